@@ -16,7 +16,10 @@ from hpcstack.recipe.catalog import Catalog, Recipe
 from hpcstack.recipe.model import Stack
 
 REPO = Path(__file__).resolve().parents[1]
-OF_CUDA_12 = "wants a compiler of CUDA 12, and PyPI, where stand-ins have theirs from, has whole ones from CUDA 13.0 on"
+OF_CUDA_12 = (
+    "wants a compiler of CUDA 12, and PyPI, where stand-ins have theirs from, has whole ones from "
+    "CUDA 13.0 on"
+)
 OUT_OF_REACH = "what it is built from was out of reach where ci/soak last ran: {}"
 # Why a recipe is not even built on a stand-in.
 CANNOT = {
@@ -46,7 +49,12 @@ def out_of_reach(stack: Stack) -> str:
     for source in stack.packages.source:
         argv = ["git", "ls-remote", "--quiet", source.git, "HEAD"]
         try:
-            done = subprocess.run(argv, capture_output=True, timeout=20, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
+            done = subprocess.run(
+                argv,
+                capture_output=True,
+                timeout=20,
+                env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+            )
         except (OSError, subprocess.TimeoutExpired):
             return source.git
         if done.returncode:
@@ -58,7 +66,11 @@ def stacks() -> list[str]:
     """What can be built here."""
     there = stand_ins()
     found = [r.stack for r in recipes() if f"{r.stack.base.repository}:{r.stack.base.tag}" in there]
-    return sorted(stack.full_name for stack in found if stack.full_name not in CANNOT and not out_of_reach(stack))
+    return sorted(
+        stack.full_name
+        for stack in found
+        if stack.full_name not in CANNOT and not out_of_reach(stack)
+    )
 
 
 def write(done: Path) -> None:
@@ -66,7 +78,9 @@ def write(done: Path) -> None:
     records = json.loads(FILE.read_text()) if FILE.exists() else {}
     for recipe in recipes():
         name = recipe.stack.full_name
-        tests = sorted(path.name for path in done.glob(f"test-{name}-*") if not path.name.endswith(".failed"))
+        tests = sorted(
+            path.name for path in done.glob(f"test-{name}-*") if not path.name.endswith(".failed")
+        )
         failed = list(done.glob(f"*-{name}*.failed"))
         if (done / f"build-{name}").exists():
             records[name] = {
@@ -75,10 +89,16 @@ def write(done: Path) -> None:
                 "tested": bool(tests) and not failed,
                 "runtimes": sorted({test.split("-")[-2] for test in tests}),
             }
-        elif why := CANNOT.get(name) or (OUT_OF_REACH.format(far) if (far := out_of_reach(recipe.stack)) else ""):
+        elif why := CANNOT.get(name) or (
+            OUT_OF_REACH.format(far) if (far := out_of_reach(recipe.stack)) else ""
+        ):
             records.setdefault(name, {"spec_sha256": recipe.stack.checksum(), "why_not": why})
     current = {recipe.stack.full_name: recipe.stack.checksum() for recipe in recipes()}
-    kept = {name: record for name, record in sorted(records.items()) if current.get(name) == record["spec_sha256"]}
+    kept = {
+        name: record
+        for name, record in sorted(records.items())
+        if current.get(name) == record["spec_sha256"]
+    }
     FILE.write_text(json.dumps(kept, indent=1) + "\n")
     built = [name for name, record in kept.items() if "why_not" not in record]
     print(f"{FILE}: {len(built)} of {len(current)} recipes have been built")

@@ -1,9 +1,10 @@
 """What a registry of NVIDIA's and its images really say, written down: see ci/ngc-contact.
 
-One JSON document, compressed. `exchanges` are the registry's own answers, heads and all: the 401 to nobody, the token,
-a manifest, tags, a blob, and the 401 to a token that has run out. `images` are their manifests and configs, and of
-their layers the small files that decide how pip, shells and loaders behave. Values of queries in URLs, cookies and
-tokens are taken out before anything is kept. Standard library and curl only; Python 3.9 and newer.
+One JSON document, compressed. `exchanges` are the registry's own answers, heads and all: the 401 to
+nobody, the token, a manifest, tags, a blob, and the 401 to a token that has run out. `images` are
+their manifests and configs, and of their layers the small files that decide how pip, shells and
+loaders behave. Values of queries in URLs, cookies and tokens are taken out before anything is kept.
+Standard library and curl only; Python 3.9 and newer.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ FORMAT = 1
 REGISTRY = "nvcr.io"
 IMAGES = tuple(f"nvidia/pytorch:{month}-py3" for month in ("24.11", "25.06", "25.10", "26.07"))
 LISTS = (
-    "application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.index.v1+json, "
-    "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
+    "application/vnd.docker.distribution.manifest.list.v2+json, "
+    "application/vnd.oci.image.index.v1+json, "
+    "application/vnd.docker.distribution.manifest.v2+json, "
+    "application/vnd.oci.image.manifest.v1+json"
 )
 STALE_AFTER_S = 601  # NVIDIA's tokens live for ten minutes, sapcc/keppel's pull request 731 says
 MINUTES, LARGEST_MB = 12, 200
@@ -47,7 +50,9 @@ NAMES = (  # what is only listed: with where a link leads
     "usr/lib/*/libcudnn.*", "*/conda-meta",
 )  # fmt: skip
 STATUS = "var/lib/dpkg/status"
-CARED_FOR = re.compile(r"lib(nccl|cudnn|ibverbs|rdmacm|ibumad|openmpi|ucx)|rdma-core|openmpi|ucx|cuda-compat")
+CARED_FOR = re.compile(
+    r"lib(nccl|cudnn|ibverbs|rdmacm|ibumad|openmpi|ucx)|rdma-core|openmpi|ucx|cuda-compat"
+)
 MOST_TEXT = 20_000  # characters of one file
 QUERY = re.compile(r"([?&][A-Za-z0-9._~-]+=)[^&\s\"'<>]+")
 COOKIE = re.compile(r"(?im)^(set-cookie:\s*[^=;\s]+=).*$")
@@ -67,16 +72,28 @@ class Answer(NamedTuple):
 
 
 class Contact:
-    """One registry, asked by nobody in particular. CA: a file of certificates that vouch for it; empty for curl's."""
+    """One registry, asked by nobody in particular.
+
+    CA: a file of certificates that vouch for it; empty for curl's.
+    """
 
     def __init__(self, registry: str, ca: str = "") -> None:
         self.registry, self.ca = registry, ca
         self.secrets: set[str] = set()
 
     def ask(
-        self, url: str, *, token: str = "", accept: str = "", head: bool = False, into: Path | None = None
+        self,
+        url: str,
+        *,
+        token: str = "",
+        accept: str = "",
+        head: bool = False,
+        into: Path | None = None,
     ) -> Answer:
-        """One answer to URL, whatever it is; where it sends on to is not asked. INTO: the file for its body."""
+        """One answer to URL, whatever it is; where it sends on to is not asked.
+
+        INTO: the file for its body.
+        """
         lines = [f"url = {_quoted(url)}"]
         lines += [f"header = {_quoted(f'Authorization: Bearer {token}')}"] if token else []
         lines += [f"header = {_quoted(f'Accept: {accept}')}"] if accept else []
@@ -86,15 +103,23 @@ class Contact:
             heads, body = Path(name, "head"), into or Path(name, "body")
             argv = ["curl", "--config", "-", "--silent", "--show-error", "--retry", "2", "--speed-time", "60",
                     "--speed-limit", "1000", "--dump-header", str(heads), "--output", str(body)]  # fmt: skip
-            # What is asked comes by standard input: another user sees no token in the list of processes.
-            done = subprocess.run(argv, input="\n".join(lines), capture_output=True, text=True, check=False)
+            # What is asked comes by standard input: another user sees no token in the list of
+            # processes.
+            done = subprocess.run(
+                argv, input="\n".join(lines), capture_output=True, text=True, check=False
+            )
             if done.returncode:
-                raise SystemExit(f"{urlsplit(url).netloc} does not answer: {done.stderr.strip() or done.returncode}")
+                raise SystemExit(
+                    f"{urlsplit(url).netloc} does not answer: "
+                    f"{done.stderr.strip() or done.returncode}"
+                )
             text = heads.read_text(errors="replace")
             last = [part for part in re.split(r"\r?\n\r?\n", text) if part.strip()][-1]
             found = re.match(r"HTTP/\S+ ([0-9]{3})", last)
             return Answer(
-                int(found[1]) if found else 0, last, b"" if head or into or not body.exists() else body.read_bytes()
+                int(found[1]) if found else 0,
+                last,
+                b"" if head or into or not body.exists() else body.read_bytes(),
             )
 
     def without_secrets(self, text: str) -> str:
@@ -135,7 +160,9 @@ def _quoted(text: str) -> str:
 
 
 def _keep_scope(match: re.Match[str]) -> str:
-    """A query's value goes, but for what is no secret and decides: the scope, the service, a page of tags."""
+    """A query's value goes, but for what is no secret and decides: the scope, the service, a page
+    of tags.
+    """
     name = match[1].strip("?&=")
     return match[0] if name in ("scope", "service", "n", "last", "page") else f"{match[1]}REDACTED"
 
@@ -153,7 +180,9 @@ def describe_token(token: str) -> dict[str, Any]:
     return out
 
 
-def ask_registry(contact: Contact, repository: str, tag: str, say: Any) -> tuple[dict[str, Any], str]:
+def ask_registry(
+    contact: Contact, repository: str, tag: str, say: Any
+) -> tuple[dict[str, Any], str]:
     """(the exchanges of a pull, a token for REPOSITORY)."""
     top = f"https://{contact.registry}/v2"
     manifest = f"{top}/{repository}/manifests/{tag}"
@@ -181,10 +210,17 @@ def ask_image(contact: Contact, repository: str, tag: str, token: str) -> dict[s
     answer = contact.ask(f"{top}/manifests/{tag}", token=token, accept=LISTS)
     if answer.status != 200:
         return {"missing": contact.exchange(f"GET manifests/{tag}", answer)}
-    out: dict[str, Any] = {"digest": answer.header("Docker-Content-Digest"), "list": json.loads(answer.body)}
+    out: dict[str, Any] = {
+        "digest": answer.header("Docker-Content-Digest"),
+        "list": json.loads(answer.body),
+    }
     document = out["list"]
     if "manifests" in document:
-        mine = [one for one in document["manifests"] if one.get("platform", {}).get("architecture") == "amd64"]
+        mine = [
+            one
+            for one in document["manifests"]
+            if one.get("platform", {}).get("architecture") == "amd64"
+        ]
         answer = contact.ask(f"{top}/manifests/{mine[0]['digest']}", token=token, accept=LISTS)
         document = json.loads(answer.body)
     out["manifest"] = document
@@ -192,7 +228,9 @@ def ask_image(contact: Contact, repository: str, tag: str, token: str) -> dict[s
     sent_on = contact.ask(where, token=token, head=True)
     out["blob"] = contact.exchange("HEAD a blob", sent_on)
     with tempfile.TemporaryDirectory() as name:
-        out["config"] = json.loads(fetch_blob(contact, where, token, Path(name, "config")).read_bytes())
+        out["config"] = json.loads(
+            fetch_blob(contact, where, token, Path(name, "config")).read_bytes()
+        )
     return out
 
 
@@ -217,7 +255,9 @@ class Found:
         self.packages: dict[str, Any] = {}
 
     def take(self, path: str, target: str, read: Any) -> None:
-        """PATH, a link to TARGET if that is not empty; READ gives its bytes, or None for what is no file."""
+        """PATH, a link to TARGET if that is not empty; READ gives its bytes, or None for what is no
+        file.
+        """
         name = path.rpartition("/")[2]
         if name.startswith(".wh."):
             gone = path.replace(".wh.", "", 1)
@@ -237,7 +277,9 @@ class Found:
 
 
 def _matches(path: str, patterns: tuple[str, ...]) -> bool:
-    """Whether PATH is one of PATTERNS; one with a * in front may be at any depth, else as deep as it says."""
+    """Whether PATH is one of PATTERNS; one with a * in front may be at any depth, else as deep as
+    it says.
+    """
     for one in patterns:
         right_depth = one.startswith("*") or path.count("/") == one.count("/")
         if right_depth and fnmatch.fnmatchcase(path, one):
@@ -246,7 +288,9 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def read_status(data: bytes) -> dict[str, Any]:
-    """Of dpkg's status: how many packages there are, which are held, and versions of what NVIDIA cares for."""
+    """Of dpkg's status: how many packages there are, which are held, and versions of what NVIDIA
+    cares for.
+    """
     held, versions, count = [], {}, 0
     for paragraph in data.decode("utf-8", "replace").split("\n\n"):
         fields = dict(re.findall(r"^(Package|Status|Version): (.*)$", paragraph, re.MULTILINE))
@@ -256,7 +300,9 @@ def read_status(data: bytes) -> dict[str, Any]:
         if fields.get("Status", "").startswith("hold"):
             held.append(fields["Package"])
         if CARED_FOR.match(fields["Package"]):
-            versions[fields["Package"]] = f"{fields.get('Version', '')} ({fields.get('Status', '')})"
+            versions[fields["Package"]] = (
+                f"{fields.get('Version', '')} ({fields.get('Status', '')})"
+            )
     return {"count": count, "held": held, "versions": versions}
 
 
@@ -266,7 +312,9 @@ def look_into_layer(layer: Path, found: Found) -> None:
         with tarfile.open(layer, mode="r:*") as tar:
             for member in tar:
 
-                def read(member: tarfile.TarInfo = member, tar: tarfile.TarFile = tar) -> bytes | None:
+                def read(
+                    member: tarfile.TarInfo = member, tar: tarfile.TarFile = tar
+                ) -> bytes | None:
                     opened = tar.extractfile(member) if member.isreg() else None
                     return opened.read() if opened else None
 
@@ -277,9 +325,17 @@ def look_into_layer(layer: Path, found: Found) -> None:
 
 
 def look_into_layers(
-    contact: Contact, image: dict[str, Any], where: str, token_of: Any, most: int, until: float, say: Any
+    contact: Contact,
+    image: dict[str, Any],
+    where: str,
+    token_of: Any,
+    most: int,
+    until: float,
+    say: Any,
 ) -> None:
-    """The small files of IMAGE's layers of at most MOST bytes, while there is time; what was left out is said."""
+    """The small files of IMAGE's layers of at most MOST bytes, while there is time; what was left
+    out is said.
+    """
     found, looked = Found(), []
     layers = image["manifest"]["layers"]
     for number, layer in enumerate(layers, 1):
@@ -293,7 +349,9 @@ def look_into_layers(
             say(f"layer {number} of {len(layers)}, {layer['size'] / 1e6:.0f} MB")
             with tempfile.TemporaryDirectory() as name:
                 try:
-                    fetched = fetch_blob(contact, f"{where}/blobs/{layer['digest']}", token_of(), Path(name, "layer"))
+                    fetched = fetch_blob(
+                        contact, f"{where}/blobs/{layer['digest']}", token_of(), Path(name, "layer")
+                    )
                     look_into_layer(fetched, found)
                 except ValueError as error:
                     about["left_out"] = str(error)
@@ -302,7 +360,9 @@ def look_into_layers(
 
 def look_into_squashfs(path: str) -> dict[str, Any]:
     """The same of an image that lies here already as a .sqsh."""
-    listed = subprocess.run(["unsquashfs", "-lln", path], capture_output=True, text=True, errors="replace", check=True)
+    listed = subprocess.run(
+        ["unsquashfs", "-lln", path], capture_output=True, text=True, errors="replace", check=True
+    )
     found = Found()
     for line in listed.stdout.splitlines():
         row = re.match(r"([a-z-])\S{9} .*? squashfs-root/(.*?)(?: -> (.*))?$", line)
@@ -312,29 +372,51 @@ def look_into_squashfs(path: str) -> dict[str, Any]:
         def read(kind: str = row[1], name: str = row[2]) -> bytes | None:
             if kind != "-":
                 return None
-            return subprocess.run(["unsquashfs", "-cat", path, name], capture_output=True, check=True).stdout
+            return subprocess.run(
+                ["unsquashfs", "-cat", path, name], capture_output=True, check=True
+            ).stdout
 
         found.take(row[2], row[3] or "", read)
     return {"squashfs": Path(path).name, **found.document()}
 
 
-def wait_for_stale(contact: Contact, url: str, token: str, until: float, exchanges: dict[str, Any]) -> None:
+def wait_for_stale(
+    contact: Contact, url: str, token: str, until: float, exchanges: dict[str, Any]
+) -> None:
     """What the registry answers to TOKEN once it has run out."""
     time.sleep(max(0.0, until - time.monotonic()))
     answer = contact.ask(url, token=token, accept=LISTS)
-    exchanges["stale"] = contact.exchange("GET the same manifest, with the token that has run out", answer)
+    exchanges["stale"] = contact.exchange(
+        "GET the same manifest, with the token that has run out", answer
+    )
 
 
 def main(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="ci/ngc-contact", description="What nvcr.io and NVIDIA's images really say.")
-    parser.add_argument("images", nargs="*", default=list(IMAGES), metavar="REPOSITORY:TAG", help=" ".join(IMAGES))
-    parser.add_argument("--sqsh", action="append", default=[], metavar="FILE", help="an image that lies here already")
-    parser.add_argument("--full", action="store_true", help="layers of any size, however long it takes")
+    parser = argparse.ArgumentParser(
+        prog="ci/ngc-contact", description="What nvcr.io and NVIDIA's images really say."
+    )
+    parser.add_argument(
+        "images", nargs="*", default=list(IMAGES), metavar="REPOSITORY:TAG", help=" ".join(IMAGES)
+    )
+    parser.add_argument(
+        "--sqsh",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="an image that lies here already",
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="layers of any size, however long it takes"
+    )
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"for layers ({MINUTES})")
-    parser.add_argument("--stale-after", type=float, default=STALE_AFTER_S, metavar="S", help=f"({STALE_AFTER_S})")
+    parser.add_argument(
+        "--stale-after", type=float, default=STALE_AFTER_S, metavar="S", help=f"({STALE_AFTER_S})"
+    )
     parser.add_argument("--registry", default=REGISTRY, help=f"({REGISTRY})")
     parser.add_argument("--ca", default="", metavar="FILE", help="certificates that vouch for it")
-    parser.add_argument("--output", default=f"ngc-contact-{datetime.date.today()}.json.gz", metavar="FILE")
+    parser.add_argument(
+        "--output", default=f"ngc-contact-{datetime.date.today()}.json.gz", metavar="FILE"
+    )
     chosen = parser.parse_args(words)
     began = time.monotonic()
 
@@ -347,7 +429,9 @@ def main(words: list[str]) -> None:
     got = {first: (token, time.monotonic())}
     url = f"https://{contact.registry}/v2/{first}/manifests/{tag}"
     stale_at = time.monotonic() + chosen.stale_after
-    waiting = threading.Thread(target=wait_for_stale, args=(contact, url, token, stale_at, exchanges), daemon=True)
+    waiting = threading.Thread(
+        target=wait_for_stale, args=(contact, url, token, stale_at, exchanges), daemon=True
+    )
     waiting.start()
 
     def token_for(repository: str) -> str:
@@ -355,7 +439,10 @@ def main(words: list[str]) -> None:
         kept = got.get(repository)
         if kept is None or time.monotonic() - kept[1] > chosen.stale_after / 3:
             cold = contact.ask(f"https://{contact.registry}/v2/{repository}/tags/list")
-            kept = contact.get_token(cold.header("WWW-Authenticate"), repository)[0], time.monotonic()
+            kept = (
+                contact.get_token(cold.header("WWW-Authenticate"), repository)[0],
+                time.monotonic(),
+            )
             got[repository] = kept
         return kept[0]
 
@@ -368,7 +455,9 @@ def main(words: list[str]) -> None:
         images[name] = ask_image(contact, repository, tag, token_for(repository))
         if "manifest" in images[name]:
             where = f"https://{contact.registry}/v2/{repository}"
-            look_into_layers(contact, images[name], where, lambda of=repository: token_for(of), most, until, say)
+            look_into_layers(
+                contact, images[name], where, lambda of=repository: token_for(of), most, until, say
+            )
     for path in chosen.sqsh:
         say(path)
         images[Path(path).name] = look_into_squashfs(path)
@@ -380,7 +469,10 @@ def main(words: list[str]) -> None:
     text = contact.without_secrets(json.dumps(document, indent=1, ensure_ascii=False))
     with gzip.open(chosen.output, "wt", encoding="utf-8") as file:
         file.write(text)
-    say(f"written: {chosen.output}. No token, cookie or signature is in it; look it through (zcat) and send it")
+    say(
+        f"written: {chosen.output}. No token, cookie or signature is in it; look it through "
+        f"(zcat) and send it"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""What ci/gpu runs: the suite's parts one after another, and what only this machine can say. Standard library alone."""
+"""What ci/gpu runs: the suite's parts one after another, and what only this machine can say.
+
+Standard library alone.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,23 @@ from typing import Any
 PARTS = {
     "one-rank": ("--tier", "full", "--ranks", "1"),
     "two-ranks": ("--tier", "standard", "--ranks", "2"),
-    "shared-gpu": ("--tier", "standard", "--ranks", "2", "--tests", "ddp,fsdp,deepspeed,train.checkpointing"),
+    "shared-gpu": (
+        "--tier",
+        "standard",
+        "--ranks",
+        "2",
+        "--tests",
+        "ddp,fsdp,deepspeed,train.checkpointing",
+    ),
     "burn": ("--tier", "burn", "--ranks", "1"),
 }
 TEXTS = {
     "nvidia-smi-q.txt": ["-q"], "nvidia-smi-L.txt": ["-L"], "nvlink-s.txt": ["nvlink", "-s"],
     "nvlink-e.txt": ["nvlink", "-e"], "topo-m.txt": ["topo", "-m"], "help-query-gpu.txt": ["--help-query-gpu"],
 }  # fmt: skip
-SECRET = re.compile(r"^(\s*(?:Serial Number|GPU UUID|Board ID|Chassis Serial Number|GUID)\s*:).*$", re.MULTILINE)
+SECRET = re.compile(
+    r"^(\s*(?:Serial Number|GPU UUID|Board ID|Chassis Serial Number|GUID)\s*:).*$", re.MULTILINE
+)
 UUID = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F-]{8,}")
 LIMIT = 16 << 20
 
@@ -31,7 +43,9 @@ def smi(arguments: list[str]) -> str:
     """What nvidia-smi prints, without serial numbers; empty where it is not here."""
     if not shutil.which("nvidia-smi"):
         return ""
-    done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
     return UUID.sub(r"\1-hidden", SECRET.sub(r"\1 hidden", done.stdout))
 
 
@@ -51,14 +65,25 @@ def record(folder: Path) -> list[str]:
     return sorted(name for name, text in texts.items() if text)
 
 
-def part(name: str, words: tuple[str, ...], folder: Path, gpus: int, minutes: str) -> dict[str, Any]:
+def part(
+    name: str, words: tuple[str, ...], folder: Path, gpus: int, minutes: str
+) -> dict[str, Any]:
     """One run of the suite here; {code: its rows}."""
     output = folder / name
     output.mkdir()
     if name in ("one-rank", "burn") and gpus:
         words = (*words, "--gpus", str(gpus))
     env = {**os.environ, **({"HPCSTACK_SMOKE_SHARE_GPU": "1"} if name == "shared-gpu" else {})}
-    argv = [sys.executable, "-m", "hpcstack_smoke", *words, "--output", str(output), "--minutes", minutes]
+    argv = [
+        sys.executable,
+        "-m",
+        "hpcstack_smoke",
+        *words,
+        "--output",
+        str(output),
+        "--minutes",
+        minutes,
+    ]
     began = time.monotonic()
     with (output / "said.log").open("w") as log:
         done = subprocess.run(argv, stdout=log, stderr=subprocess.STDOUT, env=env, check=False)
@@ -71,7 +96,9 @@ def part(name: str, words: tuple[str, ...], folder: Path, gpus: int, minutes: st
 
 
 def timing() -> dict[str, Any]:
-    """Seconds of one product by our events, by wall time, and by torch's profiler: they should agree within 5 %."""
+    """Seconds of one product by our events, by wall time, and by torch's profiler: they should
+    agree within 5 %.
+    """
     try:
         import torch
     except ImportError:
@@ -94,9 +121,21 @@ def timing() -> dict[str, Any]:
             a @ a
         torch.cuda.synchronize()
     kernels = [one for one in profile.key_averages() if one.count >= 50]
-    busy = sum(getattr(one, "device_time_total", getattr(one, "cuda_time_total", 0.0)) for one in kernels) / 50 / 1e6
+    busy = (
+        sum(
+            getattr(one, "device_time_total", getattr(one, "cuda_time_total", 0.0))
+            for one in kernels
+        )
+        / 50
+        / 1e6
+    )
     ours = time_calls(lambda: a @ a, 50)
-    return {"events_s": ours, "wall_s": wall, "profiler_s": busy, "agree": abs(ours - wall) < 0.05 * wall}
+    return {
+        "events_s": ours,
+        "wall_s": wall,
+        "profiler_s": busy,
+        "agree": abs(ours - wall) < 0.05 * wall,
+    }
 
 
 def kernel(folder: Path) -> dict[str, Any]:
@@ -114,7 +153,11 @@ def main() -> int:
     folder, minutes = Path(sys.argv[1]).absolute(), sys.argv[2] if len(sys.argv) > 2 else "2"
     folder.mkdir(parents=True)
     gpus = smi(["-L"]).count("GPU ")
-    found: dict[str, Any] = {"python": sys.version.split()[0], "gpus": gpus, "recorded": record(folder / "texts")}
+    found: dict[str, Any] = {
+        "python": sys.version.split()[0],
+        "gpus": gpus,
+        "recorded": record(folder / "texts"),
+    }
     for name, words in PARTS.items():
         print(f"* ci/gpu: {name}", flush=True)
         found[name] = part(name, words, folder, min(gpus, 1), minutes)
@@ -140,7 +183,8 @@ def tell(found: dict[str, Any]) -> int:
         print(f"      {name}: ended with {found[name]['status']} after {found[name]['seconds']} s")
         bad += not rows
     print(
-        f"timing: {found['timing']}\nkernel: {found['kernel']}\nrecorded: {', '.join(found['recorded']) or 'nothing'}"
+        f"timing: {found['timing']}\nkernel: {found['kernel']}\nrecorded: "
+        f"{', '.join(found['recorded']) or 'nothing'}"
     )
     return bad
 

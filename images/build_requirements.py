@@ -2,11 +2,12 @@
 
     python3 build_requirements.py REPORT OF_BASE WORK ANSWER
 
-REPORT is what `pip install --dry-run --report` wrote, OF_BASE a folder of wheels that stand for what the base brings,
-WORK a folder to work in. ANSWER becomes {"install": [as in a report of pip's], "open": {"NAME VERSION": why it is not
-known}}.
+REPORT is what `pip install --dry-run --report` wrote, OF_BASE a folder of wheels that stand for
+what the base brings, WORK a folder to work in. ANSWER becomes {"install": [as in a report of
+pip's], "open": {"NAME VERSION": why it is not known}}.
 
-Runs inside a base, whose Python may be old, and trusts no source distribution further than pip does.
+Runs inside a base, whose Python may be old, and trusts no source distribution further than pip
+does.
 """
 
 import json
@@ -20,8 +21,9 @@ import zipfile
 DEFAULT = ["setuptools>=40.8.0", "wheel"]
 LEGACY = "setuptools.build_meta:__legacy__"
 
-# PEP 517: what the backend wants beside what the project names. In an environment of its own, as pip has it: -S keeps
-# the base's packages out, and the wheels of OF_BASE bring them in where the project names one of those.
+# PEP 517: what the backend wants beside what the project names. In an environment of its own, as
+# pip has it: -S keeps the base's packages out, and the wheels of OF_BASE bring them in where the
+# project names one of those.
 ASK_BACKEND = """
 import importlib, json, site, sys
 
@@ -44,7 +46,9 @@ class NotKnown(Exception):
 
 
 def run(argv, **options):
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
     if done.returncode:
         said = [line for line in done.stdout.splitlines() if line.strip()]
         raise NotKnown(said[-1] if said else f"exit {done.returncode}")
@@ -83,7 +87,9 @@ def build_system(project):
 
 
 def refuse_addresses(requirements):
-    """What is fetched from an address of its own is asked of no index, and pip looks at no hash of it."""
+    """What is fetched from an address of its own is asked of no index, and pip looks at no hash of
+    it.
+    """
     for requirement in requirements:
         if "@" in requirement.partition(";")[0]:
             raise NotKnown(f"it is built with {requirement}")
@@ -154,7 +160,9 @@ def requirements_of(name, version, of_base, work):
     wanted = ask_backend(project, system, environment, work)
     refuse_addresses(wanted)
     if set(wanted) - set(named):
-        entries += resolve(named + wanted, environment, of_base, os.path.join(work, "wanted.json"), install=False)
+        entries += resolve(
+            named + wanted, environment, of_base, os.path.join(work, "wanted.json"), install=False
+        )
     return [entry for entry in entries if not is_of_base(entry, of_base)]
 
 

@@ -1,10 +1,11 @@
-"""Conda packages inside an image, by rattler (the library of pixi), which a build brings along and takes away again.
+"""Conda packages inside an image, by rattler (the library of pixi), which a build brings along and
+takes away again.
 
     python3 conda.py solve SPECS.json OUT.json          what the specs mean now
     python3 conda.py install LOCKED.json PREFIX         exactly these files
 
-SPECS.json is {"channels": [...], "packages": [...]}. URLs in OUT.json name the channel's own host; a site's mirror
-(HPCSTACK_CONDA_ALIAS) takes its place only while something is fetched.
+SPECS.json is {"channels": [...], "packages": [...]}. URLs in OUT.json name the channel's own host;
+a site's mirror (HPCSTACK_CONDA_ALIAS) takes its place only while something is fetched.
 """
 
 import asyncio
@@ -31,7 +32,9 @@ def near(url):
 
 
 def far(url):
-    """URL at the channel's own host: a mirror's address, which may hold a password, is for this site alone."""
+    """URL at the channel's own host: a mirror's address, which may hold a password, is for this
+    site alone.
+    """
     mine, given = urlsplit(alias()), urlsplit(url)
     if alias() != HOME and (given.hostname, given.port or 443) == (mine.hostname, mine.port or 443):
         if not given.path.startswith(f"{mine.path}/"):
@@ -47,14 +50,20 @@ def channel(name):
 
 
 def virtual_packages():
-    """What this machine and the image promise: no driver is here, but the image's CUDA says what it will get."""
+    """What this machine and the image promise: no driver is here, but the image's CUDA says what it
+    will get.
+    """
     found = [package.into_generic() for package in rattler.VirtualPackage.detect()]
     # The processor of the machine that asks is not that of the machines that run.
     found = [package for package in found if package.name.normalized != "__archspec"]
     cuda = re.match(r"\d+\.\d+", os.environ.get("CUDA_VERSION", ""))
     if cuda and not any(package.name.normalized == "__cuda" for package in found):
         version = rattler.Version(cuda[0])
-        found.append(rattler.GenericVirtualPackage(rattler.PackageName("__cuda"), version, rattler.BuildString("0")))
+        found.append(
+            rattler.GenericVirtualPackage(
+                rattler.PackageName("__cuda"), version, rattler.BuildString("0")
+            )
+        )
     return found
 
 
@@ -98,7 +107,10 @@ def record(row):
 
 async def install(locked_file, prefix):
     if os.path.isdir(os.path.join(prefix, "conda-meta")):
-        sys.exit(f"{prefix} is an environment of the base already: name another `prefix`, e.g. /opt/conda/envs/stack")
+        sys.exit(
+            f"{prefix} is an environment of the base already: name another `prefix`, e.g. "
+            f"/opt/conda/envs/stack"
+        )
     with open(locked_file) as file:
         rows = json.load(file)
     await rattler.install(

@@ -1,22 +1,26 @@
-"""An enclosure: all that programs of a base and of a recipe see of this machine, whatever engine starts them.
+"""An enclosure: all that programs of a base and of a recipe see of this machine, whatever engine
+starts them.
 
     enclose.py make --root DIR --pid FILE [--uid N] [--ro PATH]... [--rw PATH]... -- COMMAND...
-    enclose.py enter --process N [--uid N] [--offline] [--overlay OPTIONS MERGED] [--tree TREE ...] -- COMMAND...
+    enclose.py enter --process N [--uid N] [--offline] [--overlay OPTIONS MERGED] [--tree TREE ...]
+    -- COMMAND...
 
-`make` runs COMMAND as the first process of a new enclosure. It has user, mount, process, IPC and host name spaces of
-its own. Its root is an empty filesystem at DIR with the system's programs (read-only), a few devices, the paths --ro
-and --rw, and nothing else of the machine: no home, no /run, no /var, no other process in /proc. The machine's root is
-no user in it: an ordinary user is mapped to root there; root itself becomes N, an id that owns nothing. FILE gets the
-number of the process that others enter.
+`make` runs COMMAND as the first process of a new enclosure. It has user, mount, process, IPC and
+host name spaces of its own. Its root is an empty filesystem at DIR with the system's programs
+(read-only), a few devices, the paths --ro and --rw, and nothing else of the machine: no home, no
+/run, no /var, no other process in /proc. The machine's root is no user in it: an ordinary user is
+mapped to root there; root itself becomes N, an id that owns nothing. FILE gets the number of the
+process that others enter.
 
-`enter` runs COMMAND in the enclosure of process N, in mount and process name spaces of its own; --offline: and without
-a network. --overlay mounts one at MERGED first. --tree: COMMAND sees the tree of a base as its root, with /proc, /sys
-and /dev as containers have them, and of the enclosure what --bind, --show (read-only) and --file name; it has the
-capabilities that packages' scripts need, the system calls that --filter lets through, and the variables of
---environment, a file. No link of the tree is followed when a place for a mount is made.
+`enter` runs COMMAND in the enclosure of process N, in mount and process name spaces of its own;
+--offline: and without a network. --overlay mounts one at MERGED first. --tree: COMMAND sees the
+tree of a base as its root, with /proc, /sys and /dev as containers have them, and of the enclosure
+what --bind, --show (read-only) and --file name; it has the capabilities that packages' scripts
+need, the system calls that --filter lets through, and the variables of --environment, a file. No
+link of the tree is followed when a place for a mount is made.
 
-What they start has no session keyring of the caller's, gains no privileges, and ends with them; they end with the
-program that has started them, however that ends.
+What they start has no session keyring of the caller's, gains no privileges, and ends with them;
+they end with the program that has started them, however that ends.
 
 Run by the machine's Python, without libraries. Models: bubblewrap's and runc's order of mounts.
 """
@@ -56,16 +60,28 @@ SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # linux/sockios.h, linux/if.h
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys")
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
-# What a step keeps of root's capabilities, linux/capability.h: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID,
-# KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP: Docker's list.
+# What a step keeps of root's capabilities, linux/capability.h: CHOWN, DAC_OVERRIDE,
+# DAC_READ_SEARCH, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT,
+# MKNOD, AUDIT_WRITE, SETFCAP: Docker's list.
 KEPT_CAPABILITIES, MOST_CAPABILITIES = {0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 18, 27, 29, 31}, 64
 # What of /proc nobody may write, or see: runc's lists, libcontainer/specconv/example.go
 READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
-MASKED = ("acpi", "asound", "kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "scsi")
+MASKED = (
+    "acpi",
+    "asound",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "timer_list",
+    "timer_stats",
+    "sched_debug",
+    "scsi",
+)
 PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 EMPTY = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/proc")
 NAMES = "/etc/resolv.conf"
-REFUSED = 125  # the exit status that says that no command was started, as env(1) and docker-run(1) have it
+# the exit status that says that no command was started, as env(1) and docker-run(1) have it
+REFUSED = 125
 
 
 class MountAttributes(ctypes.Structure):
@@ -92,7 +108,10 @@ def mount(source, target, kind, flags, data=None):
 
 
 def show(path, root, *, writable):
-    """PATH of the machine at the same path below ROOT. What is not there is left out; a link stays a link."""
+    """PATH of the machine at the same path below ROOT.
+
+    What is not there is left out; a link stays a link.
+    """
     if not os.path.lexists(path):
         return
     target = root + path
@@ -118,26 +137,42 @@ def make_read_only(target):
 
 
 def restrict(target, attributes, flags):
-    """TARGET, a mount, and all below it get ATTRIBUTES. Kernels before 5.12 know no call for all of them: there FLAGS,
-    which say the same, are given to one after the other."""
+    """TARGET, a mount, and all below it get ATTRIBUTES. Kernels before 5.12 know no call for all of
+    them: there FLAGS, which say the same, are given to one after the other.
+    """
     wanted = MountAttributes(set=attributes)
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
-    if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, target.encode(), AT_RECURSIVE, ctypes.byref(wanted), size) == 0:
+    if (
+        libc.syscall(
+            SYS_MOUNT_SETATTR, AT_FDCWD, target.encode(), AT_RECURSIVE, ctypes.byref(wanted), size
+        )
+        == 0
+    ):
         return
-    if ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):  # EPERM: a container's filter that does not know it
-        raise OSError(ctypes.get_errno(), f"{target} cannot be closed: {os.strerror(ctypes.get_errno())}")
+    if ctypes.get_errno() not in (
+        errno.ENOSYS,
+        errno.EPERM,
+    ):  # EPERM: a container's filter that does not know it
+        raise OSError(
+            ctypes.get_errno(), f"{target} cannot be closed: {os.strerror(ctypes.get_errno())}"
+        )
     outermost = os.path.realpath(target)
     for place in mounts_below(outermost):
         try:
             restrict_one(place, flags)
-        except (PermissionError, FileNotFoundError):  # behind a folder that is closed to the builder, and so to steps
+        except (
+            PermissionError,
+            FileNotFoundError,
+        ):  # behind a folder that is closed to the builder, and so to steps
             if place == outermost:
                 raise
 
 
 def restrict_one(place, flags):
     """The mount at PLACE alone gets FLAGS."""
-    kept = os.statvfs(place).f_flag & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)  # a user may take none away
+    kept = os.statvfs(place).f_flag & (
+        MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+    )  # a user may take none away
     mount(None, place, None, MS_REMOUNT | MS_BIND | flags | kept)
 
 
@@ -146,11 +181,15 @@ def mounts_below(folder):
     with open("/proc/self/mountinfo", "rb") as file:
         named = [line.split()[4] for line in file]
     places = {folder, *(os.fsdecode(plain(name)) for name in named)}
-    return sorted(place for place in places if place == folder or place.startswith(folder.rstrip("/") + "/"))
+    return sorted(
+        place for place in places if place == folder or place.startswith(folder.rstrip("/") + "/")
+    )
 
 
 def plain(name):
-    """NAME of /proc/self/mountinfo, where blanks and backslashes are octal (proc_pid_mountinfo(5)), as it is."""
+    """NAME of /proc/self/mountinfo, where blanks and backslashes are octal (proc_pid_mountinfo(5)),
+    as it is.
+    """
     return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), name)
 
 
@@ -168,7 +207,13 @@ def make_devices(root):
         os.symlink(target, f"{folder}/{name}")
     for name in ("pts", "shm"):
         os.mkdir(f"{folder}/{name}", 0o755)
-    mount("devpts", folder + "/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    mount(
+        "devpts",
+        folder + "/pts",
+        "devpts",
+        MS_NOSUID | MS_NOEXEC,
+        "newinstance,ptmxmode=0666,mode=620",
+    )
     mount("tmpfs", folder + "/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
 
 
@@ -187,7 +232,9 @@ def make_root(words):
     for path, writable in sorted(asked, key=lambda one: (one[0].count("/"), one[0])):
         show(path, root, writable=writable)
     make_devices(root)
-    mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)  # the old one is still seen: it has to be
+    mount(
+        "proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC
+    )  # the old one is still seen: it has to be
 
 
 def enter_root(root):
@@ -199,7 +246,9 @@ def enter_root(root):
 
 
 def write_maps(process, uid, gid):
-    """UID and GID of the machine are root in the user namespace of PROCESS, and nobody else is there."""
+    """UID and GID of the machine are root in the user namespace of PROCESS, and nobody else is
+    there.
+    """
     with contextlib.suppress(FileNotFoundError):
         write(f"/proc/{process}/setgroups", "deny")
     write(f"/proc/{process}/uid_map", f"0 {uid} 1")
@@ -212,7 +261,9 @@ def write(path, text):
 
 
 def become(number):
-    """This process, root of the machine, is the root of a new user namespace: there NUMBER, and no other user."""
+    """This process, root of the machine, is the root of a new user namespace: there NUMBER, and no
+    other user.
+    """
     asked, told = os.pipe(), os.pipe()
     helper = os.fork()
     if helper == 0:
@@ -234,17 +285,23 @@ def become(number):
 
 
 def drop_privileges():
-    """What runs from here on gains none by executing a file, and has no keyring of the caller's session.
+    """What runs from here on gains none by executing a file, and has no keyring of the caller's
+    session.
 
     It ends with its parent. A change of user takes that away, so it is said after the last one.
     """
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.syscall(SYS_KEYCTL[os.uname().machine], JOIN_SESSION_KEYRING, None)  # ENOSYS: a kernel that has no keys
+    libc.syscall(
+        SYS_KEYCTL[os.uname().machine], JOIN_SESSION_KEYRING, None
+    )  # ENOSYS: a kernel that has no keys
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def make_place(tree, path, *, file=False):
-    """A descriptor of PATH in TREE, made where it is not there: a folder, or an empty FILE. SystemExit for a link."""
+    """A descriptor of PATH in TREE, made where it is not there: a folder, or an empty FILE.
+
+    SystemExit for a link.
+    """
     here = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     parts = [part for part in path.split("/") if part]
     for number, part in enumerate(parts, 1):
@@ -288,8 +345,12 @@ def enter_tree(words):
     os.close(descriptor)
     bind("/sys", tree, "/sys")
     bind("/dev", tree, "/dev")
-    mount("tmpfs", tree + "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")  # each step has its own
-    restrict_one(tree + "/dev", MS_RDONLY)  # the folder, which all steps share: devices are mounts of their own
+    mount(
+        "tmpfs", tree + "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777"
+    )  # each step has its own
+    restrict_one(
+        tree + "/dev", MS_RDONLY
+    )  # the folder, which all steps share: devices are mounts of their own
     for source, path in words.bind:
         bind(source, tree, path)
     for source, path in words.show:
@@ -320,8 +381,9 @@ def mask(tree):
 
 
 def keep_to_itself():
-    """No socket of the machine's that has a name and no path (unix(7), abstract) is reached from here on, nor a process
-    signalled that was there before. Kernels know that since Linux 6.12."""
+    """No socket of the machine's that has a name and no path (unix(7), abstract) is reached from
+    here on, nor a process signalled that was there before. Kernels know that since Linux 6.12.
+    """
     wanted = struct.pack("QQQ", 0, 0, LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL)
     ruleset = libc.syscall(SYS_LANDLOCK_CREATE_RULESET, wanted, ctypes.c_size_t(len(wanted)), 0)
     if ruleset < 0:  # ENOSYS, EOPNOTSUPP: none; E2BIG, EINVAL: one that knows no scopes
@@ -335,7 +397,9 @@ def limit_capabilities():
     """Of root's capabilities those that a step needs: what it executes has no others."""
     for number in range(MOST_CAPABILITIES):
         if number not in KEPT_CAPABILITIES:
-            libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL: this kernel has none of that number
+            libc.prctl(
+                PR_CAPBSET_DROP, number, 0, 0, 0
+            )  # EINVAL: this kernel has none of that number
 
 
 class Program(ctypes.Structure):
@@ -378,7 +442,8 @@ def make(words):
     enter_root(words.root)
     if words.uid is not None:
         become(words.uid)
-    # Nothing in here needs another user namespace, and in its own a step could mount what is kept from it.
+    # Nothing in here needs another user namespace, and in its own a step could mount what is kept
+    # from it.
     with contextlib.suppress(OSError):  # /proc/sys cannot be written in some containers
         write("/proc/sys/user/max_user_namespaces", "0")
     drop_privileges()
@@ -393,7 +458,9 @@ def enter(words):
     if words.uid is not None:  # root keeps what it may until it is in all others
         os.setgroups([])
         spaces = (*spaces[1:], spaces[0])
-    opened = [os.open(f"/proc/{words.process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in spaces]
+    opened = [
+        os.open(f"/proc/{words.process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in spaces
+    ]
     for descriptor in opened:
         call("setns", descriptor, 0)
         os.close(descriptor)
@@ -404,7 +471,10 @@ def enter(words):
     outer = os.fork()  # who has entered a process name space is not in it: its children are
     if outer:
         wait_for(outer)
-    call("unshare", CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (CLONE_NEWNET if words.offline else 0))
+    call(
+        "unshare",
+        CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (CLONE_NEWNET if words.offline else 0),
+    )
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     if words.offline:
         raise_loopback()
@@ -420,8 +490,8 @@ def enter(words):
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
         drop_privileges()
         os.execvp(words.command[0], words.command)
-    # What a step executes sees this very program as /proc/self/exe for a moment (CVE-2019-5736): from here on it is the
-    # one that the enclosure shows, read-only, not the machine's own.
+    # What a step executes sees this very program as /proc/self/exe for a moment (CVE-2019-5736):
+    # from here on it is the one that the enclosure shows, read-only, not the machine's own.
     own = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
     os.execv(own[0], [*own, "enter", "--inside", *sys.argv[2:]])
 
@@ -471,7 +541,10 @@ def main():
         one.add_argument("--uid", type=int)
         one.add_argument("command", nargs="+")
     words = parser.parse_args()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what it executes would
+    for number in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):  # Python ignores them, and what it executes would
         signal.signal(number, signal.SIG_DFL)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:

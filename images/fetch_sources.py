@@ -1,14 +1,15 @@
-"""Fetches pip's locked source distributions, each into a folder of its own, and looks at their hashes.
+"""Fetches pip's locked source distributions, each into a folder of its own, and looks at their
+hashes.
 
     python3 fetch_sources.py LIST FOLDER
 
-LIST is JSON: [{"name", "version", "file", "hashes": ["sha256:..."]}]. FOLDER/N becomes the folder of the Nth: the file,
-and `requirement.txt`, which names it to pip by version and hash.
+LIST is JSON: [{"name", "version", "file", "hashes": ["sha256:..."]}]. FOLDER/N becomes the folder
+of the Nth: the file, and `requirement.txt`, which names it to pip by version and hash.
 
-pip itself cannot fetch one without building it, and whatever pip may look at while it builds one may end up in its
-build environment. So the files come from where pip is configured to look, by the requests that pip brings, and pip is
-then shown nothing but one of these folders and the locked build requirements. Runs inside a base, whose Python may be
-old.
+pip itself cannot fetch one without building it, and whatever pip may look at while it builds one
+may end up in its build environment. So the files come from where pip is configured to look, by the
+requests that pip brings, and pip is then shown nothing but one of these folders and the locked
+build requirements. Runs inside a base, whose Python may be old.
 """
 
 import ast
@@ -29,9 +30,14 @@ ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"  # PEP 691, PEP 
 
 
 def configured():
-    """{setting: words} of pip's configuration: the environment comes before its files, `install` before `global`."""
+    """{setting: words} of pip's configuration: the environment comes before its files, `install`
+    before `global`.
+    """
     listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], stdout=subprocess.PIPE, check=True, text=True
+        [sys.executable, "-m", "pip", "config", "list"],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
     )
     found = {}
     for line in listed.stdout.splitlines():
@@ -49,7 +55,9 @@ def places_of(settings, name):
     links = settings.get("find-links", [])
     if settings.get("no-index", ["0"])[:1] in (["1"], ["true"], ["True"], ["yes"], ["on"]):
         return links
-    indexes = settings.get("index-url", ["https://pypi.org/simple"]) + settings.get("extra-index-url", [])
+    indexes = settings.get("index-url", ["https://pypi.org/simple"]) + settings.get(
+        "extra-index-url", []
+    )
     return [*links, *("{}/{}/".format(index.rstrip("/"), project) for index in indexes)]
 
 
@@ -167,12 +175,20 @@ def main(listed, folder):
         os.makedirs(place)
         target = os.path.join(place, os.path.basename(one["file"]))
         if not fetcher.fetch(places_of(settings, one["name"]), one["file"], target):
-            sys.exit("No matching distribution found for {name}=={version}: nobody has {file}".format(**one))
+            sys.exit(
+                "No matching distribution found for {name}=={version}: nobody has {file}".format(
+                    **one
+                )
+            )
         if not matches(target, one["hashes"]):
             sys.exit("THESE PACKAGES DO NOT MATCH THE HASHES of the lock: {file}".format(**one))
         hashes = "".join(f" --hash={found}" for found in one["hashes"])
         with open(os.path.join(place, "requirement.txt"), "w") as out:
-            out.write("{name}=={version}{hashes}\n".format(hashes=hashes, name=one["name"], version=one["version"]))
+            out.write(
+                "{name}=={version}{hashes}\n".format(
+                    hashes=hashes, name=one["name"], version=one["version"]
+                )
+            )
 
 
 main(*sys.argv[1:])

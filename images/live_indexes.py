@@ -1,5 +1,6 @@
-"""Which extra indexes that pip is configured with answer: the first line has their URLs, and each further line one that
-does not, and why. Nothing where all do. Runs inside a base or an image, whose Python may be old.
+"""Which extra indexes that pip is configured with answer: the first line has their URLs, and each
+further line one that does not, and why. Nothing where all do. Runs inside a base or an image, whose
+Python may be old.
 """
 
 import configparser
@@ -17,8 +18,9 @@ SECONDS = 3
 
 
 def configured():
-    """The extra indexes, as pip finds them: the last file that names some, an `install` section before a `global` one,
-    the environment before both."""
+    """The extra indexes, as pip finds them: the last file that names some, an `install` section
+    before a `global` one, the environment before both.
+    """
     if os.environ.get("PIP_EXTRA_INDEX_URL"):
         return os.environ["PIP_EXTRA_INDEX_URL"].split()
     named = os.environ.get("PIP_CONFIG_FILE", "")
@@ -48,14 +50,18 @@ def configured():
 
 
 def ask(url, answers):
-    """Whatever a server says, it is there; a wrong certificate is pip's to complain of, and so is a folder."""
+    """Whatever a server says, it is there; a wrong certificate is pip's to complain of, and so is a
+    folder.
+    """
     if not url.startswith(("http://", "https://")):
         answers[url] = ""
         return
     where = urlsplit(url)
     without_login = where._replace(netloc=where.netloc.rpartition("@")[2]).geturl()
     try:
-        with urllib.request.urlopen(urllib.request.Request(without_login, method="HEAD"), timeout=SECONDS):
+        with urllib.request.urlopen(
+            urllib.request.Request(without_login, method="HEAD"), timeout=SECONDS
+        ):
             answers[url] = ""
     except (urllib.error.HTTPError, http.client.HTTPException):
         answers[url] = ""
@@ -72,14 +78,19 @@ for thread in threads:
 until = time.monotonic() + SECONDS
 for thread in threads:
     thread.join(max(0, until - time.monotonic()))
-dead = {url: answers.get(url, f"no answer within {SECONDS} s") for url in urls if answers.get(url, "x")}
+dead = {
+    url: answers.get(url, f"no answer within {SECONDS} s") for url in urls if answers.get(url, "x")
+}
 if dead:
     print(" ".join(url for url in urls if url not in dead) or " ")
 for url, reason in dead.items():
     where = urlsplit(url)
     print(
         "{}://{}{}: {}".format(
-            where.scheme, where.netloc.rpartition("@")[2], where.path, " ".join(reason.split())[:200]
+            where.scheme,
+            where.netloc.rpartition("@")[2],
+            where.path,
+            " ".join(reason.split())[:200],
         )
     )
 sys.stdout.flush()

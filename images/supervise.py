@@ -2,10 +2,11 @@
 
     supervise.py COMMAND...
 
-For programs that run in no enclosure: where no namespace of ours can be made, a process namespace cannot end them, and
-the kernel forgets PR_SET_PDEATHSIG in a program that takes on other rights, as Apptainer's starter does. So this one
-stays beside COMMAND, is the parent of whatever COMMAND leaves behind (PR_SET_CHILD_SUBREAPER), and kills all of it
-when its own parent is gone, when it is told to end, and when COMMAND has ended. Its exit status is COMMAND's.
+For programs that run in no enclosure: where no namespace of ours can be made, a process namespace
+cannot end them, and the kernel forgets PR_SET_PDEATHSIG in a program that takes on other rights, as
+Apptainer's starter does. So this one stays beside COMMAND, is the parent of whatever COMMAND leaves
+behind (PR_SET_CHILD_SUBREAPER), and kills all of it when its own parent is gone, when it is told to
+end, and when COMMAND has ended. Its exit status is COMMAND's.
 
 Run by the machine's Python, without libraries.
 """

@@ -1,6 +1,7 @@
 """What tests share: fixed recipes, locks and sites, and what a marked test needs.
 
-HPCSTACK_REQUIRE lists (by comma) what must be there: a test that misses it then fails instead of being skipped.
+HPCSTACK_REQUIRE lists (by comma) what must be there: a test that misses it then fails instead of
+being skipped.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def _there(need: str) -> bool:
         "emodules": lambda: bool(ENVIRONMENT_MODULES.exists() and shutil.which("tclsh")),
         "shells": lambda: all(map(shutil.which, ("bash", "zsh", "tcsh", "fish"))),
         "gpu": lambda: Path("/dev/nvidiactl").exists(),
-        "squashfs": lambda: all(map(shutil.which, ("tar2sqfs", "sqfs2tar", "mksquashfs", "unsquashfs"))),
+        "squashfs": lambda: all(
+            map(shutil.which, ("tar2sqfs", "sqfs2tar", "mksquashfs", "unsquashfs"))
+        ),
         "fuse": lambda: shutil.which("fuse-overlayfs") is not None and Path("/dev/fuse").exists(),
         "docker": lambda: testbed.is_up() and (testbed.folder / "run/docker.sock").exists(),
         "charliecloud": lambda: shutil.which("ch-run") is not None,
@@ -112,5 +115,9 @@ def site(tmp_path: Path) -> Site:
 
 def make_site(folder: Path, **values: object) -> Site:
     """A site below FOLDER."""
-    places = {"store": folder / "store", "lock_dir": folder / "locks", "module_root": folder / "modules"}
+    places = {
+        "store": folder / "store",
+        "lock_dir": folder / "locks",
+        "module_root": folder / "modules",
+    }
     return Site.model_validate({**places, **values})

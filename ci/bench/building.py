@@ -1,11 +1,12 @@
-"""How fast a stack is built: cold, again with nothing to do, and with the last of ten steps changed.
+"""How fast a stack is built: cold, again with nothing to do, and with the last of ten steps
+changed.
 
     ci/bench/build [--rounds N] [--engine NAME] [--json]
 
-The peer is `apptainer build` of the very definition that hpcstack renders, from the same registry. The testbed must be
-up: its registry has the stand-in of NVIDIA's PyTorch image (0.3 GB compressed, 1.1 GB unpacked). Bars: nothing to do
-within 6 times `python -c "import click"`; a changed last step runs that step only (and the last one, which writes the
-image's metadata).
+The peer is `apptainer build` of the very definition that hpcstack renders, from the same registry.
+The testbed must be up: its registry has the stand-in of NVIDIA's PyTorch image (0.3 GB compressed,
+1.1 GB unpacked). Bars: nothing to do within 6 times `python -c "import click"`; a changed last step
+runs that step only (and the last one, which writes the image's metadata).
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ run:
 
 
 def recipe(folder: Path, last: str) -> None:
-    steps = [f"  - {{name: step-{n}, command: 'head -c 2000000 /dev/urandom >/opt/step-{n}'}}\n" for n in range(1, 10)]
+    steps = [
+        f"  - {{name: step-{n}, command: 'head -c 2000000 /dev/urandom >/opt/step-{n}'}}\n"
+        for n in range(1, 10)
+    ]
     (folder / "bench-1.yaml").write_text(
         HEAD + "".join(steps) + f"  - {{name: step-10, command: 'echo {last} >/opt/last'}}\n"
     )
@@ -45,9 +49,12 @@ class Bench:
 
     def __init__(self, folder: Path, engine: str) -> None:
         self.folder, self.engine = folder, engine
-        mirror = (TESTBED / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
+        mirror = (
+            (TESTBED / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
+        )
         (folder / "site.yaml").write_text(
-            f"apiVersion: hpcstack/site/v1\nname: bench\nstore: {folder}/store\nlock_dir: {folder}/locks\n"
+            f"apiVersion: hpcstack/site/v1\nname: bench\nstore: {folder}/store\nlock_dir: "
+            f"{folder}/locks\n"
             f"module_root: {folder}/modules\n"
             f'registries: {{nvcr.io: {{mirror: "{mirror}", plain_http: true}}}}\n'
             f"build: {{engine: {engine}, cachedir: {folder}/cache, tmpdir: {folder}/tmp}}\n"
@@ -61,16 +68,30 @@ class Bench:
         recipe(folder, "one")
 
     def hpcstack(self, *words: str) -> float:
-        argv = [*HPCSTACK, "--site", f"{self.folder}/site.yaml", "--recipes", str(self.folder), *words]
+        argv = [
+            *HPCSTACK,
+            "--site",
+            f"{self.folder}/site.yaml",
+            "--recipes",
+            str(self.folder),
+            *words,
+        ]
         return self.timed(argv)
 
     def apptainer(self, lent: Path | None = None) -> float:
-        """Seconds of `apptainer build` of what was rendered; LENT is bound where steps look for what a site lends."""
+        """Seconds of `apptainer build` of what was rendered; LENT is bound where steps look for
+        what a site lends.
+        """
         rendered = self.folder / "rendered"
         env = {"HOME": str(self.folder / "home"), "APPTAINER_CACHEDIR": str(self.folder / "apptainer-cache"),
                "APPTAINER_TMPDIR": str(self.folder / "tmp")}  # fmt: skip
-        # As an ordinary user: for root Apptainer wants every capability, which root has not in some containers.
-        own = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if not os.geteuid() else []
+        # As an ordinary user: for root Apptainer wants every capability, which root has not in some
+        # containers.
+        own = (
+            ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+            if not os.geteuid()
+            else []
+        )
         for name in ("home", "apptainer-cache", "tmp"):
             (self.folder / name).mkdir(exist_ok=True)
             if own:
@@ -79,12 +100,25 @@ class Bench:
             self.folder.chmod(0o755)
             shutil.chown(rendered, 65534, 65534)
         binds = ["--bind", f"{lent}:/mnt"] if lent else []
-        return self.timed([*own, "apptainer", "build", "--force", *binds, "out.sif", "apptainer.def"], env, rendered)
+        return self.timed(
+            [*own, "apptainer", "build", "--force", *binds, "out.sif", "apptainer.def"],
+            env,
+            rendered,
+        )
 
-    def timed(self, argv: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> float:
+    def timed(
+        self, argv: list[str], env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> float:
         began = time.monotonic()
         with (self.folder / "log").open("a") as log:
-            done = subprocess.run(argv, env={**os.environ, **(env or {})}, cwd=cwd, stdout=log, stderr=log, check=False)
+            done = subprocess.run(
+                argv,
+                env={**os.environ, **(env or {})},
+                cwd=cwd,
+                stdout=log,
+                stderr=log,
+                check=False,
+            )
         if done.returncode:
             sys.exit(f"{argv} failed:\n{(self.folder / 'log').read_text()[-3000:]}")
         return time.monotonic() - began
@@ -92,13 +126,17 @@ class Bench:
 
 def one_round(engine: str) -> dict[str, float]:
     out: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="hpcstack-bench-", dir=os.environ.get("TMPDIR", "/var/tmp")) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="hpcstack-bench-", dir=os.environ.get("TMPDIR", "/var/tmp")
+    ) as name:
         bench = Bench(Path(name), engine)
         bench.hpcstack("lock", "bench-1")
         bench.hpcstack("render", "bench-1", "--output", f"{name}/rendered")
         shutil.rmtree(Path(name) / "cache", ignore_errors=True)
         out["cold"] = bench.hpcstack("build", "bench-1")
-        out["click"] = statistics.median(bench.timed([sys.executable, "-c", "import click"]) for _ in range(9))
+        out["click"] = statistics.median(
+            bench.timed([sys.executable, "-c", "import click"]) for _ in range(9)
+        )
         out["no-op"] = statistics.median(bench.hpcstack("build", "bench-1") for _ in range(9))
         if shutil.which("apptainer"):
             out["apptainer cold"] = bench.apptainer()
@@ -114,7 +152,9 @@ def one_round(engine: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", default="builtin")
     parser.add_argument("--json", action="store_true")
@@ -122,16 +162,28 @@ def main() -> None:
     rounds = [one_round(chosen.engine) for _ in range(chosen.rounds)]
     median = {what: statistics.median(one[what] for one in rounds) for what in rounds[0]}
     ratio = median["no-op"] / median["click"]
-    document = {"engine": chosen.engine, "rounds": rounds, "median": median, "no-op, of import click": ratio, "bar": 6}
+    document = {
+        "engine": chosen.engine,
+        "rounds": rounds,
+        "median": median,
+        "no-op, of import click": ratio,
+        "bar": 6,
+    }
     rows = [
         ("cold, base imported and all", "cold", "apptainer cold"),
         ("last of ten steps changed", "one step", "apptainer one step"),
     ]
-    lines = [f"| what | hpcstack ({chosen.engine}) s | apptainer build s | times faster |", "|---|---|---|---|"]
+    lines = [
+        f"| what | hpcstack ({chosen.engine}) s | apptainer build s | times faster |",
+        "|---|---|---|---|",
+    ]
     for title, mine, theirs in rows:
         peer = median.get(theirs)
         faster = f"{peer / median[mine]:.1f}" if peer else "-"
-        lines.append(f"| {title} | {median[mine]:.1f} | {f'{peer:.1f}' if peer else 'not installed'} | {faster} |")
+        lines.append(
+            f"| {title} | {median[mine]:.1f} | {f'{peer:.1f}' if peer else 'not installed'} | "
+            f"{faster} |"
+        )
     lines.append(f"| nothing to do | {median['no-op']:.2f} | {median.get('apptainer again', 0):.1f} (builds again) | "
                  f"{ratio:.1f} times `import click` ({'ok' if ratio < 6 else 'NOT'} < 6) |")  # fmt: skip
     print(json.dumps(document, indent=1) if chosen.json else "\n".join(lines))

@@ -1,7 +1,9 @@
-"""An image of real CUDA libraries for the benchmarks: NVIDIA's own wheels, unpacked into layers, as an OCI layout.
+"""An image of real CUDA libraries for the benchmarks: NVIDIA's own wheels, unpacked into layers, as
+an OCI layout.
 
-At least 2 GB compressed, made once below FOLDER and used again. Its top layer removes and replaces files of the lower
-ones, so that merging is part of what is measured; its lowest holds the thousands of small files of a Python library.
+At least 2 GB compressed, made once below FOLDER and used again. Its top layer removes and replaces
+files of the lower ones, so that merging is part of what is measured; its lowest holds the thousands
+of small files of a Python library.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 def image(folder: Path, kind: str = "cuda") -> Path:
-    """The OCI layout below FOLDER, made if it is not there: of CUDA libraries, or (`small`) of 300,000 small files."""
+    """The OCI layout below FOLDER, made if it is not there: of CUDA libraries, or (`small`) of
+    300,000 small files.
+    """
     layout = folder / ("layout" if kind == "cuda" else f"layout-{kind}")
     if (layout / "index.json").exists():
         return layout
@@ -42,7 +46,11 @@ def image(folder: Path, kind: str = "cuda") -> Path:
     (part / "blobs/sha256").mkdir(parents=True)
     if kind == "cuda":
         wheels = download(folder / "wheels")
-        sets = [small_files(), *(unpacked([wheels[name] for name in names]) for names in LAYERS), changes()]
+        sets = [
+            small_files(),
+            *(unpacked([wheels[name] for name in names]) for names in LAYERS),
+            changes(),
+        ]
     else:
         sets = [many_files(number) for number in range(3)]
     layers = [layer(part, members) for members in sets]
@@ -54,7 +62,16 @@ def image(folder: Path, kind: str = "cuda") -> Path:
 def download(folder: Path) -> dict[str, Path]:
     """{name: wheel} of NVIDIA's wheels, from PyPI or the index that pip is told."""
     names = [name for group in LAYERS for name in group]
-    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+    ]
     subprocess.run([*argv, "--dest", str(folder), *names], check=True, stdout=sys.stderr)
     return {name: next(folder.glob(f"{name.replace('-', '_')}-*.whl")) for name in names}
 
@@ -62,7 +79,9 @@ def download(folder: Path) -> dict[str, Path]:
 Member = tuple[tarfile.TarInfo, Any]
 
 
-def info(name: str, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
+def info(
+    name: str, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE
+) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.size, member.mode, member.type, member.mtime = size, mode, kind, EPOCH
     return member
@@ -89,7 +108,9 @@ def small_files() -> Iterator[Member]:
 
 
 def many_files(number: int) -> Iterator[Member]:
-    """100,000 files of Python source in 5,000 folders: 2.5 kB each in the middle, the same ones each time."""
+    """100,000 files of Python source in 5,000 folders: 2.5 kB each in the middle, the same ones
+    each time.
+    """
     lines = [f"def function_{n}(value):\n    return value + {n}\n\n".encode() for n in range(500)]
     drawn = random.Random(number)
     for folder in range(5000):
@@ -112,7 +133,10 @@ def layer(layout: Path, members: Iterator[Member]) -> tuple[dict[str, object], s
     part = layout / "layer.part"
     program = ["pigz", "-c"] if shutil.which("pigz") else ["gzip", "-c"]
     plain = hashlib.sha256()
-    with part.open("wb") as sink, subprocess.Popen(program, stdin=subprocess.PIPE, stdout=sink) as gzip:
+    with (
+        part.open("wb") as sink,
+        subprocess.Popen(program, stdin=subprocess.PIPE, stdout=sink) as gzip,
+    ):
         assert gzip.stdin
 
         class Tee(io.RawIOBase):
@@ -129,14 +153,22 @@ def layer(layout: Path, members: Iterator[Member]) -> tuple[dict[str, object], s
                 tar.addfile(member, body)
         gzip.stdin.close()
     digest = adopt(layout, part)
-    return {"mediaType": GZIP, "digest": digest, "size": blob(layout, digest).stat().st_size}, plain.hexdigest()
+    return {
+        "mediaType": GZIP,
+        "digest": digest,
+        "size": blob(layout, digest).stat().st_size,
+    }, plain.hexdigest()
 
 
 def write_layout(layout: Path, layers: list[tuple[dict[str, object], str]]) -> None:
     config = {
         "architecture": "amd64" if os.uname().machine == "x86_64" else "arm64",
         "os": "linux",
-        "config": {"Env": ["PATH=/usr/bin:/bin", "CUDA_VERSION=12.9"], "Cmd": ["/bin/sh"], "WorkingDir": "/"},
+        "config": {
+            "Env": ["PATH=/usr/bin:/bin", "CUDA_VERSION=12.9"],
+            "Cmd": ["/bin/sh"],
+            "WorkingDir": "/",
+        },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{plain}" for _, plain in layers]},
         "history": [{"created_by": "ci/bench/cuda_image.py"} for _ in layers],
     }

@@ -1,16 +1,18 @@
-"""What a derived image costs: one pip package of about 50 MB on a base of 2.6 GB, beside a copy of the base.
+"""What a derived image costs: one pip package of about 50 MB on a base of 2.6 GB, beside a copy of
+the base.
 
     ci/bench/derive [--rounds N] [--folder DIR] [--no-apptainer] [--json]
 
-The testbed must be up: its registry has the stand-in of NVIDIA's PyTorch image, on which CUDA's libraries are put
-(cuda_image.py). The base is imported before anything is measured. `rest` is all of a build but the steps (pip in the
-container, with its guard, as the log says it). Peers: `cp` of the base, on disk; hpcstack's own `--squash`, which is
-mksquashfs (zstd 1) of the merged tree; `apptainer build` of the definition that hpcstack renders. As root also on an
-XFS whose files share blocks, in a loop-mounted file.
+The testbed must be up: its registry has the stand-in of NVIDIA's PyTorch image, on which CUDA's
+libraries are put (cuda_image.py). The base is imported before anything is measured. `rest` is all
+of a build but the steps (pip in the container, with its guard, as the log says it). Peers: `cp` of
+the base, on disk; hpcstack's own `--squash`, which is mksquashfs (zstd 1) of the merged tree;
+`apptainer build` of the definition that hpcstack renders. As root also on an XFS whose files share
+blocks, in a loop-mounted file.
 
-Bars: on a disk without shared blocks at most 1.5 times `cp`; with them 2 s; memory of a splice under 300 MB. Besides,
-ALL of a build whose one step writes 50 MB (the recipe `write-1`: that step, the last one and the splice): 1.5 times
-`cp --reflink=never` of the base, and 2 s.
+Bars: on a disk without shared blocks at most 1.5 times `cp`; with them 2 s; memory of a splice
+under 300 MB. Besides, ALL of a build whose one step writes 50 MB (the recipe `write-1`: that step,
+the last one and the splice): 1.5 times `cp --reflink=never` of the base, and 2 s.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import building
 import cuda_image
@@ -50,7 +53,9 @@ summary: One step that writes 50 MB
 base: {{image: "nvcr.io/{NAME}"}}
 run: [{{name: write, command: "head -c 50000000 /dev/urandom >/opt/written", network: false}}]
 """
-TOOK = re.compile(r"^== hpcstack took ([0-9.]+) s: [0-9]", re.MULTILINE)  # of the steps: the image has no number
+TOOK = re.compile(
+    r"^== hpcstack took ([0-9.]+) s: [0-9]", re.MULTILINE
+)  # of the steps: the image has no number
 ALONE = """\
 import json, resource, sys, time
 from pathlib import Path
@@ -73,7 +78,9 @@ def push_base(folder: Path, address: str) -> None:
                         f"docker://{address}/nvidia/pytorch:24.11-py3", f"oci:{mine}:latest"], check=True)  # fmt: skip
         manifest, config = documents(mine)
         more, about = documents(cuda)
-        for layer, plain in list(zip(more["layers"], about["rootfs"]["diff_ids"], strict=True))[2:-1]:
+        for layer, plain in list(zip(more["layers"], about["rootfs"]["diff_ids"], strict=True))[
+            2:-1
+        ]:
             blob = Path("blobs/sha256") / layer["digest"].removeprefix("sha256:")
             with contextlib.suppress(FileExistsError):
                 os.link(cuda / blob, mine / blob)
@@ -88,9 +95,10 @@ def push_base(folder: Path, address: str) -> None:
                     f"docker://{address}/{NAME}"], check=True)  # fmt: skip
 
 
-def documents(layout: Path) -> tuple[dict, dict]:  # type: ignore[type-arg]
-    def read(digest: str) -> dict:  # type: ignore[type-arg]
-        found: dict = json.loads((layout / "blobs/sha256" / digest.removeprefix("sha256:")).read_text())  # type: ignore[type-arg]
+def documents(layout: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    def read(digest: str) -> dict[str, Any]:
+        blob = layout / "blobs/sha256" / digest.removeprefix("sha256:")
+        found: dict[str, Any] = json.loads(blob.read_text())
         return found
 
     manifest = read(json.loads((layout / "index.json").read_text())["manifests"][0]["digest"])
@@ -98,7 +106,12 @@ def documents(layout: Path) -> tuple[dict, dict]:  # type: ignore[type-arg]
 
 
 def mirror() -> str:
-    return (building.TESTBED / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
+    return (
+        (building.TESTBED / "etc/registry.yml")
+        .read_text()
+        .partition('addr: "')[2]
+        .partition('"')[0]
+    )
 
 
 class Place(building.Bench):
@@ -107,8 +120,12 @@ class Place(building.Bench):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "builtin")
         site = folder / "site.yaml"
-        if bundle := re.search(r"^ *ca_bundle: (\S+)$", (building.TESTBED / "etc/site.yaml").read_text(), re.MULTILINE):
-            site.write_text(site.read_text().replace("build: {", f"build: {{ca_bundle: {bundle[1]}, "))
+        if bundle := re.search(
+            r"^ *ca_bundle: (\S+)$", (building.TESTBED / "etc/site.yaml").read_text(), re.MULTILINE
+        ):
+            site.write_text(
+                site.read_text().replace("build: {", f"build: {{ca_bundle: {bundle[1]}, ")
+            )
         (folder / "derive-1.yaml").write_text(RECIPE)
         (folder / "write-1.yaml").write_text(WRITES)
         self.hpcstack("lock", "derive-1", "write-1")
@@ -117,21 +134,28 @@ class Place(building.Bench):
     def build(self, *words: str, stack: str = "derive-1") -> tuple[float, float]:
         """Seconds of a build with nothing kept but the base, and of its steps alone."""
         for kept in (self.folder / "store", *(self.folder / "cache").glob("*/steps")):
-            as_builder = ["unshare", "--user", "--map-root-user"] if os.geteuid() else []  # root may remove another's
+            as_builder = (
+                ["unshare", "--user", "--map-root-user"] if os.geteuid() else []
+            )  # root may remove another's
             subprocess.run([*as_builder, "rm", "-rf", str(kept)], check=True)
         os.sync()
         with self.base.open("rb") as base:  # into memory: a `cp` that shares blocks reads nothing
             while base.read(8 << 20):
                 pass
         seconds = self.hpcstack("build", stack, *words)
-        log = max((self.folder / "store/logs").glob(f"{stack}-*.log"), key=lambda path: path.stat().st_mtime)
+        log = max(
+            (self.folder / "store/logs").glob(f"{stack}-*.log"),
+            key=lambda path: path.stat().st_mtime,
+        )
         return seconds, sum(map(float, TOOK.findall(log.read_text())))
 
     def lent(self) -> Path:
         """A folder with the certificates that the testbed's site names, as a build is lent them."""
         folder = self.folder / "lent"
         folder.mkdir(exist_ok=True)
-        if bundle := re.search(r"^ *ca_bundle: (\S+)$", (building.TESTBED / "etc/site.yaml").read_text(), re.MULTILINE):
+        if bundle := re.search(
+            r"^ *ca_bundle: (\S+)$", (building.TESTBED / "etc/site.yaml").read_text(), re.MULTILINE
+        ):
             shutil.copyfile(bundle[1].strip('"'), folder / "ca.pem")
             (folder / "hpcstack-site.sh").write_text("export PIP_CERT=/mnt/ca.pem\n")
         return folder
@@ -141,7 +165,14 @@ class Place(building.Bench):
         os.sync()
         target = self.folder / "copy"
         seconds = self.timed(
-            ["sh", "-c", 'cp --reflink=never "$1" "$2" && sync "$2"', "sh", str(self.base), str(target)]
+            [
+                "sh",
+                "-c",
+                'cp --reflink=never "$1" "$2" && sync "$2"',
+                "sh",
+                str(self.base),
+                str(target),
+            ]
         )
         target.unlink()
         return seconds
@@ -150,7 +181,9 @@ class Place(building.Bench):
         """The splice of kept layers, in a process of its own."""
         shutil.rmtree(self.folder / "store")
         self.hpcstack("build", "derive-1")  # its layers are kept
-        layers = sorted((self.folder / "cache").glob("*/steps/*.sqsh"), key=lambda path: path.stat().st_ctime)
+        layers = sorted(
+            (self.folder / "cache").glob("*/steps/*.sqsh"), key=lambda path: path.stat().st_ctime
+        )
         output = self.folder / "alone.sqsh"
         os.sync()
         done = subprocess.run([sys.executable, "-c", ALONE, str(self.base), str(output), *map(str, layers)],
@@ -195,7 +228,10 @@ def one_round(folder: Path, apptainer: bool) -> dict[str, float]:
             place.hpcstack("render", "derive-1", "--output", f"{name}/rendered")
             out["apptainer"] = place.apptainer(place.lent())
         subprocess.run(["chmod", "-R", "u+rwX", name], check=False)
-    with tempfile.TemporaryDirectory(prefix="hpcstack-derive-", dir=folder) as name, shared_blocks(Path(name)) as where:
+    with (
+        tempfile.TemporaryDirectory(prefix="hpcstack-derive-", dir=folder) as name,
+        shared_blocks(Path(name)) as where,
+    ):
         if where:
             place = Place(where)
             total, steps = place.build()
@@ -208,24 +244,41 @@ def rows(median: dict[str, float]) -> list[tuple[str, float, str, bool]]:
     """(what, value, bar, kept)."""
     whole = 1.5 * median["cp"] + 2
     out = [
-        ("all of a build that writes 50 MB, s", median["write"], f"<= {whole:.1f}", median["write"] <= whole),
+        (
+            "all of a build that writes 50 MB, s",
+            median["write"],
+            f"<= {whole:.1f}",
+            median["write"] <= whole,
+        ),
         (
             "all but the step, of cp of the base",
             median["rest"] / median["cp"],
             "<= 1.5",
             median["rest"] <= 1.5 * median["cp"],
         ),
-        ("memory of the splice, MB", median["splice memory"] / 1e6, "< 300", median["splice memory"] < 300e6),
+        (
+            "memory of the splice, MB",
+            median["splice memory"] / 1e6,
+            "< 300",
+            median["splice memory"] < 300e6,
+        ),
     ]
     if "shared rest" in median:
         out.append(
-            ("all but the step, with shared blocks, s", median["shared rest"], "<= 2", median["shared rest"] <= 2)
+            (
+                "all but the step, with shared blocks, s",
+                median["shared rest"],
+                "<= 2",
+                median["shared rest"] <= 2,
+            )
         )
     return out
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp/hpcstack-bench"))
     parser.add_argument("--no-apptainer", action="store_true", help="apptainer build takes minutes")

@@ -1,18 +1,22 @@
-"""Seconds from `srun` to the first line of `python3 -c "import torch; print(...)"`, by each way to start an image.
+"""Seconds from `srun` to the first line of `python3 -c "import torch; print(...)"`, by each way to
+start an image.
 
-    HPCSTACK_TESTBED_NODES=32 ci/testbed up && ci/bench/first-line [--nodes 1,2,8,32] [--ranks 1,4,8] [--rounds 3]
+    HPCSTACK_TESTBED_NODES=32 ci/testbed up && ci/bench/first-line [--nodes 1,2,8,32] [--ranks
+    1,4,8] [--rounds 3]
         [--image FILE] [--only ROW,ROW] [--most RANKS] [--cold] [--json]
 
-The image of pytorch-24.11 (or FILE) on the testbed's virtual nodes, as its ordinary user, by lines that people write:
-Pyxis that mounts (the testbed's use_squashfuse=1) and that unpacks (what a --container-name makes it do), Enroot
-(`enroot start IMAGE`), Apptainer; podman and Charliecloud by `hpcstack launch` (not with FILE); Apptainer in a folder
-that holds the image unpacked; and, with no container, a virtual environment on the shared disk (this machine's Python
-and the image's packages). `import` is the time that the slowest rank spent in it. What is not installed is left out, as
-is what would take more than MOST ranks in all: every one of them is a torch in the memory of this one machine.
---cold: as root, with the page cache dropped before each line.
+The image of pytorch-24.11 (or FILE) on the testbed's virtual nodes, as its ordinary user, by lines
+that people write: Pyxis that mounts (the testbed's use_squashfuse=1) and that unpacks (what a
+--container-name makes it do), Enroot (`enroot start IMAGE`), Apptainer; podman and Charliecloud by
+`hpcstack launch` (not with FILE); Apptainer in a folder that holds the image unpacked; and, with no
+container, a virtual environment on the shared disk (this machine's Python and the image's
+packages). `import` is the time that the slowest rank spent in it. What is not installed is left
+out, as is what would take more than MOST ranks in all: every one of them is a torch in the memory
+of this one machine. --cold: as root, with the page cache dropped before each line.
 
-Bars, warm: Pyxis that mounts within 1.5 times `apptainer exec`; `import torch` from the mounted image within 1.3 times
-of that from the unpacked one. All nodes share the cores of one machine: what each does at once adds up here.
+Bars, warm: Pyxis that mounts within 1.5 times `apptainer exec`; `import torch` from the mounted
+image within 1.3 times of that from the unpacked one. All nodes share the cores of one machine: what
+each does at once adds up here.
 """
 
 from __future__ import annotations
@@ -34,7 +38,12 @@ from hpcstack.core.files import digest_of
 
 STACK = "pytorch-24.11"
 CODE = "import time; t = time.time(); import torch; print('imported', time.time() - t, flush=True)"
-USER = (str(REPO / "ci/testbed"), "exec", "env", "NVIDIA_VISIBLE_DEVICES=void")  # the virtual nodes have no driver
+USER = (
+    str(REPO / "ci/testbed"),
+    "exec",
+    "env",
+    "NVIDIA_VISIBLE_DEVICES=void",
+)  # the virtual nodes have no driver
 UNPACK = """\
 set -e
 rm -rf "$2.part"
@@ -55,10 +64,23 @@ SLOW = ("pyxis unpacks",)  # not beyond 2 nodes: minutes
 
 def lines(image: str, tree: str, nodes: int, ranks: int, *, stack: bool) -> dict[str, list[str]]:
     """{what: the line}. Not a STACK: `hpcstack launch` does not know the image."""
-    each = [f"--ntasks-per-node={ranks}"] if ranks <= CPUS else ["--overcommit", "-n", str(nodes * ranks)]
+    each = (
+        [f"--ntasks-per-node={ranks}"]
+        if ranks <= CPUS
+        else ["--overcommit", "-n", str(nodes * ranks)]
+    )
     srun = ["srun", "--mpi=none", "-N", str(nodes), *each]
     python = ["python3", "-c", CODE]
-    launch = ["hpcstack", "launch", STACK, "-N", str(nodes), f"--ntasks-per-node={ranks}", "--mode", "plain"]
+    launch = [
+        "hpcstack",
+        "launch",
+        STACK,
+        "-N",
+        str(nodes),
+        f"--ntasks-per-node={ranks}",
+        "--mode",
+        "plain",
+    ]
     out = {
         "apptainer": [*srun, "apptainer", "exec", image, *python],
         "apptainer unpacked": [*srun, "apptainer", "exec", tree, *python],
@@ -73,12 +95,19 @@ def lines(image: str, tree: str, nodes: int, ranks: int, *, stack: bool) -> dict
         out["pyxis mounts"] = [*srun, f"--container-image={image}", *python]
         if nodes <= 2:
             name = f"bench{time.monotonic_ns()}"  # one that is there is not unpacked again
-            out["pyxis unpacks"] = [*srun, f"--container-image={image}", f"--container-name={name}", *python]
+            out["pyxis unpacks"] = [
+                *srun,
+                f"--container-image={image}",
+                f"--container-name={name}",
+                *python,
+            ]
     return out
 
 
 def timed(argv: list[str]) -> tuple[float, float] | None:
-    """Seconds until the last rank's line, and what the slowest import took; None where the line fails."""
+    """Seconds until the last rank's line, and what the slowest import took; None where the line
+    fails.
+    """
     began, slowest, last = time.monotonic(), 0.0, 0.0
     with subprocess.Popen([*USER, *argv], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
@@ -104,7 +133,9 @@ def drop_caches() -> None:
 
 
 def unpacked(image: str) -> str:
-    """A folder with the image unpacked, of the testbed's user; beside it, as TREE.venv, a virtual environment."""
+    """A folder with the image unpacked, of the testbed's user; beside it, as TREE.venv, a virtual
+    environment.
+    """
     home = on_testbed("sh", "-c", "echo ~").strip()
     tree = f"{home}/first-line-{digest_of(Path(image))[:16]}"
     on_testbed("sh", "-c", UNPACK, "sh", image, tree)
@@ -114,7 +145,10 @@ def unpacked(image: str) -> str:
 def measure(
     argvs: dict[str, list[str]], rounds: int, cold: bool, only: Sequence[str], *, first: bool
 ) -> dict[str, dict[str, float]]:
-    """Medians of ROUNDS of each line of ARGVS. The FIRST of all has a round more, which warms the caches."""
+    """Medians of ROUNDS of each line of ARGVS.
+
+    The FIRST of all has a round more, which warms the caches.
+    """
     found: dict[str, list[tuple[float, float]]] = {}
     for number in range(0 if first and not cold else 1, rounds + 1):
         for what, argv in argvs.items():
@@ -137,7 +171,9 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", default="1,2,8,32")
     parser.add_argument("--ranks", default="1,4,8")
     parser.add_argument("--rounds", type=int, default=3)
@@ -160,11 +196,18 @@ def main() -> None:
             row = measure(argvs, chosen.rounds, chosen.cold, only, first=not rows)
             rows.append({"nodes": nodes, "ranks": ranks, "found": row})
             if not chosen.json:
-                said = "; ".join(f"{what} {one['first line']:.2f} ({one['import']:.2f})" for what, one in row.items())
+                said = "; ".join(
+                    f"{what} {one['first line']:.2f} ({one['import']:.2f})"
+                    for what, one in row.items()
+                )
                 print(f"{nodes} x {ranks}: {said}", flush=True)
             missed += [] if chosen.cold or only else judge(nodes, ranks, row)
     if chosen.json:
-        print(json.dumps({"image": image, "cold": chosen.cold, "rows": rows, "missed": missed}, indent=1))
+        print(
+            json.dumps(
+                {"image": image, "cold": chosen.cold, "rows": rows, "missed": missed}, indent=1
+            )
+        )
     else:
         print("\n".join(missed) or "no bar was missed")
     sys.exit(1 if missed else 0)
@@ -183,7 +226,10 @@ def judge(nodes: int, ranks: int, row: dict[str, dict[str, float]]) -> list[str]
     for one, other, what, bar in pairs:
         if one in row and other in row and row[one][what] > bar * row[other][what]:
             ratio = row[one][what] / row[other][what]
-            out.append(f"MISSED at {nodes} x {ranks}: {what} of {one}, {ratio:.2f} times that of {other} (bar {bar})")
+            out.append(
+                f"MISSED at {nodes} x {ranks}: {what} of {one}, {ratio:.2f} times that of "
+                f"{other} (bar {bar})"
+            )
     return out
 
 

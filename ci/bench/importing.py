@@ -2,11 +2,11 @@
 
     ci/bench/import [--rounds N] [--folder DIR] [--image cuda|small] [--json]
 
-Every tool fetches the same image (cuda_image.py: real CUDA libraries, or 300,000 small files) from the same registry on
-loopback, with a cold cache, at its own defaults; rounds alternate, the median counts, the output is synced within the
-time. Which of the peers is not installed is left out, and said. Bars: 4 times faster than Enroot, 10 times faster than
-Apptainer, extra
-disk under 1.1 times the output, memory under 500 MB, output at most 1.1 times Apptainer's.
+Every tool fetches the same image (cuda_image.py: real CUDA libraries, or 300,000 small files) from
+the same registry on loopback, with a cold cache, at its own defaults; rounds alternate, the median
+counts, the output is synced within the time. Which of the peers is not installed is left out, and
+said. Bars: 4 times faster than Enroot, 10 times faster than Apptainer, extra disk under 1.1 times
+the output, memory under 500 MB, output at most 1.1 times Apptainer's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ HPCSTACK = (sys.executable, "-m", "hpcstack")
 
 @dataclass(frozen=True)
 class Run:
-    """One import: wall seconds with sync, CPU seconds, peaks of memory and of disk beside the output, in bytes."""
+    """One import: wall seconds with sync, CPU seconds, peaks of memory and of disk beside the
+    output, in bytes.
+    """
 
     tool: str
     seconds: float
@@ -63,7 +65,11 @@ def registry(folder: Path, kind: str) -> Iterator[str]:
         try:
             time.sleep(1.5)
             copy = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false", "--format", "v2s2"]
-            subprocess.run([*copy, f"oci:{layout}:latest", f"docker://{address}/{NAME}"], check=True, stdout=log)
+            subprocess.run(
+                [*copy, f"oci:{layout}:latest", f"docker://{address}/{NAME}"],
+                check=True,
+                stdout=log,
+            )
             yield address
         finally:
             server.terminate()
@@ -74,11 +80,13 @@ def commands(address: str, work: Path) -> dict[str, tuple[list[str], dict[str, s
     """{tool: (argv, environment, output)} of those that are installed."""
     site = work / "site.yaml"
     site.write_text(
-        f"apiVersion: hpcstack/site/v1\nname: bench\nstore: {work}/s\nlock_dir: {work}/l\nmodule_root: {work}/m\n"
+        f"apiVersion: hpcstack/site/v1\nname: bench\nstore: {work}/s\nlock_dir: "
+        f"{work}/l\nmodule_root: {work}/m\n"
         f'registries: {{"{address}": {{plain_http: true}}}}\nbuild: {{cachedir: {work}/cache}}\n'
     )
     folders = {
-        f"ENROOT_{kind}_PATH": str(work / f"enroot-{kind.lower()}") for kind in ("CACHE", "DATA", "RUNTIME", "TEMP")
+        f"ENROOT_{kind}_PATH": str(work / f"enroot-{kind.lower()}")
+        for kind in ("CACHE", "DATA", "RUNTIME", "TEMP")
     }
     for folder in folders.values():
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -100,7 +108,9 @@ def commands(address: str, work: Path) -> dict[str, tuple[list[str], dict[str, s
 
 
 def warm(data: Path) -> None:
-    """The registry's files in memory: a run that follows a long one would else wait for the server's disk."""
+    """The registry's files in memory: a run that follows a long one would else wait for the
+    server's disk.
+    """
     for path in data.rglob("data"):
         with path.open("rb") as file:
             while file.read(1 << 22):
@@ -117,7 +127,9 @@ def measured(tool: str, address: str, folder: Path) -> Run:
         warm(folder / "registry")
         os.sync()
         before, began = shutil.disk_usage(work).used, time.monotonic()
-        process = subprocess.Popen(argv, env={**os.environ, "HOME": str(work), **env}, cwd=work, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            argv, env={**os.environ, "HOME": str(work), **env}, cwd=work, stdout=log, stderr=log
+        )
         peaks = Peaks(process.pid, work, before)
         _, status, usage = os.wait4(process.pid, 0)
         with output.open("rb") as file:
@@ -128,7 +140,14 @@ def measured(tool: str, address: str, folder: Path) -> Run:
         sys.exit(f"{tool} failed: see {log.name}")
     size = output.stat().st_size
     shutil.rmtree(work, ignore_errors=True)
-    return Run(tool, seconds, usage.ru_utime + usage.ru_stime, peaks.memory, max(0, peaks.disk - size), size)
+    return Run(
+        tool,
+        seconds,
+        usage.ru_utime + usage.ru_stime,
+        peaks.memory,
+        max(0, peaks.disk - size),
+        size,
+    )
 
 
 class Peaks:
@@ -172,7 +191,10 @@ def bars(medians: dict[str, float], runs: list[Run]) -> list[tuple[str, float, s
     mine = [run for run in runs if run.tool == "hpcstack import"]
     size = mine[0].size
     disk, memory = max(run.disk for run in mine) / size, max(run.memory for run in mine) / 1e6
-    out = [("extra disk, of the output", disk, "< 1.1", disk < 1.1), ("memory, MB", memory, "< 500", memory < 500)]
+    out = [
+        ("extra disk, of the output", disk, "< 1.1", disk < 1.1),
+        ("memory, MB", memory, "< 500", memory < 500),
+    ]
     for tool, wanted in (("enroot import", 4.0), ("apptainer pull", 10.0)):
         if tool in medians:
             ratio = medians[tool] / medians["hpcstack import"]
@@ -184,10 +206,14 @@ def bars(medians: dict[str, float], runs: list[Run]) -> list[tuple[str, float, s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--folder", type=Path, default=Path(os.environ.get("HPCSTACK_BENCH", "/var/tmp/hpcstack-bench"))
+        "--folder",
+        type=Path,
+        default=Path(os.environ.get("HPCSTACK_BENCH", "/var/tmp/hpcstack-bench")),
     )
     parser.add_argument("--image", default="cuda", choices=["cuda", "small"])
     parser.add_argument("--json", action="store_true")
@@ -203,7 +229,9 @@ def main() -> None:
                 runs.append(measured(tool, address, chosen.folder))
                 one = runs[-1]
                 print(f"{one.tool:16} {one.seconds:6.1f} s", file=sys.stderr, flush=True)
-    medians = {tool: statistics.median(run.seconds for run in runs if run.tool == tool) for tool in tools}
+    medians = {
+        tool: statistics.median(run.seconds for run in runs if run.tool == tool) for tool in tools
+    }
     verdicts = bars(medians, runs)
     document = {"runs": [asdict(run) for run in runs], "medians": medians,
                 "bars": [{"what": what, "value": value, "bar": bar, "met": met} for what, value, bar, met in verdicts],
@@ -217,17 +245,30 @@ def main() -> None:
 
 
 def table(
-    tools: list[str], runs: list[Run], medians: dict[str, float], verdicts: list[tuple[str, float, str, bool]]
+    tools: list[str],
+    runs: list[Run],
+    medians: dict[str, float],
+    verdicts: list[tuple[str, float, str, bool]],
 ) -> str:
-    lines = ["| tool | wall, median s | CPU s | memory MB | extra disk GB | output GB |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| tool | wall, median s | CPU s | memory MB | extra disk GB | output GB |",
+        "|---|---|---|---|---|---|",
+    ]
     for tool in tools:
         mine = [run for run in runs if run.tool == tool]
         cpu = statistics.median(run.cpu for run in mine)
         peaks = max(run.memory for run in mine) / 1e6, max(run.disk for run in mine) / 1e9
         lines.append(
-            f"| {tool} | {medians[tool]:.1f} | {cpu:.0f} | {peaks[0]:.0f} | {peaks[1]:.2f} | {mine[0].size / 1e9:.2f} |"
+            f"| {tool} | {medians[tool]:.1f} | {cpu:.0f} | {peaks[0]:.0f} | {peaks[1]:.2f} | "
+            f"{mine[0].size / 1e9:.2f} |"
         )
-    lines += ["", *(f"{'ok ' if met else 'NOT'} {what}: {value:.2f} ({bar})" for what, value, bar, met in verdicts)]
+    lines += [
+        "",
+        *(
+            f"{'ok ' if met else 'NOT'} {what}: {value:.2f} ({bar})"
+            for what, value, bar, met in verdicts
+        ),
+    ]
     missing = [tool for tool in ("enroot import", "apptainer pull") if tool not in tools]
     return "\n".join([*lines, *(f"not installed, left out: {tool}" for tool in missing)])
 

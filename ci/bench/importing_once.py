@@ -1,14 +1,18 @@
-"""Seconds and registry bytes of `srun --container-image=REGISTRY#IMAGE true`: one import for all, or each its own.
+"""Seconds and registry bytes of `srun --container-image=REGISTRY#IMAGE true`: one import for all,
+or each its own.
 
-    HPCSTACK_TESTBED_NODES=32 ci/testbed up && ci/bench/importer [--nodes 2,8,32] [--rounds 3] [--image NAME:TAG]
+    HPCSTACK_TESTBED_NODES=32 ci/testbed up && ci/bench/importer [--nodes 2,8,32] [--rounds 3]
+    [--image NAME:TAG]
 
-Wants Pyxis and Enroot on the testbed, and root. A registry over the testbed's own images, which wants a login, counts
-what it sends. `once` is hpcstack's importer with its image service, cold and then warm; `each` is what Pyxis does
-without (`enroot import` on each node, at most on 2: the importer leaves a registry to it that site.yaml does not name);
-`by path` mounts the same file without any importer, and `srun` runs no container: what the other rows cost beyond.
+Wants Pyxis and Enroot on the testbed, and root. A registry over the testbed's own images, which
+wants a login, counts what it sends. `once` is hpcstack's importer with its image service, cold and
+then warm; `each` is what Pyxis does without (`enroot import` on each node, at most on 2: the
+importer leaves a registry to it that site.yaml does not name); `by path` mounts the same file
+without any importer, and `srun` runs no container: what the other rows cost beyond.
 
-All virtual nodes share the cores, the disk and the one service of a machine: what each does at once adds up here. A row
-says how much later the last of N nodes starts than the last of 2, for each node more.
+All virtual nodes share the cores, the disk and the one service of a machine: what each does at once
+adds up here. A row says how much later the last of N nodes starts than the last of 2, for each node
+more.
 """
 
 from __future__ import annotations
@@ -32,7 +36,13 @@ sys.path.insert(0, str(REPO / "tests"))
 from support.private_registry import PrivateRegistry
 
 TESTBED = Path(os.environ.get("HPCSTACK_TESTBED", "/opt/hpcstack-testbed"))
-USER = [str(REPO / "ci/testbed"), "exec", "env", "NVIDIA_VISIBLE_DEVICES=void", "ENROOT_ALLOW_HTTP=y"]
+USER = [
+    str(REPO / "ci/testbed"),
+    "exec",
+    "env",
+    "NVIDIA_VISIBLE_DEVICES=void",
+    "ENROOT_ALLOW_HTTP=y",
+]
 
 
 class Bench:
@@ -45,7 +55,10 @@ class Bench:
         folder.chmod(0o755)
         storage = TESTBED / "state/registry"
         self.registry = PrivateRegistry(
-            folder, storage, int(self.address.rpartition(":")[2]), {"bench": "word", "other": "word"}
+            folder,
+            storage,
+            int(self.address.rpartition(":")[2]),
+            {"bench": "word", "other": "word"},
         ).start()
         self.configs = {name: self._config(name) for name in ("bench", "other")}
 
@@ -105,7 +118,9 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", default="2,8,32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--image", default="nvidia/pytorch:24.11-py3")
@@ -121,7 +136,8 @@ def main() -> None:
             for nodes in counts:
                 rounds = [bench.rows(nodes) for _ in range(asked.rounds)]
                 found[nodes] = {
-                    row: (statistics.median(one[row][0] for one in rounds), rounds[-1][row][1]) for row in rounds[0]
+                    row: (statistics.median(one[row][0] for one in rounds), rounds[-1][row][1])
+                    for row in rounds[0]
                 }
         finally:
             bench.registry.stop()
@@ -130,11 +146,15 @@ def main() -> None:
 
 
 def table(found: dict[int, dict[str, tuple[float, int]]]) -> list[str]:
-    lines = ["| nodes | row | s | MB from the registry | x 'once, cold' |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| nodes | row | s | MB from the registry | x 'once, cold' |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for nodes, rows in found.items():
         cold = rows["once, cold"][0]
         lines += [
-            f"| {nodes} | {row} | {s:.2f} | {size / 1e6:.0f} | {s / cold:.2f} |" for row, (s, size) in rows.items()
+            f"| {nodes} | {row} | {s:.2f} | {size / 1e6:.0f} | {s / cold:.2f} |"
+            for row, (s, size) in rows.items()
         ]
     few, many = min(found), max(found)
     for row in found[many] if many > few else ():

@@ -1,11 +1,13 @@
 """What `hpcstack launch` adds to a hand-written `srun apptainer exec`, from 1 to 32 virtual nodes.
 
-    HPCSTACK_TESTBED_NODES=32 ci/testbed up && ci/bench/launch [--nodes 1,2,4,8,16,32] [--rounds 7] [--json]
+    HPCSTACK_TESTBED_NODES=32 ci/testbed up && ci/bench/launch [--nodes 1,2,4,8,16,32] [--rounds 7]
+    [--json]
 
-Both lines run `true` in the same image, alternating, as the testbed's ordinary user. Bars: the median of what is added
-is under 0.25 s at every number of nodes, and a line through the medians rises by less than 4 ms a node. Then how often
-the shared image is opened (by fanotify, which needs root) and the registry asked, for each way of staging.
-All nodes share the cores of one machine, so what each does at the same time adds up here, the mount of the folder too.
+Both lines run `true` in the same image, alternating, as the testbed's ordinary user. Bars: the
+median of what is added is under 0.25 s at every number of nodes, and a line through the medians
+rises by less than 4 ms a node. Then how often the shared image is opened (by fanotify, which needs
+root) and the registry asked, for each way of staging. All nodes share the cores of one machine, so
+what each does at the same time adds up here, the mount of the folder too.
 """
 
 from __future__ import annotations
@@ -28,8 +30,17 @@ from testbed_user import on_testbed
 TESTBED = Path(os.environ.get("HPCSTACK_TESTBED", "/opt/hpcstack-testbed"))
 STACK = "pytorch-24.11"
 ADDED_S, SLOPE_S = 0.25, 0.004
-FAN_CLASS_NOTIF, FAN_CLOEXEC, FAN_NONBLOCK, FAN_MARK_ADD, FAN_OPEN, AT_FDCWD = 0, 1, 2, 1, 0x20, -100
-EVENT = struct.Struct("IBBHQii")  # fanotify(7): length, version, reserved, metadata's length, mask, descriptor, pid
+FAN_CLASS_NOTIF, FAN_CLOEXEC, FAN_NONBLOCK, FAN_MARK_ADD, FAN_OPEN, AT_FDCWD = (
+    0,
+    1,
+    2,
+    1,
+    0x20,
+    -100,
+)
+EVENT = struct.Struct(
+    "IBBHQii"
+)  # fanotify(7): length, version, reserved, metadata's length, mask, descriptor, pid
 # Runs on the testbed: one process times both lines, so that becoming that user is not in the times.
 TIMED = """\
 import json, subprocess, sys, time
@@ -61,12 +72,19 @@ def timed(nodes: int, image: str, rounds: int) -> dict[str, list[float]]:
 
 @contextmanager
 def opens(path: str) -> Iterator[list[int]]:
-    """How many processes open PATH's file meanwhile: fanotify watches the inode, in whatever mount namespace."""
+    """How many processes open PATH's file meanwhile: fanotify watches the inode, in whatever mount
+    namespace.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     watch = libc.fanotify_init(FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK, os.O_RDONLY)
     open_ = ctypes.c_uint64(FAN_OPEN)
-    if watch < 0 or libc.fanotify_mark(watch, FAN_MARK_ADD, open_, ctypes.c_int(AT_FDCWD), path.encode()) < 0:
-        sys.exit(f"fanotify: {os.strerror(ctypes.get_errno())}: this part of the benchmark needs root")
+    if (
+        watch < 0
+        or libc.fanotify_mark(watch, FAN_MARK_ADD, open_, ctypes.c_int(AT_FDCWD), path.encode()) < 0
+    ):
+        sys.exit(
+            f"fanotify: {os.strerror(ctypes.get_errno())}: this part of the benchmark needs root"
+        )
     count, done, seen = [0], threading.Event(), set()
 
     def read() -> None:
@@ -105,7 +123,15 @@ def staged(nodes: int, image: str) -> list[dict[str, object]]:
             with opens(image) as count:
                 on_testbed("hpcstack", "launch", STACK, "-N", str(nodes), "--ntasks-per-node=2", "--mode", "plain",
                            "--stage", how, "--runtime", "apptainer", "--", "true")  # fmt: skip
-            rows.append({"stage": how, "launch": what, "nodes": nodes, "opens": count[0], "registry": asked() - before})
+            rows.append(
+                {
+                    "stage": how,
+                    "launch": what,
+                    "nodes": nodes,
+                    "opens": count[0],
+                    "registry": asked() - before,
+                }
+            )
     for folder in (TESTBED / "nodes").glob("*/tmp/hpcstack-staged-*"):
         subprocess.run(["rm", "-rf", str(folder)], check=True)
     return rows
@@ -118,20 +144,36 @@ def slope(points: list[tuple[int, float]]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", default="1,2,4,8,16,32")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     said = parser.parse_args()
     on_testbed("hpcstack", "build", STACK)
-    plan = on_testbed("hpcstack", "launch", STACK, "--dry-run", "--json", "--runtime", "apptainer", "--", "true")
-    image = str(json.loads(plan)["image"])  # what is published, which need not be what was built last
+    plan = on_testbed(
+        "hpcstack", "launch", STACK, "--dry-run", "--json", "--runtime", "apptainer", "--", "true"
+    )
+    image = str(
+        json.loads(plan)["image"]
+    )  # what is published, which need not be what was built last
     rows = []
     for nodes in map(int, said.nodes.split(",")):
         times = timed(nodes, image, said.rounds)
-        pairs = [ours - theirs for ours, theirs in zip(times["hpcstack"], times["by hand"], strict=True)]
+        pairs = [
+            ours - theirs for ours, theirs in zip(times["hpcstack"], times["by hand"], strict=True)
+        ]
         row = {name: statistics.median(one) for name, one in times.items()}
-        rows.append({"nodes": nodes, **row, "added": statistics.median(pairs), "from": min(pairs), "to": max(pairs)})
+        rows.append(
+            {
+                "nodes": nodes,
+                **row,
+                "added": statistics.median(pairs),
+                "from": min(pairs),
+                "to": max(pairs),
+            }
+        )
         if not said.json:
             print(f"{nodes:3} nodes: by hand {row['by hand']:.2f} s, hpcstack {row['hpcstack']:.2f} s, added "
                   f"{rows[-1]['added']:.3f} s ({min(pairs):.3f} to {max(pairs):.3f})", flush=True)  # fmt: skip

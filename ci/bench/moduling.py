@@ -1,12 +1,15 @@
-"""load, avail and spider of trees of 10, 1,000 and 10,000 published modules, against hand-written minimal ones.
+"""load, avail and spider of trees of 10, 1,000 and 10,000 published modules, against hand-written
+minimal ones.
 
     ci/bench/modules [--rounds 7] [--sizes 10,1000,10000] [--json]
 
-Needs Lmod, and no cluster. A tree has up to 100 releases a name; a release is rendered and committed as `publish` does,
-but for the image, which is one small file, and for the round trip. The hand-written ones set one variable each and lie
-in one folder a name. Those of one verb are measured alternating in the same rounds, each in a process of its own.
-Bar: a load from the largest tree takes no more than 1.3 times a load of a hand-written file from the smallest; where
-the module lies behind a gateway, with the gateway loaded before (both at once are shown too: that loads two modules).
+Needs Lmod, and no cluster. A tree has up to 100 releases a name; a release is rendered and
+committed as `publish` does, but for the image, which is one small file, and for the round trip. The
+hand-written ones set one variable each and lie in one folder a name. Those of one verb are measured
+alternating in the same rounds, each in a process of its own. Bar: a load from the largest tree
+takes no more than 1.3 times a load of a hand-written file from the smallest; where the module lies
+behind a gateway, with the gateway loaded before (both at once are shown too: that loads two
+modules).
 """
 
 from __future__ import annotations
@@ -46,11 +49,23 @@ def tree_of(top: Path, count: int) -> Tree:
         name = f"stack{number:03d}"
         with tree.hold(name):
             ledger, files = tree.ledger(name), {}
-            homes = {suffix: home.relative_to(tree.root) for suffix, home in tree.homes(name).items()}
+            homes = {
+                suffix: home.relative_to(tree.root) for suffix, home in tree.homes(name).items()
+            }
             for version in range(min(PER_NAME, count - number * PER_NAME)):
                 one = release(stack, name, f"{version}.0", image, top)
-                entry = Entry(one.version, f"{version}.0", "production", "key", "0" * 64, "2026-01-01", "bench")
-                ledger = publish_entry(ledger, entry, Dates(), Event("2026-01-01", "bench", "publish", one.version))
+                entry = Entry(
+                    one.version,
+                    f"{version}.0",
+                    "production",
+                    "key",
+                    "0" * 64,
+                    "2026-01-01",
+                    "bench",
+                )
+                ledger = publish_entry(
+                    ledger, entry, Dates(), Event("2026-01-01", "bench", "publish", one.version)
+                )
                 files[f"{homes['.lua']}/{name}/{one.version}.lua"] = render_modulefile(one)
                 files[f"{homes['']}/{name}/{one.version}"] = modulefile_tcl(one)
             tree.commit(TreeChange(ledger, files, "publish"))
@@ -60,7 +75,14 @@ def tree_of(top: Path, count: int) -> Tree:
 
 def release(stack: Stack, name: str, version: str, image: Path, top: Path) -> Release:
     named = stack.model_copy(update={"name": name, "version": version})
-    plain = Release(stack=named, number=1, image=str(image), sha256="0" * 64, folder="/opt/x", base="nvcr.io/x:1")
+    plain = Release(
+        stack=named,
+        number=1,
+        image=str(image),
+        sha256="0" * 64,
+        folder="/opt/x",
+        base="nvcr.io/x:1",
+    )
     return replace(
         plain, channel="production", dates=str(top / "none"), holds=(("CUDA", "12.6.3.001"), ("NCCL", "2.23.4")),
         pip=(("torch", "2.6.0"), ("deepspeed", "0.16.2"), ("numpy", "1.26.4")),
@@ -88,7 +110,9 @@ def timed(lmod: str, folder: str, home: Path, words: str, rc: str = "") -> float
     }  # no cache of the user's own between the cases
     env |= {"LMOD_RC": rc} if rc else {}
     began = time.perf_counter()
-    done = subprocess.run([lmod, "bash", *words.split()], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [lmod, "bash", *words.split()], env=env, capture_output=True, text=True, check=False
+    )
     took = time.perf_counter() - began
     if done.returncode or "false" in done.stdout.splitlines():
         sys.exit(f"module {words}: {done.stderr[-500:]}")
@@ -108,7 +132,11 @@ def cases(top: Path, sizes: list[int]) -> dict[str, tuple[str, str, str]]:
         out[f"{size} ours load"] = (str(tree.core), "load stack000/5.0", "")
         how = tree.how(last, "5.0").removeprefix("module ")
         if tree.behind(last):
-            out[f"{size} ours load behind a gateway"] = (f"{tree.home(last)}:{tree.core}", f"load {last}/5.0", "")
+            out[f"{size} ours load behind a gateway"] = (
+                f"{tree.home(last)}:{tree.core}",
+                f"load {last}/5.0",
+                "",
+            )
             out[f"{size} ours load with its gateway"] = (str(tree.core), how, "")
         for verb in ("avail", f"spider {last}"):
             name = verb.split()[0]
@@ -125,14 +153,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     sizes = [int(one) for one in options.sizes.split(",")]
-    lmod = next((path for path in LMOD if Path(path).exists()), "") or sys.exit("Lmod is not on this machine")
+    lmod = next((path for path in LMOD if Path(path).exists()), "") or sys.exit(
+        "Lmod is not on this machine"
+    )
     with tempfile.TemporaryDirectory(prefix="hpcstack-bench-") as folder:
         os.chmod(folder, 0o755)
         home = Path(folder) / "home"
         home.mkdir()
         chosen = cases(Path(folder), sizes)
         times: dict[str, list[float]] = {name: [] for name in chosen}
-        for verb in ("load", "avail", "spider"):  # like with like: what reads 10,000 files is not between two loads
+        for verb in (
+            "load",
+            "avail",
+            "spider",
+        ):  # like with like: what reads 10,000 files is not between two loads
             mine = {name: case for name, case in chosen.items() if case[1].startswith(verb)}
             for number in range(options.rounds + 1):
                 for name, (path, words, rc) in mine.items():
@@ -148,7 +182,10 @@ def main() -> None:
         print(json.dumps({"seconds": medians, "ratio": worst, "bar": BAR}, indent=1))
     else:
         for name, value in medians.items():
-            print(f"{name:32} {value * 1000:8.1f} ms  {value / base:6.2f} x the smallest hand-written load")
+            print(
+                f"{name:32} {value * 1000:8.1f} ms  {value / base:6.2f} x the smallest "
+                f"hand-written load"
+            )
         print(f"a load of {sizes[-1]:,} published modules: {worst:.2f} times that (bar {BAR})")
     sys.exit(0 if worst <= BAR else 1)
 

@@ -1,10 +1,12 @@
-"""The suite over many simulated nodes: what is opened, moved and taken, at 64, 256 and 1,024 nodes of eight ranks.
+"""The suite over many simulated nodes: what is opened, moved and taken, at 64, 256 and 1,024 nodes
+of eight ranks.
 
     ci/bench/scale [NODES...]
 
-Simulated are the nodes; real are the store and its connections (one process plays a node's agent for its eight tasks),
-the files that ranks leave, in the number and form of a standard run, the reading and judging of them, the page, and the
-plan of a sweep. Growth is from each size to the next; n log n is what it may be at most.
+Simulated are the nodes; real are the store and its connections (one process plays a node's agent
+for its eight tasks), the files that ranks leave, in the number and form of a standard run, the
+reading and judging of them, the page, and the plan of a sweep. Growth is from each size to the
+next; n log n is what it may be at most.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def count_opens(event: str, _: tuple[Any, ...]) -> None:
 
 
 def meeting(nodes: int) -> Row:
-    """The tasks of tasks.exchange and io.shared meet: each asks for its neighbour's place, all wait for all."""
+    """The tasks of tasks.exchange and io.shared meet: each asks for its neighbour's place, all wait
+    for all.
+    """
     store = Store(TOKEN)
     store.start()
     leaders = [Client("127.0.0.1", store.port, TOKEN) for _ in range(nodes)]
@@ -73,11 +77,29 @@ def rank_files(folder: Path, nodes: int) -> Row:
     began, before = time.perf_counter(), OPENED[0]
     for node in range(nodes):
         rows = [row(check.code, f"n{node}") for check in select_checks("", "node", "standard")]
-        inventory = {"gpu": "NVIDIA H100 80GB HBM3", "gpus": 8, "ports": 8, "alike": {"ports": "a,b"}}
-        write_document(str(folder), f"node-n{node}.json", {"host": f"n{node}", "inventory": inventory, "rows": rows})
+        inventory = {
+            "gpu": "NVIDIA H100 80GB HBM3",
+            "gpus": 8,
+            "ports": 8,
+            "alike": {"ports": "a,b"},
+        }
+        write_document(
+            str(folder),
+            f"node-n{node}.json",
+            {"host": f"n{node}", "inventory": inventory, "rows": rows},
+        )
         for rank in range(node * RANKS, (node + 1) * RANKS):
-            rows = [row(check.code, f"n{node}:{rank}") for check in select_checks("", "ranks", "standard")]
-            document = {"rank": rank, "host": f"n{node}", "rows": rows, "planted": "", "backend": "nccl"}
+            rows = [
+                row(check.code, f"n{node}:{rank}")
+                for check in select_checks("", "ranks", "standard")
+            ]
+            document = {
+                "rank": rank,
+                "host": f"n{node}",
+                "rows": rows,
+                "planted": "",
+                "backend": "nccl",
+            }
             write_document(str(folder), f"rank-{rank}-1.json", document)
     moved = sum(path.stat().st_size for path in folder.iterdir())
     return {"opens": OPENED[0] - before, "bytes": moved, "seconds": time.perf_counter() - began}
@@ -118,7 +140,11 @@ def judging(folder: Path, nodes: int) -> Row:
 
 def sweeping(nodes: int) -> Row:
     """Rounds and jobs of a bisection with three bad nodes."""
-    bad, state, jobs = {"n3", "n4", f"n{nodes - 1}"}, Bisection(tuple(f"n{n}" for n in range(nodes))), 0
+    bad, state, jobs = (
+        {"n3", "n4", f"n{nodes - 1}"},
+        Bisection(tuple(f"n{n}" for n in range(nodes))),
+        0,
+    )
     began = time.perf_counter()
     while groups := state.next_groups():
         jobs += len(groups)
@@ -156,7 +182,10 @@ def main() -> int:
             for name, value in figures.items() if last else ():
                 growth = value / last[1][what][name] if last and last[1][what][name] else 1.0
                 if name not in ("seconds", "page_s") and growth > 1.05 * worse_than(last[0], nodes):  # type: ignore[index]
-                    print(f"WORSE than n log n: {what}, {name}, {growth:.1f} times from {last[0] if last else 0}")
+                    print(
+                        f"WORSE than n log n: {what}, {name}, {growth:.1f} times from "
+                        f"{last[0] if last else 0}"
+                    )
                     good = False
         last = (nodes, found)
     print(json.dumps({"growth no worse than n log n": good}))

@@ -2,10 +2,11 @@
 
     python3 ci/bench [--json]
 
-Start-up is measured against `python -c "import click"` of the same interpreter, the median of several alternating
-runs; lint and render of 1,000 generated stacks against 10, so that the cost per stack can be seen to stay flat.
-Bars: --help under 2, show, lint and lock --check under 5 times `import click`; 1,000 lints under 6 s; render of the
-whole catalogue under 1.5 s; the cost of a stack among 1,000 under 1.5 times that among 10.
+Start-up is measured against `python -c "import click"` of the same interpreter, the median of
+several alternating runs; lint and render of 1,000 generated stacks against 10, so that the cost per
+stack can be seen to stay flat. Bars: --help under 2, show, lint and lock --check under 5 times
+`import click`; 1,000 lints under 6 s; render of the whole catalogue under 1.5 s; the cost of a
+stack among 1,000 under 1.5 times that among 10.
 """
 
 from __future__ import annotations
@@ -131,8 +132,13 @@ def lock(folder: Path) -> None:
 
 
 def many(verb: str, folders: dict[int, Path], env: dict[str, str]) -> Row:
-    """The cost of a stack among 1,000 beside that among 10, in a process that is warm: it must stay flat."""
-    each = {count: min(seconds(verb, folder, env) for _ in range(5)) / count for count, folder in folders.items()}
+    """The cost of a stack among 1,000 beside that among 10, in a process that is warm: it must stay
+    flat.
+    """
+    each = {
+        count: min(seconds(verb, folder, env) for _ in range(5)) / count
+        for count, folder in folders.items()
+    }
     against = f"{each[10] * 1000:.2f} ms a stack among 10"
     return Row(f"{verb}, a stack among 1,000", each[1000], against, each[1000] / each[10], 1.5)
 
@@ -141,12 +147,16 @@ def lint_all(folder: Path, env: dict[str, str]) -> Row:
     """`hpcstack lint --all` of 1,000 stacks, start-up and all."""
     argv = [str(Path(PYTHON).parent / "hpcstack"), "--recipes", str(folder), "lint", "--all"]
     taken = min(timed(argv, env) for _ in range(3))
-    return Row("lint --all of 1,000 stacks and the catalogue", taken, "the clock, in seconds", taken, 6.0)
+    return Row(
+        "lint --all of 1,000 stacks and the catalogue", taken, "the clock, in seconds", taken, 6.0
+    )
 
 
 def seconds(verb: str, folder: Path, env: dict[str, str]) -> float:
     script = EACH.format(tests=str(REPO / "tests"), folder=str(folder), verb=verb)
-    done = subprocess.run([PYTHON, "-c", script], env=env, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [PYTHON, "-c", script], env=env, check=True, capture_output=True, text=True
+    )
     return float(done.stdout.split()[1])
 
 
@@ -159,7 +169,9 @@ def main() -> int:
         rows = [*start_up(folders[10], env), lint_all(folders[1000], env)]
         rows += [many("lint", folders, env), many("render", folders, env)]
         catalogue = min(seconds("render", REPO / "recipes", env) for _ in range(3))
-        rows.append(Row("render of the whole catalogue", catalogue, "the clock, in seconds", catalogue, 1.5))
+        rows.append(
+            Row("render of the whole catalogue", catalogue, "the clock, in seconds", catalogue, 1.5)
+        )
     if "--json" in sys.argv:
         print(json.dumps([{**asdict(row), "good": row.good} for row in rows], indent=1))
     else:

@@ -10,7 +10,9 @@ REPO = Path(__file__).resolve().parents[2]
 
 
 def on_testbed(*argv: str) -> str:
-    done = subprocess.run([str(REPO / "ci/testbed"), "exec", *argv], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(REPO / "ci/testbed"), "exec", *argv], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.exit(f"{argv[:3]}: {done.stderr}")
     return done.stdout

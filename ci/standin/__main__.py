@@ -2,10 +2,10 @@
 
     python3 ci/standin FACTS.json CACHE HOST:PORT
 
-A stand-in has NVIDIA's repository, tag, environment, labels, entrypoint and torch version as far as they are
-sourced; underneath it is Debian with torch's CPU build, and its label says so. It needs root, or a user with
-subordinate ids, pip,
-mmdebstrap and pigz, and nothing beyond the standard library. Layers are kept in CACHE.
+A stand-in has NVIDIA's repository, tag, environment, labels, entrypoint and torch version as far as
+they are sourced; underneath it is Debian with torch's CPU build, and its label says so. It needs
+root, or a user with subordinate ids, pip, mmdebstrap and pigz, and nothing beyond the standard
+library. Layers are kept in CACHE.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from layers import (
 )
 from push import CONFIG, MANIFEST, MANIFEST_LIST, Target, descriptor, file_descriptor
 
-STAND_IN = f"Debian 12 with torch {TORCH}, re-tagged; stands in for NVIDIA's image, is not NVIDIA's image"
+STAND_IN = (
+    f"Debian 12 with torch {TORCH}, re-tagged; stands in for NVIDIA's image, is not NVIDIA's image"
+)
 STAND_IN_PLAIN = "Debian 12 with Python{}, re-tagged; stands in for {}, is not that image"
 PORTS: dict[str, dict[str, str]] = {"6006/tcp": {}, "8888/tcp": {}}
 
@@ -43,16 +45,24 @@ def what_it_is(facts: dict[str, object]) -> dict[str, str]:
     if "stands_in" in facts:
         packages = facts.get("packages", {})
         assert isinstance(packages, dict)
-        added = "".join(f", {name}" for name in (*packages.get("pip", []), *packages.get("apt", [])))
+        added = "".join(
+            f", {name}" for name in (*packages.get("pip", []), *packages.get("apt", []))
+        )
         return {"org.hpcstack.stand-in": STAND_IN_PLAIN.format(added, facts["stands_in"])}
     return {}
 
 
 def start(facts: dict[str, object]) -> dict[str, object]:
-    """Entrypoint, command and working directory; NVIDIA's own where the facts say nothing of a PyTorch image."""
+    """Entrypoint, command and working directory; NVIDIA's own where the facts say nothing of a
+    PyTorch image.
+    """
     if "entrypoint" not in facts and facts["torch_version"]:
         return {"Entrypoint": [ENTRYPOINT_FILE], "WorkingDir": "/workspace", "ExposedPorts": PORTS}
-    out = {"Entrypoint": facts.get("entrypoint"), "Cmd": facts.get("command"), "WorkingDir": facts.get("workdir")}
+    out = {
+        "Entrypoint": facts.get("entrypoint"),
+        "Cmd": facts.get("command"),
+        "WorkingDir": facts.get("workdir"),
+    }
     return {name: value for name, value in out.items() if value}
 
 
@@ -70,7 +80,10 @@ def config(facts: dict[str, object], diff_ids: list[str], architecture: str) -> 
             **start(facts),
         },
         "rootfs": {"type": "layers", "diff_ids": diff_ids},
-        "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "hpcstack ci/standin"} for _ in diff_ids],
+        "history": [
+            {"created": "1970-01-01T00:00:00Z", "created_by": "hpcstack ci/standin"}
+            for _ in diff_ids
+        ],
     }
 
 
@@ -93,21 +106,34 @@ def main(facts_file: str, cache_folder: str, address: str) -> None:
         layers.append(files_layer(cache, facts, layers[0]))
     entries = [push_platform(target, facts, layers, "amd64")]
     for architecture, packages in facts.get("foreign", {}).items():
-        entries.append(push_platform(target, facts, [foreign_layer(cache, architecture, packages)], architecture))
+        entries.append(
+            push_platform(
+                target, facts, [foreign_layer(cache, architecture, packages)], architecture
+            )
+        )
     index = target.manifest(facts["tag"], MANIFEST_LIST,
                             {"schemaVersion": 2, "mediaType": MANIFEST_LIST, "manifests": entries})  # fmt: skip
     print(f"{facts['repository']}:{facts['tag']} {index['digest']}")
 
 
-def push_platform(target: Target, facts: dict[str, object], layers: list[Path], architecture: str) -> dict[str, object]:
+def push_platform(
+    target: Target, facts: dict[str, object], layers: list[Path], architecture: str
+) -> dict[str, object]:
     """The image of one ARCHITECTURE with its LAYERS in TARGET; its entry in the index."""
     descriptors = [file_descriptor(layer) for layer in layers]
     for layer, entry in zip(layers, descriptors, strict=True):
         target.blob(str(entry["digest"]), layer)
-    image = json.dumps(config(facts, [diff_id(layer) for layer in layers], architecture), sort_keys=True).encode()
+    image = json.dumps(
+        config(facts, [diff_id(layer) for layer in layers], architecture), sort_keys=True
+    ).encode()
     config_entry = descriptor(CONFIG, image)
     target.blob(str(config_entry["digest"]), image)
-    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config_entry, "layers": descriptors}
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": config_entry,
+        "layers": descriptors,
+    }
     entry = target.manifest(str(descriptor(MANIFEST, json.dumps(manifest, sort_keys=True).encode())["digest"]),
                             MANIFEST, manifest)  # fmt: skip
     entry["platform"] = {"architecture": architecture, "os": "linux"}

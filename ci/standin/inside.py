@@ -1,22 +1,26 @@
-"""What NVIDIA's PyTorch images have inside beside torch, as far as public sources say, for the stand-in of each month.
+"""What NVIDIA's PyTorch images have inside beside torch, as far as public sources say, for the
+stand-in of each month.
 
-Real in a stand-in: variables, files of settings, dpkg's records, metadata of Python packages. Not real: libcuda,
-cudaCheck, and the packages behind that metadata. Sources, where a row names none: the image configs and histories that
-facts/ngc-pytorch.yaml names, and NVIDIA's release notes of 25.12, which tell of /etc/pip/constraint.txt.
+Real in a stand-in: variables, files of settings, dpkg's records, metadata of Python packages. Not
+real: libcuda, cudaCheck, and the packages behind that metadata. Sources, where a row names none:
+the image configs and histories that facts/ngc-pytorch.yaml names, and NVIDIA's release notes of
+25.12, which tell of /etc/pip/constraint.txt.
 """
 
 from __future__ import annotations
 
 from layers import NUMPY, SITE_PACKAGES
 
-# pypa/pip 14250, SHI-Labs/NATTEN 28: images up to 24.x name it, and it is in no DNS since August 2026.
+# pypa/pip 14250, SHI-Labs/NATTEN 28: images up to 24.x name it, and it is in no DNS since August
+# 2026.
 DEAD_INDEX = "https://pypi.ngc.nvidia.com"
 PATH = "/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIBRARIES = ("torch/lib", "torch_tensorrt/lib")
 NODE_LIBRARIES = "/usr/local/cuda/compat/lib:/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
 
 BASHRC = "if [ -r /etc/shinit_v2 ]; then . /etc/shinit_v2; fi\n"
-# On a node with a GPU NVIDIA's own puts compat/lib before the driver where cudaCheck says so, and keeps a marker.
+# On a node with a GPU NVIDIA's own puts compat/lib before the driver where cudaCheck says so, and
+# keeps a marker.
 SHINIT = """\
 # Stand-in: does on a node with a GPU what NVIDIA's does.
 if [ -e /dev/nvidiactl ] && [ -d "$_CUDA_COMPAT_PATH" ]; then
@@ -34,7 +38,10 @@ CUDA_CHECK = """\
 exit "${STANDIN_CUDA_CHECK:-1}"
 """
 BANNER = "".join(
-    f"STAND-IN: Debian and torch for CPU; not NVIDIA's image (line {n} of 20, as long as NVIDIA's)\n"
+    (
+        f"STAND-IN: Debian and torch for CPU; not NVIDIA's image (line {n} of 20, as long as "
+        f"NVIDIA's)\n"
+    )
     for n in range(1, 21)
 )
 # 26.x keep about ten pins; of which projects is sourced for packaging alone.
@@ -85,26 +92,42 @@ def constraint(facts: dict[str, object]) -> str | None:
 
 
 def dpkg_records(facts: dict[str, object]) -> list[dict[str, object]]:
-    """What somebody put in by `dpkg -i`: NCCL is held, and the libraries of rdma-core's -dev packages are removed."""
+    """What somebody put in by `dpkg -i`: NCCL is held, and the libraries of rdma-core's -dev
+    packages are removed.
+    """
     known = facts["environment"]
     assert isinstance(known, dict)
     month = month_of(facts)
     cuda = ".".join(str(known.get("CUDA_VERSION", "12.0")).split(".")[:2])
     rdma = str(known.get("RDMACORE_VERSION", UNKNOWN))
     if rdma[:2].isdigit() and int(rdma[:2]) < RDMA_OF_DEBIAN:
-        rdma = UNKNOWN  # NVIDIA's goes with an older Ubuntu's archive, and apt would take Debian's newer one
+        # NVIDIA's goes with an older Ubuntu's archive, and apt would take Debian's newer one
+        rdma = UNKNOWN
     # 25.10 deletes .so and .a of the -dev packages, 26.07 the .a alone.
     removed = "libibverbs.a" if month >= (26, 7) else "libibverbs.so"
     return [
-        {"name": "libnccl2", "version": f"{known.get('NCCL_VERSION', UNKNOWN)}-1+cuda{cuda}", "hold": True},
-        {"name": f"libcudnn9-cuda-{cuda.partition('.')[0]}", "version": f"{known.get('CUDNN_VERSION', UNKNOWN)}-1"},
+        {
+            "name": "libnccl2",
+            "version": f"{known.get('NCCL_VERSION', UNKNOWN)}-1+cuda{cuda}",
+            "hold": True,
+        },
+        {
+            "name": f"libcudnn9-cuda-{cuda.partition('.')[0]}",
+            "version": f"{known.get('CUDNN_VERSION', UNKNOWN)}-1",
+        },
         {"name": "rdma-core", "version": f"{rdma}-1", "hold": True},
-        {"name": "libibverbs-dev", "version": f"{rdma}-1", "files": [f"/usr/lib/x86_64-linux-gnu/{removed}"]},
+        {
+            "name": "libibverbs-dev",
+            "version": f"{rdma}-1",
+            "files": [f"/usr/lib/x86_64-linux-gnu/{removed}"],
+        },
     ]
 
 
 def metadata(name: str) -> dict[str, dict[str, str]]:
-    """{path: file} of the metadata of a Python package that was installed from a file, as NVIDIA's own are."""
+    """{path: file} of the metadata of a Python package that was installed from a file, as NVIDIA's
+    own are.
+    """
     version = VERSION
     folder = f"{SITE_PACKAGES}/{name}-{version}.dist-info"
     texts = {
@@ -142,4 +165,9 @@ def with_inside(facts: dict[str, object]) -> dict[str, object]:
         files |= metadata(name)
     given = facts.get("files", {})
     assert isinstance(given, dict)
-    return {**facts, "environment": environment(facts), "files": {**files, **given}, "dpkg": dpkg_records(facts)}
+    return {
+        **facts,
+        "environment": environment(facts),
+        "files": {**files, **given},
+        "dpkg": dpkg_records(facts),
+    }

@@ -1,4 +1,6 @@
-"""The layers of a stand-in image, as gzip files: Debian, torch's CPU build, and what makes it the month's."""
+"""The layers of a stand-in image, as gzip files: Debian, torch's CPU build, and what makes it the
+month's.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,15 @@ def wheels(cache: Path) -> Path:
     except subprocess.CalledProcessError:
         run(*common, "--no-deps", "--index-url", TORCH_INDEX, f"torch=={TORCH}")
     torch = next(folder.glob("torch-*.whl"))
-    run(*common, "--find-links", str(folder), str(torch), f"numpy=={NUMPY}", "setuptools<81", "wheel")
+    run(
+        *common,
+        "--find-links",
+        str(folder),
+        str(torch),
+        f"numpy=={NUMPY}",
+        "setuptools<81",
+        "wheel",
+    )
     (folder / ".complete").touch()
     return folder
 
@@ -73,7 +83,15 @@ def debian_root(cache: Path, root: Path) -> None:
             "--aptopt=Acquire::Retries \"3\"", SUITE, f"{archive}.part.tar")  # fmt: skip
         os.replace(f"{archive}.part.tar", archive)
     root.mkdir(parents=True)
-    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*", "--exclude=./etc/resolv.conf")
+    as_root(
+        "tar",
+        "-xf",
+        str(archive),
+        "-C",
+        str(root),
+        "--exclude=./dev/*",
+        "--exclude=./etc/resolv.conf",
+    )
 
 
 def install(root: Path, wheel_folder: Path, packages: list[str]) -> None:
@@ -82,13 +100,19 @@ def install(root: Path, wheel_folder: Path, packages: list[str]) -> None:
     as_root("cp", "-r", str(wheel_folder), str(inside))
     argv = ("python3", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/tmp/wheels", "--no-compile",
                "--break-system-packages", "--root-user-action=ignore")  # fmt: skip
-    clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+    clean = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LC_ALL": "C.UTF-8",
+    }
     as_root("chroot", str(root), *argv, *packages, env=clean)
     as_root("rm", "-rf", str(inside))
 
 
 def gzip_of(tar: Path) -> Path:
-    """TAR compressed beside it by pigz; the plain file is removed. No name or time in the header."""
+    """TAR compressed beside it by pigz; the plain file is removed.
+
+    No name or time in the header.
+    """
     out = tar.with_suffix(".tar.gz")
     with tar.open("rb") as source, out.open("wb") as sink:
         subprocess.run(["pigz", "-n", "-c", "-3"], stdin=source, stdout=sink, check=True)
@@ -122,7 +146,17 @@ def common_layers(cache: Path) -> list[Path]:
     as_root("mkdir", "-p", str(old))
     as_root("touch", str(old / "hidden-by-the-opaque-directory.txt"))
     second = cache / "torch-layer.tar"
-    as_root("tar", "-cf", str(second), "--sort=name", "--numeric-owner", "-C", str(root), "usr/local", "opt/pytorch")
+    as_root(
+        "tar",
+        "-cf",
+        str(second),
+        "--sort=name",
+        "--numeric-owner",
+        "-C",
+        str(root),
+        "usr/local",
+        "opt/pytorch",
+    )
     as_root("rm", "-rf", str(root))
     return [gzip_of(layer), gzip_of(second)]
 
@@ -144,15 +178,17 @@ Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 
 
 def own_layer(cache: Path, facts: dict[str, object]) -> Path:
-    """All of a stand-in that has packages of its own: Debian with those of apt, then those of pip, in one layer.
+    """All of a stand-in that has packages of its own: Debian with those of apt, then those of pip,
+    in one layer.
 
-    A framework's CPU build, or a compiler and an MPI: what the suite's checks of that stack run on. `suite`: another
-    Debian than the usual one; `deb822`: its sources are stanzas.
+    A framework's CPU build, or a compiler and an MPI: what the suite's checks of that stack run on.
+    `suite`: another Debian than the usual one; `deb822`: its sources are stanzas.
     """
     packages = facts["packages"]
     assert isinstance(packages, dict)
     layer = (
-        cache / f"own-{hashlib.sha256(json.dumps([LAYOUT, packages], sort_keys=True).encode()).hexdigest()[:12]}.tar"
+        cache
+        / f"own-{hashlib.sha256(json.dumps([LAYOUT, packages], sort_keys=True).encode()).hexdigest()[:12]}.tar"
     )
     if layer.with_suffix(".tar.gz").exists():
         return layer.with_suffix(".tar.gz")
@@ -167,7 +203,15 @@ def own_layer(cache: Path, facts: dict[str, object]) -> Path:
     run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={include}", "--aptopt=Acquire::Retries \"3\"", suite,
         str(archive), *sources)  # fmt: skip
     root.mkdir(parents=True)
-    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*", "--exclude=./etc/resolv.conf")
+    as_root(
+        "tar",
+        "-xf",
+        str(archive),
+        "-C",
+        str(root),
+        "--exclude=./dev/*",
+        "--exclude=./etc/resolv.conf",
+    )
     archive.unlink()
     if pip := packages.get("pip", []):
         folder = cache / "own-wheels"
@@ -183,7 +227,9 @@ def own_layer(cache: Path, facts: dict[str, object]) -> Path:
 
 
 def foreign_layer(cache: Path, architecture: str, packages: list[str]) -> Path:
-    """A Debian root of another ARCHITECTURE, as apt calls it: PACKAGES unpacked, and none of their scripts run."""
+    """A Debian root of another ARCHITECTURE, as apt calls it: PACKAGES unpacked, and none of their
+    scripts run.
+    """
     about = json.dumps([LAYOUT, SUITE, architecture, packages])
     layer = cache / f"foreign-{hashlib.sha256(about.encode()).hexdigest()[:12]}.tar"
     if layer.with_suffix(".tar.gz").exists():
@@ -193,7 +239,15 @@ def foreign_layer(cache: Path, architecture: str, packages: list[str]) -> Path:
     run("mmdebstrap", "--quiet", f"--arch={architecture}", "--variant=extract", f"--include={','.join(packages)}",
         "--aptopt=Acquire::Retries \"3\"", SUITE, str(archive))  # fmt: skip
     root.mkdir(parents=True)
-    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*", "--exclude=./etc/resolv.conf")
+    as_root(
+        "tar",
+        "-xf",
+        str(archive),
+        "-C",
+        str(root),
+        "--exclude=./dev/*",
+        "--exclude=./etc/resolv.conf",
+    )
     archive.unlink()
     as_root("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
     as_root("rm", "-rf", str(root))
@@ -205,7 +259,7 @@ class Layer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.tar = tarfile.open(path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115  closed by done()
+        self.tar = tarfile.open(path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
         self.folders: set[str] = set()
 
     def folder(self, name: str) -> None:
@@ -241,7 +295,9 @@ class Layer:
 
 
 def retag_torch(layer: Layer, torch_layer: Path, version: str) -> None:
-    """torch says NVIDIA's version, in its metadata and in version.py; the old metadata is whited out."""
+    """torch says NVIDIA's version, in its metadata and in version.py; the old metadata is whited
+    out.
+    """
     old, new = f"torch-{TORCH}.dist-info", f"torch-{version}.dist-info"
     layer.file(f"{SITE_PACKAGES}/.wh.{old}", "")
     with tarfile.open(torch_layer, "r:gz") as tar:
@@ -252,7 +308,9 @@ def retag_torch(layer: Layer, torch_layer: Path, version: str) -> None:
                 text = data.read()
                 name = member.name.rpartition("/")[2]
                 if name == "METADATA":
-                    text = text.replace(f"Version: {TORCH}".encode(), f"Version: {version}".encode(), 1)
+                    text = text.replace(
+                        f"Version: {TORCH}".encode(), f"Version: {version}".encode(), 1
+                    )
                 if name == "RECORD":
                     text = text.replace(old.encode(), new.encode())
                 layer.file(member.name.replace(old, new), text)
@@ -260,7 +318,10 @@ def retag_torch(layer: Layer, torch_layer: Path, version: str) -> None:
                 data = tar.extractfile(member)
                 assert data
                 source = data.read().decode()
-                layer.file(member.name, re.sub(r"__version__ = '[^']*'", f"__version__ = '{version}'", source))
+                layer.file(
+                    member.name,
+                    re.sub(r"__version__ = '[^']*'", f"__version__ = '{version}'", source),
+                )
 
 
 def _file_name(facts: dict[str, object]) -> str:
@@ -268,9 +329,13 @@ def _file_name(facts: dict[str, object]) -> str:
 
 
 def plain_layer(cache: Path, facts: dict[str, object]) -> Path:
-    """The layer of a stand-in without torch: its working directory and entrypoint, and a file that says what it is."""
+    """The layer of a stand-in without torch: its working directory and entrypoint, and a file that
+    says what it is.
+    """
     layer = Layer(cache / f"plain-{_file_name(facts)}.tar")
-    layer.file("opt/stand-in.txt", f"Stand-in of {facts['repository']}:{facts['tag']}\n{facts['about']}\n")
+    layer.file(
+        "opt/stand-in.txt", f"Stand-in of {facts['repository']}:{facts['tag']}\n{facts['about']}\n"
+    )
     if facts.get("entrypoint") == [ENTRYPOINT_FILE]:
         layer.file(ENTRYPOINT_FILE.lstrip("/"), ENTRYPOINT, 0o755)
     if workdir := str(facts.get("workdir") or "").strip("/"):
@@ -282,27 +347,37 @@ DPKG = "var/lib/dpkg"
 
 
 def add_packages(layer: Layer, below: Path, packages: list[dict[str, object]]) -> None:
-    """dpkg's records of PACKAGES ({name, version, hold, files}) over those of the layer BELOW, and none of their files:
-    so NVIDIA's images have what somebody installed by `dpkg -i` and then removed in part."""
+    """dpkg's records of PACKAGES ({name, version, hold, files}) over those of the layer BELOW, and
+    none of their files: so NVIDIA's images have what somebody installed by `dpkg -i` and then
+    removed in part.
+    """
     with tarfile.open(below, "r:gz") as tar:
-        status = tar.extractfile(next(one for one in tar if one.name.lstrip("./") == f"{DPKG}/status"))
+        status = tar.extractfile(
+            next(one for one in tar if one.name.lstrip("./") == f"{DPKG}/status")
+        )
         assert status
         text = status.read().decode().rstrip("\n") + "\n"
     for package in packages:
         wanted = "hold" if package.get("hold") else "install"
         text += (
-            f"\nPackage: {package['name']}\nStatus: {wanted} ok installed\nPriority: optional\nSection: net\n"
-            f"Maintainer: stand-in <nobody@example.invalid>\nArchitecture: amd64\nVersion: {package['version']}\n"
+            f"\nPackage: {package['name']}\nStatus: {wanted} ok installed\nPriority: "
+            f"optional\nSection: net\n"
+            f"Maintainer: stand-in <nobody@example.invalid>\nArchitecture: amd64\nVersion: "
+            f"{package['version']}\n"
             "Description: stand-in\n"
         )
         files = package.get("files", [])
         assert isinstance(files, list)
-        layer.file(f"{DPKG}/info/{package['name']}.list", "".join(f"{path}\n" for path in ["/.", *files]))
+        layer.file(
+            f"{DPKG}/info/{package['name']}.list", "".join(f"{path}\n" for path in ["/.", *files])
+        )
     layer.file(f"{DPKG}/status", text)
 
 
 def files_layer(cache: Path, facts: dict[str, object], below: Path) -> Path:
-    """The layer of what the facts say of single files: {path: {text, mode}, or {link: to what}}; and of `dpkg`."""
+    """The layer of what the facts say of single files: {path: {text, mode}, or {link: to what}};
+    and of `dpkg`.
+    """
     files, packages = facts["files"], facts.get("dpkg", [])
     assert isinstance(files, dict) and isinstance(packages, list)
     layer = Layer(cache / f"files-{_file_name(facts)}.tar")
@@ -323,7 +398,9 @@ def month_layer(cache: Path, facts: dict[str, object], torch_layer: Path) -> Pat
     if version != TORCH:  # nobody knows which torch that image has
         retag_torch(layer, torch_layer, version)
     layer.file("opt/pytorch/examples/.wh..wh..opq", "")
-    layer.file("opt/pytorch/examples/README.md", f"Stand-in of {facts['repository']}:{facts['tag']}\n")
+    layer.file(
+        "opt/pytorch/examples/README.md", f"Stand-in of {facts['repository']}:{facts['tag']}\n"
+    )
     layer.file("opt/nvidia/nvidia_entrypoint.sh", ENTRYPOINT, 0o755)
     layer.hard_link("usr/local/bin/nvidia_entrypoint.sh", "opt/nvidia/nvidia_entrypoint.sh")
     layer.folder("workspace")

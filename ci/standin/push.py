@@ -15,7 +15,11 @@ LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
 def descriptor(media_type: str, data: bytes) -> dict[str, object]:
-    return {"mediaType": media_type, "size": len(data), "digest": f"sha256:{hashlib.sha256(data).hexdigest()}"}
+    return {
+        "mediaType": media_type,
+        "size": len(data),
+        "digest": f"sha256:{hashlib.sha256(data).hexdigest()}",
+    }
 
 
 def file_descriptor(path: Path) -> dict[str, object]:
@@ -23,7 +27,11 @@ def file_descriptor(path: Path) -> dict[str, object]:
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-    return {"mediaType": LAYER, "size": path.stat().st_size, "digest": f"sha256:{digest.hexdigest()}"}
+    return {
+        "mediaType": LAYER,
+        "size": path.stat().st_size,
+        "digest": f"sha256:{digest.hexdigest()}",
+    }
 
 
 class Target:
@@ -60,7 +68,9 @@ class Target:
         with data.open("rb") as file:
             self._request("PUT", path, file, headers | {"Content-Length": str(data.stat().st_size)})
 
-    def manifest(self, reference: str, media_type: str, document: dict[str, object]) -> dict[str, object]:
+    def manifest(
+        self, reference: str, media_type: str, document: dict[str, object]
+    ) -> dict[str, object]:
         data = json.dumps(document, sort_keys=True).encode()
         path = f"/v2/{self.repository}/manifests/{reference}"
         self._request("PUT", path, data, {"Content-Type": media_type})

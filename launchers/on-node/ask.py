@@ -1,4 +1,5 @@
-"""Asks this node's image service, in ten milliseconds: SOCKET IMAGE HPCSTACK. Where it wants a login, HPCSTACK answers.
+"""Asks this node's image service, in ten milliseconds: SOCKET IMAGE HPCSTACK. Where it wants a
+login, HPCSTACK answers.
 
 Exit code 8: the image, or this node, has no share in the cache; or the service could not do it.
 """
@@ -33,14 +34,19 @@ try:
             import subprocess
 
             answer = subprocess.run(
-                [sys.argv[3], "cache", "answer", "--", sys.argv[2]], input=line, stdout=subprocess.PIPE, check=False
+                [sys.argv[3], "cache", "answer", "--", sys.argv[2]],
+                input=line,
+                stdout=subprocess.PIPE,
+                check=False,
             )
             service.sendall(answer.stdout if answer.stdout.endswith(b"\n") else b"{}\n")
         if "says" in said:
             print("hpcstack:", said["says"], file=sys.stderr, flush=True)
         if "error" in said:
             print("hpcstack:", said["error"], "\n  TIP:", said.get("hint", ""), file=sys.stderr)
-            sys.exit(1 if said.get("kind") == "registry" else 8)  # what the registry refuses, it refuses everywhere
+            sys.exit(
+                1 if said.get("kind") == "registry" else 8
+            )  # what the registry refuses, it refuses everywhere
     print("hpcstack: the image service of this node has ended", file=sys.stderr)
 except (OSError, ValueError) as error:
     print("hpcstack: the image service of this node does not answer:", error, file=sys.stderr)

@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 
-def render_stack(stack: Stack, lock: Lock, site: Site, platform: str) -> tuple[dict[str, str], list[str]]:
-    """({path: text}, what nobody has looked up), the definition read back: what it says is what was meant."""
+def render_stack(
+    stack: Stack, lock: Lock, site: Site, platform: str
+) -> tuple[dict[str, str], list[str]]:
+    """({path: text}, what nobody has looked up), the definition read back: what it says is what was
+    meant.
+    """
     files = stack_files(stack, lock, site, platform)
     if not stack.adopted:
         readback.check_definition(stack, lock, platform, files["apptainer.def"])
@@ -35,7 +39,9 @@ def render_stack(stack: Stack, lock: Lock, site: Site, platform: str) -> tuple[d
 
 
 def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:
-    """{path: text}: the definitions, the context, modulefiles as release r1 would have them, and the launchers."""
+    """{path: text}: the definitions, the context, modulefiles as release r1 would have them, and
+    the launchers.
+    """
     release = preview_release(stack, lock, site, platform)
     files = {
         **image_files(stack, lock, platform),
@@ -48,7 +54,9 @@ def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str
 
 
 def add_note(files: dict[str, str], lines: list[str]) -> dict[str, str]:
-    """FILES of a stack that nobody has looked up: each definition, modulefile and script says so at its top."""
+    """FILES of a stack that nobody has looked up: each definition, modulefile and script says so at
+    its top.
+    """
     out = {}
     for path, text in files.items():
         if path.startswith("context/"):

@@ -1,7 +1,8 @@
 """The agent of one node: its own checks, then the ranks in as many rounds as it takes, watched.
 
-A check that breaks the process group ends the ranks; the next round begins behind it, so that one broken check hides no
-other. All nodes decide the same: they read what the ranks of all nodes left in the run's folder.
+A check that breaks the process group ends the ranks; the next round begins behind it, so that one
+broken check hides no other. All nodes decide the same: they read what the ranks of all nodes left
+in the run's folder.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke import __version__
@@ -37,14 +39,24 @@ BROKEN_S, LOOK_S = 20.0, 3.0
 MEET_S, A_NODE_S = 240.0, 0.25  # to meet: so long, and so much longer for each node
 HEARD_S = 30.0
 STORE = "store.json"  # where the first node's store listens
-START_S, START_A_NODE_S = 180.0, 1.0  # for imports from a filesystem that all nodes read at once, and to connect
+START_S, START_A_NODE_S = (
+    180.0,
+    1.0,
+)  # for imports from a filesystem that all nodes read at once, and to connect
 
 
 def import_check(check: Check) -> Callable[[Any], Result]:
     """What CHECK runs, imported here: its module may need a framework."""
     module, _, name = check.where.partition(":")
-    found: Callable[[Any], Result] = getattr(importlib.import_module(f"hpcstack_smoke.{module}"), name)
+    found: Callable[[Any], Result] = getattr(
+        importlib.import_module(f"hpcstack_smoke.{module}"), name
+    )
     return found
+
+
+def _run(check: Check, request: Any) -> Result:
+    """Import CHECK and run it: an import that fails is this check's own error."""
+    return import_check(check)(request)
 
 
 def tell_row(row: dict[str, Any]) -> None:
@@ -57,7 +69,9 @@ class Agent:
     """One node's part of a run."""
 
     def __init__(self, request: Request, launcher: tuple[str, ...] = ()) -> None:
-        """LAUNCHER starts ranks: it takes RANKS MIN:MAX RESTARTS COMMAND...; without one torchrun does, here alone."""
+        """LAUNCHER starts ranks: it takes RANKS MIN:MAX RESTARTS COMMAND...; without one torchrun
+        does, here alone.
+        """
         self.request, self.output = request, request.output
         self.launcher = launcher
         self.host = socket.gethostname()
@@ -80,7 +94,8 @@ class Agent:
         return MEET_S + A_NODE_S * self.request.nodes
 
     def store(self) -> Client:
-        """This node's store, connected to the first one's, which says in the run's folder where it is.
+        """This node's store, connected to the first one's, which says in the run's folder where it
+        is.
 
         OSError or TimeoutError where that cannot be found or reached.
         """
@@ -91,7 +106,10 @@ class Agent:
                 token = secrets.token_hex(16)
                 mine = Store(token)
                 write_document(
-                    self.output, STORE, {"address": find_address(), "port": mine.port, "token": token}, 0o600
+                    self.output,
+                    STORE,
+                    {"address": find_address(), "port": mine.port, "token": token},
+                    0o600,
                 )
             else:
                 mine, token = self._joined()
@@ -101,7 +119,10 @@ class Agent:
         return self.client
 
     def _joined(self) -> tuple[Store, str]:
-        """(this node's part of the store, its token). An older store of that folder refuses: then once more."""
+        """(this node's part of the store, its token).
+
+        An older store of that folder refuses: then once more.
+        """
         from hpcstack_smoke.store import Store
 
         until = time.monotonic() + self.meet_s
@@ -112,7 +133,9 @@ class Agent:
             except OSError as error:
                 if time.monotonic() > until:
                     where = f"{place['address']}:{place['port']}"
-                    raise TimeoutError(f"no TCP from {self.host} to the first node, {where}: {error}") from None
+                    raise TimeoutError(
+                        f"no TCP from {self.host} to the first node, {where}: {error}"
+                    ) from None
                 time.sleep(2.0)
 
     def _found(self, name: str) -> dict[str, Any]:
@@ -122,7 +145,9 @@ class Agent:
             with contextlib.suppress(OSError, ValueError), open(path) as file:
                 document: dict[str, Any] = json.load(file)
                 return document
-            with contextlib.suppress(OSError):  # NFS remembers that a name was not there until the folder changes
+            with contextlib.suppress(
+                OSError
+            ):  # NFS remembers that a name was not there until the folder changes
                 tempfile.TemporaryFile(dir=self.output).close()
             time.sleep(0.5)
         raise TimeoutError(f"the first node said nothing in {name} for {self.meet_s:.0f} s")
@@ -138,7 +163,12 @@ class Agent:
         from hpcstack_smoke.node.inventory import make_inventory
 
         self.inventory = self.inventory or make_inventory(self.request)
-        document = {"host": self.host, "suite": __version__, "inventory": self.inventory, "rows": self.rows}
+        document = {
+            "host": self.host,
+            "suite": __version__,
+            "inventory": self.inventory,
+            "rows": self.rows,
+        }
         write_document(self.output, f"node-{self.host}.json", document)
 
     def node_checks(self) -> None:
@@ -149,29 +179,36 @@ class Agent:
         counters.BEFORE.update(counters.read_counters())
         self.save()
         for check in request.checks("node"):
-            self.add(run_check(check.code, lambda found=check: import_check(found)(request), self.host))  # type: ignore[misc]
+            self.add(run_check(check.code, partial(_run, check, request), self.host))
 
     def after(self) -> None:
         """What only shows once the node was used: error counters that went up during the run."""
         request = self.request
         for check in request.checks("after"):
-            self.add(run_check(check.code, lambda found=check: import_check(found)(request), self.host))  # type: ignore[misc]
+            self.add(run_check(check.code, partial(_run, check, request), self.host))
         if self.run_failed():
             from hpcstack_smoke.bundle import write_bundle as bundle
 
             folder = bundle(self.output, self.host)
             if self.first:
-                print(f"hpcstack: what helps to find out why is in {os.path.dirname(folder)}", flush=True)
+                print(
+                    f"hpcstack: what helps to find out why is in {os.path.dirname(folder)}",
+                    flush=True,
+                )
 
     def run_failed(self) -> bool:
-        """Whether anything of the run failed: the first node looks and tells the others, who take silence for a yes."""
+        """Whether anything of the run failed: the first node looks and tells the others, who take
+        silence for a yes.
+        """
         try:
             if self.first:
                 bad = has_failed(self.output)
                 if self.request.nodes > 1:
                     self.store().put("failed", 0, bad)
                     self.store().put("heard", 0, 1)
-                    self.store().wait("heard", self.request.nodes, HEARD_S)  # the store ends with this process
+                    self.store().wait(
+                        "heard", self.request.nodes, HEARD_S
+                    )  # the store ends with this process
                 return bad
             bad = bool(self.store().get("failed", 0, self.meet_s))
             self.store().put("heard", self.node, 1)
@@ -208,7 +245,9 @@ class Agent:
         return status
 
     def agreed(self, number: int) -> list[str]:
-        """What was attempted in round NUMBER: the first node looks and says, so that all go on with the same."""
+        """What was attempted in round NUMBER: the first node looks and says, so that all go on with
+        the same.
+        """
         name = f"attempted-{number}"
         if self.first:
             self.store().put(name, 0, list_attempted(self.output, number))
@@ -216,10 +255,11 @@ class Agent:
         return codes
 
     def _without(self, module: str, checks: list[Check]) -> int:
-        """Rows for CHECKS where MODULE is not in the image: ERROR if the recipe or the user named them, else SKIP.
+        """Rows for CHECKS where MODULE is not in the image: ERROR if the recipe or the user named
+        them, else SKIP.
 
-        `node`, `fabric` and `io` are every stack's families: that those of their checks which need torch are missing is
-        no error.
+        `node`, `fabric` and `io` are every stack's families: that those of their checks which need
+        torch are missing is no error.
         """
         import importlib.util
 
@@ -228,16 +268,25 @@ class Agent:
         named = False
         for check in checks:
             named_itself = check.code in self.request.tests.split(",")
-            wanted = bool(self.request.tests) and (check.family not in OF_EVERY_STACK or named_itself)
+            wanted = bool(self.request.tests) and (
+                check.family not in OF_EVERY_STACK or named_itself
+            )
             named = named or wanted
-            row = {"code": check.code, "where": self.host, "status": ERROR if wanted else SKIP, "seconds": 0.0}
+            row = {
+                "code": check.code,
+                "where": self.host,
+                "status": ERROR if wanted else SKIP,
+                "seconds": 0.0,
+            }
             self.add({**row, "evidence": f"the image has no {module}"})
         return 1 if named else 2
 
     def launch(self, command: list[str], log: str, *, elastic: bool = False) -> int:
-        """Start the ranks with COMMAND, their output in LOG; the launcher's status, 124 where it had to be ended.
+        """Start the ranks with COMMAND, their output in LOG; the launcher's status, 124 where it
+        had to be ended.
 
-        ELASTIC: a launch of its own, which torchrun may restart; what broke in a round before is not its concern.
+        ELASTIC: a launch of its own, which torchrun may restart; what broke in a round before is
+        not its concern.
         """
         request = self.request
         self.round = 0 if elastic else self.round
@@ -266,7 +315,9 @@ class Agent:
             )
             try:
                 return self.watch(child, file)
-            finally:  # interrupted, or told to end: the ranks are in sessions of their own and would go on
+            finally:
+                # interrupted, or told to end: the ranks are in sessions of their own and would go
+                # on
                 if child.poll() is None:
                     end_process(child)
                 for rank in ranks_here():
@@ -296,7 +347,11 @@ class Agent:
                 if why := self._over(now, since, broken):
                     ask_for_stacks(self.output)
                     print(f"hpcstack: {why}: the ranks are ended", flush=True)
-                    write_document(self.output, f"ended-{self.host}-{self.round}.json", {"host": self.host, "why": why})
+                    write_document(
+                        self.output,
+                        f"ended-{self.host}-{self.round}.json",
+                        {"host": self.host, "why": why},
+                    )
                     end_process(child)
                     return 124
 
@@ -323,12 +378,17 @@ class Agent:
                     file.flush()
 
     def meet(self, name: str) -> None:
-        """Wait for the agents of all nodes to come to NAME. TimeoutError, for all of them, where one does not come."""
+        """Wait for the agents of all nodes to come to NAME.
+
+        TimeoutError, for all of them, where one does not come.
+        """
         self.store().put(name, self.node, self.host)
         self.store().wait(name, self.request.nodes, self.meet_s)
 
 
 def start_s(nodes: int) -> float:
-    """Seconds that ranks of NODES may take until all have joined; HPCSTACK_SMOKE_START says otherwise."""
+    """Seconds that ranks of NODES may take until all have joined; HPCSTACK_SMOKE_START says
+    otherwise.
+    """
     said = os.environ.get("HPCSTACK_SMOKE_START", "")
     return float(said) if said else START_S + START_A_NODE_S * nodes

@@ -1,6 +1,8 @@
-"""What helps to find out why a run failed: reports of torch, DeepSpeed, GPUs and network, and the environment.
+"""What helps to find out why a run failed: reports of torch, DeepSpeed, GPUs and network, and the
+environment.
 
-Written below the run's folder by each node's agent after a failure. Nothing that looks like a secret is kept.
+Written below the run's folder by each node's agent after a failure. Nothing that looks like a
+secret is kept.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ def nccl_summary(output: str, host: str) -> str:
     log = parse_log(lines)
     hung = ", ".join(map(str, log.hung())) or "none"
     out = [
-        f"NCCL {log.version} for CUDA {log.cuda}, network {log.network}, plugin {log.plugin or 'none'}",
+        (
+            f"NCCL {log.version} for CUDA {log.cuda}, network {log.network}, plugin "
+            f"{log.plugin or 'none'}"
+        ),
         f"HCAs: {' '.join(log.hcas) or 'none'}",
         f"pairs by transport: {log.kinds()}",
         f"ranks that began to connect and never finished: {hung}",
@@ -59,10 +64,16 @@ def nccl_summary(output: str, host: str) -> str:
 
 
 def write_bundle(output: str, host: str) -> str:
-    """The folder of HOST's part of the bundle. A tool that is missing, hangs or fails leaves its words, or nothing."""
+    """The folder of HOST's part of the bundle.
+
+    A tool that is missing, hangs or fails leaves its words, or nothing.
+    """
     folder = os.path.join(output, "bundle", host)
     os.makedirs(folder, exist_ok=True)
-    texts = {"environment.txt": clean_environment(dict(os.environ)), "nccl.txt": nccl_summary(output, host)}
+    texts = {
+        "environment.txt": clean_environment(dict(os.environ)),
+        "nccl.txt": nccl_summary(output, host),
+    }
     for name, argv in COMMANDS.items():
         texts[name] = run_tool(argv)
     for name, text in texts.items():
@@ -77,7 +88,9 @@ def run_tool(argv: list[str]) -> str:
     if not shutil.which(argv[0]):
         return ""
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+        done = subprocess.run(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{' '.join(argv)}: {error}\n"
     return LOGIN.sub("://***@", done.stdout.decode(errors="replace"))

@@ -14,9 +14,11 @@ from hpcstack_smoke.result import Skip
 
 @dataclass(frozen=True)
 class Context:
-    """One rank of the process group; `gpu`: `device` is one; `named`: checks were asked for by name.
+    """One rank of the process group; `gpu`: `device` is one; `named`: checks were asked for by
+    name.
 
-    `output` is the run's folder, which every node sees; `cores`: how many CPUs the ranks of this node have together.
+    `output` is the run's folder, which every node sees; `cores`: how many CPUs the ranks of this
+    node have together.
     """
 
     rank: int
@@ -45,7 +47,9 @@ class Context:
         """What must stand beside a figure of this run; empty on GPUs with cores enough."""
         if self.crowded():
             kind = "GPU" if self.gpu else "CPU"
-            return f"informational ({kind}{', oversubscribed' if self.per_node > self.cores else ''})"
+            return (
+                f"informational ({kind}{', oversubscribed' if self.per_node > self.cores else ''})"
+            )
         return ""
 
     def gpu_name(self) -> str:
@@ -77,11 +81,13 @@ class Context:
 
 
 def join_group(timeout_s: float, request: Request) -> Context:
-    """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its own, else gloo.
+    """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its
+    own, else gloo.
 
-    Where GPUs are expected on each node, fewer are an error, not a reason to fall back; MIG devices are, which NCCL
-    does not join: then the ranks meet on the CPU. With HPCSTACK_SMOKE_SHARE_GPU ranks share GPUs, and meet by gloo:
-    what can be proven of training on a machine with one (ci/gpu).
+    Where GPUs are expected on each node, fewer are an error, not a reason to fall back; MIG devices
+    are, which NCCL does not join: then the ranks meet on the CPU. With HPCSTACK_SMOKE_SHARE_GPU
+    ranks share GPUs, and meet by gloo: what can be proven of training on a machine with one
+    (ci/gpu).
     """
     from datetime import timedelta
 
@@ -94,7 +100,10 @@ def join_group(timeout_s: float, request: Request) -> Context:
     parts = request.gpus and seen < ranks_here and bool(mig_devices())
     shared = seen > 0 and bool(os.environ.get("HPCSTACK_SMOKE_SHARE_GPU"))
     if request.gpus and seen < ranks_here and not parts and not shared:
-        raise RuntimeError(f"torch sees {seen} GPU(s) on {socket.gethostname()}, and {ranks_here} ranks want one each")
+        raise RuntimeError(
+            f"torch sees {seen} GPU(s) on {socket.gethostname()}, and {ranks_here} ranks want "
+            f"one each"
+        )
     gpu = seen >= ranks_here or shared
     device = torch.device("cuda", local % seen) if gpu else torch.device("cpu")
     if gpu:
@@ -107,7 +116,11 @@ def join_group(timeout_s: float, request: Request) -> Context:
     wait_for_all(store, world, meet_s)
     patience = timedelta(seconds=timeout_s + A_NODE_S * request.nodes)
     dist.init_process_group(
-        backend, store=dist.PrefixStore("hpcstack", store), rank=rank, world_size=world, timeout=patience
+        backend,
+        store=dist.PrefixStore("hpcstack", store),
+        rank=rank,
+        world_size=world,
+        timeout=patience,
     )
     if backend == "nccl":
         dist.barrier()  # NCCL connects here
@@ -131,8 +144,9 @@ def join_group(timeout_s: float, request: Request) -> Context:
 
 
 def wait_for_all(store: Any, world: int, seconds: float) -> None:
-    """Wait until all ranks have imported what they need: on a cold filesystem that takes minutes, and no collective's
-    patience should have to cover it."""
+    """Wait until all ranks have imported what they need: on a cold filesystem that takes minutes,
+    and no collective's patience should have to cover it.
+    """
     from datetime import timedelta
 
     if store.add("hpcstack/arrived", 1) == world:

@@ -1,4 +1,6 @@
-"""The processes that an agent starts: their environment, where they are when nothing moves, and their end."""
+"""The processes that an agent starts: their environment, where they are when nothing moves, and
+their end.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,16 @@ import time
 
 
 def make_rank_environment(elastic: bool) -> dict[str, str]:
-    """The ranks' own: where they may start again, each start has a store of its own (pytorch #135712)."""
+    """The ranks' own: where they may start again, each start has a store of its own (pytorch
+    #135712).
+    """
     return {**os.environ, **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if elastic else {})}
 
 
 def find_planted() -> str:
-    """The file that plants a bug, run before anything: how the suite's own tests see that it is caught."""
+    """The file that plants a bug, run before anything: how the suite's own tests see that it is
+    caught.
+    """
     path = os.environ.get("HPCSTACK_SMOKE_PLANT", "")
     if path:
         runpy.run_path(path)
@@ -26,9 +32,11 @@ def find_planted() -> str:
 
 
 def ask_for_stacks(output: str) -> None:
-    """Ask every rank of this agent where it is: it writes its threads' Python stacks (ranks.py), which come to OUTPUT.
+    """Ask every rank of this agent where it is: it writes its threads' Python stacks (ranks.py),
+    which come to OUTPUT.
 
-    torchrun gives each rank a session of its own; they are known by the agent's folder in their environment.
+    torchrun gives each rank a session of its own; they are known by the agent's folder in their
+    environment.
     """
     scratch, ranks = os.environ.get("HPCSTACK_SMOKE_SCRATCH", ""), ranks_here()
     for rank in ranks:
@@ -52,7 +60,9 @@ def ranks_here() -> list[int]:
 
 
 def _is_rank(place: str, scratch: str) -> bool:
-    """Whether the process at PLACE is `python -m hpcstack_smoke.ranks` of the agent whose folder SCRATCH is."""
+    """Whether the process at PLACE is `python -m hpcstack_smoke.ranks` of the agent whose folder
+    SCRATCH is.
+    """
     with open(f"{place}/cmdline", "rb") as file:
         words = file.read().split(b"\0")
     options = [word for word in words[1:3] if word.startswith(b"-")]

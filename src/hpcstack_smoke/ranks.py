@@ -1,4 +1,5 @@
-"""One rank under torchrun: joins the process group, runs the checks that need all ranks, writes rank-N-ROUND.json.
+"""One rank under torchrun: joins the process group, runs the checks that need all ranks, writes
+rank-N-ROUND.json.
 
 torchrun ... -m hpcstack_smoke.ranks FOLDER ROUND CODES-DONE
 """
@@ -19,13 +20,24 @@ from hpcstack_smoke.result import ERROR, PASS, run_check, write_document
 
 TIMEOUT_S = 90.0
 GRACE_S = 8.0
-CACHES = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR")
+CACHES = (
+    "TORCH_EXTENSIONS_DIR",
+    "TRITON_CACHE_DIR",
+    "XDG_CACHE_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "MPLCONFIGDIR",
+)
 
 
 def keep_to_scratch() -> None:
-    """What the frameworks write goes to the agent's folder on the node; read-only homes and images do no harm."""
-    scratch = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "") or tempfile.mkdtemp(prefix="hpcstack-smoke-")
-    # NVIDIA's images allow tf32 where fp32 was asked for; what a check computes in is the check's to say
+    """What the frameworks write goes to the agent's folder on the node; read-only homes and images
+    do no harm.
+    """
+    scratch = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "") or tempfile.mkdtemp(
+        prefix="hpcstack-smoke-"
+    )
+    # NVIDIA's images allow tf32 where fp32 was asked for; what a check computes in is the check's
+    # to say
     os.environ["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "0"
     for name in CACHES:
         os.environ[name] = os.path.join(scratch, name.lower())
@@ -43,7 +55,9 @@ def quiet_cpu() -> None:
 
 
 def nccl_log(output: str, number: str) -> None:
-    """NCCL's own words on how it connects ranks, a file a process, unless the user wants them elsewhere."""
+    """NCCL's own words on how it connects ranks, a file a process, unless the user wants them
+    elsewhere.
+    """
     if "NCCL_DEBUG_FILE" not in os.environ:
         os.environ["NCCL_DEBUG"] = "INFO"
         os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,GRAPH")
@@ -51,7 +65,9 @@ def nccl_log(output: str, number: str) -> None:
 
 
 def tell_stacks(number: str, rank: int) -> None:
-    """On SIGUSR1 the Python stacks of all threads go into the agent's folder: it asks before it ends a stall."""
+    """On SIGUSR1 the Python stacks of all threads go into the agent's folder: it asks before it
+    ends a stall.
+    """
     import faulthandler
     import signal
 
@@ -59,12 +75,17 @@ def tell_stacks(number: str, rank: int) -> None:
     if not folder:
         return
     path = os.path.join(folder, f"stacks-{rank}-{number}.txt")
-    faulthandler.register(signal.SIGUSR1, file=open(path, "w"), all_threads=True)  # noqa: SIM115 # open to the end
+    faulthandler.register(signal.SIGUSR1, file=open(path, "w"), all_threads=True)  # noqa: SIM115  # open to the end
 
 
 def record_flights(folder: str) -> None:
-    """torch's flight recorder: what each rank's last collectives were, written when one takes too long."""
-    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):  # the first since torch 2.8
+    """torch's flight recorder: what each rank's last collectives were, written when one takes too
+    long.
+    """
+    for name in (
+        "TORCH_FR_BUFFER_SIZE",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    ):  # the first since torch 2.8
         os.environ.setdefault(name, "2000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", os.path.join(folder, "flights-"))
@@ -79,7 +100,12 @@ def main() -> None:
     rank = int(os.environ.get("RANK", "0"))
     name, where = f"rank-{rank}-{number}.json", f"{socket.gethostname()}:{rank}"
     tell_stacks(number, rank)
-    document: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "rows": [], "planted": find_planted()}
+    document: dict[str, Any] = {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "rows": [],
+        "planted": find_planted(),
+    }
     write_document(folder, name, document)  # what has started is told from what never came
     quiet_cpu()
     import torch.distributed as dist
@@ -94,7 +120,9 @@ def main() -> None:
         write_document(folder, f"broken-{number}", {"code": "join", "where": where, "why": why})
         raise
     if context.rank == 0:
-        write_document(folder, f"joined-{number}", {"world": context.world})  # from here on a silence is a stall
+        write_document(
+            folder, f"joined-{number}", {"world": context.world}
+        )  # from here on a silence is a stall
     document |= {"world": context.world, "backend": context.backend}
     for check in request.checks("ranks", done):
         write_document(folder, name, {**document, "running": check.code})
@@ -111,7 +139,9 @@ def main() -> None:
     write_document(folder, name, document)
     dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # what frameworks do when they are taken apart takes seconds, and everything is written
+    os._exit(
+        0
+    )  # what frameworks do when they are taken apart takes seconds, and everything is written
 
 
 def shorten_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -127,12 +157,16 @@ def empty_cache() -> None:
 
 
 def leave_group(code: str, world: int) -> None:
-    """End without waiting in a broken group, but not before the others have had time to say what they saw."""
+    """End without waiting in a broken group, but not before the others have had time to say what
+    they saw.
+    """
     import time
 
     import torch.distributed as dist
 
-    with contextlib.suppress(Exception):  # the store went with the first rank: nothing is left to wait for
+    with contextlib.suppress(
+        Exception
+    ):  # the store went with the first rank: nothing is left to wait for
         store = dist.distributed_c10d._get_default_store()
         until = time.monotonic() + GRACE_S
         count = store.add(f"hpcstack/{code}", 1)

@@ -1,4 +1,6 @@
-"""What a run was asked for: request.json in its folder, which the agent, the ranks, tasks and MPI programs all read."""
+"""What a run was asked for: request.json in its folder, which the agent, the ranks, tasks and MPI
+programs all read.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,14 @@ FILE = "request.json"
 
 @dataclass(frozen=True)
 class Request:
-    """`output` is the run's folder, which all nodes see. `tests` and `skip`: codes, families or groups, by comma.
+    """`output` is the run's folder, which all nodes see. `tests` and `skip`: codes, families or
+    groups, by comma.
 
-    `gpus` and `ranks` are those that the run has of each node. What site.yaml promises of the nodes: `fabric_rate`
-    (Gb/s of each port), `fabric` (its kind), `hcas`, `gpu` (the model), `node_gpus` (of the whole node), `nvlink`,
-    `domain_nodes` (that one NVLink domain spans), `injected` (libraries that a rank must have from the node's own,
-    below `injected_at`); 0 or empty where it says nothing. `minutes`: how long a burn lasts.
+    `gpus` and `ranks` are those that the run has of each node. What site.yaml promises of the
+    nodes: `fabric_rate` (Gb/s of each port), `fabric` (its kind), `hcas`, `gpu` (the model),
+    `node_gpus` (of the whole node), `nvlink`, `domain_nodes` (that one NVLink domain spans),
+    `injected` (libraries that a rank must have from the node's own, below `injected_at`); 0 or
+    empty where it says nothing. `minutes`: how long a burn lasts.
     """
 
     output: str
@@ -54,7 +58,10 @@ def write_request(request: Request) -> None:
 
 
 def read_request(folder: str) -> Request:
-    """The request of the run in FOLDER. Keys that this suite does not know, of a newer host, are left alone."""
+    """The request of the run in FOLDER.
+
+    Keys that this suite does not know, of a newer host, are left alone.
+    """
     with open(os.path.join(folder, FILE)) as file:
         found = json.load(file)
     known = {one.name for one in fields(Request)}

@@ -1,4 +1,6 @@
-"""What a check says: a status, what was measured, what was expected and by whose word, the evidence, the remedy."""
+"""What a check says: a status, what was measured, what was expected and by whose word, the
+evidence, the remedy.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,10 @@ PASS, FAIL, SKIP, WARN, ERROR = "PASS", "FAIL", "SKIP", "WARN", "ERROR"
 class Result:
     """One check on one node or rank.
 
-    `figures`: {name: number}, the unit at the name's end (`busbw_GB_s`). `series`: what is drawn, each
-    {name, x, y, x_unit, y_unit}. `informational`: the figures say nothing of what the hardware can do.
-    `versions`: {what: its version}, of what tells apart runs that cannot be compared. `needs_root`: it was skipped,
-    as only root may read that on this machine.
+    `figures`: {name: number}, the unit at the name's end (`busbw_GB_s`). `series`: what is drawn,
+    each {name, x, y, x_unit, y_unit}. `informational`: the figures say nothing of what the hardware
+    can do. `versions`: {what: its version}, of what tells apart runs that cannot be compared.
+    `needs_root`: it was skipped, as only root may read that on this machine.
     """
 
     status: str
@@ -48,10 +50,18 @@ class NeedsRoot(Skip):
 
 
 def judge_result(
-    good: bool, measured: str, expected: str, source: str = "", evidence: str = "", remedy: str = "", **more: Any
+    good: bool,
+    measured: str,
+    expected: str,
+    source: str = "",
+    evidence: str = "",
+    remedy: str = "",
+    **more: Any,
 ) -> Result:
     """PASS or FAIL."""
-    return Result(PASS if good else FAIL, measured, expected, source, evidence, "" if good else remedy, **more)
+    return Result(
+        PASS if good else FAIL, measured, expected, source, evidence, "" if good else remedy, **more
+    )
 
 
 def run_check(code: str, check: Callable[[], Result], where: str) -> dict[str, Any]:
@@ -61,11 +71,20 @@ def run_check(code: str, check: Callable[[], Result], where: str) -> dict[str, A
         result = check()
     except Skip as reason:
         result = Result(SKIP, evidence=str(reason), needs_root=isinstance(reason, NeedsRoot))
-    except Exception as error:  # the one boundary of the suite: a broken check is an ERROR, not a crash
+    except (
+        Exception
+    ) as error:  # the one boundary of the suite: a broken check is an ERROR, not a crash
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(last.filename)}:{last.lineno}"
-        result = Result(ERROR, evidence=f"{type(error).__name__}: {error} ({place})".replace("\n", " ")[:600])
-    return {"code": code, "where": where, "seconds": round(time.monotonic() - began, 3), **asdict(result)}
+        result = Result(
+            ERROR, evidence=f"{type(error).__name__}: {error} ({place})".replace("\n", " ")[:600]
+        )
+    return {
+        "code": code,
+        "where": where,
+        "seconds": round(time.monotonic() - began, 3),
+        **asdict(result),
+    }
 
 
 def write_document(folder: str, name: str, document: dict[str, Any], mode: int = 0o644) -> None:

@@ -5,24 +5,32 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TIERS = ("quick", "standard", "full")
-BURN = "burn"  # a tier of its own: minutes of load, between the quick checks of a node and its counters
-STALL_S = {"quick": 150.0, "standard": 240.0, "full": 600.0, BURN: 240.0}  # what is compiled first may take minutes
+# a tier of its own: minutes of load, between the quick checks of a node and its counters
+BURN = "burn"
+STALL_S = {
+    "quick": 150.0,
+    "standard": 240.0,
+    "full": 600.0,
+    BURN: 240.0,
+}  # what is compiled first may take minutes
 TIER_SECONDS = {"quick": 120, "standard": 900, "full": 7200, BURN: 600}
 MINUTES = 10.0
 
 
 class Check(NamedTuple):
-    """One check: its code FAMILY.NAME, what runs it, the tier it begins at, what it needs, MODULE:FUNCTION below this
-    package, and what it is about.
+    """One check: its code FAMILY.NAME, what runs it, the tier it begins at, what it needs,
+    MODULE:FUNCTION below this package, and what it is about.
 
-    Needs `gpu`, `no-gpu` and `fabric`: it runs on nodes that have, or do not have, real GPUs or an InfiniBand or RoCE
-    fabric. `named`: it depends on more than site.yaml says (a second GPU, RoCE, Lustre, what an image holds), so a
-    recipe requires it by its own code only. `-`: it runs everywhere.
+    Needs `gpu`, `no-gpu` and `fabric`: it runs on nodes that have, or do not have, real GPUs or an
+    InfiniBand or RoCE fabric. `named`: it depends on more than site.yaml says (a second GPU, RoCE,
+    Lustre, what an image holds), so a recipe requires it by its own code only. `-`: it runs
+    everywhere.
 
-    Scope `node`: the agent of each node, by the standard library alone. `ranks`: every rank of one torchrun. `tasks`:
-    a plain process a rank, for frameworks that bring their own way to meet. `restart`: a torchrun of its own.
-    `mpi`: the ranks of a step that Slurm's PMI starts. `after`: the agent again, when all else is done. `host`: who
-    reads the run's folder judges it, once, by what all nodes left.
+    Scope `node`: the agent of each node, by the standard library alone. `ranks`: every rank of one
+    torchrun. `tasks`: a plain process a rank, for frameworks that bring their own way to meet.
+    `restart`: a torchrun of its own. `mpi`: the ranks of a step that Slurm's PMI starts. `after`:
+    the agent again, when all else is done. `host`: who reads the run's folder judges it, once, by
+    what all nodes left.
     """
 
     code: str
@@ -186,14 +194,21 @@ def list_names() -> tuple[str, ...]:
 def is_named(check: Check, words: str) -> bool:
     """Whether WORDS (codes, families or groups, by comma) name CHECK."""
     wanted = [word for word in words.split(",") if word]
-    return any(word in (check.code, check.family) or check.family in GROUPS.get(word, ()) for word in wanted)
+    return any(
+        word in (check.code, check.family) or check.family in GROUPS.get(word, ())
+        for word in wanted
+    )
 
 
-def select_checks(tests: str, scope: str, tier: str = "full", skip: str = "", done: str = "") -> list[Check]:
-    """The checks of SCOPE that TESTS names, up to TIER; those named by their own code run at any tier.
+def select_checks(
+    tests: str, scope: str, tier: str = "full", skip: str = "", done: str = ""
+) -> list[Check]:
+    """The checks of SCOPE that TESTS names, up to TIER; those named by their own code run at any
+    tier.
 
-    Without TESTS: all. What SKIP names is left out, and the codes of DONE, which ran before. The tier `burn` has its
-    own checks, whatever a recipe's TESTS are, and the quick ones of nodes and fabric around them.
+    Without TESTS: all. What SKIP names is left out, and the codes of DONE, which ran before. The
+    tier `burn` has its own checks, whatever a recipe's TESTS are, and the quick ones of nodes and
+    fabric around them.
     """
     words = tests.split(",")
     out = []
@@ -201,12 +216,16 @@ def select_checks(tests: str, scope: str, tier: str = "full", skip: str = "", do
         if check.scope != scope or is_named(check, skip) or check.code in done.split(","):
             continue
         if tier == BURN:
-            wanted = check.tier == BURN or (check.tier == "quick" and check.family in ("node", "fabric"))
+            wanted = check.tier == BURN or (
+                check.tier == "quick" and check.family in ("node", "fabric")
+            )
         elif check.tier == BURN:
             wanted = check.family in words or check.code in words
         else:
             wanted = not tests or is_named(check, tests)
-            wanted = wanted and (TIERS.index(check.tier) <= TIERS.index(tier) or check.code in words)
+            wanted = wanted and (
+                TIERS.index(check.tier) <= TIERS.index(tier) or check.code in words
+            )
         if wanted:
             out.append(check)
     return out

@@ -1,9 +1,11 @@
-"""Where agents and tasks of a run leave values for each other: one store on the first node, one connection a node.
+"""Where agents and tasks of a run leave values for each other: one store on the first node, one
+connection a node.
 
-A task asks its node's agent (`Store` with `upstream`), which asks the first node's: as many connections as nodes.
-One JSON document a line: {id, op, key, rank, value, want, seconds}, answered by {id, value}, {id, missing} or
-{id, error}. `put` leaves a value under a key and a rank; `get` waits for one rank's, `all` for the values of WANT
-ranks, `count` only until there are as many. A value never changes. Who has not the run's token is not listened to.
+A task asks its node's agent (`Store` with `upstream`), which asks the first node's: as many
+connections as nodes. One JSON document a line: {id, op, key, rank, value, want, seconds}, answered
+by {id, value}, {id, missing} or {id, error}. `put` leaves a value under a key and a rank; `get`
+waits for one rank's, `all` for the values of WANT ranks, `count` only until there are as many. A
+value never changes. Who has not the run's token is not listened to.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Waiting:
 class Store(threading.Thread):
     """A store, or the part of a node that passes on to `upstream` what its tasks put and ask."""
 
-    def __init__(self, token: str, upstream: tuple[str, int] | None = None, seconds: float = 60.0) -> None:
+    def __init__(
+        self, token: str, upstream: tuple[str, int] | None = None, seconds: float = 60.0
+    ) -> None:
         """Listen at once; OSError where UPSTREAM cannot be reached in SECONDS."""
         super().__init__(daemon=True)
         self.token = token
@@ -187,7 +191,9 @@ class Store(threading.Thread):
             if request["rank"] in found:
                 self._tell(name, {"value": found[request["rank"]]})
         elif len(found) >= request["want"]:
-            value = [found[rank] for rank in sorted(found)] if request["op"] == "all" else len(found)
+            value = (
+                [found[rank] for rank in sorted(found)] if request["op"] == "all" else len(found)
+            )
             self._tell(name, {"value": value})
 
     def _tell(self, name: str, answer: dict[str, Any]) -> None:
@@ -203,7 +209,9 @@ class Store(threading.Thread):
         now = time.monotonic()
         for peer in [one for one in self.peers if not one.known and now - one.since > STRANGER_S]:
             self._close(peer)
-        patience = SILENT_S if self.upstream else 0.0  # the first node says who is missing, if it still speaks
+        patience = (
+            SILENT_S if self.upstream else 0.0
+        )  # the first node says who is missing, if it still speaks
         for name in [name for name, one in self.waiting.items() if one.until + patience < now]:
             request = self.waiting[name].request
             found = self.values.get(request["key"], {})
@@ -240,7 +248,9 @@ class Store(threading.Thread):
 
 
 def allow_many_files() -> None:
-    """As many open files as the hard limit lets: Slurm hands on the submitter's soft one, often 1,024."""
+    """As many open files as the hard limit lets: Slurm hands on the submitter's soft one, often
+    1,024.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -252,7 +262,8 @@ def _question(op: str, key: str, rank: int, want: int) -> str:
 
 
 def find_address() -> str:
-    """This host's address, as the others reach it: Debian's /etc/hosts gives the host's own name a loopback address.
+    """This host's address, as the others reach it: Debian's /etc/hosts gives the host's own name a
+    loopback address.
 
     A UDP socket is not used, only asked which address it would send from.
     """
@@ -286,7 +297,9 @@ class Client:
 
     def all(self, key: str, want: int, seconds: float) -> list[Any]:
         """The values of WANT ranks, by rank. TimeoutError names who is missing."""
-        found: list[Any] = self._asked({"op": "all", "key": key, "rank": -1, "want": want, "seconds": seconds})
+        found: list[Any] = self._asked(
+            {"op": "all", "key": key, "rank": -1, "want": want, "seconds": seconds}
+        )
         return found
 
     def wait(self, key: str, want: int, seconds: float) -> None:
@@ -307,7 +320,9 @@ class Client:
         answer = json.loads(line)
         if "missing" in answer:
             who = ", ".join(map(str, answer["missing"]))
-            raise TimeoutError(f"{who} said nothing of {document['key']} in {document['seconds']:.0f} s")
+            raise TimeoutError(
+                f"{who} said nothing of {document['key']} in {document['seconds']:.0f} s"
+            )
         if "error" in answer:
             raise ConnectionError(answer["error"])
         return answer["value"]

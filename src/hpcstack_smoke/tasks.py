@@ -1,7 +1,9 @@
-"""One task of a framework that does not meet by torchrun: `python3 -m hpcstack_smoke.tasks`, a process a rank.
+"""One task of a framework that does not meet by torchrun: `python3 -m hpcstack_smoke.tasks`, a
+process a rank.
 
-The agent starts as many on its node as the run has ranks there. They know RANK, WORLD_SIZE and the run's folder, find
-each other by the store of their node's agent, and each check is a function of that `Task`.
+The agent starts as many on its node as the run has ranks there. They know RANK, WORLD_SIZE and the
+run's folder, find each other by the store of their node's agent, and each check is a function of
+that `Task`.
 """
 
 from __future__ import annotations
@@ -72,8 +74,9 @@ class Task:
         self.client.wait(self._key(name), self.world, self._seconds(seconds))
 
     def all(self, name: str, value: Any, seconds: float = MEET_S) -> list[Any]:
-        """VALUE of every task, in the order of ranks: as much for each as there are tasks. TimeoutError names who
-        is missing."""
+        """VALUE of every task, in the order of ranks: as much for each as there are tasks.
+        TimeoutError names who is missing.
+        """
         self.post(name, value)
         return self.client.all(self._key(name), self.world, self._seconds(seconds))
 
@@ -88,7 +91,11 @@ class Task:
     def first_gets(self, name: str, value: Any, seconds: float = MEET_S) -> list[Any]:
         """VALUE of every task on the first one; nothing on the others."""
         self.post(name, value)
-        return self.client.all(self._key(name), self.world, self._seconds(seconds)) if self.rank == 0 else []
+        return (
+            self.client.all(self._key(name), self.world, self._seconds(seconds))
+            if self.rank == 0
+            else []
+        )
 
 
 def free_port() -> int:
@@ -105,7 +112,13 @@ def start_tasks(agent: Agent) -> int:
             _one(agent, check)
         except (OSError, TimeoutError) as error:
             why = f"{agent.host} does not reach the first node's store: {error}"
-            row = {"code": check.code, "where": agent.host, "status": ERROR, "seconds": 0.0, "evidence": why}
+            row = {
+                "code": check.code,
+                "where": agent.host,
+                "status": ERROR,
+                "seconds": 0.0,
+                "evidence": why,
+            }
             agent.add(row)
     return 0
 
@@ -129,9 +142,13 @@ def _one(agent: Agent, check: Check) -> None:
                 PORT: str(port),
                 TOKEN: token,
             }
-            with open(os.path.join(request.output, f"task-{check.code}-{first + local}.log"), "wb") as log:
+            with open(
+                os.path.join(request.output, f"task-{check.code}-{first + local}.log"), "wb"
+            ) as log:
                 children.append(
-                    subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+                    subprocess.Popen(
+                        argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                    )
                 )
         for child in children:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -144,7 +161,9 @@ def _one(agent: Agent, check: Check) -> None:
 
 
 def _told(agent: Agent, check: Check, first: int) -> None:
-    """The first task's row, for whoever watches; an ERROR row for each task of this node that left none."""
+    """The first task's row, for whoever watches; an ERROR row for each task of this node that left
+    none.
+    """
     for rank in range(first, first + agent.request.ranks):
         path = os.path.join(agent.request.output, f"task-{check.code}-{rank}.json")
         if not os.path.exists(path):
@@ -155,7 +174,11 @@ def _told(agent: Agent, check: Check, first: int) -> None:
                 "seconds": 0.0,
                 "evidence": _last_line(path.removesuffix("json") + "log"),
             }
-            write_document(agent.request.output, f"task-{check.code}-{rank}.json", {"rank": rank, "rows": [row]})
+            write_document(
+                agent.request.output,
+                f"task-{check.code}-{rank}.json",
+                {"rank": rank, "rows": [row]},
+            )
         if rank == 0:
             with open(path) as file:
                 tell_row(json.load(file)["rows"][0])
@@ -167,7 +190,9 @@ def _told(agent: Agent, check: Check, first: int) -> None:
 def _last_line(path: str) -> str:
     try:
         with open(path, errors="replace") as file:
-            return ([line.strip() for line in file if line.strip()] or ["the task left nothing"])[-1][:400]
+            return ([line.strip() for line in file if line.strip()] or ["the task left nothing"])[
+                -1
+            ][:400]
     except OSError:
         return "the task left nothing"
 
@@ -176,13 +201,17 @@ def main() -> None:
     folder, code = sys.argv[1:]
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     client = Client("127.0.0.1", int(os.environ.pop(PORT)), os.environ.pop(TOKEN))
-    task = Task(rank, int(os.environ["WORLD_SIZE"]), local, folder, code, client, read_request(folder))
+    task = Task(
+        rank, int(os.environ["WORLD_SIZE"]), local, folder, code, client, read_request(folder)
+    )
     check = next(check for check in CHECKS if check.code == code)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what a check has started ends with it
     bug = find_planted()
     row = run_check(check.code, lambda: import_check(check)(task), f"{socket.gethostname()}:{rank}")
     write_document(
-        folder, f"task-{code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "plant": bug, "rows": [row]}
+        folder,
+        f"task-{code}-{rank}.json",
+        {"rank": rank, "host": socket.gethostname(), "plant": bug, "rows": [row]},
     )
     sys.stdout.flush()
     os._exit(0)  # frameworks may wait in their own ends for tasks that are gone

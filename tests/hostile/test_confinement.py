@@ -1,7 +1,9 @@
-"""What programs of a base can reach while hpcstack locks and builds: a table of engines, users and attacks.
+"""What programs of a base can reach while hpcstack locks and builds: a table of engines, users and
+attacks.
 
-Each attack is tried from within, by a script that runs as a step or as the lock's own question does, and says what it
-found open. Nothing here acts on the machine: files of the kernel's are opened for writing and closed.
+Each attack is tried from within, by a script that runs as a step or as the lock's own question
+does, and says what it found open. Nothing here acts on the machine: files of the kernel's are
+opened for writing and closed.
 """
 
 from __future__ import annotations
@@ -84,7 +86,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder that an ordinary user can enter, with a secret and a folder of his beside it."""
     folder = Path(
         subprocess.run(
-            ["mktemp", "-d", "/tmp/hpcstack-confined-XXXXXX"], capture_output=True, text=True, check=True
+            ["mktemp", "-d", "/tmp/hpcstack-confined-XXXXXX"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
     )
     folder.chmod(0o777)
@@ -99,15 +104,28 @@ def attack(
     argv, env = command(place, engine, uid, how, script)
     env |= {"NGC_API_KEY": CANARY, "FORCED": forced, **variables}
     return subprocess.run(
-        argv, capture_output=True, text=True, errors="replace", env=env, check=False, cwd="/", timeout=200
+        argv,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=env,
+        check=False,
+        cwd="/",
+        timeout=200,
     )
 
 
-def command(place: Path, engine: str, uid: int, how: str, script: str) -> tuple[list[str], dict[str, str]]:
-    """The argv and the variables of support/attack.py. Another user than ours runs the testbed's hpcstack: a checkout
-    and its Python may lie in a home that is closed to him."""
+def command(
+    place: Path, engine: str, uid: int, how: str, script: str
+) -> tuple[list[str], dict[str, str]]:
+    """The argv and the variables of support/attack.py. Another user than ours runs the testbed's
+    hpcstack: a checkout and its Python may lie in a home that is closed to him.
+    """
     (place / "attack.sh").write_text(script)
-    env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "HOME": str(place)}
+    env = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+        "HOME": str(place),
+    }
     if uid == os.getuid():
         env["PYTHONPATH"] = str(SUPPORT.parents[1] / "src")
         return [sys.executable, str(SUPPORT / "attack.py"), engine, str(place), how], env
@@ -124,7 +142,9 @@ def users() -> list[int]:
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("how", ["lock", "build", "build without layers"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_nothing_is_open(place: Path, neighbour: subprocess.Popen[bytes], engine: str, how: str, uid: int) -> None:
+def test_nothing_is_open(
+    place: Path, neighbour: subprocess.Popen[bytes], engine: str, how: str, uid: int
+) -> None:
     device = uid == 0 or "without" not in how  # an ordinary user unpacks none
     make_base(place, device=device)
     secret, folder = place / "home/secret", place / "home/folder"
@@ -138,7 +158,9 @@ def test_nothing_is_open(place: Path, neighbour: subprocess.Popen[bytes], engine
         .replace("SECRET", str(secret).lstrip("/"))
         .replace("FOLDER", str(folder).lstrip("/"))
     )
-    script = script.replace("NEIGHBOURS_PID", str(neighbour.pid)).replace("NEIGHBOUR", "NEIGHBOUR-1")
+    script = script.replace("NEIGHBOURS_PID", str(neighbour.pid)).replace(
+        "NEIGHBOUR", "NEIGHBOUR-1"
+    )
     forced = "no layers" if "without" in how else ""
     done = attack(place, engine, uid, how.split()[0], script, forced=forced)
     said = done.stdout + done.stderr
@@ -146,15 +168,24 @@ def test_nothing_is_open(place: Path, neighbour: subprocess.Popen[bytes], engine
     assert [line for line in done.stdout.splitlines() if line.startswith("OPEN")] == []
     assert not (folder / "written").exists()
     made = subprocess.run(
-        ["find", str(place), "-name", "made-by-step", "-uid", "0"], capture_output=True, text=True, check=True
+        ["find", str(place), "-name", "made-by-step", "-uid", "0"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert made.stdout == "", "the machine's root is mapped"
 
 
-# What Docker's daemon leaves open to a RUN: docs/security.md says so. All else is as closed as in our own enclosure.
+# What Docker's daemon leaves open to a RUN: docs/security.md says so. All else is as closed as in
+# our own enclosure.
 OPEN_BY_DOCKER = {
-    "no_new_privs is not set": "a set-uid program of the base gives root of the container, which a RUN has anyway",
-    "mknod": "a node can be made; the daemon's device cgroup lets nobody open it, and a squashfs of ours has none",
+    (
+        "no_new_privs is not set"
+    ): "a set-uid program of the base gives root of the container, which a RUN has anyway",
+    "mknod": (
+        "a node can be made; the daemon's device cgroup lets nobody open it, and a squashfs of "
+        "ours has none"
+    ),
     "/dev, which all steps share": "each RUN has a /dev of its own",
     "writes what is lent": "a copy, in a layer below the build's that is removed",
 }
@@ -162,7 +193,9 @@ OPEN_BY_DOCKER = {
 
 @pytest.mark.docker
 @pytest.mark.parametrize("how", ["lock", "build"])
-def test_docker_opens_what_is_said_of_it(place: Path, neighbour: subprocess.Popen[bytes], how: str) -> None:
+def test_docker_opens_what_is_said_of_it(
+    place: Path, neighbour: subprocess.Popen[bytes], how: str
+) -> None:
     """Its daemon confines what a Dockerfile runs; we say only what it may be given."""
     make_base(place)
     (place / "home").mkdir()
@@ -174,24 +207,31 @@ def test_docker_opens_what_is_said_of_it(place: Path, neighbour: subprocess.Pope
         .replace("SECRET", str(secret).lstrip("/"))
         .replace("FOLDER", str(folder).lstrip("/"))
     )
-    script = script.replace("NEIGHBOURS_PID", str(neighbour.pid)).replace("NEIGHBOUR", "NEIGHBOUR-1")
+    script = script.replace("NEIGHBOURS_PID", str(neighbour.pid)).replace(
+        "NEIGHBOUR", "NEIGHBOUR-1"
+    )
     daemon = {"DOCKER_HOST": f"unix://{Testbed().folder}/run/docker.sock"}
     if how == "lock":
         refused = attack(place, "docker", 0, how, "true\n", **daemon)
         assert (
-            refused.returncode == 1 and "the base ran our script, and left no /opt/hpcstack/answers" in refused.stdout
+            refused.returncode == 1
+            and "the base ran our script, and left no /opt/hpcstack/answers" in refused.stdout
         )
         script = f"mkdir -p /opt/hpcstack/answers\n{script}"
     done = attack(place, "docker", 0, how, script, **daemon)
     assert "TRIED ALL" in done.stdout, done.stdout + done.stderr
-    opened = {line.removeprefix("OPEN ") for line in done.stdout.splitlines() if line.startswith("OPEN")}
+    opened = {
+        line.removeprefix("OPEN ") for line in done.stdout.splitlines() if line.startswith("OPEN")
+    }
     assert opened == set(OPEN_BY_DOCKER)
     assert not (folder / "written").exists()
 
 
 @pytest.fixture
 def fuse(place: Path) -> Iterator[Path]:
-    """A folder on a FUSE filesystem, open to all: NFS and Lustre take no upper layer of an overlay either."""
+    """A folder on a FUSE filesystem, open to all: NFS and Lustre take no upper layer of an overlay
+    either.
+    """
     if os.getuid():
         pytest.skip("only root mounts a filesystem that another user sees")
     top = place / "mounted"
@@ -212,15 +252,25 @@ def test_a_cache_on_a_network_filesystem_builds_confined(
 ) -> None:
     """No layers can be kept there: steps run in an unpacked copy, behind the same walls."""
     make_base(fuse)
-    script = ATTACK.replace("CANARY", CANARY).replace("SECRET", "etc/hostname-that-is-not").replace("FOLDER", "nowhere")
-    script = script.replace("NEIGHBOURS_PID", str(neighbour.pid)).replace("NEIGHBOUR", "NEIGHBOUR-1")
+    script = (
+        ATTACK.replace("CANARY", CANARY)
+        .replace("SECRET", "etc/hostname-that-is-not")
+        .replace("FOLDER", "nowhere")
+    )
+    script = script.replace("NEIGHBOURS_PID", str(neighbour.pid)).replace(
+        "NEIGHBOUR", "NEIGHBOUR-1"
+    )
     done = attack(fuse, engine, uid, "build", script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "TRIED ALL" in done.stdout
     assert [line for line in done.stdout.splitlines() if line.startswith("OPEN")] == []
-    assert "> unsquashfs" in done.stdout and "--overlay" not in done.stdout, "no layers can be mounted here"
+    assert "> unsquashfs" in done.stdout and "--overlay" not in done.stdout, (
+        "no layers can be mounted here"
+    )
     (made,) = fuse.glob(f"{engine}-{uid}-build/work/image.sqsh")
-    listed = subprocess.run(["unsquashfs", "-l", str(made)], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["unsquashfs", "-l", str(made)], capture_output=True, text=True, check=True
+    ).stdout
     assert "squashfs-root/opt/made-by-step" in listed.splitlines()
 
 
@@ -232,10 +282,16 @@ def join_session_with_key() -> None:
     libc.syscall(number, b"user", CANARY.encode(), b"secret", ctypes.c_size_t(6), -3)
 
 
-@pytest.mark.parametrize("lacks", ["rmdir", "mkdir", "touch", "mount", "ls", "cat", "sh", "env", "rm"])
+@pytest.mark.parametrize(
+    "lacks", ["rmdir", "mkdir", "touch", "mount", "ls", "cat", "sh", "env", "rm"]
+)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_base_without_a_program_chooses_no_other_way(place: Path, engine: str, lacks: str) -> None:
-    """N1: what a base lacks made a build fall back to one in which its programs run beside the builder."""
+def test_a_base_without_a_program_chooses_no_other_way(
+    place: Path, engine: str, lacks: str
+) -> None:
+    """N1: what a base lacks made a build fall back to one in which its programs run beside the
+    builder.
+    """
     make_base(place, lacks=(lacks,))
     done = attack(
         place,
@@ -266,7 +322,9 @@ def test_a_base_without_a_program_chooses_no_other_way(place: Path, engine: str,
     ids=str,
 )
 @pytest.mark.parametrize("engine", ENGINES)
-def test_links_of_a_base_lead_nowhere(place: Path, engine: str, links: dict[str, str], uid: int) -> None:
+def test_links_of_a_base_lead_nowhere(
+    place: Path, engine: str, links: dict[str, str], uid: int
+) -> None:
     """N7: places for mounts were made over a base's links, out of the image."""
     out = place / "out"
     out.mkdir()
@@ -279,7 +337,9 @@ def test_links_of_a_base_lead_nowhere(place: Path, engine: str, links: dict[str,
 
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_link_of_a_base_leads_into_no_folder_of_the_build(place: Path, engine: str, uid: int) -> None:
+def test_a_link_of_a_base_leads_into_no_folder_of_the_build(
+    place: Path, engine: str, uid: int
+) -> None:
     """N7 once more: what a build may write is in sight of what makes the places for its mounts."""
     cache = place / f"{engine}-{uid}-build/cache"
     make_base(place, links={"var": str(cache)})
@@ -296,7 +356,10 @@ def test_no_set_uid_file_of_a_step_is_in_anybodys_reach(place: Path, engine: str
     attack(place, engine, uid, "build", "cp /bin/id /usr/bin/mine && chmod 6755 /usr/bin/mine\n")
     shutil.rmtree(place / "tree")
     found = subprocess.run(
-        ["find", str(place), "-perm", "/6000", "-type", "f"], capture_output=True, text=True, check=True
+        ["find", str(place), "-perm", "/6000", "-type", "f"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert found.stdout, "the step has left one"
     for line in found.stdout.splitlines():
@@ -310,7 +373,9 @@ def test_folders_without_end_are_refused_and_leave_nothing(place: Path, engine: 
     make_base(place)
     deep = "n=0; while [ $n -lt 300 ]; do mkdir d && cd d; n=$((n+1)); done\n"
     done = attack(place, engine, users()[-1], "build", f"mkdir /opt/x; cd /opt/x; {deep}")
-    assert "REFUSED" in done.stdout and "deep in one another" in done.stdout, done.stdout + done.stderr
+    assert "REFUSED" in done.stdout and "deep in one another" in done.stdout, (
+        done.stdout + done.stderr
+    )
     done = attack(place, engine, users()[-1], "build", "echo ran\n")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -318,10 +383,14 @@ def test_folders_without_end_are_refused_and_leave_nothing(place: Path, engine: 
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_step_ends_with_hpcstack_whatever_ends_it(place: Path, engine: str, uid: int) -> None:
-    """A step under Apptainer went on when hpcstack was killed, and the next build of the same key ran beside it."""
+    """A step under Apptainer went on when hpcstack was killed, and the next build of the same key
+    ran beside it.
+    """
     make_base(place)
     argv, env = command(place, engine, uid, "build", "sleep 4747.25\n")
-    process = subprocess.Popen(argv, env=env, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        argv, env=env, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         wait_until(lambda: running("4747.25"), "the step runs")
         process.kill()
@@ -335,9 +404,11 @@ def test_a_step_ends_with_hpcstack_whatever_ends_it(place: Path, engine: str, ui
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_nameless_socket_of_the_machine_answers(place: Path, engine: str, uid: int) -> None:
-    """Abstract Unix sockets belong to the network's name space, which a step that downloads shares with the machine.
+    """Abstract Unix sockets belong to the network's name space, which a step that downloads shares
+    with the machine.
 
-    Linux 6.12 is the first that can tell them apart; before it docs/security.md says that they are reached.
+    Linux 6.12 is the first that can tell them apart; before it docs/security.md says that they are
+    reached.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(444, None, ctypes.c_size_t(0), 1) < 6:
@@ -346,9 +417,15 @@ def test_no_nameless_socket_of_the_machine_answers(place: Path, engine: str, uid
     with socket.socket(socket.AF_UNIX) as heard:
         heard.bind(f"\0hpcstack-test-{os.getpid()}")
         heard.listen()
-        ask = f"import _socket; _socket.socket(_socket.AF_UNIX).connect(b'\\0hpcstack-test-{os.getpid()}')"
+        ask = (
+            f"import _socket; "
+            f"_socket.socket(_socket.AF_UNIX).connect(b'\\0hpcstack-test-{os.getpid()}')"
+        )
         python, _ = machines_python()
-        script = f'{python} -ISc "import _socket" && echo TRIED\n{python} -ISc "{ask}" && echo OPEN; true\n'
+        script = (
+            f'{python} -ISc "import _socket" && echo TRIED\n{python} -ISc "{ask}" && echo OPEN; '
+            f"true\n"
+        )
         for how in ("lock", "build"):
             done = attack(place, engine, uid, how, script)
             assert "TRIED" in done.stdout.splitlines(), done.stdout + done.stderr
@@ -358,8 +435,9 @@ def test_no_nameless_socket_of_the_machine_answers(place: Path, engine: str, uid
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_step_changes_nothing_of_what_started_it(place: Path, engine: str) -> None:
-    """CVE-2019-5736: a base whose first program is /proc/self/exe runs that which has started the container. It could
-    give a set-uid bit to a Python that belongs to who builds."""
+    """CVE-2019-5736: a base whose first program is /proc/self/exe runs that which has started the
+    container. It could give a set-uid bit to a Python that belongs to who builds.
+    """
     uid = users()[-1]
     program, library = machines_python()
     own = place / "python"
@@ -385,7 +463,9 @@ for change in (lambda: os.fchmod(os.open("/proc/self/exe", os.O_RDONLY), 0o6755)
     packages = next((Testbed().folder / "venv").glob("lib/python*/site-packages"))
     env |= {"PYTHONPATH": str(packages), "PYTHONHOME": str(library.parents[1])}
     argv[python] = str(copied)
-    done = subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(
+        argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=200
+    )
     said = done.stdout + done.stderr
     assert "TRIED" in said, said
     assert "OPEN" not in done.stdout.splitlines(), said
@@ -393,7 +473,9 @@ for change in (lambda: os.fchmod(os.open("/proc/self/exe", os.O_RDONLY), 0o6755)
 
 
 def running(words: str) -> bool:
-    found = subprocess.run(["pgrep", "-f", "--", re.escape(words)], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["pgrep", "-f", "--", re.escape(words)], capture_output=True, text=True, check=False
+    )
     return bool(found.stdout.split())
 
 

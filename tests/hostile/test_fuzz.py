@@ -1,8 +1,9 @@
-"""Four fuzzers, a few seconds each here; `ci/soak fuzz` runs each for ten minutes (HPCSTACK_FUZZ_SECONDS).
+"""Four fuzzers, a few seconds each here; `ci/soak fuzz` runs each for ten minutes
+(HPCSTACK_FUZZ_SECONDS).
 
-Image configs through lock, render and every reader of what is rendered; layers through import, time and memory bounded,
-the result read back; recipes through lint; bundles through apply. Nothing may end in a traceback, and nothing that was
-taken may say more in a rendered file than a line of ours.
+Image configs through lock, render and every reader of what is rendered; layers through import, time
+and memory bounded, the result read back; recipes through lint; bundles through apply. Nothing may
+end in a traceback, and nothing that was taken may say more in a rendered file than a line of ours.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ NASTY = ["\n", "\r", "\0", "\x1b[2J", "\u2028", "%setup\n", "$(id)", "`id`", "'"
          "EOF", "HPCSTACK_BUILD", "\x85", "\u202e", " ", ";", "&&", "#", "[", "]", "$", "é", "\U0001f600", "%", "=", ":"]  # fmt: skip
 PIECES = st.one_of(st.sampled_from(NASTY), st.text(max_size=6))
 TEXT = st.lists(PIECES, max_size=5).map("".join)
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+FEW = settings(
+    max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
 
 
 def keep_on(tried: Callable[[], None]) -> None:
@@ -66,9 +69,15 @@ def keep_on(tried: Callable[[], None]) -> None:
 
 # -- image configs
 
-NAMES = st.one_of(st.sampled_from(["PATH", "LD_PRELOAD", "BASH_ENV", "CUDA_VERSION", "PYTORCH_VERSION", "A"]), TEXT)
+NAMES = st.one_of(
+    st.sampled_from(["PATH", "LD_PRELOAD", "BASH_ENV", "CUDA_VERSION", "PYTORCH_VERSION", "A"]),
+    TEXT,
+)
 LISTS = st.lists(TEXT, max_size=4)
-ANY = st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), TEXT), lambda inner: st.lists(inner, max_size=3))
+ANY = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), TEXT),
+    lambda inner: st.lists(inner, max_size=3),
+)
 CONFIGS = st.fixed_dictionaries(
     {},
     optional={
@@ -97,17 +106,28 @@ class Says:
     def look_up(self, base: Any) -> Answer:
         body = json.dumps({"os": "linux", "architecture": "amd64", "config": self.config}).encode()
         taken = config_of(parse_untrusted_json(body, 8 << 20), base.image)
-        return Answer("test", self.digest, {"linux/amd64": self.digest}, {"linux/amd64": taken}, {"linux/amd64": 1})
+        return Answer(
+            "test",
+            self.digest,
+            {"linux/amd64": self.digest},
+            {"linux/amd64": taken},
+            {"linux/amd64": 1},
+        )
 
 
 def test_image_configs(tmp_path: Path) -> None:
     import dockerfile
 
     stack = Catalog([data.find_data_folder("recipes")]).find("miniforge-26.3").stack
-    stack = stack.model_copy(update={"base": stack.base.model_copy(update={"platforms": ("linux/amd64",)})})
+    stack = stack.model_copy(
+        update={"base": stack.base.model_copy(update={"platforms": ("linux/amd64",)})}
+    )
     site = make_site(tmp_path)
     plain = stack_files(
-        stack, resolve_base(stack, Says({"Env": ["PATH=/bin"]}, f"sha256:{'1' * 64}")), site, "linux/amd64"
+        stack,
+        resolve_base(stack, Says({"Env": ["PATH=/bin"]}, f"sha256:{'1' * 64}")),
+        site,
+        "linux/amd64",
     )
     luac = shutil.which("luac5.3") or shutil.which("luac5.4") or shutil.which("luac")
     taken = 0
@@ -122,27 +142,44 @@ def test_image_configs(tmp_path: Path) -> None:
         try:
             lock = resolve_base(stack, Says(config, f"sha256:{'1' * 64}"))
             files = stack_files(stack, lock, site, "linux/amd64")
-        except (HpcstackError, TypeError, ValueError):  # what the registry client makes a RegistryError of
+        except (
+            HpcstackError,
+            TypeError,
+            ValueError,
+        ):  # what the registry client makes a RegistryError of
             return
         taken += 1
         check_definition(stack, lock, "linux/amd64", files["apptainer.def"])
-        assert len(dockerfile.parse_string(files["Dockerfile"])) == len(dockerfile.parse_string(plain["Dockerfile"]))
+        assert len(dockerfile.parse_string(files["Dockerfile"])) == len(
+            dockerfile.parse_string(plain["Dockerfile"])
+        )
         assert all(same_lines(files, path) for path in ("apptainer.def", "Dockerfile", "enroot.sh"))
         environment = files["context/hpcstack/etc/environment"]
         assert all("=" in line for line in environment.splitlines()) and len(
             environment.splitlines()
         ) == environment.count("\n")
-        scripts = {path: text for path, text in files.items() if text.startswith("#!") and "/smoke/" not in path}
+        scripts = {
+            path: text
+            for path, text in files.items()
+            if text.startswith("#!") and "/smoke/" not in path
+        }
         scripts["rc"] = files["context/hpcstack/etc/rc"]
         for text in scripts.values():
-            done = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
+            done = subprocess.run(
+                ["bash", "-n"], input=text.encode(), capture_output=True, check=False
+            )
             assert done.returncode == 0, done.stderr
         if luac:
             subprocess.run([luac, "-p", "-"], input=files["modulefile.lua"].encode(), check=True)
-        if shutil.which("tclsh"):  # with commands that do nothing: whatever the image says is text to them
+        if shutil.which(
+            "tclsh"
+        ):  # with commands that do nothing: whatever the image says is text to them
             run = TCL + files["modulefile.tcl"] + "\nModulesHelp\n"
             done = subprocess.run(
-                ["tclsh", "-encoding", "utf-8", "/dev/stdin"], input=run.encode(), capture_output=True, check=False
+                ["tclsh", "-encoding", "utf-8", "/dev/stdin"],
+                input=run.encode(),
+                capture_output=True,
+                check=False,
             )
             assert done.returncode == 0 and b"HPCSTACK_STACK=" in done.stdout, done.stderr
         json.loads(files["context/hpcstack/etc/singularity/labels.json"])
@@ -205,7 +242,8 @@ def test_layers(tmp_path: Path) -> None:
             data_of[0] = bytes(broken)
         try:
             source = FromLayout(
-                parse_reference(f"oci:{layout(top / 'image', [zipped(one) for one in data_of])}"), "linux/amd64"
+                parse_reference(f"oci:{layout(top / 'image', [zipped(one) for one in data_of])}"),
+                "linux/amd64",
             )
             pack_image(source, top / "out.sqsh", top / "work", "zstd", Runner(), Progress(), lambda _: [], "fuzz",
                        Bounds(unpacked_bytes=1 << 26))  # fmt: skip
@@ -227,7 +265,10 @@ KEYS = st.sampled_from(["apiVersion", "name", "version", "summary", "base", "ima
                         "labels", "files", "run", "matrix", "extends", "variant", "module", "commands", "launch", "lifecycle", "x"])  # fmt: skip
 VALUES = st.recursive(
     st.one_of(
-        TEXT, st.sampled_from(["hpcstack/v1", "nvcr.io/nvidia/pytorch:24.11-py3", "1", "a-1", "_a", "${stack.name}"])
+        TEXT,
+        st.sampled_from(
+            ["hpcstack/v1", "nvcr.io/nvidia/pytorch:24.11-py3", "1", "a-1", "_a", "${stack.name}"]
+        ),
     ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
     max_leaves=8,
@@ -266,7 +307,9 @@ def test_recipes(tmp_path: Path) -> None:
         catalog = Catalog([folder_of])
         with contextlib.suppress(HpcstackError):
             for recipe in catalog.read(folder_of / "a-1.yaml"):
-                find_warnings(recipe, site, None, catalog.names(), date(2026, 1, 1), needs_lock=True)
+                find_warnings(
+                    recipe, site, None, catalog.names(), date(2026, 1, 1), needs_lock=True
+                )
         assert processor_seconds() - began < 10
         shutil.rmtree(folder_of)
 
@@ -309,8 +352,13 @@ def test_bundles(tmp_path: Path) -> None:
         with contextlib.suppress(HpcstackError):
             apply_bundle(file, site, top / "mine", Progress())
             good += 1
-            assert not (top / "mine/demo-1.yaml").exists() or (top / "mine/demo-1.yaml").read_text() == RECIPE
-        written = {path.name for path in (top / "mine").rglob("*")} | {path.name for path in site.lock_dir.rglob("*")}
+            assert (
+                not (top / "mine/demo-1.yaml").exists()
+                or (top / "mine/demo-1.yaml").read_text() == RECIPE
+            )
+        written = {path.name for path in (top / "mine").rglob("*")} | {
+            path.name for path in site.lock_dir.rglob("*")
+        }
         assert written <= {"demo-1.yaml", "demo-1.lock.json"}
         shutil.rmtree(top)
 

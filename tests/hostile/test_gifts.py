@@ -1,4 +1,6 @@
-"""What somebody gives: bundles, recipes, images with signatures, reports: rows H4, M1, M8, M10 and the low ones."""
+"""What somebody gives: bundles, recipes, images with signatures, reports: rows H4, M1, M8, M10 and
+the low ones.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,23 @@ from hpcstack.lock.model import Lock
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
 from hpcstack.render.site_files import lent_files
-from hpcstack.report import Outcome, Report, render_html, render_junit, render_markdown, render_prometheus
+from hpcstack.report import (
+    Outcome,
+    Report,
+    render_html,
+    render_junit,
+    render_markdown,
+    render_prometheus,
+)
 from hpcstack.site.load import Site
 from hpcstack.site.logins import build_for, list_secrets, redact_logins
-from hpcstack.store.signing import Statement, sign_image, signature_of, statement_of, verify_signature
+from hpcstack.store.signing import (
+    Statement,
+    sign_image,
+    signature_of,
+    statement_of,
+    verify_signature,
+)
 from support.bundles import RECIPE, make_bundle
 from support.clock import processor_seconds
 
@@ -51,16 +66,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return make_site(tmp_path / "here")
 
 
-def test_h4_the_base_of_a_bundle_is_its_own_and_of_its_lock_alone(tmp_path: Path, here: Site) -> None:
+def test_h4_the_base_of_a_bundle_is_its_own_and_of_its_lock_alone(
+    tmp_path: Path, here: Site
+) -> None:
     from support.locks import base_lock
 
     done = apply_bundle(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
-    assert [path.name for path in done.recipes] == ["demo-1.yaml"] and done.lock.name == "demo-1.lock.json"
+    assert [path.name for path in done.recipes] == [
+        "demo-1.yaml"
+    ] and done.lock.name == "demo-1.lock.json"
     stack = Catalog([tmp_path / "mine"]).find("demo-1").stack
     lock = base_lock(stack)
     found = bundled_base(lock, "linux/amd64", here)
     assert found and found.name == f"base-{digest_of(found)}.sqsh"
-    assert not imported_base(lock, "linux/amd64", here).exists(), "no registry's digest vouches for it"
+    assert not imported_base(lock, "linux/amd64", here).exists(), (
+        "no registry's digest vouches for it"
+    )
     other = lock.model_copy(update={"spec_sha256": "0" * 64})
     assert bundled_base(other, "linux/amd64", here) is None
     assert lock.platform("linux/amd64").digest == other.platform("linux/amd64").digest
@@ -86,7 +107,9 @@ def test_h4_an_image_on_it_is_not_taken_for_one_on_the_registrys_base(tmp_path: 
         ("", "", True),
         ("", "base-1", True),
     ):
-        (folder / order.key / "artifact.json").write_text(json.dumps({**record, "key": order.key, "bundled": bundled}))
+        (folder / order.key / "artifact.json").write_text(
+            json.dumps({**record, "key": order.key, "bundled": bundled})
+        )
         assert (find_built(replace(order, bundled=wanted), place.store) is not None) == found
     assert replace(order, bundled="base-1").key == order.key
 
@@ -109,11 +132,19 @@ OTHERS: dict[str, dict[str, Any]] = {
     "a name that climbs": {"manifest": {"stack": "../../x"}},
     "a platform that climbs": {"manifest": {"platform": "../../../x"}},
     "files that are none": {"manifest": {"files": ["x"]}},
-    "another recipe in its own name": {"files": {"recipes/demo-1.yaml": RECIPE.replace("demo", "evil").encode()}},
-    "another base image": {"files": {"recipes/demo-1.yaml": RECIPE.replace("debian:12", "debian:13").encode()}},
-    "a recipe that extends ours": {"files": {"recipes/demo-1.yaml": b"extends: _ngc\n" + RECIPE.encode()}},
+    "another recipe in its own name": {
+        "files": {"recipes/demo-1.yaml": RECIPE.replace("demo", "evil").encode()}
+    },
+    "another base image": {
+        "files": {"recipes/demo-1.yaml": RECIPE.replace("debian:12", "debian:13").encode()}
+    },
+    "a recipe that extends ours": {
+        "files": {"recipes/demo-1.yaml": b"extends: _ngc\n" + RECIPE.encode()}
+    },
     "a lock of another stack": {"files": {"lock/demo-1.lock.json": b'{"stack": "x"}'}},
-    "a base that it has, and names": {"manifest": {"base": {"name": "x.sqsh", "sha256": "0" * 64, "size": 1}}},
+    "a base that it has, and names": {
+        "manifest": {"base": {"name": "x.sqsh", "sha256": "0" * 64, "size": 1}}
+    },
     "a base named otherwise": {"without_base": {"name": "x.sqsh", "sha256": "0" * 64, "size": 1}},
     "a base that climbs": {"without_base": {"name": "../x", "sha256": "0" * 64, "size": 1}},
     "a base that is a word": {"without_base": "x"},
@@ -123,7 +154,9 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_m10_a_bundle_brings_its_own_and_nothing_else(tmp_path: Path, here: Site, what: str) -> None:
+def test_m10_a_bundle_brings_its_own_and_nothing_else(
+    tmp_path: Path, here: Site, what: str
+) -> None:
     """Refused as a whole, before anything is written."""
     file = make_bundle(tmp_path, here, **OTHERS[what])
     (tmp_path / "mine").mkdir()
@@ -140,23 +173,34 @@ def test_m10_a_base_that_is_only_named_is_the_one_that_is_here(tmp_path: Path, h
     """By its bytes: a file of the same name and size is not enough."""
     from support.locks import base_lock
 
-    lock = base_lock(Catalog([Path(make_bundle(tmp_path, here).parent / "theirs")]).find("demo-1").stack)
+    lock = base_lock(
+        Catalog([Path(make_bundle(tmp_path, here).parent / "theirs")]).find("demo-1").stack
+    )
     name = imported_base(lock, "linux/amd64", here).name
     named = {"name": name, "sha256": hashlib.sha256(b"a base").hexdigest(), "size": 6}
     with pytest.raises(InputError, match="no earlier bundle has brought"):
-        apply_bundle(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+        apply_bundle(
+            make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress()
+        )
     imported_base(lock, "linux/amd64", here).write_bytes(b"A BASE")
     with pytest.raises(InputError, match="no earlier bundle has brought"):
-        apply_bundle(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+        apply_bundle(
+            make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress()
+        )
     imported_base(lock, "linux/amd64", here).unlink()
     imported_base(lock, "linux/amd64", here).symlink_to("/a/file")  # as long as the base
     with pytest.raises(InputError, match="no earlier bundle has brought"):
         apply_bundle(
-            make_bundle(tmp_path, here, without_base={**named, "size": 7}), here, tmp_path / "mine", Progress()
+            make_bundle(tmp_path, here, without_base={**named, "size": 7}),
+            here,
+            tmp_path / "mine",
+            Progress(),
         )
     imported_base(lock, "linux/amd64", here).unlink()
     apply_bundle(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
-    apply_bundle(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+    apply_bundle(
+        make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress()
+    )
     found = bundled_base(lock, "linux/amd64", here)
     assert found and found.read_bytes() == b"a base"
 
@@ -248,10 +292,16 @@ PASSWORDS = ("s3cr%40t", "s3cr@t", "tok3nt0ken", "pr0xypass", "aptpass", "gitpas
 
 
 def test_m1_logins_are_lent_only_to_bases_of_trusted_registries(tmp_path: Path) -> None:
-    site = make_site(tmp_path, build=LOGINS, registries={"nvcr.io": {"trusted": True}, "evil.example": {}})
+    site = make_site(
+        tmp_path, build=LOGINS, registries={"nvcr.io": {"trusted": True}, "evil.example": {}}
+    )
     for registry in ("evil.example", "docker.io"):
         lent = lent_files(site, build_for(site, registry))["hpcstack-site.sh"]
-        assert not any(word in lent for word in PASSWORDS) and "pypi.site/simple" in lent and "git.site" in lent
+        assert (
+            not any(word in lent for word in PASSWORDS)
+            and "pypi.site/simple" in lent
+            and "git.site" in lent
+        )
     lent = lent_files(site, build_for(site, "nvcr.io"))["hpcstack-site.sh"]
     assert all(word in lent for word in PASSWORDS if word != "s3cr@t")
     assert build_for(make_site(tmp_path), "evil.example") == make_site(tmp_path).build
@@ -265,12 +315,23 @@ ODD_LOGINS = [
 
 @pytest.mark.parametrize("url", ODD_LOGINS)
 def test_m1_logins_as_people_write_them(tmp_path: Path, url: str) -> None:
-    words = ("Sekret99", "kret99", "pa'ss9999", "w9999", "ret99", "pass9999", "to-ken99", "tok3n999")
+    words = (
+        "Sekret99",
+        "kret99",
+        "pa'ss9999",
+        "w9999",
+        "ret99",
+        "pass9999",
+        "to-ken99",
+        "tok3n999",
+    )
     site = make_site(tmp_path, build={"proxy": {"https": url}, "pip": {"index_url": url}})
     lent = lent_files(site, build_for(site, "evil.example"))["hpcstack-site.sh"]
     assert not any(word in lent for word in words) and ("proxy" in lent or ".site" in lent)
     said = redact_logins(f"a {url} b", site)
-    assert not any(word in said for word in words if word in url and word not in ("kret99", "ret99")), said
+    assert not any(
+        word in said for word in words if word in url and word not in ("kret99", "ret99")
+    ), said
     import base64
 
     encoded = base64.b64encode(b"user:Sekret99").decode()
@@ -284,7 +345,10 @@ def test_m1_logs_hold_no_login(tmp_path: Path) -> None:
     clean = redact_logins(said + "\nhttps://other:unknown@elsewhere/", site)
     assert not any(word in clean for word in (*PASSWORDS, "unknown")) and "elsewhere" in clean
     assert {"s3cr@t", "tok3nt0ken"} <= set(list_secrets(site))
-    assert redact_logins("nothing here: git@github.com:x/y 100%", site) == "nothing here: git@github.com:x/y 100%"
+    assert (
+        redact_logins("nothing here: git@github.com:x/y 100%", site)
+        == "nothing here: git@github.com:x/y 100%"
+    )
 
 
 def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
@@ -306,7 +370,9 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
 
         def run_inside(self, _script: str, _folder: Path, job: Any, _runner: object) -> Completed:
             seen.append("".join(path.read_text() for path in job.lent.iterdir()))
-            job.log.write_text("== hpcstack step 1/1 x\nLooking in indexes: https://ci:s3cr%40t@pypi.site/simple\n")
+            job.log.write_text(
+                "== hpcstack step 1/1 x\nLooking in indexes: https://ci:s3cr%40t@pypi.site/simple\n"
+            )
             return Completed(("x",), 1, ("tail: s3cr%40t",))
 
     monkeypatch.setattr(packages, "choose_engine", lambda *_: (Engine(), ""))
@@ -316,7 +382,9 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
         packages.resolve_packages(stack, lock, Workbench(site, None, Runner(), Progress()))  # type: ignore[arg-type]
     [log] = (tmp_path / "cache").rglob("*-lock.log")
     assert stat.S_IMODE(log.stat().st_mode) == 0o600 and "pypi.site" in log.read_text()
-    assert not any(word in text for word in PASSWORDS for text in (log.read_text(), error.value.message, *seen))
+    assert not any(
+        word in text for word in PASSWORDS for text in (log.read_text(), error.value.message, *seen)
+    )
 
 
 # -- M8: recipes
@@ -339,14 +407,21 @@ def test_m8_yaml_that_was_made_to_hurt_is_refused_in_a_second(text: str) -> None
 
 def test_m8_scripts_with_brackets_are_taken() -> None:
     script = "\n".join(f"      if [[ ${{a[{n}]}} = ']' ]]; then echo '[['; fi" for n in range(500))
-    assert "echo" in parse_yaml(f"run:\n  - name: x\n    command: |\n{script}\n", "x").value["run"][0]["command"]
+    assert (
+        "echo"
+        in parse_yaml(f"run:\n  - name: x\n    command: |\n{script}\n", "x").value["run"][0][
+            "command"
+        ]
+    )
 
 
 def test_m8_files_whose_extends_wander(tmp_path: Path) -> None:
     names = ["-".join("abcdefgh"[: n + 1]) for n in range(8)]
     for name in names:
         for suffix in ("", "-x"):
-            (tmp_path / f"{name}{suffix}.yaml").write_text("apiVersion: hpcstack/v1\nextends: a-b-c-d-e-f-g-h-x-y\n")
+            (tmp_path / f"{name}{suffix}.yaml").write_text(
+                "apiVersion: hpcstack/v1\nextends: a-b-c-d-e-f-g-h-x-y\n"
+            )
     began = processor_seconds()
     for name in names:
         with pytest.raises(HpcstackError):
@@ -371,7 +446,9 @@ def test_m8_a_matrix_that_multiplies(tmp_path: Path) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet="abc:-[]{}\"'\n #!&*|>?%@`,\t0\u00e9\x00", max_size=300))
-def test_any_text_is_a_recipe_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_a_recipe_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     folder = tmp_path_factory.mktemp("r")
     (folder / "a-1.yaml").write_text(text, encoding="utf-8", newline="")
     with contextlib.suppress(HpcstackError):
@@ -413,11 +490,15 @@ def test_low_a_good_signature_of_another_image_does_not_count(tmp_path: Path, ke
     sign_image(one, key, Runner(), Statement(digest_of(one), "pytorch-24.11"))
     for place in (signature_of, statement_of):
         place(other).write_bytes(place(one).read_bytes())
-    good, said = verify_signature(other, f"{key}.pub", Runner(), Statement(digest_of(other), "pytorch-24.11"))
+    good, said = verify_signature(
+        other, f"{key}.pub", Runner(), Statement(digest_of(other), "pytorch-24.11")
+    )
     assert not good and "sha256" in said
 
 
-@pytest.mark.parametrize("how", ["statement", "signature", "key", "none", "bytes alone", "no statement", "link"])
+@pytest.mark.parametrize(
+    "how", ["statement", "signature", "key", "none", "bytes alone", "no statement", "link"]
+)
 def test_low_what_is_no_signature(tmp_path: Path, key: str, how: str) -> None:
     image = image_of(tmp_path, "a", b"image")
     what = Statement(digest_of(image), "pytorch-24.11")
@@ -427,9 +508,13 @@ def test_low_what_is_no_signature(tmp_path: Path, key: str, how: str) -> None:
         statement_of(image).write_text(statement_of(image).read_text().replace("24.11", "24.12"))
         what = replace(what, stack="pytorch-24.12")
     elif how == "signature":
-        signature_of(image).write_text("-----BEGIN SSH SIGNATURE-----\nx\n-----END SSH SIGNATURE-----\n")
+        signature_of(image).write_text(
+            "-----BEGIN SSH SIGNATURE-----\nx\n-----END SSH SIGNATURE-----\n"
+        )
     elif how == "key":
-        Runner().output(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")])
+        Runner().output(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")]
+        )
         public = str(tmp_path / "other.pub")
     elif how == "none":
         signature_of(image).unlink()
@@ -437,7 +522,19 @@ def test_low_what_is_no_signature(tmp_path: Path, key: str, how: str) -> None:
         statement_of(image).unlink()
     elif how == "no statement":
         statement_of(image).write_text("[]")
-        Runner().output(["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", "hpcstack-image", str(statement_of(image))])
+        Runner().output(
+            [
+                "ssh-keygen",
+                "-q",
+                "-Y",
+                "sign",
+                "-f",
+                key,
+                "-n",
+                "hpcstack-image",
+                str(statement_of(image)),
+            ]
+        )
         statement_of(image).with_name(statement_of(image).name + ".sig").rename(signature_of(image))
     elif how == "link":
         signature_of(image).rename(tmp_path / "sig")
@@ -461,19 +558,32 @@ def report(**changes: Any) -> Report:
 
 
 def test_figures_of_hundreds_of_digits_are_none() -> None:
-    one = Outcome.model_validate({"code": "a.b", "status": "PASS", "figures": {"x_s": 10**400, "y_s": 1}})
+    one = Outcome.model_validate(
+        {"code": "a.b", "status": "PASS", "figures": {"x_s": 10**400, "y_s": 1}}
+    )
     assert one.figures == {"y_s": 1.0}
 
 
 def test_markdown_is_cells() -> None:
     text = render_markdown(
-        report(runtime="r\n\n<script>x</script>\n| PASS | forged |", tier="t` <img onerror=x>", image_sha256="<b>")
+        report(
+            runtime="r\n\n<script>x</script>\n| PASS | forged |",
+            tier="t` <img onerror=x>",
+            image_sha256="<b>",
+        )
     )
-    assert "<script" not in text and "<img" not in text and "<b>" not in text and "\n| PASS | forged" not in text
+    assert (
+        "<script" not in text
+        and "<img" not in text
+        and "<b>" not in text
+        and "\n| PASS | forged" not in text
+    )
 
 
 def test_a_requirement_that_nests(tmp_path: Path) -> None:
-    (tmp_path / "a-1.yaml").write_text(RECIPE.replace("demo", "a") + "packages: {pip: ['a; " + "(" * 3000 + "']}\n")
+    (tmp_path / "a-1.yaml").write_text(
+        RECIPE.replace("demo", "a") + "packages: {pip: ['a; " + "(" * 3000 + "']}\n"
+    )
     with pytest.raises(HpcstackError):
         Catalog([tmp_path]).read(tmp_path / "a-1.yaml")
     assert Catalog([tmp_path]).names()
@@ -482,7 +592,10 @@ def test_a_requirement_that_nests(tmp_path: Path) -> None:
 def test_exclude_of_many_rules(tmp_path: Path) -> None:
     rules = ", ".join("{version: 'x'}" for _ in range(5000))
     versions = ", ".join(f"'{n}'" for n in range(900))
-    text = RECIPE.replace('version: "1"\n', "") + f"matrix: {{version: [{versions}], exclude: [{rules}]}}\n"
+    text = (
+        RECIPE.replace('version: "1"\n', "")
+        + f"matrix: {{version: [{versions}], exclude: [{rules}]}}\n"
+    )
     (tmp_path / "demo.yaml").write_text(text)
     began = processor_seconds()
     with pytest.raises(ProblemsError) as error:
@@ -503,7 +616,12 @@ ODD = [
 def test_low_odd_series_are_left_out(series: Any) -> None:
     good = {"name": "good", "x": [1, 2], "y": [3, 4]}
     one = Outcome.model_validate(
-        {"code": "a.b", "status": "PASS", "series": [series, good], "figures": {"x_s": float("inf"), "y_s": 1}}
+        {
+            "code": "a.b",
+            "status": "PASS",
+            "series": [series, good],
+            "figures": {"x_s": float("inf"), "y_s": 1},
+        }
     )
     assert one.series == (good,) and one.figures == {"y_s": 1.0}
     for form in (render_html, render_junit, render_markdown, render_prometheus):
@@ -526,7 +644,19 @@ def test_low_odd_dates_are_no_report(started: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["\r", "\x1b[2J", "\x85", "\u2028", "\x00", "\ud800", "\ufffe", "]]>", "</testsuite>", '"} 1\nevil{x="']
+    "bad",
+    [
+        "\r",
+        "\x1b[2J",
+        "\x85",
+        "\u2028",
+        "\x00",
+        "\ud800",
+        "\ufffe",
+        "]]>",
+        "</testsuite>",
+        '"} 1\nevil{x="',
+    ],
 )
 def test_what_leaves_a_reports_formats(bad: str) -> None:
     from xml.etree import ElementTree
@@ -556,7 +686,13 @@ def test_low_no_signature_takes_long_over_a_line() -> None:
              for id_, line in parse_yaml((fixtures / name).read_text(), "x").value.items()}  # fmt: skip
     for one in read_signatures():
         words = lines[one.id].split(" ")
-        for piece in {*words, *(lines[one.id][n : n + 9] for n in range(0, 60, 9)), "/manifests/", "a.", "a/"} - {""}:
+        for piece in {
+            *words,
+            *(lines[one.id][n : n + 9] for n in range(0, 60, 9)),
+            "/manifests/",
+            "a.",
+            "a/",
+        } - {""}:
             line = (lines[one.id][: len(lines[one.id]) // 2] + piece * 4096)[:4096]
             assert min(_seconds(one.pattern, line) for _ in range(3)) < 0.05, (one.id, piece)
     began = processor_seconds()

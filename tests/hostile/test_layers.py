@@ -34,7 +34,17 @@ def bring_in(tmp_path: Path, *layers: bytes, bounds: Bounds | None = None) -> Pa
     """LAYERS as a squashfs."""
     source = FromLayout(parse_reference(f"oci:{layout(tmp_path / 'image', layers)}"), "linux/amd64")
     final = tmp_path / "out.sqsh"
-    pack_image(source, final, tmp_path / "work", "zstd", Runner(), Progress(), lambda _: [], "test", bounds or Bounds())
+    pack_image(
+        source,
+        final,
+        tmp_path / "work",
+        "zstd",
+        Runner(),
+        Progress(),
+        lambda _: [],
+        "test",
+        bounds or Bounds(),
+    )
     return final
 
 
@@ -77,7 +87,9 @@ def test_m6_links_that_multiply_depth(tmp_path: Path) -> None:
     below = [folder(f"{deep}"), link("l0", deep)]
     layers = [tar(below)]
     for number in range(8):
-        layers.append(tar([link(f"l{number}/{deep}/x", "."), member(f"l{number}/{deep}/file", b"x")]))
+        layers.append(
+            tar([link(f"l{number}/{deep}/x", "."), member(f"l{number}/{deep}/file", b"x")])
+        )
     with pytest.raises(HpcstackError):
         bring_in(tmp_path, *layers)
 
@@ -85,7 +97,8 @@ def test_m6_links_that_multiply_depth(tmp_path: Path) -> None:
 def test_m6_a_maze_of_links_ends() -> None:
     """10,000 files, each behind 39 links of 2,000 steps: 780 million looks, if they were done."""
     first = [
-        TreeEntry(f"l{n}", "link", "./" * 10 + "x/../" * 400 + (f"l{n + 1}" if n < 38 else "x")) for n in range(39)
+        TreeEntry(f"l{n}", "link", "./" * 10 + "x/../" * 400 + (f"l{n + 1}" if n < 38 else "x"))
+        for n in range(39)
     ]
     second = [TreeEntry(f"l0/f{n}", "file") for n in range(10_000)]
     began = processor_seconds()
@@ -115,7 +128,12 @@ def test_m6_names_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 def test_m7_a_pax_header_is_read_in_time_that_grows_with_it(record: bytes) -> None:
     info = tarfile.TarInfo("x")
     info.type, info.size = tarfile.XHDTYPE, len(record)
-    data = info.tobuf(tarfile.USTAR_FORMAT) + record + bytes(-len(record) % 512) + tar([member("a", b"b")])
+    data = (
+        info.tobuf(tarfile.USTAR_FORMAT)
+        + record
+        + bytes(-len(record) % 512)
+        + tar([member("a", b"b")])
+    )
     began = processor_seconds()
     with pytest.raises(Damaged):
         list(Members(Flow(iter([data]))))
@@ -198,7 +216,9 @@ def test_ordinary_paths_are_taken(path: str) -> None:
 
 
 NAMES = st.lists(
-    st.sampled_from(["a", "b", "c", "..", ".", "", ".wh.a", ".wh..wh..opq", "x" * 256, "\u00e9", "n\nl"]),
+    st.sampled_from(
+        ["a", "b", "c", "..", ".", "", ".wh.a", ".wh..wh..opq", "x" * 256, "\u00e9", "n\nl"]
+    ),
     min_size=1,
     max_size=5,
 ).map("/".join)
@@ -284,10 +304,18 @@ def test_m6_whiteouts_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
             newest.takes(TreeEntry(f"{number}/{'a/' * 100}.wh.x", "file"))
 
 
-@pytest.mark.parametrize("config", [{"Env": {"A": "1"}}, {"Labels": 5}, {"Env": ["A=\ud800"]}, {"Cmd": [1]}])
-def test_an_archive_whose_config_is_nonsense_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "config", [{"Env": {"A": "1"}}, {"Labels": 5}, {"Env": ["A=\ud800"]}, {"Cmd": [1]}]
+)
+def test_an_archive_whose_config_is_nonsense_is_refused(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
     with pytest.raises(InputError):
-        FromArchive(parse_reference(f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"))
+        FromArchive(
+            parse_reference(
+                f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"
+            )
+        )
 
 
 def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
@@ -310,7 +338,9 @@ def test_an_image_that_becomes_larger_than_it_may_is_ended(
 ) -> None:
     monkeypatch.setattr("hpcstack.oci.pack.PACKERS", {packer: PACKERS[packer]})
     body = tar([member("a", random.Random(1).randbytes(5 << 20)), member("b", b"b")])
-    source = FromLayout(parse_reference(f"oci:{layout(tmp_path / 'image', (body,))}"), "linux/amd64")
+    source = FromLayout(
+        parse_reference(f"oci:{layout(tmp_path / 'image', (body,))}"), "linux/amd64"
+    )
     with pytest.raises(HpcstackError, match="far larger than its registry says"):
         pack_image(
             source, tmp_path / "out.sqsh", tmp_path / "work", "zstd", Runner(), Progress(), lambda _: [], "test",
@@ -323,6 +353,13 @@ def test_n18_a_config_of_megabytes_is_refused_wherever_it_comes_from(tmp_path: P
     """Each variable of it becomes several objects: 7 MiB cost 260 MB."""
     config = {"Env": ["A=" + "x" * MAX_CONFIG]}
     with pytest.raises(HpcstackError):
-        FromLayout(parse_reference(f"oci:{layout(tmp_path / 'image', [tar([member('a')])], config)}"), "linux/amd64")
+        FromLayout(
+            parse_reference(f"oci:{layout(tmp_path / 'image', [tar([member('a')])], config)}"),
+            "linux/amd64",
+        )
     with pytest.raises(HpcstackError):
-        FromArchive(parse_reference(f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"))
+        FromArchive(
+            parse_reference(
+                f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"
+            )
+        )

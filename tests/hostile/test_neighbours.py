@@ -1,4 +1,6 @@
-"""Others on a login node or in a publishing group: rows C1, H1, H2, H3, H5, M2 of what once got through."""
+"""Others on a login node or in a publishing group: rows C1, H1, H2, H3, H5, M2 of what once got
+through.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,16 @@ def contributed(tmp_path: Path) -> Path:
     folder = tmp_path / "recipes"
     folder.mkdir()
     (folder / "demo-1.yaml").write_text(
-        "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: s\nbase: {image: 'docker.io/library/debian:12'}\n"
+        "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: s\nbase: {image: "
+        "'docker.io/library/debian:12'}\n"
     )
     return folder
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_c1_a_lock_that_is_a_link_is_refused_by_its_name(contributed: Path, tmp_path: Path, there: bool) -> None:
+def test_c1_a_lock_that_is_a_link_is_refused_by_its_name(
+    contributed: Path, tmp_path: Path, there: bool
+) -> None:
     victim = tmp_path / ".bashrc"
     if there:
         victim.write_text("mine")
@@ -86,11 +91,15 @@ def test_c1_lint_says_so_and_goes_on(contributed: Path, tmp_path: Path) -> None:
         ["hpcstack", "--recipes", str(contributed), "lint", "--all"], capture_output=True, text=True, check=False,
         env={**os.environ, "HOME": str(tmp_path), "PATH": f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"},  # type: ignore[attr-defined]
     )  # fmt: skip
-    assert done.returncode == 2 and "demo-1.lock.json is a symbolic link" in done.stdout + done.stderr
+    assert (
+        done.returncode == 2 and "demo-1.lock.json is a symbolic link" in done.stdout + done.stderr
+    )
 
 
 @pytest.mark.parametrize("target", ["../outside.yaml", "/etc/passwd", "demo-2.yaml", "loop"])
-def test_recipes_behind_links_that_leave_their_folder(contributed: Path, tmp_path: Path, target: str) -> None:
+def test_recipes_behind_links_that_leave_their_folder(
+    contributed: Path, tmp_path: Path, target: str
+) -> None:
     text = (contributed / "demo-1.yaml").read_text().replace("'1'", "'2'")
     (tmp_path / "outside.yaml").write_text(text)
     (contributed / "demo-2.yaml").symlink_to(target)
@@ -171,7 +180,9 @@ def test_one_file_that_others_can_write_is_not_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["file", "folder", "pipe", "huge"])
-def test_m2_an_answer_that_is_a_link_is_not_read(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_m2_an_answer_that_is_a_link_is_not_read(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from hpcstack.resolve import packages
 
     secret = tmp_path / "id_ed25519"
@@ -258,7 +269,9 @@ def test_h1_what_the_other_user_puts_there_root_does_not_touch(
             try:
                 place.publish(content=f"image {number}".encode())
                 published += 1
-            except HpcstackError as error:  # he may spoil the trial in his own folder, and it says so
+            except (
+                HpcstackError
+            ) as error:  # he may spoil the trial in his own folder, and it says so
                 spoilt.append(error.message)
     finally:
         ended.set()
@@ -266,7 +279,11 @@ def test_h1_what_the_other_user_puts_there_root_does_not_touch(
         thief.wait()
         watcher.join()
     about = secret.stat()
-    assert stat.S_IMODE(about.st_mode) == 0o600 and about.st_uid == 0 and secret.read_text() == "root's"
+    assert (
+        stat.S_IMODE(about.st_mode) == 0o600
+        and about.st_uid == 0
+        and secret.read_text() == "root's"
+    )
     assert not seen, "the folder of the trial is never open to others"
     assert published == 3 or spoilt, "it was tried"
 
@@ -275,8 +292,17 @@ def test_h1_what_the_other_user_puts_there_root_does_not_touch(
 
 
 def stage(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = ["sh", "-c", read_data_file("launchers", "on-node/stage.sh"), "stage", str(folder), *words]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})
+    argv = [
+        "sh",
+        "-c",
+        read_data_file("launchers", "on-node/stage.sh"),
+        "stage",
+        str(folder),
+        *words,
+    ]
+    return subprocess.run(
+        argv, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]}
+    )
 
 
 @root
@@ -384,7 +410,9 @@ EVIL = {
 
 
 @pytest.mark.parametrize("what", EVIL)
-def test_h5_a_journal_says_only_what_a_change_of_this_name_could(place: Place, tmp_path: Path, what: str) -> None:
+def test_h5_a_journal_says_only_what_a_change_of_this_name_could(
+    place: Place, tmp_path: Path, what: str
+) -> None:
     changes = json.loads(json.dumps(EVIL[what]).replace("/EVIL", f"{tmp_path}/EVIL"))
     path = journal(place, **changes)
     before = sorted(str(one) for one in tmp_path.rglob("*"))
@@ -392,7 +420,9 @@ def test_h5_a_journal_says_only_what_a_change_of_this_name_could(place: Place, t
         place.publish(content=b"another")
     after = sorted(str(one) for one in tmp_path.rglob("*"))
     assert path.exists() and not any("EVIL" in one for one in after)
-    assert [one for one in after if one not in before and "/modules/" in one and "lease" not in one] == []
+    assert [
+        one for one in after if one not in before and "/modules/" in one and "lease" not in one
+    ] == []
 
 
 @root
@@ -402,7 +432,9 @@ def test_h5_a_journal_of_another_owner_is_refused(place: Place) -> None:
     with pytest.raises(StoreError, match="not trusted"):
         place.publish(content=b"another")
     path.unlink()
-    assert place.publish(content=b"another").release == "pytorch/24.11-r2", "what was published before stays"
+    assert place.publish(content=b"another").release == "pytorch/24.11-r2", (
+        "what was published before stays"
+    )
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664])
@@ -421,7 +453,9 @@ def test_h5_nor_a_link(place: Place, tmp_path: Path) -> None:
 
 
 @root
-def test_h5_a_folder_of_the_tree_that_is_a_link_is_not_written_through(place: Place, tmp_path: Path) -> None:
+def test_h5_a_folder_of_the_tree_that_is_a_link_is_not_written_through(
+    place: Place, tmp_path: Path
+) -> None:
     import shutil
 
     (tmp_path / "ssh").mkdir()
@@ -435,13 +469,17 @@ def test_h5_a_folder_of_the_tree_that_is_a_link_is_not_written_through(place: Pl
         Permissions().folder(place.site.module_root, place.site.module_root / "Core/pytorch/x")
 
 
-def test_h5_a_prepared_release_that_somebody_put_there_is_not_written_through(place: Place, tmp_path: Path) -> None:
+def test_h5_a_prepared_release_that_somebody_put_there_is_not_written_through(
+    place: Place, tmp_path: Path
+) -> None:
     from hpcstack.releases.journal import name_prepared
 
     (tmp_path / "target").mkdir()
     part = name_prepared(place.store.top / "releases/pytorch/24.11-r2", place.site.module_root)
     part.symlink_to(tmp_path / "target")
-    assert place.publish(content=b"another").release == "pytorch/24.11-r3" or not list((tmp_path / "target").iterdir())
+    assert place.publish(content=b"another").release == "pytorch/24.11-r3" or not list(
+        (tmp_path / "target").iterdir()
+    )
     assert not list((tmp_path / "target").iterdir())
 
 
@@ -461,7 +499,9 @@ def test_a_pointer_to_another_stacks_image_is_refused(tmp_path: Path) -> None:
 def test_low_a_fresh_build_that_is_killed_loses_neither_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool, killed_at: int
 ) -> None:
-    """Killed after any rename of the replacement there is a whole image; the next one to come goes on."""
+    """Killed after any rename of the replacement there is a whole image; the next one to come goes
+    on.
+    """
     place = Place(tmp_path)
     stack = place.stack()
     old = place.artifact(stack, b"old")
@@ -487,7 +527,9 @@ def test_low_a_fresh_build_that_is_killed_loses_neither_image(
         real(source, target)
 
     monkeypatch.setattr(descriptors, "rename_path", rename)
-    monkeypatch.setattr(descriptors, "remove_tree", lambda *_: None)  # a killed process cleans nothing
+    monkeypatch.setattr(
+        descriptors, "remove_tree", lambda *_: None
+    )  # a killed process cleans nothing
     with contextlib.suppress(Killed):
         place.store.put(wanted, new, log, instead=True)
     monkeypatch.undo()
@@ -540,10 +582,15 @@ def test_removing_a_tree_that_is_a_link_removes_the_link(tmp_path: Path) -> None
     (tmp_path / "victim/a").chmod(0o755)
     (tmp_path / "x").symlink_to(tmp_path / "victim")
     remove_tree(tmp_path / "x")
-    assert not (tmp_path / "x").is_symlink() and stat.S_IMODE((tmp_path / "victim/a").stat().st_mode) == 0o755
+    assert (
+        not (tmp_path / "x").is_symlink()
+        and stat.S_IMODE((tmp_path / "victim/a").stat().st_mode) == 0o755
+    )
 
 
-def test_files_of_a_release_behind_links_are_not_published_again(place: Place, tmp_path: Path) -> None:
+def test_files_of_a_release_behind_links_are_not_published_again(
+    place: Place, tmp_path: Path
+) -> None:
     (tmp_path / "secret").write_text("root's")
     folder = place.store.top / "releases/pytorch/24.11-r1"
     (folder / "lock.json").symlink_to(tmp_path / "secret")
@@ -552,7 +599,12 @@ def test_files_of_a_release_behind_links_are_not_published_again(place: Place, t
 
 
 @pytest.mark.parametrize(
-    "what", ["images/{key}/artifact.json", "stacks/pytorch-24.11", "releases/pytorch/24.11-r1/release.json"]
+    "what",
+    [
+        "images/{key}/artifact.json",
+        "stacks/pytorch-24.11",
+        "releases/pytorch/24.11-r1/release.json",
+    ],
 )
 @pytest.mark.parametrize("how", ["pipe", "zero", "garbage"])
 def test_pipes_and_devices_in_the_store(place: Place, what: str, how: str) -> None:
@@ -585,7 +637,9 @@ def test_an_output_behind_a_strangers_link_is_refused(tmp_path: Path) -> None:
 
 
 @root
-def test_h3_a_cache_of_the_environment_that_is_another_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h3_a_cache_of_the_environment_that_is_another_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "hpcstack/bases").mkdir(parents=True)
     os.chown(tmp_path / "hpcstack/bases", NOBODY, NOBODY)

@@ -1,4 +1,6 @@
-"""A hostile registry, or a base in a good one: rows C2, M3, M4, M5 of what once got through, and their siblings."""
+"""A hostile registry, or a base in a good one: rows C2, M3, M4, M5 of what once got through, and
+their siblings.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ ENDS = ["\n", "\r", "\0", "\x0b", "\x0c", "\x85", "\u2028", "\u2029", "\x1b[2J",
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Answers with what it is given, whatever is asked; PATHS are {end of a path: (status, headers, body)}."""
+    """Answers with what it is given, whatever is asked; PATHS are {end of a path: (status, headers,
+    body)}.
+    """
 
     paths: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {}
     seen: ClassVar[list[tuple[str, str]]] = []
@@ -69,7 +73,10 @@ def hostile(tmp_path: Path) -> Iterator[tuple[Registry, str]]:
     host = f"127.0.0.1:{server.server_port}"
     login = tmp_path / "logins"
     login.write_text("machine 127.0.0.1 login me password s3cret\n")
-    site = make_site(tmp_path, registries={"nvcr.io": {"mirror": host, "plain_http": True, "credentials": str(login)}})
+    site = make_site(
+        tmp_path,
+        registries={"nvcr.io": {"mirror": host, "plain_http": True, "credentials": str(login)}},
+    )
     yield Registry(site, timeout=10), host
     server.shutdown()
 
@@ -91,7 +98,9 @@ def sha(content: bytes) -> str:
 
 def serve(config: dict[str, Any] | bytes) -> None:
     body = config if isinstance(config, bytes) else json.dumps(config).encode()
-    manifest = json.dumps({"schemaVersion": 2, "config": {"digest": sha(body)}, "layers": []}).encode()
+    manifest = json.dumps(
+        {"schemaVersion": 2, "config": {"digest": sha(body)}, "layers": []}
+    ).encode()
     Hostile.paths |= {"/manifests/": (200, {}, manifest), sha(body): (200, {}, body)}
 
 
@@ -111,7 +120,9 @@ FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("bad", ENDS)
 @pytest.mark.parametrize("field", FIELDS)
-def test_c2_what_ends_a_line_is_refused_where_it_enters(hostile: tuple[Registry, str], field: str, bad: str) -> None:
+def test_c2_what_ends_a_line_is_refused_where_it_enters(
+    hostile: tuple[Registry, str], field: str, bad: str
+) -> None:
     serve(said(**FIELDS[field](bad)))
     with pytest.raises(InputError, match=r"nvcr\.io/nvidia/pytorch"):
         hostile[0].look_up(Base(image=IMAGE))
@@ -130,7 +141,9 @@ def test_c2_a_label_of_several_lines_is_one(hostile: tuple[Registry, str]) -> No
 
 
 def test_c2_what_no_runtime_can_say_is_left_out(hostile: tuple[Registry, str]) -> None:
-    """A name that begins with `-` would be an option of enroot's or podman's; a tab in a value is docker.io/php's."""
+    """A name that begins with `-` would be an option of enroot's or podman's; a tab in a value is
+    docker.io/php's.
+    """
     serve(
         said(
             Env=[
@@ -173,7 +186,13 @@ def test_c2_a_lock_that_somebody_wrote_says_no_more_than_a_registry_may(
     found = json.loads(lock.text())
     platform = next(iter(found["base"]["platforms"].values()))
     text = f"/bin{bad}%setup"
-    platform[where] = {"PATH": text} if where in ("environment", "labels") else text if where == "workdir" else [text]
+    platform[where] = (
+        {"PATH": text}
+        if where in ("environment", "labels")
+        else text
+        if where == "workdir"
+        else [text]
+    )
     path.write_text(json.dumps(found))
     with pytest.raises(InputError, match="not a lock"):
         model.read_lock(path)
@@ -182,8 +201,12 @@ def test_c2_a_lock_that_somebody_wrote_says_no_more_than_a_registry_may(
 @pytest.mark.parametrize("bad", ["\n", "\r", "\0", "\x85", "\u2028"])
 def test_c2_and_again_where_it_would_be_written(stack: Stack, lock: Lock, bad: str) -> None:
     platform = next(iter(lock.base.platforms))
-    locked = lock.platform(platform).model_copy(update={"environment": {"PATH": f"/bin{bad}%setup{bad}touch /x"}})
-    hostile = lock.model_copy(update={"base": lock.base.model_copy(update={"platforms": {platform: locked}})})
+    locked = lock.platform(platform).model_copy(
+        update={"environment": {"PATH": f"/bin{bad}%setup{bad}touch /x"}}
+    )
+    hostile = lock.model_copy(
+        update={"base": lock.base.model_copy(update={"platforms": {platform: locked}})}
+    )
     with pytest.raises(InputError, match="ends its line"):
         image_files(stack, hostile, platform)
     for quoting in (check_unbroken, quote_dockerfile):
@@ -191,11 +214,17 @@ def test_c2_and_again_where_it_would_be_written(stack: Stack, lock: Lock, bad: s
             quoting(f"a{bad}b")
 
 
-@given(st.dictionaries(st.sampled_from(["PATH", "A", "LD_PRELOAD", "BASH_ENV"]), st.text(max_size=40), max_size=3))
+@given(
+    st.dictionaries(
+        st.sampled_from(["PATH", "A", "LD_PRELOAD", "BASH_ENV"]), st.text(max_size=40), max_size=3
+    )
+)
 def test_c2_whatever_a_config_says_leaves_no_line(environment: dict[str, str]) -> None:
     """What is taken is rendered into formats whose every line is ours."""
     try:
-        taken = config_of(said(Env=[f"{name}={value}" for name, value in environment.items()]), IMAGE)
+        taken = config_of(
+            said(Env=[f"{name}={value}" for name, value in environment.items()]), IMAGE
+        )
     except (HpcstackError, TypeError):
         return
     stack, lock = MINIFORGE, example_lock(MINIFORGE)
@@ -203,7 +232,11 @@ def test_c2_whatever_a_config_says_leaves_no_line(environment: dict[str, str]) -
     pairs = dict(entry.partition("=")[::2] for entry in taken["config"].get("Env", []))
     locked = lock.platform(name).model_copy(update={"environment": pairs})
     files = image_files(
-        stack, lock.model_copy(update={"base": lock.base.model_copy(update={"platforms": {name: locked}})}), name
+        stack,
+        lock.model_copy(
+            update={"base": lock.base.model_copy(update={"platforms": {name: locked}})}
+        ),
+        name,
     )
     plain = image_files(stack, lock, name)
     for path in ("apptainer.def", "Dockerfile", "enroot.sh"):
@@ -234,7 +267,9 @@ def test_m5_an_answer_that_unpacks_to_gigabytes_is_not_read(hostile: tuple[Regis
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10, "KiB"
 
 
-@pytest.mark.parametrize(("part", "size"), [("/manifests/", MAX_MANIFEST), ("/tags/", MAX_MANIFEST)])
+@pytest.mark.parametrize(
+    ("part", "size"), [("/manifests/", MAX_MANIFEST), ("/tags/", MAX_MANIFEST)]
+)
 def test_m5_long_answers_are_refused(hostile: tuple[Registry, str], part: str, size: int) -> None:
     Hostile.paths[part] = (200, {}, b'{"a":"' + b"x" * size + b'"}')
     with pytest.raises(RegistryError):
@@ -248,7 +283,16 @@ def test_m5_a_long_config_is_refused(hostile: tuple[Registry, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 200_000, '{"a":' * 100 + "1" + "}" * 100, "[]", "1", "", "{", '{"a": 1' + "0" * 5000 + "}"]
+    "text",
+    [
+        "[" * 200_000,
+        '{"a":' * 100 + "1" + "}" * 100,
+        "[]",
+        "1",
+        "",
+        "{",
+        '{"a": 1' + "0" * 5000 + "}",
+    ],
 )
 def test_m5_documents_that_are_none(text: str) -> None:
     with pytest.raises(ValueError):
@@ -275,14 +319,18 @@ def test_m5_documents_that_are_none(text: str) -> None:
         ("", "nvcr.io", False, False),
     ],
 )
-def test_m3_a_realm_is_https_or_the_registry_itself(realm: str, host: str, plain: bool, asked: bool) -> None:
+def test_m3_a_realm_is_https_or_the_registry_itself(
+    realm: str, host: str, plain: bool, asked: bool
+) -> None:
     assert may_be_asked(realm, host, "", plain_http=plain) == asked
     if not asked:
         assert not may_know(realm, host, plain_http=plain) or realm.startswith("https://")
 
 
 def test_m3_the_site_may_name_a_token_server() -> None:
-    assert may_be_asked("http://tokens.site:8080/x", "harbor.site", "tokens.site:8080", plain_http=True)
+    assert may_be_asked(
+        "http://tokens.site:8080/x", "harbor.site", "tokens.site:8080", plain_http=True
+    )
     assert may_be_asked("https://10.0.0.7/x", "harbor.site", "10.0.0.7", plain_http=False)
 
 
@@ -295,7 +343,9 @@ def test_m3_another_port_gets_no_password_and_is_not_asked(hostile: tuple[Regist
     assert all(not header for _, header in Hostile.seen)
 
 
-def test_m3_a_token_server_that_sends_elsewhere_is_not_followed(hostile: tuple[Registry, str]) -> None:
+def test_m3_a_token_server_that_sends_elsewhere_is_not_followed(
+    hostile: tuple[Registry, str],
+) -> None:
     client, host = hostile
     Hostile.paths |= {
         "/manifests/": (401, {"WWW-Authenticate": f'Bearer realm="http://{host}/token"'}, b"{}"),
@@ -318,8 +368,12 @@ def test_m3_a_token_is_a_header_and_no_more(hostile: tuple[Registry, str], token
         client.look_up(Base(image=IMAGE))
 
 
-@pytest.mark.parametrize("bad", ["\x1b]0;x\x07", "\x9b2J", "\u202eabc", "\u2066", "\x00", "\x7f", "\r"])
-def test_m4_what_commands_a_terminal_is_not_printed(bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "bad", ["\x1b]0;x\x07", "\x9b2J", "\u202eabc", "\u2066", "\x00", "\x7f", "\r"]
+)
+def test_m4_what_commands_a_terminal_is_not_printed(
+    bad: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     from hpcstack.cli.session import answer, echo
 
     echo(f"a{bad}b\nc\td")
@@ -330,7 +384,9 @@ def test_m4_what_commands_a_terminal_is_not_printed(bad: str, capsys: pytest.Cap
     assert bad not in sanitize_for_terminal(bad)
 
 
-@pytest.mark.parametrize("challenge", ["Bearer " + "a" * 60_000, 'Bearer realm="' + "x" * 60_000, '="' * 30_000])
+@pytest.mark.parametrize(
+    "challenge", ["Bearer " + "a" * 60_000, 'Bearer realm="' + "x" * 60_000, '="' * 30_000]
+)
 def test_m3_a_challenge_is_read_in_no_time(challenge: str) -> None:
 
     from hpcstack.oci.protocol import realm_of
@@ -340,7 +396,9 @@ def test_m3_a_challenge_is_read_in_no_time(challenge: str) -> None:
     assert processor_seconds() - began < 1
 
 
-def test_m5_an_answer_that_drips_is_given_up(hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_m5_an_answer_that_drips_is_given_up(
+    hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import time
 
     from hpcstack.oci import client as registry
@@ -362,7 +420,9 @@ def test_m5_an_answer_that_drips_is_given_up(hostile: tuple[Registry, str], monk
     assert time.monotonic() - began < 9
 
 
-def test_m5_tags_are_counted(hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_m5_tags_are_counted(
+    hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from hpcstack.oci import client as registry
 
     monkeypatch.setattr(registry, "MAX_TAGS", 10)
@@ -371,7 +431,9 @@ def test_m5_tags_are_counted(hostile: tuple[Registry, str], monkeypatch: pytest.
         hostile[0].tags(Base(image=IMAGE))
 
 
-@pytest.mark.parametrize("where", ["http://[", "http://a..b/", "https://\u00e9" + "a" * 70 + "/", "http://xn--\xff/"])
+@pytest.mark.parametrize(
+    "where", ["http://[", "http://a..b/", "https://\u00e9" + "a" * 70 + "/", "http://xn--\xff/"]
+)
 def test_redirects_to_nowhere_are_refusals(hostile: tuple[Registry, str], where: str) -> None:
     Hostile.paths |= {"/": (302, {"Location": where}, b"")}
     client, _ = hostile

@@ -1,4 +1,6 @@
-"""The smaller findings of the second round: what a recipe, a name, a layer or a job's own words may not do."""
+"""The smaller findings of the second round: what a recipe, a name, a layer or a job's own words may
+not do.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,16 @@ def test_directives_are_refused_at_once(text: str) -> None:
     assert time.monotonic() - began < 1
 
 
-RECIPE_HEAD = "apiVersion: hpcstack/v1\nname: x\nsummary: s\nbase: {image: docker.io/library/debian:12}\n"
+RECIPE_HEAD = (
+    "apiVersion: hpcstack/v1\nname: x\nsummary: s\nbase: {image: docker.io/library/debian:12}\n"
+)
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "replace: [1]\n", "extends: _t\n", "extends: _t\nreplace: [1]\n",
-        RECIPE_HEAD + "matrix: {version: {'1': {replace: [1]}}}\n", RECIPE_HEAD + "version: '1'\nreplace: [1]\n",
+        RECIPE_HEAD + ("matrix: {version: {'1': {replace: " "[1]}}}\n"), RECIPE_HEAD + ("version: '1'\nreplace: " "[1]\n"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_replaces_itself_by_a_list_is_refused(tmp_path: Path, text: str) -> None:
@@ -62,8 +66,13 @@ def test_of_many_unknown_keys_fifty_are_told(tmp_path: Path) -> None:
     """N15: 45,000 unknown keys took four seconds."""
     from hpcstack.recipe.catalog import Catalog
 
-    head = "apiVersion: hpcstack/v1\nname: many\nversion: '1'\nsummary: x\nbase: {image: nvcr.io/a/b:1}\n"
-    (tmp_path / "many-1.yaml").write_text(head + "".join(f"k{number}: 1\n" for number in range(2000)))
+    head = (
+        "apiVersion: hpcstack/v1\nname: many\nversion: '1'\nsummary: x\nbase: {image: "
+        "nvcr.io/a/b:1}\n"
+    )
+    (tmp_path / "many-1.yaml").write_text(
+        head + "".join(f"k{number}: 1\n" for number in range(2000))
+    )
     with pytest.raises(ProblemsError) as refused:
         Catalog([tmp_path]).read(tmp_path / "many-1.yaml")
     assert len(refused.value.problems) == 50
@@ -87,7 +96,9 @@ def test_names_as_registries_have_them_are_taken(image: str) -> None:
     assert IMAGE.fullmatch(image)
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.REGTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.REGTYPE]
+)
 @pytest.mark.parametrize("name", ["", ".", "./", "/"])
 def test_a_layers_root_is_a_folder(kind: bytes, name: str) -> None:
     """N21: exit 4, and "is the disk damaged?"."""
@@ -97,7 +108,9 @@ def test_a_layers_root_is_a_folder(kind: bytes, name: str) -> None:
         entry_of(member)
 
 
-def test_following_a_log_commands_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_a_log_commands_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """N24: `logs -f` handed a job's raw bytes to the terminal."""
     from hpcstack.cli.logs_ import _follow
 
@@ -116,10 +129,15 @@ def test_following_a_log_commands_no_terminal(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("lacks", ["stack", "lock_sha256", "sha256"])
 def test_a_record_that_names_nothing_passes_with_no_signature(tmp_path: Path, lacks: str) -> None:
-    """N11: an empty stack or lock in artifact.json was "not compared", so another image's signature passed."""
+    """N11: an empty stack or lock in artifact.json was "not compared", so another image's signature
+    passed.
+    """
     place = Place(tmp_path)
     artifact = replace(place.artifact(place.stack()), **dict[str, Any]({lacks: ""}))
-    assert why_untrusted(artifact, ("ssh-ed25519 AAAA",), Runner()) == f"its record names no {lacks.replace('_', ' ')}"
+    assert (
+        why_untrusted(artifact, ("ssh-ed25519 AAAA",), Runner())
+        == f"its record names no {lacks.replace('_', ' ')}"
+    )
 
 
 def test_an_image_of_another_stack_is_not_the_release(tmp_path: Path) -> None:
@@ -137,14 +155,18 @@ def test_an_image_of_another_stack_is_not_the_release(tmp_path: Path) -> None:
 STACK = b"stack.json"
 
 
-def image_of_one_file(*, blocks: int = 0, size: int = 0, fragment: int = 0xFFFFFFFF) -> tuple[bytes, bytes]:
+def image_of_one_file(
+    *, blocks: int = 0, size: int = 0, fragment: int = 0xFFFFFFFF
+) -> tuple[bytes, bytes]:
     """Inodes and folders of an image that has /opt/hpcstack/stack.json alone, of so many BLOCKS."""
     way = [(b"opt", 2, 1), (b"hpcstack", 3, 1), (STACK, 4, 2)]  # name, inode's number, kind
     room = len(crafted.folder(1, 0))
     listed, inodes = b"", b""
     for at, (name, number, kind) in enumerate(way):
         one = crafted.listing([(name, number, (at + 1) * room, kind)])
-        inodes += struct.pack("<4H2I2I2HI", 1, 0o755, 0, 0, 0, at + 1, 0, 2, len(one) + 3, len(listed), 1)
+        inodes += struct.pack(
+            "<4H2I2I2HI", 1, 0o755, 0, 0, 0, at + 1, 0, 2, len(one) + 3, len(listed), 1
+        )
         listed += one
     head = struct.pack("<4H2I", 9, 0o644, 0, 0, 0, 4)
     file = head + struct.pack("<3Q4I", 0, blocks << 12 or size, 0, 1, fragment, 0, 0xFFFFFFFF)
@@ -165,8 +187,12 @@ HOSTILE: dict[str, Callable[[], crafted.Crafted]] = {
     "a million fragments and more": lambda: crafted.Crafted(
         *image_of_one_file(size=10, fragment=0), fragments=bytes(16 << 20) + bytes(16)
     ),
-    "a million fragments": lambda: crafted.Crafted(*image_of_one_file(size=10, fragment=0), fragments=bytes(16 << 20)),
-    "a file of 100 million holes": lambda: crafted.Crafted(*image_of_one_file(blocks=100 << 20), block_log=12),
+    "a million fragments": lambda: crafted.Crafted(
+        *image_of_one_file(size=10, fragment=0), fragments=bytes(16 << 20)
+    ),
+    "a file of 100 million holes": lambda: crafted.Crafted(
+        *image_of_one_file(blocks=100 << 20), block_log=12
+    ),
     "four million names in a folder": lambda: crowded(4_000_000),
     "a million names in a folder": lambda: crowded(1 << 20),
     "blocks of two gigabytes": lambda: crafted.Crafted(*image_of_one_file(), block_log=31),
@@ -201,7 +227,9 @@ def test_what_is_crafted_can_be_read(tmp_path: Path) -> None:
 def test_what_a_small_image_costs_to_look_at(tmp_path: Path, kind: str) -> None:
     """N14: 16 KB of holes took 3.2 GB, 676 KB 763 MB, 12 MB 979 MB and 26 s."""
     path = HOSTILE[kind]().write(tmp_path / "image.sqsh")
-    done = subprocess.run([sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True
+    )
     kib, seconds, *_ = done.stdout.split()
     assert int(kib) < 200 << 10, done.stdout
     assert float(seconds) < 10, done.stdout

@@ -1,4 +1,6 @@
-"""A member of the publishing group against another one, or root: entries that are swapped for links, forged records."""
+"""A member of the publishing group against another one, or root: entries that are swapped for
+links, forged records.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def looks(folder: Path) -> list[tuple[str, int, int, str]]:
     found = []
     for path in (folder, *sorted(folder.rglob("*"))):
         about = path.lstat()
-        found.append((path.name, about.st_mode, about.st_gid, path.read_text() if path.is_file() else ""))
+        found.append(
+            (path.name, about.st_mode, about.st_gid, path.read_text() if path.is_file() else "")
+        )
     return found
 
 
@@ -68,7 +72,11 @@ def group() -> Iterator[None]:
     """The site has a group: one that this process may give files to."""
     import grp
 
-    number = next((one for one in os.getgroups() if one != os.getegid()), os.getegid()) if os.geteuid() else 1
+    number = (
+        next((one for one in os.getgroups() if one != os.getegid()), os.getegid())
+        if os.geteuid()
+        else 1
+    )
     sharing.share_with_group(grp.getgrgid(number).gr_name)
     try:
         yield
@@ -91,7 +99,9 @@ def during_swaps(one: Path, other: Path, act: object) -> None:
         ctypes.CDLL(None).renameat2(-100, os.fsencode(one), -100, os.fsencode(other), EXCHANGE)
 
 
-def test_handing_over_goes_through_no_folder_that_becomes_a_link(tmp_path: Path, victim: Path, group: None) -> None:
+def test_handing_over_goes_through_no_folder_that_becomes_a_link(
+    tmp_path: Path, victim: Path, group: None
+) -> None:
     """N4: root's file became group-writable at the first try, by any verb that opened the cache."""
     top = tmp_path / "site/shared"
     (top / "inner").mkdir(parents=True)
@@ -109,7 +119,9 @@ def test_handing_over_goes_through_no_folder_that_becomes_a_link(tmp_path: Path,
     os.close(inner)
 
 
-def test_a_file_with_a_second_name_is_not_handed_over(tmp_path: Path, victim: Path, group: None) -> None:
+def test_a_file_with_a_second_name_is_not_handed_over(
+    tmp_path: Path, victim: Path, group: None
+) -> None:
     top = tmp_path / "shared"
     top.mkdir()
     (top / "file").hardlink_to(victim / "file")
@@ -130,8 +142,9 @@ def test_another_owners_folder_is_not_entered(tmp_path: Path, group: None) -> No
 def test_what_is_written_goes_to_the_file_that_was_opened(
     tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """N10: the temporary file was swapped for a link before its mode was changed by name. Here it is swapped at exactly
-    that moment, whichever way the mode is changed."""
+    """N10: the temporary file was swapped for a link before its mode was changed by name. Here it
+    is swapped at exactly that moment, whichever way the mode is changed.
+    """
     top = tmp_path / "shared"
     top.mkdir()
 
@@ -155,7 +168,9 @@ def test_what_is_written_goes_to_the_file_that_was_opened(
     assert not thief.is_symlink() and (victim / "file").read_text() == "mine"
 
 
-def test_what_is_written_goes_into_no_folder_that_becomes_a_link(tmp_path: Path, victim: Path) -> None:
+def test_what_is_written_goes_into_no_folder_that_becomes_a_link(
+    tmp_path: Path, victim: Path
+) -> None:
     if os.geteuid():
         pytest.skip("only root makes what another owns")
     top = tmp_path / "shared"
@@ -199,7 +214,9 @@ def test_a_link_that_another_made_is_not_followed(tmp_path: Path, victim: Path) 
     assert descriptors.names_in(link) == ["file"], "root's own link may lead to a larger disk"
 
 
-def test_what_is_coming_into_the_store_is_ours_alone(tmp_path: Path, victim: Path, group: None) -> None:
+def test_what_is_coming_into_the_store_is_ours_alone(
+    tmp_path: Path, victim: Path, group: None
+) -> None:
     """N5: a member put `image.sqsh -> ANY FILE` into a folder that root then wrote an image to."""
     store = Store(tmp_path / "store")
     with store.incoming() as folder:
@@ -255,7 +272,17 @@ CLIMBS = "../../../../etc/profile.d/zz.sh"
         ({"unknown": 1}, "unknown"),
         ({"format": "hpcstack/modules/v0x"}, "format"),
         (
-            {"events": [{"at": "", "by": "", "verb": "x", "release": "", "before": {"aliases": {"../x": "24.11-r1"}}}]},
+            {
+                "events": [
+                    {
+                        "at": "",
+                        "by": "",
+                        "verb": "x",
+                        "release": "",
+                        "before": {"aliases": {"../x": "24.11-r1"}},
+                    }
+                ]
+            },
             "before",
         ),
     ],
@@ -390,7 +417,8 @@ def test_what_lies_in_the_place_of_a_lease_is_refused(tmp_path: Path, kind: str)
 
 
 @pytest.mark.parametrize(
-    "text", ["a+b", "\x1b]0;x+0+1+2+3+", "h+0+1+2+3+4+5", "h+0+1+" + "9" * 40 + "+3+", "h/../x+0+1+2+3+"]
+    "text",
+    ["a+b", "\x1b]0;x+0+1+2+3+", "h+0+1+2+3+4+5", "h+0+1+" + "9" * 40 + "+3+", "h/../x+0+1+2+3+"],
 )
 def test_what_is_no_holder_is_told_as_none(text: str) -> None:
     assert read_holder(text) is None
@@ -400,6 +428,11 @@ def test_what_is_no_holder_is_told_as_none(text: str) -> None:
 def test_a_descriptor_that_a_recipe_names_reaches_no_program(tmp_path: Path) -> None:
     """Words of a command line that look like a pinned folder hand on nothing of ours."""
     with (tmp_path / "secret").open("w") as secret, descriptors.pin_path(tmp_path) as pinned:
-        words = ["mksquashfs", f"/proc/self/fd/{secret.fileno()}", str(pinned), f"--root={pinned}/x"]
+        words = [
+            "mksquashfs",
+            f"/proc/self/fd/{secret.fileno()}",
+            str(pinned),
+            f"--root={pinned}/x",
+        ]
         assert descriptors.pins_in(words) == (int(pinned.name),)
     assert descriptors.pins_in(words) == ()

@@ -31,15 +31,21 @@ WHEEL = "einops-0.8.1-py3-none-any.whl"
 
 @pytest.fixture(scope="module")
 def place(testbed: Testbed, small_base: str, tmp_path_factory: pytest.TempPathFactory) -> Recipes:
-    """A site's folder with an imported image, a wheel, and the modulefile of the image that is made by hand of them."""
+    """A site's folder with an imported image, a wheel, and the modulefile of the image that is made
+    by hand of them.
+    """
     recipes = Recipes(testbed, small_base, "adopting")
     done = recipes.run("import", small_base, "-o", str(recipes.folder / "base.sqsh"))
     assert done.returncode == 0, done.stderr
     index = tmp_path_factory.mktemp("wheel")
     add_wheel(index, "einops", "0.8.1", {"einops.py": "__version__ = '0.8.1'\n"})
     testbed.bash('mkdir -p "$1/wheels" "$1/lua/byhand"', str(recipes.folder))
-    testbed.give_bytes(recipes.folder / "wheels" / WHEEL, (index / "simple/einops" / WHEEL).read_bytes())
-    testbed.give(str(recipes.folder / "lua/byhand/1.lua").removeprefix(f"{testbed.home}/"), MODULEFILE)
+    testbed.give_bytes(
+        recipes.folder / "wheels" / WHEEL, (index / "simple/einops" / WHEEL).read_bytes()
+    )
+    testbed.give(
+        str(recipes.folder / "lua/byhand/1.lua").removeprefix(f"{testbed.home}/"), MODULEFILE
+    )
     return recipes
 
 
@@ -59,21 +65,33 @@ def unpacked(testbed: Testbed, place: Recipes) -> Path:
 @pytest.fixture(scope="module")
 def adopted(place: Recipes, unpacked: Path) -> dict[str, Any]:
     done = place.run(
-        "adopt", str(unpacked), "--as", "byhand/1", "--lua", str(place.folder / "lua"), "--command", "python3", "--json"
+        "adopt",
+        str(unpacked),
+        "--as",
+        "byhand/1",
+        "--lua",
+        str(place.folder / "lua"),
+        "--command",
+        "python3",
+        "--json",
     )
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
 
-def test_its_lock_names_what_is_in_it_and_what_is_not_known(testbed: Testbed, adopted: dict[str, Any]) -> None:
+def test_its_lock_names_what_is_in_it_and_what_is_not_known(
+    testbed: Testbed, adopted: dict[str, Any]
+) -> None:
     lock = json.loads(testbed.run("cat", adopted["lock"], check=True).stdout)["adopted"]
     assert lock["pip"]["einops"] == "0.8.1"
     assert lock["apt"]["python3-minimal"]
     assert lock["unknown"] == adopted["unknown"] and adopted["unknown"]
 
 
-def test_its_files_are_as_they_were(testbed: Testbed, place: Recipes, unpacked: Path, adopted: dict[str, Any]) -> None:
+def test_its_files_are_as_they_were(
+    testbed: Testbed, place: Recipes, unpacked: Path, adopted: dict[str, Any]
+) -> None:
     """What is not of a runtime's own metadata is byte for byte what was there."""
     listed = [
         subprocess.run(["sqfs2tar", str(image)], capture_output=True, check=True).stdout
@@ -81,8 +99,22 @@ def test_its_files_are_as_they_were(testbed: Testbed, place: Recipes, unpacked: 
     ]
     before, after = (_contents(tar) for tar in listed)
     changed = sorted(path for path in before if before[path] != after.get(path))
-    metadata = ("etc/environment", "etc/fstab", "etc/rc", ".singularity.d/", "singularity", "environment")
-    of_a_build = ("var/cache/", "var/lib/dpkg/", "etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-")
+    metadata = (
+        "etc/environment",
+        "etc/fstab",
+        "etc/rc",
+        ".singularity.d/",
+        "singularity",
+        "environment",
+    )
+    of_a_build = (
+        "var/cache/",
+        "var/lib/dpkg/",
+        "etc/passwd-",
+        "etc/group-",
+        "etc/shadow-",
+        "etc/gshadow-",
+    )
     assert not [path for path in changed if not path.startswith((*metadata, *of_a_build))]
 
 
@@ -90,16 +122,20 @@ def _contents(archive: bytes) -> dict[str, tuple[int, bytes]]:
     import io
     import tarfile
 
+    found = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        return {
-            member.name.strip("/"): (member.mode, tar.extractfile(member).read() if member.isreg() else b"")  # type: ignore[union-attr]
-            for member in tar
-            if not member.isdir()
-        }
+        for member in tar:
+            if member.isdir():
+                continue
+            content = tar.extractfile(member) if member.isreg() else None
+            found[member.name.strip("/")] = (member.mode, content.read() if content else b"")
+    return found
 
 
 @pytest.mark.lmod
-def test_its_module_does_what_the_sites_own_did(testbed: Testbed, place: Recipes, adopted: dict[str, Any]) -> None:
+def test_its_module_does_what_the_sites_own_did(
+    testbed: Testbed, place: Recipes, adopted: dict[str, Any]
+) -> None:
     assert adopted["release"] == "byhand/1-r1" and adopted["not_taken_over"] == ["load gcc"]
     script = """
     module use "$1/modules/Core" && module load byhand/1
@@ -108,7 +144,11 @@ def test_its_module_does_what_the_sites_own_did(testbed: Testbed, place: Recipes
     module unload byhand && printf '%s\\n' "${BYHAND_HOME:-none}"
     """
     said = testbed.bash(script, str(place.folder)).stdout.splitlines()
-    assert said[0] == "/apps/byhand" and ":/apps/byhand/bin:" in said[1] and said[2:] == ["0.8.1", "none"]
+    assert (
+        said[0] == "/apps/byhand"
+        and ":/apps/byhand/bin:" in said[1]
+        and said[2:] == ["0.8.1", "none"]
+    )
 
 
 @pytest.mark.slurm
@@ -127,7 +167,9 @@ def test_each_runtime_runs_it(place: Recipes, adopted: dict[str, Any], runtime: 
     assert done.stdout.split() == ["0.8.1", "0.8.1"]
 
 
-def test_gate_signature_and_parts_list_say_adopted(testbed: Testbed, place: Recipes, adopted: dict[str, Any]) -> None:
+def test_gate_signature_and_parts_list_say_adopted(
+    testbed: Testbed, place: Recipes, adopted: dict[str, Any]
+) -> None:
     key = str(place.folder / "key")
     testbed.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key, check=True)
     assert place.run("sign", "byhand-1", "--key", key).returncode == 0
@@ -140,17 +182,33 @@ def test_gate_signature_and_parts_list_say_adopted(testbed: Testbed, place: Reci
 
 
 @pytest.mark.parametrize(
-    "verb", [("build",), ("lock",), ("bundle", "create", "-o", "/nonexistent/x.tar")], ids=lambda words: words[0]
+    "verb",
+    [("build",), ("lock",), ("bundle", "create", "-o", "/nonexistent/x.tar")],
+    ids=lambda words: words[0],
 )
 def test_it_is_not_built(place: Recipes, adopted: dict[str, Any], verb: tuple[str, ...]) -> None:
     done = place.run(*verb, "byhand-1")
-    assert done.returncode == 2 and "was adopted from" in done.stderr and "drop `adopted`" in done.stderr
+    assert (
+        done.returncode == 2
+        and "was adopted from" in done.stderr
+        and "drop `adopted`" in done.stderr
+    )
 
 
-def test_a_second_time_changes_nothing(place: Recipes, unpacked: Path, adopted: dict[str, Any]) -> None:
+def test_a_second_time_changes_nothing(
+    place: Recipes, unpacked: Path, adopted: dict[str, Any]
+) -> None:
     before = place.stored()
     done = place.run(
-        "adopt", str(unpacked), "--as", "byhand/1", "--lua", str(place.folder / "lua"), "--command", "python3", "--json"
+        "adopt",
+        str(unpacked),
+        "--as",
+        "byhand/1",
+        "--lua",
+        str(place.folder / "lua"),
+        "--command",
+        "python3",
+        "--json",
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == adopted and place.stored() == before
@@ -178,5 +236,7 @@ def test_what_enroot_exported_is_taken_over(testbed: Testbed, place: Recipes) ->
     testbed.bash(script, str(place.folder), WHEEL)
     done = place.run("adopt", str(place.folder / "enroot.sqsh"), "--as", "exported/1", "--json")
     assert done.returncode == 0, done.stderr
-    lock = json.loads(testbed.run("cat", json.loads(done.stdout)["lock"], check=True).stdout)["adopted"]
+    lock = json.loads(testbed.run("cat", json.loads(done.stdout)["lock"], check=True).stdout)[
+        "adopted"
+    ]
     assert lock["pip"]["einops"] == "0.8.1"

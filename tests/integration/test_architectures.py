@@ -1,7 +1,9 @@
-"""One name for nodes of two architectures: built where each is at home, published side by side, launched by the node's.
+"""One name for nodes of two architectures: built where each is at home, published side by side,
+launched by the node's.
 
-The nodes of `grace` are this machine's, as are those of `debug`: the site says that they are aarch64, and the kernel runs
-arm64's programs by qemu. So what is judged is which image goes where, and not how fast it runs there.
+The nodes of `grace` are this machine's, as are those of `debug`: the site says that they are
+aarch64, and the kernel runs arm64's programs by qemu. So what is judged is which image goes where,
+and not how fast it runs there.
 """
 
 from __future__ import annotations
@@ -48,15 +50,25 @@ def recipes(testbed: Testbed, two_architectures: str) -> Iterator[Recipes]:
     recipes = Recipes(testbed, "", "architectures")
     recipes.site(
         recipes.site_text
-        + SITE % (testbed.ngc, testbed.ca_bundle, recipes.folder, testbed.folder / "venv/bin/hpcstack")
+        + SITE
+        % (testbed.ngc, testbed.ca_bundle, recipes.folder, testbed.folder / "venv/bin/hpcstack")
     )
     base = f"{{image: {two_architectures}, platforms: [linux/amd64, linux/arm64]}}"
-    recipes.write("1", base=base, run="[{name: machine, command: 'uname -m >/opt/machine'}]", launch="{mode: plain}")
+    recipes.write(
+        "1",
+        base=base,
+        run="[{name: machine, command: 'uname -m >/opt/machine'}]",
+        launch="{mode: plain}",
+    )
     recipes.write("0", base=base)
-    nodes = testbed.run("sinfo", "--noheader", "--partition=debug", "--format=%N", check=True).stdout.strip()
+    nodes = testbed.run(
+        "sinfo", "--noheader", "--partition=debug", "--format=%N", check=True
+    ).stdout.strip()
     control(testbed, "create", "PartitionName=grace", f"Nodes={nodes}")
     assert recipes.run("lock", "demo-0", "demo-1").returncode == 0
-    fetched = recipes.run("build", "demo-0", "--platform", "all")  # the bases: the nodes do not see the registry
+    fetched = recipes.run(
+        "build", "demo-0", "--platform", "all"
+    )  # the bases: the nodes do not see the registry
     assert fetched.returncode == 0, fetched.stdout + fetched.stderr
     yield recipes
     control(testbed, "delete", "PartitionName=grace")
@@ -82,7 +94,9 @@ def published(recipes: Recipes, built: dict[str, dict[str, Any]]) -> Recipes:
 
 
 def machine_of(image: str) -> str:
-    done = subprocess.run(["unsquashfs", "-cat", image, "opt/machine"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["unsquashfs", "-cat", image, "opt/machine"], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -101,7 +115,9 @@ def test_a_name_means_the_nodes_own_image(published: Recipes) -> None:
         assert (running.returncode, running.stdout.strip()) == (0, machine), running.stderr
 
 
-def test_a_module_of_the_login_node_launches_on_the_other_kind(testbed: Testbed, published: Recipes) -> None:
+def test_a_module_of_the_login_node_launches_on_the_other_kind(
+    testbed: Testbed, published: Recipes
+) -> None:
     script = (
         'module use "$1/modules/$(uname -m)/Core" && module load demo/1 && '
         'hpcstack --site "$1/site.yaml" launch -p grace -- cat /opt/machine'
@@ -113,7 +129,9 @@ def test_a_module_of_the_login_node_launches_on_the_other_kind(testbed: Testbed,
 def test_each_tree_has_its_own_release_of_the_name(testbed: Testbed, published: Recipes) -> None:
     for machine, release in (("x86_64", "1-r1"), ("aarch64", "1-r2")):
         script = 'module use "$1/modules/$2/Core" && module load demo/1 && echo "$HPCSTACK_RELEASE"'
-        assert testbed.bash(script, str(published.folder), machine).stdout.strip() == f"demo/{release}"
+        assert (
+            testbed.bash(script, str(published.folder), machine).stdout.strip() == f"demo/{release}"
+        )
         checked = published.run("--arch", machine, "status", "--check")
         assert checked.returncode == 0 and f"demo/{release} (D)" in checked.stdout, checked.stdout
 
@@ -123,20 +141,30 @@ def test_an_image_for_other_nodes_is_not_published_into_their_tree(
 ) -> None:
     key = built["linux/arm64"]["key"]
     done = published.run("--arch", "x86_64", "publish", "demo-1", "--image", key)
-    assert done.returncode == 2 and "is for aarch64" in done.stderr and "--arch aarch64 publish" in done.stderr
+    assert (
+        done.returncode == 2
+        and "is for aarch64" in done.stderr
+        and "--arch aarch64 publish" in done.stderr
+    )
 
 
-def test_gc_sees_what_is_published_in_every_tree(published: Recipes, built: dict[str, dict[str, Any]]) -> None:
+def test_gc_sees_what_is_published_in_every_tree(
+    published: Recipes, built: dict[str, dict[str, Any]]
+) -> None:
     images = {platform: Path(one["image"]) for platform, one in built.items()}
     assert published.run("gc", "--older-than", "0").returncode == 0
     assert all(path.exists() for path in images.values())
 
-    removed = published.run("--arch", "aarch64", "remove", "demo/1", "--force", "--reason", "a test")
+    removed = published.run(
+        "--arch", "aarch64", "remove", "demo/1", "--force", "--reason", "a test"
+    )
     assert removed.returncode == 0, removed.stderr
     done = published.run("gc", "--older-than", "0")
     assert done.returncode == 0, done.stderr
     releases = published.folder / "store/releases/demo"
-    assert [path.name for path in releases.glob("1-r*")] == ["1-r1"], "what was removed of the other tree is gone"
+    assert [path.name for path in releases.glob("1-r*")] == ["1-r1"], (
+        "what was removed of the other tree is gone"
+    )
     assert images["linux/arm64"].exists(), "it is what was built last for those nodes"
     assert published.run("--arch", "aarch64", "status", "--check").returncode == 0
 

@@ -1,7 +1,8 @@
-"""Where libraries write when nobody tells them where: writable under every runtime, and on the nodes' side of it.
+"""Where libraries write when nobody tells them where: writable under every runtime, and on the
+nodes' side of it.
 
-Each place is the library's own default (docs/launching.md names where that is said). The libraries themselves are not in
-the image but for torch and pip, which are asked.
+Each place is the library's own default (docs/launching.md names where that is said). The libraries
+themselves are not in the image but for torch and pip, which are asked.
 """
 
 from __future__ import annotations
@@ -62,16 +63,23 @@ print(json.dumps({"looked_at": len(places), "closed": closed, "home": os.path.ex
 """
 
 
-# {library: (its packages, a program that makes the library itself write where it does by default, and prints where)}
+# {library: (its packages, a program that makes the library itself write where it does by default,
+# and prints where)}
 LIBRARIES = {
-    "matplotlib": ("matplotlib", "import matplotlib.font_manager; print(matplotlib.get_cachedir())"),
+    "matplotlib": (
+        "matplotlib",
+        "import matplotlib.font_manager; print(matplotlib.get_cachedir())",
+    ),
     "numba": ("numba", "import kernel; print(kernel.add(1, 2) and kernel.add.stats.cache_path)"),
     "huggingface_hub": (
         "huggingface_hub",
         "from huggingface_hub import constants, file_download\n"
         "assert file_download.are_symlinks_supported()\nprint(constants.HF_HUB_CACHE)",
     ),
-    "wandb": ("wandb", "import wandb\nrun = wandb.init(mode='offline', project='p')\nrun.finish()\nprint(run.dir)"),
+    "wandb": (
+        "wandb",
+        "import wandb\nrun = wandb.init(mode='offline', project='p')\nrun.finish()\nprint(run.dir)",
+    ),
     "nltk": (
         "nltk",
         "import nltk, os\nplace = nltk.downloader.Downloader().default_download_dir()\n"
@@ -85,7 +93,10 @@ LIBRARIES = {
     "ipython": ("ipython", "from IPython.paths import get_ipython_dir; print(get_ipython_dir())"),
     "jupyter_client": (
         "jupyter_client",
-        "from jupyter_client.connect import write_connection_file; print(write_connection_file()[0])",
+        (
+            "from jupyter_client.connect import write_connection_file; "
+            "print(write_connection_file()[0])"
+        ),
     ),
     "torch.hub": (
         "",
@@ -95,15 +106,24 @@ LIBRARIES = {
     ),
     "torch extensions": (
         "setuptools",
-        "from torch.utils.cpp_extension import _get_build_directory; print(_get_build_directory('x', False))",
+        (
+            "from torch.utils.cpp_extension import _get_build_directory; "
+            "print(_get_build_directory('x', False))"
+        ),
     ),
     "inductor": ("", "from torch._inductor.codecache import write; print(write('text', 'txt')[1])"),
     "triton": (
         "triton",
-        "from triton.runtime.cache import get_cache_manager; print(get_cache_manager('ab' * 32).put(b'x', 'f'))",
+        (
+            "from triton.runtime.cache import get_cache_manager; print(get_cache_manager('ab' * "
+            "32).put(b'x', 'f'))"
+        ),
     ),
     "seaborn": ("seaborn", "from seaborn.utils import get_data_home; print(get_data_home())"),
-    "scikit-learn": ("scikit-learn", "from sklearn.datasets import get_data_home; print(get_data_home())"),
+    "scikit-learn": (
+        "scikit-learn",
+        "from sklearn.datasets import get_data_home; print(get_data_home())",
+    ),
     "astropy": ("astropy", "from astropy.config import get_cache_dir; print(get_cache_dir())"),
     "torch_geometric": (
         "torch_geometric",
@@ -117,16 +137,23 @@ LIBRARIES = {
     ),
     "joblib": (
         "joblib",
-        "import joblib, os\nprint(joblib.Memory('cache').cache(abs)(-1) and os.path.abspath('cache'))",
+        (
+            "import joblib, os\nprint(joblib.Memory('cache').cache(abs)(-1) and "
+            "os.path.abspath('cache'))"
+        ),
     ),
     "virtualenv": (
         "virtualenv",
-        "import os, subprocess, sys\nsubprocess.run([sys.executable, '-m', 'virtualenv', '--quiet', 'env'], "
+        "import os, subprocess, sys\nsubprocess.run([sys.executable, '-m', 'virtualenv', "
+        "'--quiet', 'env'], "
         "check=True)\nprint(os.path.abspath('env'))",
     ),
     "pooch": (
         "pooch",
-        "import pooch\nplace = pooch.os_cache('x')\npooch.utils.make_local_storage(place)\nprint(place)",
+        (
+            "import pooch\nplace = "
+            "pooch.os_cache('x')\npooch.utils.make_local_storage(place)\nprint(place)"
+        ),
     ),
     "dask": (
         "dask",
@@ -150,11 +177,14 @@ print(json.dumps({"found": found, "failed": failed}))
 
 
 @pytest.mark.skipif(
-    os.environ.get("HPCSTACK_TABLE") != "all", reason="HPCSTACK_TABLE=all asks the libraries themselves"
+    os.environ.get("HPCSTACK_TABLE") != "all",
+    reason="HPCSTACK_TABLE=all asks the libraries themselves",
 )
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_the_libraries_themselves_write_by_default(testbed: Testbed, built: dict[str, str], runtime: str) -> None:
+def test_the_libraries_themselves_write_by_default(
+    testbed: Testbed, built: dict[str, str], runtime: str
+) -> None:
     """Each is installed on top of the image (--with), and writes without having been told where."""
     folder = f"{FOLDER}-{runtime}"
     testbed.bash(f"rm -rf {folder} && mkdir -p {folder}")
@@ -163,7 +193,9 @@ def test_the_libraries_themselves_write_by_default(testbed: Testbed, built: dict
     testbed.give(f"{folder}/ask.py", ASK_EACH)
     wanted = sorted({package for packages, _ in LIBRARIES.values() for package in packages.split()})
     packages = " ".join(f"--with {package}" for package in wanted)
-    line = f"hpcstack launch {STACK} -N1 --mode plain --runtime {runtime} {packages} -- python3 ask.py"
+    line = (
+        f"hpcstack launch {STACK} -N1 --mode plain --runtime {runtime} {packages} -- python3 ask.py"
+    )
     done = testbed.bash(f"cd {folder} && {line}", timeout=1800)
     found = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps(found, indent=1))

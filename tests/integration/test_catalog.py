@@ -1,4 +1,6 @@
-"""The catalogue: whole without a script, searched with one, in a real browser; and what is not ours stays."""
+"""The catalogue: whole without a script, searched with one, in a real browser; and what is not ours
+stays.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from hpcstack.releases.ledger import Dates
 from support.modules import Place, report
 
 pytestmark = pytest.mark.timeout(300)
-BROWSER = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+BROWSER = [
+    "chromium",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--allow-file-access-from-files",
+]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     dates = Dates("2026-01-01", "2099-01-01", "pytorch/25.10", "CUDA 12 goes")
     place.publisher.change(
-        "pytorch", "retire", lambda ledger, event: retire_version(ledger, "24.11", dates, "2026-01-01", event)
+        "pytorch",
+        "retire",
+        lambda ledger, event: retire_version(ledger, "24.11", dates, "2026-01-01", event),
     )
     out = tmp_path_factory.mktemp("out") / "site"
     website.write_pages(website.render_pages(place.site, place.store), out)
@@ -66,8 +76,8 @@ def test_every_link_leads_to_a_file_and_nothing_is_fetched(folder: Path) -> None
 
 def test_a_page_says_how_to_load_what_is_inside_and_until_when(folder: Path) -> None:
     said = (folder / "pytorch-24.11.html").read_text()
-    for part in ("module load pytorch/24.11", "hpcstack launch pytorch-24.11", "NCCL", "2.23.4", "525.60.13 or newer",
-                 "deprecated from 2026-01-01, refused from 2099-01-01", "CUDA 12 goes", "Use pytorch/25.10",
+    for part in (("module load " "pytorch/24.11"), ("hpcstack launch " "pytorch-24.11"), "NCCL", "2.23.4", ("525.60.13 or " "newer"),
+                 ("deprecated from 2026-01-01, refused from " "2099-01-01"), "CUDA 12 goes", "Use pytorch/25.10",
                  "PASS (1 PASS)", "pytorch-24.11-report.html", "deepspeed 0.16.2", "promote"):  # fmt: skip
         assert part in said, part
     assert "In testing" in (folder / "pytorch-25.10.html").read_text()
@@ -91,7 +101,9 @@ def dom(page: Path, query: str = "") -> str:
 def rows(page: str) -> set[str]:
     """What the index shows: the versions of rows that are not hidden."""
     found = re.findall(
-        r"<tr data-words=(?:\"[^\"]*\"|'[^']*')([^>]*)>.*?<a href=\"[^\"]*\">([^<]*)</a>", page, re.DOTALL
+        r"<tr data-words=(?:\"[^\"]*\"|'[^']*')([^>]*)>.*?<a href=\"[^\"]*\">([^<]*)</a>",
+        page,
+        re.DOTALL,
     )
     return {name for attributes, name in found if "hidden" not in attributes}
 
@@ -131,7 +143,9 @@ def test_a_phone_shows_it_without_scrolling_sideways(folder: Path, tmp_path: Pat
     frames = "".join(f'<iframe width="360" height="600" src="{name}"></iframe>' for name in names)
     script = "onload=()=>{document.title=[...document.querySelectorAll('iframe')].map(f=>" \
         "f.contentDocument.documentElement.scrollWidth).join(' ')}"  # fmt: skip
-    (folder / "frames.html").write_text(f"<!doctype html><title>x</title><body>{frames}<script>{script}</script>")
+    (folder / "frames.html").write_text(
+        f"<!doctype html><title>x</title><body>{frames}<script>{script}</script>"
+    )
     try:
         done = subprocess.run([*BROWSER, "--virtual-time-budget=5000", "--dump-dom", (folder / "frames.html").as_uri()],
                               capture_output=True, text=True, timeout=120, check=True)  # fmt: skip
@@ -139,7 +153,9 @@ def test_a_phone_shows_it_without_scrolling_sideways(folder: Path, tmp_path: Pat
         (folder / "frames.html").unlink()
     match = re.search(r"<title>([0-9 ]+)</title>", done.stdout)
     assert match, done.stdout[:500]
-    assert all(int(width) <= 360 for width in match[1].split()) and len(match[1].split()) == len(names), match[1]
+    assert all(int(width) <= 360 for width in match[1].split()) and len(match[1].split()) == len(
+        names
+    ), match[1]
 
 
 def test_what_is_no_catalogue_is_not_replaced(tmp_path: Path) -> None:
@@ -148,13 +164,17 @@ def test_what_is_no_catalogue_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="something other than"):
         website.write_pages({"catalog.json": "{}"}, tmp_path / "mine")
     assert (tmp_path / "mine/thesis.txt").read_text() == "years"
-    website.write_pages({"catalog.json": json.dumps({"made_by": website.MADE}), "old": "x"}, tmp_path / "site")
+    website.write_pages(
+        {"catalog.json": json.dumps({"made_by": website.MADE}), "old": "x"}, tmp_path / "site"
+    )
     website.write_pages({"catalog.json": json.dumps({"made_by": website.MADE})}, tmp_path / "site")
     assert [path.name for path in (tmp_path / "site").iterdir()] == ["catalog.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "site"]
 
 
-def test_a_catalogue_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalogue_that_cannot_be_replaced_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = {"catalog.json": json.dumps({"made_by": website.MADE})}
     website.write_pages({**mine, "old": "x"}, tmp_path / "site")
     rename, calls = Path.rename, []
@@ -184,4 +204,6 @@ def test_an_image_that_is_gone_still_has_its_page(tmp_path: Path) -> None:
     artifact = replace(place.artifact(stack))
     place.publisher.publish(stack, artifact, "testing", None, {})
     artifact.image.unlink()
-    assert "its image is gone" in website.render_pages(place.site, place.store)["pytorch-24.11.html"]
+    assert (
+        "its image is gone" in website.render_pages(place.site, place.store)["pytorch-24.11.html"]
+    )

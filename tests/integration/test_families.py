@@ -14,7 +14,9 @@ pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.slurm, pytest
 
 @pytest.mark.apptainer
 def test_a_stack_of_another_family(testbed: Testbed) -> None:
-    """Plain Python with mpi4py: another registry, no torch, mode plain; locked, built as locked, tested on both nodes."""
+    """Plain Python with mpi4py: another registry, no torch, mode plain; locked, built as locked,
+    tested on both nodes.
+    """
     name = "python-3.12-mpi"
     lock = testbed.json("lock", name)
     assert lock["unresolved"] == [] and lock["base"]["registry"] == "docker.io"
@@ -22,20 +24,31 @@ def test_a_stack_of_another_family(testbed: Testbed) -> None:
     assert "stands in for library/python" in built["stand_in"]
     document = testbed.json("test", name, "-N", "2", "--runtime", "apptainer")
     status = {outcome["code"]: outcome["status"] for outcome in document["outcomes"]}
-    assert (document["verdict"], status["node.image"], status["node.shm"]) == ("PASS", "PASS", "PASS")
+    assert (document["verdict"], status["node.image"], status["node.shm"]) == (
+        "PASS",
+        "PASS",
+        "PASS",
+    )
     assert status["node.torch"] == "SKIP"
     script = "from mpi4py import MPI; print(MPI.Get_library_version().split()[0:2])"
-    done = testbed.run("apptainer", "--quiet", "exec", built["image"], "python3", "-c", script, check=True)
+    done = testbed.run(
+        "apptainer", "--quiet", "exec", built["image"], "python3", "-c", script, check=True
+    )
     assert "Open" in done.stdout
 
 
 @pytest.mark.apptainer
-def test_an_older_driver_makes_the_images_own_libcuda_come_first(testbed: Testbed, small_base: str) -> None:
-    """Forward compatibility on the real runtime; the driver's version is a recorded file, the library is empty."""
+def test_an_older_driver_makes_the_images_own_libcuda_come_first(
+    testbed: Testbed, small_base: str
+) -> None:
+    """Forward compatibility on the real runtime; the driver's version is a recorded file, the
+    library is empty.
+    """
     recipes = Recipes(testbed, small_base, "compat")
     recipes.write(
         "1",
-        environment='{CUDA_VERSION: "13.0.2", HPCSTACK_DRIVER_FILE: /etc/driver, LD_LIBRARY_PATH: /base}',
+        environment='{CUDA_VERSION: "13.0.2", HPCSTACK_DRIVER_FILE: /etc/driver, LD_LIBRARY_PATH: '
+        "/base}",
         files='[{path: /etc/driver, content: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  x\\n"},'
         ' {path: /usr/local/cuda/compat/lib.real/libcuda.so.1, content: ""}]',
     )
@@ -43,15 +56,25 @@ def test_an_older_driver_makes_the_images_own_libcuda_come_first(testbed: Testbe
     show = ("sh", "-c", "echo $LD_LIBRARY_PATH")
     done = testbed.run("apptainer", "--quiet", "exec", built["image"], *show, check=True)
     assert done.stdout.startswith("/usr/local/cuda/compat/lib.real:/base")
-    launched = recipes.run("launch", "demo-1", "--runtime", "apptainer", "--mode", "plain", "--", *show)
+    launched = recipes.run(
+        "launch", "demo-1", "--runtime", "apptainer", "--mode", "plain", "--", *show
+    )
     assert launched.stdout.startswith("/usr/local/cuda/compat/lib.real:/base"), launched.stderr
     if testbed.has_pyxis():
-        site = (
-            recipes.site_text
-            + "node_types: {n: {gpus: {model: H100, count: 1}}}\npartitions: {debug: {node_type: n, default: true}}\n"
+        site = recipes.site_text + (
+            "node_types: {n: {gpus: {model: H100, count: 1}}}\npartitions: {debug: {node_type: "
+            "n, default: true}}\n"
         )
         recipes.site(site)
         launched = recipes.run(
-            "launch", "demo-1", "--runtime", "pyxis", "--mode", "plain", "--", *show, NVIDIA_VISIBLE_DEVICES="void"
+            "launch",
+            "demo-1",
+            "--runtime",
+            "pyxis",
+            "--mode",
+            "plain",
+            "--",
+            *show,
+            NVIDIA_VISIBLE_DEVICES="void",
         )
         assert launched.stdout.startswith("/usr/local/cuda/compat/lib.real:/base"), launched.stderr

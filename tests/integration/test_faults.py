@@ -1,7 +1,8 @@
-"""What is killed, full, contended or gone: nothing half-made is visible, nothing is lost, the next run works.
+"""What is killed, full, contended or gone: nothing half-made is visible, nothing is lost, the next
+run works.
 
-HPCSTACK_FAULTS says how many of each (3; ci/soak runs 50). Kills are drawn over the measured duration, and the log says
-in which phase each one came.
+HPCSTACK_FAULTS says how many of each (3; ci/soak runs 50). Kills are drawn over the measured
+duration, and the log says in which phase each one came.
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ class Place:
 
     def __post_init__(self) -> None:
         text = (
-            f"apiVersion: hpcstack/site/v1\nname: faults\nstore: {self.folder}/store\nlock_dir: {self.folder}/locks\n"
+            f"apiVersion: hpcstack/site/v1\nname: faults\nstore: {self.folder}/store\nlock_dir: "
+            f"{self.folder}/locks\n"
             f"module_root: {self.folder}/modules\n"
             f'registries: {{nvcr.io: {{mirror: "{self.testbed.ngc}"}}}}\n'
-            f"build: {{engine: builtin, ca_bundle: {self.testbed.ca_bundle}, cachedir: {self.folder}/cache, tmpdir: {self.folder}/tmp}}\n"
+            f"build: {{engine: builtin, ca_bundle: {self.testbed.ca_bundle}, cachedir: "
+            f"{self.folder}/cache, tmpdir: {self.folder}/tmp}}\n"
         )
         (self.folder / "tmp").mkdir(exist_ok=True)
         (self.folder / "recipes").mkdir(exist_ok=True)
@@ -78,7 +81,12 @@ class Place:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            self.argv(*words), cwd=self.folder, capture_output=True, text=True, timeout=300, check=False
+            self.argv(*words),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, done.stderr)
 
@@ -102,7 +110,9 @@ def gone(place: Place) -> None:
     """Nothing of a killed run goes on: what it had started has ended with it."""
     until = time.monotonic() + 30  # on a busy machine
     while time.monotonic() < until:
-        found = subprocess.run(["pgrep", "-a", "-f", str(place.folder)], capture_output=True, check=False).stdout
+        found = subprocess.run(
+            ["pgrep", "-a", "-f", str(place.folder)], capture_output=True, check=False
+        ).stdout
         if not found.strip():
             return
         time.sleep(0.1)
@@ -110,7 +120,9 @@ def gone(place: Place) -> None:
 
 
 def killed_at(place: Place, moment: float | str, *words: str) -> str:
-    """A run killed after so many seconds, or when it comes to a phase; where it was, or `done` if it was faster."""
+    """A run killed after so many seconds, or when it comes to a phase; where it was, or `done` if
+    it was faster.
+    """
     (place.folder / "events").unlink(missing_ok=True)
     process = place.start(*words, "--events", "events")
     until = time.monotonic() + (moment if isinstance(moment, float) else 60)
@@ -125,7 +137,9 @@ def killed_at(place: Place, moment: float | str, *words: str) -> str:
 
 
 def moments(duration: float, *phases: str) -> list[float | str]:
-    """COUNT moments over a duration, one at random in each of so many equal parts; and the beginning of each phase."""
+    """COUNT moments over a duration, one at random in each of so many equal parts; and the
+    beginning of each phase.
+    """
     draw = random.Random(20261121)
     return [*(duration * (part + draw.random()) / COUNT for part in range(COUNT)), *phases]
 
@@ -151,7 +165,9 @@ def test_an_import_that_is_killed(place: Place) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("engine", ["builtin", pytest.param("apptainer", marks=pytest.mark.apptainer)])
+@pytest.mark.parametrize(
+    "engine", ["builtin", pytest.param("apptainer", marks=pytest.mark.apptainer)]
+)
 def test_a_build_that_is_killed(place: Place, engine: str) -> None:
     """From the base's import through the steps to the store's write."""
     assert place.run("lock", "faulty-1").returncode == 0
@@ -164,7 +180,14 @@ def test_a_build_that_is_killed(place: Place, engine: str) -> None:
     store = place.folder / "store"
     for moment in moments(duration, *BUILD_PHASES):
         subprocess.run(
-            ["rm", "-rf", str(store / "images"), str(store / "stacks"), str(place.folder / "cache")], check=True
+            [
+                "rm",
+                "-rf",
+                str(store / "images"),
+                str(store / "stacks"),
+                str(place.folder / "cache"),
+            ],
+            check=True,
         )
         phases.append(killed_at(place, moment, *build))
         for folder in (store / "images").glob("*") if (store / "images").is_dir() else ():
@@ -179,7 +202,9 @@ def test_a_build_that_is_killed(place: Place, engine: str) -> None:
     image = Path(json.loads(again.stdout)["image"])
     assert {"opt/first", "opt/second"} <= set(read_image(image, Runner()).contents)
     assert not list((store / "incoming").iterdir())
-    for lease in (store / "leases").glob("[!.]*"):  # of one that was killed when all was there: nobody waits for it
+    for lease in (store / "leases").glob(
+        "[!.]*"
+    ):  # of one that was killed when all was there: nobody waits for it
         holder = read_holder(lease.read_text())
         assert holder and is_alive(holder) is False
     assert not list((place.folder / "tmp").iterdir()), "the workspaces of the killed are gone"
@@ -188,7 +213,9 @@ def test_a_build_that_is_killed(place: Place, engine: str) -> None:
 @contextlib.contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True
+    )
     try:
         yield
     finally:
@@ -242,7 +269,9 @@ def test_a_build_on_a_disk_that_gets_full(place: Place, phase: str, tmp_path: Pa
         if process.returncode:
             assert process.returncode in (4, 7), said
             assert "space" in said or "free" in said, said
-            there = list((disk / "store/images").iterdir()) if (disk / "store/images").is_dir() else []
+            there = (
+                list((disk / "store/images").iterdir()) if (disk / "store/images").is_dir() else []
+            )
             whole = Store(
                 disk / "store"
             ).images()  # the disk may have been full a moment later: then it is stored, whole
@@ -266,25 +295,43 @@ def test_a_store_that_is_read_only_or_gone(place: Place) -> None:
     subprocess.run(["rm", "-rf", str(store)], check=True)
     store.write_text("a file where the store was")
     done = place.run("build", "faulty-1")
-    assert done.returncode == 7 and "TIP" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 7 and "TIP" in done.stderr and "Traceback" not in done.stderr, (
+        done.stderr
+    )
     store.unlink()
     assert place.run("build", "faulty-1").returncode == 0
 
 
-def test_a_holder_in_another_pid_and_mount_namespace_is_seen_by_its_heartbeat(tmp_path: Path) -> None:
-    """Two containers on one host have the same host name and boot id, and each other's pids mean nothing."""
+def test_a_holder_in_another_pid_and_mount_namespace_is_seen_by_its_heartbeat(
+    tmp_path: Path,
+) -> None:
+    """Two containers on one host have the same host name and boot id, and each other's pids mean
+    nothing.
+    """
     script = (
         "import sys, time\nfrom pathlib import Path\nfrom hpcstack.core import lease\n"
         "lease.BEAT_S, lease.PATIENCE_S = 0.2, 2.0\n"
-        "with lease.hold_lease(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(float(sys.argv[2]))\n"
+        "with lease.hold_lease(Path(sys.argv[1])):\n    print('held', flush=True)\n    "
+        "time.sleep(float(sys.argv[2]))\n"
     )
-    apart = ["unshare", "--user", "--map-root-user", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
+    apart = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--mount",
+        "--fork",
+        "--mount-proc",
+        "--kill-child",
+    ]
     argv = [*apart, sys.executable, "-c", script, str(tmp_path / "leases/k")]
     holder = subprocess.Popen([*argv, "4"], stdout=subprocess.PIPE, text=True)
     assert holder.stdout and holder.stdout.readline() == "held\n"
     began = time.monotonic()
     second = subprocess.run([*argv, "0"], capture_output=True, text=True, timeout=60, check=True)
-    assert second.stdout == "held\n" and time.monotonic() - began > 3, "a living holder is waited for"
+    assert second.stdout == "held\n" and time.monotonic() - began > 3, (
+        "a living holder is waited for"
+    )
     holder.wait()
     holder = subprocess.Popen([*argv, "60"], stdout=subprocess.PIPE, text=True)
     assert holder.stdout and holder.stdout.readline() == "held\n"
@@ -292,4 +339,6 @@ def test_a_holder_in_another_pid_and_mount_namespace_is_seen_by_its_heartbeat(tm
     holder.wait()
     began = time.monotonic()
     subprocess.run([*argv, "0"], capture_output=True, text=True, timeout=60, check=True)
-    assert 1 < time.monotonic() - began < 20, "a dead one is taken over, once its heart has not beaten for a while"
+    assert 1 < time.monotonic() - began < 20, (
+        "a dead one is taken over, once its heart has not beaten for a while"
+    )

@@ -1,7 +1,9 @@
-"""Which libcuda a program loads on a node whose driver is older than the one that its image was made for (P1).
+"""Which libcuda a program loads on a node whose driver is older than the one that its image was
+made for (P1).
 
-By each runtime and from each shell, with libraries made here in the places of NVIDIA's: the node's driver, and the one in
-the image's compat/lib.real. What decides is NVIDIA's rule: a driver of an older major than the image's, and cudaCheck.
+By each runtime and from each shell, with libraries made here in the places of NVIDIA's: the node's
+driver, and the one in the image's compat/lib.real. What decides is NVIDIA's rule: a driver of an
+older major than the image's, and cudaCheck.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ gcc -shared -fPIC image.c -o /usr/local/cuda/compat/lib.real/libcuda.so.1
 gcc -shared -fPIC node.c -o /usr/local/nvidia/lib64/libcuda.so.1
 rm image.c node.c
 """
-# Their images' own start looks at the node. By the others `launch` puts the look before the command where it asks for
-# GPUs (tests/unit/launch), and no node here has one: it is put there by hand, as docs/launching.md has it for srun.
+# Their images' own start looks at the node. By the others `launch` puts the look before the command
+# where it asks for GPUs (tests/unit/launch), and no node here has one: it is put there by hand, as
+# docs/launching.md has it for srun.
 BY_ITSELF = ("apptainer", "enroot")
 PROBE = """\
 import ctypes
@@ -83,14 +86,17 @@ def recipes(testbed: Testbed, small_base: str) -> Recipes:
             "CUDA_VERSION": cuda,
             "CUDA_DRIVER_VERSION": driver,
             "LD_LIBRARY_PATH": "/usr/local/cuda/compat/lib:/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
-            # In the image, since Apptainer reads an image's environment before it hands on the user's.
+            # In the image, since Apptainer reads an image's environment before it hands on the
+            # user's.
             "HPCSTACK_DRIVER_FILE": "/opt/node/version",
         }
         found.write(
             month,
             packages="{apt: [gcc, libc6-dev]}",
             run=json.dumps([{"name": "libraries", "command": BUILD}]),
-            files=json.dumps([{"path": "/usr/local/bin/cudaCheck", "content": CUDA_CHECK, "mode": "0755"}]),
+            files=json.dumps(
+                [{"path": "/usr/local/bin/cudaCheck", "content": CUDA_CHECK, "mode": "0755"}]
+            ),
             environment=json.dumps(environment),
             launch="{mode: plain}",
         )
@@ -102,13 +108,21 @@ def recipes(testbed: Testbed, small_base: str) -> Recipes:
 
 @pytest.mark.parametrize("month", IMAGES)
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_p1_whose_libcuda_is_loaded(testbed: Testbed, recipes: Recipes, runtime: str, month: str) -> None:
+def test_p1_whose_libcuda_is_loaded(
+    testbed: Testbed, recipes: Recipes, runtime: str, month: str
+) -> None:
     """The probe is started by itself, by sh, by bash and by a login bash."""
     work = recipes.folder / "work"
-    words = "python3 probe.py; sh -c 'python3 probe.py'; bash -c 'python3 probe.py'; bash -lc 'python3 probe.py'"
+    words = (
+        "python3 probe.py; sh -c 'python3 probe.py'; bash -c 'python3 probe.py'; bash -lc 'python3 "
+        "probe.py'"
+    )
     for number, case in enumerate(CASES[month]):
         checks = work / f"{runtime}-{month}-{number}"
-        script = 'mkdir -p "$1" && rm -f "$1/asked" && printf %s "$2" >"$1/version" && printf %s "$3" >"$1/answer"'
+        script = (
+            'mkdir -p "$1" && rm -f "$1/asked" && printf %s "$2" >"$1/version" && printf %s "$3" '
+            '>"$1/answer"'
+        )
         testbed.bash(script, str(checks), FORM.format(case.driver), "0" if case.works else "1")
         launch = 'cd "$1" && shift && exec "$@"'
         looks = [] if runtime in BY_ITSELF else ["/opt/hpcstack/compat.sh"]
@@ -122,4 +136,6 @@ def test_p1_whose_libcuda_is_loaded(testbed: Testbed, recipes: Recipes, runtime:
         assert said == [f"loaded {case.loads}"] * 4, f"{case}: {done.stdout}\n{done.stderr}"
         asked = testbed.bash('cat "$1/asked" 2>/dev/null || true', str(checks)).stdout.split()
         older = int(case.driver.partition(".")[0]) < int(IMAGES[month][1].partition(".")[0])
-        assert len(asked) == int(older), "cudaCheck is asked once, and only where the driver is older"
+        assert len(asked) == int(older), (
+            "cudaCheck is asked once, and only where the driver is older"
+        )

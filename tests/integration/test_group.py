@@ -1,4 +1,6 @@
-"""Two administrators of one group and a CI account that only reads, as three accounts of this machine."""
+"""Two administrators of one group and a CI account that only reads, as three accounts of this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,19 @@ class Accounts:
             text = RECIPE.format(name="shared", version=version, base=base)
             (recipes / f"shared-{version}.yaml").write_text(text)
         site = (testbed.folder / "etc/site.yaml").read_text().splitlines()
-        kept = [line for line in site if not line.startswith(("store:", "lock_dir:", "module_root:", "recipe_dirs:"))]
+        kept = [
+            line
+            for line in site
+            if not line.startswith(("store:", "lock_dir:", "module_root:", "recipe_dirs:"))
+        ]
         top = self.top / "site"
         own = [f"store: {top}/store", f"lock_dir: {top}/locks", f"module_root: {top}/modules",
                f"recipe_dirs: [{recipes}]", f"group: {GROUP}", "locks: site"]  # fmt: skip
         (self.top / "site.yaml").write_text("\n".join([*kept, *own]) + "\n")
 
-    def __call__(self, who: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, who: str, *words: str, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         home = Path("/home") / who
         env = {
             "HOME": str(home),
@@ -64,7 +72,9 @@ class Accounts:
         }
         argv = ["runuser", "-u", who, "--", "sh", "-c", 'umask 077; cd "$HOME" && exec "$@"', "sh",
                 str(self.testbed.folder / "venv/bin/hpcstack"), "--site", str(self.top / "site.yaml"), *words]  # fmt: skip
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(
+            argv, env=env, capture_output=True, text=True, check=False, timeout=600
+        )
         assert not check or done.returncode == 0, f"{who} {words}\n{done.stdout}\n{done.stderr}"
         return done
 
@@ -98,7 +108,9 @@ def test_two_administrators_and_a_reader(accounts: Accounts) -> None:
     one, two = ADMINS
     first = accounts.json(one, "build", "shared-1", "--engine", "builtin")
     accounts(one, "publish", "shared-1")
-    assert not accounts.json(two, "build", "shared-1", "--engine", "builtin")["built"], "the other's image"
+    assert not accounts.json(two, "build", "shared-1", "--engine", "builtin")["built"], (
+        "the other's image"
+    )
     said = accounts(two, "build", "shared-2", "--engine", "builtin")
     assert "importing" not in said.stderr, "the base is in the group's cache"
     accounts(two, "build", "shared-1", "--engine", "builtin", "--no-cache")
@@ -126,27 +138,43 @@ def test_two_administrators_and_a_reader(accounts: Accounts) -> None:
         ("undo", "shared"),
     ):
         refused = accounts(READER, *words, check=False)
-        assert refused.returncode not in (0, 70) and "ERROR" in refused.stderr, (words, refused.stderr)
+        assert refused.returncode not in (0, 70) and "ERROR" in refused.stderr, (
+            words,
+            refused.stderr,
+        )
         assert "Traceback" not in refused.stderr
     accounts.make_stack_of_a_user()
-    accounts(two, "build", "shared-1", "--engine", "builtin", "--no-cache")  # gc has taken the base away
+    accounts(
+        two, "build", "shared-1", "--engine", "builtin", "--no-cache"
+    )  # gc has taken the base away
     built = accounts(READER, "build", "./mine.yaml", "--engine", "builtin")
     assert "importing" not in built.stderr and "on the site's own copy of the base" in built.stderr
     assert f"your own store, /home/{READER}/.local/share/hpcstack/store" in built.stderr
     image = Path(accounts.json(READER, "inspect", "mine-1")["image"])
-    assert image.is_relative_to(f"/home/{READER}/.local/share/hpcstack/store") and image.owner() == READER
-    assert not accounts.json(READER, "build", "shared-1", "--locked", "--engine", "builtin")["built"], (
-        "the site's image"
+    assert (
+        image.is_relative_to(f"/home/{READER}/.local/share/hpcstack/store")
+        and image.owner() == READER
     )
-    assert [row["stack"] for row in accounts.json(READER, "images")] == ["mine-1", "shared-1", "shared-2"]
+    assert not accounts.json(READER, "build", "shared-1", "--locked", "--engine", "builtin")[
+        "built"
+    ], "the site's image"
+    assert [row["stack"] for row in accounts.json(READER, "images")] == [
+        "mine-1",
+        "shared-1",
+        "shared-2",
+    ]
     ran = accounts(READER, "launch", "mine-1", "--runtime", "local", "--", "cat", "/said")
     assert ran.stdout.strip() == "1"
     refused = accounts(READER, "publish", "./mine.yaml", check=False)
     assert "is not yours to write" in refused.stderr and "hpcstack launch mine-1" in refused.stderr
     accounts(READER, "build", "./mine.yaml", "--engine", "builtin", "--no-cache")
     going = accounts.json(READER, "gc", "--older-than", "0", "--no-slurm")
-    assert going["removed"] and all(one["path"].startswith(f"/home/{READER}/") for one in going["removed"])
-    assert not accounts.json(READER, "build", "shared-2", "--engine", "builtin")["built"], "the site's is still there"
+    assert going["removed"] and all(
+        one["path"].startswith(f"/home/{READER}/") for one in going["removed"]
+    )
+    assert not accounts.json(READER, "build", "shared-2", "--engine", "builtin")["built"], (
+        "the site's is still there"
+    )
 
     store = accounts.top / "site/store"
     closed = [path for path in (store, *store.rglob("*")) if path.is_dir() and not path.stat().st_mode & 0o020

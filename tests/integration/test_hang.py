@@ -1,4 +1,5 @@
-"""A job that hangs: who is not where the others are, while it runs (hang) and when nothing is written (--watchdog).
+"""A job that hangs: who is not where the others are, while it runs (hang) and when nothing is
+written (--watchdog).
 
 HPCSTACK_TIMES is how often each is tried.
 """
@@ -18,7 +19,9 @@ from support.testbed import Testbed
 pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm]
 TIMES = int(os.environ.get("HPCSTACK_TIMES", "1"))
 EVERYTHING = os.environ.get("HPCSTACK_TABLE") == "all"
-RUNTIMES = [pytest.param(one, marks=getattr(pytest.mark, one)) for one in ("apptainer", "pyxis", "enroot")]
+RUNTIMES = [
+    pytest.param(one, marks=getattr(pytest.mark, one)) for one in ("apptainer", "pyxis", "enroot")
+]
 HANGS = """\
 import os, signal, sys, time
 import torch, torch.distributed as dist
@@ -58,7 +61,8 @@ ALL = [
     for runtime in ("apptainer", "pyxis", "enroot")
     for fault in SAYS
     if EVERYTHING
-    or (runtime, fault) in (("apptainer", "other"), ("apptainer", "stops"), ("pyxis", "sleeps"), ("enroot", "skips"))
+    or (runtime, fault)
+    in (("apptainer", "other"), ("apptainer", "stops"), ("pyxis", "sleeps"), ("enroot", "skips"))
 ]
 
 
@@ -68,47 +72,88 @@ def hangs(testbed: Testbed, built: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("runtime", "fault"), ALL)
-def test_the_odd_rank_is_named_while_it_hangs(testbed: Testbed, hangs: str, runtime: str, fault: str) -> None:
+def test_the_odd_rank_is_named_while_it_hangs(
+    testbed: Testbed, hangs: str, runtime: str, fault: str
+) -> None:
     for number in range(TIMES):
-        words = f"pytorch-24.11 -N2 --nproc-per-node 2 --runtime {runtime} --time 3 --batch -- hangs.py {fault}"
+        words = (
+            f"pytorch-24.11 -N2 --nproc-per-node 2 --runtime {runtime} --time 3 --batch -- "
+            f"hangs.py {fault}"
+        )
         job = testbed.bash(
-            f"export XDG_STATE_HOME=$PWD/tests/launching/hang && cd tests/launching && hpcstack launch {words}"
+            f"export XDG_STATE_HOME=$PWD/tests/launching/hang && cd tests/launching && "
+            f"hpcstack launch {words}"
         ).stdout.strip()
         try:
             _until_it_hangs(testbed, job, fault)
             done = testbed.run("hpcstack", "hang", job)
             said = SAYS[fault].format(hangs.rpartition("/")[0])
             assert done.returncode == 1 and said in done.stdout, (number, done.stdout, done.stderr)
-            assert testbed.bash(f"squeue -h --jobs {job} -o %T").stdout.strip() == "RUNNING", "nothing happened to it"
+            assert testbed.bash(f"squeue -h --jobs {job} -o %T").stdout.strip() == "RUNNING", (
+                "nothing happened to it"
+            )
         finally:
-            testbed.bash(f"scancel {job}; while squeue -h --jobs {job} 2>/dev/null | grep -q .; do sleep 0.3; done")
+            testbed.bash(
+                f"scancel {job}; while squeue -h --jobs {job} 2>/dev/null | grep -q .; do "
+                f"sleep 0.3; done"
+            )
 
 
 def _until_it_hangs(testbed: Testbed, job: str, fault: str) -> None:
     until = time.monotonic() + 90
     line, times = ("begun", 4) if fault == "leaves" else ("step 2", 1)
-    while testbed.bash(f"cat tests/launching/*-{job}.out 2>/dev/null || true").stdout.count(line) < times:
+    while (
+        testbed.bash(f"cat tests/launching/*-{job}.out 2>/dev/null || true").stdout.count(line)
+        < times
+    ):
         assert time.monotonic() < until, "it does not run"
         time.sleep(0.5)
     time.sleep(1.5)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES if EVERYTHING else RUNTIMES[:1])
-def test_a_rank_that_is_killed_does_not_hang_but_is_named(testbed: Testbed, hangs: str, runtime: str) -> None:
+def test_a_rank_that_is_killed_does_not_hang_but_is_named(
+    testbed: Testbed, hangs: str, runtime: str
+) -> None:
     for _ in range(TIMES):
-        done = launch(testbed, "-N2", "--nproc-per-node", "2", "--runtime", runtime, "--", "hangs.py", "dies")
+        done = launch(
+            testbed, "-N2", "--nproc-per-node", "2", "--runtime", runtime, "--", "hangs.py", "dies"
+        )
         assert done.returncode == 137, done.stderr[-3000:]
-        assert "hpcstack: rank 3 on node2" in done.stderr.rstrip().splitlines()[-1], done.stderr[-3000:]
+        assert "hpcstack: rank 3 on node2" in done.stderr.rstrip().splitlines()[-1], done.stderr[
+            -3000:
+        ]
 
 
 # By Apptainer, too, docs/first-hour.md is run by test_pages
 @pytest.mark.parametrize("runtime", RUNTIMES if EVERYTHING else RUNTIMES[1:])
-def test_a_launch_that_writes_nothing_is_ended_and_says_why(testbed: Testbed, hangs: str, runtime: str) -> None:
+def test_a_launch_that_writes_nothing_is_ended_and_says_why(
+    testbed: Testbed, hangs: str, runtime: str
+) -> None:
     for _ in range(TIMES):
         state = f"tests/launching/watchdog-{runtime}"
-        words = ("-N2", "--nproc-per-node", "2", "--runtime", runtime, "--watchdog", "12", "--", "hangs.py", "sleeps")
-        done: subprocess.CompletedProcess[str] = launch(testbed, *words, XDG_STATE_HOME=f"{testbed.home}/{state}")
+        words = (
+            "-N2",
+            "--nproc-per-node",
+            "2",
+            "--runtime",
+            runtime,
+            "--watchdog",
+            "12",
+            "--",
+            "hangs.py",
+            "sleeps",
+        )
+        done: subprocess.CompletedProcess[str] = launch(
+            testbed, *words, XDG_STATE_HOME=f"{testbed.home}/{state}"
+        )
         assert done.returncode == 124, done.stderr[-3000:]
-        assert done.stderr.rstrip().splitlines()[-1] == "hpcstack: nothing was written for 12 s; exit 124"
+        assert (
+            done.stderr.rstrip().splitlines()[-1]
+            == "hpcstack: nothing was written for 12 s; exit 124"
+        )
         told = testbed.bash(f"XDG_STATE_HOME=$PWD/{state} hpcstack explain").stdout
-        assert told.startswith("nothing was written for 12 s\n") and "ODD: rank 3 on node2 is at" in told, told
+        assert (
+            told.startswith("nothing was written for 12 s\n")
+            and "ODD: rank 3 on node2 is at" in told
+        ), told

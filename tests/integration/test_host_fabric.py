@@ -1,6 +1,8 @@
-"""Libraries of the nodes' own on the testbed: loaded in place of the image's, by each runtime and by each way to start.
+"""Libraries of the nodes' own on the testbed: loaded in place of the image's, by each runtime and
+by each way to start.
 
-The library is a made-up one of the name of one that the image has, so that a rank says which of the two it loaded.
+The library is a made-up one of the name of one that the image has, so that a rank says which of the
+two it loaded.
 """
 
 from __future__ import annotations
@@ -43,13 +45,27 @@ class Rig:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "lib").mkdir(parents=True)
         self.library = self.folder / "lib" / NAME
-        argv = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{NAME}", "-x", "c", "-", "-o", str(self.library)]
+        argv = [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            f"-Wl,-soname,{NAME}",
+            "-x",
+            "c",
+            "-",
+            "-o",
+            str(self.library),
+        ]
         subprocess.run(argv, input=SOURCE, text=True, check=True)
         (self.folder / "fabric.conf").write_text("x\n")
         self.site = self.write_site()
 
-    def write_site(self, library: Path | None = None, mapped: str = NAME, name: str = "site") -> str:
-        """The path of the testbed's site.yaml with LIBRARY (or the folder) brought, and MAPPED wanted."""
+    def write_site(
+        self, library: Path | None = None, mapped: str = NAME, name: str = "site"
+    ) -> str:
+        """The path of the testbed's site.yaml with LIBRARY (or the folder) brought, and MAPPED
+        wanted.
+        """
         injection = {
             "reason": "the node's own libfabric",
             "libraries": [str(library or self.folder / "lib")],
@@ -64,7 +80,9 @@ class Rig:
     def run(self, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
         script = 'cd tests/host-fabric && exec "$@"'
         pairs = [f"{name}={value}" for name, value in env.items()]
-        return self.testbed.run("bash", "-c", script, "bash", "env", f"HPCSTACK_SITE={self.site}", *pairs, *argv)
+        return self.testbed.run(
+            "bash", "-c", script, "bash", "env", f"HPCSTACK_SITE={self.site}", *pairs, *argv
+        )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +94,16 @@ def rig(testbed: Testbed, built: dict[str, Any]) -> Rig:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_launch_on_two_nodes_loads_the_nodes_own(rig: Rig, runtime: str) -> None:
-    words = ("--mode", "plain", "--runtime", runtime, "--ntasks-per-node=1", "--", "python3", "ask.py")
+    words = (
+        "--mode",
+        "plain",
+        "--runtime",
+        runtime,
+        "--ntasks-per-node=1",
+        "--",
+        "python3",
+        "ask.py",
+    )
     done = rig.run("hpcstack", "launch", STACK, "-N2", *words)
     assert said(done.stdout) == OF_NODES, done.stdout + done.stderr
 
@@ -85,12 +112,25 @@ def test_a_launch_on_two_nodes_loads_the_nodes_own(rig: Rig, runtime: str) -> No
 def test_one_node_has_the_images_own(rig: Rig) -> None:
     words = ("--mode", "plain", "--runtime", "apptainer", "--", "python3", "ask.py")
     done = rig.run("hpcstack", "launch", STACK, "-N1", *words)
-    assert "the node's" not in done.stdout and "None, False" in done.stdout, done.stdout + done.stderr
+    assert "the node's" not in done.stdout and "None, False" in done.stdout, (
+        done.stdout + done.stderr
+    )
 
 
 @pytest.mark.apptainer
 def test_the_dry_run_says_what_is_brought_and_why(rig: Rig) -> None:
-    done = rig.run("hpcstack", "launch", STACK, "-N2", "--dry-run", "--all", "--runtime", "apptainer", "--", "ask.py")
+    done = rig.run(
+        "hpcstack",
+        "launch",
+        STACK,
+        "-N2",
+        "--dry-run",
+        "--all",
+        "--runtime",
+        "apptainer",
+        "--",
+        "ask.py",
+    )
     assert "the node's own libfabric (fabric.injections.cxi)" in done.stdout, done.stdout
     assert f"{rig.folder}/lib:/opt/hpcstack-host/cxi.1" in done.stdout
 
@@ -101,20 +141,37 @@ def test_a_library_for_a_newer_system_is_refused_before_nodes_are_asked_for(rig:
     newer.parent.mkdir(exist_ok=True)
     newer.write_bytes(rig.library.read_bytes().replace(b"GLIBC_2.2.5", b"GLIBC_2.999"))
     site = rig.write_site(newer, name="newer")
-    done = rig.run("hpcstack", "--site", site, "launch", STACK, "-N2", "--runtime", "apptainer", "--", "ask.py")
-    assert done.returncode and f"{newer} wants glibc 2.999, and the image has 2." in done.stderr, done.stderr
+    done = rig.run(
+        "hpcstack", "--site", site, "launch", STACK, "-N2", "--runtime", "apptainer", "--", "ask.py"
+    )
+    assert done.returncode and f"{newer} wants glibc 2.999, and the image has 2." in done.stderr, (
+        done.stderr
+    )
 
 
 @pytest.mark.apptainer
 def test_the_suite_says_where_ranks_have_them_from(rig: Rig) -> None:
-    words = ("test", STACK, "-N2", "--runtime", "apptainer", "--only", "fabric.injected", "--json", "--suite-from-host")
+    words = (
+        "test",
+        STACK,
+        "-N2",
+        "--runtime",
+        "apptainer",
+        "--only",
+        "fabric.injected",
+        "--json",
+        "--suite-from-host",
+    )
     (outcome,) = json.loads(rig.run("hpcstack", *words).stdout)["outcomes"]
     assert outcome["status"] == "PASS", outcome
     assert outcome["measured"].startswith(f"/opt/hpcstack-host/cxi.1/{NAME}: "), outcome
 
     other = rig.write_site(mapped="libnccl-net.so", name="other")
     (outcome,) = json.loads(rig.run("hpcstack", "--site", other, *words).stdout)["outcomes"]
-    assert outcome["status"] == "FAIL" and "node1: libnccl-net.so cannot be loaded" in outcome["measured"], outcome
+    assert (
+        outcome["status"] == "FAIL"
+        and "node1: libnccl-net.so cannot be loaded" in outcome["measured"]
+    ), outcome
 
     (outcome,) = json.loads(rig.testbed.run("hpcstack", *words).stdout)["outcomes"]
     assert outcome["status"] == "SKIP", outcome
@@ -132,21 +189,38 @@ def rendered(rig: Rig, built: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES[:3])
-def test_a_modules_wrapper_in_a_job_of_two_nodes_loads_the_nodes_own(rig: Rig, rendered: Path, runtime: str) -> None:
+def test_a_modules_wrapper_in_a_job_of_two_nodes_loads_the_nodes_own(
+    rig: Rig, rendered: Path, runtime: str
+) -> None:
     call = f"HPCSTACK_RUNTIME={runtime} {rendered}/libexec/run python3 ask.py"
-    job = f"#!/bin/sh\n{call}\n" if runtime == "pyxis" else f"#!/bin/sh\nsrun -N2 --ntasks-per-node=1 sh -c '{call}'\n"
+    job = (
+        f"#!/bin/sh\n{call}\n"
+        if runtime == "pyxis"
+        else f"#!/bin/sh\nsrun -N2 --ntasks-per-node=1 sh -c '{call}'\n"
+    )
     rig.testbed.give("tests/host-fabric/job.sh", job)
     done = rig.run("bash", "-c", "sbatch --quiet --wait -N2 -o job.out job.sh; cat job.out")
     assert said(done.stdout) == (OF_NODES[:1] if runtime == "pyxis" else OF_NODES), done.stdout
 
 
 @pytest.mark.apptainer
-def test_a_wrapper_where_the_node_has_no_such_library_has_the_images_own(rig: Rig, rendered: Path) -> None:
-    """As on a cluster whose other nodes have another fabric: a modulefile does not know which it will meet."""
-    away = f"sed 's#{rig.folder}/lib#/nowhere/lib#g' {rendered}/libexec/run >{rendered}/libexec/other"
-    job = f"srun -N2 --ntasks-per-node=1 sh -c 'HPCSTACK_RUNTIME=apptainer sh {rendered}/libexec/other python3 ask.py'"
+def test_a_wrapper_where_the_node_has_no_such_library_has_the_images_own(
+    rig: Rig, rendered: Path
+) -> None:
+    """As on a cluster whose other nodes have another fabric: a modulefile does not know which it
+    will meet.
+    """
+    away = (
+        f"sed 's#{rig.folder}/lib#/nowhere/lib#g' {rendered}/libexec/run >{rendered}/libexec/other"
+    )
+    job = (
+        f"srun -N2 --ntasks-per-node=1 sh -c 'HPCSTACK_RUNTIME=apptainer sh "
+        f"{rendered}/libexec/other python3 ask.py'"
+    )
     done = rig.run("bash", "-c", f"{away}; {job}")
-    assert done.stdout.count("None, False") == 2 and "the node's" not in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("None, False") == 2 and "the node's" not in done.stdout, (
+        done.stdout + done.stderr
+    )
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES[:2])

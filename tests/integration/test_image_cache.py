@@ -1,6 +1,8 @@
-"""One import for all: the testbed's image service, a registry that wants a login, and users of several rights.
+"""One import for all: the testbed's image service, a registry that wants a login, and users of
+several rights.
 
-The virtual nodes share one service and one disk: what waits on several nodes waits here in several processes.
+The virtual nodes share one service and one disk: what waits on several nodes waits here in several
+processes.
 """
 
 from __future__ import annotations
@@ -107,13 +109,16 @@ def registry(testbed: Testbed, tmp_path: Path) -> Iterator[PrivateRegistry]:
 
 @pytest.fixture
 def users(testbed: Testbed) -> Iterator[tuple[User, User, User]]:
-    """One and two have logins; three has none. Their homes are not in pytest's folder: it is root's alone, and each
-    session that begins makes it so again."""
+    """One and two have logins; three has none. Their homes are not in pytest's folder: it is root's
+    alone, and each session that begins makes it so again.
+    """
     with tempfile.TemporaryDirectory(dir=testbed.folder) as name:
         top = Path(name)
         top.chmod(0o755)
         words = {61001: "one", 61002: "two", 61003: ""}
-        one, two, three = (User(number, top / f"home{number}", testbed, word) for number, word in words.items())
+        one, two, three = (
+            User(number, top / f"home{number}", testbed, word) for number, word in words.items()
+        )
         yield one, two, three
 
 
@@ -131,7 +136,10 @@ def empty(testbed: Testbed) -> None:
 def importers() -> list[int]:
     """The processes of the service that serve somebody: its children."""
     found = subprocess.run(
-        ["pgrep", "-f", f"{TESTBED}/venv/bin/hpcstack cache serve"], capture_output=True, text=True, check=False
+        ["pgrep", "-f", f"{TESTBED}/venv/bin/hpcstack cache serve"],
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout
     every = [int(word) for word in found.split()]
     return [one for one in every if parent(one) in every]
@@ -154,7 +162,10 @@ def kill_importers() -> None:
 
 def layers(registry: PrivateRegistry) -> int:
     """Bytes of the image in its registry: what one import has to fetch."""
-    tag = registry.storage / "docker/registry/v2/repositories/nvidia/pytorch/_manifests/tags/24.11-py3/current/link"
+    tag = (
+        registry.storage
+        / "docker/registry/v2/repositories/nvidia/pytorch/_manifests/tags/24.11-py3/current/link"
+    )
     found = blob(registry, tag.read_text())
     if "manifests" in found:
         mine = next(one for one in found["manifests"] if one["platform"]["architecture"] == "amd64")
@@ -164,7 +175,9 @@ def layers(registry: PrivateRegistry) -> int:
 
 def blob(registry: PrivateRegistry, digest: str) -> dict[str, Any]:
     name = digest.strip().removeprefix("sha256:")
-    text = (registry.storage / f"docker/registry/v2/blobs/sha256/{name[:2]}/{name}/data").read_text()
+    text = (
+        registry.storage / f"docker/registry/v2/blobs/sha256/{name[:2]}/{name}/data"
+    ).read_text()
     found: dict[str, Any] = json.loads(text)
     return found
 
@@ -178,7 +191,9 @@ def test_all_nodes_of_a_step_get_one_import(
     assert {code for code, _, _ in given} == {0}, given
     (path,) = {path for _, path, _ in given}
     assert registry.blob_bytes() == layers(registry), "the bytes of one image"
-    assert registry.manifests() <= 3, "one asks what the tag means, and the importer reads index and manifest"
+    assert registry.manifests() <= 3, (
+        "one asks what the tag means, and the importer reads index and manifest"
+    )
     assert any("waiting for the import by" in said for _, _, said in given)
     assert one.reads(path) and not three.reads(path)
 
@@ -191,9 +206,13 @@ def test_all_nodes_of_a_step_get_one_import(
     assert registry.blob_bytes() == 0
 
     registry.forget()
-    given = [ended(process) for process in [one.get(**{**step, "SLURM_STEP_ID": "1"}) for _ in range(4)]]
+    given = [
+        ended(process) for process in [one.get(**{**step, "SLURM_STEP_ID": "1"}) for _ in range(4)]
+    ]
     assert {(code, path) for code, path, _ in given} == {(0, path)}
-    assert registry.manifests() == 1 and registry.blob_bytes() == 0, "a step of several nodes asks once"
+    assert registry.manifests() == 1 and registry.blob_bytes() == 0, (
+        "a step of several nodes asks once"
+    )
 
 
 def test_who_may_not_read_an_image_gets_no_import_either(
@@ -212,8 +231,14 @@ def test_an_image_for_everybody_is_for_everybody(
     assert code == 0 and users[2].reads(path) and users[0].reads(path), said
 
 
-def test_what_a_user_could_serve_himself_is_not_shared(testbed: Testbed, users: tuple[User, User, User]) -> None:
-    for image in ("docker://localhost:5001/a/b:1", "docker://127.0.0.1:9/a/b:1", "docker://node1:5000/a:1"):
+def test_what_a_user_could_serve_himself_is_not_shared(
+    testbed: Testbed, users: tuple[User, User, User]
+) -> None:
+    for image in (
+        "docker://localhost:5001/a/b:1",
+        "docker://127.0.0.1:9/a/b:1",
+        "docker://node1:5000/a:1",
+    ):
         code, _, said = users[0].got(image)
         assert code == 8 and "may be anybody's" in said
 
@@ -253,7 +278,9 @@ def test_wherever_an_importer_is_killed_the_next_one_goes_on(
         assert users[1].reads(path)
         left = [one for one in (cache(testbed) / "incoming").iterdir() if one.suffix != ".json"]
         assert not left, (moment, left)
-        assert [one.name for one in (cache(testbed) / "images").iterdir()] == [Path(path).parent.name]
+        assert [one.name for one in (cache(testbed) / "images").iterdir()] == [
+            Path(path).parent.name
+        ]
         code, again, said = users[0].got()
         assert (code, again) == (0, path), (moment, said)
 
@@ -270,8 +297,10 @@ def test_many_connections_of_one_user_leave_the_service_to_others(
     testbed: Testbed, registry: PrivateRegistry, users: tuple[User, User, User]
 ) -> None:
     code = (
-        "import socket, time, sys\nfound = []\nfor _ in range(200):\n one = socket.socket(socket.AF_UNIX)\n"
-        " one.connect(sys.argv[1])\n found.append(one)\nprint('connected', flush=True)\ntime.sleep(60)\n"
+        "import socket, time, sys\nfound = []\nfor _ in range(200):\n one = "
+        "socket.socket(socket.AF_UNIX)\n"
+        " one.connect(sys.argv[1])\n found.append(one)\nprint('connected', "
+        "flush=True)\ntime.sleep(60)\n"
     )
     greedy = users[2].start("python3", "-c", code, str(testbed.folder / "run-images/images.sock"))
     assert greedy.stdout
@@ -301,14 +330,18 @@ def test_a_registry_of_tokens_shows_the_service_no_password(
             with own_service(folder, named) as site:
                 code, path, said = one.got(image, HPCSTACK_SITE=str(site))
                 assert code == 0 and one.reads(path) and not two.reads(path), said
-                assert registry.given == ["user61001", ""], "and one without a login: is it for everybody?"
+                assert registry.given == ["user61001", ""], (
+                    "and one without a login: is it for everybody?"
+                )
                 code, _, said = two.got(image, HPCSTACK_SITE=str(site))
                 assert code == 5 and "refuses" in said and not two.reads(path)
                 two.write_login("")
                 (two.home / ".config/enroot/.credentials").write_text("")
                 code, _, said = two.got(image, HPCSTACK_SITE=str(site))
                 assert code == 5 and not two.reads(path), said
-                kept = [one for one in folder.rglob("*") if one.is_file() and one.name != "image.sqsh"]
+                kept = [
+                    one for one in folder.rglob("*") if one.is_file() and one.name != "image.sqsh"
+                ]
                 assert not any(b"a-password-of-one" in path.read_bytes() for path in kept)
         finally:
             registry.stop()
@@ -317,21 +350,29 @@ def test_a_registry_of_tokens_shows_the_service_no_password(
 def test_a_token_that_runs_out_in_the_middle_is_asked_for_again(
     testbed: Testbed, users: tuple[User, User, User], tmp_path: Path
 ) -> None:
-    """Tokens that live a second, and more layers than are fetched at once: who asked answers until all is there."""
+    """Tokens that live a second, and more layers than are fetched at once: who asked answers until
+    all is there.
+    """
     layers = [tar([member(f"opt/{n}", random.Random(n).randbytes(4 << 20))]) for n in range(100)]
     source = layout(tmp_path / "many", layers)
     to = testbed.registry
     subprocess.run(["skopeo", "copy", "--quiet", "--dest-tls-verify=false", f"oci:{source}", f"docker://{to}/tests/many:1"],
                    check=True)  # fmt: skip
     one = users[0]
-    registry = TokenRegistry(tmp_path, testbed.folder / "state/registry", 5011, {"user61001": "one"}, lives_s=1).start()
-    (one.home / ".config/enroot/.credentials").write_text("machine 127.0.0.1 login user61001 password one\n")
+    registry = TokenRegistry(
+        tmp_path, testbed.folder / "state/registry", 5011, {"user61001": "one"}, lives_s=1
+    ).start()
+    (one.home / ".config/enroot/.credentials").write_text(
+        "machine 127.0.0.1 login user61001 password one\n"
+    )
     with tempfile.TemporaryDirectory(dir=testbed.folder) as name:
         Path(name).chmod(0o755)
         named = "'127.0.0.1:5011': {plain_http: true, token_server: '127.0.0.1:5012'}"
         try:
             with own_service(Path(name), named) as site:
-                code, path, said = one.got("docker://127.0.0.1:5011/tests/many:1", HPCSTACK_SITE=str(site))
+                code, path, said = one.got(
+                    "docker://127.0.0.1:5011/tests/many:1", HPCSTACK_SITE=str(site)
+                )
                 assert code == 0 and Path(path).stat().st_size > 100 * (4 << 20), said
                 assert registry.given.count("user61001") > 1, (registry.given, said)
         finally:
@@ -339,26 +380,50 @@ def test_a_token_that_runs_out_in_the_middle_is_asked_for_again(
 
 
 @pytest.mark.faults
-def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(testbed: Testbed, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(
+    testbed: Testbed, tmp_path: Path
+) -> None:
     """A service of its own, on a filesystem of 200 MB: the image has 325."""
     folder = tmp_path / "cache"
     folder.mkdir()
     named = f"nvcr.io: {{mirror: '{testbed.ngc}'}}"
-    get = [sys.executable, "-m", "hpcstack", "--site", f"{tmp_path}/site.yaml", "cache", "get", OPEN]
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "tmpfs", str(folder)], check=True)
+    get = [
+        sys.executable,
+        "-m",
+        "hpcstack",
+        "--site",
+        f"{tmp_path}/site.yaml",
+        "cache",
+        "get",
+        OPEN,
+    ]
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "tmpfs", str(folder)], check=True
+    )
     try:
         with own_service(tmp_path, named, testbed.ca_bundle):
             done = subprocess.run(get, capture_output=True, text=True, check=False)
             assert done.returncode == 8 and "no room" in done.stderr, done.stderr
-            assert not list((folder / "images").iterdir()) and not list((folder / "incoming").iterdir())
+            assert not list((folder / "images").iterdir()) and not list(
+                (folder / "incoming").iterdir()
+            )
             subprocess.run(["mount", "-o", "remount,size=2g", str(folder)], check=True)
             done = subprocess.run(get, capture_output=True, text=True, check=False)
             assert done.returncode == 0 and Path(done.stdout.strip()).is_file(), done.stderr
-            again = json.loads(subprocess.run([*get, "--json"], capture_output=True, check=True).stdout)
+            again = json.loads(
+                subprocess.run([*get, "--json"], capture_output=True, check=True).stdout
+            )
             assert again["path"] == done.stdout.strip() and again["how"] == "there"
             cache = get[: get.index("get")]
-            (listed,) = json.loads(subprocess.run([*cache, "list", "--json"], capture_output=True, check=True).stdout)
+            (listed,) = json.loads(
+                subprocess.run([*cache, "list", "--json"], capture_output=True, check=True).stdout
+            )
             assert listed["public"] and listed["image"].startswith("nvcr.io/nvidia/pytorch@sha256:")
-            assert json.loads(subprocess.run([*cache, "gc", "--json"], capture_output=True, check=True).stdout) == []
+            assert (
+                json.loads(
+                    subprocess.run([*cache, "gc", "--json"], capture_output=True, check=True).stdout
+                )
+                == []
+            )
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)

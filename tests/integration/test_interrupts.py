@@ -1,4 +1,6 @@
-"""Ctrl-C on `hpcstack launch`, typed on a terminal: each rank is interrupted once, and ends in its own time."""
+"""Ctrl-C on `hpcstack launch`, typed on a terminal: each rank is interrupted once, and ends in its
+own time.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from support.testbed import Testbed
 pytestmark = [pytest.mark.testbed, pytest.mark.alone, pytest.mark.slurm]
 
 FOLDER = "tests/interrupts"
-# The second rank needs longer than the first, and the fourth longest: what ends the others with the first one is seen.
+# The second rank needs longer than the first, and the fourth longest: what ends the others with the
+# first one is seen.
 SAVES = """\
 import os, time
 
@@ -54,12 +57,18 @@ ALL_SAVED = "".join(f"saved-{rank}:1\n" for rank in range(4))
 
 
 def runtimes_and_modes() -> list[Any]:
-    """Every mode by every runtime in ci/soak; else every runtime in one mode, and Apptainer in each."""
+    """Every mode by every runtime in ci/soak; else every runtime in one mode, and Apptainer in
+    each.
+    """
     found = []
     for one in RUNTIMES:
         (runtime,) = one.values
         for mode in ("torchrun", "task-per-gpu", "plain"):
-            if os.environ.get("HPCSTACK_TABLE") == "all" or runtime == "apptainer" or mode == "torchrun":
+            if (
+                os.environ.get("HPCSTACK_TABLE") == "all"
+                or runtime == "apptainer"
+                or mode == "torchrun"
+            ):
                 found.append(pytest.param(runtime, mode, marks=one.marks, id=f"{runtime}-{mode}"))
     return found
 
@@ -69,11 +78,15 @@ def test_each_rank_is_interrupted_once_and_ends_in_its_own_time(
     testbed: Testbed, saves: str, runtime: str, mode: str
 ) -> None:
     each = ("--ntasks-per-node=2",) if mode == "plain" else ("--nproc-per-node=2",)
-    typed = press_ctrl_c(testbed, saves, _line(*each, "--mode", mode, "--runtime", runtime), ALL_READY)
+    typed = press_ctrl_c(
+        testbed, saves, _line(*each, "--mode", mode, "--runtime", runtime), ALL_READY
+    )
     assert _saved(testbed) == ALL_SAVED, typed.screen
     assert typed.status == 130
     assert typed.seconds < 20
-    assert typed.screen.splitlines()[-1] == "hpcstack: interrupted: 4 ranks ended; exit 130", typed.screen
+    assert typed.screen.splitlines()[-1] == "hpcstack: interrupted: 4 ranks ended; exit 130", (
+        typed.screen
+    )
 
 
 @pytest.mark.apptainer
@@ -86,13 +99,21 @@ def test_so_it_is_where_a_script_runs_the_step(testbed: Testbed, saves: str, whe
     typed = press_ctrl_c(testbed, saves, line, ALL_READY)
     assert _saved(testbed) == ALL_SAVED, typed.screen
     assert typed.status == 130
-    said = [line for line in typed.screen.splitlines() if line.startswith(("hpcstack: ", "^Chpcstack: "))]
+    said = [
+        line
+        for line in typed.screen.splitlines()
+        if line.startswith(("hpcstack: ", "^Chpcstack: "))
+    ]
     assert said[1:] == ["hpcstack: interrupted: 4 ranks ended; exit 130"], typed.screen
 
 
 @pytest.mark.apptainer
-def test_what_slurm_and_the_ranks_say_of_it_is_shown_once_and_explained(testbed: Testbed, saves: str) -> None:
-    typed = press_ctrl_c(testbed, saves, _line("--nproc-per-node=2", "--runtime=apptainer"), ALL_READY)
+def test_what_slurm_and_the_ranks_say_of_it_is_shown_once_and_explained(
+    testbed: Testbed, saves: str
+) -> None:
+    typed = press_ctrl_c(
+        testbed, saves, _line("--nproc-per-node=2", "--runtime=apptainer"), ALL_READY
+    )
     shown = typed.screen.partition("^C")[2]
     assert "srun" not in shown and "slurmstepd" not in shown
     assert shown.count("KeyboardInterrupt") == 1
@@ -109,7 +130,9 @@ def test_a_second_one_waits_for_nobody(testbed: Testbed, saves: str, pause: floa
     assert typed.status == 130
     assert "saved-3" not in _saved(testbed), "the last rank needs four seconds"
     last = typed.screen.splitlines()[-1].removeprefix("^C")
-    assert last.startswith("hpcstack: interrupted twice: nobody waited for the ranks; exit 130; log: ")
+    assert last.startswith(
+        "hpcstack: interrupted twice: nobody waited for the ranks; exit 130; log: "
+    )
 
 
 TERMINATED = """\
@@ -150,11 +173,15 @@ def test_a_rank_that_does_not_end_is_killed_and_named(testbed: Testbed, saves: s
     typed = press_ctrl_c(testbed, saves, line, ALL_READY)
     assert typed.status == 130
     assert 30 <= typed.seconds < 60
-    last = "hpcstack: interrupted; rank 3 was killed, which had not ended after 30 s; exit 130; log: "
+    last = (
+        "hpcstack: interrupted; rank 3 was killed, which had not ended after 30 s; exit 130; log: "
+    )
     assert typed.screen.splitlines()[-1].startswith(last)
 
 
-WRONG = SAVES.replace("    time.sleep(1 + int(rank))\n", "    time.sleep(1 + int(rank))\n    assert rank != '2'\n")
+WRONG = SAVES.replace(
+    "    time.sleep(1 + int(rank))\n", "    time.sleep(1 + int(rank))\n    assert rank != '2'\n"
+)
 
 
 @pytest.mark.apptainer
@@ -171,7 +198,13 @@ def test_a_rank_that_fails_as_it_ends_is_named(testbed: Testbed, saves: str) -> 
 @pytest.mark.apptainer
 def test_while_it_waits_for_nodes_it_ends_at_once(testbed: Testbed, saves: str) -> None:
     hold = "srun -N2 --exclusive --job-name=holds sleep 60 & sleep 2; touch holds; wait"
-    line = ("bash", "-c", f'{hold} & "$@"; scancel --name=holds', "bash", *_line("--runtime=apptainer", "--exclusive"))
+    line = (
+        "bash",
+        "-c",
+        f'{hold} & "$@"; scancel --name=holds',
+        "bash",
+        *_line("--runtime=apptainer", "--exclusive"),
+    )
     typed = press_ctrl_c(testbed, saves, line, ("holds",), delay=2)
     assert typed.seconds < 10
     assert "hpcstack: interrupted; exit 130" in typed.screen, typed.screen

@@ -18,14 +18,20 @@ def test_what_a_running_job_says_of_itself(testbed: Testbed, built: dict[str, An
     def said(words: str) -> Any:
         return json.loads(testbed.bash(f"{ENTER} && {words}").stdout)
 
-    launch = "hpcstack launch pytorch-24.11 -N2 --ntasks-per-node 1 --mode plain --runtime apptainer --batch --json"
+    launch = (
+        "hpcstack launch pytorch-24.11 -N2 --ntasks-per-node 1 --mode plain --runtime apptainer "
+        "--batch --json"
+    )
     job = said(f"{launch} -- sh -c 'echo here; sleep 300'")["job"]
     try:
         testbed.bash(RUNS.format(job=job))
         logs = said(f"hpcstack logs {job} --json")
         assert logs["job"] == job and "here" in testbed.bash(f"cat {logs['paths'][0]}").stdout
         [step] = said(f"hpcstack hang {job} --json")["steps"]
-        assert sorted(rank for group in step["groups"] for rank in group["ranks"]) == [0, 1] and step["odd"] == [], step
+        assert (
+            sorted(rank for group in step["groups"] for rank in group["ranks"]) == [0, 1]
+            and step["odd"] == []
+        ), step
         assert said(f"hpcstack cancel {job} --json") == {"cancelled": [job], "ended": []}
     finally:
         testbed.bash(f"scancel {job}", check=False)

@@ -1,4 +1,6 @@
-"""A build that is killed takes with it what its steps have started: the next one finds nothing running beside it."""
+"""A build that is killed takes with it what its steps have started: the next one finds nothing
+running beside it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ ENGINES = [
     pytest.param("enroot", marks=pytest.mark.enroot),
     pytest.param("apptainer-unconfined", marks=pytest.mark.apptainer),
 ]
-# A machine where Apptainer runs and no namespace of ours can be made is one with a setuid Apptainer, which is not here.
-# So the enclosure is refused in the program itself: Apptainer's starter then runs as it does there, and for real.
+# A machine where Apptainer runs and no namespace of ours can be made is one with a setuid
+# Apptainer, which is not here. So the enclosure is refused in the program itself: Apptainer's
+# starter then runs as it does there, and for real.
 WITHOUT_ENCLOSURE = """
 import sys
 from hpcstack.build.engines import apptainer
@@ -38,7 +41,9 @@ kill -KILL "$build"
 
 
 def sleeping(mark: str) -> bool:
-    return not subprocess.run(["pgrep", "-f", f"^sleep {mark}$"], capture_output=True, check=False).returncode
+    return not subprocess.run(
+        ["pgrep", "-f", f"^sleep {mark}$"], capture_output=True, check=False
+    ).returncode
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -47,12 +52,16 @@ def test_a_step_ends_with_the_build_that_is_killed(recipes: Recipes, engine: str
     if unconfined:
         recipes.site(f"{recipes.site_text}build: {{unconfined: true}}\n")
     mark = f"{time.time():.6f}"  # so many seconds does nothing else sleep
-    stack = recipes.write("1", run=f"[{{name: wait, command: 'setsid sleep {mark} & sleep {mark}'}}]")
+    stack = recipes.write(
+        "1", run=f"[{{name: wait, command: 'setsid sleep {mark} & sleep {mark}'}}]"
+    )
     hpcstack = ["python3", "-c", WITHOUT_ENCLOSURE] if unconfined else ["hpcstack"]
     options = ["--site", f"{recipes.folder}/site.yaml", "--recipes", f"{recipes.folder}/recipes"]
     build = [*hpcstack, *options, "build", stack, "--engine", name]
 
-    done = recipes.testbed.run("env", f"MARK={mark}", "bash", "-c", KILL, "bash", str(recipes.folder), *build)
+    done = recipes.testbed.run(
+        "env", f"MARK={mark}", "bash", "-c", KILL, "bash", str(recipes.folder), *build
+    )
 
     log = (recipes.folder / "log").read_text()
     assert done.stdout.strip() == "2", log

@@ -1,4 +1,6 @@
-"""Launches that go wrong on the testbed: a rank, a job and a node that die, and nothing left running."""
+"""Launches that go wrong on the testbed: a rank, a job and a node that die, and nothing left
+running.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ pytestmark = [pytest.mark.testbed, pytest.mark.alone, pytest.mark.slurm]
 
 
 RUNTIMES = [pytest.param(one, marks=getattr(pytest.mark, one)) for one in ("apptainer", "podman")]
-LEFT = "ps -eo user,args | grep -E 'podman|conmon|squashfuse|[s]leep 6[17]' | grep ^hpcuser; grep -c hpcstack-podman /proc/mounts"
+LEFT = (
+    "ps -eo user,args | grep -E 'podman|conmon|squashfuse|[s]leep 6[17]' | grep ^hpcuser; grep -c "
+    "hpcstack-podman /proc/mounts"
+)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -26,15 +31,21 @@ def test_a_rank_that_dies_ends_the_step_with_its_status(
     script = 'if [ "$SLURM_PROCID" = 1 ]; then kill -9 $$; fi; sleep 67'
     began = time.monotonic()
     done = launch(testbed, "-N2", "--mode", "plain", "--runtime", runtime, "--", "sh", "-c", script)
-    assert done.returncode in (137, 143) and time.monotonic() - began < 40, done.stderr  # srun tells the highest
+    assert done.returncode in (137, 143) and time.monotonic() - began < 40, (
+        done.stderr
+    )  # srun tells the highest
     assert testbed.json("jobs", "-n", "1")[0]["state"] == f"FAILED, exit {done.returncode}"
     assert _ended(testbed) and _nothing_is_left(), "nothing is left running"
 
 
 def _nothing_is_left(seconds: float = 20) -> bool:
-    """Neither a container nor a mount on this machine, which is all nodes: what keeps order there may take a moment."""
+    """Neither a container nor a mount on this machine, which is all nodes: what keeps order there
+    may take a moment.
+    """
     until = time.monotonic() + seconds
-    while (said := subprocess.run(["bash", "-c", LEFT], capture_output=True, text=True).stdout) != "0\n":
+    while (
+        said := subprocess.run(["bash", "-c", LEFT], capture_output=True, text=True).stdout
+    ) != "0\n":
         if time.monotonic() > until:
             print(said)
             return False
@@ -43,7 +54,9 @@ def _nothing_is_left(seconds: float = 20) -> bool:
 
 
 def _ended(testbed: Testbed, seconds: float = 120) -> bool:
-    """Whether all jobs end: Slurm takes a while to complete one, the longer the more the machine has to do."""
+    """Whether all jobs end: Slurm takes a while to complete one, the longer the more the machine
+    has to do.
+    """
     until = time.monotonic() + seconds
     while testbed.run("squeue", "--noheader", "--name", STACK).stdout and time.monotonic() < until:
         time.sleep(1)
@@ -66,8 +79,12 @@ time.sleep(61)
 
 
 @pytest.mark.apptainer
-def test_a_rank_that_is_told_to_end_still_has_its_image(testbed: Testbed, built: dict[str, Any], show: str) -> None:
-    """What serves the image by FUSE died of the same TERM as the rank, and the rank of a bus error as it cleaned up."""
+def test_a_rank_that_is_told_to_end_still_has_its_image(
+    testbed: Testbed, built: dict[str, Any], show: str
+) -> None:
+    """What serves the image by FUSE died of the same TERM as the rank, and the rank of a bus error
+    as it cleaned up.
+    """
     assert _ended(testbed)
     testbed.give("tests/launching/told.py", TOLD_TO_END)
     cancel = "until [ -e ready ]; do sleep 0.2; done; scancel --name pytorch-24.11"
@@ -79,20 +96,30 @@ def test_a_rank_that_is_told_to_end_still_has_its_image(testbed: Testbed, built:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_a_job_that_is_cancelled_is_told(testbed: Testbed, built: dict[str, Any], show: str, runtime: str) -> None:
+def test_a_job_that_is_cancelled_is_told(
+    testbed: Testbed, built: dict[str, Any], show: str, runtime: str
+) -> None:
     assert _ended(testbed)
-    running = "until squeue --noheader --states R --name pytorch-24.11 | grep -q .; do sleep 0.5; done; sleep 3"
+    running = (
+        "until squeue --noheader --states R --name pytorch-24.11 | grep -q .; do sleep 0.5; done; "
+        "sleep 3"
+    )
     script = f"({running}; scancel --name pytorch-24.11) & cd tests/launching && hpcstack launch pytorch-24.11 " \
         f"--runtime {runtime} --mode plain -- sleep 61"  # fmt: skip
     done = testbed.bash(script, check=False)
-    assert done.returncode == 143 and "hpcstack: it was cancelled; exit 143" in done.stderr, done.stderr
+    assert done.returncode == 143 and "hpcstack: it was cancelled; exit 143" in done.stderr, (
+        done.stderr
+    )
     assert _ended(testbed) and _nothing_is_left()
 
 
 @pytest.mark.apptainer
-def test_a_node_that_goes_down_ends_the_launch(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+def test_a_node_that_goes_down_ends_the_launch(
+    testbed: Testbed, built: dict[str, Any], show: str
+) -> None:
     script = (
-        "cd tests/launching && (sleep 5; echo down >&2) & hpcstack launch pytorch-24.11 -N2 --mode plain "
+        "cd tests/launching && (sleep 5; echo down >&2) & hpcstack launch pytorch-24.11 -N2 --mode "
+        "plain "
         "--runtime apptainer -- sh -c 'echo started; sleep 90'"
     )
     control = {"SLURM_CONF": str(testbed.folder / "etc/slurm.conf"), "PATH": os.environ["PATH"]}
@@ -102,11 +129,15 @@ def test_a_node_that_goes_down_ends_the_launch(testbed: Testbed, built: dict[str
         assert process.stdout and process.stdout.readline() == "started\n"
         try:
             subprocess.run(
-                ["scontrol", "update", "nodename=node2", "state=down", "reason=test"], env=control, check=True
+                ["scontrol", "update", "nodename=node2", "state=down", "reason=test"],
+                env=control,
+                check=True,
             )
             _, said = process.communicate(timeout=80)
         finally:
-            subprocess.run(["scontrol", "update", "nodename=node2", "state=resume"], env=control, check=False)
+            subprocess.run(
+                ["scontrol", "update", "nodename=node2", "state=resume"], env=control, check=False
+            )
     assert process.returncode not in (0, None) and time.monotonic() - began < 80, said
     assert "node2" in said or "NODE FAILURE" in said or "CANCELLED" in said, said
     kept = testbed.json("jobs", "-n", "1")[0]
@@ -115,7 +146,9 @@ def test_a_node_that_goes_down_ends_the_launch(testbed: Testbed, built: dict[str
 
 
 @pytest.mark.apptainer
-def test_an_elastic_step_goes_on_without_a_rank_that_died(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+def test_an_elastic_step_goes_on_without_a_rank_that_died(
+    testbed: Testbed, built: dict[str, Any], show: str
+) -> None:
     testbed.give("tests/launching/fragile.py", FRAGILE)
     testbed.bash("rm -f tests/launching/died")
     done = launch(testbed, "--elastic", "1:2", "--restarts", "2", "--nproc-per-node", "1", "--time=3", "--runtime",

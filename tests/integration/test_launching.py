@@ -1,4 +1,6 @@
-"""Launching on the testbed: every mode by every runtime, seen from inside; what goes wrong, and what is written down."""
+"""Launching on the testbed: every mode by every runtime, seen from inside; what goes wrong, and
+what is written down.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def ranks(text: str) -> list[dict[str, Any]]:
         document, end = decoder.raw_decode(text, at)
         out.append(document)
         at = text.find('{"host"', end)
-    return sorted(out, key=lambda one: int(one["environment"].get("RANK") or one["environment"]["SLURM_PROCID"]))
+    return sorted(
+        out,
+        key=lambda one: int(one["environment"].get("RANK") or one["environment"]["SLURM_PROCID"]),
+    )
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -33,7 +38,19 @@ def ranks(text: str) -> list[dict[str, Any]]:
 def test_every_rank_knows_itself_and_the_first(
     testbed: Testbed, built: dict[str, Any], show: str, mode: str, runtime: str
 ) -> None:
-    done = launch(testbed, "-N2", "--nproc-per-node", "2", "--mode", mode, "--runtime", runtime, "--", "show.py", "a b")
+    done = launch(
+        testbed,
+        "-N2",
+        "--nproc-per-node",
+        "2",
+        "--mode",
+        mode,
+        "--runtime",
+        runtime,
+        "--",
+        "show.py",
+        "a b",
+    )
     said = ranks(done.stdout)
     assert done.returncode == 0 and len(said) == 4, done.stderr
     environments = [one["environment"] for one in said]
@@ -44,49 +61,107 @@ def test_every_rank_knows_itself_and_the_first(
     assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in environments}) == 1
     assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+", environments[0]["MASTER_ADDR"])
     assert all(one["cwd"].endswith("tests/launching") and "a b" in one["arguments"] for one in said)
-    assert {env["CUDA_VERSION"] for env in environments} == {"12.6.3.001"}, "the image's own variables are there"
+    assert {env["CUDA_VERSION"] for env in environments} == {"12.6.3.001"}, (
+        "the image's own variables are there"
+    )
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_plain_and_mpi_are_slurms_own_tasks(testbed: Testbed, built: dict[str, Any], show: str, runtime: str) -> None:
+def test_plain_and_mpi_are_slurms_own_tasks(
+    testbed: Testbed, built: dict[str, Any], show: str, runtime: str
+) -> None:
     plain = launch(
-        testbed, "-N2", "--ntasks-per-node=2", "--mode", "plain", "--runtime", runtime, "--", "python3", show
+        testbed,
+        "-N2",
+        "--ntasks-per-node=2",
+        "--mode",
+        "plain",
+        "--runtime",
+        runtime,
+        "--",
+        "python3",
+        show,
     )
-    assert [one["environment"]["SLURM_PROCID"] for one in ranks(plain.stdout)] == ["0", "1", "2", "3"], plain.stderr
-    mpi = launch(testbed, "-N2", "--nproc-per-node=2", "--mode", "mpi", "--runtime", runtime, "--", "python3", show)
+    assert [one["environment"]["SLURM_PROCID"] for one in ranks(plain.stdout)] == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ], plain.stderr
+    mpi = launch(
+        testbed,
+        "-N2",
+        "--nproc-per-node=2",
+        "--mode",
+        "mpi",
+        "--runtime",
+        runtime,
+        "--",
+        "python3",
+        show,
+    )
     found = sorted(one["environment"]["PMIX_RANK"] for one in ranks(mpi.stdout))
     assert found == ["0", "1", "2", "3"], mpi.stderr
 
 
 @pytest.mark.apptainer
-def test_what_the_user_set_wins_and_why_tells(testbed: Testbed, built: dict[str, Any], show: str) -> None:
-    done = launch(testbed, "--runtime", "apptainer", "--", "show.py", MASTER_PORT="23456", PYTHONNOUSERSITE="0")
+def test_what_the_user_set_wins_and_why_tells(
+    testbed: Testbed, built: dict[str, Any], show: str
+) -> None:
+    done = launch(
+        testbed,
+        "--runtime",
+        "apptainer",
+        "--",
+        "show.py",
+        MASTER_PORT="23456",
+        PYTHONNOUSERSITE="0",
+    )
     said = ranks(done.stdout)[0]["environment"]
     assert (said["MASTER_PORT"], said["PYTHONNOUSERSITE"]) == ("23456", "0")
     why = testbed.json("why", "PYTHONNOUSERSITE")
     assert (why["set"]["value"], why["set"]["origin"]) == ("0", "the user's environment")
     assert testbed.json("why", "CUDA_VERSION")["set"]["origin"] == "the image"
     assert testbed.run("hpcstack", "why", "NOBODY_SET_THIS").returncode == 1
-    secret = launch(testbed, "--runtime", "apptainer", "--", "show.py", HF_TOKEN="hf_do_not_keep_me")
+    secret = launch(
+        testbed, "--runtime", "apptainer", "--", "show.py", HF_TOKEN="hf_do_not_keep_me"
+    )
     folder = testbed.json("jobs", "-n", "1")[0]["folder"]
     assert secret.returncode == 0
     assert testbed.bash('grep -r do_not_keep_me "$1" || true', folder).stdout == ""
 
 
 @pytest.mark.apptainer
-def test_a_job_of_its_own_is_written_down(testbed: Testbed, built: dict[str, Any], show: str) -> None:
-    words = ("-N2", "--nproc-per-node=1", "--batch", "--time=5", "--output=batch-%j.out", "--runtime", "apptainer")
+def test_a_job_of_its_own_is_written_down(
+    testbed: Testbed, built: dict[str, Any], show: str
+) -> None:
+    words = (
+        "-N2",
+        "--nproc-per-node=1",
+        "--batch",
+        "--time=5",
+        "--output=batch-%j.out",
+        "--runtime",
+        "apptainer",
+    )
     done = launch(testbed, *words, "--json", "--", "show.py")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     until = time.monotonic() + 120
-    while (row := _job(testbed, document["job"]))["state"] not in ("COMPLETED", "FAILED") and time.monotonic() < until:
+    while (row := _job(testbed, document["job"]))["state"] not in (
+        "COMPLETED",
+        "FAILED",
+    ) and time.monotonic() < until:
         time.sleep(1)
     assert row["state"] == "COMPLETED" and row["nodes"] == "node[1-2]" and row["stack"] == STACK
     said = testbed.bash('cat "tests/launching/batch-$1.out"', document["job"]).stdout
     assert [one["host"] for one in ranks(said)] == ["node1", "node2"]
     kept = json.loads(testbed.bash('cat "$1/launch.json"', document["folder"]).stdout)
-    assert kept["image_sha256"] == built["sha256"] and kept["lock_sha256"] and kept["argv"][0] == "srun"
+    assert (
+        kept["image_sha256"] == built["sha256"]
+        and kept["lock_sha256"]
+        and kept["argv"][0] == "srun"
+    )
     told = testbed.run("hpcstack", "explain", document["job"])
     assert told.returncode == 0 and told.stdout == "it ended with 0\n", told.stderr
 
@@ -122,7 +197,11 @@ def test_the_script_is_stable_sound_and_what_slurm_takes(
         done = testbed.run(*argv, str(path))
         assert done.returncode == 0, done.stdout + done.stderr
     body = first.split("line=(")[1].splitlines()
-    assert all(above.strip().startswith("# ") for above, below in itertools.pairwise(body) if "--nodes" in below)
+    assert all(
+        above.strip().startswith("# ")
+        for above, below in itertools.pairwise(body)
+        if "--nodes" in below
+    )
 
 
 @pytest.mark.apptainer
@@ -148,7 +227,9 @@ def test_what_cannot_be_is_refused_before_slurm_is_asked(
 
 
 @pytest.mark.apptainer
-def test_a_quiet_launch_says_nothing_of_its_own(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+def test_a_quiet_launch_says_nothing_of_its_own(
+    testbed: Testbed, built: dict[str, Any], show: str
+) -> None:
     loud = launch(testbed, "--mode", "plain", "--", "true")
     assert loud.returncode == 0 and loud.stderr.startswith("* pytorch-24.11 (")
     quiet = launch(testbed, "--quiet", "--mode", "plain", "--", "true")
@@ -163,7 +244,8 @@ def test_a_script_is_shown_for_a_partition_that_slurm_does_not_have_yet(
 ) -> None:
     text = (testbed.folder / "etc/site.yaml").read_text()
     path = testbed.give(
-        "tests/launching/site.yaml", text.replace("partitions:\n", "partitions:\n  dgx: {node_type: virtual}\n")
+        "tests/launching/site.yaml",
+        text.replace("partitions:\n", "partitions:\n  dgx: {node_type: virtual}\n"),
     )
     words = ("hpcstack", "--site", str(path), "launch", STACK, "-p", "dgx", "-N4")
     shown = testbed.run(*words, "--batch", "--dry-run", "--all", "--", "python3", "-c", "1")
@@ -180,7 +262,7 @@ def test_a_command_that_is_not_there_is_said_before_nodes_are_taken(
 ) -> None:
     assert launch(testbed, "--check", "--", "show.py").returncode == 0
     assert launch(testbed, "--check", "--mode", "plain", "--", "python3", "x").returncode == 0
-    for command, says in ((("no-such-tool",), "no command 'no-such-tool'"), (("not-here.py",), "no such file"),
+    for command, says in ((("no-such-tool",), ("no command " "'no-such-tool'")), (("not-here.py",), "no such file"),
                           (("/opt/none",), "neither in the image nor in a mount")):  # fmt: skip
         done = launch(testbed, "--check", "--mode", "plain", "--", *command)
         assert done.returncode == 1 and says in done.stdout, done.stdout + done.stderr
@@ -188,10 +270,16 @@ def test_a_command_that_is_not_there_is_said_before_nodes_are_taken(
 
 @pytest.mark.apptainer
 def test_the_doctor_sees_the_nodes(testbed: Testbed) -> None:
-    document = json.loads(testbed.run("hpcstack", "doctor", "--nodelist", "node[1-2]", "--json").stdout)
+    document = json.loads(
+        testbed.run("hpcstack", "doctor", "--nodelist", "node[1-2]", "--json").stdout
+    )
     seen = {(one["where"], one["code"]): one["status"] for one in document["findings"]}
     for node in ("node1", "node2"):
-        assert seen[node, "userns"] == "OK" and seen[node, "gpu"] == "SKIP" and seen[node, "store"] == "OK"
+        assert (
+            seen[node, "userns"] == "OK"
+            and seen[node, "gpu"] == "SKIP"
+            and seen[node, "store"] == "OK"
+        )
     assert seen["all", "clock"] == "OK" and any(code == "registry" for _, code in seen)
     assert testbed.run("hpcstack", "doctor", "--nodelist", "no such node").returncode == 2
 
@@ -233,7 +321,9 @@ def test_image_and_data_lie_on_the_nodes_own_disks(
     assert sorted(done.stdout.splitlines()) == ["staged 0", "staged 1"], done.stderr
     for folder in folders:
         staged = next(folder.glob(f"hpcstack-staged-*/{built['sha256']}.sqsh"))
-        assert staged.stat().st_size == built["size"] and not list(folder.glob("hpcstack-staged-*/.*.part"))
+        assert staged.stat().st_size == built["size"] and not list(
+            folder.glob("hpcstack-staged-*/.*.part")
+        )
     shared = Path(built["image"])
     mode = shared.stat().st_mode
     shared.chmod(0)
@@ -243,7 +333,11 @@ def test_image_and_data_lie_on_the_nodes_own_disks(
         shared.chmod(mode)
     assert again.returncode == 0, "the shared image is not read again"
     assert (
-        json.loads(testbed.bash('cat "$1"/launch.json', testbed.json("jobs", "-n", "1")[0]["folder"]).stdout)["staged"]
+        json.loads(
+            testbed.bash(
+                'cat "$1"/launch.json', testbed.json("jobs", "-n", "1")[0]["folder"]
+            ).stdout
+        )["staged"]
         == how
     )
 
@@ -257,8 +351,12 @@ def test_packages_of_ones_own_and_a_stack_that_only_adds_some(
     done = launch(testbed, "--with", "cowsay==6.1", *words)
     assert done.stdout.splitlines() == [f"with {built['pip']['torch']}"] * 2, done.stderr
     recipe = testbed.give("tests/launching/mine.yaml", LAYER)
-    layer = testbed.bash('cd tests/launching && exec hpcstack launch "$@"', str(recipe), *words, check=False)
-    assert layer.stdout == done.stdout and "and a layer of cowsay==6.1" in layer.stderr, layer.stderr
+    layer = testbed.bash(
+        'cd tests/launching && exec hpcstack launch "$@"', str(recipe), *words, check=False
+    )
+    assert layer.stdout == done.stdout and "and a layer of cowsay==6.1" in layer.stderr, (
+        layer.stderr
+    )
     refused = launch(testbed, "--with", "numpy<1", *words)
     assert refused.returncode == 125 and "other versions than the image has" in refused.stderr
     assert launch(testbed, "--with", "-r /etc/passwd", *words).returncode == 2
@@ -280,20 +378,31 @@ def test_inside_an_allocation_its_number_of_tasks_does_not_count(
 ) -> None:
     """Four tasks per node are the job's; torchrun wants one, and a step of one node is of one node."""
     words = "salloc --quiet -N2 --ntasks-per-node=4 bash -c 'cd tests/launching && hpcstack launch \"$@\"' bash "
-    torchrun = testbed.bash(f"{words} {STACK} --nproc-per-node 2 --runtime apptainer -- show.py", check=False)
-    assert [one["environment"]["RANK"] for one in ranks(torchrun.stdout)] == ["0", "1", "2", "3"], torchrun.stderr
+    torchrun = testbed.bash(
+        f"{words} {STACK} --nproc-per-node 2 --runtime apptainer -- show.py", check=False
+    )
+    assert [one["environment"]["RANK"] for one in ranks(torchrun.stdout)] == ["0", "1", "2", "3"], (
+        torchrun.stderr
+    )
     plain = f"{words} {STACK} --mode plain --runtime apptainer"
     one = testbed.bash(f"{plain} -N1 --ntasks-per-node=1 -- python3 show.py", check=False)
     assert len(ranks(one.stdout)) == 1 and "can't honor" not in one.stderr, one.stderr
-    assert len(ranks(testbed.bash(f"{plain} -- python3 show.py", check=False).stdout)) == 8, "the job's own"
+    assert len(ranks(testbed.bash(f"{plain} -- python3 show.py", check=False).stdout)) == 8, (
+        "the job's own"
+    )
 
 
 @pytest.mark.enroot
-def test_p5_no_banner_comes_from_each_task(testbed: Testbed, built: dict[str, Any], published: dict[str, Any]) -> None:
+def test_p5_no_banner_comes_from_each_task(
+    testbed: Testbed, built: dict[str, Any], published: dict[str, Any]
+) -> None:
     """`enroot start` runs an image's entrypoint, whose banner NVIDIA's write to standard output."""
     launched = testbed.run("hpcstack", "launch", STACK, "-N", "2", "--mode", "plain", "--runtime", "enroot", "--",
                            "sh", "-c", 'echo "${HPCSTACK_COMMAND_ONLY:-said}"')  # fmt: skip
-    assert launched.stdout.split() == ["said"] * len(launched.stdout.split()) and "said" in launched.stdout
+    assert (
+        launched.stdout.split() == ["said"] * len(launched.stdout.split())
+        and "said" in launched.stdout
+    )
     bare = testbed.run("enroot", "start", built["image"], "true", NVIDIA_VISIBLE_DEVICES="void")
     assert "STAND-IN: Debian and torch" in bare.stdout, "by hand it is the image's own"
 
@@ -301,10 +410,22 @@ def test_p5_no_banner_comes_from_each_task(testbed: Testbed, built: dict[str, An
 @pytest.mark.pyxis
 @pytest.mark.enroot
 def test_a_published_name_is_an_image_to_pyxis(testbed: Testbed, published: dict[str, Any]) -> None:
-    words = ("env", "NVIDIA_VISIBLE_DEVICES=void", "srun", "-N2", "--container-env=NVIDIA_VISIBLE_DEVICES")
-    done = testbed.run(*words, f"--container-image=hpcstack/{STACK}", "cat", "/opt/hpcstack/stack.json")
-    assert done.returncode == 0 and done.stdout.count(f'"stack": "{STACK}"') == 2, done.stdout + done.stderr
+    words = (
+        "env",
+        "NVIDIA_VISIBLE_DEVICES=void",
+        "srun",
+        "-N2",
+        "--container-env=NVIDIA_VISIBLE_DEVICES",
+    )
+    done = testbed.run(
+        *words, f"--container-image=hpcstack/{STACK}", "cat", "/opt/hpcstack/stack.json"
+    )
+    assert done.returncode == 0 and done.stdout.count(f'"stack": "{STACK}"') == 2, (
+        done.stdout + done.stderr
+    )
     gone = testbed.run(*words, "--container-image=hpcstack/pytorch-9", "true")
     assert gone.returncode and "no release of pytorch-9 is published here" in gone.stderr
     image = testbed.json("images")[0]["image"]
-    assert testbed.run(*words, f"--container-image={image}", "true").returncode == 0, "a file is a file"
+    assert testbed.run(*words, f"--container-image={image}", "true").returncode == 0, (
+        "a file is a file"
+    )

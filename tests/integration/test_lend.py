@@ -1,4 +1,6 @@
-"""What a site lends to a build serves it and leaves no trace: mirrors of pip and apt, each through a server of ours."""
+"""What a site lends to a build serves it and leaves no trace: mirrors of pip and apt, each through
+a server of ours.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,13 @@ class Mirror(BaseHTTPRequestHandler):
         type(self).seen.append(self.path)
         prefix = next((prefix for prefix in UPSTREAM if self.path.startswith(prefix)), "")
         try:
-            with urllib.request.urlopen(UPSTREAM[prefix] + self.path.removeprefix(prefix), timeout=60) as answer:
-                body, kind = answer.read(), answer.headers.get("Content-Type", "application/octet-stream")
+            with urllib.request.urlopen(
+                UPSTREAM[prefix] + self.path.removeprefix(prefix), timeout=60
+            ) as answer:
+                body, kind = (
+                    answer.read(),
+                    answer.headers.get("Content-Type", "application/octet-stream"),
+                )
         except urllib.error.HTTPError as error:
             self.send_error(error.code)
             return
@@ -55,7 +62,8 @@ def test_mirrors_serve_the_build_and_leave_no_trace(recipes: Recipes, mirror: st
     ca = recipes.testbed.bash("grep -o 'ca_bundle: .*' \"$HPCSTACK_SITE\" || true").stdout.strip()
     recipes.site(
         f"store: {recipes.folder}/store\nlock_dir: {recipes.folder}/locks\n"
-        f"build:\n  {ca}\n  pip: {{index_url: 'http://someone:pa55word@{address}/pypi/simple', trusted_hosts: ['127.0.0.1']}}\n"
+        f"build:\n  {ca}\n  pip: {{index_url: 'http://someone:pa55word@{address}/pypi/simple', "
+        f"trusted_hosts: ['127.0.0.1']}}\n"
         f"  apt: {{mirrors: {{'http://deb.debian.org/debian': 'http://{address}/debian'}}}}\n"
         "  proxy: {no: 'no-proxy-of-the-site'}\n"
     )
@@ -66,11 +74,16 @@ def test_mirrors_serve_the_build_and_leave_no_trace(recipes: Recipes, mirror: st
     assert any("/debian/pool/main/h/hello/" in path for path in Mirror.seen)
     assert any(path.startswith("/pypi/simple/six") for path in Mirror.seen)
     image = done.stdout.split()[0]
-    script = 'unsquashfs -q -n -d "$2/x" "$1" >/dev/null; grep -rlaE "$3" "$2/x" || true; ls -A "$2/x/mnt" "$2/x/tmp"; rm -rf "$2/x"'
+    script = (
+        'unsquashfs -q -n -d "$2/x" "$1" >/dev/null; grep -rlaE "$3" "$2/x" || true; ls -A '
+        '"$2/x/mnt" "$2/x/tmp"; rm -rf "$2/x"'
+    )
     traces = f"{address}|pa55word|no-proxy-of-the-site|hpcstack-site|127\\.0\\.0\\.1:5000"
     found = recipes.testbed.bash(script, image, str(recipes.folder), traces).stdout
     lines = [line for line in found.splitlines() if line and not line.endswith(("/mnt:", "/tmp:"))]
-    own = [line for line in lines if line.endswith("/opt/hpcstack/build/lib.sh")]  # names the file that is lent
+    own = [
+        line for line in lines if line.endswith("/opt/hpcstack/build/lib.sh")
+    ]  # names the file that is lent
     assert lines == own, found
     log = recipes.testbed.bash('cat "$1"/store/logs/*.log', str(recipes.folder)).stdout
     assert "pa55word" not in log

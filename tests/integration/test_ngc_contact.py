@@ -1,4 +1,6 @@
-"""ci/ngc-contact, against the testbed's own registry; and what it wrote, played back as a registry for the client."""
+"""ci/ngc-contact, against the testbed's own registry; and what it wrote, played back as a registry
+for the client.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def front(testbed: Testbed, ngc_inside: str) -> Iterator[NgcFront]:
 
 
 @pytest.fixture(scope="module")
-def contact(testbed: Testbed, front: NgcFront, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def contact(
+    testbed: Testbed, front: NgcFront, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("contact") / "contact.json.gz"
     ca = str(testbed.folder / "etc/ngc/ca.pem")
     argv = [str(REPO / "ci/ngc-contact"), IMAGE, "hpcstack-tests/none:1", "--registry", front.address(REGISTRY),
@@ -42,8 +46,12 @@ def contact(testbed: Testbed, front: NgcFront, tmp_path_factory: pytest.TempPath
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     text = gzip.decompress(path.read_bytes()).decode()
-    assert front.tokens and not any(token in text for token in front.tokens), "a token was written down"
-    assert "signature=" not in text.replace("signature=REDACTED", ""), "a URL's signature was written down"
+    assert front.tokens and not any(token in text for token in front.tokens), (
+        "a token was written down"
+    )
+    assert "signature=" not in text.replace("signature=REDACTED", ""), (
+        "a URL's signature was written down"
+    )
     return read_contact(path)
 
 
@@ -53,7 +61,9 @@ def test_the_registrys_own_words_are_written_down(contact: dict[str, Any], front
         401, 401, 200, 200, 200, 200,
     ]  # fmt: skip
     assert "/proxy_auth?scope=repository:" in exchanges["cold"]["head"]
-    assert exchanges["stale"]["status"] == 401 and front.address(AUTHN) in exchanges["stale"]["head"]
+    assert (
+        exchanges["stale"]["status"] == 401 and front.address(AUTHN) in exchanges["stale"]["head"]
+    )
     assert exchanges["token"]["token"]["lives_s"] == 5
     image = contact["images"][IMAGE]
     assert image["blob"]["status"] == 307 and "Location: https://layers." in image["blob"]["head"]
@@ -67,7 +77,10 @@ def test_what_decides_in_an_image_is_written_down(contact: dict[str, Any]) -> No
         and "shinit_v2" in image["texts"]["etc/bash.bashrc"]
     )
     assert image["names"]["usr/local/cuda-12.6/compat/lib"] == "lib.real"
-    assert image["packages"]["count"] > 50 and "CUDA_DRIVER_VERSION=560.35.05" in image["config"]["config"]["Env"]
+    assert (
+        image["packages"]["count"] > 50
+        and "CUDA_DRIVER_VERSION=560.35.05" in image["config"]["config"]["Env"]
+    )
     assert not [layer for layer in image["layers"] if "left_out" in layer]
 
 
@@ -80,7 +93,9 @@ def test_it_is_played_back_as_a_registry(
     with played.running():
         monkeypatch.setattr(socket, "getaddrinfo", resolve_here(played))
         mirror = {"nvcr.io": {"mirror": played.address(REGISTRY)}}
-        registry = Registry(make_site(tmp_path, registries=mirror, build={"ca_bundle": str(played.ca)}))
+        registry = Registry(
+            make_site(tmp_path, registries=mirror, build={"ca_bundle": str(played.ca)})
+        )
         base = Base(image=f"nvcr.io/{IMAGE}")
         recorded = contact["images"][IMAGE]["config"]["config"]["Env"]
         environment = dict(entry.split("=", 1) for entry in recorded)
@@ -89,5 +104,7 @@ def test_it_is_played_back_as_a_registry(
             played.tokens[token] = (repository, 0.0)
         found = registry.image(base, "linux/amd64")
         (layer,) = found.layers
-        assert b"".join(registry.blob(base, layer.digest, 0))[:2] == b"\x1f\x8b" and played.stale > 0
+        assert (
+            b"".join(registry.blob(base, layer.digest, 0))[:2] == b"\x1f\x8b" and played.stale > 0
+        )
     assert json.dumps(contact).count("REDACTED") > 0

@@ -1,4 +1,6 @@
-"""Locks and builds on a base with the settings of NVIDIA's images: what public sources say of them broke these (R4 to R10)."""
+"""Locks and builds on a base with the settings of NVIDIA's images: what public sources say of them
+broke these (R4 to R10).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ DEAD = "https://pypi.ngc.hpcstack.invalid"  # RFC 2606: a name that nobody has
 
 def read_lock(recipes: Recipes) -> dict[str, Any]:
     """The one platform of demo-1's lock."""
-    (path,) = recipes.testbed.bash('find "$1" -name "demo-1.lock.json"', str(recipes.folder)).stdout.split()
+    (path,) = recipes.testbed.bash(
+        'find "$1" -name "demo-1.lock.json"', str(recipes.folder)
+    ).stdout.split()
     text = recipes.testbed.run("cat", path, check=True).stdout
     platform: dict[str, Any] = json.loads(text)["base"]["platforms"]["linux/amd64"]
     return platform
@@ -40,7 +44,9 @@ def locked(testbed: Testbed, ngc_inside: str) -> tuple[Recipes, dict[str, Any], 
     """A recipe, its lock, and how many seconds that took."""
     recipes = Recipes(testbed, ngc_inside, "ngc-inside")
     recipes.write(
-        "1", packages="{pip: [platformdirs==4.3.8, six==1.17.0]}", run="[{name: shell, command: bash -c true}]"
+        "1",
+        packages="{pip: [platformdirs==4.3.8, six==1.17.0]}",
+        run="[{name: shell, command: bash -c true}]",
     )
     began = time.monotonic()
     done = recipes.run("lock", "demo-1")
@@ -51,7 +57,9 @@ def locked(testbed: Testbed, ngc_inside: str) -> tuple[Recipes, dict[str, Any], 
 @pytest.fixture(scope="module")
 def image(testbed: Testbed, locked: tuple[Recipes, dict[str, Any], float]) -> str:
     recipes, _, _ = locked
-    done = recipes.run("build", "--locked", "demo-1", "--no-cache", "--json")  # a step that is kept says nothing
+    done = recipes.run(
+        "build", "--locked", "demo-1", "--no-cache", "--json"
+    )  # a step that is kept says nothing
     assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout)["image"])
 
@@ -62,13 +70,17 @@ def files_of(testbed: Testbed, image: str) -> list[str]:
     return [line.removeprefix("squashfs-root") for line in done.stdout.splitlines()]
 
 
-def test_r4_an_index_that_nobody_serves_is_left_out(locked: tuple[Recipes, dict[str, Any], float]) -> None:
+def test_r4_an_index_that_nobody_serves_is_left_out(
+    locked: tuple[Recipes, dict[str, Any], float],
+) -> None:
     _, lock, _ = locked
     (left_out,) = lock["left_out"]
     assert left_out.startswith(f"{DEAD}: ") and len(left_out) > len(DEAD) + 10, "no word of why"
 
 
-def test_r4_nobody_asks_it_again(testbed: Testbed, locked: tuple[Recipes, dict[str, Any], float], image: str) -> None:
+def test_r4_nobody_asks_it_again(
+    testbed: Testbed, locked: tuple[Recipes, dict[str, Any], float], image: str
+) -> None:
     """pip says which index it looks at; a dead one it tries five times for each project."""
     recipes, _, _ = locked
     log = testbed.bash('cat "$1"/store/logs/*.log', str(recipes.folder)).stdout
@@ -80,8 +92,9 @@ def test_r4_nobody_asks_it_again(testbed: Testbed, locked: tuple[Recipes, dict[s
 def test_r6_a_bases_constraint_stays_out_of_what_builds_a_source_distribution(
     locked: tuple[Recipes, dict[str, Any], float],
 ) -> None:
-    """The base pins packaging==23.2; platformdirs, taken as a source distribution, is built by hatchling >= 1.27,
-    which wants a newer one."""
+    """The base pins packaging==23.2; platformdirs, taken as a source distribution, is built by
+    hatchling >= 1.27, which wants a newer one.
+    """
     _, lock, _ = locked
     files = {entry["name"]: entry["file"] for entry in lock["pip"]}
     assert files["platformdirs"] == "platformdirs-4.3.8.tar.gz" and "six" in files
@@ -149,28 +162,60 @@ def build_wheel(*words, **more):
 
 @pytest.fixture(scope="module")
 def index_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index with another torch, extensions that want one, and projects that are built with this and that."""
+    """An index with another torch, extensions that want one, and projects that are built with this
+    and that.
+    """
     folder = tmp_path_factory.mktemp("index")
     for name, pyproject in BUILT_WITH.items():
         files = {"setup.py": EXTENSION.replace("NAME", name.replace("-", "_"))}
-        add_sdist(folder, name, "1.0", {**files, **({"pyproject.toml": pyproject} if pyproject else {})})
+        add_sdist(
+            folder, name, "1.0", {**files, **({"pyproject.toml": pyproject} if pyproject else {})}
+        )
     for name, pyproject in BUILT_WITH_OTHERS.items():
         files = {"setup.py": PLAIN.format(name=name)}
-        add_sdist(folder, name, "1.0", {**files, **({"pyproject.toml": pyproject} if pyproject else {})})
-    own = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "backend"\nbackend-path = ["own"]\n'
-    files = {"setup.py": PLAIN.format(name="asks-by-itself"), "pyproject.toml": own, "own/backend.py": OWN_BACKEND}
+        add_sdist(
+            folder, name, "1.0", {**files, **({"pyproject.toml": pyproject} if pyproject else {})}
+        )
+    own = (
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "backend"\nbackend-path = '
+        '["own"]\n'
+    )
+    files = {
+        "setup.py": PLAIN.format(name="asks-by-itself"),
+        "pyproject.toml": own,
+        "own/backend.py": OWN_BACKEND,
+    }
     add_sdist(folder, "asks-by-itself", "1.0", files)
-    # Built with an older release of a project that is in the same lock: pip must not take the newer one from beside it.
+    # Built with an older release of a project that is in the same lock: pip must not take the newer
+    # one from beside it.
     needs_old = '[build-system]\nrequires = ["setuptools", "shared<2"]\n' + BACKEND
     add_sdist(folder, "needs-old", "1.0", {"setup.py": SHOWS_SHARED, "pyproject.toml": needs_old})
-    add_sdist(folder, "shared", "1.5", {"setup.py": PLAIN.format(name="shared").replace("1.0", "1.5")})
+    add_sdist(
+        folder, "shared", "1.5", {"setup.py": PLAIN.format(name="shared").replace("1.0", "1.5")}
+    )
     add_wheel(folder, "shared", "1.0", {"shared.py": "version = '1.0'\n"})
     add_wheel(folder, "helper", "3.0", {"helper.py": "\n"})
     add_wheel(folder, "torch", "2.15.0", {"torch/__init__.py": '__version__ = "2.15.0"\n'})
-    add_wheel(folder, "wraps-torch", "1.0", {"wraps_torch.py": "import needs_torch\n"}, requires=["needs-torch"])
+    add_wheel(
+        folder,
+        "wraps-torch",
+        "1.0",
+        {"wraps_torch.py": "import needs_torch\n"},
+        requires=["needs-torch"],
+    )
     for wanted in ("setuptools==82.0.1", "setuptools==75.8.0", "wheel==0.46.3", "packaging==26.0"):
         place = folder / "simple" / wanted.partition("=")[0]
-        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(place), wanted]
+        argv = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "-d",
+            str(place),
+            wanted,
+        ]
         subprocess.run(argv, check=True, capture_output=True)
     return folder
 
@@ -183,7 +228,10 @@ def index(index_folder: Path) -> Iterator[str]:
 
 def with_index(testbed: Testbed, base: str, name: str, index: str) -> Recipes:
     recipes = Recipes(testbed, base, name)
-    recipes.site(f"{recipes.site_text}build: {{pip: {{index_url: '{index}', extra_index_urls: ['{index}']}}}}\n")
+    recipes.site(
+        f"{recipes.site_text}build: {{pip: {{index_url: '{index}', extra_index_urls: "
+        f"['{index}']}}}}\n"
+    )
     return recipes
 
 
@@ -193,16 +241,24 @@ def test_r7_extensions_are_compiled_against_the_bases_torch(
 ) -> None:
     """NVIDIA's torch is in no index; pip's build environments had PyPI's, of another ABI, or none."""
     recipes = with_index(testbed, ngc_inside, "against-torch", index)
-    recipes.write("1", packages=f"{{apt: [gcc, libc6-dev, libpython3-dev], pip: [{asked}, flash-attn]}}")
+    recipes.write(
+        "1", packages=f"{{apt: [gcc, libc6-dev, libpython3-dev], pip: [{asked}, flash-attn]}}"
+    )
     done = recipes.run("lock", "demo-1")
     assert done.returncode == 0, done.stderr
-    assert {entry["name"] for entry in read_lock(recipes)["pip_build"]} == {"setuptools", "wheel", "packaging"}
+    assert {entry["name"] for entry in read_lock(recipes)["pip_build"]} == {
+        "setuptools",
+        "wheel",
+        "packaging",
+    }
 
     done = recipes.run("build", "--locked", "demo-1", "--json")
     assert done.returncode == 0, done.stderr
     image = json.loads(done.stdout)["image"]
     say = "import needs_torch, flash_attn; print(needs_torch.__doc__, flash_attn.__doc__)"
-    said = testbed.run("apptainer", "--quiet", "exec", "--no-home", image, "python3", "-c", say, check=True).stdout
+    said = testbed.run(
+        "apptainer", "--quiet", "exec", "--no-home", image, "python3", "-c", say, check=True
+    ).stdout
     assert said.split() == [TORCH, TORCH]
 
 
@@ -219,7 +275,9 @@ def test_r7_what_would_be_compiled_against_another_torch_is_refused(
 
 @pytest.fixture(scope="module")
 def from_source(testbed: Testbed, ngc_inside: str, index: str) -> Recipes:
-    """A locked recipe of projects that are built with two versions of setuptools, and with what a backend asks for."""
+    """A locked recipe of projects that are built with two versions of setuptools, and with what a
+    backend asks for.
+    """
     recipes = with_index(testbed, ngc_inside, "from-source", index)
     recipes.write("1", packages="{pip: [wants-old-tools, names-nothing, asks-by-itself]}")
     done = recipes.run("lock", "demo-1")
@@ -236,7 +294,9 @@ def test_n17_what_builds_source_distributions_is_locked(from_source: Recipes) ->
 
 
 @pytest.mark.parametrize("engine", ["apptainer", "builtin"])
-def test_n17_images_from_source_have_the_same_bytes_again(from_source: Recipes, engine: str) -> None:
+def test_n17_images_from_source_have_the_same_bytes_again(
+    from_source: Recipes, engine: str
+) -> None:
     done = from_source.run("verify", "--reproducible", "demo-1", "--engine", engine, "--json")
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
@@ -244,7 +304,9 @@ def test_n17_images_from_source_have_the_same_bytes_again(from_source: Recipes, 
 def test_n17_a_build_environment_has_what_was_locked_and_nothing_beside_it(
     testbed: Testbed, ngc_inside: str, index: str
 ) -> None:
-    """The lock takes wheels alone to build with; the same project is installed from source, in a newer release."""
+    """The lock takes wheels alone to build with; the same project is installed from source, in a
+    newer release.
+    """
     recipes = with_index(testbed, ngc_inside, "beside", index)
     recipes.write("1", packages="{pip: [needs-old, shared]}")
     done = recipes.run("lock", "demo-1")
@@ -253,9 +315,14 @@ def test_n17_a_build_environment_has_what_was_locked_and_nothing_beside_it(
     assert versions["shared"] == "1.0"
     done = recipes.run("build", "--locked", "demo-1", "--json")
     assert done.returncode == 0, done.stderr
-    say = "import importlib.metadata, needs_old; print(needs_old.built_with, importlib.metadata.version('shared'))"
+    say = (
+        "import importlib.metadata, needs_old; print(needs_old.built_with, "
+        "importlib.metadata.version('shared'))"
+    )
     image = json.loads(done.stdout)["image"]
-    said = testbed.run("apptainer", "--quiet", "exec", "--no-home", image, "python3", "-c", say, check=True).stdout
+    said = testbed.run(
+        "apptainer", "--quiet", "exec", "--no-home", image, "python3", "-c", say, check=True
+    ).stdout
     assert said.split() == ["1.0", "1.5"]
 
 
@@ -263,14 +330,21 @@ def test_n17_a_bundle_brings_what_builds_source_distributions(from_source: Recip
     bundle = str(from_source.folder / "demo.tar")
     done = from_source.run("bundle", "create", "demo-1", "-o", bundle)
     assert done.returncode == 0, done.stderr
-    done = from_source.run("bundle", "apply", bundle, "--recipes-to", str(from_source.folder / "brought"))
+    done = from_source.run(
+        "bundle", "apply", bundle, "--recipes-to", str(from_source.folder / "brought")
+    )
     assert done.returncode == 0, done.stderr
     done = from_source.run("build", "--offline", "--no-cache", "demo-1")
     assert done.returncode == 0, done.stderr
 
 
-def test_n17_other_bytes_are_refused(testbed: Testbed, ngc_inside: str, index: str, index_folder: Path) -> None:
-    """The same version with other bytes, in the index that was locked. Last: it changes the index."""
+def test_n17_other_bytes_are_refused(
+    testbed: Testbed, ngc_inside: str, index: str, index_folder: Path
+) -> None:
+    """The same version with other bytes, in the index that was locked.
+
+    Last: it changes the index.
+    """
     recipes = with_index(testbed, ngc_inside, "other-bytes", index)
     recipes.write("1", packages="{pip: [asks-by-itself]}")
     done = recipes.run("lock", "demo-1")
@@ -283,7 +357,10 @@ def test_n17_other_bytes_are_refused(testbed: Testbed, ngc_inside: str, index: s
 @pytest.mark.parametrize(
     ("package", "says"),
     [
-        ("libopenmpi-dev", "apt would install libopenmpi.* beside the base's own HPC-X 2.21 with Open MPI 4.1.7"),
+        (
+            "libopenmpi-dev",
+            "apt would install libopenmpi.* beside the base's own HPC-X 2.21 with Open MPI 4.1.7",
+        ),
         ("rdma-core=44.0-2", "(?s)the base holds: rdma-core.*for its libraries: leave it out"),
     ],
     ids=["r11", "p10"],
@@ -297,10 +374,14 @@ def test_what_does_not_go_with_nvidias_packages_is_refused(
     assert done.returncode in (2, 4) and re.search(says, done.stderr), done.stderr
 
 
-def test_r11_files_that_the_base_has_removed_from_a_package_are_named(testbed: Testbed, ngc_inside: str) -> None:
+def test_r11_files_that_the_base_has_removed_from_a_package_are_named(
+    testbed: Testbed, ngc_inside: str
+) -> None:
     recipes = Recipes(testbed, ngc_inside, "ngc-apt")
     recipes.write("1", packages="{apt: [libibverbs-dev]}")
     done = recipes.run("lock", "demo-1")
     assert done.returncode == 0, done.stderr
     gone = "/usr/lib/x86_64-linux-gnu/libibverbs.so."
-    assert f"libibverbs-dev is in the base already, without some of its files: {gone}" in done.stderr, done.stderr
+    assert (
+        f"libibverbs-dev is in the base already, without some of its files: {gone}" in done.stderr
+    ), done.stderr

@@ -1,4 +1,6 @@
-"""Whole verbs against a registry that behaves as nvcr.io does (tests/support/ngc_registry.py), whose tokens run out meanwhile."""
+"""Whole verbs against a registry that behaves as nvcr.io does (tests/support/ngc_registry.py),
+whose tokens run out meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ import pytest
 
 from support.image_service import own_service
 from support.layers import layout, member, tar
-from support.ngc_registry import AUTHN, LAYERS, REGISTRY, TESTBED_HOSTS, NgcFront, NgcRegistry, digest_of
+from support.ngc_registry import (
+    AUTHN,
+    LAYERS,
+    REGISTRY,
+    TESTBED_HOSTS,
+    NgcFront,
+    NgcRegistry,
+    digest_of,
+)
 from support.recipes import Recipes
 from support.testbed import Testbed
 
@@ -23,10 +33,15 @@ LAYERS_OF_NGC = 67  # as the issue trackers of pip and singularity show NVIDIA's
 
 
 @pytest.fixture(scope="module")
-def front(testbed: Testbed, small_base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NgcFront]:
-    """Tokens live three seconds and say ten minutes, so that each process that takes longer shows one that has run out.
-    Layers come slowly: an import is under way while that happens."""
-    layers = [tar([member(f"opt/{n}", random.Random(n).randbytes(1 << 20))]) for n in range(LAYERS_OF_NGC)]
+def front(
+    testbed: Testbed, small_base: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NgcFront]:
+    """Tokens live three seconds and say ten minutes, so that each process that takes longer shows
+    one that has run out. Layers come slowly: an import is under way while that happens.
+    """
+    layers = [
+        tar([member(f"opt/{n}", random.Random(n).randbytes(1 << 20))]) for n in range(LAYERS_OF_NGC)
+    ]
     made = layout(tmp_path_factory.mktemp("many"), layers)
     argv = [
         "skopeo",
@@ -62,7 +77,9 @@ def without_the_server_that_refuses_everybody(front: NgcFront) -> Iterator[None]
     front.stale = 0
     yield
     assert [what for host, what, _ in front.asked if host == AUTHN] == []
-    assert not [shown for host, _, shown in front.asked if host == LAYERS and shown], "a token went to another host"
+    assert not [shown for host, _, shown in front.asked if host == LAYERS and shown], (
+        "a token went to another host"
+    )
 
 
 def test_an_import_outlives_its_tokens(recipes: Recipes, front: NgcFront) -> None:
@@ -73,8 +90,13 @@ def test_an_import_outlives_its_tokens(recipes: Recipes, front: NgcFront) -> Non
     assert front.stale > 0, "no token ran out meanwhile"
 
 
-def test_stacks_are_locked_built_and_compared_with_newer_ones(recipes: Recipes, front: NgcFront) -> None:
-    names = [recipes.write(str(version), packages=f"{{pip: [six==1.1{version}.0]}}") for version in (4, 5, 6)]
+def test_stacks_are_locked_built_and_compared_with_newer_ones(
+    recipes: Recipes, front: NgcFront
+) -> None:
+    names = [
+        recipes.write(str(version), packages=f"{{pip: [six==1.1{version}.0]}}")
+        for version in (4, 5, 6)
+    ]
     for version, tag in (("7", "24.11-py3"), ("8", "25.10-py3")):
         names.append(recipes.write(version, base=f"{{image: 'nvcr.io/nvidia/pytorch:{tag}'}}"))
     done = recipes.run("lock", "--base-only", "demo-*")
@@ -90,8 +112,12 @@ def test_stacks_are_locked_built_and_compared_with_newer_ones(recipes: Recipes, 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_registry_that_has_too_many_requests_is_waited_for(recipes: Recipes, front: NgcFront) -> None:
-    """HTTP 429, as a registry answers whole sites behind one address (Docker Hub does; of nvcr.io nothing is sourced)."""
+def test_a_registry_that_has_too_many_requests_is_waited_for(
+    recipes: Recipes, front: NgcFront
+) -> None:
+    """HTTP 429, as a registry answers whole sites behind one address (Docker Hub does; of nvcr.io
+    nothing is sourced).
+    """
     name = recipes.write("9", base="{image: 'nvcr.io/nvidia/pytorch:24.11-py3'}")
     front.busy = 3
     done = recipes.run("lock", "--base-only", name)
@@ -113,7 +139,9 @@ def test_a_base_that_is_signed_is_recorded_and_another_is_refused(
         entry = f"{{mirror: '{testbed.ngc}', signature_key: '{recipes.folder}/{key}.pub'}}"
         places = "".join(f"{line}: {recipes.folder}/{folder}\n" for line, folder in
                          (("store", "store"), ("lock_dir", "locks"), ("module_root", "modules")))  # fmt: skip
-        recipes.site(f"{places}registries: {{nvcr.io: {entry}}}\npolicy: {{require_signed_base: true}}\n")
+        recipes.site(
+            f"{places}registries: {{nvcr.io: {entry}}}\npolicy: {{require_signed_base: true}}\n"
+        )
         return recipes.run("lock", "--base-only", "--json", name)
 
     before = recipes.site_text
@@ -140,13 +168,20 @@ def make_key(folder: Path, name: str) -> None:
     ]
     subprocess.run(argv, check=True, capture_output=True)
     subprocess.run(
-        ["openssl", "pkey", "-in", str(folder / name), "-pubout", "-out", f"{folder / name}.pub"], check=True
+        ["openssl", "pkey", "-in", str(folder / name), "-pubout", "-out", f"{folder / name}.pub"],
+        check=True,
     )
 
 
 def sign_in_registry(testbed: Testbed, repository: str, tag: str, key: Path) -> None:
     """A signature of the image by KEY, beside it in the testbed's registry."""
-    listed = ["skopeo", "inspect", "--raw", "--tls-verify=false", f"docker://{testbed.registry}/{repository}:{tag}"]
+    listed = [
+        "skopeo",
+        "inspect",
+        "--raw",
+        "--tls-verify=false",
+        f"docker://{testbed.registry}/{repository}:{tag}",
+    ]
     digest = digest_of(subprocess.run(listed, check=True, capture_output=True).stdout)
     own = NgcRegistry(key.parent)
     own.sign(repository, digest, key)
@@ -164,12 +199,25 @@ def sign_in_registry(testbed: Testbed, repository: str, tag: str, key: Path) -> 
     subprocess.run(argv, check=True)
 
 
-def test_the_image_service_outlives_its_tokens(testbed: Testbed, front: NgcFront, tmp_path: Path) -> None:
+def test_the_image_service_outlives_its_tokens(
+    testbed: Testbed, front: NgcFront, tmp_path: Path
+) -> None:
     named = f"nvcr.io: {{mirror: '{front.address(REGISTRY)}'}}"
     with own_service(tmp_path, named, testbed.ca_bundle) as site:
-        argv = [sys.executable, "-m", "hpcstack", "--site", str(site), "cache", "get", f"nvcr.io/{NAME}"]
+        argv = [
+            sys.executable,
+            "-m",
+            "hpcstack",
+            "--site",
+            str(site),
+            "cache",
+            "get",
+            f"nvcr.io/{NAME}",
+        ]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and Path(done.stdout.strip()).stat().st_size > LAYERS_OF_NGC << 20, done.stderr
+    assert (
+        done.returncode == 0 and Path(done.stdout.strip()).stat().st_size > LAYERS_OF_NGC << 20
+    ), done.stderr
     assert front.stale > 0, "no token ran out meanwhile"
 
 
@@ -178,7 +226,15 @@ def test_skopeo_understands_it_too(testbed: Testbed, tmp_path: Path) -> None:
     (tmp_path / "certs").mkdir()
     (tmp_path / "certs/ca.crt").write_bytes((testbed.folder / "etc/ngc/ca.pem").read_bytes())
     where = f"docker://{testbed.ngc}/hpcstack-tests/debian-python:12"
-    argv = ["skopeo", "copy", "--quiet", "--src-cert-dir", str(tmp_path / "certs"), where, f"oci:{tmp_path}/copy"]
+    argv = [
+        "skopeo",
+        "copy",
+        "--quiet",
+        "--src-cert-dir",
+        str(tmp_path / "certs"),
+        where,
+        f"oci:{tmp_path}/copy",
+    ]
     subprocess.run(argv, check=True)
     argv = ["skopeo", "list-tags", "--cert-dir", str(tmp_path / "certs"), where.rpartition(":")[0]]
     tags = json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)

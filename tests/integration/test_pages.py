@@ -36,7 +36,10 @@ def script(page: str, **other: str) -> str:
         wanted = "" if expected and expected[1] else (expected[2] if expected else "0")
         lines.append(f"echo '== {number}' >&2\n{command}\nstatus=$?")
         if wanted:
-            lines.append(f'[ "$status" = {wanted} ] || {{ echo "command {number} ended with $status" >&2; exit 99; }}')
+            lines.append(
+                f'[ "$status" = {wanted} ] || {{ echo "command {number} ended with $status" '
+                f">&2; exit 99; }}"
+            )
     return "\n".join(lines)
 
 
@@ -44,13 +47,15 @@ def run(testbed: Testbed, folder: str, text: str) -> str:
     path = testbed.give(f"tests/{folder}/page.sh", text)
     done = testbed.bash(f"cd tests/{folder} && . {path}", check=False)
     numbers = re.findall(r"^== (\d+)$", done.stderr, re.MULTILINE)
-    assert done.returncode == 0, f"after command {numbers[-1:]}:\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, (
+        f"after command {numbers[-1:]}:\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+    )
     return done.stdout + done.stderr
 
 
 def test_the_first_hour(testbed: Testbed, published: dict[str, str]) -> None:
     said = run(testbed, "first-hour", script("first-hour.md"))
-    for part in ("4 ranks, sum 4 ['--epochs', '1']", "it could start", "rank 1 on node2 failed first: ValueError: bad sample 17",
+    for part in (("4 ranks, sum 4 ['--epochs', " "'1']"), "it could start", ("rank 1 on node2 failed first: ValueError: bad sample " "17"),
                  "OMP_NUM_THREADS=", "cancelled: ", "ODD: rank 1 on node2 is at /"):  # fmt: skip
         assert part in said, (part, said[-3000:])
 
@@ -63,7 +68,8 @@ def test_three_in_the_morning(testbed: Testbed) -> None:
         testbed.hpcstack("publish", stack, "--channel", "production", "--override", why)
     testbed.hpcstack("default", "python/3.12-mpi", "--reason", "what is undone")
     text = script(
-        "three-in-the-morning.md", **{"pytorch/24.11": "python/3.12-mpi", "pytorch-24.11": stack, "pytorch": "python"}
+        "three-in-the-morning.md",
+        **{"pytorch/24.11": "python/3.12-mpi", "pytorch-24.11": stack, "pytorch": "python"},
     )
     said = run(testbed, "three", text)
     assert "this would change:" in said

@@ -1,4 +1,6 @@
-"""Publishing that is killed, and publishing while thousands load: the tree is the old one or the new one."""
+"""Publishing that is killed, and publishing while thousands load: the tree is the old one or the
+new one.
+"""
 
 from __future__ import annotations
 
@@ -69,14 +71,17 @@ def ready(top: Path) -> Place:
 def view(place: Place) -> tuple[str, ...]:
     """What users see: by both module systems, and what the alias and the default are."""
     loads = (
-        "module load pytorch/24.11; echo $HPCSTACK_RELEASE; module purge; module load pytorch; echo $HPCSTACK_RELEASE"
+        "module load pytorch/24.11; echo $HPCSTACK_RELEASE; module purge; module load pytorch; "
+        "echo $HPCSTACK_RELEASE"
     )
     return seen(place, "lmod"), seen(place, "emodules"), bash(place, "lmod", loads).stdout
 
 
 @pytest.mark.emodules
 @pytest.mark.parametrize("what", ["publish", "promote", "rollback", "retire", "remove", "undo"])
-def test_a_verb_that_is_killed_leaves_the_old_tree_or_the_new_one(tmp_path: Path, what: str) -> None:
+def test_a_verb_that_is_killed_leaves_the_old_tree_or_the_new_one(
+    tmp_path: Path, what: str
+) -> None:
     """SIGKILL at moments drawn over the measured duration; then the next verb finishes or undoes."""
     import shutil
 
@@ -93,7 +98,8 @@ def test_a_verb_that_is_killed_leaves_the_old_tree_or_the_new_one(tmp_path: Path
     for number in range(KILLS):
         place = ready(tmp_path / f"{what}{number}")
         with subprocess.Popen(verb(place, what, content), env=environment()) as process:
-            # the beginning is Python's own start: moments are drawn from where anything can happen on
+            # the beginning is Python's own start: moments are drawn from where anything can happen
+            # on
             time.sleep(draw.uniform(0.15 * took, 1.05 * took))
             process.kill()
         now = tuple(text.replace(str(place.top), str(measured.top)) for text in view(place))
@@ -112,11 +118,15 @@ def test_a_verb_that_is_killed_leaves_the_old_tree_or_the_new_one(tmp_path: Path
 
 
 def test_loads_during_publishes_see_only_whole_modules(tmp_path: Path) -> None:
-    """Each load is of one release whole: its variables and its folder on PATH agree, and nothing is said."""
+    """Each load is of one release whole: its variables and its folder on PATH agree, and nothing is
+    said.
+    """
     place = ready(tmp_path)
     script = f'for n in $(seq {LOADS}); do env -i PATH=/usr/bin:/bin HOME="$HOME" MODULEPATH="$MODULEPATH" bash -c \'' \
         f'eval "$({system("lmod")} bash load pytorch/24.11)"; echo "$HPCSTACK_RELEASE $PATH $HPCSTACK_IMAGE_SHA256"\' 2>&1; done'  # fmt: skip
-    with subprocess.Popen(["bash", "-c", script], env=clean(place), stdout=subprocess.PIPE, text=True) as loader:
+    with subprocess.Popen(
+        ["bash", "-c", script], env=clean(place), stdout=subprocess.PIPE, text=True
+    ) as loader:
         for number in range(PUBLISHES):
             stack = place.stack()
             image = place.artifact(stack, f"image {number}".encode())
@@ -129,7 +139,10 @@ def test_loads_during_publishes_see_only_whole_modules(tmp_path: Path) -> None:
     for line in lines:
         match = re.fullmatch(r"(pytorch/24\.11-r\d+) (\S+) ([0-9a-f]{64})", line)
         assert match, line
-        assert match[2] == f"{place.store.top}/releases/{match[1]}/bin:/usr/bin:/bin" and known[match[1]] == match[3]
+        assert (
+            match[2] == f"{place.store.top}/releases/{match[1]}/bin:/usr/bin:/bin"
+            and known[match[1]] == match[3]
+        )
         found.add(match[1])
     print(f"{LOADS} loads during {PUBLISHES} publishes: {len(found)} releases seen")
     assert len(found) > 1
@@ -137,9 +150,13 @@ def test_loads_during_publishes_see_only_whole_modules(tmp_path: Path) -> None:
 
 def test_publishers_at_once_make_one_release_each(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    running = [subprocess.Popen(verb(place, "publish", f"c{n}"), env=environment()) for n in range(4)]
+    running = [
+        subprocess.Popen(verb(place, "publish", f"c{n}"), env=environment()) for n in range(4)
+    ]
     assert [one.wait(timeout=120) for one in running] == [0] * 4
-    assert sorted(one.release for one in place.tree.ledger("pytorch").entries) == [f"24.11-r{n}" for n in range(1, 5)]
+    assert sorted(one.release for one in place.tree.ledger("pytorch").entries) == [
+        f"24.11-r{n}" for n in range(1, 5)
+    ]
     whole(place)
 
 
@@ -174,7 +191,13 @@ def test_a_journal_says_what_was_to_be_done(tmp_path: Path) -> None:
     journal = place.site.module_root / "state/pytorch/journal.json"
     generation = str((place.site.module_root / "state/pytorch/current").readlink())
     homes = {".lua": "Core", "": "Tcl"}
-    document = {"format": "hpcstack/modules/v1", "homes": homes, "files": {}, "moves": [], "generations": [generation]}
+    document = {
+        "format": "hpcstack/modules/v1",
+        "homes": homes,
+        "files": {},
+        "moves": [],
+        "generations": [generation],
+    }
     journal.write_text(json.dumps(document))
     assert place.tree.pending() == ["pytorch"]
     with place.tree.hold("pytorch"):
@@ -183,8 +206,14 @@ def test_a_journal_says_what_was_to_be_done(tmp_path: Path) -> None:
 
 
 def test_two_trees_on_one_store_never_share_a_release(tmp_path: Path) -> None:
-    """Each has its own site; the store is one. Numbers are not given twice, and no part of the other is swept."""
-    one, two = Place(tmp_path / "one", store=tmp_path / "s"), Place(tmp_path / "two", store=tmp_path / "s")
+    """Each has its own site; the store is one.
+
+    Numbers are not given twice, and no part of the other is swept.
+    """
+    one, two = (
+        Place(tmp_path / "one", store=tmp_path / "s"),
+        Place(tmp_path / "two", store=tmp_path / "s"),
+    )
     began = one.publisher.tree
     part = name_prepared(tmp_path / "s/releases/pytorch/24.11-r1", one.site.module_root)
     part.mkdir(parents=True)
@@ -200,7 +229,9 @@ def test_two_trees_on_one_store_never_share_a_release(tmp_path: Path) -> None:
     assert began.root != two.tree.root
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "null", '"x"', '{"format": "hpcstack/modules/v9"}', "{torn"])
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "null", '"x"', '{"format": "hpcstack/modules/v9"}', "{torn"]
+)
 def test_a_journal_that_is_not_ours_is_told(tmp_path: Path, text: str) -> None:
     from hpcstack.core.errors import StoreError
 
@@ -217,11 +248,20 @@ def test_a_release_whose_folder_is_gone_is_made_again(tmp_path: Path) -> None:
     first = place.publish()
     shutil.rmtree(tmp_path / "store/releases/pytorch/24.11-r1")
     again = place.publish()
-    assert (first.release, again.release, again.new) == ("pytorch/24.11-r1", "pytorch/24.11-r2", True)
+    assert (first.release, again.release, again.new) == (
+        "pytorch/24.11-r1",
+        "pytorch/24.11-r2",
+        True,
+    )
 
 
 def test_an_image_published_before_the_last_one_is_published_anew(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    for content, release in ((b"A", "24.11-r1"), (b"B", "24.11-r2"), (b"B", "24.11-r2"), (b"A", "24.11-r3")):
+    for content, release in (
+        (b"A", "24.11-r1"),
+        (b"B", "24.11-r2"),
+        (b"B", "24.11-r2"),
+        (b"A", "24.11-r3"),
+    ):
         assert place.publish(content=content).release == f"pytorch/{release}"
         assert place.tree.ledger("pytorch").aliases["24.11"] == release

@@ -1,4 +1,6 @@
-"""What goes wrong, as a user meets it: the message, the hint, the exit code, and nothing left half-made."""
+"""What goes wrong, as a user meets it: the message, the hint, the exit code, and nothing left
+half-made.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def test_a_wrong_recipe_says_file_line_and_column(recipes: Recipes) -> None:
     name = recipes.write("1", packages="{pipp: [x]}")
     done = recipes.run("build", name)
     assert done.returncode == 2
-    assert "recipes/demo-1.yaml:6:12: packages.pipp: unknown key 'pipp' (did you mean 'pip'?)" in done.stderr
+    assert (
+        "recipes/demo-1.yaml:6:12: packages.pipp: unknown key 'pipp' (did you mean 'pip'?)"
+        in done.stderr
+    )
 
 
 def test_a_missing_tool_names_its_package(recipes: Recipes) -> None:
@@ -54,7 +59,11 @@ def test_a_pull_that_fails_in_the_build_is_told(recipes: Recipes) -> None:
     name = recipes.write("1")
     assert recipes.run("lock", name).returncode == 0
     recipes.testbed.bash(
-        'sed -i -e "/\\"checksum\\"/d" -e "s/\\"digest\\": \\"sha256:..../\\"digest\\": \\"sha256:0000/" "$1"',  # else it is stale
+        # else it is stale
+        (
+            'sed -i -e "/\\"checksum\\"/d" -e "s/\\"digest\\": \\"sha256:..../\\"digest\\": '
+            '\\"sha256:0000/" "$1"'
+        ),
         f"{recipes.folder}/recipes/{name}.lock.json",
     )
     done = recipes.run("build", name)
@@ -65,7 +74,9 @@ def test_a_pull_that_fails_in_the_build_is_told(recipes: Recipes) -> None:
 
 
 def test_a_failed_step_shows_its_command_and_its_log(recipes: Recipes) -> None:
-    name = recipes.write("1", run='[{name: "greet {{all}}", command: "echo hello\\nls /no/such/place\\necho never"}]')
+    name = recipes.write(
+        "1", run='[{name: "greet {{all}}", command: "echo hello\\nls /no/such/place\\necho never"}]'
+    )
     done = recipes.run("build", name)
     assert done.returncode == 4
     assert "the build failed in step 1/2 run: greet {{all}}" in done.stderr
@@ -80,23 +91,33 @@ def test_a_failed_step_shows_its_command_and_its_log(recipes: Recipes) -> None:
 @pytest.mark.parametrize(
     ("packages", "says"),
     [
-        ("{apt: [hello, no-such-package-of-ours]}", "Unable to locate package no-such-package-of-ours"),
+        (
+            "{apt: [hello, no-such-package-of-ours]}",
+            "Unable to locate package no-such-package-of-ours",
+        ),
         ("{apt: [hello=99.9]}", "hello"),
         (
             "{pip: [no-such-package-of-ours-either]}",
             "No matching distribution found for no-such-package-of-ours-either",
         ),
         ("{pip: [wheel==99.9]}", "No matching distribution found for wheel==99.9"),
-        ("{source: [{name: x, git: 'file:///nowhere', ref: v1, build: make}]}", "file:///nowhere has no 'v1'"),
+        (
+            "{source: [{name: x, git: 'file:///nowhere', ref: v1, build: make}]}",
+            "file:///nowhere has no 'v1'",
+        ),
     ],
     ids=["apt", "apt-version", "pip", "pip-version", "source"],
 )
-def test_what_cannot_be_had_is_said_when_it_is_locked(recipes: Recipes, packages: str, says: str) -> None:
+def test_what_cannot_be_had_is_said_when_it_is_locked(
+    recipes: Recipes, packages: str, says: str
+) -> None:
     done = recipes.run("lock", recipes.write("1", packages=packages))
     assert done.returncode == 2, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-    assert recipes.testbed.bash('ls "$1"', f"{recipes.folder}/recipes").stdout.split() == ["demo-1.yaml"]
+    assert recipes.testbed.bash('ls "$1"', f"{recipes.folder}/recipes").stdout.split() == [
+        "demo-1.yaml"
+    ]
 
 
 def test_pip_may_not_replace_what_the_base_brings(recipes: Recipes) -> None:
@@ -111,7 +132,10 @@ def test_pip_may_not_replace_what_the_base_brings(recipes: Recipes) -> None:
 def test_the_guard_of_the_build_catches_what_no_lock_can(recipes: Recipes) -> None:
     """A step that replaces torch by hand."""
     recipes.base = "nvcr.io/nvidia/pytorch:24.11-py3"
-    hand = "mv /usr/local/lib/python3.11/dist-packages/torch-2.6.0a0+df5bbc09d1.nv24.11.dist-info /root/gone"
+    hand = (
+        "mv /usr/local/lib/python3.11/dist-packages/torch-2.6.0a0+df5bbc09d1.nv24.11.dist-info "
+        "/root/gone"
+    )
     done = recipes.run("build", recipes.write("1", run=f"[{{name: by hand, command: {hand!r}}}]"))
     assert done.returncode == 4
     assert "failed in step 1/2 run: by hand" in done.stderr
@@ -129,7 +153,9 @@ def test_a_stale_lock_is_refused(recipes: Recipes) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(recipes: Recipes, number: signal.Signals) -> None:
+def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(
+    recipes: Recipes, number: signal.Signals
+) -> None:
     name = recipes.write("1", packages="{apt: [hello]}")
     process = begin(recipes, name)
     assert process.stderr
@@ -137,7 +163,9 @@ def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(recipes: Rec
         if "step 1/2" in line:
             break
     time.sleep(0.3)
-    recipes.testbed.bash(f'kill -{number.name.removeprefix("SIG")} "$(cat "$1")"', str(recipes.folder / "pid"))
+    recipes.testbed.bash(
+        f'kill -{number.name.removeprefix("SIG")} "$(cat "$1")"', str(recipes.folder / "pid")
+    )
     process.communicate(timeout=60)
     assert [path for path in recipes.stored() if not path.startswith("store/leases/")] == []
     if number != signal.SIGKILL:
@@ -165,13 +193,20 @@ def begin(recipes: Recipes, name: str) -> subprocess.Popen[str]:
         name,
         str(recipes.folder / "pid"),
     ]
-    default = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test run in the background ignores it
+    default = functools.partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # a test run in the background ignores it
     return subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, preexec_fn=default)
 
 
 def workspaces(recipes: Recipes) -> str:
-    """What builds have left; those of builders that live, beside this test, are theirs (lease.label: their process)."""
-    script = 'cd /tmp; for one in hpcstack-build-*; do [ ! -e "$one" ] || [ -d "/proc/$(echo "$one" | cut -d+ -f4)" ] || echo "$one"; done'
+    """What builds have left; those of builders that live, beside this test, are theirs
+    (lease.label: their process).
+    """
+    script = (
+        'cd /tmp; for one in hpcstack-build-*; do [ ! -e "$one" ] || [ -d "/proc/$(echo "$one" | '
+        'cut -d+ -f4)" ] || echo "$one"; done'
+    )
     return recipes.testbed.bash(script).stdout
 
 
@@ -198,12 +233,17 @@ def test_a_lock_that_is_there_counts_for_everybody(recipes: Recipes) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_slurms_own_refusal_is_not_the_commands_status(testbed: Testbed, built: dict[str, Any]) -> None:
+def test_slurms_own_refusal_is_not_the_commands_status(
+    testbed: Testbed, built: dict[str, Any]
+) -> None:
     own = str(testbed.home / "tests/refused")  # the newest launch of others stays theirs
     words = ("launch", "pytorch-24.11", "--mode", "plain")
     done = testbed.run("hpcstack", *words, "-w", "nodeX", "--", "true", XDG_STATE_HOME=own)
     assert done.returncode == 125, done.stderr
-    assert testbed.run("hpcstack", *words, "-p", "nope", "--", "true", XDG_STATE_HOME=own).returncode == 2
+    assert (
+        testbed.run("hpcstack", *words, "-p", "nope", "--", "true", XDG_STATE_HOME=own).returncode
+        == 2
+    )
 
 
 def test_lint_reports_all_that_it_was_given(recipes: Recipes) -> None:

@@ -1,4 +1,6 @@
-"""From a build to production and back, by the command line on the testbed: the gate with a real report."""
+"""From a build to production and back, by the command line on the testbed: the gate with a real
+report.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,21 @@ def loaded(testbed: Testbed, what: str) -> str:
 
 
 def drop_images_without_lock(testbed: Testbed) -> None:
-    """Of STACK, on a testbed that an earlier hpcstack built on; other tests run from the images of other stacks."""
+    """Of STACK, on a testbed that an earlier hpcstack built on; other tests run from the images of
+    other stacks.
+    """
     images = testbed.folder / "site/store/images"
     for record in images.glob("*/artifact.json"):
-        if json.loads(record.read_text())["stack"] == STACK and not (record.parent / "lock.json").exists():
+        if (
+            json.loads(record.read_text())["stack"] == STACK
+            and not (record.parent / "lock.json").exists()
+        ):
             testbed.bash('rm -rf "$1"', str(record.parent))
 
 
-def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tmp_path: Path) -> None:
+def test_a_stack_is_proven_promoted_rolled_back_and_retired(
+    testbed: Testbed, tmp_path: Path
+) -> None:
     testbed.unpublish("python")
     drop_images_without_lock(testbed)
     testbed.json("build", STACK)
@@ -37,17 +46,38 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tm
     assert shut.returncode == 1 and "there is no report of this image" in shut.stderr
     assert f"hpcstack test {STACK} -N 2 --tier standard" in shut.stderr
     quick = testbed.json(
-        "test", STACK, "-N", "2", "--runtime", "apptainer", "--only", "node.image,io.lock", "--tier", "quick"
+        "test",
+        STACK,
+        "-N",
+        "2",
+        "--runtime",
+        "apptainer",
+        "--only",
+        "node.image,io.lock",
+        "--tier",
+        "quick",
     )
     assert quick["verdict"] == "PASS"
     shut = testbed.hpcstack("promote", NAME, check=False)
     assert shut.returncode == 1 and "mpi.exact was not run" in shut.stderr
-    assert testbed.json("test", STACK, "-N", "2", "--runtime", "apptainer", "--tier", "standard")["verdict"] == "PASS"
+    assert (
+        testbed.json("test", STACK, "-N", "2", "--runtime", "apptainer", "--tier", "standard")[
+            "verdict"
+        ]
+        == "PASS"
+    )
     short = testbed.hpcstack("promote", NAME, "--dry-run").stdout
-    assert len(short.splitlines()) < 10 and f"{NAME}: {first['release'][7:]} (testing) -> " in short, short
+    assert (
+        len(short.splitlines()) < 10 and f"{NAME}: {first['release'][7:]} (testing) -> " in short
+    ), short
     change = testbed.hpcstack("promote", NAME, "--diff").stdout
-    second = first["release"].rpartition("-r")[0] + f"-r{int(first['release'].rpartition('-r')[2]) + 1}"
-    assert f'+module_version("{second}", "3.12-mpi")' in change and loaded(testbed, NAME) == first["release"]
+    second = (
+        first["release"].rpartition("-r")[0] + f"-r{int(first['release'].rpartition('-r')[2]) + 1}"
+    )
+    assert (
+        f'+module_version("{second}", "3.12-mpi")' in change
+        and loaded(testbed, NAME) == first["release"]
+    )
 
     done = testbed.json("promote", NAME)
     assert (done["release"], done["channel"], done["takes_alias"]) == (second, "production", True)
@@ -63,17 +93,28 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tm
     assert again.returncode == 0 and "was already published" in again.stdout
 
     refused = testbed.hpcstack("rollback", NAME, "--reason", "it was slow", check=False)
-    assert refused.returncode == 2 and "which is in testing" in refused.stderr and loaded(testbed, NAME) == second
-    dry = testbed.hpcstack("rollback", NAME, "--reason", "it was slow", "--force", "--dry-run").stdout
+    assert (
+        refused.returncode == 2
+        and "which is in testing" in refused.stderr
+        and loaded(testbed, NAME) == second
+    )
+    dry = testbed.hpcstack(
+        "rollback", NAME, "--reason", "it was slow", "--force", "--dry-run"
+    ).stdout
     assert dry.startswith("this would change:") and loaded(testbed, NAME) == second
     back = testbed.json("rollback", NAME, "--reason", "it was slow", "--force")
     assert back["release"] == first["release"] and loaded(testbed, NAME) == first["release"]
     assert testbed.json("rollback", second)["release"] == second
     events = testbed.json("history", NAME)["events"]
     assert [one["verb"] for one in events][-4:] == ["publish", "promote", "rollback", "rollback"]
-    assert events[-2]["reason"] == "it was slow" and events[-2]["alias"] == f"{second[7:]} -> {first['release'][7:]}"
+    assert (
+        events[-2]["reason"] == "it was slow"
+        and events[-2]["alias"] == f"{second[7:]} -> {first['release'][7:]}"
+    )
 
-    assert testbed.hpcstack("undo", "python", check=False).returncode == 2, "production would mean what is in testing"
+    assert testbed.hpcstack("undo", "python", check=False).returncode == 2, (
+        "production would mean what is in testing"
+    )
     undone = testbed.json("undo", "python", "--force", "--reason", "to see")
     assert undone["undone"]["verb"] == "rollback" and loaded(testbed, NAME) == first["release"]
     assert "taken back: undo" in testbed.hpcstack("undo", "python").stdout
@@ -94,7 +135,9 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
     testbed.hpcstack("retire", NAME, "--now", "--force", "--reason", "CVE")
     for what in (release, NAME):
         refused = testbed.bash(f"module load {what}", check=False)
-        assert refused.returncode and "was retired on" in refused.stderr and "CVE" in refused.stderr, refused.stderr
+        assert (
+            refused.returncode and "was retired on" in refused.stderr and "CVE" in refused.stderr
+        ), refused.stderr
     assert testbed.hpcstack("publish", STACK, check=False).returncode == 2
     testbed.hpcstack("retire", NAME, "--cancel")
     assert loaded(testbed, NAME) == release
@@ -108,7 +151,7 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
         (("promote", "nothing"), 2, "nothing is published as 'nothing'"),
         (("rollback", f"{NAME}-r99"), 2, "is not published"),
         (("retire", NAME, "--on", "soon"), 2, "'soon' is not a date"),
-        (("retire", NAME, "--now", "--on", "2099-01-01"), 2, "--now and --cancel take only a --reason"),
+        (("retire", NAME, "--now", "--on", "2099-01-01"), 2, ("--now and --cancel take only a " "--reason")),
         (("retire", "python", "--now"), 2, "retire wants a version; python has"),
         (("rollback", "python"), 2, "rollback wants a version; python has"),
         (("retire", NAME, "--successor", "pytorch/99.99"), 2, "--successor"),
@@ -119,7 +162,9 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
         (("default", "python/9"), 2, "is not published"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(testbed: Testbed, words: tuple[str, ...], status: int, says: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    testbed: Testbed, words: tuple[str, ...], status: int, says: str
+) -> None:
     testbed.json("build", STACK)
     testbed.json("publish", STACK)
     done = testbed.hpcstack(*words, check=False)
@@ -129,7 +174,9 @@ def test_what_makes_no_sense_is_refused(testbed: Testbed, words: tuple[str, ...]
 def test_an_override_is_written_down(testbed: Testbed) -> None:
     built: dict[str, Any] = testbed.json("build", STACK)
     testbed.json("publish", STACK)
-    done = testbed.json("publish", STACK, "--channel", "production", "--override", "the cluster opens today")
+    done = testbed.json(
+        "publish", STACK, "--channel", "production", "--override", "the cluster opens today"
+    )
     assert done["image"] == built["image"]
     events = testbed.json("history", NAME)["events"]
     assert any(one["reason"] == "the cluster opens today" for one in events) or not done["new"]

@@ -1,4 +1,6 @@
-"""`hpcstack site health` as Slurm's own HealthCheckProgram: a node whose nvidia-smi hangs is drained, with the reason."""
+"""`hpcstack site health` as Slurm's own HealthCheckProgram: a node whose nvidia-smi hangs is
+drained, with the reason.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ import pytest
 
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.alone, pytest.mark.apptainer, pytest.mark.registry]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.slurm,
+    pytest.mark.alone,
+    pytest.mark.apptainer,
+    pytest.mark.registry,
+]
 SITE = """\
 name: demo
 node_types: {sick: {gpus: {model: H100, count: 2}, driver: "550.54.15"}}
@@ -35,12 +43,16 @@ sh %(root)s/health.sh >>%(root)s/log 2>&1
 
 
 def state(testbed: Testbed, node: str) -> str:
-    return testbed.run("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E", check=True).stdout.strip()
+    return testbed.run(
+        "sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E", check=True
+    ).stdout.strip()
 
 
 @pytest.fixture
 def sick(testbed: Testbed) -> Iterator[Path]:
-    """node2, whose nvidia-smi waits for a device that does not answer; well again afterwards. (Nodes have own /tmp.)"""
+    """node2, whose nvidia-smi waits for a device that does not answer; well again afterwards.
+    (Nodes have own /tmp.)
+    """
     place = testbed.folder / "sick"
     shutil.rmtree(place, ignore_errors=True)
     version = place / "proc/driver/nvidia/version"
@@ -51,7 +63,9 @@ def sick(testbed: Testbed) -> Iterator[Path]:
     tool.write_text("#!/bin/sh\ntrap '' TERM INT HUP\nsleep 30\n")
     tool.chmod(0o755)
     folder = testbed.give("health/site.yaml", SITE).parent
-    script = testbed.run("hpcstack", "--site", str(folder / "site.yaml"), "site", "health", check=True).stdout
+    script = testbed.run(
+        "hpcstack", "--site", str(folder / "site.yaml"), "site", "health", check=True
+    ).stdout
     (place / "health.sh").write_text(script)
     program, conf = testbed.folder / "etc/health", testbed.folder / "etc/slurm.conf"
     before = program.read_text()
@@ -65,7 +79,9 @@ def sick(testbed: Testbed) -> Iterator[Path]:
         shutil.rmtree(place)
 
 
-def test_slurm_drains_a_node_whose_gpus_hang_and_gets_it_back_when_they_answer(testbed: Testbed, sick: Path) -> None:
+def test_slurm_drains_a_node_whose_gpus_hang_and_gets_it_back_when_they_answer(
+    testbed: Testbed, sick: Path
+) -> None:
     until = time.monotonic() + 90
     while "drain" not in state(testbed, "node2") and time.monotonic() < until:
         time.sleep(1)
@@ -78,11 +94,15 @@ def test_slurm_drains_a_node_whose_gpus_hang_and_gets_it_back_when_they_answer(t
     (sick / "bin/nvidia-smi").write_text(GOOD)
     while "drain" in state(testbed, "node2") and time.monotonic() < until + 90:
         time.sleep(1)
-    assert state(testbed, "node2").startswith(("idle", "mixed", "allocated")), (sick / "log").read_text()
+    assert state(testbed, "node2").startswith(("idle", "mixed", "allocated")), (
+        sick / "log"
+    ).read_text()
     assert '"action": "undrain"' in (sick / "log").read_text()
 
 
-def test_a_spare_node_takes_the_place_of_one_that_is_not_fit(testbed: Testbed, built: dict[str, Any]) -> None:
+def test_a_spare_node_takes_the_place_of_one_that_is_not_fit(
+    testbed: Testbed, built: dict[str, Any]
+) -> None:
     """A folder that jobs mount is on node2 alone: of two nodes node1 is left out."""
     fit = testbed.folder / "nodes/node2/tmp/fit"  # /tmp as node2 has it
     fit.mkdir(exist_ok=True)

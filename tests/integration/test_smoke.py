@@ -1,4 +1,6 @@
-"""The suite on the testbed: planted bugs are caught through the launched job, every form of the report, other stacks."""
+"""The suite on the testbed: planted bugs are caught through the launched job, every form of the
+report, other stacks.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ import pytest
 from hpcstack_smoke.agent import START_S
 from support.testbed import REPO, Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.suite, pytest.mark.slurm, pytest.mark.registry, pytest.mark.apptainer]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.suite,
+    pytest.mark.slurm,
+    pytest.mark.registry,
+    pytest.mark.apptainer,
+]
 STACK = "pytorch-24.11"
 PLANTS = REPO / "tests/plants"
 BUGS = {
@@ -32,7 +40,9 @@ BUGS = {
 
 
 class OwnState(Testbed):
-    """The testbed with reports and histories of this file's own: gates that other lanes ask read the user's."""
+    """The testbed with reports and histories of this file's own: gates that other lanes ask read
+    the user's.
+    """
 
     @cached_property
     def state(self) -> str:
@@ -59,13 +69,20 @@ def plants(testbed: Testbed) -> Path:
 
 
 def run(testbed: Testbed, *argv: str, **env: Any) -> tuple[int, dict[str, Any]]:
-    done = testbed.run("hpcstack", "test", STACK, "-N", "2", "--runtime", "apptainer", *argv, "--json", **env)
+    done = testbed.run(
+        "hpcstack", "test", STACK, "-N", "2", "--runtime", "apptainer", *argv, "--json", **env
+    )
     return done.returncode, json.loads(done.stdout)
 
 
-def test_every_planted_bug_is_caught_and_nothing_else(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
+def test_every_planted_bug_is_caught_and_nothing_else(
+    testbed: Testbed, built: dict[str, Any], plants: Path
+) -> None:
     status, document = run(
-        testbed, "--only", f"{','.join(BUGS)},fsdp.fsdp2", HPCSTACK_SMOKE_PLANT=str(plants / "bugs.py")
+        testbed,
+        "--only",
+        f"{','.join(BUGS)},fsdp.fsdp2",
+        HPCSTACK_SMOKE_PLANT=str(plants / "bugs.py"),
     )
     found = {one["code"]: one for one in document["outcomes"]}
     assert status == 1 and document["verdict"] == "FAIL" and document["planted"].endswith("bugs.py")
@@ -75,7 +92,9 @@ def test_every_planted_bug_is_caught_and_nothing_else(testbed: Testbed, built: d
     assert found["fsdp.fsdp2"]["status"] == "PASS"  # nothing was planted there
 
 
-def test_a_rank_that_never_comes_is_named_in_time(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
+def test_a_rank_that_never_comes_is_named_in_time(
+    testbed: Testbed, built: dict[str, Any], plants: Path
+) -> None:
     status, document = run(
         testbed,
         "--only",
@@ -105,27 +124,50 @@ ddp.fp32 = broken
 def test_one_broken_check_hides_no_other(testbed: Testbed, built: dict[str, Any]) -> None:
     plant = testbed.give("plants/breaks.py", BREAKS)
     _, document = run(
-        testbed, "--only", "ddp.fp32,fsdp.fsdp2", HPCSTACK_SMOKE_PLANT=str(plant), HPCSTACK_SMOKE_TIMEOUT="20"
+        testbed,
+        "--only",
+        "ddp.fp32,fsdp.fsdp2",
+        HPCSTACK_SMOKE_PLANT=str(plant),
+        HPCSTACK_SMOKE_TIMEOUT="20",
     )
     found = {one["code"]: one for one in document["outcomes"]}
     assert found["ddp.fp32"]["status"] == "ERROR" and found["fsdp.fsdp2"]["status"] == "PASS"
 
 
-@pytest.mark.parametrize("turn", range(2))  # and one of the standard tier in test_chain; ci/soak does 50
-def test_without_bugs_the_quick_tier_passes(testbed: Testbed, built: dict[str, Any], turn: int) -> None:
+@pytest.mark.parametrize(
+    "turn", range(2)
+)  # and one of the standard tier in test_chain; ci/soak does 50
+def test_without_bugs_the_quick_tier_passes(
+    testbed: Testbed, built: dict[str, Any], turn: int
+) -> None:
     status, document = run(
-        testbed, "--html", "h.html", "--junit", "j.xml", "--markdown", "m.md", "--prometheus", "p.prom"
+        testbed,
+        "--html",
+        "h.html",
+        "--junit",
+        "j.xml",
+        "--markdown",
+        "m.md",
+        "--prometheus",
+        "p.prom",
     )
     assert (status, document["verdict"]) == (0, "PASS"), document
     assert document["tier"] == "quick" and document["seconds"] < 120
     assert {one["status"] for one in document["outcomes"]} == {"PASS", "SKIP"}
-    assert ElementTree.fromstring((testbed.home / "j.xml").read_text().split("\n", 1)[1]).get("failures") == "0"
+    assert (
+        ElementTree.fromstring((testbed.home / "j.xml").read_text().split("\n", 1)[1]).get(
+            "failures"
+        )
+        == "0"
+    )
     assert (testbed.home / "m.md").read_text().startswith(f"# {STACK}: PASS")
     assert 'code="ddp.fp32",status="PASS"} 1' in (testbed.home / "p.prom").read_text()
 
 
 def test_json_into_a_file_and_the_history(testbed: Testbed, built: dict[str, Any]) -> None:
-    testbed.hpcstack("test", STACK, "--runtime", "apptainer", "--only", "node.shm", "--json", "r.json")
+    testbed.hpcstack(
+        "test", STACK, "--runtime", "apptainer", "--only", "node.shm", "--json", "r.json"
+    )
     document = json.loads((testbed.home / "r.json").read_text())
     assert document["verdict"] == "PASS" and document["format"] == "hpcstack/report/v2"
     runs = testbed.json("report", "--history", STACK)["runs"]
@@ -135,7 +177,9 @@ def test_json_into_a_file_and_the_history(testbed: Testbed, built: dict[str, Any
 
 
 @pytest.mark.chromium
-def test_a_browser_shows_the_page_whole(testbed: Testbed, built: dict[str, Any], tmp_path: Path) -> None:
+def test_a_browser_shows_the_page_whole(
+    testbed: Testbed, built: dict[str, Any], tmp_path: Path
+) -> None:
     """The page of a standard run: nothing is fetched, nothing sticks out, every figure is drawn."""
     testbed.hpcstack("test", STACK, "-N", "2", "--runtime", "apptainer", "--tier", "standard", "--only",
                      "nccl.gloo-bandwidth,scaling.strong,nccl.gloo-pairs", "--html", "shown.html")  # fmt: skip
@@ -143,18 +187,27 @@ def test_a_browser_shows_the_page_whole(testbed: Testbed, built: dict[str, Any],
     shutil.copy(testbed.home / "shown.html", page)
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,2400"]
     shot = subprocess.run(
-        [*browser, f"--screenshot={tmp_path}/shot.png", page.as_uri()], capture_output=True, timeout=120, check=False
+        [*browser, f"--screenshot={tmp_path}/shot.png", page.as_uri()],
+        capture_output=True,
+        timeout=120,
+        check=False,
     )
     assert (tmp_path / "shot.png").stat().st_size > 20_000, shot.stderr
     dom = subprocess.run(
-        [*browser, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [*browser, "--dump-dom", page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     ).stdout
     assert dom.count("<svg") == 4 and "VIRTUAL" in dom  # bandwidth, pairs, speed-up, efficiency
 
 
 def test_a_stack_without_torch_is_proven_by_its_own_check(testbed: Testbed) -> None:
     testbed.hpcstack("build", "python-3.12-mpi", timeout=900)
-    document = testbed.json("test", "python-3.12-mpi", "-N", "2", "--runtime", "apptainer", "--tier", "standard")
+    document = testbed.json(
+        "test", "python-3.12-mpi", "-N", "2", "--runtime", "apptainer", "--tier", "standard"
+    )
     found = {one["code"]: one for one in document["outcomes"]}
     assert document["verdict"] == "PASS", document
     for code in ("mpi.world", "mpi.exact", "mpi.compile", "mpi.pi", "tasks.exchange", "io.shared"):
@@ -164,21 +217,37 @@ def test_a_stack_without_torch_is_proven_by_its_own_check(testbed: Testbed) -> N
 
 def test_two_stacks_are_compared_in_one_allocation(testbed: Testbed, built: dict[str, Any]) -> None:
     document = testbed.json(
-        "test", STACK, "python-3.12-mpi", "-N", "2", "--runtime", "apptainer", "--only", "io.lock,node.shm,tasks"
+        "test",
+        STACK,
+        "python-3.12-mpi",
+        "-N",
+        "2",
+        "--runtime",
+        "apptainer",
+        "--only",
+        "io.lock,node.shm,tasks",
     )
     assert document["verdicts"] == ["PASS", "PASS"]
     rows = {row["code"]: row for row in document["figures"]}
-    assert rows["node.shm"]["figures"]["shm_GB"][2] == 1.0 and rows["tasks.exchange"]["statuses"] == ["PASS", "PASS"]
+    assert rows["node.shm"]["figures"]["shm_GB"][2] == 1.0 and rows["tasks.exchange"][
+        "statuses"
+    ] == ["PASS", "PASS"]
 
 
-def test_a_sweep_measures_the_pair_and_blames_nobody(testbed: Testbed, built: dict[str, Any]) -> None:
-    document = testbed.json("test", STACK, "--sweep", "--runtime", "apptainer", "--only", "nccl.gloo-bandwidth")
+def test_a_sweep_measures_the_pair_and_blames_nobody(
+    testbed: Testbed, built: dict[str, Any]
+) -> None:
+    document = testbed.json(
+        "test", STACK, "--sweep", "--runtime", "apptainer", "--only", "nccl.gloo-bandwidth"
+    )
     assert document["nodes"] == ["node1", "node2"] and document["odd"] == {}
     assert document["pairs"][0]["busbw_GB_s"] > 0
     assert Path(document["folder"], "drain.txt").read_text() == ""
 
 
-def test_a_burn_finds_one_wrong_bit_and_is_quiet_without(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
+def test_a_burn_finds_one_wrong_bit_and_is_quiet_without(
+    testbed: Testbed, built: dict[str, Any], plants: Path
+) -> None:
     """On the CPU, which computes the same product over and over, too."""
     burn = ("--tier", "burn", "--minutes", "0.2")
     status, document = run(testbed, *burn, HPCSTACK_SMOKE_PLANT=str(plants / "bitflip.py"))
@@ -189,17 +258,24 @@ def test_a_burn_finds_one_wrong_bit_and_is_quiet_without(testbed: Testbed, built
     status, document = run(testbed, *burn)
     found = {one["code"]: one for one in document["outcomes"]}
     assert status == 0 and found["burn.compute"]["status"] == "PASS", found["burn.compute"]
-    assert found["burn.compute"]["figures"]["products"] > 100 and found["burn.compute"]["informational"]
+    assert (
+        found["burn.compute"]["figures"]["products"] > 100
+        and found["burn.compute"]["informational"]
+    )
 
 
-def test_a_stalled_run_leaves_what_all_nodes_know(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
+def test_a_stalled_run_leaves_what_all_nodes_know(
+    testbed: Testbed, built: dict[str, Any], plants: Path
+) -> None:
     """The stacks of every rank before the ranks are ended, and a bundle of each node."""
     status, document = run(
         testbed, "--only", "ddp.fp32", HPCSTACK_SMOKE_PLANT=str(plants / "sleeper.py"), HPCSTACK_SMOKE_TIMEOUT="300",
         HPCSTACK_SMOKE_STALL="45",
     )  # fmt: skip
     (one,) = document["outcomes"]
-    assert status == 1 and one["status"] == "ERROR" and "in the middle of it" in one["measured"], one
+    assert status == 1 and one["status"] == "ERROR" and "in the middle of it" in one["measured"], (
+        one
+    )
     folder = Path(document["folder"]) if "folder" in document else max(
         (testbed.home / f".local/state/hpcstack/tests/{STACK}").iterdir(), key=lambda path: path.stat().st_mtime
     )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Everything that a recipe may say, in one image: built by Apptainer, from a lock that was settled inside the base."""
+"""Everything that a recipe may say, in one image: built by Apptainer, from a lock that was settled
+inside the base.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str,
     env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", **{f"GIT_{who}_{what}": "x@y.z" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}}  # fmt: skip
 
     def git(*argv: str) -> str:
-        done = subprocess.run(["git", *argv], cwd=work, env=env, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", *argv], cwd=work, env=env, check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     git("init", "-q", "-b", "main")
@@ -119,7 +123,16 @@ Made = tuple[Recipes, dict[str, Any], dict[str, Any]]
 def inside(made: Made, *argv: str) -> str:
     return (
         made[0]
-        .testbed.run("apptainer", "--quiet", "exec", "--cleanenv", "--containall", made[2]["image"], *argv, check=True)
+        .testbed.run(
+            "apptainer",
+            "--quiet",
+            "exec",
+            "--cleanenv",
+            "--containall",
+            made[2]["image"],
+            *argv,
+            check=True,
+        )
         .stdout
     )
 
@@ -133,21 +146,34 @@ def test_the_lock_holds_every_set(made: Made, server: tuple[str, str, str]) -> N
     assert platform["pip"][0]["hashes"][0].startswith("sha256:")
     assert {"git", "git-man"} <= {entry["name"] for entry in platform["apt"]}
     assert all(entry["hash"] for entry in platform["apt"])
-    assert [(entry["name"], entry["version"]) for entry in platform["conda"]] == [("hello", "1.0"), ("word", "2.1")]
+    assert [(entry["name"], entry["version"]) for entry in platform["conda"]] == [
+        ("hello", "1.0"),
+        ("word", "2.1"),
+    ]
 
 
-def test_the_sites_mirrors_are_in_neither_lock_nor_image(made: Made, server: tuple[str, str, str]) -> None:
+def test_the_sites_mirrors_are_in_neither_lock_nor_image(
+    made: Made, server: tuple[str, str, str]
+) -> None:
     text = json.dumps(made[1])
     assert server[0] not in text and "https://conda.anaconda.org/hpc/" in text
     script = "grep -rlE '127\\.0\\.0\\.1:[0-9]{4,5}' /opt /etc /.singularity.d 2>/dev/null || true"
-    assert inside(made, "sh", "-c", script) == "", "of whatever run: the image may be of an earlier one"
-    assert '"https://conda.anaconda.org/hpc' in inside(made, "sh", "-c", "cat /opt/conda/conda-meta/hello-*.json")
+    assert inside(made, "sh", "-c", script) == "", (
+        "of whatever run: the image may be of an earlier one"
+    )
+    assert '"https://conda.anaconda.org/hpc' in inside(
+        made, "sh", "-c", "cat /opt/conda/conda-meta/hello-*.json"
+    )
 
 
 def test_exactly_what_was_locked_is_in_the_image(made: Made) -> None:
     platform = made[1]["base"]["platforms"]["linux/amd64"]
-    assert {entry["name"]: entry["version"] for entry in platform["pip"]}.items() <= made[2]["pip"].items()
-    assert {entry["name"]: entry["version"] for entry in platform["apt"]}.items() <= made[2]["apt"].items()
+    assert {entry["name"]: entry["version"] for entry in platform["pip"]}.items() <= made[2][
+        "pip"
+    ].items()
+    assert {entry["name"]: entry["version"] for entry in platform["apt"]}.items() <= made[2][
+        "apt"
+    ].items()
 
 
 def test_source_conda_and_scripts(made: Made) -> None:
@@ -171,16 +197,24 @@ def test_variables_files_and_paths_survive(made: Made) -> None:
 
 
 def test_labels_survive(made: Made) -> None:
-    said = made[0].testbed.run("apptainer", "inspect", "--json", "--labels", made[2]["image"], check=True).stdout
+    said = (
+        made[0]
+        .testbed.run("apptainer", "inspect", "--json", "--labels", made[2]["image"], check=True)
+        .stdout
+    )
     labels = json.loads(said)["data"]["attributes"]["labels"]
     values = {
-        f"org.example.n{n}": v for n, v in enumerate(v for v in NASTY if v != "\t") if "{{" not in v and v.strip()
+        f"org.example.n{n}": v
+        for n, v in enumerate(v for v in NASTY if v != "\t")
+        if "{{" not in v and v.strip()
     }
     assert {name: labels.get(name) for name in values} == values
 
 
 def test_the_entrypoint_is_the_recipes(made: Made) -> None:
-    done = made[0].testbed.run("apptainer", "--quiet", "run", "--cleanenv", made[2]["image"], "a b", check=True)
+    done = made[0].testbed.run(
+        "apptainer", "--quiet", "run", "--cleanenv", made[2]["image"], "a b", check=True
+    )
     assert done.stdout == "entry a b\n"
 
 
@@ -205,9 +239,14 @@ def test_check_says_what_is_stale(made: Made) -> None:
     recipes.write("1", **parts)
     done = recipes.run("lock", "demo-1", "--check")
     assert done.returncode == 1
-    assert "the recipe has changed since it was locked" in done.stderr and "hpcstack lock demo-1" in done.stderr
+    assert (
+        "the recipe has changed since it was locked" in done.stderr
+        and "hpcstack lock demo-1" in done.stderr
+    )
     refused = recipes.run("build", "--locked", "demo-1")
-    assert refused.returncode == 2 and "the recipe has changed since it was locked" in refused.stderr
+    assert (
+        refused.returncode == 2 and "the recipe has changed since it was locked" in refused.stderr
+    )
 
 
 def test_base_only_says_what_it_leaves_open_and_locked_refuses_it(recipes: Recipes) -> None:
@@ -221,12 +260,15 @@ def test_base_only_says_what_it_leaves_open_and_locked_refuses_it(recipes: Recip
 
 
 def test_a_source_distribution_sees_nothing_of_the_user(recipes: Recipes, tmp_path: Path) -> None:
-    """pip has to run setup.py to learn what a source distribution needs: it runs in a container of its own."""
+    """pip has to run setup.py to learn what a source distribution needs: it runs in a container of
+    its own.
+    """
     testbed = recipes.testbed
     home = str(testbed.home)
     setup = (
         "import os, setuptools\n"
-        f"seen = [p for p in ({home!r}, '/root/.docker', '/home') if os.path.isdir(p) and os.listdir(p)]\n"
+        f"seen = [p for p in ({home!r}, '/root/.docker', '/home') if os.path.isdir(p) and "
+        f"os.listdir(p)]\n"
         "leak = [k for k in os.environ if k.startswith('SECRET')]\n"
         "if seen or leak: raise SystemExit(f'LEAK {seen} {leak}')\n"
         "setuptools.setup(name='made-by-hand', version='1.0')\n"
@@ -238,14 +280,21 @@ def test_a_source_distribution_sees_nothing_of_the_user(recipes: Recipes, tmp_pa
     folder = tmp_path / "simple/made-by-hand"
     folder.mkdir(parents=True)
     archive = "made-by-hand-1.0.tar.gz"
-    subprocess.run(["tar", "-czf", str(folder / archive), "-C", str(tmp_path), package.name], check=True)
+    subprocess.run(
+        ["tar", "-czf", str(folder / archive), "-C", str(tmp_path), package.name], check=True
+    )
     (folder / "index.html").write_text(f'<a href="{archive}">{archive}</a>')
     http = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(tmp_path)))
     threading.Thread(target=http.serve_forever, daemon=True).start()
     ca = testbed.bash("grep -o 'ca_bundle: .*' \"$HPCSTACK_SITE\" || true").stdout.strip()
     recipes.site(recipes.site_text + f"build:\n  {ca}\n  pip:\n    extra_index_urls: ['http://127.0.0.1:{http.server_port}/simple']\n"
                  "    trusted_hosts: ['127.0.0.1']\n")  # fmt: skip
-    done = recipes.run("lock", recipes.write("1", packages="{pip: [made-by-hand]}"), "--json", SECRET_TOKEN="s3cret")
+    done = recipes.run(
+        "lock",
+        recipes.write("1", packages="{pip: [made-by-hand]}"),
+        "--json",
+        SECRET_TOKEN="s3cret",
+    )
     http.shutdown()
     http.server_close()
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,8 @@
-"""How a launch ends: with the status of the rank that failed first, whoever else fails of it, and one line that names it.
+"""How a launch ends: with the status of the rank that failed first, whoever else fails of it, and
+one line that names it.
 
-HPCSTACK_TIMES is how often each is tried (ci/soak: 20); HPCSTACK_TABLE=all tries every runtime in every mode.
+HPCSTACK_TIMES is how often each is tried (ci/soak: 20); HPCSTACK_TABLE=all tries every runtime in
+every mode.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ def table() -> list[Any]:
             for fault in FAULTS:
                 some = (mode, fault) in SOME and runtime in ("apptainer", "pyxis")
                 if everything or some:
-                    out.append(pytest.param(runtime, mode, fault, marks=getattr(pytest.mark, runtime)))
+                    out.append(
+                        pytest.param(runtime, mode, fault, marks=getattr(pytest.mark, runtime))
+                    )
     return out
 
 
@@ -73,7 +77,9 @@ def fail(testbed: Testbed, built: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("runtime", "mode", "fault"), table())
-def test_the_first_failure_is_the_status(testbed: Testbed, fail: str, runtime: str, mode: str, fault: str) -> None:
+def test_the_first_failure_is_the_status(
+    testbed: Testbed, fail: str, runtime: str, mode: str, fault: str
+) -> None:
     status, said = FAULTS[fault]
     each = ("--ntasks-per-node", "1") if mode == "plain" else ("--nproc-per-node", "1")
     for number in range(TIMES):
@@ -81,7 +87,10 @@ def test_the_first_failure_is_the_status(testbed: Testbed, fail: str, runtime: s
         done = launch(testbed, *words, XDG_STATE_HOME=f"{testbed.home}/tests/launching/statuses")
         last = done.stderr.rstrip().splitlines()[-1]
         assert done.returncode == status, (number, done.returncode, done.stderr[-3000:])
-        assert last.startswith("hpcstack: rank 1 on node2 failed first") and said in last, (number, done.stderr[-3000:])
+        assert last.startswith("hpcstack: rank 1 on node2 failed first") and said in last, (
+            number,
+            done.stderr[-3000:],
+        )
         log = re.search(r"; log: (\S+)$", last)
         assert log and "node2 ended with" in testbed.bash(f"cat {log[1]}").stdout
 
@@ -91,11 +100,15 @@ def test_the_first_failure_is_the_status(testbed: Testbed, fail: str, runtime: s
 def test_a_job_ends_alike(testbed: Testbed, fail: str, runtime: str) -> None:
     words = f"pytorch-24.11 -N2 --nproc-per-node 1 --runtime {runtime} --batch -- fail.py exit3"
     job = testbed.bash(f"{STATE} && cd tests/launching && hpcstack launch {words}").stdout.strip()
-    testbed.bash(f'until [ -z "$(squeue --noheader --jobs {job} 2>/dev/null)" ]; do sleep 0.5; done')
+    testbed.bash(
+        f'until [ -z "$(squeue --noheader --jobs {job} 2>/dev/null)" ]; do sleep 0.5; done'
+    )
     state = testbed.bash(f"sacct -nPX --format=State,ExitCode --jobs {job}").stdout.strip()
     assert state == "FAILED|3:0", state
     log = testbed.bash(f"cat tests/launching/*-{job}.out").stdout.rstrip().splitlines()
-    assert re.fullmatch(r"hpcstack: rank 1 on node2 failed first; exit 3; log: /\S+\.out", log[-1]), log[-5:]
+    assert re.fullmatch(
+        r"hpcstack: rank 1 on node2 failed first; exit 3; log: /\S+\.out", log[-1]
+    ), log[-5:]
 
 
 LIMIT = "scontrol update jobid=$(squeue -h -n {name} -o %A) timelimit=0"
@@ -108,25 +121,42 @@ def ends() -> list[Any]:
     for runtime in RUNTIMES:
         for mode in MODES:
             for end, says in ((CANCEL, "it was cancelled"), (LIMIT, "the time limit was reached")):
-                if os.environ.get("HPCSTACK_TABLE") == "all" or (runtime, mode) == ("apptainer", "plain"):
+                if os.environ.get("HPCSTACK_TABLE") == "all" or (runtime, mode) == (
+                    "apptainer",
+                    "plain",
+                ):
                     marks = [getattr(pytest.mark, runtime)]
                     out.append(
-                        pytest.param(runtime, mode, end, says, marks=marks, id=f"{runtime}-{mode}-{end.split()[0]}")
+                        pytest.param(
+                            runtime,
+                            mode,
+                            end,
+                            says,
+                            marks=marks,
+                            id=f"{runtime}-{mode}-{end.split()[0]}",
+                        )
                     )
     return out
 
 
 @pytest.mark.parametrize(("runtime", "mode", "end", "says"), ends())
-def test_what_ends_a_launch_is_told(testbed: Testbed, fail: str, runtime: str, mode: str, end: str, says: str) -> None:
+def test_what_ends_a_launch_is_told(
+    testbed: Testbed, fail: str, runtime: str, mode: str, end: str, says: str
+) -> None:
     each = "--ntasks-per-node 1" if mode == "plain" else "--nproc-per-node 1"
     for number in range(TIMES):
         name = f"ends-{os.getpid()}-{runtime}-{mode}-{number}"
-        running = f"until squeue -h --states R --name {name} | grep -q .; do sleep 0.3; done; sleep 2"
+        running = (
+            f"until squeue -h --states R --name {name} | grep -q .; do sleep 0.3; done; sleep 2"
+        )
         script = f"({running}; {end.format(name=name)}) >/dev/null 2>&1 & cd tests/launching && {STATE} && " \
             f"hpcstack launch pytorch-24.11 --srun=--job-name={name} -N2 {each} --runtime {runtime} --mode {mode} -- fail.py none"  # fmt: skip
         done = testbed.bash(script, check=False)
         last = done.stderr.rstrip().splitlines()[-1]
-        assert done.returncode == 143 and last.startswith(f"hpcstack: {says}; exit 143"), (number, done.stderr[-3000:])
+        assert done.returncode == 143 and last.startswith(f"hpcstack: {says}; exit 143"), (
+            number,
+            done.stderr[-3000:],
+        )
 
 
 @pytest.mark.apptainer
@@ -135,17 +165,24 @@ def test_a_cancelled_job_says_so_in_its_log(testbed: Testbed, fail: str, runtime
     words = f"pytorch-24.11 -N2 --nproc-per-node 1 --runtime {runtime} --batch -- fail.py none"
     job = testbed.bash(f"{STATE} && cd tests/launching && hpcstack launch {words}").stdout.strip()
     testbed.bash(
-        f"until squeue -h --states R --jobs {job} | grep -q .; do sleep 0.3; done; sleep 4; hpcstack cancel {job}"
+        f"until squeue -h --states R --jobs {job} | grep -q .; do sleep 0.3; done; sleep 4; "
+        f"hpcstack cancel {job}"
     )
-    testbed.bash(f'until [ -z "$(squeue --noheader --jobs {job} 2>/dev/null)" ]; do sleep 0.5; done')
+    testbed.bash(
+        f'until [ -z "$(squeue --noheader --jobs {job} 2>/dev/null)" ]; do sleep 0.5; done'
+    )
     log = testbed.bash(f"cat tests/launching/*-{job}.out").stdout.rstrip().splitlines()
-    assert any(line.startswith("hpcstack: it was cancelled; exit 143") for line in log[-3:]), log[-8:]
+    assert any(line.startswith("hpcstack: it was cancelled; exit 143") for line in log[-3:]), log[
+        -8:
+    ]
 
 
 @pytest.mark.apptainer
-def test_a_program_that_is_not_there_is_refused_before_slurm(testbed: Testbed, built: dict[str, Any]) -> None:
+def test_a_program_that_is_not_there_is_refused_before_slurm(
+    testbed: Testbed, built: dict[str, Any]
+) -> None:
     for command, says in (
-        (("trian.py",), "trian.py: no such file"), (("python3", "trian.py"), "trian.py: no such file"),
+        (("trian.py",), ("trian.py: no such " "file")), (("python3", "trian.py"), ("trian.py: no such " "file")),
         (("./train.sh",), "train.sh: no such file"), (("pyhton3", "x.py"), "no command 'pyhton3'"),
     ):  # fmt: skip
         done = launch(testbed, "-N2", "--", *command)

@@ -61,7 +61,8 @@ class Jobs:
         self.testbed = testbed
         self.submitted: list[str] = []
         testbed.give(f"{FOLDER}/train.py", TRAIN)
-        # of jobs of an earlier testbed, which had the same numbers; another lane's jobs write here now
+        # of jobs of an earlier testbed, which had the same numbers; another lane's jobs write here
+        # now
         self.bash("find . -maxdepth 1 -name '*.out' -mmin +15 -delete")
 
     def bash(self, script: str, *words: str, check: bool = True) -> str:
@@ -69,13 +70,17 @@ class Jobs:
             f"cd {FOLDER} && export XDG_STATE_HOME=$PWD/state && {script}", *words, check=check
         ).stdout
 
-    def submit(self, template: str, *words: str, stack: str = STACK, more: str = "", first: str = "") -> str:
-        """The number of a job of TEMPLATE, which is what it says, but for two ranks on nodes without a GPU.
+    def submit(
+        self, template: str, *words: str, stack: str = STACK, more: str = "", first: str = ""
+    ) -> str:
+        """The number of a job of TEMPLATE, which is what it says, but for two ranks on nodes
+        without a GPU.
 
         MORE are words for `--template`, FIRST is a line that the job begins with.
         """
         made = (
-            f"hpcstack launch {stack} --template {template} {more} >{template}.sbatch && shellcheck {template}.sbatch"
+            f"hpcstack launch {stack} --template {template} {more} >{template}.sbatch && "
+            f"shellcheck {template}.sbatch"
         )
         self.bash(made + (f" && sed -i '/^set -euo/a {first}' {template}.sbatch" if first else ""))
         job = self.bash(f'sbatch --parsable --time=5 {template}.sbatch "$@"', *words).strip()
@@ -105,7 +110,9 @@ class Jobs:
 def jobs(testbed: Testbed, built: dict[str, Any]) -> Iterator[Jobs]:
     jobs = Jobs(testbed)
     yield jobs
-    if jobs.submitted:  # a test that failed leaves no job, which would be started again on the nodes of others
+    if (
+        jobs.submitted
+    ):  # a test that failed leaves no job, which would be started again on the nodes of others
         jobs.bash(f"scancel {' '.join(jobs.submitted)}", check=False)
 
 
@@ -123,7 +130,10 @@ def test_training(jobs: Jobs, template: str) -> None:
 # Not beside others: test_release_verbs retires this stack for a moment.
 def test_mpi(jobs: Jobs, testbed: Testbed) -> None:
     testbed.json("build", "python-3.12-mpi")
-    program = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(f'rank {w.rank} of {w.size} sum {w.allreduce(1)}', flush=True)"
+    program = (
+        "from mpi4py import MPI; w = MPI.COMM_WORLD; print(f'rank {w.rank} of {w.size} sum "
+        "{w.allreduce(1)}', flush=True)"
+    )
     said = jobs.until(jobs.submit("mpi", "python3", "-c", program, stack="python-3.12-mpi"), "")
     assert ranks(said) == [f"rank {n} of 4 sum 4" for n in range(4)], said
 
@@ -135,18 +145,34 @@ def test_array(jobs: Jobs) -> None:
 
 
 ALL = os.environ.get("HPCSTACK_TABLE") == "all"
-RUNTIMES = ("apptainer", "pyxis", "enroot", "podman", "charliecloud") if ALL else ("pyxis", "apptainer")
+RUNTIMES = (
+    ("apptainer", "pyxis", "enroot", "podman", "charliecloud") if ALL else ("pyxis", "apptainer")
+)
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("runtime", [pytest.param(one, marks=getattr(pytest.mark, one)) for one in RUNTIMES])
+@pytest.mark.parametrize(
+    "runtime", [pytest.param(one, marks=getattr(pytest.mark, one)) for one in RUNTIMES]
+)
 def test_checkpoint_and_requeue(jobs: Jobs, runtime: str) -> None:
-    """The ranks are told two minutes before the end; here the end is said to be near. ci/soak: every runtime, again."""
+    """The ranks are told two minutes before the end; here the end is said to be near. ci/soak:
+    every runtime, again.
+    """
     for number in range(int(os.environ.get("HPCSTACK_TIMES", "1"))):
         near = "export HPCSTACK_END=$(($(date +%s) + 132)) HPCSTACK_END_JOB=$SLURM_JOB_ID"
-        job = jobs.submit("checkpoint-requeue", "train.py", "--steps", "60", more=f"--runtime {runtime}", first=near)
+        job = jobs.submit(
+            "checkpoint-requeue",
+            "train.py",
+            "--steps",
+            "60",
+            more=f"--runtime {runtime}",
+            first=near,
+        )
         said = jobs.until(job, "goes on later: restart 1")
-        assert ranks(said) == ["rank 0 of 2 seed 0 sum 2", "rank 1 of 2 seed 0 sum 2"], (number, said)
+        assert ranks(said) == ["rank 0 of 2 seed 0 sum 2", "rank 1 of 2 seed 0 sum 2"], (
+            number,
+            said,
+        )
         until = time.monotonic() + 30
         while jobs.state(job) != "PENDING" and time.monotonic() < until:
             time.sleep(0.5)
@@ -164,18 +190,25 @@ def test_monitoring(jobs: Jobs) -> None:
     assert len(ranks(said)) == 2, said
     for node in ("node1", "node2"):
         lines = jobs.bash(f"cat monitoring-{job}/{node}.csv").splitlines()
-        assert lines[0].startswith("time,load,available MiB") and re.match(r"\d{4}-.*Z,\d+\.\d+,\d+,", lines[1])
+        assert lines[0].startswith("time,load,available MiB") and re.match(
+            r"\d{4}-.*Z,\d+\.\d+,\d+,", lines[1]
+        )
 
 
 @pytest.mark.jobs
 def test_jupyter(jobs: Jobs, testbed: Testbed) -> None:
     """It answers on the node, to who has the token, and the token is not in the job's output."""
-    jobs.bash(f"hpcstack launch {STACK} --runtime local --with jupyterlab --mode plain -- true 2>&1")
+    jobs.bash(
+        f"hpcstack launch {STACK} --runtime local --with jupyterlab --mode plain -- true 2>&1"
+    )
     job = jobs.submit("jupyter")
     said = jobs.until(job, "in its browser")
     port = int(re.search(r"localhost:(\d+)", said)[1])  # type: ignore[index]
     secret = Path(re.search(r"cat (\S+)", said)[1])  # type: ignore[index]
-    token, node = secret.read_text(), jobs.bash(f"squeue --noheader --jobs {job} --format %N").strip()
+    token, node = (
+        secret.read_text(),
+        jobs.bash(f"squeue --noheader --jobs {job} --format %N").strip(),
+    )
     assert len(token) == 48 and token not in said and secret.stat().st_mode & 0o777 == 0o600
     address = _address(testbed, node)
     assert json.loads(_get(f"http://{address}:{port}/api/status?token={token}"))["kernels"] == 0
@@ -199,7 +232,9 @@ for _ in range(120):
 
 @pytest.mark.jobs
 def test_tensorboard(jobs: Jobs, testbed: Testbed) -> None:
-    jobs.bash(f"hpcstack launch {STACK} --runtime local --with tensorboard --mode plain -- true 2>&1")
+    jobs.bash(
+        f"hpcstack launch {STACK} --runtime local --with tensorboard --mode plain -- true 2>&1"
+    )
     job = jobs.submit("tensorboard", "train.py")
     said = jobs.until(job, "in its browser")
     port = int(re.search(r"in its browser: *http://localhost:(\d+)", said)[1])  # type: ignore[index]
@@ -212,11 +247,15 @@ def test_tensorboard(jobs: Jobs, testbed: Testbed) -> None:
 
 
 def _first(jobs: Jobs, job: str) -> str:
-    return jobs.bash(f"scontrol show hostnames $(squeue --noheader --jobs {job} --format %N)").split()[0]
+    return jobs.bash(
+        f"scontrol show hostnames $(squeue --noheader --jobs {job} --format %N)"
+    ).split()[0]
 
 
 def _address(testbed: Testbed, node: str) -> str:
-    return testbed.bash(f"scontrol show node {node} | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p'").stdout.strip()
+    return testbed.bash(
+        f"scontrol show node {node} | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p'"
+    ).stdout.strip()
 
 
 def _get(url: str, seconds: float = 60) -> bytes:
@@ -224,7 +263,9 @@ def _get(url: str, seconds: float = 60) -> bytes:
     until, last = time.monotonic() + seconds, ""
     while time.monotonic() < until:
         try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5) as answer:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+                url, timeout=5
+            ) as answer:
                 return bytes(answer.read())
         except OSError as error:
             last = str(error)
@@ -233,5 +274,14 @@ def _get(url: str, seconds: float = 60) -> bytes:
 
 
 def test_every_template_was_run() -> None:
-    ran = {"ddp", "deepspeed", "mpi", "array", "checkpoint-requeue", "monitoring", "jupyter", "tensorboard"}
+    ran = {
+        "ddp",
+        "deepspeed",
+        "mpi",
+        "array",
+        "checkpoint-requeue",
+        "monitoring",
+        "jupyter",
+        "tensorboard",
+    }
     assert ran == set(TEMPLATES)

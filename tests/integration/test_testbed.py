@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.testbed, pytest.mark.alone, pytest.mark.slurm]
 
 
 def on_nodes(testbed: Testbed, script: str) -> list[str]:
-    done = testbed.run("srun", "-N2", "--ntasks-per-node=1", "--label", "bash", "-c", script, check=True)
+    done = testbed.run(
+        "srun", "-N2", "--ntasks-per-node=1", "--label", "bash", "-c", script, check=True
+    )
     return [line.partition(": ")[2] for line in sorted(done.stdout.splitlines())]
 
 
@@ -34,7 +36,9 @@ def test_nodes_have_their_own_address_where_bridges_can_be_made(testbed: Testbed
 
 
 def test_each_node_has_four_virtual_gpus(testbed: Testbed) -> None:
-    done = testbed.run("srun", "-N1", "--gpus-per-node=4", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES", check=True)
+    done = testbed.run(
+        "srun", "-N1", "--gpus-per-node=4", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES", check=True
+    )
     assert done.stdout.strip() == "0,1,2,3"
     assert testbed.run("srun", "-N1", "--gpus-per-node=5", "true").returncode != 0
 
@@ -44,7 +48,8 @@ def test_accounting_answers(testbed: Testbed) -> None:
     assert (
         "counted"
         in testbed.bash(
-            "for i in 1 2 3 4 5 6 7 8; do sacct -X -n -o jobname%20 | grep -m1 counted && break; sleep 1; done"
+            "for i in 1 2 3 4 5 6 7 8; do sacct -X -n -o jobname%20 | grep -m1 counted && "
+            "break; sleep 1; done"
         ).stdout
     )
 
@@ -56,7 +61,11 @@ def test_up_mends_what_crashed(testbed: Testbed) -> None:
         pid = int((testbed.folder / f"run/{name}.pid").read_text().split()[0])
         os.kill(pid, signal.SIGKILL)
     time.sleep(0.5)
-    assert subprocess.run([str(CONTROL), "status"], capture_output=True, check=False).returncode == 1
+    assert (
+        subprocess.run([str(CONTROL), "status"], capture_output=True, check=False).returncode == 1
+    )
     subprocess.run([str(CONTROL), "up"], check=True, capture_output=True)
-    assert subprocess.run([str(CONTROL), "status"], capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run([str(CONTROL), "status"], capture_output=True, check=False).returncode == 0
+    )
     assert on_nodes(testbed, "hostname") == ["node1", "node2"]

@@ -1,5 +1,7 @@
-"""Locks and builds on a base laid out as Ubuntu 24.04, on which NVIDIA's images stand from 24.10 on: apt's sources in
-stanzas that name their key, a Python that says it is externally managed. It is Debian 13, PLAYED, not NVIDIA's files."""
+"""Locks and builds on a base laid out as Ubuntu 24.04, on which NVIDIA's images stand from 24.10
+on: apt's sources in stanzas that name their key, a Python that says it is externally managed. It is
+Debian 13, PLAYED, not NVIDIA's files.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def lock(testbed: Testbed, recipes: Recipes) -> dict[str, Any]:
     done = recipes.run("lock", "demo-1")
     assert done.returncode == 0, done.stderr
     (path,) = testbed.bash('find "$1" -name "demo-1.lock.json"', str(recipes.folder)).stdout.split()
-    document: dict[str, Any] = json.loads(testbed.run("cat", path).stdout)["base"]["platforms"]["linux/amd64"]
+    document: dict[str, Any] = json.loads(testbed.run("cat", path).stdout)["base"]["platforms"][
+        "linux/amd64"
+    ]
     return document
 
 
@@ -43,16 +47,22 @@ def test_the_base_is_what_it_says(testbed: Testbed, recipes: Recipes, lock: dict
     done = recipes.run("build", "--locked", "demo-1", "--json")
     assert done.returncode == 0, done.stderr
     image = json.loads(done.stdout)["image"]
-    listed = subprocess.run(["unsquashfs", "-l", image], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(
+        ["unsquashfs", "-l", image], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     files = {line.removeprefix("squashfs-root/") for line in listed}
     assert SOURCES in files and "etc/apt/sources.list" not in files
     assert any(path.endswith("/EXTERNALLY-MANAGED") for path in files)
 
-    sources = subprocess.run(["unsquashfs", "-cat", image, SOURCES], capture_output=True, text=True, check=True).stdout
+    sources = subprocess.run(
+        ["unsquashfs", "-cat", image, SOURCES], capture_output=True, text=True, check=True
+    ).stdout
     assert sources.count("Signed-By: /usr/share/keyrings/") == 2, "the build has changed them"
 
 
-def test_apt_and_pip_are_locked_and_installed(testbed: Testbed, recipes: Recipes, lock: dict[str, Any]) -> None:
+def test_apt_and_pip_are_locked_and_installed(
+    testbed: Testbed, recipes: Recipes, lock: dict[str, Any]
+) -> None:
     assert [entry["name"] for entry in lock["apt"]] == ["tree"], lock["apt"]
     assert {entry["name"] for entry in lock["pip"]} == {"six", "colorama"}
     done = recipes.run("build", "--locked", "demo-1", "--json")
@@ -65,7 +75,9 @@ def test_a_sites_mirror_stands_in_the_stanzas(recipes: Recipes, lock: dict[str, 
     mirror = "http://mirror.hpcstack.invalid/debian"
     text = recipes.site_text
     try:
-        recipes.site(f'{text}build: {{apt: {{mirrors: {{"http://deb.debian.org/debian": "{mirror}"}}}}}}\n')
+        recipes.site(
+            f'{text}build: {{apt: {{mirrors: {{"http://deb.debian.org/debian": "{mirror}"}}}}}}\n'
+        )
         recipes.write("2", packages="{apt: [tree]}")
         done = recipes.run("lock", "demo-2")
         assert done.returncode and "mirror.hpcstack.invalid" in done.stderr, done.stderr

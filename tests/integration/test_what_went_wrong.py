@@ -1,8 +1,8 @@
-"""`explain`, `logs` and `jobs` of jobs that have failed: the cause first, nothing wrong behind it, also once Slurm has
-forgotten them.
+"""`explain`, `logs` and `jobs` of jobs that have failed: the cause first, nothing wrong behind it,
+also once Slurm has forgotten them.
 
-HPCSTACK_TABLE=all (ci/soak): five kinds of failure by every runtime, each explained at once and once more when the job
-is forgotten; else two kinds by one runtime.
+HPCSTACK_TABLE=all (ci/soak): five kinds of failure by every runtime, each explained at once and
+once more when the job is forgotten; else two kinds by one runtime.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ SAYS = {
     "killed": (137, "rank 1 on node2 failed first: killed by SIGKILL"),
     "text": (1, "rank 1 on node2 failed first; the last line before: the data is bad"),
     "own": (1, "rank 1 on node2 failed first: BadData: row 17 (/"),
-    "options": (2, "rank 1 on node2 failed first: wrong.py: error: unrecognized arguments: --no-such"),
+    "options": (
+        2,
+        "rank 1 on node2 failed first: wrong.py: error: unrecognized arguments: --no-such",
+    ),
 }
 ALL = os.environ.get("HPCSTACK_TABLE") == "all"
 KINDS = tuple(SAYS) if ALL else ("status", "own")
@@ -88,10 +91,16 @@ def launches(testbed: Testbed, built: dict[str, Any]) -> Iterator[Launches]:
 
 @pytest.mark.parametrize("runtime", EACH)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_cause_comes_first_and_no_wrong_word_behind_it(launches: Launches, kind: str, runtime: str) -> None:
-    """researcher 1, 12: "/dev/shm is full" of a launcher whose image went away; "exit 1" and no reason."""
+def test_the_cause_comes_first_and_no_wrong_word_behind_it(
+    launches: Launches, kind: str, runtime: str
+) -> None:
+    """researcher 1, 12: "/dev/shm is full" of a launcher whose image went away; "exit 1" and no
+    reason.
+    """
     status, says = SAYS[kind]
-    done = launches.bash(f"hpcstack launch {STACK} -N2 --nproc-per-node 1 --runtime {runtime} -- wrong.py {kind}")
+    done = launches.bash(
+        f"hpcstack launch {STACK} -N2 --nproc-per-node 1 --runtime {runtime} -- wrong.py {kind}"
+    )
     assert done.returncode == status, done.stderr
     assert f"hpcstack: {says}" in done.stderr.splitlines()[-1]
     torchruns = [line for line in done.stderr.splitlines() if "torch/distributed/elastic" in line]
@@ -106,27 +115,35 @@ def test_the_cause_comes_first_and_no_wrong_word_behind_it(launches: Launches, k
 
 
 def test_all_of_it_is_shown_where_somebody_asks(launches: Launches) -> None:
-    line = f"hpcstack launch {STACK} -N2 --nproc-per-node 1 --runtime apptainer --all -- wrong.py own"
+    line = (
+        f"hpcstack launch {STACK} -N2 --nproc-per-node 1 --runtime apptainer --all -- wrong.py own"
+    )
     assert "torch/distributed/elastic" in launches.bash(line).stderr
 
 
 def test_an_array_is_known_task_by_task_when_slurm_has_forgotten_it(launches: Launches) -> None:
     """researcher 2: five minutes after its end "it ended with 0", which was one task of twenty."""
     program = (
-        "import os, sys\nn = int(os.environ['SLURM_ARRAY_TASK_ID'])\nprint('task', n)\nif n == 1: raise KeyError(n)\n"
+        "import os, sys\nn = int(os.environ['SLURM_ARRAY_TASK_ID'])\nprint('task', n)\nif n == 1: "
+        "raise KeyError(n)\n"
     )
     launches.testbed.give(f"{FOLDER}/task.py", program)
     options = "-N1 --mode plain --runtime apptainer --batch --array=0-3"
     job = launches.bash(f"hpcstack launch {STACK} {options} -- task.py").stdout.strip()
     launches.wait_until_ended(job)
-    script = "#!/bin/bash\n#SBATCH -N1\n#SBATCH -o of-mine-%j.txt\npython3 -c 'raise ValueError(7)'\n"
+    script = (
+        "#!/bin/bash\n#SBATCH -N1\n#SBATCH -o of-mine-%j.txt\npython3 -c 'raise ValueError(7)'\n"
+    )
     launches.testbed.give(f"{FOLDER}/mine.sbatch", script)
     mine = launches.bash("sbatch --parsable mine.sbatch").stdout.strip()
     launches.wait_until_ended(mine)
     for turn in ("at once", "forgotten"):
         found = launches.explain(job)
         assert found["said"].startswith("4 tasks: 3 COMPLETED, 1 FAILED, exit 1"), (turn, found)
-        assert f"{job}_1: rank 0 on node" in found["said"] and "KeyError: 1" in found["said"], (turn, found)
+        assert f"{job}_1: rank 0 on node" in found["said"] and "KeyError: 1" in found["said"], (
+            turn,
+            found,
+        )
         assert [one["state"].partition(",")[0] for one in found["tasks"]] == [
             "COMPLETED", "FAILED", "COMPLETED", "COMPLETED",
         ], turn  # fmt: skip
@@ -139,8 +156,13 @@ def test_an_array_is_known_task_by_task_when_slurm_has_forgotten_it(launches: La
 
 
 def test_one_asks_about_this_terminals_launch(launches: Launches) -> None:
-    """researcher 10: a launch failed while an array ran, and `explain` spoke of a task of the array."""
-    failing = f"hpcstack launch {STACK} -N1 --mode plain --runtime apptainer -- python3 -c 'raise ValueError(1)'"
+    """researcher 10: a launch failed while an array ran, and `explain` spoke of a task of the
+    array.
+    """
+    failing = (
+        f"hpcstack launch {STACK} -N1 --mode plain --runtime apptainer -- python3 -c 'raise "
+        f"ValueError(1)'"
+    )
     other = f"setsid -w hpcstack launch {STACK} -N1 --mode plain --runtime apptainer -- true"
     done = launches.bash(f"{failing}; {other}; hpcstack explain --json")
     assert json.loads(done.stdout)["said"].startswith("rank 0 on node"), done
@@ -151,5 +173,7 @@ def test_the_tasks_of_all_nodes(launches: Launches) -> None:
     done = launches.bash(f"hpcstack launch {STACK} -n 4 -- wrong.py own")
     assert done.returncode == 2 and "--nproc-per-node 4" in done.stderr, done.stderr
     asked = "-N2 -n4 --mode mpi --runtime apptainer"
-    hosts = launches.bash(f"hpcstack launch {STACK} {asked} -- sh -c 'echo $SLURMD_NODENAME'").stdout.split()
+    hosts = launches.bash(
+        f"hpcstack launch {STACK} {asked} -- sh -c 'echo $SLURMD_NODENAME'"
+    ).stdout.split()
     assert sorted(hosts) == ["node1", "node1", "node2", "node2"]

@@ -1,4 +1,6 @@
-"""Wrappers of a published module on the testbed: in srun, sbatch, a Makefile, a clean environment; by each runtime."""
+"""Wrappers of a published module on the testbed: in srun, sbatch, a Makefile, a clean environment;
+by each runtime.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,26 @@ sys.exit(int(sys.argv[1]))
 def loaded(testbed: Testbed, published: dict[str, Any]) -> str:
     """A shell's beginning, after which the module is loaded; and a program beside it."""
     testbed.give("wrappers/w.py", PROGRAM)
-    return "cd ~/wrappers; module load pytorch/24.11 || exit 99; run=$(dirname $(dirname $(command -v torchrun)))/libexec/run; "
+    return (
+        "cd ~/wrappers; module load pytorch/24.11 || exit 99; run=$(dirname $(dirname $(command -v "
+        "torchrun)))/libexec/run; "
+    )
 
 
 # Pyxis is for jobs: elsewhere the wrapper takes Enroot, which has cases of its own
 CASES = [
     pytest.param(where, *one.values, marks=one.marks)
     for one in RUNTIMES
-    for where in (["batch"] if one.values == ("pyxis",) else ["srun -N1 -n1", "batch", "make", "clean"])
+    for where in (
+        ["batch"] if one.values == ("pyxis",) else ["srun -N1 -n1", "batch", "make", "clean"]
+    )
 ]
 
 
 @pytest.mark.parametrize(("where", "runtime"), CASES)
-def test_arguments_input_and_status_are_the_programs(testbed: Testbed, loaded: str, where: str, runtime: str) -> None:
+def test_arguments_input_and_status_are_the_programs(
+    testbed: Testbed, loaded: str, where: str, runtime: str
+) -> None:
     call = '"$run" python3 w.py 7 "a b" "c;\\$(d)" "*" <in'
     steps = {
         "srun -N1 -n1": "srun -N1 -n1 sh -c '\"$0\" python3 w.py 7 \"a b\" \"c;\\$(d)\" \"*\" <in' \"$run\"; echo status=$?",
@@ -52,8 +61,12 @@ def test_arguments_input_and_status_are_the_programs(testbed: Testbed, loaded: s
         + "' >Makefile; make -s",
         "clean": f'env -i HOME="$HOME" PATH=/usr/bin:/bin MINE="$MINE" sh -c \'{call.replace("$run", "$0")}\' "$run"; echo status=$?',
     }  # fmt: skip
-    script = f"{loaded} echo in put >in; export MINE='x $(y)' HPCSTACK_RUNTIME={runtime}; {steps[where]}"
-    done = testbed.bash(script.replace("env -i ", f"env -i HPCSTACK_RUNTIME={runtime} "), check=False)
+    script = (
+        f"{loaded} echo in put >in; export MINE='x $(y)' HPCSTACK_RUNTIME={runtime}; {steps[where]}"
+    )
+    done = testbed.bash(
+        script.replace("env -i ", f"env -i HPCSTACK_RUNTIME={runtime} "), check=False
+    )
     said = done.stdout
     assert "['7', 'a b', 'c;$(d)', '*'] in put" in said, said + done.stderr
     assert "/wrappers x $(y) 12.6.3.001 True" in said and "status=7" in said, said + done.stderr
@@ -63,7 +76,9 @@ def test_arguments_input_and_status_are_the_programs(testbed: Testbed, loaded: s
 def test_a_signal_reaches_the_program(testbed: Testbed, loaded: str, runtime: str) -> None:
     script = f'{loaded} export HPCSTACK_RUNTIME={runtime}; rm -f out; "$run" python3 w.py wait >out & p=$!; ' \
         "until grep -qs ready out; do sleep 0.1; done; kill -TERM $p; wait $p; echo status=$?; cat out"  # fmt: skip
-    said = testbed.bash(script, check=False).stdout  # under Enroot the image's entrypoint speaks first
+    said = testbed.bash(
+        script, check=False
+    ).stdout  # under Enroot the image's entrypoint speaks first
     assert said.startswith("status=33\n") and said.endswith("ready\ntold\n")
 
 
@@ -74,8 +89,12 @@ def test_torchrun_of_the_module_runs_two_ranks(testbed: Testbed, loaded: str, ru
         "import os, torch.distributed as d; d.init_process_group('gloo');"
         "os.write(1, f'rank {d.get_rank()} of {d.get_world_size()}\\n'.encode())",
     )
-    job = f"#!/bin/sh\\nexport HPCSTACK_RUNTIME={runtime}\\ntorchrun --standalone --nproc-per-node 2 t.py\\n"
+    job = (
+        f"#!/bin/sh\\nexport HPCSTACK_RUNTIME={runtime}\\ntorchrun --standalone --nproc-per-node 2 "
+        f"t.py\\n"
+    )
     done = testbed.bash(
-        f"{loaded} printf '{job}' >j.sh; sbatch --quiet --wait -N1 -c2 -o j.txt j.sh; cat j.txt", check=False
+        f"{loaded} printf '{job}' >j.sh; sbatch --quiet --wait -N1 -c2 -o j.txt j.sh; cat j.txt",
+        check=False,
     )
     assert "rank 0 of 2" in done.stdout and "rank 1 of 2" in done.stdout, done.stdout + done.stderr

@@ -15,7 +15,17 @@ REPO = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("wheel")
-    argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(REPO)]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        str(folder),
+        str(REPO),
+    ]
     subprocess.run(argv, check=True, capture_output=True)
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         return wheel.namelist()

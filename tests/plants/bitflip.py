@@ -1,4 +1,6 @@
-"""One bit of one value of one product in a burn, on one rank, is another one than the hardware gave."""
+"""One bit of one value of one product in a burn, on one rank, is another one than the hardware
+gave.
+"""
 
 import os
 from typing import Any

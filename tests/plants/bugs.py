@@ -1,6 +1,8 @@
-"""Bugs for the suite to find, one in each of several checks. Run in every rank before its checks (HPCSTACK_SMOKE_PLANT).
+"""Bugs for the suite to find, one in each of several checks. Run in every rank before its checks
+(HPCSTACK_SMOKE_PLANT).
 
-Nothing here touches a result or a judge: what is changed is what runs (gradients, data, collectives, logs, time).
+Nothing here touches a result or a judge: what is changed is what runs (gradients, data,
+collectives, logs, time).
 """
 
 import contextlib
@@ -31,7 +33,9 @@ def changed(place: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def with_hook(check: Callable[[Any], Any], hook: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """CHECK, with every DDP that it makes handing its gradients to HOOK in place of the mean over ranks."""
+    """CHECK, with every DDP that it makes handing its gradients to HOOK in place of the mean over
+    ranks.
+    """
     make = DistributedDataParallel.__init__
 
     def init(self: Any, *args: Any, **options: Any) -> None:
@@ -107,7 +111,9 @@ def sockets(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def run(context: Any) -> Any:
         with changed(transport, "read_own_lines", lambda output: text.splitlines()):
-            with changed(transport, "fabric_here", lambda request: ("the nodes' active ports", False)):
+            with changed(
+                transport, "fabric_here", lambda request: ("the nodes' active ports", False)
+            ):
                 return check(replace(context, gpu=True))
 
     return run

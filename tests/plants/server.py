@@ -1,4 +1,6 @@
-"""Node2's server, ready as it should be, is then killed, stopped, or has another model than it should have."""
+"""Node2's server, ready as it should be, is then killed, stopped, or has another model than it
+should have.
+"""
 
 import os
 import signal

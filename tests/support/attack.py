@@ -1,5 +1,6 @@
-"""Runs a hostile script in a hostile base by one engine: `attack.py ENGINE FOLDER lock|build`. Started as the user who
-builds, with a canary in its environment; prints what the script said."""
+"""Runs a hostile script in a hostile base by one engine: `attack.py ENGINE FOLDER lock|build`.
+Started as the user who builds, with a canary in its environment; prints what the script said.
+"""
 
 from __future__ import annotations
 

@@ -25,10 +25,24 @@ def make_base(
     python: bool = False,
     bash: str = "",
 ) -> None:
-    """A base of this machine's own programs but those that it LACKS, with LINKS in the place of files; with its Python,
-    and with BASH, a script, as its /bin/bash, where these are asked for."""
+    """A base of this machine's own programs but those that it LACKS, with LINKS in the place of
+    files; with its Python, and with BASH, a script, as its /bin/bash, where these are asked for.
+    """
     tree = folder / "tree"
-    for name in ("etc", "proc", "sys", "dev", "tmp", "var/tmp", "mnt", "opt", "usr/bin", "root", "run", "home"):
+    for name in (
+        "etc",
+        "proc",
+        "sys",
+        "dev",
+        "tmp",
+        "var/tmp",
+        "mnt",
+        "opt",
+        "usr/bin",
+        "root",
+        "run",
+        "home",
+    ):
         (tree / name).mkdir(parents=True, exist_ok=True)
     (tree / "bin").symlink_to("usr/bin")
     wanted: set[str] = set()
@@ -37,7 +51,9 @@ def make_base(
             continue
         found = Path(shutil.which(name) or "").resolve()
         shutil.copy(found, tree / "usr/bin" / name)
-        listed = subprocess.run(["ldd", str(found)], capture_output=True, text=True, check=False).stdout
+        listed = subprocess.run(
+            ["ldd", str(found)], capture_output=True, text=True, check=False
+        ).stdout
         wanted |= set(re.findall(r"(/\S+)", listed))
     for path in wanted:
         target = tree / path.lstrip("/")
@@ -76,8 +92,13 @@ def make_base(
 
 
 def machines_python() -> tuple[Path, Path]:
-    """The program and the library of the Python that the testbed's hpcstack runs in: everybody can read it."""
-    ask = "import os, sys, sysconfig; print(os.path.realpath(sys.executable), sysconfig.get_path('stdlib'))"
+    """The program and the library of the Python that the testbed's hpcstack runs in: everybody can
+    read it.
+    """
+    ask = (
+        "import os, sys, sysconfig; print(os.path.realpath(sys.executable), "
+        "sysconfig.get_path('stdlib'))"
+    )
     python = Testbed().folder / "venv/bin/python"
     done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
     program, library = done.stdout.split()
@@ -85,10 +106,18 @@ def machines_python() -> tuple[Path, Path]:
 
 
 def copy_python(tree: Path) -> None:
-    """TREE, of a base, gets this machine's Python: as much of it as begins without a library, and its sockets."""
+    """TREE, of a base, gets this machine's Python: as much of it as begins without a library, and
+    its sockets.
+    """
     program, library = machines_python()
     wanted = {str(program), *_libraries(program)}
-    for name in ("os.py", "encodings/__init__.py", "encodings/aliases.py", "encodings/utf_8.py", "encodings/ascii.py"):
+    for name in (
+        "os.py",
+        "encodings/__init__.py",
+        "encodings/aliases.py",
+        "encodings/utf_8.py",
+        "encodings/ascii.py",
+    ):
         wanted.add(str(library / name))
     for extension in (library / "lib-dynload").glob("_socket.*"):
         wanted |= {str(extension), *_libraries(extension)}
@@ -99,5 +128,7 @@ def copy_python(tree: Path) -> None:
 
 
 def _libraries(program: Path) -> set[str]:
-    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
+    listed = subprocess.run(
+        ["ldd", str(program)], capture_output=True, text=True, check=False
+    ).stdout
     return set(re.findall(r"(/\S+) \(", listed))

@@ -24,8 +24,9 @@ base: {image: "docker.io/library/debian:12"}
 
 
 def make_bundle(tmp_path: Path, site: Site, **changes: Any) -> Path:
-    """A good bundle of demo-1, or with CHANGES: `files` {path: bytes}, `manifest` over its manifest, `without_base`
-    what it says of a base that it lacks."""
+    """A good bundle of demo-1, or with CHANGES: `files` {path: bytes}, `manifest` over its
+    manifest, `without_base` what it says of a base that it lacks.
+    """
     folder = tmp_path / "theirs"
     folder.mkdir(exist_ok=True)
     (folder / "demo-1.yaml").write_text(RECIPE)
@@ -42,9 +43,15 @@ def make_bundle(tmp_path: Path, site: Site, **changes: Any) -> Path:
     given: dict[str, bytes | None] = {**good, **changes.get("files", {})}
     held = {path: content for path, content in given.items() if content is not None}
     named = {
-        path: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)} for path, content in held.items()
+        path: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        for path, content in held.items()
     }
-    manifest = {"format": "hpcstack/bundle/v1", "stack": "demo-1", "platform": "linux/amd64", "files": named}
+    manifest = {
+        "format": "hpcstack/bundle/v1",
+        "stack": "demo-1",
+        "platform": "linux/amd64",
+        "files": named,
+    }
     manifest |= changes.get("manifest", {})
     if "without_base" in changes:
         manifest |= {"format": "hpcstack/bundle/v2", "base": changes["without_base"]}

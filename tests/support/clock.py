@@ -1,4 +1,6 @@
-"""A clock for bounds that hold on a busy machine too: it counts what was computed, not what was waited for."""
+"""A clock for bounds that hold on a busy machine too: it counts what was computed, not what was
+waited for.
+"""
 
 import os
 

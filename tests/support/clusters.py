@@ -1,7 +1,9 @@
-"""Made-up clusters (tests/clusters): their nodes' files and programs, rendered, and the suite's checks run on them.
+"""Made-up clusters (tests/clusters): their nodes' files and programs, rendered, and the suite's
+checks run on them.
 
-What nvidia-smi, sysfs, the kernel's log and NCCL say is made in their forms, and read by the suite's own readers; the
-figures of measurements are the cluster's, and judged by the suite's own judges. Nothing here decides a verdict.
+What nvidia-smi, sysfs, the kernel's log and NCCL say is made in their forms, and read by the
+suite's own readers; the figures of measurements are the cluster's, and judged by the suite's own
+judges. Nothing here decides a verdict.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def faults() -> list[dict[str, Any]]:
 
 
 def apart(one: Any) -> Any:
-    """ONE with nothing shared: what YAML's aliases name are many things, and a fault breaks one of them."""
+    """ONE with nothing shared: what YAML's aliases name are many things, and a fault breaks one of
+    them.
+    """
     if isinstance(one, dict):
         return {key: apart(value) for key, value in one.items()}
     return list(one) if isinstance(one, list) else one
@@ -78,13 +82,23 @@ def change(place: dict[str, Any], path: str, value: Any) -> None:
 class Cluster:
     """One cluster, with FAULT if there is one, and with what its site PROMISES or without."""
 
-    def __init__(self, name: str, fault: dict[str, Any] | None = None, *, promised: bool = True) -> None:
+    def __init__(
+        self, name: str, fault: dict[str, Any] | None = None, *, promised: bool = True
+    ) -> None:
         spec = load(name)
         self.nodes: list[Node] = []
         broken = spec["nodes"][fault.get("place", 1) if fault else 0]
         for place, host in enumerate(spec["nodes"]):
-            own = {key: value for key, value in spec.items() if key not in ("nodes", "other", "site")}
-            own = apart({**own, **spec.get("other", {}).get(host, {}), "domain": spec.get("domains", {}).get(host)})
+            own = {
+                key: value for key, value in spec.items() if key not in ("nodes", "other", "site")
+            }
+            own = apart(
+                {
+                    **own,
+                    **spec.get("other", {}).get(host, {}),
+                    "domain": spec.get("domains", {}).get(host),
+                }
+            )
             if fault and (host == broken or fault.get("everywhere")):
                 for path, value in fault.get("change", {}).items():
                     change(own, path, value)
@@ -158,8 +172,16 @@ def _after(cluster: Cluster, node: Node) -> list[dict[str, Any]]:
     before, ports = counters.read_counters(), sysfs.read_error_counters()
     node.gained = True
     return [
-        run_check("node.counters", lambda: counters.judge_counter_gains(before, counters.read_counters()), node.host),
-        run_check("fabric.counters", lambda: fabric.judge_port_gains(ports, sysfs.read_error_counters()), node.host),
+        run_check(
+            "node.counters",
+            lambda: counters.judge_counter_gains(before, counters.read_counters()),
+            node.host,
+        ),
+        run_check(
+            "fabric.counters",
+            lambda: fabric.judge_port_gains(ports, sysfs.read_error_counters()),
+            node.host,
+        ),
     ]
 
 
@@ -200,8 +222,12 @@ def _by_ranks(cluster: Cluster) -> dict[str, list[Result | Skip]]:
         with on(node):
             rows = node.under_load(local)
             every["node.hbm"].append(gpu_judge.judge_hbm(figures["hbm"], name))
-            every["node.matmul"].append(gpu_judge.judge_matmul({"bf16": figures["bf16"]}, rows, name, right=True))
-            every["node.copies"].append(gpu_judge.judge_host(figures["h2d"], figures["d2h"], rows, name))
+            every["node.matmul"].append(
+                gpu_judge.judge_matmul({"bf16": figures["bf16"]}, rows, name, right=True)
+            )
+            every["node.copies"].append(
+                gpu_judge.judge_host(figures["h2d"], figures["d2h"], rows, name)
+            )
         every["node.p2p"].append(_peers(cluster, node))
     same = judge_same([(node.host, node.runs_on()) for node, _ in places])
     shared = {
@@ -233,7 +259,9 @@ def _transport(cluster: Cluster) -> Result:
             places.append((node.host, node.domain_name()))
             fabrics.append(transport.fabric_here(cluster.request))
     for rank, (node, local) in enumerate(cluster.places()):
-        everyone.append(transport.summarise_log(parse_log(node.nccl_log(rank, local, cluster)), rank, places))
+        everyone.append(
+            transport.summarise_log(parse_log(node.nccl_log(rank, local, cluster)), rank, places)
+        )
     name = cluster.nodes[0].gpu["name"].removeprefix("NVIDIA ")
     expected = transport.Expected(
         fabric=next((one[0] for one in fabrics if one[0]), ""), perhaps=any(one[1] for one in fabrics),
@@ -246,7 +274,9 @@ def _transport(cluster: Cluster) -> Result:
 def _bandwidth(cluster: Cluster) -> Result:
     """all_reduce at each size that the cluster gives, of the slowest node: a straggler slows all."""
     share = min(node.measured.get("share", 1.0) for node in cluster.nodes)
-    found = {int(size): value * share for size, value in cluster.nodes[0].measured["all_reduce"].items()}
+    found = {
+        int(size): value * share for size, value in cluster.nodes[0].measured["all_reduce"].items()
+    }
     figures = {f"all_reduce_float32_{size}_busbw_GB_s": value for size, value in found.items()}
     return Result(PASS, "measured", figures=figures)
 
@@ -264,12 +294,29 @@ def _ring(cluster: Cluster) -> Result:
             carried, promised = line.line_rate(_context(cluster))
             lines.append(carried)
     name = cluster.nodes[0].gpu["name"].removeprefix("NVIDIA ")
-    faster = cluster.request.nvlink or name in LINKS or name in gpu_judge.PEER_GATES or cluster.ranks == 1
-    return line.judge_ring(made, min(lines) if faster else 0.0, cluster.request.fabric, promised=promised)
+    faster = (
+        cluster.request.nvlink
+        or name in LINKS
+        or name in gpu_judge.PEER_GATES
+        or cluster.ranks == 1
+    )
+    return line.judge_ring(
+        made, min(lines) if faster else 0.0, cluster.request.fabric, promised=promised
+    )
 
 
 def _context(cluster: Cluster) -> Context:
-    return Context(0, cluster.world, 0, len(cluster.nodes), "nccl", True, None, cores=1 << 10, request=cluster.request)
+    return Context(
+        0,
+        cluster.world,
+        0,
+        len(cluster.nodes),
+        "nccl",
+        True,
+        None,
+        cores=1 << 10,
+        request=cluster.request,
+    )
 
 
 def _pairs(cluster: Cluster) -> Result | Skip:
@@ -277,10 +324,17 @@ def _pairs(cluster: Cluster) -> Result | Skip:
     for a, one in enumerate(cluster.nodes):
         for b in range(a + 1, len(cluster.nodes)):
             other = cluster.nodes[b]
-            together = bool(one.domain_name()) and one.domain_name() == other.domain_name() and one.by_nvlink(other)
+            together = (
+                bool(one.domain_name())
+                and one.domain_name() == other.domain_name()
+                and one.by_nvlink(other)
+            )
             value = one.measured["pair_in_domain"] if together else one.measured["pair"]
             slow = min(one.measured.get("share", 1.0), other.measured.get("share", 1.0))
-            rails = [value * slow * min(one.rail_share(rail), other.rail_share(rail)) for rail in range(cluster.ranks)]
+            rails = [
+                value * slow * min(one.rail_share(rail), other.rail_share(rail))
+                for rail in range(cluster.ranks)
+            ]
             matrix[a, b] = rails
     hosts = [node.host for node in cluster.nodes]
     request = cluster.request

@@ -1,4 +1,6 @@
-"""A conda channel made by hand: real packages with a placeholder for the prefix, indexed by rattler."""
+"""A conda channel made by hand: real packages with a placeholder for the prefix, indexed by
+rattler.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import tarfile
 from pathlib import Path
 
 
-def package(channel: Path, name: str, version: str, subdir: str, depends: tuple[str, ...], text: str) -> None:
+def package(
+    channel: Path, name: str, version: str, subdir: str, depends: tuple[str, ...], text: str
+) -> None:
     """NAME-VERSION-0.tar.bz2 with one program bin/NAME; /PLACEHOLDER in TEXT becomes the prefix."""
     path, data = f"bin/{name}", text.encode()
     entry = {

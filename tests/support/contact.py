@@ -1,7 +1,8 @@
-"""What ci/ngc-contact has written down, played back as a registry: its challenges, its token's form, its images' settings.
+"""What ci/ngc-contact has written down, played back as a registry: its challenges, its token's
+form, its images' settings.
 
-A file that comes from somebody who can reach nvcr.io makes the stand-ins exact. Put it into tests/data/ngc-contact/; its
-name and what it proves go into docs/evidence.md.
+A file that comes from somebody who can reach nvcr.io makes the stand-ins exact. Put it into
+tests/data/ngc-contact/; its name and what it proves go into docs/evidence.md.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def play(contact: dict[str, Any], folder: Path) -> NgcRegistry:
     repository = cold["asked"].partition("/v2/")[2].partition("/manifests/")[0]
     found.cold_challenge = _template(_header(cold["head"], "WWW-Authenticate"), host, repository)
     if exchanges["stale"]["status"] == 401:
-        found.stale_challenge = _template(_header(exchanges["stale"]["head"], "WWW-Authenticate"), host, repository)
+        found.stale_challenge = _template(
+            _header(exchanges["stale"]["head"], "WWW-Authenticate"), host, repository
+        )
     found.token_reply = json.loads(exchanges["token"]["body"])
     found.token_lives_s = exchanges["token"]["token"].get("lives_s", 600)
     for name, image in contact["images"].items():
@@ -55,7 +58,9 @@ def _template(challenge: str, host: str, repository: str) -> str:
     assert realm, challenge
     there = urlsplit(realm[1]).netloc
     plain = challenge.replace("{", "{{").replace("}", "}}")
-    return plain.replace(there, "{registry}" if there == host else "{authn}").replace(repository, "{name}")
+    return plain.replace(there, "{registry}" if there == host else "{authn}").replace(
+        repository, "{name}"
+    )
 
 
 def _layer(image: dict[str, Any]) -> bytes:

@@ -14,7 +14,9 @@ NOWHERE = 0xFFFFFFFFFFFFFFFF
 
 def folder(number: int, size: int, parent: int = 1) -> bytes:
     """The inode of a folder whose listing, of SIZE bytes, is the first."""
-    return struct.pack("<4H2I", 1, 0o755, 0, 0, 0, number) + struct.pack("<2I2HI", 0, 2, (size + 3) & 0xFFFF, 0, parent)
+    return struct.pack("<4H2I", 1, 0o755, 0, 0, 0, number) + struct.pack(
+        "<2I2HI", 0, 2, (size + 3) & 0xFFFF, 0, parent
+    )
 
 
 def large_folder(number: int, size: int, parent: int = 1) -> bytes:
@@ -46,7 +48,9 @@ def blocks_of(data: bytes) -> tuple[bytes, list[int]]:
 
 @dataclass
 class Crafted:
-    """What the tables of a file hold, uncompressed; the root is the inode at offset ROOT of the first block."""
+    """What the tables of a file hold, uncompressed; the root is the inode at offset ROOT of the
+    first block.
+    """
 
     inodes: bytes
     folders: bytes

@@ -1,4 +1,6 @@
-"""A registry that fails as it is told: an OCI layout over HTTP, for faults that a real one cannot be made to have."""
+"""A registry that fails as it is told: an OCI layout over HTTP, for faults that a real one cannot
+be made to have.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ DRIP_S = 0.02
 
 @dataclass
 class Faults:
-    """What happens to the first requests for a blob, in order: a status, or `cut`, `wrong`, `stall`, `drip`, `no range`."""
+    """What happens to the first requests for a blob, in order: a status, or `cut`, `wrong`,
+    `stall`, `drip`, `no range`.
+    """
 
     coming: list[str] = field(default_factory=list)
     always: str = ""
@@ -52,7 +56,11 @@ def handler(top: Path, faults: Faults) -> type[BaseHTTPRequestHandler]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            start = int(ranges.removeprefix("bytes=").rstrip("-")) if ranges and fault != "no range" else 0
+            start = (
+                int(ranges.removeprefix("bytes=").rstrip("-"))
+                if ranges and fault != "no range"
+                else 0
+            )
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(data) - start))
             self.end_headers()

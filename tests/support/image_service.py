@@ -17,7 +17,8 @@ def own_service(folder: Path, registries: str, ca_bundle: Path | None = None) ->
     """The site.yaml of a service of this test's own, which runs, with its cache in FOLDER."""
     site = folder / "site.yaml"
     site.write_text(
-        f"apiVersion: hpcstack/site/v1\nname: own\nstore: {folder}/store\nlock_dir: {folder}/locks\n"
+        f"apiVersion: hpcstack/site/v1\nname: own\nstore: {folder}/store\nlock_dir: "
+        f"{folder}/locks\n"
         f"module_root: {folder}/modules\nregistries: {{{registries}}}\n"
         f"image_cache: {{folder: {folder}/cache, socket: {folder}/s, account: root}}\n"
         + (f"build: {{ca_bundle: {ca_bundle}}}\n" if ca_bundle else "")

@@ -1,4 +1,6 @@
-"""An index of Python packages on this machine, as pip asks one (PEP 503), and small projects to put into it."""
+"""An index of Python packages on this machine, as pip asks one (PEP 503), and small projects to put
+into it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Quiet(SimpleHTTPRequestHandler):
 def serve_index(folder: Path) -> Iterator[str]:
     """FOLDER, of the projects' own folders, as an index; its URL."""
     for project in (folder / "simple").iterdir():
-        links = "".join(f'<a href="{path.name}">{path.name}</a><br>' for path in sorted(project.iterdir()))
+        links = "".join(
+            f'<a href="{path.name}">{path.name}</a><br>' for path in sorted(project.iterdir())
+        )
         (project / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -47,7 +51,9 @@ def add_sdist(folder: Path, name: str, version: str, files: dict[str, str]) -> N
             tar.addfile(entry, io.BytesIO(text.encode()))
 
 
-def add_wheel(folder: Path, name: str, version: str, files: dict[str, str], requires: Sequence[str] = ()) -> None:
+def add_wheel(
+    folder: Path, name: str, version: str, files: dict[str, str], requires: Sequence[str] = ()
+) -> None:
     """A wheel of NAME, pure Python, with FILES, that REQUIRES others."""
     wanted = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     project = folder / "simple" / name
@@ -56,12 +62,20 @@ def add_wheel(folder: Path, name: str, version: str, files: dict[str, str], requ
     files = {
         **files,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{wanted}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": (
+            "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
     }
     rows = []
-    with zipfile.ZipFile(project / f"{name.replace('-', '_')}-{version}-py3-none-any.whl", "w") as wheel:
+    with zipfile.ZipFile(
+        project / f"{name.replace('-', '_')}-{version}-py3-none-any.whl", "w"
+    ) as wheel:
         for path, text in files.items():
             wheel.writestr(path, text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+            digest = (
+                base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+                .rstrip(b"=")
+                .decode()
+            )
             rows.append(f"{path},sha256={digest},{len(text.encode())}")
         wheel.writestr(f"{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,"]) + "\n")

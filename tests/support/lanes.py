@@ -1,10 +1,13 @@
 """Which tests may run beside which, for pytest-xdist: a pytest plugin (`-p support.lanes`).
 
-Tests of one lane run one after another, in one worker. What uses the testbed's own site is one lane, and so are the jobs
-that keep to themselves, and the suite's runs, whose reports are kept apart. Of all else a file is a lane, so that what its tests share is made once. Long lanes begin first.
+Tests of one lane run one after another, in one worker. What uses the testbed's own site is one
+lane, and so are the jobs that keep to themselves, and the suite's runs, whose reports are kept
+apart. Of all else a file is a lane, so that what its tests share is made once. Long lanes begin
+first.
 
-xdist's own `loadgroup` marks a test by changing its name, which pytest 9.2 does not let it: each test would be a lane of
-its own, and nothing would say so. So workers write down the lanes that they have found, and the scheduler reads them.
+xdist's own `loadgroup` marks a test by changing its name, which pytest 9.2 does not let it: each
+test would be a lane of its own, and nothing would say so. So workers write down the lanes that they
+have found, and the scheduler reads them.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if WORKER in os.environ:  # execnet ignores SIGINT, and so would every program that a test starts
+    if (
+        WORKER in os.environ
+    ):  # execnet ignores SIGINT, and so would every program that a test starts
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -72,19 +77,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write the lanes down before xdist's own hook says that this worker is ready: when the last one has said so, the
-    scheduler reads the file. (Written afterwards, it was once missing, and tests of one lane ran beside each other.)"""
+    """Write the lanes down before xdist's own hook says that this worker is ready: when the last
+    one has said so, the scheduler reads the file. (Written afterwards, it was once missing, and
+    tests of one lane ran beside each other.)
+    """
     given = getattr(session.config, "workerinput", {})
     if FILE not in given:
         return
     target = Path(given[FILE])
     part = target.with_name(f"{os.environ[WORKER]}.part")
-    part.write_text(json.dumps({item.nodeid: lane_of(item)[1] for item in session.items}), encoding="utf-8")
+    part.write_text(
+        json.dumps({item.nodeid: lane_of(item)[1] for item in session.items}), encoding="utf-8"
+    )
     part.replace(target)  # what each worker writes is the same
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What only computes lets those tests go first that wait for a cluster's answers. As root; others keep what is."""
+    """What only computes lets those tests go first that wait for a cluster's answers.
+
+    As root; others keep what is.
+    """
     if WORKER in os.environ:
         turn, _ = lane_of(item)
         with contextlib.suppress(OSError):

@@ -28,4 +28,6 @@ os.write(1, (json.dumps(line) + "\\n").encode())
 def launch(testbed: Testbed, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     pairs = [f"{name}={value}" for name, value in env.items()]
     script = 'cd tests/launching && exec "$@"'
-    return testbed.run("bash", "-c", script, "bash", "env", *pairs, "hpcstack", "launch", STACK, *words)
+    return testbed.run(
+        "bash", "-c", script, "bash", "env", *pairs, "hpcstack", "launch", STACK, *words
+    )

@@ -12,7 +12,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-CONFIG: dict[str, Any] = {"Env": ["PATH=/usr/bin:/bin", "A=1"], "Cmd": ["/bin/sh"], "WorkingDir": "/work"}
+CONFIG: dict[str, Any] = {
+    "Env": ["PATH=/usr/bin:/bin", "A=1"],
+    "Cmd": ["/bin/sh"],
+    "WorkingDir": "/work",
+}
 
 
 def member(name: str, data: bytes = b"", **values: Any) -> tuple[tarfile.TarInfo, bytes]:
@@ -51,7 +55,12 @@ def sha(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def layout(top: Path, layers: Iterable[bytes], config: Mapping[str, Any] = CONFIG, plain: Iterable[bytes] = ()) -> Path:
+def layout(
+    top: Path,
+    layers: Iterable[bytes],
+    config: Mapping[str, Any] = CONFIG,
+    plain: Iterable[bytes] = (),
+) -> Path:
     """An OCI layout of LAYERS, oldest first, as they are to be stored."""
     (top / "blobs/sha256").mkdir(parents=True)
 
@@ -64,8 +73,13 @@ def layout(top: Path, layers: Iterable[bytes], config: Mapping[str, Any] = CONFI
                 "rootfs": {"type": "layers", "diff_ids": [sha(data) for data in plain or stored]}}  # fmt: skip
     manifest = {
         "schemaVersion": 2,
-        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **put(json.dumps(document).encode())},
-        "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar", **put(data)} for data in stored],
+        "config": {
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            **put(json.dumps(document).encode()),
+        },
+        "layers": [
+            {"mediaType": "application/vnd.oci.image.layer.v1.tar", **put(data)} for data in stored
+        ],
     }
     index = {"schemaVersion": 2, "manifests": [put(json.dumps(manifest).encode())]}
     (top / "index.json").write_text(json.dumps(index))
@@ -83,12 +97,16 @@ def archive(path: Path, layers: Iterable[bytes], config: Mapping[str, Any] = CON
         member("config.json", json.dumps(document).encode()),
         member("manifest.json", json.dumps(manifest).encode()),
     ]
-    path.write_bytes(tar([*members, *(member(name, data) for name, data in zip(names, stored, strict=True))]))
+    path.write_bytes(
+        tar([*members, *(member(name, data) for name, data in zip(names, stored, strict=True))])
+    )
     return path
 
 
 def held(image: Path) -> dict[str, tuple[str, bytes]]:
-    """{path: (kind, content or target)} of a squashfs, read by squashfs-tools-ng; hard links as the file they name."""
+    """{path: (kind, content or target)} of a squashfs, read by squashfs-tools-ng; hard links as the
+    file they name.
+    """
     data = subprocess.run(["sqfs2tar", str(image)], check=True, capture_output=True).stdout
     out: dict[str, tuple[str, bytes]] = {}
     with tarfile.open(fileobj=io.BytesIO(data)) as file:

@@ -1,4 +1,6 @@
-"""Locks for goldens: recorded ones where there are, else made of what facts/ knows, with digests that never change."""
+"""Locks for goldens: recorded ones where there are, else made of what facts/ knows, with digests
+that never change.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A site with a store and a module tree of its own, whose images are a few bytes; and module systems, run for real."""
+"""A site with a store and a module tree of its own, whose images are a few bytes; and module
+systems, run for real.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from hpcstack.site.load import Site
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import Store
 
-LMOD = Path(os.environ.get("HPCSTACK_TEST_LMOD", "/usr/share/lmod/lmod/libexec/lmod"))  # another version, by hand
+LMOD = Path(
+    os.environ.get("HPCSTACK_TEST_LMOD", "/usr/share/lmod/lmod/libexec/lmod")
+)  # another version, by hand
 _UNPACKED = Path("/opt/hpcstack-environment-modules/usr/lib")
 ENVIRONMENT_MODULES = next(_UNPACKED.glob("*/modulecmd.tcl"), _UNPACKED / "none/modulecmd.tcl")
 BOOKS = (
@@ -42,7 +46,12 @@ class Place:
     def __init__(self, top: Path, **site: Any) -> None:
         self.top = top
         self.site = Site.model_validate(
-            {"store": top / "store", "lock_dir": top / "locks", "module_root": top / "modules", **site}
+            {
+                "store": top / "store",
+                "lock_dir": top / "locks",
+                "module_root": top / "modules",
+                **site,
+            }
         )
         self.store = Store(self.site.store)
         self.said: list[str] = []
@@ -77,7 +86,9 @@ class Place:
         report: Report | None = None, stack: Stack | None = None, **more: Any,
     ) -> Published:  # fmt: skip
         chosen = stack or self.stack(name)
-        return self.publisher.publish(chosen, self.artifact(chosen, content, **more), channel, report, {})
+        return self.publisher.publish(
+            chosen, self.artifact(chosen, content, **more), channel, report, {}
+        )
 
     def modulerc(self, name: str = "pytorch") -> str:
         return (self.site.module_root / "state" / name / "current/modulerc.lua").read_text()
@@ -85,7 +96,10 @@ class Place:
 
 def report(artifact: Artifact, statuses: dict[str, str], **more: Any) -> Report:
     """A report of ARTIFACT with {code: status}."""
-    rows = [{"code": code, "status": status, "measured": "", "evidence": "why"} for code, status in statuses.items()]
+    rows = [
+        {"code": code, "status": status, "measured": "", "evidence": "why"}
+        for code, status in statuses.items()
+    ]
     values: dict[str, Any] = {
         "stack": artifact.stack, "image": str(artifact.image), "image_sha256": artifact.sha256, "suite": artifact.suite,
         "runtime": "apptainer", "tier": "standard", "nodes": ["node1", "node2"], "world_size": 4,
@@ -164,5 +178,9 @@ def whole(place: Place) -> None:
     for one in shown:
         text = (place.tree.core / "pytorch" / f"{one.release}.lua").read_text()
         assert text.endswith("\nend\n")
-    parts = [name for name in tree_of(place.top) if name.endswith(".part") and "store/incoming" not in name]
+    parts = [
+        name
+        for name in tree_of(place.top)
+        if name.endswith(".part") and "store/incoming" not in name
+    ]
     assert not parts, parts

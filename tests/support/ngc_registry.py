@@ -1,23 +1,27 @@
-"""A registry that behaves as public sources say that nvcr.io does: PLAYED, never recorded from NVIDIA's.
+"""A registry that behaves as public sources say that nvcr.io does: PLAYED, never recorded from
+NVIDIA's.
 
     python3 tests/support/ngc_registry.py FOLDER UPSTREAM STORAGE PORT
 
 stands before the docker-registry at UPSTREAM, as the testbed has it, on PORT and the two behind it.
 
-Three hosts, as a pull from NGC meets them: the registry, which also gives tokens; the server of layers, to which it
-sends on; and the server that a token which has run out is referred to. Each speaks TLS by a certificate authority of
-the stand-in's own.
+Three hosts, as a pull from NGC meets them: the registry, which also gives tokens; the server of
+layers, to which it sends on; and the server that a token which has run out is referred to. Each
+speaks TLS by a certificate authority of the stand-in's own.
 
-- A cold 401 names https://REGISTRY/proxy_auth, with the scope in the realm's URL (Apache Mesos, MESOS-9968).
-- A 401 to a token that has run out names https://AUTHN/token, service="registry", error="invalid_token", and that server
-  gives tokens to nobody without a login (NVIDIA/nvidia-container-toolkit 1945).
+- A cold 401 names https://REGISTRY/proxy_auth, with the scope in the realm's URL (Apache Mesos,
+  MESOS-9968).
+- A 401 to a token that has run out names https://AUTHN/token, service="registry",
+  error="invalid_token", and that server gives tokens to nobody without a login
+  (NVIDIA/nvidia-container-toolkit 1945).
 - Tokens live for 600 s (sapcc/keppel PR 731), here for as long as a test says.
 - A blob is a 307 to the server of layers, with a signature in the URL that runs out.
 - Lists of manifests hold attestations, lists of tags signatures, and come in pages.
 
-NgcRegistry makes its images up. NgcFront stands before a docker-registry, which keeps them: what is asked about them is
-handed on to it, and bytes of blobs come from its storage, as from the object store behind NVIDIA's server of layers.
-Standard library and openssl only: the testbed runs this file by the system's Python.
+NgcRegistry makes its images up. NgcFront stands before a docker-registry, which keeps them: what is
+asked about them is handed on to it, and bytes of blobs come from its storage, as from the object
+store behind NVIDIA's server of layers. Standard library and openssl only: the testbed runs this
+file by the system's Python.
 """
 
 from __future__ import annotations
@@ -54,8 +58,13 @@ OCI = ("application/vnd.oci.image.index.v1+json", "application/vnd.oci.image.man
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 PAGE = 100
 PIECE = 1 << 20
-# The testbed's names (ci/testbed.d/registry.sh makes them known): nothing asked for by them is taken for NVIDIA's own.
-TESTBED_HOSTS = {REGISTRY: "nvcr.testbed", LAYERS: "layers.nvcr.testbed", AUTHN: "authn.nvidia.testbed"}
+# The testbed's names (ci/testbed.d/registry.sh makes them known): nothing asked for by them is
+# taken for NVIDIA's own.
+TESTBED_HOSTS = {
+    REGISTRY: "nvcr.testbed",
+    LAYERS: "layers.nvcr.testbed",
+    AUTHN: "authn.nvidia.testbed",
+}
 MAX_TOKENS = 10_000
 
 
@@ -65,47 +74,81 @@ def digest_of(data: bytes) -> str:
 
 @dataclass
 class NgcRegistry:
-    """The three hosts on loopback, while the block of `running` lasts. What a test may change has a default."""
+    """The three hosts on loopback, while the block of `running` lasts.
+
+    What a test may change has a default.
+    """
 
     folder: Path
     token_lives_s: float = 600
     token_says_s: float | None = None  # how long a token says that it lives, where that is not true
     pause_s: float = 0  # before each answer of the server of layers
-    keys: dict[str, set[str]] = field(default_factory=dict)  # {key: the private repositories that it opens}
+    keys: dict[str, set[str]] = field(
+        default_factory=dict
+    )  # {key: the private repositories that it opens}
     private: set[str] = field(default_factory=set)
     terms: set[str] = field(default_factory=set)  # repositories whose terms nobody has accepted
-    # As the registry says them; {registry}, {authn}: its and the refusing server's HOST:PORT, {name}: the repository.
-    cold_challenge: str = 'Bearer realm="https://{registry}/proxy_auth?scope=repository:{name}:pull,push"'
-    stale_challenge: str = 'Bearer realm="https://{authn}/token",service="registry",error="invalid_token"'
-    token_reply: dict[str, Any] = field(default_factory=lambda: {"token": "", "expires_in": 0})  # filled as it is given
+    # As the registry says them; {registry}, {authn}: its and the refusing server's HOST:PORT,
+    # {name}: the repository.
+    cold_challenge: str = (
+        'Bearer realm="https://{registry}/proxy_auth?scope=repository:{name}:pull,push"'
+    )
+    stale_challenge: str = (
+        'Bearer realm="https://{authn}/token",service="registry",error="invalid_token"'
+    )
+    token_reply: dict[str, Any] = field(
+        default_factory=lambda: {"token": "", "expires_in": 0}
+    )  # filled as it is given
     remembers: bool = True  # whether who asked what is kept, in `asked`
     busy: int = 0  # so many requests are answered 429 first
     cut_after: int = 0  # bytes of each answer of the server of layers
     layers_down: bool = False
     down_for_nobody: bool = False  # who has no login gets a 503 for a token
     blobs: dict[str, bytes] = field(default_factory=dict)
-    manifests: dict[tuple[str, str], tuple[str, bytes]] = field(default_factory=dict)  # {(repository, tag or digest)}
+    manifests: dict[tuple[str, str], tuple[str, bytes]] = field(
+        default_factory=dict
+    )  # {(repository, tag or digest)}
     tags: dict[str, list[str]] = field(default_factory=dict)
-    asked: list[tuple[str, str, str]] = field(default_factory=list)  # (host, method and path, who it was asked by)
-    tokens: dict[str, tuple[str, float]] = field(default_factory=dict)  # {token: (repository, good until)}
-    hosts: dict[str, str] = field(default_factory=lambda: {name: name for name in (REGISTRY, LAYERS, AUTHN)})
+    asked: list[tuple[str, str, str]] = field(
+        default_factory=list
+    )  # (host, method and path, who it was asked by)
+    tokens: dict[str, tuple[str, float]] = field(
+        default_factory=dict
+    )  # {token: (repository, good until)}
+    hosts: dict[str, str] = field(
+        default_factory=lambda: {name: name for name in (REGISTRY, LAYERS, AUTHN)}
+    )
     stale: int = 0  # requests with a token that had run out
-    ports: dict[str, int] = field(default_factory=dict)  # those that are not named are any that are free
+    ports: dict[str, int] = field(
+        default_factory=dict
+    )  # those that are not named are any that are free
 
     def add_image(
         self, repository: str, tag: str, layers: list[bytes], env: list[str] | None = None,
         config: dict[str, Any] | None = None,
     ) -> str:  # fmt: skip
-        """An image of gzipped tars, with an attestation beside it; the digest of its list. CONFIG: one of its own."""
-        made = {"os": "linux", "architecture": "amd64", "config": {"Env": env or ["CUDA_VERSION=12.6.3"]}}
-        rootfs = {"type": "layers", "diff_ids": [digest_of(gzip.decompress(layer)) for layer in layers]}
+        """An image of gzipped tars, with an attestation beside it; the digest of its list.
+
+        CONFIG: one of its own.
+        """
+        made = {
+            "os": "linux",
+            "architecture": "amd64",
+            "config": {"Env": env or ["CUDA_VERSION=12.6.3"]},
+        }
+        rootfs = {
+            "type": "layers",
+            "diff_ids": [digest_of(gzip.decompress(layer)) for layer in layers],
+        }
         config = {**(config or made), "rootfs": rootfs}
         manifest = {
             "schemaVersion": 2, "mediaType": MANIFEST, "config": self._blob(json.dumps(config).encode()),
             "layers": [{"mediaType": LAYER, **self._blob(layer)} for layer in layers],
         }  # fmt: skip
         described = self._manifest(repository, json.dumps(manifest).encode(), MANIFEST)
-        attestation = self._manifest(repository, json.dumps({**manifest, "layers": []}).encode(), MANIFEST)
+        attestation = self._manifest(
+            repository, json.dumps({**manifest, "layers": []}).encode(), MANIFEST
+        )
         unknown = {"os": "unknown", "architecture": "unknown"}
         notes = {"vnd.docker.reference.type": "attestation-manifest"}
         index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [
@@ -119,8 +162,9 @@ class NgcRegistry:
         return str(found["digest"])
 
     def sign(self, repository: str, digest: str, key: Path, *, about: str = "") -> None:
-        """A signature of the image DIGEST by KEY, a private one, as cosign puts it there. ABOUT: another digest that the
-        statement names."""
+        """A signature of the image DIGEST by KEY, a private one, as cosign puts it there. ABOUT:
+        another digest that the statement names.
+        """
         image = {"docker-manifest-digest": about or digest}
         identity = {"docker-reference": f"nvcr.io/{repository}"}
         kind = "cosign container image signature"
@@ -138,7 +182,9 @@ class NgcRegistry:
         config = {"mediaType": "application/vnd.oci.image.config.v1+json", **self._blob(b"{}")}
         manifest = {"schemaVersion": 2, "mediaType": OCI[1], "config": config, "layers": [layer]}
         found = self._manifest(repository, json.dumps(manifest).encode(), OCI[1])
-        self.manifests[repository, f"{digest.replace(':', '-')}.sig"] = self.manifests[repository, found["digest"]]
+        self.manifests[repository, f"{digest.replace(':', '-')}.sig"] = self.manifests[
+            repository, found["digest"]
+        ]
 
     def _blob(self, data: bytes) -> dict[str, Any]:
         self.blobs[digest_of(data)] = data
@@ -184,7 +230,9 @@ class NgcRegistry:
         server = ThreadingHTTPServer(("127.0.0.1", self.ports.get(name, 0)), handler(self, name))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.folder / "server.pem", self.folder / "server.key")
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
         self.ports[name] = server.server_port
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         return server
@@ -258,7 +306,11 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
             elif repository in ngc.private and repository not in ngc.keys[key]:
                 self.refuse(403)
             else:
-                self.answer(200, json.dumps(ngc.give_token(repository)).encode(), {"Content-Type": "text/plain"})
+                self.answer(
+                    200,
+                    json.dumps(ngc.give_token(repository)).encode(),
+                    {"Content-Type": "text/plain"},
+                )
 
         def registry(self, path: str, query: dict[str, list[str]], shown: str) -> None:
             words = path.removeprefix("/v2/").split("/")
@@ -307,7 +359,11 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
 
         def list_tags(self, path: str, tags: list[str], page: int) -> None:
             here = tags[page * PAGE : (page + 1) * PAGE]
-            more = {"Link": f'<{path}?page={page + 1}>; rel="next"'} if tags[(page + 1) * PAGE :] else {}
+            more = (
+                {"Link": f'<{path}?page={page + 1}>; rel="next"'}
+                if tags[(page + 1) * PAGE :]
+                else {}
+            )
             self.answer(200, json.dumps({"name": "x", "tags": here}).encode(), more)
 
         def layer(self, path: str, query: dict[str, list[str]]) -> None:
@@ -373,7 +429,9 @@ class NgcFront(NgcRegistry):
             return None
         name = digest.removeprefix("sha256:")
         try:
-            file = (self.storage / f"docker/registry/v2/blobs/sha256/{name[:2]}/{name}/data").open("rb")
+            file = (self.storage / f"docker/registry/v2/blobs/sha256/{name[:2]}/{name}/data").open(
+                "rb"
+            )
         except FileNotFoundError:
             return None
         return file, os.fstat(file.fileno()).st_size
@@ -392,7 +450,8 @@ class NgcFront(NgcRegistry):
             connection.close()
 
 
-# What RFC 5280 wants of a server's certificate: Python 3.13 and newer refuse one without (ssl.VERIFY_X509_STRICT).
+# What RFC 5280 wants of a server's certificate: Python 3.13 and newer refuse one without
+# (ssl.VERIFY_X509_STRICT).
 OF_A_SERVER = """\
 basicConstraints=critical,CA:FALSE
 keyUsage=critical,digitalSignature
@@ -409,12 +468,14 @@ def make_certificates(folder: Path, names: list[str]) -> None:
     said = "subjectAltName=" + ",".join(f"DNS:{name}" for name in names)
     (folder / "names").write_text(f"{said}\n{OF_A_SERVER}")
     for words in (
-        f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 -subj /CN=stand-in "
+        f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 -subj "
+        f"/CN=stand-in "
         f"-addext keyUsage=critical,keyCertSign,cRLSign "
         f"-keyout {folder}/ca.key -out {folder}/ca.pem",
         f"req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN={names[0]} "
         f"-keyout {folder}/server.key -out {folder}/server.csr",
-        f"x509 -req -in {folder}/server.csr -CA {folder}/ca.pem -CAkey {folder}/ca.key -CAcreateserial -days 365 "
+        f"x509 -req -in {folder}/server.csr -CA {folder}/ca.pem -CAkey {folder}/ca.key "
+        f"-CAcreateserial -days 365 "
         f"-extfile {folder}/names -out {folder}/server.part",
     ):
         subprocess.run(["openssl", *words.split()], check=True, capture_output=True)
@@ -422,7 +483,9 @@ def make_certificates(folder: Path, names: list[str]) -> None:
 
 
 def resolve_here(ngc: NgcRegistry, real: Any = socket.getaddrinfo) -> Any:
-    """A getaddrinfo for which the three hosts are this machine; the server of layers is nobody's where it is down."""
+    """A getaddrinfo for which the three hosts are this machine; the server of layers is nobody's
+    where it is down.
+    """
 
     def getaddrinfo(host: Any, port: Any, *more: Any, **named: Any) -> Any:
         if host == LAYERS and ngc.layers_down:
@@ -437,7 +500,12 @@ def main(folder: Path, upstream: str, storage: Path, port: int) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     ports = {name: port + place for place, name in enumerate(TESTBED_HOSTS)}
     front = NgcFront(
-        folder, hosts=dict(TESTBED_HOSTS), ports=ports, upstream=upstream, storage=storage, remembers=False
+        folder,
+        hosts=dict(TESTBED_HOSTS),
+        ports=ports,
+        upstream=upstream,
+        storage=storage,
+        remembers=False,
     )
     with front.running():
         signal.sigwait({signal.SIGTERM, signal.SIGINT})

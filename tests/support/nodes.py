@@ -49,7 +49,12 @@ class Node:
 
     def runs_on(self) -> dict[str, str]:
         """What gpu.same reads in a rank's process."""
-        return {"torch": "2.6.0", "nccl": "2.23.4", "gpu": self.gpu["name"], "driver": self._driver_line()}
+        return {
+            "torch": "2.6.0",
+            "nccl": "2.23.4",
+            "gpu": self.gpu["name"],
+            "driver": self._driver_line(),
+        }
 
     # files
 
@@ -57,8 +62,15 @@ class Node:
         """{path: first line} of all that the checks may read."""
         if self._files and not self.gained:
             return self._files
-        out = {"/proc/driver/nvidia/version": self._driver_line(), "/sys/class/dmi/id/bios_version": "1.2.3"}
-        out |= {f"/dev/nvidia{n}": "" for n in range(self.gpu["count"]) if n != self.spec.get("lost_gpu")}
+        out = {
+            "/proc/driver/nvidia/version": self._driver_line(),
+            "/sys/class/dmi/id/bios_version": "1.2.3",
+        }
+        out |= {
+            f"/dev/nvidia{n}": ""
+            for n in range(self.gpu["count"])
+            if n != self.spec.get("lost_gpu")
+        }
         if self.spec.get("peermem"):
             out["/sys/module/nvidia_peermem/version"] = "1.0"
         if self.spec.get("imex"):
@@ -69,18 +81,34 @@ class Node:
         for name, port in self._ports().items():
             out |= self._port(name, port)
         if self.spec.get("unloaded"):
-            out = {path: text for path, text in out.items() if not path.startswith("/sys/class/infiniband")}
+            out = {
+                path: text
+                for path, text in out.items()
+                if not path.startswith("/sys/class/infiniband")
+            }
         self._files = out
         return out
 
     def _driver_line(self) -> str:
         driver = self.spec["driver"]
-        kind = "NVIDIA UNIX Open Kernel Module for x86_64" if driver["open"] else "NVIDIA UNIX x86_64 Kernel Module"
+        kind = (
+            "NVIDIA UNIX Open Kernel Module for x86_64"
+            if driver["open"]
+            else "NVIDIA UNIX x86_64 Kernel Module"
+        )
         return f"NVRM version: {kind}  {driver['version']}  Release Build"
 
     def _ports(self) -> dict[str, dict[str, Any]]:
-        efa = {"rate": "100 Gb/sec (4X EDR)", "layer": "Unknown", "vendor": "0x1d0f", "device": "0xefa1"}
-        return {**self.spec.get("ports", {}), **{f"rdmap{79 + n}s0": efa for n in range(self.spec.get("efa", 0))}}
+        efa = {
+            "rate": "100 Gb/sec (4X EDR)",
+            "layer": "Unknown",
+            "vendor": "0x1d0f",
+            "device": "0xefa1",
+        }
+        return {
+            **self.spec.get("ports", {}),
+            **{f"rdmap{79 + n}s0": efa for n in range(self.spec.get("efa", 0))},
+        }
 
     def _port(self, name: str, port: dict[str, Any]) -> dict[str, str]:
         folder = f"/sys/class/infiniband/{name}"
@@ -130,14 +158,29 @@ class Node:
         return forms[" ".join(argv[1:])]() if " ".join(argv[1:]) in forms else ""
 
     def _topology(self) -> str:
-        """`nvidia-smi topo -m`: GPU n is beside the nth of the InfiniBand ports, but for those `moved`."""
+        """`nvidia-smi topo -m`: GPU n is beside the nth of the InfiniBand ports, but for those
+        `moved`.
+        """
         ports = [name for name, port in self._ports().items() if port["layer"] == "InfiniBand"]
         gpus = range(self.gpu["count"])
-        rows = ["\t" + "\t".join([*(f"GPU{n}" for n in gpus), *(f"NIC{n}" for n in range(len(ports))), "CPU Affinity"])]
+        rows = [
+            "\t"
+            + "\t".join(
+                [
+                    *(f"GPU{n}" for n in gpus),
+                    *(f"NIC{n}" for n in range(len(ports))),
+                    "CPU Affinity",
+                ]
+            )
+        ]
         for n in gpus:
             near = self.spec.get("moved", {}).get(n, "PIX")
-            nics = [near if k == n else "NODE" if k // 4 == n // 4 else "SYS" for k in range(len(ports))]
-            rows.append("\t".join([f"GPU{n}", *("X" if k == n else "NV18" for k in gpus), *nics, "0-55"]))
+            nics = [
+                near if k == n else "NODE" if k // 4 == n // 4 else "SYS" for k in range(len(ports))
+            ]
+            rows.append(
+                "\t".join([f"GPU{n}", *("X" if k == n else "NV18" for k in gpus), *nics, "0-55"])
+            )
         legend = "".join(f"  NIC{n}: {name}\n" for n, name in enumerate(ports))
         return "\n".join(rows) + "\n\nNIC Legend:\n\n" + legend
 
@@ -174,7 +217,10 @@ class Node:
 
     def under_load(self, local: int) -> list[dict[str, str]]:
         """What nvidia-smi says of a GPU while it works."""
-        row = self._gpu(local) | {"pcie.link.gen.current": str(self.gpu["generation"]), "power.draw": "690.00"}
+        row = self._gpu(local) | {
+            "pcie.link.gen.current": str(self.gpu["generation"]),
+            "power.draw": "690.00",
+        }
         return [row | self.spec.get("loaded", {}).get(local, {})]
 
     def _links(self) -> str:
@@ -201,14 +247,22 @@ class Node:
             out.append(f"GPU {number}: {self.gpu['name']} (UUID: GPU-{number})")
             for link in range(self.gpu["links"]):
                 for name in self._link_counters():
-                    out.append(f"\t Link {link}: {name}: {gained.get(name, 0) if link == number == 0 else 0}")
+                    out.append(
+                        f"\t Link {link}: {name}: "
+                        f"{gained.get(name, 0) if link == number == 0 else 0}"
+                    )
         return "\n".join(out) + "\n"
 
     def _link_counters(self) -> tuple[str, ...]:
         """Other names since Blackwell."""
         if self.gpu["cc"] < "9.9" and not self.gpu["cc"].startswith("1"):
             return "Replay Errors", "Recovery Errors", "CRC Errors"
-        return "Link recovery successful events", "Link recovery failed events", "Symbol Errors", "FEC Errors - 0"
+        return (
+            "Link recovery successful events",
+            "Link recovery failed events",
+            "Symbol Errors",
+            "FEC Errors - 0",
+        )
 
     def _everything(self) -> str:
         """`nvidia-smi -q`, as far as the checks read it."""
@@ -246,7 +300,10 @@ class Node:
         out = []
         for number in range(self.gpu["count"]):
             out.append(f"GPU {number}: {self.gpu['name']} (UUID: GPU-{number})")
-            out += [f"  MIG 1g.5gb      Device  {n}: (UUID: MIG-{n})" for n in range(self.gpu.get("slices", 0))]
+            out += [
+                f"  MIG 1g.5gb      Device  {n}: (UUID: MIG-{n})"
+                for n in range(self.gpu.get("slices", 0))
+            ]
         return "\n".join(out) + "\n"
 
     # the kernel's log and NCCL's
@@ -254,7 +311,10 @@ class Node:
     def kernel_log(self) -> list[str]:
         if self.spec.get("dmesg_restrict"):
             raise PermissionError(1, "Operation not permitted")
-        boot = "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt"
+        boot = (
+            "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link "
+            "DLREQ interrupt"
+        )
         return ["usb 1-1: new device", boot, *self.spec.get("kernel", [])]
 
     def domain(self) -> dict[str, Any] | None:
@@ -284,9 +344,17 @@ class Node:
             out.append(f"{head}NET/IB : Using {hcas} [RO]; OOB eth0:10.0.0.{self.place}<0>")
         if not nccl.get("nvls", True):
             out.append(f"{head}NVLS multicast support is not available on dev {local}")
-        for peer in {(rank + 1) % world, (rank + each) % world, (rank - 1) % world, (rank - each) % world} - {rank}:
+        for peer in {
+            (rank + 1) % world,
+            (rank + each) % world,
+            (rank - 1) % world,
+            (rank - each) % world,
+        } - {rank}:
             other = cluster.nodes[peer // each]
-            out.append(f"{head}Channel 00/0 : {rank}[{local}] -> {peer}[{peer % each}]{self._via(other, local)}")
+            out.append(
+                f"{head}Channel 00/0 : {rank}[{local}] -> "
+                f"{peer}[{peer % each}]{self._via(other, local)}"
+            )
         return out
 
     def _via(self, other: Node, local: int) -> str:

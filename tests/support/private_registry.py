@@ -26,7 +26,11 @@ class PrivateRegistry:
     @classmethod
     def address(cls, testbed: Path) -> str:
         """HOST:PORT as TESTBED's site.yaml names it, and its nodes reach it."""
-        found = re.search(r"^  (\S+):([0-9]+): \{plain_http: true\}$", (testbed / "etc/site.yaml").read_text(), re.M)
+        found = re.search(
+            r"^  (\S+):([0-9]+): \{plain_http: true\}$",
+            (testbed / "etc/site.yaml").read_text(),
+            re.M,
+        )
         assert found
         return f"{found[1]}:{found[2]}"
 
@@ -39,7 +43,8 @@ class PrivateRegistry:
         (self.folder / "htpasswd").write_text("".join(lines))
         (self.folder / "registry.yml").write_text(
             "version: 0.1\nlog: {level: error, accesslog: {disabled: false}}\n"
-            f"storage: {{filesystem: {{rootdirectory: {self.storage}}}}}\nhttp: {{addr: ':{self.port}'}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {self.storage}}}}}\nhttp: {{addr: "
+            f"':{self.port}'}}\n"
             f"auth: {{htpasswd: {{realm: private, path: {self.folder}/htpasswd}}}}\n"
         )
         with self.log.open("ab") as log:
@@ -61,7 +66,9 @@ class PrivateRegistry:
 
     def blob_bytes(self) -> int:
         return sum(
-            size for method, path, status, size in self.sent() if method == "GET" and "/blobs/" in path and status < 300
+            size
+            for method, path, status, size in self.sent()
+            if method == "GET" and "/blobs/" in path and status < 300
         )
 
     def manifests(self) -> int:
@@ -73,8 +80,9 @@ class PrivateRegistry:
 
 
 def await_registry(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Wait until PROCESS answers on PORT, if only that it wants a login. Where another server has that port, ours has
-    ended: its answer does not count."""
+    """Wait until PROCESS answers on PORT, if only that it wants a login. Where another server has
+    that port, ours has ended: its answer does not count.
+    """
     for _ in range(100):
         if answers(port):
             break

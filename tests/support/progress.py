@@ -1,9 +1,12 @@
-"""What a long run of the tests is doing, for people who wait: a pytest plugin (`-p support.progress`).
+"""What a long run of the tests is doing, for people who wait: a pytest plugin (`-p
+support.progress`).
 
-On a terminal there is one line for each test that is running, and one for the whole. In a log there is a line every ten seconds: how
-many tests have run, which ones are running and for how long. A failure is told when it happens, in both.
+On a terminal there is one line for each test that is running, and one for the whole. In a log there
+is a line every ten seconds: how many tests have run, which ones are running and for how long. A
+failure is told when it happens, in both.
 
-`--failures-to FILE` writes the names of the tests that failed, one a line, so that `pytest @FILE` runs just these.
+`--failures-to FILE` writes the names of the tests that failed, one a line, so that `pytest @FILE`
+runs just these.
 """
 
 from __future__ import annotations
@@ -25,7 +28,12 @@ SHOWN = 4  # running tests that a line of a log names, the longest first
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--failures-to", default="", metavar="FILE", help="write the names of failed tests into FILE")
+    parser.addoption(
+        "--failures-to",
+        default="",
+        metavar="FILE",
+        help="write the names of failed tests into FILE",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -102,7 +110,9 @@ class Progress:
 
     def _tell(self) -> None:
         if self.console.is_terminal:
-            with Live(self._lines(), console=self.console, transient=True, auto_refresh=False) as live:
+            with Live(
+                self._lines(), console=self.console, transient=True, auto_refresh=False
+            ) as live:
                 while not self.stop.wait(TERMINAL_INTERVAL):
                     live.update(self._lines(), refresh=True)
             return
@@ -121,7 +131,10 @@ class Progress:
             return [(name, now - began) for name, began in self.running.items()]
 
     def _line(self) -> str:
-        longest = [f"{name.rpartition('/')[2]} {seconds:.0f} s" for name, seconds in self._running()[:SHOWN]]
+        longest = [
+            f"{name.rpartition('/')[2]} {seconds:.0f} s"
+            for name, seconds in self._running()[:SHOWN]
+        ]
         return f"{self._sum()}; " + ("; ".join(longest) if longest else "tests are collected")
 
     def _lines(self) -> Table:

@@ -1,4 +1,6 @@
-"""A base, layers of changes made in real overlays over it, and what every reader says of the spliced image."""
+"""A base, layers of changes made in real overlays over it, and what every reader says of the
+spliced image.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ TIME = 1704067200
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--propagation",
              "private", "sh", "-euc")  # fmt: skip
 WALK = f"{sys.executable} {trees.__file__}"
-# Not -always-use-fragments: now and then (1 of 85 here) mksquashfs 4.5.1 writes a fragment then that unsquashfs cannot
-# read either.
+# Not -always-use-fragments: now and then (1 of 85 here) mksquashfs 4.5.1 writes a fragment then
+# that unsquashfs cannot read either.
 PACKED: dict[str, tuple[str, ...]] = {
     "gzip": ("-comp", "gzip"),
     "xz": ("-comp", "xz"),
@@ -38,7 +40,9 @@ Listing = dict[str, list[object]]
 
 
 def need_overlay() -> None:
-    """Skipped, or a failure where it is required, without overlays and squashfuse for ordinary users."""
+    """Skipped, or a failure where it is required, without overlays and squashfuse for ordinary
+    users.
+    """
     done = subprocess.run([*NAMESPACE, "test -r /dev/fuse && command -v squashfuse_ll && mkdir -p /tmp && "
                            "mount -t tmpfs none /mnt && cd /mnt && mkdir a b c d && "
                            "mount -t overlay none -o userxattr,lowerdir=a,upperdir=b,workdir=c d"],
@@ -51,14 +55,18 @@ def need_overlay() -> None:
 
 
 def run(script: str, folder: Path) -> str:
-    done = subprocess.run([*NAMESPACE, script], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*NAMESPACE, script], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{script}\n{done.stderr}"
     return done.stdout
 
 
 @dataclass
 class Case:
-    """In FOLDER: base.sqsh of the folder base, one layer-N.sqsh a change, and what they are together (`expected`)."""
+    """In FOLDER: base.sqsh of the folder base, one layer-N.sqsh a change, and what they are
+    together (`expected`).
+    """
 
     folder: Path
     words: tuple[str, ...] = PACKED["zstd"]
@@ -84,8 +92,9 @@ class Case:
         self.pack("base", "base.sqsh")
 
     def change(self, command: str, *, look: bool = True) -> None:
-        """COMMAND in the tree as it is so far (its folder), as a layer of its own. `expected` is the tree then, if one
-        wants to LOOK at it."""
+        """COMMAND in the tree as it is so far (its folder), as a layer of its own. `expected` is
+        the tree then, if one wants to LOOK at it.
+        """
         number = len(self.uppers)
         upper = f"upper-{number}"
         for name in ("lower", "merged", upper, f"work-{number}"):
@@ -105,7 +114,9 @@ class Case:
         self.change(f"{WALK} change . {seed} {count}")
 
     def _linked(self, said: Listing) -> Listing:
-        """SAID, with what is one file: an overlay takes names of a file of its lower folder for files of their own."""
+        """SAID, with what is one file: an overlay takes names of a file of its lower folder for
+        files of their own.
+        """
         bodies = [trees.listing(self.folder / name) for name in [*reversed(self.uppers), "base"]]
         out = {}
         for path, about in said.items():
@@ -114,13 +125,18 @@ class Case:
         return grouped(out)
 
     def splice(self, name: str = "out.sqsh") -> Result:
-        return splice_image(self.folder / "base.sqsh", self.layers, self.folder / name, TIME, always=True)
+        return splice_image(
+            self.folder / "base.sqsh", self.layers, self.folder / name, TIME, always=True
+        )
 
 
 def grouped(listing: Listing) -> Listing:
     """LISTING, in which names of one file say the first of them."""
     first: dict[object, str] = {}
-    return {path: [*about[:-1], first.setdefault(about[-1], path)] for path, about in sorted(listing.items())}
+    return {
+        path: [*about[:-1], first.setdefault(about[-1], path)]
+        for path, about in sorted(listing.items())
+    }
 
 
 def mounted_by(tool: str, image: Path) -> Listing:
@@ -145,7 +161,9 @@ def without_links(listing: Listing) -> Listing:
 
 
 def judge(image: Path, expected: Listing) -> list[str]:
-    """Every reader that is here says that IMAGE is what is EXPECTED; which they were. $HPCSTACK_UNSQUASHFS: more of them."""
+    """Every reader that is here says that IMAGE is what is EXPECTED; which they were.
+    $HPCSTACK_UNSQUASHFS: more of them.
+    """
     judges = ["squashfuse", "squashfuse_ll"]
     assert without_links(mounted_by("squashfuse", image)) == without_links(expected)
     assert mounted_by("squashfuse_ll", image) == expected

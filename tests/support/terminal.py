@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from support.testbed import Testbed
 
-# Starts a command on a terminal of its own; presses Ctrl-C when all of some files are there, and again after pauses.
-# Says at the end, as JSON: the status, what was on the screen, how many seconds it took from the first Ctrl-C on.
+# Starts a command on a terminal of its own; presses Ctrl-C when all of some files are there, and
+# again after pauses. Says at the end, as JSON: the status, what was on the screen, how many seconds
+# it took from the first Ctrl-C on.
 TYPIST = """\
 import json, os, pty, select, sys, time
 
@@ -63,11 +64,15 @@ def press_ctrl_c(
     testbed: Testbed, folder: str, argv: tuple[str, ...], wait_for: tuple[str, ...], *,
     pauses: tuple[float, ...] = (), delay: float = 0.5, limit: float = 180,
 ) -> Typed:  # fmt: skip
-    """ARGV on a terminal, in FOLDER of the user's home; Ctrl-C after all files of WAIT_FOR are there, and after PAUSES."""
+    """ARGV on a terminal, in FOLDER of the user's home; Ctrl-C after all files of WAIT_FOR are
+    there, and after PAUSES.
+    """
     asked = {"argv": argv, "wait_for": wait_for, "pauses": pauses, "delay": delay, "limit": limit}
     script = 'cd "$1" && exec python3 -c "$2" "$3"'
     done = testbed.bash(script, folder, TYPIST, json.dumps(asked), timeout=limit + 60, check=False)
     try:
         return Typed(**json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, json.JSONDecodeError):
-        raise AssertionError(subprocess.list2cmdline(argv) + f": {done.stdout}{done.stderr}") from None
+        raise AssertionError(
+            subprocess.list2cmdline(argv) + f": {done.stdout}{done.stderr}"
+        ) from None

@@ -36,7 +36,9 @@ class Testbed:
         command = [str(CONTROL), "exec", "env", *pairs, *argv]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
         if check and done.returncode:
-            raise AssertionError(f"{argv} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+            raise AssertionError(
+                f"{argv} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+            )
         return done
 
     def hpcstack(
@@ -60,7 +62,9 @@ class Testbed:
 
     @property
     def registry(self) -> str:
-        """HOST:PORT of what keeps the images, by plain http and without a login: for those who push."""
+        """HOST:PORT of what keeps the images, by plain http and without a login: for those who
+        push.
+        """
         text = (self.folder / "etc/registry.yml").read_text()
         return text.partition('addr: "')[2].partition('"')[0]
 
@@ -75,9 +79,13 @@ class Testbed:
         return self.folder / "etc/ca-bundle.pem"
 
     def unpublish(self, name: str) -> None:
-        """NAME as if it had never been published: a testbed that is up may have seen these tests before."""
+        """NAME as if it had never been published: a testbed that is up may have seen these tests
+        before.
+        """
         site = self.folder / "site"
-        places = [f"modules/{part}/{name}" for part in ("Core", "Tcl", "state")] + [f"store/releases/{name}"]
+        places = [f"modules/{part}/{name}" for part in ("Core", "Tcl", "state")] + [
+            f"store/releases/{name}"
+        ]
         self.bash("rm -rf " + " ".join(str(site / one) for one in places))
 
     def give(self, path: str, text: str) -> Path:

@@ -1,4 +1,6 @@
-"""A registry that takes tokens only, and the server that gives them to who has a login: as nvcr.io and Docker Hub have it."""
+"""A registry that takes tokens only, and the server that gives them to who has a login: as nvcr.io
+and Docker Hub have it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from support.private_registry import await_registry
 
 @dataclass
 class TokenRegistry:
-    """Debian's docker-registry on PORT, and a token server on the next one; {user: password} get tokens of LIVES_S."""
+    """Debian's docker-registry on PORT, and a token server on the next one; {user: password} get
+    tokens of LIVES_S.
+    """
 
     folder: Path
     storage: Path
@@ -37,8 +41,10 @@ class TokenRegistry:
         realm = f"http://127.0.0.1:{self.port + 1}/token"
         (self.folder / "tokens.yml").write_text(
             "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\n"
-            f"storage: {{filesystem: {{rootdirectory: {self.storage}}}}}\nhttp: {{addr: '127.0.0.1:{self.port}'}}\n"
-            f"auth: {{token: {{realm: '{realm}', service: tests, issuer: tests, rootcertbundle: {self.folder}/cert.pem}}}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {self.storage}}}}}\nhttp: {{addr: "
+            f"'127.0.0.1:{self.port}'}}\n"
+            f"auth: {{token: {{realm: '{realm}', service: tests, issuer: tests, rootcertbundle: "
+            f"{self.folder}/cert.pem}}}}\n"
         )
         self.server = ThreadingHTTPServer(("127.0.0.1", self.port + 1), self._handler())
         threading.Thread(target=self.server.serve_forever, daemon=True).start()

@@ -1,6 +1,7 @@
 """Trees on disk, for tests of images: made by a seed, changed by a seed, and listed in full.
 
-As a program: `trees.py list FOLDER` prints the listing as JSON, `trees.py change FOLDER SEED COUNT` changes what is there.
+As a program: `trees.py list FOLDER` prints the listing as JSON, `trees.py change FOLDER SEED COUNT`
+changes what is there.
 """
 
 from __future__ import annotations
@@ -15,12 +16,27 @@ import stat
 import sys
 from pathlib import Path
 
-NAMES = ("a", "bin", "lib", "lib64", "share", "x" * 60, "data.bin", "UPPER", "ümlaut", ".hidden", "b c", "z")
+NAMES = (
+    "a",
+    "bin",
+    "lib",
+    "lib64",
+    "share",
+    "x" * 60,
+    "data.bin",
+    "UPPER",
+    "ümlaut",
+    ".hidden",
+    "b c",
+    "z",
+)
 LENGTHS = (0, 1, 100, 4096, 70_000, 131_072, 131_073, 300_000)
 
 
 def described(path: Path) -> list[object]:
-    """What PATH, a name, is: kind and mode, owner, time, links, size, content, target or device, attributes."""
+    """What PATH, a name, is: kind and mode, owner, time, links, size, content, target or device,
+    attributes.
+    """
     about = path.lstat()
     content = ""
     if stat.S_ISREG(about.st_mode):
@@ -34,7 +50,16 @@ def described(path: Path) -> list[object]:
                 with contextlib.suppress(OSError):
                     xattrs[name] = os.getxattr(path, name, follow_symlinks=False).hex()
     size = about.st_size if stat.S_ISREG(about.st_mode) else 0
-    return [oct(about.st_mode), about.st_uid, about.st_gid, int(about.st_mtime), size, content, about.st_rdev, xattrs]
+    return [
+        oct(about.st_mode),
+        about.st_uid,
+        about.st_gid,
+        int(about.st_mtime),
+        size,
+        content,
+        about.st_rdev,
+        xattrs,
+    ]
 
 
 def listing(top: Path) -> dict[str, list[object]]:
@@ -43,11 +68,17 @@ def listing(top: Path) -> dict[str, list[object]]:
     first: dict[int, str] = {}
     for folder, folders, files in os.walk(top):
         folders.sort()
-        for name in ["", *sorted(folders + files)] if folder == str(top) else sorted(folders + files):
+        for name in (
+            ["", *sorted(folders + files)] if folder == str(top) else sorted(folders + files)
+        ):
             path = Path(folder) / name if name else top
             where = str(path.relative_to(top))
             number = path.lstat().st_ino
-            same = where if path.is_dir() and not path.is_symlink() else first.setdefault(number, where)
+            same = (
+                where
+                if path.is_dir() and not path.is_symlink()
+                else first.setdefault(number, where)
+            )
             out[where] = [*described(path), same]
     return out
 
@@ -90,7 +121,9 @@ def _new(chance: random.Random, path: Path, top: Path) -> None:
 
 
 def change(top: Path, seed: int, count: int) -> None:
-    """COUNT changes below TOP: new names, other contents, modes, times and attributes, deletions, folders made anew."""
+    """COUNT changes below TOP: new names, other contents, modes, times and attributes, deletions,
+    folders made anew.
+    """
     chance = random.Random(seed)
     for _ in range(count):
         folder = chance.choice(_folders(top))
@@ -120,7 +153,9 @@ def change(top: Path, seed: int, count: int) -> None:
                     os.setxattr(path, "user.folder", b"yes")
     for path in (*_files(top), *reversed(_folders(top))):
         about = path.lstat()
-        if about.st_mtime > 1_600_000_000:  # what was touched: a time that does not hang on the clock
+        if (
+            about.st_mtime > 1_600_000_000
+        ):  # what was touched: a time that does not hang on the clock
             os.utime(path, (1_500_000_000, 1_500_000_000 + seed % 1000), follow_symlinks=False)
 
 

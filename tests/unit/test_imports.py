@@ -1,4 +1,7 @@
-"""Who may import whom (docs/architecture.md): a room its own files and lower rooms. And `--help` loads nothing of weight."""
+"""Who may import whom (docs/architecture.md): a room its own files and lower rooms.
+
+And `--help` loads nothing of weight.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ import hpcstack
 import hpcstack_smoke
 
 HOST, SMOKE = Path(hpcstack.__file__).parent, Path(hpcstack_smoke.__file__).parent
-# Low to high, one per rank: a file imports its own room or one before it, wherever in the file the import stands.
+# Low to high, one per rank: a file imports its own room or one before it, wherever in the file the
+# import stands.
 ROOMS = (
     "core", "squashfs", "recipe", "hardware", "site", "slurm", "report", "lock", "oci", "runtimes", "store", "render", "releases",
     "launch", "build", "imagecache", "resolve", "adopt", "publish", "diagnose", "suite", "lint", "preview", "cli",
@@ -36,16 +40,24 @@ def name_of(path: Path) -> str:
 
 
 FILES = {
-    name_of(path): path for path in HOST.rglob("*.py") if name_of(path) not in ("__init__", "__main__", "_version")
+    name_of(path): path
+    for path in HOST.rglob("*.py")
+    if name_of(path) not in ("__init__", "__main__", "_version")
 }
 
 
 @cache
 def imports(path: Path, *, lazy: bool = True) -> frozenset[str]:
-    """All modules that a file names in imports, wherever they stand; without LAZY those that it loads when it is."""
+    """All modules that a file names in imports, wherever they stand; without LAZY those that it
+    loads when it is.
+    """
     out: set[str] = set()
     tree = ast.parse(path.read_text())
-    nodes = list(ast.walk(tree)) if lazy else [node for node in tree.body if not isinstance(node, ast.If)]
+    nodes = (
+        list(ast.walk(tree))
+        if lazy
+        else [node for node in tree.body if not isinstance(node, ast.If)]
+    )
     for node in nodes:
         if isinstance(node, ast.Import):
             out |= {alias.name for alias in node.names}
@@ -88,26 +100,34 @@ def test_no_file_imports_itself_by_others() -> None:
         assert name not in way, " -> ".join((*way[way.index(name) :], name))
         if name not in depth:
             others = of_ours(FILES[name], lazy=lazy)
-            depth[name] = 1 + max((visit(one, (*way, name), lazy=lazy) for one in others), default=0)
+            depth[name] = 1 + max(
+                (visit(one, (*way, name), lazy=lazy) for one in others), default=0
+            )
         return depth[name]
 
     for name in FILES:
         visit(name, (), lazy=True)
     depth.clear()
-    assert max(visit(name, (), lazy=False) for name in FILES) <= CHAIN, sorted(depth.items(), key=lambda one: -one[1])[
-        :3
-    ]
+    assert max(visit(name, (), lazy=False) for name in FILES) <= CHAIN, sorted(
+        depth.items(), key=lambda one: -one[1]
+    )[:3]
 
 
 def test_no_verb_imports_a_verb() -> None:
     verbs = {name for name in FILES if name.startswith("cli.") and name.endswith("_")}
-    wrong = [f"{name} imports {other}" for name in verbs for other in of_ours(FILES[name]) if other in verbs]
+    wrong = [
+        f"{name} imports {other}"
+        for name in verbs
+        for other in of_ours(FILES[name])
+        if other in verbs
+    ]
     assert wrong == []
 
 
 def test_a_verb_shows_what_one_room_below_has_found() -> None:
-    """Policy lies below the command line: a verb calls one room, and at most one more for what it shows or is given.
-    `session` makes what verbs work with, and so knows more."""
+    """Policy lies below the command line: a verb calls one room, and at most one more for what it
+    shows or is given. `session` makes what verbs work with, and so knows more.
+    """
     for name in FILES:
         if room(name) == "cli" and name != "cli.session":
             below = {room(other) for other in of_ours(FILES[name])} - {"cli", "core"}
@@ -137,8 +157,13 @@ def test_only_three_modules_have_effects() -> None:
 
 
 def test_help_loads_nothing_of_weight() -> None:
-    script = f"import sys\ntry:\n    from hpcstack.cli import main; main(['--help'])\nexcept SystemExit: pass\nprint([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    script = (
+        f"import sys\ntry:\n    from hpcstack.cli import main; main(['--help'])\nexcept "
+        f"SystemExit: pass\nprint([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert "Recipes and locks:" in done.stdout and "Trouble:" in done.stdout
     assert done.stderr.strip() == "[]"
 

@@ -1,4 +1,6 @@
-"""Tests of one lane run one after another, in one worker, however slow a worker is to write the lanes down."""
+"""Tests of one lane run one after another, in one worker, however slow a worker is to write the
+lanes down.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from hpcstack_smoke.select import CHECKS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-# `command` is each verb's, behind the command line's table; the suite's checks are behind select.py's.
+# `command` is each verb's, behind the command line's table; the suite's checks are behind
+# select.py's.
 BEHIND_A_TABLE = {"command", "main"}
 # Standard words of their fields, each a verb whose object is its argument
 ONE_WORD = {"say", "answer", "echo", "advise", "main", "command"}

@@ -1,7 +1,9 @@
-"""What a group shares is touched by descriptor (core/descriptors.py), never by a path that a member may turn elsewhere.
+"""What a group shares is touched by descriptor (core/descriptors.py), never by a path that a member
+may turn elsewhere.
 
-A call that follows a path is refused in all files that have to do with the store, the module tree and the caches. The
-table says which files touch folders that are one process's or one account's own, and how they are known to be.
+A call that follows a path is refused in all files that have to do with the store, the module tree
+and the caches. The table says which files touch folders that are one process's or one account's
+own, and how they are known to be.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ CALLS = {
 BY_DESCRIPTOR = ("descriptors", "os.fwalk")  # who may be asked for them
 OWN = {
     "core/descriptors.py": "the one module that does it",
-    "core/files.py": "private_folder: a folder of ours that nobody else can enter, on a way that nobody else changes",
+    "core/files.py": (
+        "private_folder: a folder of ours that nobody else can enter, on a way that nobody else "
+        "changes"
+    ),
     "build/bundle_apply.py": "the part is pinned, and the bundle is a file of the caller's",
     "build/engines/container.py": "the build's own folder",
     "build/engines/apptainer.py": "the build's own folder",
@@ -34,7 +39,9 @@ OWN = {
     "build/offline.py": "the build's own folder",
     "build/request.py": "what a recipe brings beside it, read and not changed",
     "imagecache/acl.py": "the service's account alone writes the cache",
-    "imagecache/layout.py": "the service's account alone writes the cache: prepare() refuses another owner or mode",
+    "imagecache/layout.py": (
+        "the service's account alone writes the cache: prepare() refuses another owner or mode"
+    ),
     "imagecache/provide.py": "the service's account alone writes the cache",
     "imagecache/serve.py": "the service's own folder of sockets",
     "oci/daemon.py": "a temporary folder of its own",
@@ -72,7 +79,15 @@ def test_the_table_names_nothing_that_has_no_need_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["p.chmod(0o755)", "os.chown(p, 1, 1)", "shutil.rmtree(p)", "os.walk(top)", "p.unlink()", "os.rename(a, b)"]
+    "text",
+    [
+        "p.chmod(0o755)",
+        "os.chown(p, 1, 1)",
+        "shutil.rmtree(p)",
+        "os.walk(top)",
+        "p.unlink()",
+        "os.rename(a, b)",
+    ],
 )
 def test_it_sees(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.py").write_text(text)

@@ -22,7 +22,9 @@ def run_git(checkout: Path, *words: str) -> str:
     """What git prints of CHECKOUT, under no settings but its own."""
     identity = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     command = ["git", *identity, *words]
-    return subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        command, cwd=checkout, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -40,7 +42,9 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def built_version(folder: Path) -> Version:
-    done = subprocess.run([sys.executable, "-m", "hatchling", "version"], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "version"], cwd=folder, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return Version(done.stdout.strip())
 
@@ -69,7 +73,9 @@ def test_files_that_no_commit_has_are_told(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(("tag", "version"), [("v0.2.0", "0.2.0"), ("", "0.1.0")])
-def test_an_archive_without_git_knows_its_tag_else_the_first_version(checkout: Path, tag: str, version: str) -> None:
+def test_an_archive_without_git_knows_its_tag_else_the_first_version(
+    checkout: Path, tag: str, version: str
+) -> None:
     if tag:
         run_git(checkout, "tag", tag)
     archive, unpacked = checkout.parent / "archive.tar", checkout.parent / "unpacked"
@@ -80,6 +86,8 @@ def test_an_archive_without_git_knows_its_tag_else_the_first_version(checkout: P
 
 
 def test_what_was_installed_says_which_it_is() -> None:
-    done = subprocess.run([sys.executable, "-m", "hpcstack", "--version"], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcstack", "--version"], check=True, capture_output=True, text=True
+    )
     assert done.stdout == f"hpcstack, version {hpcstack.__version__}\n"
     assert Version(hpcstack.__version__) > FIRST

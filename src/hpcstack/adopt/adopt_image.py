@@ -20,7 +20,14 @@ from hpcstack.core.files import digest_of, read_text, write_text, writing_below
 from hpcstack.core.quote import join_lines
 from hpcstack.core.untrusted import UNSAFE
 from hpcstack.lock.file import LockFile
-from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, AdoptedContents, Lock, LockedBase, LockedPlatform
+from hpcstack.lock.model import (
+    TEMPLATE_VERSION,
+    UNKNOWN,
+    AdoptedContents,
+    Lock,
+    LockedBase,
+    LockedPlatform,
+)
 from hpcstack.lock.model import read_lock as read_lock
 from hpcstack.recipe.catalog import SUFFIX, Catalog, Recipe
 from hpcstack.recipe.fields import NAME, VERSION
@@ -37,18 +44,22 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
     from hpcstack.store.artifact import Artifact
 
-# RFC 2606: a registry of this name can never be. It stands where nothing says what an image was made from.
+# RFC 2606: a registry of this name can never be. It stands where nothing says what an image was
+# made from.
 NO_BASE = "adopted.invalid/not-known:not-known"
 TORCHRUN = "torchrun"
 PYTHONS = ("python", "python3")  # which a recipe's `module.python` offers
 MAX_RECIPE = 1 << 20  # bytes
-# The one engine that needs nothing but what mounts and packs images: there is one step, and no definition to build by.
+# The one engine that needs nothing but what mounts and packs images: there is one step, and no
+# definition to build by.
 ENGINE = "builtin"
 
 
 @dataclass(frozen=True)
 class AdoptRequest:
-    """What is to be taken over: SOURCE (a squashfs, or what `import` takes) as NAME-VERSION, its recipe in FOLDER."""
+    """What is to be taken over: SOURCE (a squashfs, or what `import` takes) as NAME-VERSION, its
+    recipe in FOLDER.
+    """
 
     source: str
     name: str
@@ -72,7 +83,10 @@ class Adoption:
 
 
 def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Adoption:
-    """The image of REQUEST in the store, beside its recipe and its lock. Nothing is left where it cannot be done."""
+    """The image of REQUEST in the store, beside its recipe and its lock.
+
+    Nothing is left where it cannot be done.
+    """
     path = _recipe_path(request, catalog)
     with make_workspace(bench.site, bench.runner, LEAST_BYTES) as work:
         source, image = _image_of(request.source, work, bench)
@@ -86,12 +100,17 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
 
         def complete(build: BuildRequest, made: Path) -> BuildRequest:
             if _identity(image) != before:
-                raise InputError(f"{image} was changed while it was read", "adopt it again when nobody writes to it")
+                raise InputError(
+                    f"{image} was changed while it was read",
+                    "adopt it again when nobody writes to it",
+                )
             return _add_contents(build, made)
 
         new_recipe = _write_recipe(path, recipe_text(request, survey, source, sha256))
         try:
-            recipe = Catalog([request.folder, *catalog.folders], catalog.policy).find(path.name.removesuffix(SUFFIX))
+            recipe = Catalog([request.folder, *catalog.folders], catalog.policy).find(
+                path.name.removesuffix(SUFFIX)
+            )
             lock = _first_lock(recipe.stack, survey, sha256, image.stat().st_size)
             engine, why = choose_engine(ENGINE, bench.runner)
             build = BuildRequest(recipe.stack, lock, bench.site, survey.platform, engine, why)
@@ -106,10 +125,18 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
 
 
 def _recipe_path(request: AdoptRequest, catalog: Catalog) -> Path:
-    """Where the recipe of REQUEST goes. InputError for a name or a version that no recipe has, or that another has."""
-    for what, text, pattern in (("name", request.name, NAME), ("version", request.version, VERSION)):
+    """Where the recipe of REQUEST goes.
+
+    InputError for a name or a version that no recipe has, or that another has.
+    """
+    for what, text, pattern in (
+        ("name", request.name, NAME),
+        ("version", request.version, VERSION),
+    ):
         if not re.fullmatch(pattern, text):
-            raise InputError(f"--as: {text!r} is not the {what} of a stack", "as in: --as mytorch/2024.1")
+            raise InputError(
+                f"--as: {text!r} is not the {what} of a stack", "as in: --as mytorch/2024.1"
+            )
     path = request.folder / f"{request.name}-{request.version}{SUFFIX}"
     other = catalog.names().get(f"{request.name}-{request.version}")
     if other and other.resolve() != path.resolve():
@@ -126,13 +153,16 @@ def _image_of(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
     if path.suffix == ".sif":
         raise InputError(
             f"{source} is a SIF",
-            f"take its squashfs out: apptainer sif list {source} names the number N of the FS, then "
+            f"take its squashfs out: apptainer sif list {source} names the number N of the FS, "
+            f"then "
             f"apptainer sif dump N {source} > image.sqsh",
         )
     if path.is_file() and path.suffix != ".tar":
         return str(path.absolute()), path.absolute()
     if path.suffix in (".sqsh", ".squashfs"):
-        raise InputError(f"{source} does not exist", "name a squashfs, or an image as hpcstack import takes it")
+        raise InputError(
+            f"{source} does not exist", "name a squashfs, or an image as hpcstack import takes it"
+        )
     imported = import_image(source, find_host_platform(), work / "imported.sqsh", bench)
     return f"{source.partition('@')[0]}@{imported.image.digest}", imported.path
 
@@ -145,12 +175,20 @@ def _identity(path: Path) -> tuple[int, ...]:
 def _check(request: AdoptRequest, survey: Survey) -> None:
     if survey.platform != find_host_platform():
         raise InputError(
-            f"{request.source} is for {survey.platform}, and this machine is {find_host_platform()}",
-            f"adopt it on a machine of its kind: uname -m says {KERNEL_NAMES[survey.platform]} there",
+            (
+                f"{request.source} is for {survey.platform}, and this machine is "
+                f"{find_host_platform()}"
+            ),
+            (
+                f"adopt it on a machine of its kind: uname -m says {KERNEL_NAMES[survey.platform]} "
+                f"there"
+            ),
         )
     lacks = [name for name in request.commands if name not in survey.files]
     if lacks:
-        raise InputError(f"the image has no {', '.join(lacks)} on its PATH", "--command names what the image has")
+        raise InputError(
+            f"the image has no {', '.join(lacks)} on its PATH", "--command names what the image has"
+        )
 
 
 def recipe_text(request: AdoptRequest, survey: Survey, source: str, sha256: str) -> str:
@@ -163,7 +201,9 @@ def recipe_text(request: AdoptRequest, survey: Survey, source: str, sha256: str)
     if len(others) < len(commands):
         module["python"] = True
     if request.modulefile and request.modulefile.settings:
-        module["environment"] = {name: _setting(value) for name, value in request.modulefile.settings.items()}
+        module["environment"] = {
+            name: _setting(value) for name, value in request.modulefile.settings.items()
+        }
     spec: dict[str, Any] = {
         "apiVersion": "hpcstack/v1",
         "name": request.name,
@@ -180,10 +220,20 @@ def recipe_text(request: AdoptRequest, survey: Survey, source: str, sha256: str)
         else "Nothing says what it was made from."
     )
     lines = [
-        "Written by hpcstack adopt: the image is taken as it is, and cannot be built from this file.",
+        (
+            "Written by hpcstack adopt: the image is taken as it is, and cannot be built from this "
+            "file."
+        ),
         base,
-        *([f"module.environment is what {request.modulefile.path} sets."] if request.modulefile else []),
-        "To build one like it: drop `adopted`, name in base.image what to build on, and write what was added, e.g.",
+        *(
+            [f"module.environment is what {request.modulefile.path} sets."]
+            if request.modulefile
+            else []
+        ),
+        (
+            "To build one like it: drop `adopted`, name in base.image what to build on, and write "
+            "what was added, e.g."
+        ),
         "packages: {pip: [NAME==VERSION]}.",
     ]
     head = "".join(f"# {join_lines(text)}\n" for text in lines)
@@ -198,11 +248,17 @@ def _setting(value: dict[str, Any]) -> Any:
 
 
 def _write_recipe(path: Path, text: str) -> bool:
-    """TEXT as the new file PATH. False where the same recipe is there already; InputError where another one is."""
+    """TEXT as the new file PATH.
+
+    False where the same recipe is there already; InputError where another one is.
+    """
     if os.path.lexists(path):
         if path.is_file() and read_text(path, MAX_RECIPE) == text:
             return False
-        raise InputError(f"{path} is there already, and is another recipe", "adopt the image by another NAME-VERSION")
+        raise InputError(
+            f"{path} is there already, and is another recipe",
+            "adopt the image by another NAME-VERSION",
+        )
     with writing_below(path.parent, "the recipe was not written"):
         write_text(path, text)
     return True
@@ -229,7 +285,10 @@ def _first_lock(stack: Stack, survey: Survey, sha256: str, size: int) -> Lock:
         platforms={survey.platform: locked},
     )
     contents = AdoptedContents(
-        sha256=sha256, source=stack.adopted.source, base_said_by=survey.base_said_by, unknown=survey.unknown
+        sha256=sha256,
+        source=stack.adopted.source,
+        base_said_by=survey.base_said_by,
+        unknown=survey.unknown,
     )
     return Lock(
         stack=stack.full_name,

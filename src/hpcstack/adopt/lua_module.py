@@ -1,6 +1,7 @@
 """What a Lua modulefile of a site's does to the environment, so that its successor does the same.
 
-The file is run by Lua, with functions of ours in place of Lmod's and nothing that reaches files or programs.
+The file is run by Lua, with functions of ours in place of Lmod's and nothing that reaches files or
+programs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ FIELDS = 4  # what the reader writes for each act: its kind, a name, a value, a 
 
 @dataclass(frozen=True)
 class LuaModule:
-    """What the modulefile PATH does, as `module.environment` of a recipe has it, and what was not taken over."""
+    """What the modulefile PATH does, as `module.environment` of a recipe has it, and what was not
+    taken over.
+    """
 
     path: Path
     settings: dict[str, dict[str, object]]
@@ -43,7 +46,8 @@ class LuaModule:
 
 
 def find_modulefile(tree: Path, name: str, version: str, image: Path | None) -> Path:
-    """The modulefile of NAME VERSION in TREE, a file or a folder: NAME/VERSION.lua, else the one that names IMAGE.
+    """The modulefile of NAME VERSION in TREE, a file or a folder: NAME/VERSION.lua, else the one
+    that names IMAGE.
 
     InputError where there is none, or more than one.
     """
@@ -57,12 +61,19 @@ def find_modulefile(tree: Path, name: str, version: str, image: Path | None) -> 
         own = [path for path in modulefiles[:MAX_FILES] if _names(path, image.name)]
     if len(own) == 1:
         return own[0]
-    among = f", but {len(own)}: {', '.join(map(str, own[:5]))}" if own else f" among {len(modulefiles)}"
-    raise InputError(f"{tree} has no single modulefile for {name}/{version}{among}", "name the file itself: --lua FILE")
+    among = (
+        f", but {len(own)}: {', '.join(map(str, own[:5]))}" if own else f" among {len(modulefiles)}"
+    )
+    raise InputError(
+        f"{tree} has no single modulefile for {name}/{version}{among}",
+        "name the file itself: --lua FILE",
+    )
 
 
 def _names(path: Path, word: str) -> bool:
-    """Whether the file PATH has WORD in it; one that cannot be read, or is too large for a modulefile, has not."""
+    """Whether the file PATH has WORD in it; one that cannot be read, or is too large for a
+    modulefile, has not.
+    """
     try:
         return word in read_text(path, MAX_MODULEFILE)
     except (OSError, ValueError, InputError):
@@ -70,15 +81,21 @@ def _names(path: Path, word: str) -> bool:
 
 
 def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaModule:
-    """What the Lua modulefile PATH does when NAME/VERSION is loaded. InputError where Lua cannot run it."""
+    """What the Lua modulefile PATH does when NAME/VERSION is loaded.
+
+    InputError where Lua cannot run it.
+    """
     lua = next((one for one in LUAS if shutil.which(one)), "")
     if not lua:
         raise MissingToolError(
-            "--lua needs a Lua interpreter, and none is installed", "install lua5.3, or leave --lua out"
+            "--lua needs a Lua interpreter, and none is installed",
+            "install lua5.3, or leave --lua out",
         )
     reader = str(data.find_data_folder("modules") / "read-modulefile.lua")
     bounded = ["prlimit", f"--as={MEMORY}", "--core=0"]
-    done = runner.output([*bounded, lua, reader, str(path.absolute()), name, version], timeout=SECONDS)
+    done = runner.output(
+        [*bounded, lua, reader, str(path.absolute()), name, version], timeout=SECONDS
+    )
     if done.status:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
         raise InputError(f"--lua {path}: {said}", "does `module load` take it?")
@@ -91,7 +108,9 @@ def _read_acts(path: Path, text: str) -> LuaModule:
     left_out: list[str] = []
     for at in range(0, len(words) - FIELDS + 1, FIELDS):
         kind, name, value, separator = words[at : at + FIELDS]
-        if CONTROL.search(name + value + separator) or (kind != "other" and not VARIABLE.fullmatch(name)):
+        if CONTROL.search(name + value + separator) or (
+            kind != "other" and not VARIABLE.fullmatch(name)
+        ):
             left_out.append(f"{kind} {name!r}")
         elif kind == "set":
             if _is_setting({"set": value}):
@@ -115,13 +134,26 @@ def _is_setting(value: dict[str, object]) -> bool:
 
 
 def _add_parts(
-    settings: dict[str, dict[str, object]], left_out: list[str], kind: str, name: str, value: str, separator: str
+    settings: dict[str, dict[str, object]],
+    left_out: list[str],
+    kind: str,
+    name: str,
+    value: str,
+    separator: str,
 ) -> None:
-    """VALUE before or behind NAME's parts, as Lmod puts it: what is prepended later comes first, each folder once."""
+    """VALUE before or behind NAME's parts, as Lmod puts it: what is prepended later comes first,
+    each folder once.
+    """
     new = [_normalized(part) for part in value.split(separator) if part]
     known = settings.get(name, {"prepend": [], "append": [], "separator": separator})
     every_shell = name == "PATH" and any(part in EVERY_SHELLS for part in new)
-    if not new or every_shell or "set" in known or known["separator"] != separator or not _is_setting({kind: new}):
+    if (
+        not new
+        or every_shell
+        or "set" in known
+        or known["separator"] != separator
+        or not _is_setting({kind: new})
+    ):
         left_out.append(f"{kind} {name} {value}")
         return
     for side in ("prepend", "append"):
@@ -129,7 +161,9 @@ def _add_parts(
         assert isinstance(parts, list)
         rest = [part for part in parts if part not in new]
         if side == kind:
-            rest = [*dict.fromkeys(new), *rest] if kind == "prepend" else [*rest, *dict.fromkeys(new)]
+            rest = (
+                [*dict.fromkeys(new), *rest] if kind == "prepend" else [*rest, *dict.fromkeys(new)]
+            )
         known[side] = rest
     settings[name] = known
 

@@ -25,23 +25,32 @@ if TYPE_CHECKING:
 MAX_TEXT = 4 << 20  # bytes of a file of metadata
 MAX_PROGRAM = 64 << 20  # bytes of a shell
 MAX_VALUES = 2000  # variables, labels
-# Where e_machine stands in an ELF header, and what its values mean: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html
+# Where e_machine stands in an ELF header, and what its values mean:
+# https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html
 MACHINE_OFFSET = 18
 PLATFORMS = {0x3E: "linux/amd64", 0xB7: "linux/arm64"}
 SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/env")
 BASE_LABEL = "org.opencontainers.image.base.name"  # OCI image-spec, annotations.md
-# Enroot writes an image's labels as comments before its /etc/rc (NVIDIA/enroot src/docker.sh, docker::configure).
-LABEL = re.compile(r"# ([A-Za-z0-9][A-Za-z0-9._/-]{0,200}) (.{1,4000})")  # by fullmatch; a label's name has a dot
+# Enroot writes an image's labels as comments before its /etc/rc (NVIDIA/enroot src/docker.sh,
+# docker::configure).
+LABEL = re.compile(
+    r"# ([A-Za-z0-9][A-Za-z0-9._/-]{0,200}) (.{1,4000})"
+)  # by fullmatch; a label's name has a dot
 EXPORT = re.compile(r'export ([A-Za-z_][A-Za-z0-9_]*)="(.*)"')
-PROVENANCE = re.compile(r"^# enroot-provenance: (?:docker://)?(\S+)$", re.MULTILINE)  # as hpcstack's import writes it
+PROVENANCE = re.compile(
+    r"^# enroot-provenance: (?:docker://)?(\S+)$", re.MULTILINE
+)  # as hpcstack's import writes it
 WORKDIR = re.compile(r"^cd (.+?) && unset OLDPWD \|\| exit 1$", re.MULTILINE)
-START = re.compile(r'^    exec (?P<entrypoint>.*?) ?"\$@"\nelse\n    exec (?P<whole>.*)\nfi$', re.MULTILINE)
+START = re.compile(
+    r'^    exec (?P<entrypoint>.*?) ?"\$@"\nelse\n    exec (?P<whole>.*)\nfi$', re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What an image says of itself: its platform, how it is started, the image it came from (empty: it does not say),
-    and what could not be known, a sentence each."""
+    """What an image says of itself: its platform, how it is started, the image it came from (empty:
+    it does not say), and what could not be known, a sentence each.
+    """
 
     platform: str
     environment: Mapping[str, str]
@@ -52,17 +61,23 @@ class Survey:
     base: str = ""
     base_said_by: str = ""
     unknown: tuple[str, ...] = ()
-    files: frozenset[str] = field(default_factory=frozenset)  # of the programs asked for, those that are there
+    files: frozenset[str] = field(
+        default_factory=frozenset
+    )  # of the programs asked for, those that are there
 
 
 def survey_image(path: Path, programs: tuple[str, ...] = ()) -> Survey:
-    """What the squashfs PATH says of itself, and which of PROGRAMS are on its own PATH. InputError where it is none."""
+    """What the squashfs PATH says of itself, and which of PROGRAMS are on its own PATH.
+
+    InputError where it is none.
+    """
     try:
         with Squashfs(path) as image:
             return _survey(image, programs)
     except (Unreadable, OSError) as error:
         raise InputError(
-            f"{path} cannot be read as an image: {error}", "name a squashfs, as enroot export makes one"
+            f"{path} cannot be read as an image: {error}",
+            "name a squashfs, as enroot export makes one",
         ) from None
 
 
@@ -72,7 +87,9 @@ def _survey(image: Squashfs, programs: tuple[str, ...]) -> Survey:
     environment = read_environment(_text(image, "/etc/environment"))
     if read_rc(rc) is None:
         # No image of Enroot's: there /etc/environment is the distribution's own, for logins.
-        exported, computed = read_exports(_text(image, "/.singularity.d/env/10-docker2singularity.sh"))
+        exported, computed = read_exports(
+            _text(image, "/.singularity.d/env/10-docker2singularity.sh")
+        )
         environment = exported or {name: value.strip("\"'") for name, value in environment.items()}
         if computed:
             unknown.append(f"the variables {', '.join(computed)}: a script computes their values")
@@ -81,13 +98,19 @@ def _survey(image: Squashfs, programs: tuple[str, ...]) -> Survey:
     labels = {**_apptainer_labels(image), **read_labels(rc)}
     started = read_rc(rc)
     if started is None:
-        unknown.append("its entrypoint and working directory: its /etc/rc is not as Enroot writes one")
+        unknown.append(
+            "its entrypoint and working directory: its /etc/rc is not as Enroot writes one"
+        )
     base, said_by = find_base(labels, environment, rc)
     if not base:
         unknown.append("which image it was made from")
     unknown.append("how it was made: which packages were added, from where, and by which steps")
     folders = environment.get("PATH", "").split(":")
-    present = {name for name in programs if any(_is_program(image, f"{folder}/{name}") for folder in folders if folder)}
+    present = {
+        name
+        for name in programs
+        if any(_is_program(image, f"{folder}/{name}") for folder in folders if folder)
+    }
     entrypoint, command, workdir = started or ((), (), "")
     return Survey(
         platform=_platform(image),
@@ -134,12 +157,15 @@ def _platform(image: Squashfs) -> str:
                 f"known: {', '.join(PLATFORMS.values())}",
             )
     raise InputError(
-        "the image has no /bin/sh, so nothing says for which processor it is", "is it an image of a Linux?"
+        "the image has no /bin/sh, so nothing says for which processor it is",
+        "is it an image of a Linux?",
     )
 
 
 def read_environment(text: str) -> dict[str, str]:
-    """The variables of /etc/environment as Enroot writes it: NAME=VALUE, a line each, without quotes."""
+    """The variables of /etc/environment as Enroot writes it: NAME=VALUE, a line each, without
+    quotes.
+    """
     found = {}
     for line in text.splitlines():
         name, sign, value = line.partition("=")
@@ -149,8 +175,9 @@ def read_environment(text: str) -> dict[str, str]:
 
 
 def read_exports(text: str) -> tuple[dict[str, str], list[str]]:
-    """The variables that Apptainer's own script sets for an image (`export NAME="${NAME:-"VALUE"}"`, or plain), and the
-    names of those whose values it computes."""
+    """The variables that Apptainer's own script sets for an image (`export
+    NAME="${NAME:-"VALUE"}"`, or plain), and the names of those whose values it computes.
+    """
     found, computed = {}, []
     for line in text.splitlines()[:MAX_VALUES]:
         match = EXPORT.fullmatch(line)
@@ -158,7 +185,12 @@ def read_exports(text: str) -> tuple[dict[str, str], list[str]]:
             continue
         name, value = match[1], match[2]
         if value.startswith(f"${{{name}:-"):
-            value = value.removeprefix(f"${{{name}:-").removesuffix("}").removeprefix('"').removesuffix('"')
+            value = (
+                value.removeprefix(f"${{{name}:-")
+                .removesuffix("}")
+                .removeprefix('"')
+                .removesuffix('"')
+            )
         if UNSAFE.search(value) or "$" in value or "`" in value:
             computed.append(name)
         else:
@@ -190,7 +222,9 @@ def _apptainer_labels(image: Squashfs) -> dict[str, str]:
 
 
 def read_rc(rc: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
-    """(entrypoint, command, working directory) of an /etc/rc as Enroot and hpcstack write it; None for any other."""
+    """(entrypoint, command, working directory) of an /etc/rc as Enroot and hpcstack write it; None
+    for any other.
+    """
     workdir, start = WORKDIR.search(rc), START.search(rc)
     if not workdir or not start:
         return None
@@ -201,7 +235,11 @@ def read_rc(rc: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
     except ValueError:
         return None
     words = [*folder, *entrypoint, *whole]
-    if len(folder) != 1 or whole[: len(entrypoint)] != entrypoint or any(UNSAFE.search(word) for word in words):
+    if (
+        len(folder) != 1
+        or whole[: len(entrypoint)] != entrypoint
+        or any(UNSAFE.search(word) for word in words)
+    ):
         return None
     command = whole[len(entrypoint) :]
     if not entrypoint and command == ["/bin/sh"]:  # what is written where an image names nothing
@@ -209,15 +247,23 @@ def read_rc(rc: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
     return tuple(entrypoint), tuple(command), folder[0]
 
 
-def find_base(labels: Mapping[str, str], environment: Mapping[str, str], rc: str) -> tuple[str, str]:
+def find_base(
+    labels: Mapping[str, str], environment: Mapping[str, str], rc: str
+) -> tuple[str, str]:
     """(the image that an image was made from, what says so); two empty texts where nothing does."""
     named = labels.get(BASE_LABEL, "")
     if _is_base(named):
         return named, f"its label {BASE_LABEL}"
-    # Derived images of NVIDIA's name another product: https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes
+    # Derived images of NVIDIA's name another product:
+    # https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes
     release = environment.get("NVIDIA_PYTORCH_VERSION", "")
-    if environment.get("NVIDIA_PRODUCT_NAME") == "PyTorch" and re.fullmatch(r"[0-9]{2}\.[0-9]{2}", release):
-        return f"nvcr.io/nvidia/pytorch:{release}-py3", "its variables NVIDIA_PRODUCT_NAME and NVIDIA_PYTORCH_VERSION"
+    if environment.get("NVIDIA_PRODUCT_NAME") == "PyTorch" and re.fullmatch(
+        r"[0-9]{2}\.[0-9]{2}", release
+    ):
+        return (
+            f"nvcr.io/nvidia/pytorch:{release}-py3",
+            "its variables NVIDIA_PRODUCT_NAME and NVIDIA_PYTORCH_VERSION",
+        )
     imported = PROVENANCE.search(rc)
     if imported and _is_base(imported[1]):
         return imported[1], "the line of /etc/rc that an import left"

@@ -1,4 +1,6 @@
-"""Imported images: into a file that the user names, or into the cache of bases, where a digest is kept once."""
+"""Imported images: into a file that the user names, or into the cache of bases, where a digest is
+kept once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 BUNDLED = re.compile(r"base-[0-9a-f]{64}\.sqsh")
 
 
-def import_image(text: str, platform: str, output: Path | None, bench: Workbench, *, force: bool = False) -> Imported:
+def import_image(
+    text: str, platform: str, output: Path | None, bench: Workbench, *, force: bool = False
+) -> Imported:
     """The image that TEXT names, for PLATFORM (this machine's by default), as the file OUTPUT."""
     reference = parse_reference(text)
     final = new_file(output or Path(reference.file_name), force=force)
@@ -61,12 +65,17 @@ def base_of(lock: Lock, platform: str, bench: Workbench) -> Path:
 
 
 def imported_base(lock: Lock, platform: str, site: Site) -> Path:
-    """Where LOCK's base for PLATFORM lies in the cache, once it has been imported from its registry."""
+    """Where LOCK's base for PLATFORM lies in the cache, once it has been imported from its
+    registry.
+    """
     return cache_of(site).top / base_name(lock, platform, site)
 
 
 def bundled_base(lock: Lock, platform: str, site: Site) -> Path | None:
-    """The base that a bundle brought for this very LOCK. It is named by its own sha256: no registry vouches for it."""
+    """The base that a bundle brought for this very LOCK.
+
+    It is named by its own sha256: no registry vouches for it.
+    """
     folder = offline_folder(site, lock, platform)
     found = [path for path in folder.glob("base-*.sqsh") if BUNDLED.fullmatch(path.name)]
     return found[0] if found else None
@@ -77,14 +86,19 @@ def base_name(lock: Lock, platform: str, site: Site) -> str:
     return f"{lock.platform(platform).digest.replace(':', '-')}-{VERSION}-{site.build.compression}.sqsh"
 
 
-def _import(reference: Reference, platform: str, final: Path, bench: Workbench, *, once: bool = False) -> Imported:
-    """One import of a digest at a time: what one that was killed has fetched is there for the next. ONCE: as a base, to
-    be built on; nothing is done where it is there."""
+def _import(
+    reference: Reference, platform: str, final: Path, bench: Workbench, *, once: bool = False
+) -> Imported:
+    """One import of a digest at a time: what one that was killed has fetched is there for the next.
+    ONCE: as a base, to be built on; nothing is done where it is there.
+    """
     source = open_source(reference, platform, bench.registry)
     digest, site, progress = source.image.digest, bench.site, bench.progress
     cache = cache_of(site)
     key = f"import{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
-    with cache.lease(key, lambda owner: progress(f"waiting for another import of the same image: {owner}")):
+    with cache.lease(
+        key, lambda owner: progress(f"waiting for another import of the same image: {owner}")
+    ):
         if once and final.exists():
             return Imported(final, final.stat().st_size, source.image, 0.0, 0)
         began = time.monotonic()
@@ -101,5 +115,7 @@ def _import(reference: Reference, platform: str, final: Path, bench: Workbench, 
                 site.build.bounds.as_bounds(),
                 rooted=once,
             )
-        progress.event("imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3))
+        progress.event(
+            "imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3)
+        )
         return done

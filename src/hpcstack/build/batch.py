@@ -1,5 +1,6 @@
-"""Builds as batch jobs, on the nodes' local disks: an array for each platform, on nodes of its kind. Their logs are
-followed here."""
+"""Builds as batch jobs, on the nodes' local disks: an array for each platform, on nodes of its
+kind. Their logs are followed here.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ LOST_S = 60.0  # a shared filesystem may show a file later than Slurm ends its j
 
 @dataclass
 class BuildOutcome:
-    """How one stack's build ended: hpcstack's own exit code, the artifact where there is one, its log."""
+    """How one stack's build ended: hpcstack's own exit code, the artifact where there is one, its
+    log.
+    """
 
     stack: str
     status: int
@@ -65,26 +68,44 @@ class _Element:
 
 
 def partition_of(platform: str, site: Site) -> str:
-    """The partition whose nodes build images for PLATFORM: the default one if they can, else the first; empty where the
-    site names no partitions. InputError where it does, and none can."""
+    """The partition whose nodes build images for PLATFORM: the default one if they can, else the
+    first; empty where the site names no partitions. InputError where it does, and none can.
+    """
     if not site.partitions:
         return ""
     default_first = sorted(site.partitions, key=lambda name: not site.partitions[name].default)
-    fitting = [name for name in default_first if site.node_types[site.partitions[name].node_type].platform == platform]
+    fitting = [
+        name
+        for name in default_first
+        if site.node_types[site.partitions[name].node_type].platform == platform
+    ]
     if not fitting:
         raise InputError(
             f"no partition of site.yaml has nodes for {platform}",
-            "--partition NAME builds there all the same; or: architecture of a node type in site.yaml",
+            (
+                "--partition NAME builds there all the same; or: architecture of a node type in "
+                "site.yaml"
+            ),
         )
     return fitting[0]
 
 
 def render_batch_script(
-    stacks: Sequence[str], logs: Path, command: Sequence[str], rest: Sequence[str], options: Sequence[str]
+    stacks: Sequence[str],
+    logs: Path,
+    command: Sequence[str],
+    rest: Sequence[str],
+    options: Sequence[str],
 ) -> str:
     """The batch script that builds STACKS."""
     return fill_template(
-        "launchers", "jobs/build.sbatch.j2", stacks=stacks, logs=logs, command=command, rest=rest, options=options
+        "launchers",
+        "jobs/build.sbatch.j2",
+        stacks=stacks,
+        logs=logs,
+        command=command,
+        rest=rest,
+        options=options,
     )
 
 
@@ -97,8 +118,8 @@ def build_on_slurm(
     runner: Runner,
     progress: Progress,
 ) -> list[BuildOutcome]:
-    """BUILDS by job arrays, of each at most LIMIT elements at once: in PARTITION, else where nodes of their kind are.
-    OWN are hpcstack's own options.
+    """BUILDS by job arrays, of each at most LIMIT elements at once: in PARTITION, else where nodes
+    of their kind are. OWN are hpcstack's own options.
 
     Interrupted, it cancels what it has submitted.
     """
@@ -108,22 +129,34 @@ def build_on_slurm(
     for one in builds:
         alike.setdefault((one.platform, one.words), []).append(one)
     places = {platform: partition or partition_of(platform, site) for platform, _ in alike}
-    commands = {place: hpcstack_on(site.node_type(place)) for place in places.values()}  # told before any job waits
+    commands = {
+        place: hpcstack_on(site.node_type(place)) for place in places.values()
+    }  # told before any job waits
     several = len({one.platform for one in builds}) > 1
     elements: list[_Element] = []
     try:
         for turn, ((platform, words), same) in enumerate(alike.items()):
             stacks, place = [one.stack for one in same], places[platform]
-            options = [f"--array=0-{len(stacks) - 1}%{limit}"] + ([f"--partition={place}"] if place else [])
+            options = [f"--array=0-{len(stacks) - 1}%{limit}"] + (
+                [f"--partition={place}"] if place else []
+            )
             text = render_batch_script(stacks, logs, [*commands[place], *own], words, options)
             path = logs / (f"build-{turn}.sbatch" if turn else "build.sbatch")
             with store.acting("the job was not written"):
                 write_text(path, text)
             job = submit_job(path, runner, hint="hpcstack build --partition names another one")
             where = f" for {platform} in {place}" if several else ""
-            progress(f"job {job}: {format_count(len(stacks), 'build')}{where}, at most {limit} at once; logs in {logs}")
+            progress(
+                f"job {job}: {format_count(len(stacks), 'build')}{where}, at most {limit} at "
+                f"once; logs in {logs}"
+            )
             elements += [
-                _Element(one, job, f"{one.stack} ({platform})" if several else one.stack, logs / f"{job}_{number}")
+                _Element(
+                    one,
+                    job,
+                    f"{one.stack} ({platform})" if several else one.stack,
+                    logs / f"{job}_{number}",
+                )
                 for number, one in enumerate(same)
             ]
         return _follow(elements, runner, progress)
@@ -144,7 +177,10 @@ def _follow(elements: Sequence[_Element], runner: Runner, progress: Progress) ->
             read[one] = _tell(one.log, read[one], one.name, progress)
             if one not in ended and (found := _ended(one)):
                 ended[one] = found
-                progress(f"{one.name}: {'built' if found.status == 0 else f'FAILED (exit {found.status})'}")
+                progress(
+                    f"{one.name}: "
+                    f"{'built' if found.status == 0 else f'FAILED (exit {found.status})'}"
+                )
         for job in sorted({one.job for one in elements if one not in ended}):
             if _is_in_queue(job, runner):
                 gone_since.pop(job, None)
@@ -157,7 +193,9 @@ def _follow(elements: Sequence[_Element], runner: Runner, progress: Progress) ->
 
 
 def _is_in_queue(job: str, runner: Runner) -> bool:
-    """Whether JOB waits or runs; also where nobody says: who does not answer has not said that it is gone."""
+    """Whether JOB waits or runs; also where nobody says: who does not answer has not said that it
+    is gone.
+    """
     state = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%T %r"])
     is_known = state.status == 0 or "Invalid job id" in " ".join(state.tail)
     return bool(state.stdout.strip()) or not is_known
@@ -188,13 +226,17 @@ def _ended(element: _Element) -> BuildOutcome | None:
     said = ""
     with contextlib.suppress(OSError):
         said = "\n".join(element.log.read_text(errors="replace").splitlines()[-20:])
-    return BuildOutcome(build.stack, status, element.log, artifact, "" if status == 0 else said, build.platform)
+    return BuildOutcome(
+        build.stack, status, element.log, artifact, "" if status == 0 else said, build.platform
+    )
 
 
 def _lost(element: _Element) -> BuildOutcome:
     """ELEMENT, whose job ended without a word."""
     build, said = element.build, "the job ended without a result"
-    return BuildOutcome(build.stack, SlurmError.exit_code, element.log, said=said, platform=build.platform)
+    return BuildOutcome(
+        build.stack, SlurmError.exit_code, element.log, said=said, platform=build.platform
+    )
 
 
 def find_failures(outcomes: Sequence[BuildOutcome]) -> BuildError | None:

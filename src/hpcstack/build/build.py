@@ -1,4 +1,7 @@
-"""Build: from a stack to an image in the store. Local disk first, the store by rename, one builder per key."""
+"""Build: from a stack to an image in the store.
+
+Local disk first, the store by rename, one builder per key.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ Complete = Callable[[BuildRequest, Path], BuildRequest]
 class How:
     """How a build goes about it: FRESH takes nothing from earlier builds, OFFLINE has no network.
 
-    AGAIN is the sha256 of an image that is made again: another is not stored, and its stack names what it named before.
+    AGAIN is the sha256 of an image that is made again: another is not stored, and its stack names
+    what it named before.
     """
 
     fresh: bool = False
@@ -48,7 +52,10 @@ class How:
 
 
 def build_image(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Artifact, bool]:
-    """The image of REQUEST, and whether it had to be built. BuildError leaves nothing in the store."""
+    """The image of REQUEST, and whether it had to be built.
+
+    BuildError leaves nothing in the store.
+    """
     from hpcstack.build.base import base_of, bundled_base, imported_base
 
     store, progress = bench.store, bench.progress
@@ -67,12 +74,17 @@ def build_image(request: BuildRequest, bench: Workbench, how: How = How()) -> tu
     _check_engine(request, bench)
     base = given or base_of(request.lock, request.platform, bench)
     if given:
-        progress("on the base that a bundle brought: whoever made the bundle is trusted with this image")
+        progress(
+            "on the base that a bundle brought: whoever made the bundle is trusted with this image"
+        )
     return _build_once(request, base, bench, how)
 
 
-def build_on(image: Path, request: BuildRequest, bench: Workbench, complete: Complete) -> tuple[Artifact, bool]:
-    """IMAGE, a squashfs of others, with what hpcstack's own images have; and whether it had to be made.
+def build_on(
+    image: Path, request: BuildRequest, bench: Workbench, complete: Complete
+) -> tuple[Artifact, bool]:
+    """IMAGE, a squashfs of others, with what hpcstack's own images have; and whether it had to be
+    made.
 
     COMPLETE is given the finished image, and adds what is in it to the request's lock.
     """
@@ -84,7 +96,9 @@ def build_on(image: Path, request: BuildRequest, bench: Workbench, complete: Com
 
 def _check_engine(request: BuildRequest, bench: Workbench) -> None:
     if reason := request.engine.usable(bench.runner):
-        raise MissingToolError(f"the engine {request.engine.name} cannot be used here: {reason}", ANOTHER)
+        raise MissingToolError(
+            f"the engine {request.engine.name} cannot be used here: {reason}", ANOTHER
+        )
 
 
 def _build_once(
@@ -92,16 +106,25 @@ def _build_once(
 ) -> tuple[Artifact, bool]:
     """The image of REQUEST, made on BASE by one builder at a time; and whether it had to be made."""
     store, progress, name = bench.store, bench.progress, request.stack.full_name
-    with store.lease(request.key, lambda owner: progress(f"waiting for another builder of {name}: {owner}")):
+    with store.lease(
+        request.key, lambda owner: progress(f"waiting for another builder of {name}: {owner}")
+    ):
         if not (how.fresh or how.again) and (found := find_built(request, store)):
             return found, False
-        if how.again and not how.fresh and (found := _stored(request, store)):  # somebody else made it meanwhile
+        if (
+            how.again and not how.fresh and (found := _stored(request, store))
+        ):  # somebody else made it meanwhile
             return found, False
         if store.below:
             progress(f"into your own store, {store.top}: {store.below.top} is not yours to write")
-        progress(f"building {name} with {request.engine.name} ({request.why}; key {request.key[:12]})")
+        progress(
+            f"building {name} with {request.engine.name} ({request.why}; key {request.key[:12]})"
+        )
         kept = store.top / "logs" / f"{name}-{request.key[:12]}.log"
-        with make_workspace(request.site, bench.runner, request.needed_bytes) as work, store.incoming() as incoming:
+        with (
+            make_workspace(request.site, bench.runner, request.needed_bytes) as work,
+            store.incoming() as incoming,
+        ):
             job = make_image(work, request, base, bench, how, kept, incoming / IMAGE)
             if complete:
                 request = complete(request, job.image)
@@ -130,16 +153,26 @@ def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artif
         stays = (
             "stays"
             if old
-            else f"is gone; the new one is not put in its place, since {names[0]} was proven with the old"
+            else (
+                f"is gone; the new one is not put in its place, since {names[0]} was proven with "
+                f"the old"
+            )
         )
         look = f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}"
         bring_back = f"bring {store.top}/images/{request.key}"
         raise StoreError(
             f"the new image differs from the one published as {names[0]}, which {stays}",
-            look if old else f"{bring_back} back from a backup; or: hpcstack remove {names[0]}, then build",
+            look
+            if old
+            else f"{bring_back} back from a backup; or: hpcstack remove {names[0]}, then build",
         )
     stored = store.put(
-        artifact, job.image, job.log, lock=request.lock.text(), instead=replaces or old is None, as_newest=not how.again
+        artifact,
+        job.image,
+        job.log,
+        lock=request.lock.text(),
+        instead=replaces or old is None,
+        as_newest=not how.again,
     )
     if request.platform == request.stack.base.platforms[0] and not how.again:
         store.point(stored.stack, stored.key)
@@ -150,14 +183,21 @@ def _told(job: Job) -> str:
     """What of the image is new, and how the rest came."""
     how = {"shared": "shared with it"}
     return "".join(
-        f" (the base's as they are, {how.get(one.how, 'copied')}; {one.new / 1e6:.1f} MB new)" for one in job.made
+        f" (the base's as they are, {how.get(one.how, 'copied')}; {one.new / 1e6:.1f} MB new)"
+        for one in job.made
     )
 
 
 def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:
-    """The releases of the image of REQUEST, as far as they can come back, that were made of other bytes than SHA256."""
+    """The releases of the image of REQUEST, as far as they can come back, that were made of other
+    bytes than SHA256.
+    """
     trees = [Tree(one.module_tree) for one in request.site.every_architecture()]
-    found = [name for name, record in read_releases(store) if record.key == request.key and record.sha256 != sha256]
+    found = [
+        name
+        for name, record in read_releases(store)
+        if record.key == request.key and record.sha256 != sha256
+    ]
     states = {
         f"{name}/{one.release}": one.state
         for tree in trees
@@ -176,10 +216,17 @@ def _stored(request: BuildRequest, store: Store) -> Artifact | None:
 
 
 def make_image(
-    work: Path, request: BuildRequest, base: Path, bench: Workbench, how: How, kept: Path, beside: Path | None = None
+    work: Path,
+    request: BuildRequest,
+    base: Path,
+    bench: Workbench,
+    how: How,
+    kept: Path,
+    beside: Path | None = None,
 ) -> Job:
-    """The image of REQUEST made in WORK, or as the file BESIDE where a copy is all that it takes; in no store yet. The
-    log is KEPT whatever becomes of it."""
+    """The image of REQUEST made in WORK, or as the file BESIDE where a copy is all that it takes;
+    in no store yet. The log is KEPT whatever becomes of it.
+    """
     job = make_job(work, request.files, base, request.lock.base.registry, bench)
     locked = request.lock.platform(request.platform)
     planned = tuple(plan_steps(request.stack, locked, request.lock.sources))

@@ -1,8 +1,9 @@
 """A bundle: all that a locked stack is built from, in one tar, for a machine that reaches nothing.
 
-manifest.json names every file with its size and sha256; what is not named, or differs, is refused. `apply` puts the
-lock, the base and the packages where `build --offline` finds them. The registry's digest cannot be checked of a base
-that was imported elsewhere: it is kept under its own sha256, for the lock that came with it, and serves no other build.
+manifest.json names every file with its size and sha256; what is not named, or differs, is refused.
+`apply` puts the lock, the base and the packages where `build --offline` finds them. The registry's
+digest cannot be checked of a base that was imported elsewhere: it is kept under its own sha256, for
+the lock that came with it, and serves no other build.
 """
 
 from __future__ import annotations
@@ -47,15 +48,19 @@ def create_bundle(
     *,
     with_base: bool = True,
 ) -> int:
-    """The bundle of REQUEST as the file OUTPUT; the bytes that it has. Not WITH_BASE: it names its base, which an
-    earlier bundle has brought to where it goes."""
+    """The bundle of REQUEST as the file OUTPUT; the bytes that it has. Not WITH_BASE: it names its
+    base, which an earlier bundle has brought to where it goes.
+    """
     locked = request.lock.platform(request.platform)
     _can_be_bundled(request)
     output = new_file(output, force=True)
     base = base_of(request.lock, request.platform, bench)
     with make_workspace(request.site, bench.runner, needed_bytes(locked)) as work:
         packages = _fetch(work, request, base, bench)
-        texts = {f"lock/{request.stack.full_name}{LOCK_SUFFIX}": request.lock.text(), **_recipes(recipe)}
+        texts = {
+            f"lock/{request.stack.full_name}{LOCK_SUFFIX}": request.lock.text(),
+            **_recipes(recipe),
+        }
         if artifact:
             texts[f"sbom/{request.stack.full_name}.cdx.json"] = sbom.make_sbom(
                 artifact, read_distribution(artifact.image)
@@ -72,12 +77,16 @@ def _can_be_bundled(request: BuildRequest) -> None:
     packages = request.stack.packages
     if packages.conda.packages or packages.source:
         raise InputError(
-            f"{request.stack.full_name} takes packages from conda or git, which a bundle cannot contain yet",
+            (
+                f"{request.stack.full_name} takes packages from conda or git, which a bundle "
+                f"cannot contain yet"
+            ),
             "build it where there is a network, and copy the image",
         )
     if left := find_open_items(request.stack, request.lock):
         raise InputError(
-            f"the lock leaves open: {', '.join(map(str, left))}", f"hpcstack lock {request.stack.full_name}"
+            f"the lock leaves open: {', '.join(map(str, left))}",
+            f"hpcstack lock {request.stack.full_name}",
         )
 
 
@@ -89,7 +98,9 @@ def _fetch(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> l
     bench.progress("fetching the locked packages")
     files = _wanted(request.stack, locked)
     kept = bench.store.top / "logs" / f"{request.stack.full_name}-bundle.log"
-    folder = run_in_base("fetch.sh", files, work, kept, request.engine, base, request.lock, request.platform, bench)
+    folder = run_in_base(
+        "fetch.sh", files, work, kept, request.engine, base, request.lock, request.platform, bench
+    )
     fetched = files_below(folder, folder / ANSWERS)  # programs of the base wrote there
     for path in fetched:
         if not FILE_NAME.fullmatch(path.name):
@@ -114,20 +125,34 @@ def _recipes(recipe: Recipe) -> dict[str, str]:
     spec = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for entry in spec.get("files", []):
         if entry.get("content") is not None:
-            entry.pop("source", None)  # the file's text is here: its own lies beside the recipe it came from
+            entry.pop(
+                "source", None
+            )  # the file's text is here: its own lies beside the recipe it came from
     text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
     name = recipe.stack.full_name
-    return {f"recipes/{name}{SUFFIX}": f"# {name}: the effective recipe, as hpcstack bundle wrote it\n{text}"}
+    return {
+        f"recipes/{name}{SUFFIX}": (
+            f"# {name}: the effective recipe, as hpcstack bundle wrote it\n{text}"
+        )
+    }
 
 
 def _pack(output: Path, request: BuildRequest, files: dict[str, Path], absent: Path | None) -> int:
     """OUTPUT of FILES, {path in the tar: file}; ABSENT is the base where that is only named."""
     named = {name: _about(path) for name, path in sorted(files.items())}
-    manifest = {"format": FORMAT, "stack": request.stack.full_name, "platform": request.platform, "files": named}
+    manifest = {
+        "format": FORMAT,
+        "stack": request.stack.full_name,
+        "platform": request.platform,
+        "files": named,
+    }
     if absent:
         manifest |= {"format": NAMES_ITS_BASE, "base": {"name": absent.name, **_about(absent)}}
     output.parent.mkdir(parents=True, exist_ok=True)
-    with replace_file(output, shared=False) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+    with (
+        replace_file(output, shared=False) as part,
+        tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar,
+    ):
         text = json.dumps(manifest, indent=1).encode()
         head = tarfile.TarInfo("manifest.json")
         head.size = len(text)

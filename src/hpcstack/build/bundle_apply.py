@@ -1,4 +1,6 @@
-"""What is in a bundle that somebody gave: looked at as a whole, then put where builds find it, and nowhere else."""
+"""What is in a bundle that somebody gave: looked at as a whole, then put where builds find it, and
+nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Manifest:
     stack: str
     platform: str
     files: dict[str, BundleMember]
-    absent: tuple[str, BundleMember] | None = None  # the base, by its name, where the bundle only names it
+    absent: tuple[str, BundleMember] | None = (
+        None  # the base, by its name, where the bundle only names it
+    )
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,20 @@ class Applied:
 
 
 def apply_bundle(file: Path, site: Site, recipes: Path | None, progress: Progress) -> Applied:
-    """What FILE holds, put where builds find it. InputError for a bundle that is damaged or says too much."""
+    """What FILE holds, put where builds find it.
+
+    InputError for a bundle that is damaged or says too much.
+    """
     try:
         with tarfile.open(file, "r:", tarinfo=Header) as tar:
             manifest = _manifest(tar)
             cache = cache_of(site)
             descriptors.make_folder(cache.top)
-            check_free_space(cache.top, 2 * sum(entry.size for entry in manifest.files.values()), f"the bundle {file}")
+            check_free_space(
+                cache.top,
+                2 * sum(entry.size for entry in manifest.files.values()),
+                f"the bundle {file}",
+            )
             remove_leftovers(cache.top, ".bundle-", descriptors.remove_tree)
             part = cache.top / f".bundle-{make_label()}{uuid.uuid4().hex[:8]}"
             descriptors.make_new_folder(part)
@@ -93,14 +104,30 @@ def apply_bundle(file: Path, site: Site, recipes: Path | None, progress: Progres
                     return _placed(own, manifest, site, recipes, progress)
             finally:
                 descriptors.remove_tree(part)
-    except (tarfile.TarError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{file} is not a bundle that can be read: {error}", "copy it again") from None
+    except (
+        tarfile.TarError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise InputError(
+            f"{file} is not a bundle that can be read: {error}", "copy it again"
+        ) from None
 
 
 def _manifest(tar: tarfile.TarFile) -> Manifest:
-    """The first member, whole and of the right types, before anything of the bundle is believed. ValueError else."""
+    """The first member, whole and of the right types, before anything of the bundle is believed.
+
+    ValueError else.
+    """
     first = tar.next()
-    body = tar.extractfile(first) if first and first.name == "manifest.json" and first.isreg() else None
+    body = (
+        tar.extractfile(first)
+        if first and first.name == "manifest.json" and first.isreg()
+        else None
+    )
     if not first or not body:
         raise ValueError("it does not begin with a manifest.json")
     found = parse_untrusted_json(body.read(min(first.size, MAX_MANIFEST + 1)), MAX_MANIFEST)
@@ -134,8 +161,12 @@ def _read_files(named: object, name: str) -> dict[str, BundleMember]:
     return files
 
 
-def _read_base(absent: object, files: Mapping[str, BundleMember], *, is_named: bool) -> tuple[str, BundleMember] | None:
-    """The base that the manifest only names, where its format IS_NAMED for that; None where the bundle has its own."""
+def _read_base(
+    absent: object, files: Mapping[str, BundleMember], *, is_named: bool
+) -> tuple[str, BundleMember] | None:
+    """The base that the manifest only names, where its format IS_NAMED for that; None where the
+    bundle has its own.
+    """
     if not is_named:
         if absent is not None:
             raise ValueError("its manifest names a base beside its files")
@@ -161,7 +192,9 @@ def _member(path: str, entry: dict[str, object]) -> BundleMember:
 
 
 def _in_place(path: str, stack: str) -> bool:
-    """Whether PATH is one that a bundle of STACK has: its own lock, recipe and SBOM, one base, packages."""
+    """Whether PATH is one that a bundle of STACK has: its own lock, recipe and SBOM, one base,
+    packages.
+    """
     own = (f"lock/{stack}{LOCK_SUFFIX}", f"recipes/{stack}{SUFFIX}", f"sbom/{stack}.cdx.json")
     folder, _, name = path.partition("/")
     return path in own or (folder in ("base", "packages") and FILE_NAME.fullmatch(name) is not None)
@@ -191,7 +224,9 @@ def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, progress: P
         raise ValueError(f"it lacks {sorted(missing)[0]}")
 
 
-def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, progress: Progress) -> Applied:
+def _placed(
+    part: Path, manifest: Manifest, site: Site, recipes: Path | None, progress: Progress
+) -> Applied:
     """All of it looked at first; then what does not exist yet is written, the lock last."""
     name, platform = manifest.stack, manifest.platform
     lock = model.read_lock(part / "lock" / f"{name}{LOCK_SUFFIX}")
@@ -200,7 +235,9 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, pr
     lock.platform(platform)
     recipe = _recipe_in(part / f"recipes/{name}{SUFFIX}", lock, recipes)
     target = (recipe.parent if recipe else site.own_lock_dir) / f"{name}{LOCK_SUFFIX}"
-    _not_another(target, lock.file_text(), lock.text())  # as it is written now, and as older hpcstacks wrote it
+    _not_another(
+        target, lock.file_text(), lock.text()
+    )  # as it is written now, and as older hpcstacks wrote it
     base = _base_in(part / "base", manifest, base_name(lock, platform, site), site, progress)
     with Store(site.own_store).acting("the bundle was not applied"):
         final = offline_folder(site, lock, platform)
@@ -220,10 +257,19 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, pr
     return Applied(name, platform, len(sizes), sum(sizes), target, (recipe,) if recipe else ())
 
 
-def _base_in(folder: Path, manifest: Manifest, wanted: str, site: Site, progress: Progress) -> _Base | None:
-    """The bundle's base in FOLDER; where it is only named, another name of the one that is here already."""
+def _base_in(
+    folder: Path, manifest: Manifest, wanted: str, site: Site, progress: Progress
+) -> _Base | None:
+    """The bundle's base in FOLDER; where it is only named, another name of the one that is here
+    already.
+    """
     named = manifest.absent or next(
-        ((path.removeprefix("base/"), one) for path, one in manifest.files.items() if path.startswith("base/")), None
+        (
+            (path.removeprefix("base/"), one)
+            for path, one in manifest.files.items()
+            if path.startswith("base/")
+        ),
+        None,
     )
     if not named:
         return None
@@ -240,7 +286,10 @@ def _base_in(folder: Path, manifest: Manifest, wanted: str, site: Site, progress
 
 
 def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Progress) -> None:
-    """LINK to the base that ABOUT names, of an earlier bundle or of an import. InputError where none has its bytes."""
+    """LINK to the base that ABOUT names, of an earlier bundle or of an import.
+
+    InputError where none has its bytes.
+    """
     cache = cache_of(site)
     with hold_cache(cache):  # nothing of it is collected meanwhile
         brought = sorted(cache.top.glob(f"offline/*/base-{about.sha256}.sqsh"))
@@ -249,15 +298,24 @@ def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Pr
             progress(f"looking at the base that is here: {about.size / 1e9:.1f} GB")
             try:
                 _link_or_copy(path, link, about)
-            except (InputError, FileNotFoundError):  # a link in its place, or it is gone: another may be there
+            except (
+                InputError,
+                FileNotFoundError,
+            ):  # a link in its place, or it is gone: another may be there
                 continue
             if digest_of(link) == about.sha256:
                 return
             link.unlink()
     other = f"; {imported[0].name} is here, with other bytes" if imported else ""
     raise InputError(
-        f"the bundle was made without its base, and no earlier bundle has brought that (sha256 {about.sha256}){other}",
-        "make it again without --without-base, or apply first the bundle of another stack on the same base",
+        (
+            f"the bundle was made without its base, and no earlier bundle has brought that (sha256 "
+            f"{about.sha256}){other}"
+        ),
+        (
+            "make it again without --without-base, or apply first the bundle of another stack on "
+            "the same base"
+        ),
     )
 
 
@@ -270,10 +328,14 @@ def _size_of(path: Path) -> int:
 
 
 def _link_or_copy(path: Path, link: Path, about: BundleMember) -> None:
-    """LINK is the file PATH, or its copy where links are not allowed. What it holds is looked at afterwards: PATH lies
-    where others may write, and may be another file a moment later."""
+    """LINK is the file PATH, or its copy where links are not allowed. What it holds is looked at
+    afterwards: PATH lies where others may write, and may be another file a moment later.
+    """
     about_it = path.lstat()
-    ours = stat.S_ISREG(about_it.st_mode) and about_it.st_uid in (0, os.geteuid())  # another's may become another thing
+    ours = stat.S_ISREG(about_it.st_mode) and about_it.st_uid in (
+        0,
+        os.geteuid(),
+    )  # another's may become another thing
     try:
         if not ours:
             raise PermissionError
@@ -285,7 +347,9 @@ def _link_or_copy(path: Path, link: Path, about: BundleMember) -> None:
 
 
 def _recipe_in(path: Path, lock: Lock, folder: Path | None) -> Path | None:
-    """Where the bundle's own recipe goes, if it brings one: its stack's, as the lock has it, and no other."""
+    """Where the bundle's own recipe goes, if it brings one: its stack's, as the lock has it, and no
+    other.
+    """
     if not path.exists():
         return None
     if folder is None:
@@ -303,10 +367,15 @@ def _recipe_in(path: Path, lock: Lock, folder: Path | None) -> Path | None:
 
 
 def _not_another(path: Path, *texts: str) -> None:
-    """InputError where PATH is there with none of these TEXTS: nobody's recipe or lock is overwritten."""
+    """InputError where PATH is there with none of these TEXTS: nobody's recipe or lock is
+    overwritten.
+    """
     try:
         there = read_text(path, MAX_TEXT)
     except FileNotFoundError:
         return
     if there not in texts:
-        raise InputError(f"{path} already exists, and is another than the bundle's", "move it away, and apply again")
+        raise InputError(
+            f"{path} already exists, and is another than the bundle's",
+            "move it away, and apply again",
+        )

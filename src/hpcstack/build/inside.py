@@ -1,4 +1,6 @@
-"""A script of ours inside a base, before there is an image on it: what its own tools answer or fetch."""
+"""A script of ours inside a base, before there is an image on it: what its own tools answer or
+fetch.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +45,22 @@ def run_in_base(
     bench: Workbench,
     allow_replace: tuple[str, ...] = (),
 ) -> Path:
-    """images/SCRIPT in BASE, with FILES beside it at /opt/hpcstack. The folder in WORK that it was; the answers are in
-    its ANSWERS, and are whatever programs of the base wrote. FailedInBase where it fails; the log is KEPT then.
-    What of the base is not guarded is in ALLOW_REPLACE.
+    """images/SCRIPT in BASE, with FILES beside it at /opt/hpcstack. The folder in WORK that it was;
+    the answers are in its ANSWERS, and are whatever programs of the base wrote. FailedInBase where
+    it fails; the log is KEPT then. What of the base is not guarded is in ALLOW_REPLACE.
     """
     job = make_job(work / script, {}, base, lock.base.registry, bench)
     job = replace(job, environment=lock.platform(platform).environment)
     folder = work / script / "hpcstack"
-    ours = {f"build/{name}": read_data_file("images", name) for name in ("lib.sh", "live_indexes.py")}
+    ours = {
+        f"build/{name}": read_data_file("images", name) for name in ("lib.sh", "live_indexes.py")
+    }
     ours["build/guard.sh"] = guard.render_guard(allow_replace)
-    write_tree(folder, {**ours, **files, f"build/{script}": read_data_file("images", script)}, on_disk=False)
+    write_tree(
+        folder,
+        {**ours, **files, f"build/{script}": read_data_file("images", script)},
+        on_disk=False,
+    )
     done = engine.run_inside(f"build/{script}", folder, job, bench.runner)
     redact_log(job.log, bench.site)
     if done.status:

@@ -22,12 +22,19 @@ if TYPE_CHECKING:
 MAX_LOG = 32 << 20  # bytes of a log that are read at once
 
 
-def make_job(work: Path, files: Mapping[str, str], base: Path, registry: str, bench: Workbench) -> Job:
-    """The folder of one build: rendered FILES, what the site lends to bases of REGISTRY, where the image will be."""
+def make_job(
+    work: Path, files: Mapping[str, str], base: Path, registry: str, bench: Workbench
+) -> Job:
+    """The folder of one build: rendered FILES, what the site lends to bases of REGISTRY, where the
+    image will be.
+    """
     site, progress = bench.site, bench.progress
     settings = build_for(site, registry)
     if settings != site.build:
-        progress(f"the logins in this site's URLs are not lent: registries.{registry}.trusted in site.yaml would do it")
+        progress(
+            f"the logins in this site's URLs are not lent: registries.{registry}.trusted in "
+            f"site.yaml would do it"
+        )
     job = Job(
         context=work / "rendered",
         lent=work / "lent",
@@ -53,7 +60,10 @@ def make_job(work: Path, files: Mapping[str, str], base: Path, registry: str, be
 def redact_log(log: Path, site: Site) -> None:
     """LOG without the site's logins, before it goes anywhere."""
     clean = log.with_name(f"{log.name}.clean")
-    with log.open(encoding="utf-8", errors="replace") as lines, clean.open("w", encoding="utf-8") as out:
+    with (
+        log.open(encoding="utf-8", errors="replace") as lines,
+        clean.open("w", encoding="utf-8") as out,
+    ):
         for line in iter(lambda: lines.readline(1 << 16), ""):
             out.write(redact_logins(line, site))
     clean.replace(log)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def lend_bundle(job_lent: Path, request: BuildRequest) -> None:
-    """Into what the site lends to an offline build: the bundle's packages, for pip and apt in place of a network."""
+    """Into what the site lends to an offline build: the bundle's packages, for pip and apt in place
+    of a network.
+    """
     folder = offline_folder(request.site, request.lock, request.platform)
     if not folder.is_dir():
         locked = request.lock.platform(request.platform)
@@ -30,4 +32,6 @@ def lend_bundle(job_lent: Path, request: BuildRequest) -> None:
     target.mkdir()
     for path in folder.iterdir():
         if not BUNDLED.fullmatch(path.name):
-            shutil.copyfile(path, target / path.name)  # no link: some engines let a step write what it is lent
+            shutil.copyfile(
+                path, target / path.name
+            )  # no link: some engines let a step write what it is lent

@@ -1,4 +1,6 @@
-"""What one build is made from, and the key of its image: cheap to say, so that a build with nothing to do is quick."""
+"""What one build is made from, and the key of its image: cheap to say, so that a build with nothing
+to do is quick.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,12 @@ class BuildRequest:
 
     @cached_property
     def key(self) -> str:
-        """A digest of all that determines the image; which registry answered is not among it, the base's digest is.
+        """A digest of all that determines the image; which registry answered is not among it, the
+        base's digest is.
 
-        To know it, everything must be rendered. What was rendered from the same spec and lock by the same hpcstack
-        before had the same key: that is remembered in the user's own cache, never in a group's. A key becomes a path.
+        To know it, everything must be rendered. What was rendered from the same spec and lock by
+        the same hpcstack before had the same key: that is remembered in the user's own cache, never
+        in a group's. A key becomes a path.
         """
         try:
             memo = own_cache(self.site).top / "keys" / self._asked
@@ -90,7 +94,9 @@ class BuildRequest:
     def _rendered_key(self) -> str:
         digest = hashlib.sha256()
         settings = {"engine": self.engine.name, "compression": self.site.build.compression}
-        settings |= {"packed": "anew"} if self._packed_anew else {}  # the same files, in other bytes
+        settings |= (
+            {"packed": "anew"} if self._packed_anew else {}
+        )  # the same files, in other bytes
         for path, text in sorted({**self.files, "": json.dumps(settings, sort_keys=True)}.items()):
             digest.update(f"{path}\0{len(text)}\0{text}".encode())
         return digest.hexdigest()[:40]
@@ -115,9 +121,15 @@ class BuildRequest:
 
 
 def _own() -> str:
-    """This very hpcstack: its version, and which files of it decide what is rendered, by size and time."""
+    """This very hpcstack: its version, and which files of it decide what is rendered, by size and
+    time.
+    """
     here = Path(__file__).parents[1]
-    folders = [data.find_data_folder("images"), here.parent / "hpcstack_smoke", *(here / name for name in OWN)]
+    folders = [
+        data.find_data_folder("images"),
+        here.parent / "hpcstack_smoke",
+        *(here / name for name in OWN),
+    ]
     files = [
         Path(top) / name
         for folder in folders
@@ -145,10 +157,15 @@ def request_build(
     offline: bool = False,
     squash: bool = False,
 ) -> BuildRequest:
-    """What would be built. MissingToolError if no engine can be used here, or none without a network (OFFLINE)."""
+    """What would be built.
+
+    MissingToolError if no engine can be used here, or none without a network (OFFLINE).
+    """
     refuse_adopted(recipe)
     if lock.not_looked_up:
-        raise InputError(f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}")
+        raise InputError(
+            f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}"
+        )
     platform = platform or recipe.stack.base.platforms[0]
     chosen, why = choose_engine(engine or site.build.engine, runner, offline=offline)
     return BuildRequest(recipe.stack, lock, site, platform, chosen, why, squash)
@@ -168,6 +185,8 @@ def find_built(request: BuildRequest, store: Store) -> Artifact | None:
     if found and request.platform == request.stack.base.platforms[0]:
         store.point(request.stack.full_name, found.key)
     elif found:
-        with contextlib.suppress(StoreError):  # one that this user may not write: it knows what it knew
+        with contextlib.suppress(
+            StoreError
+        ):  # one that this user may not write: it knows what it knew
             store.point(request.stack.full_name, found.key, request.platform)
     return found

@@ -1,4 +1,6 @@
-"""Verify: whether an image is what was stored, two images are the same stack, a build gives the same bytes again."""
+"""Verify: whether an image is what was stored, two images are the same stack, a build gives the
+same bytes again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from hpcstack.build.build import How, make_image
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of
 from hpcstack.core.untrusted import parse_untrusted_json
-from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, compare_contents, find_differences
+from hpcstack.oci.compare import (
+    ENVIRONMENT,
+    PACKAGES,
+    Contents,
+    Held,
+    Parity,
+    compare_contents,
+    find_differences,
+)
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.records import read_releases
@@ -77,14 +87,16 @@ def _pieces(pipe: object) -> Iterator[bytes]:
 
 
 def make_statement(text: str, store: Store, stack: str = "") -> Statement:
-    """What is known of the image that TEXT means: its bytes, read now; its stack; and the lock, where the store has it.
+    """What is known of the image that TEXT means: its bytes, read now; its stack; and the lock,
+    where the store has it.
 
     STACK is what it must be; without it, what was asked for, or for a file what it says of itself.
     """
     path = find_file(text, store)
     if path.suffix == ".sif" and stack:
         raise InputError(
-            "the signature of a SIF is Apptainer's, which names no stack", "sign the .sqsh, or leave out --stack"
+            "the signature of a SIF is Apptainer's, which names no stack",
+            "sign the .sqsh, or leave out --stack",
         )
     if path.suffix == ".sif":
         return Statement("")
@@ -98,14 +110,18 @@ def make_statement(text: str, store: Store, stack: str = "") -> Statement:
 def own_name(image: Path) -> str:
     """The stack that IMAGE says it is; empty for one that hpcstack did not build."""
     try:
-        found = parse_untrusted_json(read_optional(image, "opt/hpcstack/stack.json").encode(), MAX_ABOUT)
+        found = parse_untrusted_json(
+            read_optional(image, "opt/hpcstack/stack.json").encode(), MAX_ABOUT
+        )
     except ValueError:
         return ""
     return str(found.get("stack", ""))
 
 
 def describe_any_image(text: str, store: Store) -> dict[str, Any]:
-    """All that is known of an image: what the store wrote down, or for a file what it says of itself."""
+    """All that is known of an image: what the store wrote down, or for a file what it says of
+    itself.
+    """
     if is_file(text):
         path = find_file(text, store)
         said = read_optional(path, "opt/hpcstack/stack.json")
@@ -121,22 +137,37 @@ def describe_any_image(text: str, store: Store) -> dict[str, Any]:
 
 
 def _spliced(image: Path) -> dict[str, Any]:
-    """Of a spliced image: the bytes that it keeps of its base, how deep the chain is, the bytes that are no file's."""
+    """Of a spliced image: the bytes that it keeps of its base, how deep the chain is, the bytes
+    that are no file's.
+    """
     about = read_splice(image)
     if about is None:
         return {}
-    return {"spliced": {"kept_bytes": about.kept, "depth": about.depth, "dead_bytes": about.dead, "base": about.base}}
+    return {
+        "spliced": {
+            "kept_bytes": about.kept,
+            "depth": about.depth,
+            "dead_bytes": about.dead,
+            "base": about.base,
+        }
+    }
 
 
 def compare_images(one: str, other: str, store: Store, runner: Runner) -> Parity:
-    """Whether two images, ONE and OTHER as `find_file` knows them, are the same stack, whatever engine made them."""
-    paths = [find_file(text, store) for text in (one, other)]  # what is named wrongly is told before anything is read
+    """Whether two images, ONE and OTHER as `find_file` knows them, are the same stack, whatever
+    engine made them.
+    """
+    paths = [
+        find_file(text, store) for text in (one, other)
+    ]  # what is named wrongly is told before anything is read
     first, second = (read_image(path, runner) for path in paths)
     return compare_contents(first.contents, second.contents, (first.texts, second.texts))
 
 
 def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
-    """Two builds of REQUEST, nothing kept between them: None for the same bytes, else where they differ."""
+    """Two builds of REQUEST, nothing kept between them: None for the same bytes, else where they
+    differ.
+    """
     base = base_of(request.lock, request.platform, bench)
     contents: list[Contents] = []
     digests = []
@@ -149,18 +180,27 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
             contents.append(read_image(job.image, bench.runner).contents)
     if digests[0] == digests[1]:
         return None
-    return find_differences(*contents) or ["no file differs: only times or the order of the packer's blocks do"]
+    return find_differences(*contents) or [
+        "no file differs: only times or the order of the packer's blocks do"
+    ]
 
 
 def check_stored(text: str, store: Store) -> Artifact:
-    """The stored image that TEXT means. StoreError where it is not what was built, says it is of another stack, or is
-    not what was published."""
+    """The stored image that TEXT means. StoreError where it is not what was built, says it is of
+    another stack, or is not what was published.
+    """
     found = find_stored(text, store)
     digest = digest_of(found.image)
     if digest != found.sha256:
-        raise StoreError(f"{found.image} has other bytes than were stored", f"hpcstack build --no-cache {found.stack}")
+        raise StoreError(
+            f"{found.image} has other bytes than were stored",
+            f"hpcstack build --no-cache {found.stack}",
+        )
     if (own := own_name(found.image)) != found.stack:
-        raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
+        raise StoreError(
+            f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}",
+            "build again",
+        )
     for release, record in read_releases(store):
         if record.key == found.key and record.sha256 != digest:
             raise StoreError(
@@ -173,7 +213,8 @@ def check_stored(text: str, store: Store) -> Artifact:
 def check_signature(
     text: str, key: str, stack: str, site: Site, store: Store, runner: Runner
 ) -> tuple[Path, bool, str]:
-    """(the image that TEXT means, whether its signature is good, what is said of it): by KEY, else by the site's keys.
+    """(the image that TEXT means, whether its signature is good, what is said of it): by KEY, else
+    by the site's keys.
 
     STACK is what the image must be; for a SIF, Apptainer's own signature counts.
     """

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workbench:
-    """A site, the registries that it may ask, the programs that it may run, and who is told how far it is."""
+    """A site, the registries that it may ask, the programs that it may run, and who is told how far
+    it is.
+    """
 
     site: Site
     registry: Registry

@@ -15,7 +15,8 @@ import click
 from hpcstack import OWN_VARIABLES, __version__
 from hpcstack.core.errors import HpcstackError, sanitize_for_terminal
 
-# What one wants to do -> verb -> what it is for. The module cli/VERB_.py is loaded only when the verb is used.
+# What one wants to do -> verb -> what it is for. The module cli/VERB_.py is loaded only when the
+# verb is used.
 GROUPS = {
     "Recipes and locks": {
         "list": "List the stacks that can be built, and which are.",
@@ -28,7 +29,9 @@ GROUPS = {
         "render": "Write the definitions, the modulefile and the launchers.",
     },
     "Images": {
-        "import": "Make one squashfs that Pyxis, Enroot and Apptainer run of an image from anywhere.",
+        "import": (
+            "Make one squashfs that Pyxis, Enroot and Apptainer run of an image from anywhere."
+        ),
         "adopt": "Take over an image that hpcstack did not build, as a release of its own.",
         "build": "Build the image of a stack into the store.",
         "images": "List the images in the store.",
@@ -65,7 +68,9 @@ GROUPS = {
         "plan": "Say how much memory training takes on each GPU, and which strategy fits.",
     },
     "Trouble": {
-        "doctor": "Say what is wrong with this machine, this cluster, these nodes, and what to type.",
+        "doctor": (
+            "Say what is wrong with this machine, this cluster, these nodes, and what to type."
+        ),
         "explain": "Say what went wrong in a log or a job, and what to type next.",
         "hang": "Say where the ranks of a running job are, and which one stands out.",
         "why": "Say where a variable of a launch came from.",
@@ -95,7 +100,9 @@ class Verbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from hpcstack.core.errors import did_you_mean
 
-            raise click.UsageError(f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS)}", ctx)
+            raise click.UsageError(
+                f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS)}", ctx
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -105,10 +112,14 @@ class Verbs(click.Group):
                 formatter.write_dl([(verb.ljust(width), about) for verb, about in verbs.items()])
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="hpcstack")
 @click.option("--site", default="", metavar="FILE", help="A site.yaml, above all other layers.")
-@click.option("--recipes", multiple=True, metavar="DIR", help="A folder of recipes, before all others.")
+@click.option(
+    "--recipes", multiple=True, metavar="DIR", help="A folder of recipes, before all others."
+)
 @click.option(
     "--arch",
     default="",
@@ -119,8 +130,8 @@ class Verbs(click.Group):
 )
 @click.pass_context
 def group(ctx: click.Context, site: str, recipes: tuple[str, ...], arch: str) -> None:
-    """Containers and environments for HPC AI stacks: a YAML spec becomes a lock, an image, a module, a launcher
-    and a proof.
+    """Containers and environments for HPC AI stacks: a YAML spec becomes a lock, an image, a
+    module, a launcher and a proof.
 
     A first stack:  hpcstack build pytorch-24.11 && hpcstack test pytorch-24.11
     """
@@ -131,8 +142,12 @@ def group(ctx: click.Context, site: str, recipes: tuple[str, ...], arch: str) ->
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The one boundary between errors and exit codes."""
-    gc.set_threshold(50_000)  # models are built once, at the start: looking for garbage among them takes 10 ms
-    if "PYDANTIC_DISABLE_PLUGINS" not in os.environ:  # it would look for some in all that is installed: 15 ms a start
+    gc.set_threshold(
+        50_000
+    )  # models are built once, at the start: looking for garbage among them takes 10 ms
+    if (
+        "PYDANTIC_DISABLE_PLUGINS" not in os.environ
+    ):  # it would look for some in all that is installed: 15 ms a start
         os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
         OWN_VARIABLES.add("PYDANTIC_DISABLE_PLUGINS")
     for stream in (sys.stdout, sys.stderr):  # a path may hold bytes that are no text
@@ -150,7 +165,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _leave(error.exit_code, program)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        _refuse(error.format_message(), f"{context.command_path} --help" if context else "hpcstack --help")
+        _refuse(
+            error.format_message(),
+            f"{context.command_path} --help" if context else "hpcstack --help",
+        )
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         _refuse("interrupted", "")
@@ -173,7 +191,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _leave(status: int, program: bool) -> NoReturn:
-    """End without taking all modules apart first, which takes 20 ms, where nothing but us runs any more."""
+    """End without taking all modules apart first, which takes 20 ms, where nothing but us runs any
+    more.
+    """
     if program and threading.active_count() == 1:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

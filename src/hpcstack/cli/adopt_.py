@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 @click.command("adopt")
 @click.argument("image", metavar="IMAGE")
-@click.option("--as", "full_name", required=True, metavar="NAME/VERSION", help="What it is loaded as.")
+@click.option(
+    "--as", "full_name", required=True, metavar="NAME/VERSION", help="What it is loaded as."
+)
 @click.option(
     "--lua",
     "tree",
     type=click.Path(path_type=Path),
     metavar="TREE",
-    help="The modulefile that offers it today, or the Lua tree that has it: its variables and paths are kept.",
+    help="The modulefile that offers it today, or the Lua tree that has it: its variables and paths "
+    "are kept.",
 )
 @click.option(
     "--recipes-to",
@@ -34,8 +37,16 @@ if TYPE_CHECKING:
     help="Where its recipe goes; by default the first folder of recipes that is yours.",
 )
 @click.option("--summary", default="", metavar="TEXT", help="One line: what it is for.")
-@click.option("--command", "commands", multiple=True, metavar="NAME", help="A program of it that the module offers.")
-@click.option("--no-publish", is_flag=True, help="Only into the store: hpcstack publish makes it a release.")
+@click.option(
+    "--command",
+    "commands",
+    multiple=True,
+    metavar="NAME",
+    help="A program of it that the module offers.",
+)
+@click.option(
+    "--no-publish", is_flag=True, help="Only into the store: hpcstack publish makes it a release."
+)
 @events_option
 @json_option
 @click.pass_obj
@@ -51,10 +62,12 @@ def command(
     events: str,
     as_json: bool,
 ) -> None:
-    """Take over an image that hpcstack did not build: a recipe, a lock of what is in it, and a release of its own.
+    """Take over an image that hpcstack did not build: a recipe, a lock of what is in it, and a
+    release of its own.
 
-    IMAGE is a squashfs, as `enroot export` makes one, or what `hpcstack import` takes. Its own files stay as they are;
-    what each runtime looks for is written anew from what it says, and the smoke suite is added.
+    IMAGE is a squashfs, as `enroot export` makes one, or what `hpcstack import` takes. Its own
+    files stay as they are; what each runtime looks for is written anew from what it says, and the
+    smoke suite is added.
     """
     from hpcstack.adopt.adopt_image import AdoptRequest, adopt_image
     from hpcstack.core.errors import InputError
@@ -63,7 +76,10 @@ def command(
     modulefile = _read_lua(session, tree, name, version, image) if tree else None
     folder = recipes_to or session.own_folder
     if not folder:
-        raise InputError("there is no folder for its recipe", "--recipes-to DIR, and recipe_dirs: [DIR] in site.yaml")
+        raise InputError(
+            "there is no folder for its recipe",
+            "--recipes-to DIR, and recipe_dirs: [DIR] in site.yaml",
+        )
     request = AdoptRequest(image, name, version, folder, summary, commands, modulefile)
     with show_progress(f"adopting {image}", events) as progress:
         done = adopt_image(request, session.catalog, session.workbench(progress))
@@ -88,7 +104,9 @@ def _split(text: str) -> tuple[str, str]:
 
     name, _, version = text.partition("/")
     if not name or not version:
-        raise InputError(f"--as {text}: a name and a version", "--as NAME/VERSION, as in: --as mytorch/2024.1")
+        raise InputError(
+            f"--as {text}: a name and a version", "--as NAME/VERSION, as in: --as mytorch/2024.1"
+        )
     return name, version
 
 
@@ -113,7 +131,10 @@ def _text(done: Adoption, left_out: list[str], released: Published | None) -> st
     lines = [
         f"{artifact.stack}: ADOPTED from {artifact.adopted}",
         f"  recipe    {done.recipe.path}",
-        f"  lock      {done.lock_path} ({len(adopted.apt)} apt, {len(adopted.pip)} pip, {len(adopted.conda)} conda)",
+        (
+            f"  lock      {done.lock_path} ({len(adopted.apt)} apt, {len(adopted.pip)} pip, "
+            f"{len(adopted.conda)} conda)"
+        ),
         f"  image     {artifact.image}",
         f"  base      {artifact.base}",
         *(f"  UNKNOWN   {what}" for what in done.unknown),

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @click.command("build")
 @click.argument(
-    "names", metavar="STACK...", nargs=-1, shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+    "names",
+    metavar="STACK...",
+    nargs=-1,
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
 @click.option(
     "--all",
@@ -32,21 +35,46 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Every stack of your own and the site's recipes; a failure does not stop the rest.",
 )
-@click.option("--on", "where", type=click.Choice(["here", "slurm"]), default="here", help="slurm: as a batch job.")
 @click.option(
-    "--limit", default=4, show_default=True, type=click.IntRange(min=1), help="With --on slurm: how many at once."
+    "--on",
+    "where",
+    type=click.Choice(["here", "slurm"]),
+    default="here",
+    help="slurm: as a batch job.",
 )
-@click.option("-p", "--partition", default="", help="With --on slurm; the site's default if not given.")
+@click.option(
+    "--limit",
+    default=4,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="With --on slurm: how many at once.",
+)
+@click.option(
+    "-p", "--partition", default="", help="With --on slurm; the site's default if not given."
+)
 @click.option(
     "--platform",
     default="",
-    help="linux/amd64, linux/arm64, or all of the recipe's that the site has; its first by default.",
+    help="linux/amd64, linux/arm64, or all of the recipe's that the site has; its first by "
+    "default.",
 )
-@click.option("--engine", default="", help="apptainer, enroot, builtin, docker, or auto: the first that can be used.")
+@click.option(
+    "--engine",
+    default="",
+    help="apptainer, enroot, builtin, docker, or auto: the first that can be used.",
+)
 @click.option("--no-cache", is_flag=True, help="Build from scratch, reusing nothing.")
-@click.option("--squash", is_flag=True, help="Pack all of the image anew, so that nothing deleted stays in its file.")
-@click.option("--offline", is_flag=True, help="Build without a network: from a bundle and the caches.")
-@click.option("--sif", default="", metavar="FILE", help="Also assemble a SIF around the image, as it is.")
+@click.option(
+    "--squash",
+    is_flag=True,
+    help="Pack all of the image anew, so that nothing deleted stays in its file.",
+)
+@click.option(
+    "--offline", is_flag=True, help="Build without a network: from a bundle and the caches."
+)
+@click.option(
+    "--sif", default="", metavar="FILE", help="Also assemble a SIF around the image, as it is."
+)
 @click.option("--locked", is_flag=True, help="Refuse a lock that is stale or leaves anything open.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be built.")
 @events_option
@@ -92,8 +120,12 @@ def command(
         _many(session, builds, events, as_json)
 
 
-def _expand_platforms(session: Session, stacks: list[str], options: BuildOptions) -> list[tuple[str, BuildOptions]]:
-    """Each image to build: `--platform all` is one for each of the recipe's platforms that a node of the site has."""
+def _expand_platforms(
+    session: Session, stacks: list[str], options: BuildOptions
+) -> list[tuple[str, BuildOptions]]:
+    """Each image to build: `--platform all` is one for each of the recipe's platforms that a node
+    of the site has.
+    """
     from dataclasses import replace
 
     if options.platform != "all":
@@ -108,7 +140,9 @@ def _expand_platforms(session: Session, stacks: list[str], options: BuildOptions
 
 
 def _own(session: Session) -> list[str]:
-    """The site's and the user's own stacks; those that come with hpcstack are named, or built by a pattern."""
+    """The site's and the user's own stacks; those that come with hpcstack are named, or built by a
+    pattern.
+    """
     from hpcstack.core import data
     from hpcstack.core.errors import InputError
 
@@ -116,18 +150,26 @@ def _own(session: Session) -> list[str]:
     own = [name for name, path in session.names.items() if path.resolve().parent != shipped]
     found = [name for name in own if not session.recipe(name).stack.adopted]
     if not found:
-        raise InputError("there are no recipes of your own here", "hpcstack build 'pytorch-*' builds of hpcstack's own")
+        raise InputError(
+            "there are no recipes of your own here",
+            "hpcstack build 'pytorch-*' builds of hpcstack's own",
+        )
     return found
 
 
-def _one(session: Session, name: str, options: BuildOptions, progress: Progress) -> tuple[dict[str, Any], list[str]]:
+def _one(
+    session: Session, name: str, options: BuildOptions, progress: Progress
+) -> tuple[dict[str, Any], list[str]]:
     """One stack, built here: the answer as a document and as lines."""
     from hpcstack.resolve.build_stack import build_stack
 
     done = build_stack(session.recipe(name), options, session.workbench(progress))
     artifact, request = done.artifact, done.request
     was = "built" if done.built else "was there"
-    lines = [str(artifact.image), f"  {was}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}"]
+    lines = [
+        str(artifact.image),
+        f"  {was}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}",
+    ]
     lines += [f"  SIF: {done.sif}"] if done.sif else []
     lines += [f"  {request.engine.name}: {request.why}"] if done.built else []
     lines += [f"  STAND-IN: {artifact.stand_in}"] if artifact.stand_in else []
@@ -144,7 +186,9 @@ def _dry_run(session: Session, builds: list[tuple[str, BuildOptions]], as_json: 
     for name, options in builds:
         try:
             with show_progress(f"looking at {name}") as progress:
-                request = request_stack(session.recipe(name), options, session.workbench(progress), dry=True)
+                request = request_stack(
+                    session.recipe(name), options, session.workbench(progress), dry=True
+                )
         except HpcstackError as error:
             if len(builds) == 1:
                 raise
@@ -172,7 +216,9 @@ def _dry_run(session: Session, builds: list[tuple[str, BuildOptions]], as_json: 
         raise click.exceptions.Exit(failed.exit_code)
 
 
-def _many(session: Session, builds: list[tuple[str, BuildOptions]], events: str, as_json: bool) -> None:
+def _many(
+    session: Session, builds: list[tuple[str, BuildOptions]], events: str, as_json: bool
+) -> None:
     """One after another; the first failure's exit code, once all were tried."""
     from hpcstack.build.batch import BuildOutcome
     from hpcstack.core.errors import HpcstackError
@@ -189,22 +235,33 @@ def _many(session: Session, builds: list[tuple[str, BuildOptions]], events: str,
             except HpcstackError as error:
                 progress(f"{name} FAILED: {error.message.splitlines()[0]}")
                 platform = options.platform or session.recipe(name).stack.base.platforms[0]
-                outcomes.append(BuildOutcome(name, error.exit_code, log, {}, error.message, platform))
+                outcomes.append(
+                    BuildOutcome(name, error.exit_code, log, {}, error.message, platform)
+                )
     _tell(outcomes, as_json)
 
 
 def _on_slurm(
-    session: Session, builds: list[tuple[str, BuildOptions]], limit: int, partition: str, events: str, as_json: bool
+    session: Session,
+    builds: list[tuple[str, BuildOptions]],
+    limit: int,
+    partition: str,
+    events: str,
+    as_json: bool,
 ) -> None:
     from hpcstack.build.batch import BatchBuild, build_on_slurm
 
     jobs = []
     for name, options in builds:
-        first = session.recipe(name).stack.base.platforms[0]  # what is wrong is told before a job waits in the queue
+        first = session.recipe(name).stack.base.platforms[
+            0
+        ]  # what is wrong is told before a job waits in the queue
         jobs.append(BatchBuild(name, options.platform or first, tuple(options.words())))
     names = ", ".join(dict.fromkeys(name for name, _ in builds))
     with show_progress(f"building on Slurm: {names[:60]}", events) as progress:
-        outcomes = build_on_slurm(jobs, session.site, session.words(), limit, partition, session.runner, progress)
+        outcomes = build_on_slurm(
+            jobs, session.site, session.words(), limit, partition, session.runner, progress
+        )
     _tell(outcomes, as_json)
 
 

@@ -17,15 +17,29 @@ def command() -> None:
 
 @command.command("create")
 @stack_argument
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="By default STACK.bundle.tar.")
-@click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
-@click.option("--without-base", is_flag=True, help="Name the base only: another bundle has brought it there.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="By default STACK.bundle.tar."
+)
+@click.option(
+    "--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default."
+)
+@click.option(
+    "--without-base", is_flag=True, help="Name the base only: another bundle has brought it there."
+)
 @json_option
 @click.pass_obj
-def create(session: Session, name: str, output: Path | None, platform: str, without_base: bool, as_json: bool) -> None:
+def create(
+    session: Session,
+    name: str,
+    output: Path | None,
+    platform: str,
+    without_base: bool,
+    as_json: bool,
+) -> None:
     """Write the bundle of a stack, as it is locked.
 
-    With --without-base it is as large as the stack's own packages, and goes where the base of it is already.
+    With --without-base it is as large as the stack's own packages, and goes where the base of it is
+    already.
     """
     from hpcstack.build import bundle
     from hpcstack.build.request import find_built, request_build
@@ -38,8 +52,14 @@ def create(session: Session, name: str, output: Path | None, platform: str, with
         request = request_build(recipe, lock, site, session.runner, platform)
         final = output or Path(f"{recipe.stack.full_name}.bundle.tar")
         artifact = find_built(request, session.store)
-        size = bundle.create_bundle(request, recipe, final, artifact, bench, with_base=not without_base)
-    answer({"bundle": str(final.absolute()), "size": size}, as_json, lambda: f"{final}\n  {size / 1e6:.0f} MB")
+        size = bundle.create_bundle(
+            request, recipe, final, artifact, bench, with_base=not without_base
+        )
+    answer(
+        {"bundle": str(final.absolute()), "size": size},
+        as_json,
+        lambda: f"{final}\n  {size / 1e6:.0f} MB",
+    )
 
 
 @command.command("apply")
@@ -58,8 +78,14 @@ def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) 
     from hpcstack.build import bundle_apply
 
     with show_progress(f"applying {file.name}") as progress:
-        done = bundle_apply.apply_bundle(file, session.site, recipes_to or session.own_folder, progress)
-    document = {**asdict(done), "lock": str(done.lock), "recipes": [str(path) for path in done.recipes]}
+        done = bundle_apply.apply_bundle(
+            file, session.site, recipes_to or session.own_folder, progress
+        )
+    document = {
+        **asdict(done),
+        "lock": str(done.lock),
+        "recipes": [str(path) for path in done.recipes],
+    }
     elsewhere = [path.parent for path in done.recipes if path.parent not in session.folders]
     options = ["--recipes", str(elsewhere[0])] if elsewhere else []
     lines = [f"{done.stack}: {done.files} files, {done.bytes / 1e6:.0f} MB"]

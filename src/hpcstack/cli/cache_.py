@@ -7,12 +7,22 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.session import Session, answer, echo, format_table, json_option, say, show_progress
+from hpcstack.cli.session import (
+    Session,
+    answer,
+    echo,
+    format_table,
+    json_option,
+    say,
+    show_progress,
+)
 
 
 @click.group("cache")
 def command() -> None:
-    """The image cache, which all nodes and users share: each image is imported once (image_cache in site.yaml)."""
+    """The image cache, which all nodes and users share: each image is imported once (image_cache in
+    site.yaml).
+    """
 
 
 @command.command("get")
@@ -22,7 +32,8 @@ def command() -> None:
 def get(session: Session, image: str, as_json: bool) -> None:
     """Print the path of IMAGE in the cache; it is imported first where it is not there.
 
-    Your own login must be able to read it. Exit code 8: this image, or this node, has no share in the cache.
+    Your own login must be able to read it. Exit code 8: this image, or this node, has no share in
+    the cache.
     """
     from hpcstack.imagecache.ask import ask_service
 
@@ -35,8 +46,9 @@ def get(session: Session, image: str, as_json: bool) -> None:
 @click.argument("image", metavar="IMAGE")
 @click.pass_obj
 def answer_(session: Session, image: str) -> None:
-    """For IMAGE, answer a registry's challenge, {challenge, host, image, repository} on standard input, with the user's
-    login: the importer asks for it (launchers/on-node/ask.py)."""
+    """For IMAGE, answer a registry's challenge, {challenge, host, image, repository} on standard
+    input, with the user's login: the importer asks for it (launchers/on-node/ask.py).
+    """
     import sys
 
     from hpcstack.imagecache.ask import answer_line
@@ -46,11 +58,20 @@ def answer_(session: Session, image: str) -> None:
 
 
 @command.command("serve")
-@click.option("--socket", default="", metavar="PATH", help="Listen there instead of where site.yaml says.")
-@click.option("--metrics", default="", metavar="FILE", help="Counters for Prometheus' textfile collector (*.prom).")
+@click.option(
+    "--socket", default="", metavar="PATH", help="Listen there instead of where site.yaml says."
+)
+@click.option(
+    "--metrics",
+    default="",
+    metavar="FILE",
+    help="Counters for Prometheus' textfile collector (*.prom).",
+)
 @click.pass_obj
 def serve(session: Session, socket: str, metrics: str) -> None:
-    """Run the service of this node, as the account that the cache belongs to. Each request is a line on stderr."""
+    """Run the service of this node, as the account that the cache belongs to. Each request is a
+    line on stderr.
+    """
     import signal
 
     from hpcstack.imagecache import serve as service
@@ -92,7 +113,13 @@ def list_(session: Session, as_json: bool) -> None:
 
     def text() -> str:
         rows = [
-            (one.name, one.platform, f"{one.size / 1e6:.0f} MB", "all" if one.public else "who may pull it", _ago(used))
+            (
+                one.name,
+                one.platform,
+                f"{one.size / 1e6:.0f} MB",
+                "all" if one.public else "who may pull it",
+                _ago(used),
+            )
             for _, (one, used) in found
         ]
         return format_table(rows, ("IMAGE", "PLATFORM", "SIZE", "FOR", "USED"))
@@ -105,15 +132,24 @@ def list_(session: Session, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def gc(session: Session, dry_run: bool, as_json: bool) -> None:
-    """Remove what the site does not keep (image_cache.keep_days, max_gb). The service does so before each import."""
+    """Remove what the site does not keep (image_cache.keep_days, max_gb). The service does so
+    before each import.
+    """
     from hpcstack.imagecache.collect import choose_expired, collect_cache
     from hpcstack.imagecache.layout import open_cache
 
     cache, settings = open_cache(session.site), session.site.image_cache
     cache.prepare()
     bounds = (settings.keep_days, settings.max_gb * 1e9)
-    going = choose_expired(cache.entries(), time.time(), *bounds) if dry_run else collect_cache(cache, *bounds)
-    document = [{"key": one.key, "image": one.entry.image, "bytes": one.entry.size, "why": one.why} for one in going]
+    going = (
+        choose_expired(cache.entries(), time.time(), *bounds)
+        if dry_run
+        else collect_cache(cache, *bounds)
+    )
+    document = [
+        {"key": one.key, "image": one.entry.image, "bytes": one.entry.size, "why": one.why}
+        for one in going
+    ]
     size = sum(one.entry.size for one in going)
 
     def text() -> str:

@@ -23,12 +23,17 @@ def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
             raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
     known = find_states([job.partition(".")[0] for job in jobs], session.runner)
     if unknown := [job for job in jobs if job.partition(".")[0] not in known]:
-        raise InputError(f"Slurm knows no job {', '.join(unknown)}; nothing was cancelled", "squeue --me lists yours")
+        raise InputError(
+            f"Slurm knows no job {', '.join(unknown)}; nothing was cancelled",
+            "squeue --me lists yours",
+        )
     ended = [job for job in jobs if known[job.partition(".")[0]].has_ended]
     if going := [job for job in jobs if job not in ended]:
         done = session.runner.output(["scancel", "--verbose", *going])
         if done.status or any("error:" in line for line in done.tail):
-            raise SlurmError(f"scancel refused: {' '.join(done.tail[-2:])}", "squeue --me lists yours")
+            raise SlurmError(
+                f"scancel refused: {' '.join(done.tail[-2:])}", "squeue --me lists yours"
+            )
     lines = [f"cancelled: {', '.join(going)}"] if going else []
     lines += [f"{job} had already ended: {known[job.partition('.')[0]]}" for job in ended]
     answer({"cancelled": going, "ended": ended}, as_json, lambda: "\n".join(lines))

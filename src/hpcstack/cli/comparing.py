@@ -14,7 +14,10 @@ from hpcstack.cli.session import Session, answer, say
 def compare_runs(
     session: Session, names: tuple[str, ...], wanted: Any, options: dict[str, Any], *, as_json: bool
 ) -> None:
-    """Both on the same nodes. Outside an allocation, salloc gets one and this verb runs again in it."""
+    """Both on the same nodes.
+
+    Outside an allocation, salloc gets one and this verb runs again in it.
+    """
     from hpcstack.cli.testing import test_one
     from hpcstack.slurm.query import find_allocation
     from hpcstack.suite.compare import compare_reports
@@ -39,9 +42,15 @@ def _in_allocation(session: Session, options: dict[str, Any]) -> None:
     from hpcstack.cli.resources import parse_resources
 
     asked = parse_resources(options)
-    words = ["salloc", "--quiet", *(word for word in asked.slurm() if not word.startswith("--ntasks"))]
+    words = [
+        "salloc",
+        "--quiet",
+        *(word for word in asked.slurm() if not word.startswith("--ntasks")),
+    ]
     say("both run in one allocation: salloc")
-    os.execvp(session.runner.which("salloc"), [*words, sys.executable, "-m", "hpcstack", *sys.argv[1:]])
+    os.execvp(
+        session.runner.which("salloc"), [*words, sys.executable, "-m", "hpcstack", *sys.argv[1:]]
+    )
 
 
 def format_comparison(reports: list[Any], rows: list[dict[str, Any]]) -> str:
@@ -54,5 +63,8 @@ def format_comparison(reports: list[Any], rows: list[dict[str, Any]]) -> str:
         lines.append(f"{row['code']:<44} {row['statuses'][0]:>18} {row['statuses'][1]:>18}{mark}")
         for name, (one, other, ratio) in row["figures"].items():
             note = " informational" if row["informational"] else ""
-            lines.append(f"  {name[:42]:<42} {one:>18.5g} {other:>18.5g} {ratio if ratio is not None else '':>8}{note}")
+            lines.append(
+                f"  {name[:42]:<42} {one:>18.5g} {other:>18.5g} "
+                f"{ratio if ratio is not None else '':>8}{note}"
+            )
     return "\n".join(lines) + "\n"

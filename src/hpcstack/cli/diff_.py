@@ -16,30 +16,51 @@ if TYPE_CHECKING:
 
 
 @click.command("diff")
-@click.argument("before", metavar="STACK|LOCK", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start))
 @click.argument(
-    "after", metavar="[STACK|LOCK]", default="", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+    "before",
+    metavar="STACK|LOCK",
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
-@click.option("--git", "revision", metavar="REVISION", default="", help="Compare the stack's lock with REVISION's.")
+@click.argument(
+    "after",
+    metavar="[STACK|LOCK]",
+    default="",
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
+)
+@click.option(
+    "--git",
+    "revision",
+    metavar="REVISION",
+    default="",
+    help="Compare the stack's lock with REVISION's.",
+)
 @click.option("--markdown", "as_markdown", is_flag=True, help="A table for a pull request.")
 @click.option("--check", is_flag=True, help="Exit 1 if anything differs.")
 @json_option
 @click.pass_obj
 def command(
-    session: Session, before: str, after: str, revision: str, as_markdown: bool, check: bool, as_json: bool
+    session: Session,
+    before: str,
+    after: str,
+    revision: str,
+    as_markdown: bool,
+    check: bool,
+    as_json: bool,
 ) -> None:
     """What differs between two stacks, or two locks: base, what it holds, packages, sources, spec.
 
-    A lock is any file, whatever its name: `diff old.lock pytorch-25.10`, `diff <(git show v1:x.lock.json) x`.
-    `diff STACK --git HEAD~1` compares the stack's lock as it was committed then with what it is now; specs are not
-    compared then.
+    A lock is any file, whatever its name: `diff old.lock pytorch-25.10`, `diff <(git show
+    v1:x.lock.json) x`. `diff STACK --git HEAD~1` compares the stack's lock as it was committed then
+    with what it is now; specs are not compared then.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.lock import diff
 
     if bool(after) == bool(revision):
         tip = "hpcstack diff STACK STACK, or hpcstack diff STACK --git HEAD~1"
-        raise InputError("two things are compared: two locks or stacks, or one and its --git REVISION", tip)
+        raise InputError(
+            "two things are compared: two locks or stacks, or one and its --git REVISION", tip
+        )
     if revision:
         low, high = _committed(session, before, revision), _side(session, before)
         before, after = f"{before} at {revision}", before
@@ -95,22 +116,42 @@ def _read_any(name: str) -> Lock:
         with Path(name).open("rb") as file:
             content = file.read(model.MAX_LOCK + 1)
     except OSError as error:
-        raise InputError(f"{name}: {error.strerror}", "name a lock, or a stack: hpcstack list") from None
+        raise InputError(
+            f"{name}: {error.strerror}", "name a lock, or a stack: hpcstack list"
+        ) from None
     if len(content) > model.MAX_LOCK:
-        raise InputError(f"{name} is larger than a lock can be ({model.MAX_LOCK >> 20} MiB)", "name a lock")
+        raise InputError(
+            f"{name} is larger than a lock can be ({model.MAX_LOCK >> 20} MiB)", "name a lock"
+        )
     return model.parse_lock(content, name).lock
 
 
 def _committed(session: Session, name: str, revision: str) -> tuple[Recipe | None, Lock | None]:
-    """The lock of the stack, or in the file, NAME as git has it in REVISION. InputError where git has none."""
+    """The lock of the stack, or in the file, NAME as git has it in REVISION.
+
+    InputError where git has none.
+    """
     from hpcstack.core.errors import InputError
     from hpcstack.lock import model
     from hpcstack.lock.file import LockFile
 
-    path = Path(name).absolute() if _is_file_of_a_lock(name) else LockFile(session.recipe(name), session.site).path
-    command = ["git", "-C", str(path.parent), "show", "--end-of-options", f"{revision}:./{path.name}"]
+    path = (
+        Path(name).absolute()
+        if _is_file_of_a_lock(name)
+        else LockFile(session.recipe(name), session.site).path
+    )
+    command = [
+        "git",
+        "-C",
+        str(path.parent),
+        "show",
+        "--end-of-options",
+        f"{revision}:./{path.name}",
+    ]
     done = session.runner.output(command)
     if done.status:
         said = done.tail[-1] if done.tail else f"git ended with {done.status}"
-        raise InputError(f"git has no {path} of {revision}: {said}", f"git -C {path.parent} log -- {path.name}")
+        raise InputError(
+            f"git has no {path} of {revision}: {said}", f"git -C {path.parent} log -- {path.name}"
+        )
     return None, model.parse_lock(done.stdout.encode(), f"{path.name} of {revision}").lock

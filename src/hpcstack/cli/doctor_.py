@@ -14,18 +14,30 @@ if TYPE_CHECKING:
 
 
 @click.command("doctor")
-@click.option("-w", "--nodelist", default="", metavar="NODES", help="Also look at these compute nodes, by a job step.")
-@click.option("--job", default="", metavar="JOB", help="Also look at the nodes of a job of yours that runs.")
+@click.option(
+    "-w",
+    "--nodelist",
+    default="",
+    metavar="NODES",
+    help="Also look at these compute nodes, by a job step.",
+)
+@click.option(
+    "--job", default="", metavar="JOB", help="Also look at the nodes of a job of yours that runs."
+)
 @click.option("-p", "--partition", default="", help="Which partition the nodes are of.")
 @json_option
 @click.pass_obj
 def command(session: Session, nodelist: str, job: str, partition: str, as_json: bool) -> None:
-    """Say what is wrong here for building and launching stacks, why it matters, and what to type. Exit 1: something."""
+    """Say what is wrong here for building and launching stacks, why it matters, and what to type.
+    Exit 1: something.
+    """
     from hpcstack.diagnose.run import examine_machines, find_locked_bases
 
     with show_progress("looking") as progress:
         bases = find_locked_bases(session.catalog, session.site)
-        found = examine_machines(session.site, session.runner, nodelist, job, partition, progress, bases)
+        found = examine_machines(
+            session.site, session.runner, nodelist, job, partition, progress, bases
+        )
     failed = sum(one.status == "FAIL" for one in found)
     document = {"findings": [asdict(one) for one in found], "failed": failed}
     answer(document, as_json, lambda: _text(found, failed))

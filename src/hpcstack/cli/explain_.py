@@ -28,7 +28,9 @@ MOST_OF_A_TASK = 4 << 20  # bytes of a task's log
 
 @dataclass(frozen=True)
 class Explained:
-    """What happened, the known messages that explain it, and how many others there are; of an array its tasks."""
+    """What happened, the known messages that explain it, and how many others there are; of an array
+    its tasks.
+    """
 
     said: str
     shown: list[KnownFailure]
@@ -54,7 +56,8 @@ class ExplainedTask:
 def command(session: Session, what: str, every: bool, as_json: bool) -> None:
     """Say what failed first, what known failures a log shows, and what to do.
 
-    For nothing: the newest launch of this terminal, else the newest that failed. Of an array: each task.
+    For nothing: the newest launch of this terminal, else the newest that failed. Of an array: each
+    task.
 
     Exit 1: nothing that is known.
     """
@@ -69,18 +72,25 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
 
 
 def explain_what(session: Session, what: str, *, every: bool) -> Explained:
-    """What WHAT means, explained: a file, standard input, a job, or the launch that one most likely asks about."""
+    """What WHAT means, explained: a file, standard input, a job, or the launch that one most likely
+    asks about.
+    """
     from hpcstack.core.errors import InputError
 
     if what == "-":
-        return _explain_text(session, sys.stdin.buffer.read(MOST).decode(errors="replace"), "", every=every)
+        return _explain_text(
+            session, sys.stdin.buffer.read(MOST).decode(errors="replace"), "", every=every
+        )
     if Path(what).is_file():
         return _explain_text(session, end_of(Path(what)), "", every=every)
     if not what:
         return _explain_newest(session, every=every)
     if JOB.fullmatch(what):
         return _explain_job(session, what, every=every)
-    raise InputError(f"{what}: no such file, and no number of a job", "hpcstack explain LOG, JOB or - (standard input)")
+    raise InputError(
+        f"{what}: no such file, and no number of a job",
+        "hpcstack explain LOG, JOB or - (standard input)",
+    )
 
 
 def _explain_newest(session: Session, *, every: bool) -> Explained:
@@ -94,7 +104,9 @@ def _explain_newest(session: Session, *, every: bool) -> Explained:
     own = launch.folder / stderr.NAME
     if own.is_file():
         why = BY_CTRL_C if launch.interrupted else ""
-        return _explain_text(session, end_of(own), "", every=every, ended_well=launch.status == 0, ended_because=why)
+        return _explain_text(
+            session, end_of(own), "", every=every, ended_well=launch.status == 0, ended_because=why
+        )
     if launch.status == 0:
         return Explained("it ended with 0", [])
     return _explain_job(session, launch.job_or_array or launch.folder.name, every=every)
@@ -111,12 +123,18 @@ def _explain_job(session: Session, job: str, *, every: bool) -> Explained:
     say(f"job {job}: {', '.join(map(str, paths))}")
     text = "\n".join(end_of(path) for path in paths)
     return _explain_text(
-        session, text, job, every=every, ended_well=any(one.state.word == "COMPLETED" for one in parts)
+        session,
+        text,
+        job,
+        every=every,
+        ended_well=any(one.state.word == "COMPLETED" for one in parts),
     )
 
 
 def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Explained:
-    """How many tasks are in which state; the first few that failed, and why; what the first one's log shows."""
+    """How many tasks are in which state; the first few that failed, and why; what the first one's
+    log shows.
+    """
     from hpcstack.launch.failure import failure_in
 
     tasks: list[ExplainedTask] = []
@@ -146,7 +164,12 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
             worth_naming.append(task)
             first = first or text
 
-    lines = [f"{counts.total()} tasks: {', '.join(f'{count} {state}' for state, count in counts.most_common())}"]
+    lines = [
+        (
+            f"{counts.total()} tasks: "
+            f"{', '.join(f'{count} {state}' for state, count in counts.most_common())}"
+        )
+    ]
     lines += [f"{task.task}: {task.said or task.state}" for task in worth_naming[:MOST_TASKS]]
     left = len(worth_naming) - MOST_TASKS
     if left > 0:
@@ -156,9 +179,18 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
 
 
 def _explain_text(
-    session: Session, text: str, job: str, *, every: bool, ended_well: bool = False, ended_because: str = ""
+    session: Session,
+    text: str,
+    job: str,
+    *,
+    every: bool,
+    ended_well: bool = False,
+    ended_because: str = "",
 ) -> Explained:
-    """A log, which is JOB's where that is known. ENDED_BECAUSE: why it was ended from outside, where that is known."""
+    """A log, which is JOB's where that is known.
+
+    ENDED_BECAUSE: why it was ended from outside, where that is known.
+    """
     from hpcstack.diagnose.logs import ended_at, explain_log, select_relevant
     from hpcstack.launch.failure import EndedBy, failure_in
     from hpcstack.launch.hang import describe_ranks, parse_ranks
@@ -174,7 +206,9 @@ def _explain_text(
     cause_is_said = failure.has_a_reason or (ended_well and not failure.first)
     shown = found if every else _select_causes(found, cause_is_said=cause_is_said)
     if slurm and not every:  # what a program says while it is ended explains nothing
-        shown = [one for one in shown if one.number < ended_at(text) and one.signature.rank >= LEAST]
+        shown = [
+            one for one in shown if one.number < ended_at(text) and one.signature.rank >= LEAST
+        ]
         said = f"{said}; before that {failure.first}" if failure.host else said
     return Explained(said, shown, len(found) - len(shown), known=bool(found or said))
 
@@ -184,12 +218,16 @@ def _whole(said: str, shown: list[KnownFailure], hidden: int) -> str:
     from hpcstack.core.errors import format_count
 
     if said and not shown:
-        return f"{said}\n\n{format_count(hidden, 'known message')} besides: --all" if hidden else said
+        return (
+            f"{said}\n\n{format_count(hidden, 'known message')} besides: --all" if hidden else said
+        )
     return f"{said}\n\n{_shown(shown, hidden)}" if said else _shown(shown, hidden)
 
 
 def _select_causes(found: list[KnownFailure], *, cause_is_said: bool) -> list[KnownFailure]:
-    """Return the few of FOUND that count: echoes only where nothing stronger is there, and nothing else is said."""
+    """Return the few of FOUND that count: echoes only where nothing stronger is there, and nothing
+    else is said.
+    """
     strong = [finding for finding in found if finding.signature.rank >= LEAST]
     if strong:
         return strong[:MOST_SHOWN]
@@ -213,7 +251,10 @@ def _document(finding: KnownFailure) -> dict[str, Any]:
 
 def _shown(shown: list[KnownFailure], hidden: int) -> str:
     if not shown:
-        return "nothing in it that is known here; the first error in the log is the best thing to search for"
+        return (
+            "nothing in it that is known here; the first error in the log is the best thing to "
+            "search for"
+        )
     out = []
     for finding in shown:
         times = f" ({finding.count} times)" if finding.count > 1 else ""

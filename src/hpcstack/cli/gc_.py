@@ -10,21 +10,30 @@ from hpcstack.cli.published import make_publisher
 from hpcstack.cli.session import Session, answer, format_table, json_option, say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpcstack.publish.gc import Item
+    from hpcstack.releases.ledger import Event, Ledger
 
 MOST_LINES = 12  # of one kind; more are summed
 
 
 @click.command("gc")
-@click.option("--older-than", default=14.0, show_default=True, metavar="DAYS", help="Keep what is younger.")
+@click.option(
+    "--older-than", default=14.0, show_default=True, metavar="DAYS", help="Keep what is younger."
+)
 @click.option("--no-slurm", is_flag=True, help="Do not ask Slurm which images its jobs use.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option("--all", "every", is_flag=True, help="Also what stays, and why.")
 @json_option
 @click.pass_obj
-def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, every: bool, as_json: bool) -> None:
-    """Remove images, bases and kept steps that nobody needs: not published, not in use, not the newest, not young; and
-    releases that were withdrawn, retired or removed longer ago than the site keeps them (modules.keep_days)."""
+def command(
+    session: Session, older_than: float, no_slurm: bool, dry_run: bool, every: bool, as_json: bool
+) -> None:
+    """Remove images, bases and kept steps that nobody needs: not published, not in use, not the
+    newest, not young; and releases that were withdrawn, retired or removed longer ago than the site
+    keeps them (modules.keep_days).
+    """
     from hpcstack.core.errors import InputError
     from hpcstack.publish import gc
 
@@ -60,9 +69,17 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
             for item in found
             if every or (not item.keep and item.kind not in many)
         ]
-        rows += [] if every else [_summed(kind, [item for item in going if item.kind == kind]) for kind in many]
+        rows += (
+            []
+            if every
+            else [_summed(kind, [item for item in going if item.kind == kind]) for kind in many]
+        )
         last = f"{'would go' if dry_run else 'removed'}: {len(going)}, {total / 1e9:.2f} GB\n"
-        last += "" if every or len(going) == len(found) else f"{len(found) - len(going)} stay: --all says why\n"
+        last += (
+            ""
+            if every or len(going) == len(found)
+            else f"{len(found) - len(going)} stay: --all says why\n"
+        )
         if not rows:
             return last
         return format_table(rows, ("KIND", "WHAT", "KEY", "ENGINE", "SIZE", "MADE", "WHY")) + last
@@ -71,24 +88,37 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
 
 
 def _summed(kind: str, items: list[Item]) -> tuple[str, ...]:
-    """One line for many things of a KIND, such as the kept steps of every site that this user builds for."""
+    """One line for many things of a KIND, such as the kept steps of every site that this user
+    builds for.
+    """
     size = sum(item.size for item in items)
     return kind, f"{len(items)} of them", "", "", f"{size / 1e6:.0f} MB", "", "GO: --all names each"
 
 
 def _purge(session: Session, releases: list[str], *, slurm: bool) -> None:
-    """RELEASES (`pytorch/24.11-r1`) are gone in their ledgers, with their modulefiles, before their files go."""
+    """RELEASES (`pytorch/24.11-r1`) are gone in their ledgers, with their modulefiles, before their
+    files go.
+    """
     from dataclasses import replace
-
-    from hpcstack.releases.changes import purge_releases
 
     for site in session.site.every_architecture():
         acts = replace(make_publisher(session, slurm=slurm), site=site)
         for name in sorted({one.partition("/")[0] for one in releases} & set(acts.tree.names())):
             known = {entry.release for entry in acts.tree.ledger(name).entries}
-            own = [rest for head, _, rest in (one.partition("/") for one in releases) if head == name and rest in known]
+            own = [
+                rest
+                for head, _, rest in (one.partition("/") for one in releases)
+                if head == name and rest in known
+            ]
             if own:
-                acts.change(name, "gc", lambda now, event, own=own: purge_releases(now, own, event), force=True)  # type: ignore[misc]
+                acts.change(name, "gc", _change_for(own), force=True)
+
+
+def _change_for(releases: list[str]) -> Callable[[Ledger, Event], Ledger]:
+    """Return the change of a ledger that records that the files of RELEASES are gone."""
+    from hpcstack.releases.changes import purge_releases
+
+    return lambda ledger, event: purge_releases(ledger, releases, event)
 
 
 def _shown(item: object) -> dict[str, object]:

@@ -23,10 +23,10 @@ from hpcstack.cli.session import Session, answer, json_option, say
 def command(session: Session, job: str, every: bool, flights: Path | None, as_json: bool) -> None:
     """Say where the ranks of a running job are, and which of them is not where the others are.
 
-    JOB is its number, or NUMBER.STEP; the newest launch's by default. Every node is asked by a step of its own beside
-    the job's (Python stacks by py-spy; NCCL's own RAS, where it listens; what GPUs and HCAs do; torch's flight
-    recorder, where TORCH_FR_DUMP_TEMP_FILE lies on a shared disk); nothing is stopped. Exit 1: a rank stands out, or
-    none was found.
+    JOB is its number, or NUMBER.STEP; the newest launch's by default. Every node is asked by a step
+    of its own beside the job's (Python stacks by py-spy; NCCL's own RAS, where it listens; what
+    GPUs and HCAs do; torch's flight recorder, where TORCH_FR_DUMP_TEMP_FILE lies on a shared disk);
+    nothing is stopped. Exit 1: a rank stands out, or none was found.
     """
     if flights:
         _answer_flights(flights, as_json)
@@ -39,7 +39,10 @@ def command(session: Session, job: str, every: bool, flights: Path | None, as_js
     report = report_hang(text)
     say(f"job {asked.job}: {asked.why}")
     if silent:
-        say(f"NOTE: {format_count(silent, 'node')} did not answer in time: the ranks there count as not there")
+        say(
+            f"NOTE: {format_count(silent, 'node')} did not answer in time: the ranks there "
+            f"count as not there"
+        )
     shown = list(report.lines)
     if every:
         shown += ["", text.rstrip()]

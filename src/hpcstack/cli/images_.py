@@ -16,7 +16,15 @@ def command(session: Session, every: bool, as_json: bool) -> None:
 
     found = session.store.images() if every else session.store.newest_images()
     rows = [
-        (a.stack, a.platform, a.engine, a.key[:12], f"{a.size / 1e6:.0f} MB", a.sha256[:12], str(a.image))
+        (
+            a.stack,
+            a.platform,
+            a.engine,
+            a.key[:12],
+            f"{a.size / 1e6:.0f} MB",
+            a.sha256[:12],
+            str(a.image),
+        )
         for a in found
     ]
     head = ("STACK", "PLATFORM", "ENGINE", "KEY", "SIZE", "SHA256", "IMAGE")

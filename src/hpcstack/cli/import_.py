@@ -12,19 +12,31 @@ from hpcstack.cli.session import Session, answer, events_option, json_option, sh
 @click.command("import")
 @click.argument("image", metavar="IMAGE")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="The file to write; by default as Enroot names it."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The file to write; by default as Enroot names it.",
 )
-@click.option("--platform", default="", help="linux/amd64 or linux/arm64; this machine's by default.")
+@click.option(
+    "--platform", default="", help="linux/amd64 or linux/arm64; this machine's by default."
+)
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @events_option
 @json_option
 @click.pass_obj
 def command(
-    session: Session, image: str, output: Path | None, platform: str, force: bool, events: str, as_json: bool
+    session: Session,
+    image: str,
+    output: Path | None,
+    platform: str,
+    force: bool,
+    events: str,
+    as_json: bool,
 ) -> None:
     """An image as ONE squashfs that Pyxis, Enroot and Apptainer run.
 
-    IMAGE is a registry's (nvcr.io/nvidia/pytorch:24.11-py3), or oci:FOLDER, docker-archive:FILE, docker-daemon:NAME.
+    IMAGE is a registry's (nvcr.io/nvidia/pytorch:24.11-py3), or oci:FOLDER, docker-archive:FILE,
+    docker-daemon:NAME.
     """
     from hpcstack.build.base import import_image
 
@@ -40,6 +52,9 @@ def command(
     }
 
     def text() -> str:
-        return f"{done.path}\n  {done.size / 1e6:.0f} MB, from {done.image.digest}, {done.seconds:.1f} s"
+        return (
+            f"{done.path}\n  {done.size / 1e6:.0f} MB, from {done.image.digest}, "
+            f"{done.seconds:.1f} s"
+        )
 
     answer(document, as_json, text)

@@ -12,7 +12,9 @@ from hpcstack.cli.session import Session, answer, image_named, json_option
 @json_option
 @click.pass_obj
 def command(session: Session, image: str, as_json: bool) -> None:
-    """What an image is: its stack, base, packages, releases. IMAGE is a stack, STACK@ENGINE, a key or a file."""
+    """What an image is: its stack, base, packages, releases. IMAGE is a stack, STACK@ENGINE, a key
+    or a file.
+    """
     from hpcstack.build import verify
 
     about = verify.describe_any_image(image_named(session, image), session.store)
@@ -23,7 +25,9 @@ def command(session: Session, image: str, as_json: bool) -> None:
             if isinstance(value, dict):
                 lines += [f"{name}:", *(f"  {key}  {one}" for key, one in value.items())]
             else:
-                lines.append(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+                lines.append(
+                    f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}"
+                )
         return "\n".join(lines)
 
     answer(about, as_json, text)

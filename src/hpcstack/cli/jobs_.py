@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 
 @click.command("jobs")
-@click.option("-n", "most", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
+@click.option(
+    "-n", "most", default=20, show_default=True, type=click.IntRange(min=1), help="How many."
+)
 @json_option
 @click.pass_obj
 def command(session: Session, most: int, as_json: bool) -> None:
-    """Past launches, the newest first. Each has a folder with its script, image, lock and variables."""
+    """Past launches, the newest first. Each has a folder with its script, image, lock and
+    variables.
+    """
     from hpcstack.launch.jobs import find_states
     from hpcstack.launch.record import read_launches
 
@@ -51,7 +55,9 @@ def _row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
 
 def _state(job: str, known: dict[str, JobState]) -> str:
     """JOB's state; of an array how many of its tasks are in which."""
-    tasks = collections.Counter(str(state) for one, state in known.items() if one.startswith(f"{job}_"))
+    tasks = collections.Counter(
+        str(state) for one, state in known.items() if one.startswith(f"{job}_")
+    )
     if tasks:
         return _counted(tasks)
     return str(known[job]) if job in known else ""

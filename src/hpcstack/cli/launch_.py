@@ -22,16 +22,51 @@ if TYPE_CHECKING:
 @click.command("launch", cls=Passing)
 @optional_stack
 @resource_options
-@click.option("--mode", default="", type=click.Choice(["", *MODES]), help="The recipe's by default.")
-@click.option("--elastic", default="", metavar="MIN:MAX", help="Nodes, of which some may fail (mode torchrun).")
-@click.option("--restarts", default=0, type=click.IntRange(min=0), help="How often torchrun starts its workers again.")
-@click.option("--mount", "mounts", multiple=True, metavar="SOURCE:TARGET", help="Bound into the container.")
-@click.option("--home/--no-home", default=None, help="Whether the home directory is mounted; as the site says: yes.")
-@click.option("--with", "wanted", multiple=True, metavar="PACKAGE", help="A pip package to add to the image.")
-@click.option("--stage", default="", type=click.Choice(["", *STAGES]), help="How the image gets to nodes' own disks.")
-@click.option("--stage-in", "data", multiple=True, metavar="SOURCE:TARGET", help="Copied to nodes' disks, and bound.")
 @click.option(
-    "--grace", default=0, type=click.IntRange(0, 65535), metavar="SECONDS", help="USR1 before the time is up."
+    "--mode", default="", type=click.Choice(["", *MODES]), help="The recipe's by default."
+)
+@click.option(
+    "--elastic",
+    default="",
+    metavar="MIN:MAX",
+    help="Nodes, of which some may fail (mode torchrun).",
+)
+@click.option(
+    "--restarts",
+    default=0,
+    type=click.IntRange(min=0),
+    help="How often torchrun starts its workers again.",
+)
+@click.option(
+    "--mount", "mounts", multiple=True, metavar="SOURCE:TARGET", help="Bound into the container."
+)
+@click.option(
+    "--home/--no-home",
+    default=None,
+    help="Whether the home directory is mounted; as the site says: yes.",
+)
+@click.option(
+    "--with", "wanted", multiple=True, metavar="PACKAGE", help="A pip package to add to the image."
+)
+@click.option(
+    "--stage",
+    default="",
+    type=click.Choice(["", *STAGES]),
+    help="How the image gets to nodes' own disks.",
+)
+@click.option(
+    "--stage-in",
+    "data",
+    multiple=True,
+    metavar="SOURCE:TARGET",
+    help="Copied to nodes' disks, and bound.",
+)
+@click.option(
+    "--grace",
+    default=0,
+    type=click.IntRange(0, 65535),
+    metavar="SECONDS",
+    help="USR1 before the time is up.",
 )
 @click.option(
     "--watchdog",
@@ -48,14 +83,35 @@ if TYPE_CHECKING:
     help="So many nodes more, of which those that are not fit are left out.",
 )
 @click.option(
-    "-Q", "--quiet", is_flag=True, help="Say only what may not be as you expect, and what failed; srun's, too."
+    "-Q",
+    "--quiet",
+    is_flag=True,
+    help="Say only what may not be as you expect, and what failed; srun's, too.",
 )
 @click.option("--no-bind", is_flag=True, help="Do not bind ranks to the cores near their GPUs.")
 @click.option("--batch", is_flag=True, help="Submit it as a job, and print the job's number.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be run; with --all every line, and its reason.")
-@click.option("--all", "every", is_flag=True, help="All that a failing step says; of --dry-run the whole script.")
-@click.option("--check", is_flag=True, help="Only say whether it could start: limits, image, command. Exit 1: no.")
-@click.option("--template", default="", type=click.Choice(["", *TEMPLATES]), help="Print a job script to copy.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only show what would be run; with --all every line, and its reason.",
+)
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="All that a failing step says; of --dry-run the whole script.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only say whether it could start: limits, image, command. Exit 1: no.",
+)
+@click.option(
+    "--template",
+    default="",
+    type=click.Choice(["", *TEMPLATES]),
+    help="Print a job script to copy.",
+)
 @json_option
 @click.argument("argv", metavar="-- COMMAND [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -76,11 +132,13 @@ def command(
     argv: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns the step's status.
+    """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns
+    the step's status.
 
-    Modes: torchrun and deepspeed start one task per node, which starts the ranks there; task-per-gpu and mpi start each
-    rank as a task of Slurm's; plain runs the command itself. A .py file or -m MODULE is Python. Any other option of
-    srun (with --batch: of sbatch) comes before the `--`, written with `=`.
+    Modes: torchrun and deepspeed start one task per node, which starts the ranks there;
+    task-per-gpu and mpi start each rank as a task of Slurm's; plain runs the command itself. A .py
+    file or -m MODULE is Python. Any other option of srun (with --batch: of sbatch) comes before the
+    `--`, written with `=`.
     """
     from hpcstack.core.errors import HpcstackError, InputError
     from hpcstack.launch.commands import check_step
@@ -95,7 +153,10 @@ def command(
             return
         if as_json and not (batch or dry_run or check):
             raise InputError(
-                "--json goes with --dry-run, --check, --batch or --template: else stdout is the command's",
+                (
+                    "--json goes with --dry-run, --check, --batch or --template: else stdout is "
+                    "the command's"
+                ),
                 "hpcstack jobs --json lists past launches",
             )
         _check_start(name, argv)
@@ -105,7 +166,16 @@ def command(
         if by_srun and quiet and session.runner.has("srun"):
             options["extra"] = (*options["extra"], "--quiet")
         request = _request(
-            ctx, name, mode, mounts, argv, batch=batch, home=home, every=every, dry_run=dry_run, **options
+            ctx,
+            name,
+            mode,
+            mounts,
+            argv,
+            batch=batch,
+            home=home,
+            every=every,
+            dry_run=dry_run,
+            **options,
         )
         launch = plan_launch(request, lambda: session.catalog, session.site, session.runner)
         if check:
@@ -129,7 +199,7 @@ def _check_start(name: str, argv: tuple[str, ...]) -> None:
 
     if not argv:
         raise InputError("what is to be run?", _example(name))
-    if not os.path.exists(os.curdir):  # noqa: PTH110 - Path.cwd() fails where the folder is gone
+    if not os.path.exists(os.curdir):  # noqa: PTH110
         raise InputError("the folder that this was started in is gone", "cd to one that exists")
 
 
@@ -180,9 +250,17 @@ OF_LAUNCHES = {
 
 
 def answer_template(
-    ctx: click.Context, name: str, template: str, options: dict[str, Any], argv: tuple[str, ...], *, as_json: bool
+    ctx: click.Context,
+    name: str,
+    template: str,
+    options: dict[str, Any],
+    argv: tuple[str, ...],
+    *,
+    as_json: bool,
 ) -> None:
-    """A job script that users copy, with all that was asked for beside --template; it needs no image."""
+    """A job script that users copy, with all that was asked for beside --template; it needs no
+    image.
+    """
     from hpcstack.launch.script import copied_script
 
     session: Session = ctx.obj
@@ -198,7 +276,12 @@ def answer_template(
     for word in (*ctx.meta["passed"], *options["extra"]):
         option, _, value = word.partition("=")
         said[option.removeprefix("--")] = value
-    words = [word for key in OF_LAUNCHES if key in typed for word in _words(OF_LAUNCHES[key], options[key])]
+    words = [
+        word
+        for key in OF_LAUNCHES
+        if key in typed
+        for word in _words(OF_LAUNCHES[key], options[key])
+    ]
     text = copied_script(template, name, session.site, said, words, argv)
     answer({"template": template, "script": text}, as_json, lambda: text.rstrip("\n"))
 
@@ -275,7 +358,11 @@ def _check(launch: PlannedLaunch, as_json: bool) -> None:
     said = launch.refusal()
     notes = launch.warnings()
     document = {"ok": not said, "said": said, "notes": notes, "argv": list(launch.plan.argv)}
-    answer(document, as_json, lambda: said or "\n".join(["it could start", *(f"NOTE: {note}" for note in notes)]))
+    answer(
+        document,
+        as_json,
+        lambda: said or "\n".join(["it could start", *(f"NOTE: {note}" for note in notes)]),
+    )
     raise click.exceptions.Exit(1 if said else 0)
 
 
@@ -293,7 +380,11 @@ def _submit(launch: PlannedLaunch, as_json: bool, *, quiet: bool) -> None:
     if not quiet:
         say(f"the script is {done.script}")
         say(f"it writes to {done.output}: hpcstack logs {done.job}")
-    answer({"job": done.job, "folder": str(done.folder), "output": str(done.output)}, as_json, lambda: done.job)
+    answer(
+        {"job": done.job, "folder": str(done.folder), "output": str(done.output)},
+        as_json,
+        lambda: done.job,
+    )
 
 
 def _run(launch: PlannedLaunch, *, quiet: bool) -> None:

@@ -18,35 +18,51 @@ if TYPE_CHECKING:
 
 @click.command("lint")
 @click.argument(
-    "names", metavar="[STACK|FILE]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+    "names",
+    metavar="[STACK|FILE]...",
+    nargs=-1,
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
 @click.option("--all", "everything", is_flag=True, help="Every recipe that can be found.")
 @click.option("--strict", is_flag=True, help="Treat warnings as failures (exit 1).")
 @json_option
 @click.pass_obj
-def command(session: Session, names: tuple[str, ...], everything: bool, strict: bool, as_json: bool) -> None:
-    """Check recipes; all problems at once, each as file:line:column. Warnings do not fail unless --strict says so."""
+def command(
+    session: Session, names: tuple[str, ...], everything: bool, strict: bool, as_json: bool
+) -> None:
+    """Check recipes; all problems at once, each as file:line:column. Warnings do not fail unless
+    --strict says so.
+    """
     from hpcstack.core.errors import InputError, ProblemsError
 
     paths = session.catalog.files() if everything else []
     if not names and not everything:
         raise InputError("say which recipes", "hpcstack lint --all")
     recipes, errors = _read(session, names, paths)
-    found = sorted({*errors, *(problem for recipe in recipes for problem in _warnings(session, recipe))})
+    found = sorted(
+        {*errors, *(problem for recipe in recipes for problem in _warnings(session, recipe))}
+    )
     failed = any(not problem.warning for problem in found)
     document = {"checked": len(recipes), "problems": [asdict(problem) for problem in found]}
     if failed and not as_json:
         raise ProblemsError(found)
-    answer(document, as_json, lambda: "\n".join([*map(str, found), _summary(len(recipes), len(found))]))
+    answer(
+        document, as_json, lambda: "\n".join([*map(str, found), _summary(len(recipes), len(found))])
+    )
     if found:
         raise click.exceptions.Exit(2 if failed else int(strict))
 
 
 def _summary(stacks: int, count: int) -> str:
-    return f"{format_count(stacks, 'stack')}, {format_count(count, 'warning') if count else 'no problem'}"
+    return (
+        f"{format_count(stacks, 'stack')}, "
+        f"{format_count(count, 'warning') if count else 'no problem'}"
+    )
 
 
-def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[list[Recipe], list[Problem]]:
+def _read(
+    session: Session, names: tuple[str, ...], paths: list[Path]
+) -> tuple[list[Recipe], list[Problem]]:
     """The recipes that can be read, and the problems of the others."""
     from hpcstack.core.errors import InputError, Problem, ProblemsError
 
@@ -72,4 +88,6 @@ def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[
 def _warnings(session: Session, recipe: Recipe) -> list[Problem]:
     from hpcstack.lint import lint_recipe
 
-    return lint_recipe(recipe, session.site, session.names if recipe.stack.lifecycle.successor else ())
+    return lint_recipe(
+        recipe, session.site, session.names if recipe.stack.lifecycle.successor else ()
+    )

@@ -59,7 +59,11 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
             )
             for row in rows
         ]
-        reasons = [f"{row['name']} is rendered only: {row['why_not']}\n" for row in rows if row["why_not"] and words]
+        reasons = [
+            f"{row['name']} is rendered only: {row['why_not']}\n"
+            for row in rows
+            if row["why_not"] and words
+        ]
         return format_table(shown, ("STACK", "EVIDENCE", "HERE", "PURPOSE")) + "".join(reasons)
 
     answer(rows, as_json, text)

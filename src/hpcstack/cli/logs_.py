@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 @click.command("logs")
 @click.argument("job", default="", metavar="[JOB]")
 @click.option(
-    "-n", "lines", default=50, show_default=True, type=click.IntRange(min=0), help="How many last lines; 0: all."
+    "-n",
+    "lines",
+    default=50,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="How many last lines; 0: all.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Follow it as it grows, until Ctrl-C.")
 @json_option
@@ -25,8 +30,8 @@ if TYPE_CHECKING:
 def command(session: Session, job: str, lines: int, follow: bool, as_json: bool) -> None:
     """What a job wrote, the newest launch's by default. The paths are printed on stderr.
 
-    Of an array each task's, or one task's: JOB_TASK. Of a launch that you waited for, what it wrote to stderr: the rest
-    went to your terminal.
+    Of an array each task's, or one task's: JOB_TASK. Of a launch that you waited for, what it wrote
+    to stderr: the rest went to your terminal.
     """
     from hpcstack.cli.session import say
     from hpcstack.launch import stderr
@@ -39,7 +44,11 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
         else:
             launch = find_launch("")
             own, job = launch.folder / stderr.NAME, launch.job
-            paths = [own] if own.is_file() else logs_of(launch.job_or_array or launch.folder.name, session.runner)
+            paths = (
+                [own]
+                if own.is_file()
+                else logs_of(launch.job_or_array or launch.folder.name, session.runner)
+            )
     except NotStarted as waits:
         said = waits.message
         answer({"job": job, "paths": [], "said": said}, as_json, lambda: said)

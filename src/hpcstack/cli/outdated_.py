@@ -11,16 +11,23 @@ from hpcstack.cli.session import Session, answer, complete_stacks, format_table,
 
 @click.command("outdated")
 @click.argument(
-    "names", metavar="[STACK]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+    "names",
+    metavar="[STACK]...",
+    nargs=-1,
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
 @click.option("--check", is_flag=True, help="Exit 1 if there is a newer base.")
 @json_option
 @click.pass_obj
 def command(session: Session, names: tuple[str, ...], check: bool, as_json: bool) -> None:
-    """Newer tags of the same base, and what would change with the newest. Without STACK: all that are locked here."""
+    """Newer tags of the same base, and what would change with the newest. Without STACK: all that
+    are locked here.
+    """
     from hpcstack.resolve.outdated import find_newer, locked_recipes
 
-    recipes = [session.recipe(name) for name in names] or locked_recipes(session.catalog, session.site, say)
+    recipes = [session.recipe(name) for name in names] or locked_recipes(
+        session.catalog, session.site, say
+    )
     rows = [asdict(one) for one in find_newer(recipes, session.site, session.registry)]
 
     def text() -> str:
@@ -33,7 +40,11 @@ def command(session: Session, names: tuple[str, ...], check: bool, as_json: bool
             )
             for row in rows
         ]
-        return format_table(lines, ("STACK", "BASE", "NEWEST", "CHANGES")) if lines else "nothing is locked here"
+        return (
+            format_table(lines, ("STACK", "BASE", "NEWEST", "CHANGES"))
+            if lines
+            else "nothing is locked here"
+        )
 
     answer(rows, as_json, text)
     if check and any(row["newer"] for row in rows):

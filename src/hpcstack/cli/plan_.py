@@ -18,17 +18,45 @@ if TYPE_CHECKING:
 @click.option("--params", required=True, help="Parameters of the model, e.g. 7e9 or 13B.")
 @click.option("--gpus", required=True, metavar="MODEL:N", help="GPUs of a node, e.g. h100:8.")
 @click.option("-N", "--nodes", default=1, show_default=True, type=click.IntRange(1, 100_000))
-@click.option("--memory", "gib", default=0.0, type=click.FloatRange(0, 10_000), help="GiB of a GPU, if not known here.")
+@click.option(
+    "--memory",
+    "gib",
+    default=0.0,
+    type=click.FloatRange(0, 10_000),
+    help="GiB of a GPU, if not known here.",
+)
 @click.option("--layers", default=0, type=click.IntRange(0, 10_000))
 @click.option("--hidden", default=0, type=click.IntRange(0, 10_000_000), help="Width of the model.")
 @click.option("--heads", default=0, type=click.IntRange(0, 100_000))
-@click.option("--sequence", default=4096, show_default=True, type=click.IntRange(1, 100_000_000), help="Tokens.")
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="Sequences a GPU.")
 @click.option(
-    "--vocabulary", default=32000, show_default=True, type=click.IntRange(1, 10_000_000), help="For the logits."
+    "--sequence",
+    default=4096,
+    show_default=True,
+    type=click.IntRange(1, 100_000_000),
+    help="Tokens.",
 )
-@click.option("--deepspeed", is_flag=True, help="Print a configuration for DeepSpeed to begin with.")
-@click.option("--attention", is_flag=True, help="The attention's own activations are kept (no FlashAttention).")
+@click.option(
+    "--batch",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 1_000_000),
+    help="Sequences a GPU.",
+)
+@click.option(
+    "--vocabulary",
+    default=32000,
+    show_default=True,
+    type=click.IntRange(1, 10_000_000),
+    help="For the logits.",
+)
+@click.option(
+    "--deepspeed", is_flag=True, help="Print a configuration for DeepSpeed to begin with."
+)
+@click.option(
+    "--attention",
+    is_flag=True,
+    help="The attention's own activations are kept (no FlashAttention).",
+)
 @click.option("--recompute", is_flag=True, help="All activations are recomputed (checkpointing).")
 @json_option
 def command(
@@ -47,7 +75,8 @@ def command(
     recompute: bool,
     as_json: bool,
 ) -> None:
-    """Say how much memory training a transformer takes on each GPU, and which strategy fits. Exit 1: none does.
+    """Say how much memory training a transformer takes on each GPU, and which strategy fits. Exit
+    1: none does.
 
     Mixed precision with Adam. Arithmetic from the papers that it names, not a measurement.
     """
@@ -97,7 +126,9 @@ def command(
     raise click.exceptions.Exit(0 if first else 1)
 
 
-def _text(one: Transformer, found: list[Use], have: float, first: Use | None, gpu: str, fewest: int) -> str:
+def _text(
+    one: Transformer, found: list[Use], have: float, first: Use | None, gpu: str, fewest: int
+) -> str:
     from hpcstack.hardware import memory
 
     def gib(number: float) -> str:
@@ -133,7 +164,10 @@ def _text(one: Transformer, found: list[Use], have: float, first: Use | None, gp
     told += f"; it fits from {format_count(fewest, 'node')} on" if fewest else ""
     return "\n".join(
         [
-            f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {memory.RESERVED:.0%} of it left free",
+            (
+                f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {memory.RESERVED:.0%} "
+                f"of it left free"
+            ),
             "",
             format_table(rows, head),
             told,
@@ -148,7 +182,14 @@ def _none(one: Transformer, found: list[Use], have: float) -> str:
 
     if not one.recompute:
         least = min(found, key=lambda use: use.total - use.activations)
-        with_less = least.total - least.activations + memory.count_activation_bytes(memory.recompute_all(one))
+        with_less = (
+            least.total
+            - least.activations
+            + memory.count_activation_bytes(memory.recompute_all(one))
+        )
         if with_less <= have * (1 - memory.RESERVED):
             return f"none fits; with all activations recomputed {least.strategy} would: --recompute"
-    return "none fits: more nodes, a smaller batch, or offload to the host's memory (ZeRO-Offload, ZeRO-Infinity)"
+    return (
+        "none fits: more nodes, a smaller batch, or offload to the host's memory (ZeRO-Offload, "
+        "ZeRO-Infinity)"
+    )

@@ -1,4 +1,6 @@
-"""How long work is shown: bars and a clock on a terminal, plain lines elsewhere, JSON lines in a file for machines."""
+"""How long work is shown: bars and a clock on a terminal, plain lines elsewhere, JSON lines in a
+file for machines.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Lines(Progress):
 
     def event(self, kind: str, **facts: object) -> None:
         if self.file:
-            line = json.dumps({"event": kind, "seconds": round(time.monotonic() - self.began, 3), **facts})
+            line = json.dumps(
+                {"event": kind, "seconds": round(time.monotonic() - self.began, 3), **facts}
+            )
             with self.lock:
                 self.file.write(line + "\n")
                 self.file.flush()
@@ -60,7 +64,10 @@ class Bars(Lines):
 
     def __init__(self, bars: Display, doing: str, file: IO[str] | None) -> None:
         super().__init__(
-            lambda text: bars.console.print(f"* {sanitize_for_terminal(text)}", markup=False, highlight=False), file
+            lambda text: bars.console.print(
+                f"* {sanitize_for_terminal(text)}", markup=False, highlight=False
+            ),
+            file,
         )
         self.bars, self.tasks = bars, {"": bars.add_task(_plain(doing), total=None)}
 
@@ -96,7 +103,14 @@ def draw_progress(doing: str, say: Callable[[str], None], events: str) -> Iterat
             yield Lines(say, file)
             return
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
         columns = (
             SpinnerColumn(),

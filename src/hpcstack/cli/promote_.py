@@ -36,8 +36,15 @@ def command(
     diff: bool,
     as_json: bool,
 ) -> None:
-    """A testing release becomes a production one: a new release whose help carries the report that proves it."""
-    from hpcstack.publish.make_release import ReleaseRequest, candidate_of_release, foretell_release, release_candidate
+    """A testing release becomes a production one: a new release whose help carries the report that
+    proves it.
+    """
+    from hpcstack.publish.make_release import (
+        ReleaseRequest,
+        candidate_of_release,
+        foretell_release,
+        release_candidate,
+    )
     from hpcstack.releases.inputs import parse_one_line
 
     override, reason = parse_one_line(override, "--override"), parse_one_line(reason, "--reason")

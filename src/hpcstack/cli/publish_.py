@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="production wants a report that proves it, as promote does.",
 )
-@click.option("--image", "key", default="", metavar="KEY", help="This image of the stack's; by default the newest.")
+@click.option(
+    "--image",
+    "key",
+    default="",
+    metavar="KEY",
+    help="This image of the stack's; by default the newest.",
+)
 @REPORTS
 @OVERRIDE
 @REASON
@@ -62,11 +68,17 @@ def command(
     from hpcstack.releases.inputs import parse_one_line
 
     asked = ReleaseRequest(
-        channel, reports_, parse_one_line(override, "--override"), parse_one_line(reason, "--reason"), key
+        channel,
+        reports_,
+        parse_one_line(override, "--override"),
+        parse_one_line(reason, "--reason"),
+        key,
     )
     stacks = _built(session, names)
     if key and len(stacks) > 1:
-        raise InputError("--image goes with one stack", f"hpcstack publish {stacks[0]} --image {key}")
+        raise InputError(
+            "--image goes with one stack", f"hpcstack publish {stacks[0]} --image {key}"
+        )
     if len(stacks) > 1:
         _many(session, stacks, asked, foretell=dry_run or diff, as_json=as_json)
     elif dry_run or diff:
@@ -88,11 +100,15 @@ def _built(session: Session, names: tuple[str, ...]) -> list[str]:
                 continue
             out += [stack] if stack not in out else []
     if not out:
-        raise InputError(f"nothing is built of {', '.join(names)}", f"hpcstack build {' '.join(names)}")
+        raise InputError(
+            f"nothing is built of {', '.join(names)}", f"hpcstack build {' '.join(names)}"
+        )
     return out
 
 
-def _many(session: Session, stacks: list[str], asked: ReleaseRequest, *, foretell: bool, as_json: bool) -> None:
+def _many(
+    session: Session, stacks: list[str], asked: ReleaseRequest, *, foretell: bool, as_json: bool
+) -> None:
     """One after another; the first failure's exit code, once all were tried."""
     from hpcstack.core.errors import HpcstackError
 

@@ -1,4 +1,6 @@
-"""What the verbs on published stacks share: the argument, what it means, and how a change is asked for and told."""
+"""What the verbs on published stacks share: the argument, what it means, and how a change is asked
+for and told.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +27,35 @@ def complete_published(ctx: click.Context, _parameter: click.Parameter, start: s
     try:
         tree = Tree(session.site.module_tree)
         words = [
-            word for name in tree.names() for word in (name, *(f"{name}/{one}" for one in tree.ledger(name).aliases))
+            word
+            for name in tree.names()
+            for word in (name, *(f"{name}/{one}" for one in tree.ledger(name).aliases))
         ]
     except (HpcstackError, OSError):  # completion never shows an error
         return []
     return [word for word in words if word.startswith(start)]
 
 
-published_argument = click.argument("name", metavar="NAME[/VERSION[-rN]]", shell_complete=complete_published)
+published_argument = click.argument(
+    "name", metavar="NAME[/VERSION[-rN]]", shell_complete=complete_published
+)
 
 
 def add_optional_name(function: Any) -> Any:
-    return click.argument("name", metavar="[NAME[/VERSION]]", default="", shell_complete=complete_published)(function)
+    return click.argument(
+        "name", metavar="[NAME[/VERSION]]", default="", shell_complete=complete_published
+    )(function)
 
 
-REASON = click.option("--reason", default="", metavar="WHY", help="The reason, recorded in the history.")
-FORCE = click.option("--force", is_flag=True, help="Even if users lose what is in production; needs a --reason.")
-NO_SLURM = click.option("--no-slurm", is_flag=True, help="Do not ask Slurm which jobs use what is removed.")
+REASON = click.option(
+    "--reason", default="", metavar="WHY", help="The reason, recorded in the history."
+)
+FORCE = click.option(
+    "--force", is_flag=True, help="Even if users lose what is in production; needs a --reason."
+)
+NO_SLURM = click.option(
+    "--no-slurm", is_flag=True, help="Do not ask Slurm which jobs use what is removed."
+)
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 
 
@@ -81,8 +95,12 @@ def make_change(
     return after, describe_changes(before, after)
 
 
-def tell_changes(document: dict[str, Any], changes: list[str], *, dry_run: bool, as_json: bool, last: str = "") -> None:
-    """DOCUMENT with CHANGES, or as text: the changes, what would be done about them, and a LAST line."""
+def tell_changes(
+    document: dict[str, Any], changes: list[str], *, dry_run: bool, as_json: bool, last: str = ""
+) -> None:
+    """DOCUMENT with CHANGES, or as text: the changes, what would be done about them, and a LAST
+    line.
+    """
     head = "this would change:" if dry_run else "changed:"
     lines = [head, *(f"  {one}" for one in changes)] if changes else ["nothing changes"]
     whole = {**document, "changes": changes, "dry_run": dry_run}

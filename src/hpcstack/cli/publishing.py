@@ -8,7 +8,9 @@ import click
 
 from hpcstack.cli.session import answer
 
-OVERRIDE = click.option("--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down.")
+OVERRIDE = click.option(
+    "--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down."
+)
 DIFF = click.option("--diff", is_flag=True, help="Like --dry-run, and every file as a diff.")
 REPORTS = click.option(
     "--report",
@@ -34,11 +36,20 @@ def show_published(done: object) -> str:
     from hpcstack.publish.publishable import Published
 
     assert isinstance(done, Published)
-    was = f"published in {done.channel}: {done.checked}" if done.new else f"was already published in {done.channel}"
+    was = (
+        f"published in {done.channel}: {done.checked}"
+        if done.new
+        else f"was already published in {done.channel}"
+    )
     lines = [f"{done.release} {was}"]
     lines += [f"  {done.modulefile}"]
     if done.takes_alias:
-        lines.append(f"  {done.alias} loads it" + (", and it is the default" if done.default == done.release else ""))
+        lines.append(
+            f"  {done.alias} loads it"
+            + (", and it is the default" if done.default == done.release else "")
+        )
     elif done.channel == "testing":
-        lines.append(f"  {done.alias} stays with its production release: hpcstack promote {done.alias}")
+        lines.append(
+            f"  {done.alias} stays with its production release: hpcstack promote {done.alias}"
+        )
     return "\n".join([*lines, "", f"  module use {done.modulepath}", f"  {done.load}"])

@@ -23,16 +23,24 @@ if TYPE_CHECKING:
     metavar="N",
     help="Make an earlier state of NAME the current one, where the ledger is lost.",
 )
-@click.option("--images", is_flag=True, help="Also build images again that are gone or damaged: minutes for each.")
+@click.option(
+    "--images",
+    is_flag=True,
+    help="Also build images again that are gone or damaged: minutes for each.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be put back.")
 @json_option
 @click.pass_obj
-def command(session: Session, name: str, generation: int, images: bool, dry_run: bool, as_json: bool) -> None:
-    """Put back what is published as it was written, and name what cannot be: modulefiles, wrappers, aliases, the cache.
+def command(
+    session: Session, name: str, generation: int, images: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Put back what is published as it was written, and name what cannot be: modulefiles, wrappers,
+    aliases, the cache.
 
-    --images: each image that is gone, or whose file was written to, is built again, of the spec and the lock that its
-    release keeps, and is put in its place if it has the same bytes. Of a release that is named every byte is read
-    first; `verify --all` reads those of all. Exit 1: something is left.
+    --images: each image that is gone, or whose file was written to, is built again, of the spec and
+    the lock that its release keeps, and is put in its place if it has the same bytes. Of a release
+    that is named every byte is read first; `verify --all` reads those of all. Exit 1: something is
+    left.
     """
     from hpcstack.core.errors import AnswerIsNo, InputError, format_count
     from hpcstack.publish.publisher import Publisher
@@ -57,7 +65,11 @@ def command(session: Session, name: str, generation: int, images: bool, dry_run:
     done = (foretell_repair if dry_run else repair_names)(publisher, names, subject)
     rebuilt = _rebuild(session, publisher, names, subject, dry_run=dry_run) if images else []
     without_reason = [str(one) for one in done.left if not images or one.repair != "image"]
-    failed = [f"{one.release}: its image is not back: {one.failed}: {one.remedy}" for one in rebuilt if one.failed]
+    failed = [
+        f"{one.release}: its image is not back: {one.failed}: {one.remedy}"
+        for one in rebuilt
+        if one.failed
+    ]
     left, again = [*without_reason, *failed], [one.release for one in rebuilt if not one.failed]
     document = {
         "dry_run": dry_run,
@@ -68,10 +80,15 @@ def command(session: Session, name: str, generation: int, images: bool, dry_run:
     }
     answer(document, as_json, lambda: _text(done, again, left, dry_run=dry_run))
     if left:
-        raise AnswerIsNo(f"{format_count(len(left), 'thing')} cannot be put back here", "each line says what to type")
+        raise AnswerIsNo(
+            f"{format_count(len(left), 'thing')} cannot be put back here",
+            "each line says what to type",
+        )
 
 
-def _rebuild(session: Session, publisher: Publisher, names: list[str], subject: str, *, dry_run: bool) -> list[Rebuilt]:
+def _rebuild(
+    session: Session, publisher: Publisher, names: list[str], subject: str, *, dry_run: bool
+) -> list[Rebuilt]:
     """What was done, or with DRY_RUN would be tried, for each image that is gone or damaged."""
     from hpcstack.publish.rebuild import Rebuilt, rebuild_images, releases_without_images
 

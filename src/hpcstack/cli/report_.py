@@ -14,12 +14,19 @@ from hpcstack.core.errors import format_count
 
 @click.command("report", cls=JsonFile)
 @click.argument("path", metavar="FILE|FOLDER|STACK")
-@click.option("--history", "history_", is_flag=True, help="Of a STACK: every figure of its runs here, oldest first.")
+@click.option(
+    "--history",
+    "history_",
+    is_flag=True,
+    help="Of a STACK: every figure of its runs here, oldest first.",
+)
 @add_form_options
 @json_option
 @click.pass_obj
 def command(session: Session, /, path: str, history_: bool, as_json: bool, **options: Any) -> None:
-    """Show a report again: report.json, a run's folder, or a STACK's newest here. --history: its runs over time."""
+    """Show a report again: report.json, a run's folder, or a STACK's newest here. --history: its
+    runs over time.
+    """
     from hpcstack import report as reports
 
     pasts = read_past(path) if history_ else []
@@ -69,13 +76,23 @@ def format_pasts(pasts: list[Any]) -> str:
     """A line a run, then each figure with its median and its last value."""
     import statistics
 
-    lines = [f"{one.started}  {one.verdict:<5} {format_count(len(one.nodes), 'node')}  {one.folder}" for one in pasts]
+    lines = [
+        f"{one.started}  {one.verdict:<5} {format_count(len(one.nodes), 'node')}  {one.folder}"
+        for one in pasts
+    ]
     last = pasts[-1]
     lines += ["", f"{'figure':<60} {'runs':>4} {'median':>12} {'last':>12}"]
     for name in sorted(last.drawn):
         values = [one.drawn[name] for one in pasts if one.key == last.key and name in one.drawn]
-        lines.append(f"{name:<60} {len(values):>4} {statistics.median(values):>12g} {last.drawn[name]:>12g}")
-    return "\n".join([*lines, "", "figures are of runs with the last one's image, nodes, GPUs and NCCL"]) + "\n"
+        lines.append(
+            f"{name:<60} {len(values):>4} {statistics.median(values):>12g} {last.drawn[name]:>12g}"
+        )
+    return (
+        "\n".join(
+            [*lines, "", "figures are of runs with the last one's image, nodes, GPUs and NCCL"]
+        )
+        + "\n"
+    )
 
 
 def load_report(file: Path) -> Any:
@@ -88,6 +105,8 @@ def load_report(file: Path) -> Any:
     try:
         return reports.Report.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', '') or error}") from None
+        raise InputError(
+            f"{file} cannot be read: {getattr(error, 'strerror', '') or error}"
+        ) from None
     except ValidationError as error:
         raise InputError(f"{file}: not a report: {error.errors()[0]['msg']}") from None

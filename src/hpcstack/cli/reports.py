@@ -1,4 +1,7 @@
-"""The forms of a report as options, and how they are written. A FILE of `-` is stdout, in place of the text."""
+"""The forms of a report as options, and how they are written.
+
+A FILE of `-` is stdout, in place of the text.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OPTIONS = (
     click.option("--junit", default="", metavar="FILE", help="Also write JUnit XML."),
-    click.option("--html", default="", metavar="FILE", help="Also write one self-contained HTML page."),
-    click.option("--markdown", default="", metavar="FILE", help="Also write Markdown."),
-    click.option("--prometheus", default="", metavar="FILE", help="Also write a Prometheus textfile (*.prom)."),
     click.option(
-        "--tensorboard", default="", metavar="DIR", help="Also write TensorBoard scalars (needs tensorboard)."
+        "--html", default="", metavar="FILE", help="Also write one self-contained HTML page."
     ),
-    click.option("--mlflow", default="", metavar="URI", help="Also log an MLflow run (needs mlflow)."),
+    click.option("--markdown", default="", metavar="FILE", help="Also write Markdown."),
+    click.option(
+        "--prometheus",
+        default="",
+        metavar="FILE",
+        help="Also write a Prometheus textfile (*.prom).",
+    ),
+    click.option(
+        "--tensorboard",
+        default="",
+        metavar="DIR",
+        help="Also write TensorBoard scalars (needs tensorboard).",
+    ),
+    click.option(
+        "--mlflow", default="", metavar="URI", help="Also log an MLflow run (needs mlflow)."
+    ),
     click.option("--json-file", default="", metavar="FILE", hidden=True),
 )
 
@@ -42,7 +57,12 @@ class JsonFile(click.Command):
         out, words = [], list(args)
         while words:
             word = words.pop(0)
-            if word == "--json" and words and words[0].endswith(".json") and not words[0].startswith("-"):
+            if (
+                word == "--json"
+                and words
+                and words[0].endswith(".json")
+                and not words[0].startswith("-")
+            ):
                 out += ["--json-file", words.pop(0)]
             else:
                 out.append(word)
@@ -54,7 +74,9 @@ def on_stdout(options: dict[str, Any]) -> bool:
     return "-" in [options.get(name) for name in ("junit", "html", "markdown", "prometheus")]
 
 
-def write_forms(session: Any, report: Any, document: dict[str, Any], options: dict[str, Any]) -> None:
+def write_forms(
+    session: Any, report: Any, document: dict[str, Any], options: dict[str, Any]
+) -> None:
     """Every form that OPTIONS name, each whole or not at all."""
     import json
 

@@ -24,7 +24,11 @@ class Passing(click.Command):
         valued = {name for param in self.params if _takes_a_value(param) for name in param.opts}
         args = join_values(args, own, valued)
         cut = args.index("--") if "--" in args else 0
-        known = [word for word in args[:cut] if not word.startswith("--") or word.partition("=")[0] in (*own, "--help")]
+        known = [
+            word
+            for word in args[:cut]
+            if not word.startswith("--") or word.partition("=")[0] in (*own, "--help")
+        ]
         ctx.meta["passed"] = tuple(word for word in args[:cut] if word not in known)
         ctx.meta["command"] = tuple(args[cut + 1 :]) if "--" in args else None
         if "--" in args and not self._named(ctx, known):
@@ -41,17 +45,24 @@ class Passing(click.Command):
         given, _, _ = parser.parse_args([one for one in words if one not in ("--help", "-h")])
         return isinstance(given.get("name"), str)  # click has a mark of its own for what is missing
 
-    def _after(self, ctx: click.Context, args: list[str], error: click.NoSuchOption) -> click.UsageError | None:
+    def _after(
+        self, ctx: click.Context, args: list[str], error: click.NoSuchOption
+    ) -> click.UsageError | None:
         """What to say of an option that belongs to the command, which began without a `--`."""
-        place = next((n for n, word in enumerate(args) if word.partition("=")[0] == error.option_name), 0)
+        place = next(
+            (n for n, word in enumerate(args) if word.partition("=")[0] == error.option_name), 0
+        )
         begins = next((n for n in range(place) if re.search(COMMAND, args[n])), -1)
         if begins < 0 or "--" in args:
             return None
         line = f"{ctx.command_path} {shlex.join([*args[:begins], '--', *args[begins:]])}"
-        return click.UsageError(f"{error.option_name} follows {args[begins]}; put `--` before the command: {line}")
+        return click.UsageError(
+            f"{error.option_name} follows {args[begins]}; put `--` before the command: {line}"
+        )
 
 
-# Options of srun and sbatch that take a value, and their short forms: https://slurm.schedmd.com/srun.html
+# Options of srun and sbatch that take a value, and their short forms:
+# https://slurm.schedmd.com/srun.html
 VALUED = (
     "--mem", "--mem-per-cpu", "--mem-per-gpu", "--gres", "--job-name", "--array", "--output", "--error",
     "--dependency", "--mail-type", "--mail-user", "--exclude", "--chdir", "--gpus-per-task", "--cpu-bind", "--mpi",
@@ -70,7 +81,8 @@ def _takes_a_value(param: click.Parameter) -> bool:
 def join_values(args: list[str], own: set[str], valued: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]
     """ARGS with `--mem 4G` and `-J name`, as people write them for srun, as one word.
 
-    OWN are options of the verb's, VALUED those of them that take a value, whatever that looks like: `--with '-e .'`.
+    OWN are options of the verb's, VALUED those of them that take a value, whatever that looks like:
+    `--with '-e .'`.
     """
     cut = args.index("--") if "--" in args else len(args)
     out: list[str] = []
@@ -109,14 +121,27 @@ class WholeNumber(click.IntRange):
 
 NUMBER = WholeNumber(min=0)
 OPTIONS = (
-    click.option("-N", "--nodes", type=WholeNumber(min=1), help="How many nodes; the allocation's, or 1."),
-    click.option("-n", "--ntasks", type=NUMBER, default=0, help="Tasks of all nodes together (modes mpi, plain)."),
-    click.option("--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks per node (mode plain)."),
+    click.option(
+        "-N", "--nodes", type=WholeNumber(min=1), help="How many nodes; the allocation's, or 1."
+    ),
+    click.option(
+        "-n",
+        "--ntasks",
+        type=NUMBER,
+        default=0,
+        help="Tasks of all nodes together (modes mpi, plain).",
+    ),
+    click.option(
+        "--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks per node (mode plain)."
+    ),
     click.option("--gpus-per-node", type=NUMBER, default=0, help="GPUs per node."),
     click.option("-G", "--gpus", type=NUMBER, default=0, help="GPUs of all nodes together."),
     click.option("-c", "--cpus-per-task", type=NUMBER, default=0, help="CPUs per task."),
     click.option(
-        "--nproc-per-node", type=NUMBER, default=0, help="Ranks per node (mode torchrun); one per GPU by default."
+        "--nproc-per-node",
+        type=NUMBER,
+        default=0,
+        help="Ranks per node (mode torchrun); one per GPU by default.",
     ),
     click.option("-p", "--partition", default=""),
     click.option("-A", "--account", default=""),
@@ -127,7 +152,11 @@ OPTIONS = (
     click.option("-t", "--time", default="", help="Time limit: minutes, or 2:30:00 or 1-12."),
     click.option("--exclusive", is_flag=True),
     click.option(
-        "--srun", "extra", multiple=True, metavar="OPTION", help="Any other option of srun, e.g. --srun=--overlap."
+        "--srun",
+        "extra",
+        multiple=True,
+        metavar="OPTION",
+        help="Any other option of srun, e.g. --srun=--overlap.",
     ),
     click.option(
         "--runtime",
@@ -146,21 +175,32 @@ def resource_options(function: F) -> F:
 
 
 def parse_resources(options: dict[str, Any]) -> Resources:
-    """Resources from the parsed options, of which others are left alone; `batch`: for a job of its own."""
+    """Resources from the parsed options, of which others are left alone; `batch`: for a job of its
+    own.
+    """
     own = {field.name for field in fields(Resources)}
-    given, batch = {name: value for name, value in options.items() if name in own}, options.get("batch", False)
+    given, batch = (
+        {name: value for name, value in options.items() if name in own},
+        options.get("batch", False),
+    )
     given["extra"] = tuple(word for word in given.get("extra", ()) if not TASKS.fullmatch(word))
     for word in options.get("extra", ()):
         if found := TASKS.fullmatch(word):
             given["ntasks"] = int(found[1])
-    allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options["runtime"] != "local" and not batch else ""
+    allocated = (
+        os.environ.get("SLURM_JOB_NUM_NODES", "")
+        if options["runtime"] != "local" and not batch
+        else ""
+    )
     if not given.get("partition"):
         given["partition"] = os.environ.get("SBATCH_PARTITION" if batch else "SLURM_PARTITION", "")
     nodes_here = int(allocated) if allocated.isdigit() else 1
     if total := options["gpus"]:
         count = options["nodes"] or nodes_here
         if total % count:
-            raise InputError(f"--gpus {total} on {count} nodes: not as many on each", "--gpus-per-node N")
+            raise InputError(
+                f"--gpus {total} on {count} nodes: not as many on each", "--gpus-per-node N"
+            )
         given["gpus_per_node"] = given.get("gpus_per_node") or total // count
     nodes = options["nodes"] if options["nodes"] is not None else nodes_here
     return Resources(**{**given, "nodes": nodes})

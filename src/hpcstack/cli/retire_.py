@@ -18,13 +18,24 @@ from hpcstack.releases.retirement import NOTICE_DAYS
 
 @click.command("retire")
 @published_argument
-@click.option("--warn", default="", metavar="DAY", help="Users are warned from then on; by default from today.")
 @click.option(
-    "--on", "remove", default="", metavar="DAY", help=f"It is refused from then on; by default in {NOTICE_DAYS} days."
+    "--warn",
+    default="",
+    metavar="DAY",
+    help="Users are warned from then on; by default from today.",
+)
+@click.option(
+    "--on",
+    "remove",
+    default="",
+    metavar="DAY",
+    help=f"It is refused from then on; by default in {NOTICE_DAYS} days.",
 )
 @click.option("--now", is_flag=True, help="It is refused from now on, and no alias names it.")
 @click.option("--cancel", is_flag=True, help="Neither warn nor refuse: the dates are taken away.")
-@click.option("--successor", default="", metavar="NAME/VERSION", help="What users are told to use instead.")
+@click.option(
+    "--successor", default="", metavar="NAME/VERSION", help="What users are told to use instead."
+)
 @add_changing_options
 @json_option
 @click.pass_obj
@@ -41,7 +52,9 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Warn the users of a version, and refuse it from a day on; they see the --reason. Nobody loses what is loaded."""
+    """Warn the users of a version, and refuse it from a day on; they see the --reason. Nobody loses
+    what is loaded.
+    """
     from dataclasses import asdict
 
     from hpcstack.core.errors import InputError
@@ -54,7 +67,8 @@ def command(
     ledger, version, release = with_version(session, "retire", name)
     if release:
         raise InputError(
-            f"{ledger.name}/{release} is one release; a version is retired", f"hpcstack retire {ledger.name}/{version}"
+            f"{ledger.name}/{release} is one release; a version is retired",
+            f"hpcstack retire {ledger.name}/{version}",
         )
     dates = retirement_dates(asked, ledger, version, tree_of(session))
     verb = "retire --cancel" if cancel else "retire"
@@ -70,7 +84,11 @@ def command(
     default = f"{ledger.name}/{after.default}" if after.default else ""
     document = {"version": f"{ledger.name}/{version}", **asdict(dates), "default": default}
     tell_changes(
-        document, changes, dry_run=dry_run, as_json=as_json, last=describe_retired(document, cancel=cancel, now=now)
+        document,
+        changes,
+        dry_run=dry_run,
+        as_json=as_json,
+        last=describe_retired(document, cancel=cancel, now=now),
     )
 
 
@@ -78,6 +96,12 @@ def describe_retired(document: dict[str, str], *, cancel: bool, now: bool) -> st
     if cancel:
         return f"{document['version']} is no longer retired: nobody is warned or refused"
     if now:
-        return f"{document['version']} is refused from now on; the default is {document['default'] or 'none'}"
+        return (
+            f"{document['version']} is refused from now on; the default is "
+            f"{document['default'] or 'none'}"
+        )
     warned, refused = document["deprecate"], document["remove"]
-    return f"{document['version']}: users are warned from {warned} on, and it is refused from {refused} on"
+    return (
+        f"{document['version']}: users are warned from {warned} on, and it is refused from "
+        f"{refused} on"
+    )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import add_changing_options, make_change, published_argument, tell_changes, with_version
+from hpcstack.cli.published import (
+    add_changing_options,
+    make_change,
+    published_argument,
+    tell_changes,
+    with_version,
+)
 from hpcstack.cli.session import Session, json_option
 
 
@@ -13,9 +19,12 @@ from hpcstack.cli.session import Session, json_option
 @add_changing_options
 @json_option
 @click.pass_obj
-def command(session: Session, name: str, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
-    """Return a version to its earlier production release, or to the one that is named. Running jobs keep what they
-    loaded. `hpcstack undo` takes it back."""
+def command(
+    session: Session, name: str, reason: str, force: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Return a version to its earlier production release, or to the one that is named. Running jobs
+    keep what they loaded. `hpcstack undo` takes it back.
+    """
     from hpcstack.releases.changes import roll_back_version
 
     ledger, version, release = with_version(session, "rollback", name)

@@ -11,10 +11,14 @@ from hpcstack.cli.session import Session, echo, image_named, say
 
 @click.command("sbom")
 @click.argument("image", metavar="IMAGE")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it there; by default to stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write it there; by default to stdout."
+)
 @click.pass_obj
 def command(session: Session, image: str, output: Path | None) -> None:
-    """What an image is made of, as CycloneDX JSON. IMAGE is a stack, STACK@ENGINE or the beginning of a key."""
+    """What an image is made of, as CycloneDX JSON. IMAGE is a stack, STACK@ENGINE or the beginning
+    of a key.
+    """
     from hpcstack.core.outputs import write_output
     from hpcstack.store import sbom
     from hpcstack.store.contents import read_distribution

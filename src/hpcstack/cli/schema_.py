@@ -21,4 +21,6 @@ def command(of_site: bool) -> None:
         from hpcstack.recipe.schema import file_schema
 
         schema = file_schema()
-    echo(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1))
+    echo(
+        json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1)
+    )

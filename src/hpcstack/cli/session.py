@@ -1,4 +1,6 @@
-"""What every verb works with: the site, the recipes, the store, the runner and the registry; made when asked for."""
+"""What every verb works with: the site, the recipes, the store, the runner and the registry; made
+when asked for.
+"""
 
 from __future__ import annotations
 
@@ -76,11 +78,15 @@ class Session:
 
     @property
     def own_folder(self) -> Path | None:
-        """The first folder of recipes that is somebody's own, and not hpcstack's: where a new recipe goes."""
+        """The first folder of recipes that is somebody's own, and not hpcstack's: where a new
+        recipe goes.
+        """
         from hpcstack.core import data
 
         shipped = data.find_data_folder("recipes").resolve()
-        return next((one for one in self.folders if one.is_dir() and one.resolve() != shipped), None)
+        return next(
+            (one for one in self.folders if one.is_dir() and one.resolve() != shipped), None
+        )
 
     def words(self) -> list[str]:
         """The same options for another process, which may run elsewhere: paths are absolute."""
@@ -102,7 +108,9 @@ class Session:
         return self.catalog.names()
 
     def recipe(self, name: str) -> Recipe:
-        """The recipe of NAME-VERSION, of NAME/VERSION, or of the default of what is published as NAME."""
+        """The recipe of NAME-VERSION, of NAME/VERSION, or of the default of what is published as
+        NAME.
+        """
         from hpcstack.core.errors import InputError, ProblemsError
 
         try:
@@ -122,7 +130,11 @@ class Session:
         from hpcstack.store.find import is_file
 
         try:
-            return "" if is_file(name) else resolve_name(name, Tree(self.site.module_tree), os.environ).stack
+            return (
+                ""
+                if is_file(name)
+                else resolve_name(name, Tree(self.site.module_tree), os.environ).stack
+            )
         except InputError:
             return ""
 
@@ -161,10 +173,11 @@ class Session:
 
 
 def image_named(session: Session, text: str) -> str:
-    """TEXT, which names an image, as what the store knows: the key of a published release, else as it is.
+    """TEXT, which names an image, as what the store knows: the key of a published release, else as
+    it is.
 
-    NAME/VERSION, NAME-VERSION and NAME mean what is published, as in `launch`; what is not published, what was built
-    last. Files, STACK@ENGINE and keys stay.
+    NAME/VERSION, NAME-VERSION and NAME mean what is published, as in `launch`; what is not
+    published, what was built last. Files, STACK@ENGINE and keys stay.
     """
     from hpcstack.core.errors import StoreError
     from hpcstack.releases.lookup import find_released
@@ -194,7 +207,9 @@ def say(message: str) -> None:
 
 @contextlib.contextmanager
 def show_progress(doing: str, events: str = "") -> Iterator[Progress]:
-    """What long work talks to: bars and a clock on a terminal, else plain lines; EVENTS is a file of JSON lines."""
+    """What long work talks to: bars and a clock on a terminal, else plain lines; EVENTS is a file
+    of JSON lines.
+    """
     from hpcstack.cli.progress import draw_progress
 
     with draw_progress(doing, say, events) as progress:
@@ -219,10 +234,15 @@ def echo(text: str) -> None:
         os.kill(os.getpid(), signal.SIGPIPE)
 
 
-events_option = click.option("--events", default="", metavar="FILE", help="Also write progress as JSON lines.")
+events_option = click.option(
+    "--events", default="", metavar="FILE", help="Also write progress as JSON lines."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 optional_stack = click.argument(
-    "name", metavar="[STACK]", default="", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+    "name",
+    metavar="[STACK]",
+    default="",
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
 stack_argument = click.argument(
     "name", metavar="STACK", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
@@ -258,7 +278,8 @@ def format_table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
     """Rows in columns, plain text."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [head, *rows]
     ]
     return "\n".join(lines) + "\n"
 

@@ -7,11 +7,14 @@ import click
 from hpcstack.cli.interactive import Interactive, start_program
 
 
-@click.command("shell", cls=Interactive, options_metavar="[STACK] [OPTIONS OF launch] [-- ARGUMENTS...]")
+@click.command(
+    "shell", cls=Interactive, options_metavar="[STACK] [OPTIONS OF launch] [-- ARGUMENTS...]"
+)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """A shell in a stack's image, on a node of Slurm's where there is Slurm.
 
-    STACK is the loaded module's by default; the options are those of `hpcstack launch`, e.g. -t 60 --gpus-per-node 1.
+    STACK is the loaded module's by default; the options are those of `hpcstack launch`, e.g. -t 60
+    --gpus-per-node 1.
     """
     start_program(ctx, "bash")

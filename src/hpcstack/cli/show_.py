@@ -22,13 +22,23 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.argument(
-    "name", metavar="[STACK]", default="", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+    "name",
+    metavar="[STACK]",
+    default="",
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
-@click.option("--site", "of_site", is_flag=True, help="The effective site, with the file each value came from.")
+@click.option(
+    "--site",
+    "of_site",
+    is_flag=True,
+    help="The effective site, with the file each value came from.",
+)
 @json_option
 @click.pass_obj
 def command(session: Session, name: str, of_site: bool, as_json: bool) -> None:
-    """One stack's effective spec, or (--site) the site; with the file and line that each value came from."""
+    """One stack's effective spec, or (--site) the site; with the file and line that each value came
+    from.
+    """
     if of_site:
         _site(session, as_json)
         return
@@ -41,24 +51,36 @@ def command(session: Session, name: str, of_site: bool, as_json: bool) -> None:
 
 
 def _text(recipe: Recipe) -> str:
-    """The spec as YAML that could be a recipe, with the origin of each value behind it; defaults are left out."""
+    """The spec as YAML that could be a recipe, with the origin of each value behind it; defaults
+    are left out.
+    """
     spec = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     rows = list(_rows(spec, (), recipe))
     short = _short([mark.file for _, mark in rows if mark])
     width = min(max(len(line) for line, _ in rows), 80)
-    lines = [f"# {recipe.stack.full_name}: the effective spec; what is left at its default is not shown"]
+    lines = [
+        f"# {recipe.stack.full_name}: the effective spec; what is left at its default is not shown"
+    ]
     lines += [f"# {name} = {file}" for file, name in short.items()]
-    lines += [f"{line.ljust(width)}  # {short[mark.file]}:{mark.line}" if mark else line for line, mark in rows]
+    lines += [
+        f"{line.ljust(width)}  # {short[mark.file]}:{mark.line}" if mark else line
+        for line, mark in rows
+    ]
     return "\n".join(lines)
 
 
 def _short(files: list[str]) -> dict[str, str]:
     """{file: its name alone}, or its whole path where two have the same name."""
     names = Counter(Path(file).name for file in set(files))
-    return {file: Path(file).name if names[Path(file).name] == 1 else file for file in dict.fromkeys(files)}
+    return {
+        file: Path(file).name if names[Path(file).name] == 1 else file
+        for file in dict.fromkeys(files)
+    }
 
 
-def _rows(value: Any, path: tuple[str | int, ...], recipe: Recipe) -> Iterator[tuple[str, Mark | None]]:
+def _rows(
+    value: Any, path: tuple[str | int, ...], recipe: Recipe
+) -> Iterator[tuple[str, Mark | None]]:
     """(line, origin) of VALUE at PATH, as YAML in block style with JSON scalars."""
     indent = "  " * (len(path))
     items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
@@ -69,7 +91,10 @@ def _rows(value: Any, path: tuple[str | int, ...], recipe: Recipe) -> Iterator[t
             yield head.rstrip(), None
             yield from _rows(item, here, recipe)
         else:
-            yield head + (_scalar(item) if isinstance(item, str) else json.dumps(item)), _origin(here, recipe)
+            yield (
+                head + (_scalar(item) if isinstance(item, str) else json.dumps(item)),
+                _origin(here, recipe),
+            )
 
 
 def _scalar(text: str) -> str:
@@ -90,7 +115,10 @@ def _site(session: Session, as_json: bool) -> None:
     }
 
     def text() -> str:
-        rows = [(key, _value(document["site"], key), origin) for key, origin in sorted(document["origins"].items())]
+        rows = [
+            (key, _value(document["site"], key), origin)
+            for key, origin in sorted(document["origins"].items())
+        ]
         return format_table(rows, ("KEY", "VALUE", "FROM"))
 
     answer(document, as_json, text)

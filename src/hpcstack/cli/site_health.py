@@ -14,7 +14,9 @@ class TogetherType(click.ParamType[tuple[float, float]]):
 
     name = "minutes:a day"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, float]:
         minutes, _, a_day = str(value).partition(":")
         try:
             found = float(minutes), float(a_day or "1")
@@ -26,13 +28,34 @@ class TogetherType(click.ParamType[tuple[float, float]]):
 
 
 @click.command("health")
-@click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
-@click.option("--simulate", is_flag=True, help="Reckon how many healthy nodes it would drain a day, and try that.")
-@click.option("--nodes", default=10_000, show_default=True, type=click.IntRange(1, 1_000_000), help="Of the looked.")
 @click.option(
-    "--interval", default=300.0, show_default=True, type=click.FloatRange(1, 86400), help="HealthCheckInterval, in s."
+    "-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it."
 )
-@click.option("--latencies", default="", metavar="FILE", help="Seconds that answers of healthy nodes took, one a line.")
+@click.option(
+    "--simulate",
+    is_flag=True,
+    help="Reckon how many healthy nodes it would drain a day, and try that.",
+)
+@click.option(
+    "--nodes",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(1, 1_000_000),
+    help="Of the looked.",
+)
+@click.option(
+    "--interval",
+    default=300.0,
+    show_default=True,
+    type=click.FloatRange(1, 86400),
+    help="HealthCheckInterval, in s.",
+)
+@click.option(
+    "--latencies",
+    default="",
+    metavar="FILE",
+    help="Seconds that answers of healthy nodes took, one a line.",
+)
 @click.option(
     "--busy",
     multiple=True,
@@ -68,8 +91,9 @@ def health(
 ) -> None:
     """Write a script that says whether a node has what site.yaml says, whatever hangs.
 
-    In slurm.conf: HealthCheckProgram=FILE, HealthCheckInterval=300; or Prolog=FILE. It drains a node that is not fit,
-    with the reason, and prints JSON. `sh FILE` tries it by hand. With --simulate: what the site's limits cost.
+    In slurm.conf: HealthCheckProgram=FILE, HealthCheckInterval=300; or Prolog=FILE. It drains a
+    node that is not fit, with the reason, and prints JSON. `sh FILE` tries it by hand. With
+    --simulate: what the site's limits cost.
     """
     from hpcstack.render.launchers import render_health as script
 
@@ -91,7 +115,9 @@ def health(
     looked = looked_at(session.site, nodes, interval)
     seconds = read_latencies(Path(latencies)) if latencies else []
     alone = share_of_late(seconds, looked.limit_s) if latencies else Misses().alone
-    misses = Misses(alone, tuple(Together(*one) for one in busy), tuple(Together(*one) for one in stall))
+    misses = Misses(
+        alone, tuple(Together(*one) for one in busy), tuple(Together(*one) for one in stall)
+    )
     found = false_drains(misses, looked)
     total = sum(found.values())
     trials = try_decision(misses, looked, session.runner)
@@ -109,10 +135,16 @@ def health(
 
     def told() -> str:
         lines = [
-            f"{nodes} nodes, {looked.checks} checks each, every {interval:g} s; {looked.misses} misses in a row drain",
+            (
+                f"{nodes} nodes, {looked.checks} checks each, every {interval:g} s; "
+                f"{looked.misses} misses in a row drain"
+            ),
             f"  a healthy answer is late (over {looked.limit_s:g} s) with a chance of {alone:.2g}"
             + ("" if latencies else ", which is assumed: --latencies FILE has yours"),
-            *(f"  {reason:<7} {number:.3g} healthy nodes a day" for reason, number in found.items()),
+            *(
+                f"  {reason:<7} {number:.3g} healthy nodes a day"
+                for reason, number in found.items()
+            ),
             f"  all     {total:.3g} a day; the budget is {budget:g}",
         ]
         for one in trials:
@@ -125,7 +157,9 @@ def health(
 
     answer(document, as_json, told)
     if not all(one.agrees for one in trials):
-        raise AnswerIsNo("the decision drains at another rate than is reckoned", "this is a bug: tell us")
+        raise AnswerIsNo(
+            "the decision drains at another rate than is reckoned", "this is a bug: tell us"
+        )
     if total > budget:
         raise AnswerIsNo(
             f"{total:.3g} healthy nodes a day would be drained, more than {budget:g}",

@@ -11,7 +11,8 @@ from hpcstack.cli.session import Session, answer, format_table, json_option
 from hpcstack.core.errors import format_count
 
 UNASKED = (
-    "signatures are asked for by publish, launch and --container-image=hpcstack/STACK; not by a module's own commands, "
+    "signatures are asked for by publish, launch and --container-image=hpcstack/STACK; not by a "
+    "module's own commands, "
     "srun --container-image=PATH, or somebody's own site.yaml"
 )
 
@@ -19,22 +20,33 @@ UNASKED = (
 @click.command("status")
 @add_optional_name
 @click.option("--check", is_flag=True, help="Exit 1 if anything is wrong.")
-@click.option("--deep", is_flag=True, help="With --check: read every byte of every image, too (verify --all).")
+@click.option(
+    "--deep", is_flag=True, help="With --check: read every byte of every image, too (verify --all)."
+)
 @json_option
 @click.pass_obj
 def command(session: Session, name: str, check: bool, deep: bool, as_json: bool) -> None:
-    """What users see of what is published, and what is wrong with it; of one NAME, also what is hidden.
+    """What users see of what is published, and what is wrong with it; of one NAME, also what is
+    hidden.
 
-    Each file that a verb wrote is compared with what was written, and each image's file with what it was when somebody
-    read it last. `hpcstack repair` puts back what can be.
+    Each file that a verb wrote is compared with what was written, and each image's file with what
+    it was when somebody read it last. `hpcstack repair` puts back what can be.
     """
     from hpcstack.core.errors import AnswerIsNo, InputError
     from hpcstack.publish.spider import is_cache_missing
-    from hpcstack.publish.status import find_all_damage, find_unsigned, list_rows, notes_of_dates, notes_of_images
+    from hpcstack.publish.status import (
+        find_all_damage,
+        find_unsigned,
+        list_rows,
+        notes_of_dates,
+        notes_of_images,
+    )
     from hpcstack.releases.tree import Tree
 
     if deep and not check:
-        raise InputError("--deep goes with --check", "hpcstack status --check --deep, or hpcstack verify --all")
+        raise InputError(
+            "--deep goes with --check", "hpcstack status --check --deep, or hpcstack verify --all"
+        )
 
     tree = Tree(session.site.module_tree)
     chosen = _name(session, name) if name else ""
@@ -45,7 +57,10 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     wrong += [str(one) for one in damage if one.subject not in shown_ones]
     if deep:
         wrong += _read_images(session, chosen)
-    wrong += [f"{one}: a change was interrupted; the next verb that writes finishes it" for one in tree.pending()]
+    wrong += [
+        f"{one}: a change was interrupted; the next verb that writes finishes it"
+        for one in tree.pending()
+    ]
     if session.site.signatures.required:
         wrong += find_unsigned(tree, session.store, session.site.signatures.keys, session.runner)
     if tree.stale:
@@ -54,7 +69,8 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
         wrong.append(f"the spider cache is gone from {tree.root / 'spider/cache'}: hpcstack repair")
     if crowd := tree.crowded():
         wrong.append(
-            f"{tree.core} contains {crowd} modulefiles, which every load looks at: `modules.direct` in site.yaml"
+            f"{tree.core} contains {crowd} modulefiles, which every load looks at: "
+            f"`modules.direct` in site.yaml"
         )
     notes = [UNASKED] if session.site.signatures.required else []
     notes += [*notes_of_images(tree, session.store, chosen), *notes_of_dates(tree, chosen)]
@@ -82,7 +98,11 @@ def _read_images(session: Session, name: str) -> list[str]:
     from hpcstack.cli.reading import read_released_images
 
     found = read_released_images(session, name=name)
-    return [f"{one.release}: {one.wrong}: hpcstack repair {one.release} --images" for one in found if one.wrong]
+    return [
+        f"{one.release}: {one.wrong}: hpcstack repair {one.release} --images"
+        for one in found
+        if one.wrong
+    ]
 
 
 def show_status(document: dict[str, Any]) -> str:
@@ -91,7 +111,11 @@ def show_status(document: dict[str, Any]) -> str:
     if not rows:
         return "\n".join(["nothing is published here; hpcstack publish STACK", *wrong])
     head = ("release", "alias", "channel", "tested", "dates")
-    lines = [format_table([_row(one) for one in rows], head), "", f"  module use {document['modulepath']}"]
+    lines = [
+        format_table([_row(one) for one in rows], head),
+        "",
+        f"  module use {document['modulepath']}",
+    ]
     return "\n".join([*lines, *wrong, *(f"NOTE: {one}" for one in document["notes"])])
 
 

@@ -15,7 +15,10 @@ from hpcstack.cli.testing import show_report, test_one
 
 @click.command("test", cls=JsonFile)
 @click.argument(
-    "names", metavar="STACK [STACK]", nargs=-1, shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+    "names",
+    metavar="STACK [STACK]",
+    nargs=-1,
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
 @resource_options
 @click.option(
@@ -25,21 +28,39 @@ from hpcstack.cli.testing import show_report, test_one
     help="Under 2 minutes and one launch; under 15 minutes; all there is; minutes of load, each result "
     "compared bit for bit. quick by default, standard with --only.",
 )
-@click.option("--only", default="", help="Checks, families or groups, by comma; the recipe's by default.")
+@click.option(
+    "--only", default="", help="Checks, families or groups, by comma; the recipe's by default."
+)
 @click.option("--skip", default="", help="Checks, families or groups to leave out.")
 @click.option("--list", "list_", is_flag=True, help="Only list the checks.")
 @click.option("--strict", is_flag=True, help="A SKIP is a failure.")
-@click.option("--suite-from-host", is_flag=True, help="Mount this installation's suite over the image's own.")
-@click.option("-o", "--output", default="", metavar="DIR", help="Where runs are kept; all nodes must see it.")
-@click.option("--sweep", is_flag=True, help="Every node of a partition in pairs, as jobs: names the odd ones out.")
 @click.option(
-    "--rounds", type=click.IntRange(1, 8), default=2, show_default=True, help="Partners of each node (--sweep)."
+    "--suite-from-host", is_flag=True, help="Mount this installation's suite over the image's own."
 )
 @click.option(
-    "--bisect", is_flag=True, help="Groups of nodes, the slow ones halved: few rounds for many nodes (--sweep)."
+    "-o", "--output", default="", metavar="DIR", help="Where runs are kept; all nodes must see it."
 )
 @click.option(
-    "--minutes", type=click.FloatRange(0.1), help="Of --tier burn (10); of a sweep, whose jobs are then given up (240)."
+    "--sweep",
+    is_flag=True,
+    help="Every node of a partition in pairs, as jobs: names the odd ones out.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 8),
+    default=2,
+    show_default=True,
+    help="Partners of each node (--sweep).",
+)
+@click.option(
+    "--bisect",
+    is_flag=True,
+    help="Groups of nodes, the slow ones halved: few rounds for many nodes (--sweep).",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0.1),
+    help="Of --tier burn (10); of a sweep, whose jobs are then given up (240).",
 )
 @click.option("--drain", is_flag=True, help="After --sweep: ask, then drain what was named.")
 @add_form_options
@@ -64,7 +85,9 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run the smoke suite in a stack's image, on every node, and report each check. Two stacks: compare them."""
+    """Run the smoke suite in a stack's image, on every node, and report each check. Two stacks:
+    compare them.
+    """
     from hpcstack.core.errors import InputError
     from hpcstack.publish.reports import share_report
     from hpcstack.suite import run
@@ -117,13 +140,17 @@ def _refuse_what_does_nothing(
     if forms and (sweep or len(names) > 1):
         what = "a sweep" if sweep else "a comparison"
         raise InputError(
-            f"{what} has text and --json, not {', '.join(forms)}", "hpcstack report FOLDER makes each run's"
+            f"{what} has text and --json, not {', '.join(forms)}",
+            "hpcstack report FOLDER makes each run's",
         )
 
 
 def _listed(as_json: bool) -> None:
     from hpcstack_smoke.select import CHECKS
 
-    rows = [{"code": check.code, "tier": check.tier, "scope": check.scope, "about": check.about} for check in CHECKS]
+    rows = [
+        {"code": check.code, "tier": check.tier, "scope": check.scope, "about": check.about}
+        for check in CHECKS
+    ]
     lines = [f"{row['code']:<20} {row['tier']:<9} {row['about']}" for row in rows]
     answer({"checks": rows}, as_json, lambda: "\n".join(lines) + "\n")

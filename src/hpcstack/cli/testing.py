@@ -18,17 +18,29 @@ def test_one(session: Session, name: str, wanted: Any, options: dict[str, Any]) 
 
     stack = session.recipe(name).stack
     with show_progress(f"testing {stack.full_name}") as progress:
-        return run_and_judge(stack, wanted, parse_resources(options), session.site, session.runner, progress)
+        return run_and_judge(
+            stack, wanted, parse_resources(options), session.site, session.runner, progress
+        )
 
 
 def show_report(
-    session: Session, report: Any, folder: Path, options: dict[str, Any], *, strict: bool, as_json: bool
+    session: Session,
+    report: Any,
+    folder: Path,
+    options: dict[str, Any],
+    *,
+    strict: bool,
+    as_json: bool,
 ) -> None:
     """The report on stdout, and in each form that was asked for."""
     from hpcstack import report as reports
 
     say(f"all of it is in {folder}")
-    document = {**report.model_dump(mode="json"), "verdict": report.verdict(strict=strict), "folder": str(folder)}
+    document = {
+        **report.model_dump(mode="json"),
+        "verdict": report.verdict(strict=strict),
+        "folder": str(folder),
+    }
     if as_json or not on_stdout(options):
         answer(document, as_json, lambda: reports.render_text(report, strict=strict))
     write_forms(session, report, document, options)

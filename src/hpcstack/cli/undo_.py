@@ -30,18 +30,28 @@ if TYPE_CHECKING:
     metavar="N",
     help="Take back event N, as `history` numbers it, and all that followed.",
 )
-@click.option("--to", "moment", default="", metavar="TIME", help="As it was at TIME of UTC: 2026-11-24T03:00.")
+@click.option(
+    "--to", "moment", default="", metavar="TIME", help="As it was at TIME of UTC: 2026-11-24T03:00."
+)
 @add_changing_options
 @NO_SLURM
 @json_option
 @click.pass_obj
 def command(
-    session: Session, /, name: str, number: int, moment: str, no_slurm: bool, as_json: bool, **asked: Any
+    session: Session,
+    /,
+    name: str,
+    number: int,
+    moment: str,
+    no_slurm: bool,
+    as_json: bool,
+    **asked: Any,
 ) -> None:
-    """Take back the last change of what is published under a name: publish, promote, rollback, default, retire, remove.
+    """Take back the last change of what is published under a name: publish, promote, rollback,
+    default, retire, remove.
 
-    An undo is itself a change, recorded in the history; a second undo brings back what the first took away. To go
-    further back: --event or --to.
+    An undo is itself a change, recorded in the history; a second undo brings back what the first
+    took away. To go further back: --event or --to.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.releases.changes import changes_since, last_change, number_after, undo_changes
@@ -52,7 +62,9 @@ def command(
     since = number_after(ledger, _utc(moment)) if moment else number
     last = changes_since(ledger, since)[0] if since else last_change(ledger)
     if since and name != ledger.name:
-        raise InputError(f"--event and --to are of a name, not of {name}", f"hpcstack undo {ledger.name}")
+        raise InputError(
+            f"--event and --to are of a name, not of {name}", f"hpcstack undo {ledger.name}"
+        )
     of = last.releases if release else last.versions
     if not since and name != ledger.name and (release or version) not in of:
         raise InputError(
@@ -62,7 +74,9 @@ def command(
 
     def act(now: Ledger, event: Event) -> Ledger:
         if last_change(now) != last:
-            raise InputError(f"{now.name} was changed meanwhile", f"hpcstack history {now.name}; undo once more")
+            raise InputError(
+                f"{now.name} was changed meanwhile", f"hpcstack history {now.name}; undo once more"
+            )
         return undo_changes(now, event, since)
 
     after, changes = make_change(session, ledger.name, "undo", act, **asked, slurm=not no_slurm)

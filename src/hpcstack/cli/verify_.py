@@ -9,8 +9,19 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, show
 
 @click.command("verify")
 @click.argument("images", metavar="[IMAGE...]", nargs=-1)
-@click.option("--all", "how", flag_value="all", help="Read the image of every release: is it what was published?")
-@click.option("--rate", default=0, type=click.IntRange(min=0), metavar="MB/S", help="With --all: read no faster.")
+@click.option(
+    "--all",
+    "how",
+    flag_value="all",
+    help="Read the image of every release: is it what was published?",
+)
+@click.option(
+    "--rate",
+    default=0,
+    type=click.IntRange(min=0),
+    metavar="MB/S",
+    help="With --all: read no faster.",
+)
 @click.option(
     "--most",
     default=0,
@@ -19,11 +30,26 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, show
     help="With --all: so many images, those that were read longest ago.",
 )
 @click.option("--parity", "how", flag_value="parity", help="Two images: are they the same stack?")
-@click.option("--reproducible", "how", flag_value="reproducible", help="A stack: do two builds give the same bytes?")
+@click.option(
+    "--reproducible",
+    "how",
+    flag_value="reproducible",
+    help="A stack: do two builds give the same bytes?",
+)
 @click.option("--signature", "how", flag_value="signature", help="Is the image's signature good?")
 @click.option("--engine", default="", help="With --reproducible: the engine that builds.")
-@click.option("--key", default="", metavar="FILE", help="With --signature: the public key; the site's by default.")
-@click.option("--stack", default="", metavar="STACK", help="With --signature of a file: the stack that it must be.")
+@click.option(
+    "--key",
+    default="",
+    metavar="FILE",
+    help="With --signature: the public key; the site's by default.",
+)
+@click.option(
+    "--stack",
+    default="",
+    metavar="STACK",
+    help="With --signature of a file: the stack that it must be.",
+)
 @json_option
 @click.pass_obj
 def command(
@@ -48,7 +74,9 @@ def command(
 
         check_name(engine)
     if (rate or most) and how != "all":
-        raise InputError("--rate and --most go with --all", "hpcstack verify --all --rate 200 --most 5")
+        raise InputError(
+            "--rate and --most go with --all", "hpcstack verify --all --rate 200 --most 5"
+        )
     if how == "all":
         _published(session, images, rate, most, as_json)
         return
@@ -80,7 +108,11 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
         lines = [f"compared {count} {what}" for what, count in verdict.compared.items()]
         lines += ["left out:"] + [f"  {what}: {why}" for what, why in verdict.left_out.items()]
         return "\n".join(
-            [*lines, *(f"DIFFERS {line}" for line in verdict.differ), "" if verdict.differ else "the same"]
+            [
+                *lines,
+                *(f"DIFFERS {line}" for line in verdict.differ),
+                "" if verdict.differ else "the same",
+            ]
         )
 
     document = {
@@ -106,23 +138,34 @@ def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> No
         lock = make_lock.lock_to_build(recipe, bench)
         request = request_build(recipe, lock, site, session.runner, "", engine)
         differ = verify.check_reproducible(request, bench)
-    document = {"stack": name, "engine": request.engine.name, "same_bytes": differ is None, "differ": differ or []}
+    document = {
+        "stack": name,
+        "engine": request.engine.name,
+        "same_bytes": differ is None,
+        "differ": differ or [],
+    }
     answer(document, as_json, lambda: "the same bytes" if differ is None else "\n".join(differ))
     if differ is not None:
-        raise AnswerIsNo(f"two builds of {name} with {request.engine.name} differ in {len(differ)} places")
+        raise AnswerIsNo(
+            f"two builds of {name} with {request.engine.name} differ in {len(differ)} places"
+        )
 
 
 def _signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:
     from hpcstack.build.verify import check_signature
     from hpcstack.core.errors import AnswerIsNo
 
-    image, good, said = check_signature(name, key, stack, session.site, session.store, session.runner)
+    image, good, said = check_signature(
+        name, key, stack, session.site, session.store, session.runner
+    )
     answer({"image": str(image), "good": good, "said": said}, as_json, lambda: f"{image}: {said}")
     if not good:
         raise AnswerIsNo(f"{image}: {said}")
 
 
-def _published(session: Session, images: tuple[str, ...], rate: int, most: int, as_json: bool) -> None:
+def _published(
+    session: Session, images: tuple[str, ...], rate: int, most: int, as_json: bool
+) -> None:
     from hpcstack.cli.reading import read_released_images
     from hpcstack.core.errors import AnswerIsNo, InputError, format_count
 
@@ -142,7 +185,10 @@ def _published(session: Session, images: tuple[str, ...], rate: int, most: int, 
     if wrong := [one for one in found if one.wrong]:
         first = wrong[0]
         raise AnswerIsNo(
-            f"{format_count(len(wrong), 'release')} not as published: {first.release}: {first.wrong}",
+            (
+                f"{format_count(len(wrong), 'release')} not as published: {first.release}: "
+                f"{first.wrong}"
+            ),
             f"hpcstack remove {first.release}, and build and publish it again",
         )
 
@@ -151,5 +197,10 @@ def _stored(session: Session, name: str, as_json: bool) -> None:
     from hpcstack.build.verify import check_stored
 
     found = check_stored(name, session.store)
-    document = {"image": str(found.image), "stack": found.stack, "sha256": found.sha256, "good": True}
+    document = {
+        "image": str(found.image),
+        "stack": found.stack,
+        "sha256": found.sha256,
+        "good": True,
+    }
     answer(document, as_json, lambda: f"{found.image}: as it was stored, sha256 {found.sha256}")

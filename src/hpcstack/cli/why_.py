@@ -11,10 +11,14 @@ from hpcstack.cli.session import answer, json_option
 
 @click.command("why")
 @click.argument("variable")
-@click.option("--job", "what", default="", metavar="JOB", help="Which launch; this job's own, or the newest.")
+@click.option(
+    "--job", "what", default="", metavar="JOB", help="Which launch; this job's own, or the newest."
+)
 @json_option
 def command(variable: str, what: str, as_json: bool) -> None:
-    """Say where a variable's value came from in a launch: the site, the image, the user, hpcstack. Exit 1: not set."""
+    """Say where a variable's value came from in a launch: the site, the image, the user, hpcstack.
+    Exit 1: not set.
+    """
     from hpcstack.core.errors import did_you_mean
     from hpcstack.launch.record import explain_made, find_launch
 
@@ -30,7 +34,9 @@ def command(variable: str, what: str, as_json: bool) -> None:
         if row is None:
             return f"{variable} was not set in {where}{did_you_mean(variable, rows)}"
         return (
-            f"{variable}={row['value']}\n  {row['origin']}" + (f": {row['why']}" if row["why"] else "") + f"\n  {where}"
+            f"{variable}={row['value']}\n  {row['origin']}"
+            + (f": {row['why']}" if row["why"] else "")
+            + f"\n  {where}"
         )
 
     answer(document, as_json, text)

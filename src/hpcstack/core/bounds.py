@@ -1,4 +1,6 @@
-"""How much one image may be: what is read of it is counted, and refused before it fills a disk or a memory. Pure."""
+"""How much one image may be: what is read of it is counted, and refused before it fills a disk or a
+memory. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ if TYPE_CHECKING:
     import tarfile
 
 MAX_PATH, MAX_COMPONENT, MAX_DEPTH = 4096, 255, 256  # bytes, bytes (NAME_MAX), folders
-MAX_NAMES, A_NAME = 1 << 30, 150  # bytes of all names that are held in memory, and what holding one takes
+MAX_NAMES, A_NAME = (
+    1 << 30,
+    150,
+)  # bytes of all names that are held in memory, and what holding one takes
 UNPACKED_BYTES, ENTRIES = 256 << 30, 5_000_000  # NVIDIA's largest images: 50 GB and 600,000
 
 
@@ -39,10 +44,14 @@ class Tally:
         self.entries += 1
         self.bytes += max(0, member.size)
         if self.entries > self.bounds.entries:
-            raise TooLarge(f"makes it more than {self.bounds.entries} entries (build.bounds.entries in site.yaml)")
+            raise TooLarge(
+                f"makes it more than {self.bounds.entries} entries (build.bounds.entries in "
+                f"site.yaml)"
+            )
         if self.bytes > self.bounds.unpacked_bytes:
             raise TooLarge(
-                f"makes it more than {self.bounds.unpacked_bytes >> 30} GiB unpacked (build.bounds.unpacked_bytes in "
+                f"makes it more than {self.bounds.unpacked_bytes >> 30} GiB unpacked "
+                f"(build.bounds.unpacked_bytes in "
                 "site.yaml)"
             )
 

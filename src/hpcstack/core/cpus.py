@@ -28,4 +28,6 @@ def make_cpu_mask(cpus: str) -> str:
     >>> mask("0-3,8")
     '0x10f'
     """
-    return hex(sum(((1 << (last - first + 1)) - 1) << first for first, last in parse_cpu_list(cpus)))
+    return hex(
+        sum(((1 << (last - first + 1)) - 1) << first for first, last in parse_cpu_list(cpus))
+    )

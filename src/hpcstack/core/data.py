@@ -37,7 +37,9 @@ def read_script(name: str) -> str:
 
 
 def smoke_files() -> dict[str, str]:
-    """The smoke-test suite's source, as {path below its package: text}; it is baked into every image."""
+    """The smoke-test suite's source, as {path below its package: text}; it is baked into every
+    image.
+    """
     return dict(_smoke_files())
 
 
@@ -45,4 +47,7 @@ def smoke_files() -> dict[str, str]:
 def _smoke_files() -> tuple[tuple[str, str], ...]:
     package = Path(__file__).resolve().parents[2] / "hpcstack_smoke"
     found = sorted(package.rglob("*.py"))
-    return tuple((path.relative_to(package.parent).as_posix(), path.read_text(encoding="utf-8")) for path in found)
+    return tuple(
+        (path.relative_to(package.parent).as_posix(), path.read_text(encoding="utf-8"))
+        for path in found
+    )

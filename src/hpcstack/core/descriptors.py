@@ -1,13 +1,15 @@
 """Folders that other people can write to: touched by descriptor, never by path.
 
-Who may write to a folder can swap any entry of it for a link between two system calls of ours. So each function here
-walks to a folder one part at a time, holds it open, and acts on a name within it. A link on the way counts only where
-root or we ourselves made it (to a larger disk, say); the last part of a path is never followed.
+Who may write to a folder can swap any entry of it for a link between two system calls of ours. So
+each function here walks to a folder one part at a time, holds it open, and acts on a name within
+it. A link on the way counts only where root or we ourselves made it (to a larger disk, say); the
+last part of a path is never followed.
 
-Modes and owners are changed on the open descriptor. Trees are walked without recursion, however deep they are.
+Modes and owners are changed on the open descriptor. Trees are walked without recursion, however
+deep they are.
 
-Code that needs paths (a program that writes a file, say) works in a `pin_path` folder: its path names the open folder
-itself, whoever renames it meanwhile.
+Code that needs paths (a program that writes a file, say) works in a `pin_path` folder: its path
+names the open folder itself, whoever renames it meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
-CLOSED = (errno.EACCES, errno.EPERM, errno.EBADF)  # EBADF: a folder that we may pass (O_PATH) and not list
+CLOSED = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EBADF,
+)  # EBADF: a folder that we may pass (O_PATH) and not list
 RENAME_EXCHANGE = 2  # renameat2(2)
 MAX_NAME = 255  # bytes of one name, on every filesystem of Linux
 MAX_LINKS = 40  # on the way to one folder, as the kernel counts
@@ -48,8 +54,8 @@ PINNED = re.compile(r"/proc/self/fd/([0-9]+)(?=/|$)")
 def open_folder(path: Path) -> int:
     """A descriptor of the folder PATH, to list and to act in.
 
-    StoreError where a link of another user's lies on the way; OSError as for open(2). A folder that we may pass and not
-    list gets a descriptor that only passes (O_PATH).
+    StoreError where a link of another user's lies on the way; OSError as for open(2). A folder that
+    we may pass and not list gets a descriptor that only passes (O_PATH).
     """
     wanted = path.absolute()
     pinned_at = PINNED.match(str(wanted))
@@ -87,7 +93,10 @@ def open_folder(path: Path) -> int:
 
 
 def _trusted_target(around: int, name: str, wanted: Path) -> str:
-    """Where the link NAME leads. StoreError unless root or we made it; NotADirectoryError for what is no link."""
+    """Where the link NAME leads.
+
+    StoreError unless root or we made it; NotADirectoryError for what is no link.
+    """
     link = os.open(name, LOOK, dir_fd=around)
     try:
         about = os.fstat(link)
@@ -104,7 +113,9 @@ def _trusted_target(around: int, name: str, wanted: Path) -> str:
 
 
 def _is_roots_alone(folder: int) -> bool:
-    """Whether nobody but root can put anything into FOLDER: what lies there is of the machine's own making."""
+    """Whether nobody but root can put anything into FOLDER: what lies there is of the machine's own
+    making.
+    """
     about = os.fstat(folder)
     return about.st_uid == 0 and not about.st_mode & 0o022
 
@@ -133,7 +144,8 @@ def hold_folder(path: Path) -> Iterator[int]:
 def pin_path(path: Path) -> Iterator[Path]:
     """A path of the folder PATH that goes on naming this very folder, whatever becomes of its name.
 
-    Good in this process, and in the programs that core/process starts: they inherit the descriptor that it names.
+    Good in this process, and in the programs that core/process starts: they inherit the descriptor
+    that it names.
     """
     with hold_folder(path) as descriptor:
         _pins.add(descriptor)
@@ -160,12 +172,15 @@ def find_name(folder: Path, around: Path) -> Path:
                 about = os.stat(name, dir_fd=outer, follow_symlinks=False)
                 if (about.st_dev, about.st_ino) == wanted:
                     return around / name
-    raise StoreError(f"somebody has moved a folder out of {around} while it was written", "who may write there?")
+    raise StoreError(
+        f"somebody has moved a folder out of {around} while it was written", "who may write there?"
+    )
 
 
 def pins_in(words: Iterable[str]) -> tuple[int, ...]:
-    """The descriptors that WORDS of a command line name as folders which are pinned now. What a recipe or a base has
-    named so is none of them: no other descriptor of ours reaches a program."""
+    """The descriptors that WORDS of a command line name as folders which are pinned now. What a
+    recipe or a base has named so is none of them: no other descriptor of ours reaches a program.
+    """
     found = [int(number) for word in words for number in PINNED.findall(word)]
     return tuple(dict.fromkeys(one for one in found if one in _pins))
 
@@ -197,7 +212,10 @@ def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
 
 
 def set_marks(descriptor: int, mode: int, group: int = -1) -> None:
-    """MODE and GROUP (-1: as it is) of what DESCRIPTOR holds open. The group first: chown takes set-gid bits away."""
+    """MODE and GROUP (-1: as it is) of what DESCRIPTOR holds open.
+
+    The group first: chown takes set-gid bits away.
+    """
     if group != -1:
         os.fchown(descriptor, -1, group)
     os.fchmod(descriptor, mode)
@@ -308,9 +326,11 @@ def names_in(path: Path) -> list[str]:
 def write_file(
     path: Path, content: bytes, mode: int, group: int = -1, *, on_disk: bool = True, owner: str = ""
 ) -> None:
-    """CONTENT as the file PATH, by a new file beside it and a rename. A link of that name is replaced, not followed.
+    """CONTENT as the file PATH, by a new file beside it and a rename. A link of that name is
+    replaced, not followed.
 
-    OWNER, a label of core/lease.py, is in the new file's name: where this process is killed, others see whose it was.
+    OWNER, a label of core/lease.py, is in the new file's name: where this process is killed, others
+    see whose it was.
     """
     with hold_folder(path.parent) as around:
         end = f"{uuid.uuid4().hex[:8]}.part"
@@ -355,7 +375,9 @@ def sync_folder(path: Path) -> None:
 
 @dataclass
 class Level:
-    """One folder of a walk: where it is below the top, what it is, and which of its folders are still to be seen."""
+    """One folder of a walk: where it is below the top, what it is, and which of its folders are
+    still to be seen.
+    """
 
     path: str
     identity: tuple[int, int]
@@ -364,10 +386,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Visit:
-    """A folder that a walk has come to. DESCRIPTOR is open until the walk goes on; PATH is below the top, empty for it.
+    """A folder that a walk has come to. DESCRIPTOR is open until the walk goes on; PATH is below
+    the top, empty for it.
 
-    FOLDERS are the names of real folders; a caller who takes one out keeps the walk from going there. OTHERS are the
-    names of all else: files, links, devices.
+    FOLDERS are the names of real folders; a caller who takes one out keeps the walk from going
+    there. OTHERS are the names of all else: files, links, devices.
     """
 
     descriptor: int
@@ -377,9 +400,11 @@ class Visit:
 
 
 def walk_folders(top: Path, *, anyones: bool = False) -> Iterator[Visit]:
-    """Each folder of the tree TOP, from above. Without recursion, and with two descriptors however deep it is.
+    """Each folder of the tree TOP, from above. Without recursion, and with two descriptors however
+    deep it is.
 
-    Never into a folder that another user owns, unless ANYONES; what goes or changes meanwhile is left out.
+    Never into a folder that another user owns, unless ANYONES; what goes or changes meanwhile is
+    left out.
     """
     descriptor = open_folder(top)
     levels: list[Level] = []
@@ -394,7 +419,9 @@ def walk_folders(top: Path, *, anyones: bool = False) -> Iterator[Visit]:
                 if levels and (above := _go_up(descriptor, levels[-1])) is not None:
                     os.close(descriptor)
                     descriptor = above
-                elif levels:  # what we are in was moved elsewhere: it is no part of this tree any more
+                elif (
+                    levels
+                ):  # what we are in was moved elsewhere: it is no part of this tree any more
                     return
                 continue
             name = level.pending.pop()
@@ -452,7 +479,8 @@ def _go_up(descriptor: int, level: Level) -> int | None:
 
 
 def remove_tree(path: Path) -> None:
-    """PATH and all in it are gone, also folders that their owner may not write; of a link only the link goes.
+    """PATH and all in it are gone, also folders that their owner may not write; of a link only the
+    link goes.
 
     What may not be removed stays, and nothing is said of it: look whether PATH is there.
     """
@@ -466,7 +494,9 @@ def _remove_entry(around: int, name: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=around)
         return
-    levels = [Level(name, _identity(around), [])]  # of what lies around: to be gone to when all below is empty
+    levels = [
+        Level(name, _identity(around), [])
+    ]  # of what lies around: to be gone to when all below is empty
     pending = [_remove_files(descriptor)]
     try:
         while pending:
@@ -535,5 +565,7 @@ def count_bytes(path: Path) -> int:
     for visit in walk_folders(path, anyones=True):
         for name in visit.others:
             with contextlib.suppress(OSError):
-                total += os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False).st_blocks * 512
+                total += (
+                    os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False).st_blocks * 512
+                )
     return total

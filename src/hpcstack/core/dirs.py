@@ -1,4 +1,5 @@
-"""Folders of the user's own, by the XDG base directories: https://specifications.freedesktop.org/basedir-spec/
+"""Folders of the user's own, by the XDG base directories:
+https://specifications.freedesktop.org/basedir-spec/
 
 Not by platformdirs, which gives other folders on macOS: these are on clusters, and docs name them.
 """
@@ -27,7 +28,8 @@ def _home(variable: str, default: str, environ: Mapping[str, str] | None) -> Pat
             home = pwd.getpwuid(os.getuid()).pw_dir
         except KeyError:
             raise InputError(
-                "HOME is not set, and this user has no home directory", f"export HOME, or {variable}"
+                "HOME is not set, and this user has no home directory",
+                f"export HOME, or {variable}",
             ) from None
     return Path(home) / default
 

@@ -1,4 +1,6 @@
-"""What can go wrong, each with a message, a hint of what to type next, and the exit code of its kind."""
+"""What can go wrong, each with a message, a hint of what to type next, and the exit code of its
+kind.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,10 @@ class Problem:
 
     def __str__(self) -> str:
         where = f" {self.where}:" if self.where else ""
-        return f"{self.file}:{self.line}:{self.column}:{' warning:' if self.warning else ''}{where} {self.what}"
+        return (
+            f"{self.file}:{self.line}:{self.column}:{' warning:' if self.warning else ''}{where} "
+            f"{self.what}"
+        )
 
 
 class ProblemsError(InputError):
@@ -102,10 +107,15 @@ class ProblemsError(InputError):
 
 
 def sanitize_for_terminal(text: str) -> str:
-    """TEXT for a terminal: what a program, a base or a file says may command it, or turn its lines around."""
+    """TEXT for a terminal: what a program, a base or a file says may command it, or turn its lines
+    around.
+    """
     if text.isascii() and not COMMANDS.search(text):
         return text
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for char in text
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,7 +1,9 @@
-"""Files that somebody else may have made: links are not followed, and what is not an ordinary file is not read.
+"""Files that somebody else may have made: links are not followed, and what is not an ordinary file
+is not read.
 
-In a folder that others can write to, a name is whatever its owner made of it: a link to a file of ours, a pipe that
-never ends, a folder that changes under us. What is opened here is looked at after it was opened, not before.
+In a folder that others can write to, a name is whatever its owner made of it: a link to a file of
+ours, a pipe that never ends, a folder that changes under us. What is opened here is looked at after
+it was opened, not before.
 """
 
 from __future__ import annotations
@@ -28,18 +30,22 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
 
 
-def open_file(path: Path, *, below: Path | None = None, own: bool = False, published: bool = False) -> BinaryIO:
+def open_file(
+    path: Path, *, below: Path | None = None, own: bool = False, published: bool = False
+) -> BinaryIO:
     """The ordinary file PATH, for reading. InputError for a link, a pipe, a device or a folder.
 
-    No folder of PATH's way BELOW that one may be a link either. OWN: the file is ours or root's, and nobody else can
-    write to it. PUBLISHED: where the site names its publishers, it is one of theirs. FileNotFoundError where there is
-    nothing.
+    No folder of PATH's way BELOW that one may be a link either. OWN: the file is ours or root's,
+    and nobody else can write to it. PUBLISHED: where the site names its publishers, it is one of
+    theirs. FileNotFoundError where there is nothing.
     """
     try:
         descriptor = _open_below(below, path) if below else os.open(path, FILE)
     except OSError as error:
         if error.errno in LINK:
-            raise InputError(f"{path} is a symbolic link, or lies behind one", "put the file itself there") from None
+            raise InputError(
+                f"{path} is a symbolic link, or lies behind one", "put the file itself there"
+            ) from None
         raise
     try:
         about = os.fstat(descriptor)
@@ -53,7 +59,10 @@ def open_file(path: Path, *, below: Path | None = None, own: bool = False, publi
                 "modules.publishers in site.yaml",
             )
         if own and about.st_mode & 0o022:
-            raise InputError(f"{path} can be written by others than its owner", f"chmod go-w {path}, or remove it")
+            raise InputError(
+                f"{path} can be written by others than its owner",
+                f"chmod go-w {path}, or remove it",
+            )
     except BaseException:
         os.close(descriptor)
         raise
@@ -69,7 +78,9 @@ def name_owner(path: Path) -> str:
 
 
 def _seen_as(folder: Path) -> int:
-    """Who we are to the file server of FOLDER, which may take root for somebody else; -1 where we may not write."""
+    """Who we are to the file server of FOLDER, which may take root for somebody else; -1 where we
+    may not write.
+    """
     import tempfile
 
     try:
@@ -104,7 +115,10 @@ def _open_folder(top: Path, folder: Path) -> int:
 def read_bytes(
     path: Path, limit: int, *, below: Path | None = None, own: bool = False, published: bool = False
 ) -> bytes:
-    """All of the ordinary file PATH, as `open_file` takes it. InputError for more than LIMIT bytes."""
+    """All of the ordinary file PATH, as `open_file` takes it.
+
+    InputError for more than LIMIT bytes.
+    """
     with open_file(path, below=below, own=own, published=published) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -118,7 +132,10 @@ def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = 
 
 
 def files_below(top: Path, folder: Path) -> list[Path]:
-    """The ordinary files of FOLDER, sorted. InputError where it is behind a link below TOP, or holds another thing."""
+    """The ordinary files of FOLDER, sorted.
+
+    InputError where it is behind a link below TOP, or holds another thing.
+    """
     try:
         descriptor = _open_folder(top, folder)
     except OSError as error:
@@ -137,27 +154,39 @@ def files_below(top: Path, folder: Path) -> list[Path]:
 
 
 def without_links(top: Path, path: Path, *, ours: bool = False) -> None:
-    """StoreError where a part of PATH's way below TOP is no real folder; OURS takes links of ours and root's."""
+    """StoreError where a part of PATH's way below TOP is no real folder; OURS takes links of ours
+    and root's.
+    """
     here = top
     for part in path.relative_to(top).parts:
         here = here / part
         with contextlib.suppress(FileNotFoundError):
             about = here.lstat()
-            led = ours and stat.S_ISLNK(about.st_mode) and about.st_uid in (os.geteuid(), 0)  # to a larger disk, say
+            led = (
+                ours and stat.S_ISLNK(about.st_mode) and about.st_uid in (os.geteuid(), 0)
+            )  # to a larger disk, say
             if not stat.S_ISDIR(about.st_mode) and not (led and here.is_dir()):
                 raise StoreError(
-                    f"{here} is not a folder of its own", f"it was put there by {name_owner(here)}: look, and remove it"
+                    f"{here} is not a folder of its own",
+                    f"it was put there by {name_owner(here)}: look, and remove it",
                 )
 
 
 def private_folder(path: Path, remedy: str) -> Path:
-    """The folder PATH, made if it is not there, ours and closed to others. StoreError, with REMEDY, for any other."""
+    """The folder PATH, made if it is not there, ours and closed to others.
+
+    StoreError, with REMEDY, for any other.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     about = path.lstat()
-    if not stat.S_ISDIR(about.st_mode) or (about.st_uid != os.geteuid() and about.st_uid != _seen_as(path)):
-        raise StoreError(f"{path} was made by somebody else: what lies there cannot be trusted", remedy)
+    if not stat.S_ISDIR(about.st_mode) or (
+        about.st_uid != os.geteuid() and about.st_uid != _seen_as(path)
+    ):
+        raise StoreError(
+            f"{path} was made by somebody else: what lies there cannot be trusted", remedy
+        )
     check_way_to(path, remedy)
     if about.st_mode & 0o7077:  # also of a folder that hands its group on
         path.chmod(0o700)
@@ -165,15 +194,20 @@ def private_folder(path: Path, remedy: str) -> Path:
 
 
 def check_way_to(path: Path, remedy: str) -> None:
-    """StoreError, with REMEDY, where a folder on the way to PATH lets somebody else put another in its place."""
+    """StoreError, with REMEDY, where a folder on the way to PATH lets somebody else put another in
+    its place.
+    """
     for folder in path.absolute().parents:
         about = folder.stat()
         if about.st_uid not in trusted_ids() and about.st_uid != _seen_as(path.parent):
             who = name_owner(folder)
-            raise StoreError(f"{folder} is {who}'s, who can put something else in the place of {path}", remedy)
+            raise StoreError(
+                f"{folder} is {who}'s, who can put something else in the place of {path}", remedy
+            )
         if about.st_mode & 0o002 and not about.st_mode & stat.S_ISVTX:
             raise StoreError(
-                f"{folder} lets anybody put something else in the place of {path}", f"chmod +t {folder}, or: {remedy}"
+                f"{folder} lets anybody put something else in the place of {path}",
+                f"chmod +t {folder}, or: {remedy}",
             )
 
 
@@ -219,8 +253,9 @@ def copy_range(source: Path, target: Path, start: int, length: int) -> None:
 
 
 def write_text(path: Path, text: str, mode: int = 0o644, *, on_disk: bool = True) -> None:
-    """TEXT into PATH by a temporary file, fsync (if it has to be ON_DISK) and rename. A link that is there is replaced,
-    not followed."""
+    """TEXT into PATH by a temporary file, fsync (if it has to be ON_DISK) and rename. A link that
+    is there is replaced, not followed.
+    """
     descriptors.make_folder(path.parent)
     descriptors.write_file(path, text.encode(), sharing.shared_mode(mode), on_disk=on_disk)
 
@@ -228,8 +263,8 @@ def write_text(path: Path, text: str, mode: int = 0o644, *, on_disk: bool = True
 def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) -> None:
     """{path: text} below FOLDER. Files that begin with `#!` are executable.
 
-    What is to live no longer than this process, or the job that it starts, need not be ON_DISK: a hundred small files
-    are a hundred waits for the disk else.
+    What is to live no longer than this process, or the job that it starts, need not be ON_DISK: a
+    hundred small files are a hundred waits for the disk else.
     """
     for name, text in files.items():
         path = folder / name
@@ -243,7 +278,8 @@ def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) 
 def writing_below(top: Path, what: str) -> Iterator[None]:
     """Turns the system's refusals into StoreError, which says WHAT was not done.
 
-    What is made below TOP is readable for all, whatever the umask, and the group's to write where one shares it.
+    What is made below TOP is readable for all, whatever the umask, and the group's to write where
+    one shares it.
     """
     before = os.umask(sharing.shared_umask())
     try:
@@ -251,7 +287,9 @@ def writing_below(top: Path, what: str) -> Iterator[None]:
         sharing.open_old(top)
         yield
     except OSError as error:
-        raise StoreError(f"{what}: {error.strerror or error} ({error.filename or top})", _advice(error, top)) from None
+        raise StoreError(
+            f"{what}: {error.strerror or error} ({error.filename or top})", _advice(error, top)
+        ) from None
     finally:
         os.umask(before)
 
@@ -266,7 +304,13 @@ def _advice(error: OSError, top: Path) -> str:
         return "make room: hpcstack gc --dry-run; or name another store in site.yaml"
     ours = Path(str(error.filename or top)).is_relative_to(top)
     if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{top} must be writable by you; if it is the store: `store` in site.yaml (hpcstack show --site)"
+        return (
+            f"{top} must be writable by you; if it is the store: `store` in site.yaml (hpcstack "
+            f"show --site)"
+        )
     if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
-        return "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show --site)"
+        return (
+            "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show "
+            "--site)"
+        )
     return ""

@@ -19,7 +19,9 @@ def shown_hosts(names: Iterable[str]) -> str:
 
 
 def fold_hosts(names: Iterable[str]) -> list[str]:
-    """NAMES, each once, folded by what stands before their last number: `scontrol show hostnames` unfolds each."""
+    """NAMES, each once, folded by what stands before their last number: `scontrol show hostnames`
+    unfolds each.
+    """
     groups: dict[tuple[str, int], set[int]] = {}
     plain: list[str] = []
     for name in dict.fromkeys(names):
@@ -28,16 +30,26 @@ def fold_hosts(names: Iterable[str]) -> list[str]:
             groups.setdefault((match[1], width), set()).add(int(match[2]))
         else:
             plain.append(name)
-    out = [_folded(prefix, width, sorted(numbers)) for (prefix, width), numbers in sorted(groups.items())]
+    out = [
+        _folded(prefix, width, sorted(numbers))
+        for (prefix, width), numbers in sorted(groups.items())
+    ]
     return sorted(plain) + out
 
 
 def _folded(prefix: str, width: int, numbers: list[int]) -> str:
     runs: list[list[int]] = []
     for number in numbers:
-        if runs and runs[-1][1] == number - 1 and len(f"{number:0{width}}") == (width or len(str(number))):
+        if (
+            runs
+            and runs[-1][1] == number - 1
+            and len(f"{number:0{width}}") == (width or len(str(number)))
+        ):
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    parts = [f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}" for first, last in runs]
+    parts = [
+        f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}"
+        for first, last in runs
+    ]
     return f"{prefix}[{','.join(parts)}]" if len(numbers) > 1 else f"{prefix}{parts[0]}"

@@ -1,8 +1,10 @@
-"""One builder per key, on one host or several: a lease made by link(), whose dead holder is detected.
+"""One builder per key, on one host or several: a lease made by link(), whose dead holder is
+detected.
 
-A holder on this kernel and in this PID namespace is looked up: by process and by when it started. Any other one is
-known by its heartbeat: it renews the lease's time every few seconds, and one that has not done so while somebody
-watched for PATIENCE seconds, look by look, is dead. Nobody's clock is compared with another's, and no flock is used.
+A holder on this kernel and in this PID namespace is looked up: by process and by when it started.
+Any other one is known by its heartbeat: it renews the lease's time every few seconds, and one that
+has not done so while somebody watched for PATIENCE seconds, look by look, is dead. Nobody's clock
+is compared with another's, and no flock is used.
 """
 
 from __future__ import annotations
@@ -27,8 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FIRST_POLL_S, POLL_S, LAST_POLL_S, BEAT_S, PATIENCE_S = 0.02, 0.5, 5.0, 5.0, 60.0
-GAP_S = 2 * LAST_POLL_S  # who has not looked for so long was stopped, or the file server was: nothing is known of then
-ABANDONED_S = 7 * 86400.0  # what an owner who is not seen from here has not touched for so long is nobody's
+GAP_S = (
+    2 * LAST_POLL_S
+)  # who has not looked for so long was stopped, or the file server was: nothing is known of then
+ABANDONED_S = (
+    7 * 86400.0
+)  # what an owner who is not seen from here has not touched for so long is nobody's
 HIDDEN = "hidden"
 
 
@@ -72,7 +78,9 @@ def identify_process() -> Holder:
 
 
 def is_alive(holder: Holder) -> bool | None:
-    """Whether HOLDER lives; None where this process cannot see it: another machine, another PID namespace."""
+    """Whether HOLDER lives; None where this process cannot see it: another machine, another PID
+    namespace.
+    """
     mine = identify_process()
     if (holder.boot, holder.namespace) != (mine.boot, mine.namespace):
         return None
@@ -92,7 +100,9 @@ def may_have_living_owner(path: Path, prefix: str = "") -> bool:
 
 
 def make_label() -> str:
-    """The beginning of a name that `may_have_living_owner` understands: this process, without its job."""
+    """The beginning of a name that `may_have_living_owner` understands: this process, without its
+    job.
+    """
     return str(identify_process()).rpartition("+")[0] + "+"
 
 
@@ -127,10 +137,12 @@ def _never() -> bool:
 def hold_lease(
     path: Path, waiting: Callable[[str], None] | None = None, done: Callable[[], bool] = _never
 ) -> Iterator[bool]:
-    """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it cannot be had.
+    """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it
+    cannot be had.
 
-    False, and no lease, once DONE is true: what was waited for is there. It is asked often at first, then twice a
-    second, and after ten seconds less and less: who waits comes at most a twentieth late.
+    False, and no lease, once DONE is true: what was waited for is there. It is asked often at
+    first, then twice a second, and after ten seconds less and less: who waits comes at most a
+    twentieth late.
     """
     descriptors.make_folder(path.parent)
     sharing.make_shared_folder(path.parent)
@@ -161,7 +173,9 @@ def hold_lease(
         descriptors.remove_file(mine)
 
 
-def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None, done: Callable[[], bool]) -> bool:
+def _acquire(
+    mine: Path, path: Path, waiting: Callable[[str], None] | None, done: Callable[[], bool]
+) -> bool:
     watch, told, pause, began = Watch(path), False, FIRST_POLL_S, time.monotonic()
     while not _link(mine, path):
         if done():
@@ -195,7 +209,10 @@ def _beat(path: Path, text: str, ended: threading.Event) -> None:
 
 
 def _link(mine: Path, path: Path) -> bool:
-    """Whether PATH is now MINE. A file server may say `exists` of a link that it made: the count of links tells."""
+    """Whether PATH is now MINE.
+
+    A file server may say `exists` of a link that it made: the count of links tells.
+    """
     with contextlib.suppress(FileExistsError):
         descriptors.hard_link(mine, path)
         return True
@@ -214,13 +231,18 @@ def _break(path: Path, owner: str) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """What the lease PATH says; None where there is none. StoreError where something else lies there."""
+    """What the lease PATH says; None where there is none.
+
+    StoreError where something else lies there.
+    """
     try:
         return read_text(path, 4096)
     except FileNotFoundError:
         return None
     except InputError as error:
-        raise StoreError(f"no lease can be had: {error.message}", f"look who put it there, and: rm {path}") from None
+        raise StoreError(
+            f"no lease can be had: {error.message}", f"look who put it there, and: rm {path}"
+        ) from None
 
 
 def _boot() -> str:
@@ -237,7 +259,9 @@ def _namespace() -> str:
 
 
 def _born(pid: str) -> str:
-    """When process PID started, in the kernel's ticks; empty if it has ended, also if nobody has waited for it yet."""
+    """When process PID started, in the kernel's ticks; empty if it has ended, also if nobody has
+    waited for it yet.
+    """
     with contextlib.suppress(OSError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] in "ZX" else fields[19]
@@ -255,7 +279,11 @@ def remove_leftovers(parent: Path, prefix: str, remove: Callable[[Path], None]) 
     for name in descriptors.names_in(parent):
         old = parent / name
         with contextlib.suppress(FileNotFoundError):
-            if name.startswith(prefix) and not may_have_living_owner(old, prefix) and old.lstat().st_uid in _own_ids():
+            if (
+                name.startswith(prefix)
+                and not may_have_living_owner(old, prefix)
+                and old.lstat().st_uid in _own_ids()
+            ):
                 remove(old)
 
 

@@ -9,7 +9,8 @@ MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
 
 
 def filesystem_of(device: int, mounts: str = "") -> str:
-    """The type of the filesystem whose files have the st_dev DEVICE, such as ext4; "" where it is not known.
+    """The type of the filesystem whose files have the st_dev DEVICE, such as ext4; "" where it is
+    not known.
 
     MOUNTS is the text of /proc/self/mountinfo, which is read where it is not given.
     """

@@ -1,8 +1,17 @@
-"""The names that recipes, site.yaml and the command line share, each list in one place; what they mean is elsewhere."""
+"""The names that recipes, site.yaml and the command line share, each list in one place; what they
+mean is elsewhere.
+"""
 
 from __future__ import annotations
 
-RUNTIMES = ("pyxis", "apptainer", "enroot", "podman", "charliecloud", "local")  # a module each: runtimes/
+RUNTIMES = (
+    "pyxis",
+    "apptainer",
+    "enroot",
+    "podman",
+    "charliecloud",
+    "local",
+)  # a module each: runtimes/
 MODES = ("torchrun", "deepspeed", "task-per-gpu", "mpi", "plain")  # launch/modes.py
 STARTED_IN_IMAGE = MODES[:3]  # a script of launchers/in-image/ starts the ranks
 STAGES = ("none", "copy", "sbcast")  # launch/staging.py

@@ -1,4 +1,6 @@
-"""User namespaces: why ordinary users may make none on this machine, and what root becomes in one of ours."""
+"""User namespaces: why ordinary users may make none on this machine, and what root becomes in one
+of ours.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,16 @@ from pathlib import Path
 # https://ubuntu.com/blog/ubuntu-23-10-restricted-unprivileged-user-namespaces
 PROFILES = Path("/etc/apparmor.d")
 BY_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
-CLOSED = {"user.max_user_namespaces": "0", "kernel.unprivileged_userns_clone": "0", BY_APPARMOR: "1"}
+CLOSED = {
+    "user.max_user_namespaces": "0",
+    "kernel.unprivileged_userns_clone": "0",
+    BY_APPARMOR: "1",
+}
 
 
 # What the machine's root becomes where programs of a base run. Nobody's: neither systemd's ranges
-# (https://systemd.io/UIDS-GIDS) nor /etc/subuid reach there, and only what builds have left belongs to it.
+# (https://systemd.io/UIDS-GIDS) nor /etc/subuid reach there, and only what builds have left belongs
+# to it.
 ROOT_BECOMES = 2_000_000_001
 WHOLE_RANGE = ["0", "0", "4294967295"]  # of /proc/self/uid_map, in the machine's own user namespace
 
@@ -31,8 +38,8 @@ def is_machines_root() -> bool:
 def trusted_ids() -> tuple[int, ...]:
     """Whose folders and links are believed on the way to a file: root's and our own.
 
-    In a user namespace the machine's root has no number of its own there, and looks like nobody: so does everybody else
-    that is not mapped, and they cannot be told apart.
+    In a user namespace the machine's root has no number of its own there, and looks like nobody: so
+    does everybody else that is not mapped, and they cannot be told apart.
     """
     own = (0, os.geteuid())
     with contextlib.suppress(OSError):
@@ -43,10 +50,11 @@ def trusted_ids() -> tuple[int, ...]:
 
 
 def no_namespaces(profile: str = "") -> str:
-    """Return why ordinary users may make no user namespaces, by the kernel's settings; empty where they may.
+    """Return why ordinary users may make no user namespaces, by the kernel's settings; empty where
+    they may.
 
-    PROFILE is a pattern for the names of a program's AppArmor profiles, which would open namespaces to it (Enroot's
-    packages bring one).
+    PROFILE is a pattern for the names of a program's AppArmor profiles, which would open namespaces
+    to it (Enroot's packages bring one).
     """
     closed = find_closing_settings()
     if profile and any(PROFILES.glob(profile)):

@@ -1,4 +1,7 @@
-"""The runner: the one place that starts programs. It is passed in, so nothing needs to patch `subprocess`."""
+"""The runner: the one place that starts programs.
+
+It is passed in, so nothing needs to patch `subprocess`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,9 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TAIL, PIPE = 20, 1 << 20
 RELEASE_S = 0.5  # how often a reader of stderr is asked for what it has held back
 LINE, LOG_CHARACTERS = 1 << 16, 256 << 20
-PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # found now: between fork and exec nothing may be loaded
+PRCTL = getattr(
+    ctypes.CDLL(None), "prctl", None
+)  # found now: between fork and exec nothing may be loaded
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,10 @@ class Runner:
         timeout: float = 60,
         stdin: Path = Path(os.devnull),
     ) -> Completed:
-        """Run ARGV to its end; all that it said on stdout is in `tail`, stderr after it. STDIN is a file."""
+        """Run ARGV to its end; all that it said on stdout is in `tail`, stderr after it.
+
+        STDIN is a file.
+        """
         self.which(argv[0])
         try:
             with stdin.open("rb") as given:
@@ -121,7 +129,12 @@ class Runner:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
         except OSError as error:  # not a program, or its interpreter is not there
             return Completed(tuple(argv), 126, (f"{argv[0]}: {error.strerror}",))
-        return Completed(tuple(argv), done.returncode, tuple((done.stdout + done.stderr).splitlines()), done.stdout)
+        return Completed(
+            tuple(argv),
+            done.returncode,
+            tuple((done.stdout + done.stderr).splitlines()),
+            done.stdout,
+        )
 
     def logged(
         self,
@@ -134,19 +147,26 @@ class Runner:
         keep: tuple[int, ...] = (),
         clean: bool = False,
     ) -> Completed:
-        """Run ARGV with all its output appended to LOG, each line shown to ON_LINE; it inherits the descriptors KEEP.
+        """Run ARGV with all its output appended to LOG, each line shown to ON_LINE; it inherits the
+        descriptors KEEP.
 
         CLEAN: and of our variables none but PATH.
 
-        The program and what it starts are one process group, which is ended if the caller is interrupted.
+        The program and what it starts are one process group, which is ended if the caller is
+        interrupted.
         """
         self.which(argv[0])
         tail: collections.deque[str] = collections.deque(maxlen=TAIL)
-        with log.open("a", encoding="utf-8") as sink, _group(argv, _env(env, clean=clean), cwd, keep) as process:
+        with (
+            log.open("a", encoding="utf-8") as sink,
+            _group(argv, _env(env, clean=clean), cwd, keep) as process,
+        ):
             sink.write(f"> {shlex.join(argv)}\n")
             assert process.stdout is not None
             output, room = process.stdout, LOG_CHARACTERS
-            for line in iter(lambda: output.readline(LINE), ""):  # a program may write lines, and logs, without end
+            for line in iter(
+                lambda: output.readline(LINE), ""
+            ):  # a program may write lines, and logs, without end
                 if (room := room - len(line)) > 0:
                     sink.write(line)
                     sink.flush()
@@ -166,10 +186,11 @@ class Runner:
         wait: bool = True,
         clean: bool = False,
     ) -> Iterator[Fed]:
-        """Run ARGV, which reads what the caller writes; its output goes to LOG. Ended if the caller fails.
+        """Run ARGV, which reads what the caller writes; its output goes to LOG. Ended if the caller
+        fails.
 
-        Its input is closed at the end; without WAIT nobody waits for what it does then. CLEAN: it gets none of our
-        variables but PATH.
+        Its input is closed at the end; without WAIT nobody waits for what it does then. CLEAN: it
+        gets none of our variables but PATH.
         """
         self.which(argv[0])
         with log.open("ab") as sink:
@@ -202,8 +223,13 @@ class Runner:
                 process.wait()
 
     @contextlib.contextmanager
-    def read(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[IO[bytes]]:
-        """Run ARGV and read what it writes. BuildError if it fails in the end, with its last words."""
+    def read(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None
+    ) -> Iterator[IO[bytes]]:
+        """Run ARGV and read what it writes.
+
+        BuildError if it fails in the end, with its last words.
+        """
         self.which(argv[0])
         with tempfile.TemporaryFile() as said:
             process = subprocess.Popen(
@@ -243,25 +269,35 @@ class Runner:
         ending: Ending | None = None,
         is_script: bool = False,
     ) -> int:
-        """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
+        """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended
+        it).
 
-        Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a TERM; and it gets one
-        if we are killed. We wait for how it ends. MEANWHILE is done while it starts; where that fails, it is ended.
-        ERRORS sees what it writes to stderr, and says what of it goes to ours. ENDING answers each signal, wherever it
-        comes from. With IS_SCRIPT a TERM goes also to what the program has started.
+        Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a
+        TERM; and it gets one if we are killed. We wait for how it ends. MEANWHILE is done while it
+        starts; where that fails, it is ended. ERRORS sees what it writes to stderr, and says what
+        of it goes to ours. ENDING answers each signal, wherever it comes from. With IS_SCRIPT a
+        TERM goes also to what the program has started.
         """
         self.which(argv[0])
         stderr = subprocess.PIPE if errors else None
         process = subprocess.Popen(argv, env=_env(env), preexec_fn=_end_with_parent, stderr=stderr)
-        reader = threading.Thread(target=_passed_on, args=(process.stderr, errors), daemon=True) if errors else None
+        reader = (
+            threading.Thread(target=_passed_on, args=(process.stderr, errors), daemon=True)
+            if errors
+            else None
+        )
         if reader:
             reader.start()
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         handlers = {number: signal.getsignal(number) for number in ends}
         try:
-            terminate = functools.partial(_terminate_tree, process) if is_script else process.terminate
+            terminate = (
+                functools.partial(_terminate_tree, process) if is_script else process.terminate
+            )
             for number in ends:
-                signal.signal(number, _answer_with(ending, terminate) if ending else lambda *_: terminate())
+                signal.signal(
+                    number, _answer_with(ending, terminate) if ending else lambda *_: terminate()
+                )
             if not ending and _on_terminal():
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
@@ -294,7 +330,10 @@ class Ending(Protocol):
     """Knows how to end a program well."""
 
     def answer(self, number: signal.Signals, terminate: Callable[[], None]) -> None:
-        """Signal NUMBER has come: end the program, in whatever time that takes. TERMINATE ends it at once."""
+        """Signal NUMBER has come: end the program, in whatever time that takes.
+
+        TERMINATE ends it at once.
+        """
 
 
 def _answer_with(ending: Ending, terminate: Callable[[], None]) -> Callable[[int, object], None]:
@@ -313,7 +352,9 @@ def _answer_with(ending: Ending, terminate: Callable[[], None]) -> Callable[[int
 
 
 def _terminate_tree(process: subprocess.Popen[bytes]) -> None:
-    """Send TERM to PROCESS and to all that it has started: a shell that waits for a program does not end by itself."""
+    """Send TERM to PROCESS and to all that it has started: a shell that waits for a program does
+    not end by itself.
+    """
     below = _processes_below(process.pid)
     process.terminate()
     for pid in below:
@@ -361,7 +402,9 @@ def _on_terminal() -> bool:
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel for a TERM when our parent dies, so that a killed build does not go on in the dark."""
+    """Ask the kernel for a TERM when our parent dies, so that a killed build does not go on in the
+    dark.
+    """
     if PRCTL:
         PRCTL(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, prctl(2)
 

@@ -1,4 +1,7 @@
-"""What long work says while it runs. This one says nothing; the command line's shows lines, bars and events."""
+"""What long work says while it runs.
+
+This one says nothing; the command line's shows lines, bars and events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Quoting: text that came from a recipe or a site reaches a shell, Lua or a definition file only through here."""
+"""Quoting: text that came from a recipe or a site reaches a shell, Lua or a definition file only
+through here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def quote_sh(text: object) -> str:
-    """One word of a POSIX shell, also inside an Apptainer definition, where a bare `{{ name }}` is fatal."""
+    """One word of a POSIX shell, also inside an Apptainer definition, where a bare `{{ name }}` is
+    fatal.
+    """
     quoted = shlex.quote(str(text))  # whatever holds a brace is in single quotes now
     return re.sub(r"(\{)(?=\{)|(\})(?=\})", lambda match: f"{match[0]}''", quoted)
 
@@ -23,8 +27,8 @@ def quote_sh(text: object) -> str:
 def check_unbroken(text: object) -> str:
     """TEXT, which stands on one line of a definition file, whatever quotes are around it there.
 
-    InputError where it would end that line: in an Apptainer definition the next one could begin a section, which is
-    run by whoever builds; in a Dockerfile an instruction.
+    InputError where it would end that line: in an Apptainer definition the next one could begin a
+    section, which is run by whoever builds; in a Dockerfile an instruction.
     """
     said = str(text)
     if ENDS_LINE.search(said):
@@ -60,7 +64,8 @@ def quote_lua(text: object) -> str:
 
 
 def lua_lines(text: object) -> str:
-    """A Lua string between long brackets, as people write several lines; in double quotes where Lua would change it.
+    """A Lua string between long brackets, as people write several lines; in double quotes where Lua
+    would change it.
 
     Lua makes other line ends of carriage returns. https://www.lua.org/manual/5.3/manual.html#3.1
     """
@@ -83,7 +88,9 @@ def quote_exec_form(words_of: Iterable[object]) -> str:
 
 
 def quote_tcl(text: object) -> str:
-    """A Tcl word in double quotes, with nothing substituted; what is not plain ASCII is written as \\uXXXX."""
+    """A Tcl word in double quotes, with nothing substituted; what is not plain ASCII is written as
+    \\uXXXX.
+    """
     out = []
     for char in str(text):
         if char in '\\"$[]{};#':
@@ -93,5 +100,7 @@ def quote_tcl(text: object) -> str:
         elif ord(char) < 0x10000:
             out.append(f"\\u{ord(char):04x}")
         else:
-            out.append(char)  # Tcl 8.6 has no escape for what lies beyond the basic plane, and takes it as it is
+            out.append(
+                char
+            )  # Tcl 8.6 has no escape for what lies beyond the basic plane, and takes it as it is
     return f'"{"".join(out)}"'

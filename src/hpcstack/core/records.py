@@ -1,8 +1,10 @@
-"""Records: JSON files that another person's hpcstack wrote, or one of another version. One strict reader for all kinds.
+"""Records: JSON files that another person's hpcstack wrote, or one of another version. One strict
+reader for all kinds.
 
-A record says of which format it is, by a family and a number: "hpcstack/artifact/v1". Within a number that is known
-every field is held against what it may be, and one that is not declared is refused. A record of a newer number is read
-as far as its fields are known, so that its users can go on loading and launching; it is not changed.
+A record says of which format it is, by a family and a number: "hpcstack/artifact/v1". Within a
+number that is known every field is held against what it may be, and one that is not declared is
+refused. A record of a newer number is read as far as its fields are known, so that its users can go
+on loading and launching; it is not changed.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ Kind = TypeVar("Kind", bound=Record)
 
 @dataclass(frozen=True)
 class Format(Generic[Kind]):
-    """How a kind of record is written: its FAMILY, the NUMBER that this hpcstack writes, and what may stand in it."""
+    """How a kind of record is written: its FAMILY, the NUMBER that this hpcstack writes, and what
+    may stand in it.
+    """
 
     family: str
     number: int
@@ -54,8 +58,9 @@ class Format(Generic[Kind]):
         return f"{self.family}/v{self.number}"
 
     def read(self, document: Any, where: str, remedy: str, *, to_change: bool = False) -> Kind:
-        """The record that the file WHERE holds. StoreError, with REMEDY, where it is damaged or says more than such a
-        record can; where it is of a newer hpcstack and is to be changed, too."""
+        """The record that the file WHERE holds. StoreError, with REMEDY, where it is damaged or
+        says more than such a record can; where it is of a newer hpcstack and is to be changed, too.
+        """
         newer = self.number_of(document, where, remedy) > self.number
         if newer and to_change:
             self.check_changeable(document, where)
@@ -73,16 +78,28 @@ class Format(Generic[Kind]):
         number = self.number_of(document, where, "")
         if number > self.number:
             raise StoreError(
-                f"{where} was written by a newer hpcstack (format {number}; this one writes {self.number})",
-                "change it with that version: what is published can be loaded and launched with this one",
+                (
+                    f"{where} was written by a newer hpcstack (format {number}; this one writes "
+                    f"{self.number})"
+                ),
+                (
+                    "change it with that version: what is published can be loaded and launched "
+                    "with this one"
+                ),
             )
 
     def number_of(self, document: Any, where: str, remedy: str) -> int:
         """The number of DOCUMENT's format. StoreError where it has none of this family."""
         said = document.get("format") if isinstance(document, dict) else None
-        match = re.fullmatch(re.escape(self.family) + r"/v([0-9]{1,4})", said) if isinstance(said, str) else None
+        match = (
+            re.fullmatch(re.escape(self.family) + r"/v([0-9]{1,4})", said)
+            if isinstance(said, str)
+            else None
+        )
         if not match:
-            raise StoreError(f"{where} is damaged, or of another hpcstack: its format is {said!r}"[:300], remedy)
+            raise StoreError(
+                f"{where} is damaged, or of another hpcstack: its format is {said!r}"[:300], remedy
+            )
         return int(match[1])
 
 
@@ -98,7 +115,9 @@ def known_part(kind: type[Record], document: Any) -> Any:
 
 
 def _known_value(annotation: Any, value: Any) -> Any:
-    """The same of VALUE, which is declared as ANNOTATION: a record, a list of records, or a dict with such values."""
+    """The same of VALUE, which is declared as ANNOTATION: a record, a list of records, or a dict
+    with such values.
+    """
     if inner := _record_in((annotation,)):
         return known_part(inner, value)
     inner = _record_in(get_args(annotation))
@@ -110,4 +129,6 @@ def _known_value(annotation: Any, value: Any) -> Any:
 
 
 def _record_in(annotations: tuple[Any, ...]) -> type[Record] | None:
-    return next((one for one in annotations if isinstance(one, type) and issubclass(one, Record)), None)
+    return next(
+        (one for one in annotations if isinstance(one, type) and issubclass(one, Record)), None
+    )

@@ -21,9 +21,9 @@ SYNC_S = 0.2
 
 @contextlib.contextmanager
 def replace_file(path: Path, *, shared: bool = True) -> Iterator[Path]:
-    """A name to write to, in a folder of our own beside PATH. It becomes PATH, also after a power failure, if the block
-    ends well; else it is gone, and PATH is as it was. SHARED: a site's group may write it, too. What processes that
-    were killed have left there is removed first.
+    """A name to write to, in a folder of our own beside PATH. It becomes PATH, also after a power
+    failure, if the block ends well; else it is gone, and PATH is as it was. SHARED: a site's group
+    may write it, too. What processes that were killed have left there is removed first.
     """
     remove_leftovers(path.parent, f".{path.name}.", descriptors.remove_tree)
     folder = path.with_name(f".{path.name}.{make_label()}{uuid.uuid4().hex[:8]}")
@@ -39,10 +39,11 @@ def replace_file(path: Path, *, shared: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def written_out(part: Path) -> Iterator[None]:
-    """PART on disk at the end. It is written out while it grows: the kernel would leave gigabytes for the end.
+    """PART on disk at the end. It is written out while it grows: the kernel would leave gigabytes
+    for the end.
 
-    What is on disk is let go of, so that the next blocks take the same memory again: in a virtual machine, or a job
-    with a limit, each new page costs more than the copy into it.
+    What is on disk is let go of, so that the next blocks take the same memory again: in a virtual
+    machine, or a job with a limit, each new page costs more than the copy into it.
     """
     ended = threading.Event()
 

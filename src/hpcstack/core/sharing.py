@@ -1,7 +1,8 @@
-"""What a group of administrators shares (`group` in site.yaml): all below the site's folders is the group's to write.
+"""What a group of administrators shares (`group` in site.yaml): all below the site's folders is the
+group's to write.
 
-Folders carry the group on to what is made in them (setgid) and are open to it; a file that one of them wrote, another
-replaces. Without a group everything is as its owner's: 755 and 644.
+Folders carry the group on to what is made in them (setgid) and are open to it; a file that one of
+them wrote, another replaces. Without a group everything is as its owner's: 755 and 644.
 
 Only what is ours is handed over, by descriptor: a member of the group may swap any entry meanwhile.
 """
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _shared: list[int] = []  # the group's number, once the site's is known: one site a process
-_publishers: list[frozenset[int]] = []  # whose records are believed; none where the site names nobody
+_publishers: list[
+    frozenset[int]
+] = []  # whose records are believed; none where the site names nobody
 
 FOLDER_MODE = 0o2775  # of a folder that is the group's
 
 
 def share_with_group(group: str) -> None:
-    """From now on what is written is GROUP's, too; nothing for an empty one, who is not a member, or a machine that
-    does not know the group: a compute node need not (`hpcstack doctor` says so)."""
+    """From now on what is written is GROUP's, too; nothing for an empty one, who is not a member,
+    or a machine that does not know the group: a compute node need not (`hpcstack doctor` says so).
+    """
     _shared.clear()
     if not group:
         return
@@ -43,8 +47,10 @@ def share_with_group(group: str) -> None:
 
 
 def trust_publishers(publishers: Iterable[str]) -> None:
-    """From now on records of what is published count only where one of PUBLISHERS (names, or numbers) has written
-    them, root, or we. Names that this machine does not know are nobody's; none at all: whoever may write there."""
+    """From now on records of what is published count only where one of PUBLISHERS (names, or
+    numbers) has written them, root, or we. Names that this machine does not know are nobody's; none
+    at all: whoever may write there.
+    """
     _publishers.clear()
     named = tuple(publishers)
     numbers = {int(name) for name in named if name.isdecimal()}
@@ -75,7 +81,10 @@ def is_shared() -> bool:
 
 
 def shared_mode(plain: int) -> int:
-    """PLAIN for a file, the group's bits as its owner's where a group shares it. What is its owner's alone stays so."""
+    """PLAIN for a file, the group's bits as its owner's where a group shares it.
+
+    What is its owner's alone stays so.
+    """
     return plain | (plain & 0o700) >> 3 if _shared and plain & 0o070 else plain
 
 
@@ -99,7 +108,9 @@ def make_shared_folder(folder: Path) -> None:
 
 
 def open_old(top: Path) -> None:
-    """Folders below TOP that are ours and were made before there was a group are the group's, with all in them."""
+    """Folders below TOP that are ours and were made before there was a group are the group's, with
+    all in them.
+    """
     if not _shared:
         return
     for name in descriptors.names_in(top):
@@ -115,9 +126,11 @@ def _is_open(about: os.stat_result) -> bool:
 
 
 def hand_over(folder: Path, *, old: bool = False) -> None:
-    """All in FOLDER, which is ours and new, is the group's, too; of an OLD one what was its owner's alone stays so.
+    """All in FOLDER, which is ours and new, is the group's, too; of an OLD one what was its owner's
+    alone stays so.
 
-    What another user owns is left as it is, and nobody goes into it: his own next verb hands it over.
+    What another user owns is left as it is, and nobody goes into it: his own next verb hands it
+    over.
     """
     if not _shared:
         return
@@ -139,7 +152,10 @@ def _open_to_group(descriptor: int, *, old: bool = False) -> None:
 
 
 def _hand_over_file(around: int, name: str) -> None:
-    """NAME in the folder AROUND. A file that has another name as well may be anything of ours: it stays as it is."""
+    """NAME in the folder AROUND.
+
+    A file that has another name as well may be anything of ours: it stays as it is.
+    """
     descriptor = os.open(name, descriptors.READ, dir_fd=around)
     try:
         about = os.fstat(descriptor)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
-IN_MEGABYTES = 10 * GIGABYTE  # below it two sizes that differ must not look alike: "0.1 GB free, needs 0.1 GB"
+IN_MEGABYTES = (
+    10 * GIGABYTE
+)  # below it two sizes that differ must not look alike: "0.1 GB free, needs 0.1 GB"
 
 
 def show_bytes(count: int) -> str:

@@ -11,7 +11,12 @@ MAX_DEPTH = 64
 UNSAFE = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-NAMES = {"\n": "a line end", "\r": "a carriage return", "\x1b": "an escape character", "\0": "a null character"}
+NAMES = {
+    "\n": "a line end",
+    "\r": "a carriage return",
+    "\x1b": "an escape character",
+    "\0": "a null character",
+}
 
 
 def safe_text(text: str) -> str:
@@ -26,7 +31,10 @@ class Nonsense(TypeError):
 
 
 def parse_untrusted_json(data: bytes, limit: int) -> dict[str, Any]:
-    """The JSON object that DATA is. ValueError for more than LIMIT bytes, deeper nesting, or anything else."""
+    """The JSON object that DATA is.
+
+    ValueError for more than LIMIT bytes, deeper nesting, or anything else.
+    """
     if len(data) > limit:
         raise ValueError(f"a document of more than {limit} bytes")
     try:

@@ -1,7 +1,9 @@
-"""A YAML file as plain text values with the place of each: no guessed types, no tags, no aliases, no duplicates.
+"""A YAML file as plain text values with the place of each: no guessed types, no tags, no aliases,
+no duplicates.
 
-YAML reads `24.10` as a number and `no` as false; here a scalar is the text that was written, and the model that
-takes it says what type it wants. Every value's line and column is kept, so that a refusal can point at it.
+YAML reads `24.10` as a number and `no` as false; here a scalar is the text that was written, and
+the model that takes it says what type it wants. Every value's line and column is kept, so that a
+refusal can point at it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ if TYPE_CHECKING:
 Path = tuple["str | int", ...]
 
 MAX_BYTES = 1 << 20
-MAX_DEPTH, MAX_EVENTS, MAX_PROBLEMS = 64, 100_000, 50  # nested collections, parts of a file, refusals that are told
+MAX_DEPTH, MAX_EVENTS, MAX_PROBLEMS = (
+    64,
+    100_000,
+    50,
+)  # nested collections, parts of a file, refusals that are told
 SHOWN = 80  # characters of a refused value that a message repeats
 BRACKETS = re.compile(r"[\[\]{}]")
 MAX_OPEN = 1024
@@ -87,7 +93,10 @@ def format_path(path: Path) -> str:
 
 
 def read_yaml_text(path: pathlib.Path, limit: int) -> str:
-    """The text of an ordinary file of at most LIMIT bytes, with its line ends. ValueError says why it is refused."""
+    """The text of an ordinary file of at most LIMIT bytes, with its line ends.
+
+    ValueError says why it is refused.
+    """
     try:
         if not path.is_file():
             raise ValueError("no such file" if not path.exists() else "not an ordinary file")
@@ -113,7 +122,10 @@ def parse_yaml(text: str, file: str) -> Document:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         if directive := _directive(text):
-            what = "a line that begins with % is a directive of YAML's: none is needed, and none is read"
+            what = (
+                "a line that begins with % is a directive of YAML's: none is needed, and none is "
+                "read"
+            )
             raise ProblemsError([Problem(file, directive, 1, "", what)])
         if steep := _too_steep(text):
             raise ProblemsError([Problem(file, steep, 1, "", f"nested more than {MAX_DEPTH} deep")])
@@ -124,9 +136,13 @@ def parse_yaml(text: str, file: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise ProblemsError([Problem(file, line, column, "", f"not YAML: {error.problem or error.context}")]) from None
+        raise ProblemsError(
+            [Problem(file, line, column, "", f"not YAML: {error.problem or error.context}")]
+        ) from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        raise ProblemsError([Problem(file, 1, 1, "", f"not YAML: {error}".replace("\n", " "))]) from None
+        raise ProblemsError(
+            [Problem(file, 1, 1, "", f"not YAML: {error}".replace("\n", " "))]
+        ) from None
     except RecursionError:
         raise ProblemsError([Problem(file, 1, 1, "", "nested too deeply")]) from None
     if document.problems:
@@ -135,15 +151,19 @@ def parse_yaml(text: str, file: str) -> Document:
 
 
 def _directive(text: str) -> int:
-    """The number of the first line that begins with %, 0 for none. libyaml takes seconds for thousands of them."""
+    """The number of the first line that begins with %, 0 for none. libyaml takes seconds for
+    thousands of them.
+    """
     found = re.search(r"^%", text, re.MULTILINE)
     return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
 def _too_steep(text: str) -> int:
-    """The line in which more than MAX_DEPTH brackets are opened at once, 0 for none: libyaml takes minutes over them.
+    """The line in which more than MAX_DEPTH brackets are opened at once, 0 for none: libyaml takes
+    minutes over them.
 
-    Brackets in quotes and comments are counted too: nobody writes so many of those on purpose either.
+    Brackets in quotes and comments are counted too: nobody writes so many of those on purpose
+    either.
     """
     depth = 0
     for match in BRACKETS.finditer(text):
@@ -160,11 +180,21 @@ def _events(events: Iterator[yaml.Event], document: Document) -> list[yaml.Event
     out, depth = [], 0
     for event in events:
         out.append(event)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if depth > MAX_DEPTH:
-            raise ProblemsError([Problem(*_place(document, event), "", f"nested more than {MAX_DEPTH} deep")])
+            raise ProblemsError(
+                [Problem(*_place(document, event), "", f"nested more than {MAX_DEPTH} deep")]
+            )
         if len(out) > MAX_EVENTS:
-            raise ProblemsError([Problem(*_place(document, event), "", f"the file has more than {MAX_EVENTS} parts")])
+            raise ProblemsError(
+                [
+                    Problem(
+                        *_place(document, event), "", f"the file has more than {MAX_EVENTS} parts"
+                    )
+                ]
+            )
     return out
 
 
@@ -196,7 +226,12 @@ class _Composer:
     def __init__(self, document: Document, events: list[yaml.Event]) -> None:
         import yaml
 
-        skipped = (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)
+        skipped = (
+            yaml.StreamStartEvent,
+            yaml.StreamEndEvent,
+            yaml.DocumentStartEvent,
+            yaml.DocumentEndEvent,
+        )
         self.document = document
         self.events = iter([event for event in events if not isinstance(event, skipped)])
         self.yaml = yaml
@@ -211,7 +246,9 @@ class _Composer:
             return self._mapping(path)
         if isinstance(event, self.yaml.SequenceStartEvent):
             return self._sequence(path)
-        return None if event.value in NULLS and not event.style and event.implicit[0] else event.value
+        return (
+            None if event.value in NULLS and not event.style and event.implicit[0] else event.value
+        )
 
     def _sequence(self, path: Path) -> list[Any]:
         out: list[Any] = []
@@ -224,7 +261,9 @@ class _Composer:
         while not isinstance(event := next(self.events), self.yaml.MappingEndEvent):
             place = _place(self.document, event)
             if not isinstance(event, self.yaml.ScalarEvent):
-                self.document.problems.append(Problem(*place, format_path(path), "a key must be text"))
+                self.document.problems.append(
+                    Problem(*place, format_path(path), "a key must be text")
+                )
                 self._value(event, (*path, ""))
                 self._value(next(self.events), (*path, ""))
                 continue
@@ -248,7 +287,10 @@ def problems_of(
         path = tuple(part for part in entry["loc"] if not str(part).startswith("function-"))
         known = _known_keys(model, path[:-1])
         if entry["type"] == "extra_forbidden":
-            what = f"unknown key {path[-1]!r}{did_you_mean(str(path[-1]), known)}; known: {', '.join(known)}"
+            what = (
+                f"unknown key {path[-1]!r}{did_you_mean(str(path[-1]), known)}; known: "
+                f"{', '.join(known)}"
+            )
             yield document.problem(path, what, at_key=True)
         elif entry["type"] == "missing":
             if whole:
@@ -266,13 +308,17 @@ class WrongKeyError(ValueError):
 
 
 def wrong_key(entry: ErrorDetails) -> WrongKeyError | None:
-    """The WrongKeyError that became ENTRY, one of a ValidationError's errors; None where another error did."""
+    """The WrongKeyError that became ENTRY, one of a ValidationError's errors; None where another
+    error did.
+    """
     error = entry.get("ctx", {}).get("error")
     return error if isinstance(error, WrongKeyError) else None
 
 
 def _describe(entry: ErrorDetails) -> str:
-    """What is wrong, in the words of whoever found it: a validator of ours, or pydantic; and what is there instead."""
+    """What is wrong, in the words of whoever found it: a validator of ours, or pydantic; and what
+    is there instead.
+    """
     ours = entry.get("ctx", {}).get("error")
     if entry["type"] == "value_error" and isinstance(ours, ValueError):
         message = str(ours)
@@ -294,8 +340,12 @@ def _known_keys(model: type[BaseModel], path: Path) -> list[str]:
     current: Any = model
     for part in path:
         if isinstance(current, type) and issubclass(current, BaseModel):
-            info = next((f for n, f in current.model_fields.items() if (f.alias or n) == part), None)
-            current = _model_in(info.annotation) if info else current  # no field: a key of a mapping, a place in a list
+            info = next(
+                (f for n, f in current.model_fields.items() if (f.alias or n) == part), None
+            )
+            current = (
+                _model_in(info.annotation) if info else current
+            )  # no field: a key of a mapping, a place in a list
     if isinstance(current, type) and issubclass(current, BaseModel):
         return [info.alias or name for name, info in current.model_fields.items()]
     return []

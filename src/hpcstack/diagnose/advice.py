@@ -187,7 +187,9 @@ TOLD: dict[str, tuple[Status, str, str]] = {
 }  # fmt: skip
 
 
-def report_wrong(code: str, where: str, found: str, status: Status | None = None, **names: str) -> Finding:
+def report_wrong(
+    code: str, where: str, found: str, status: Status | None = None, **names: str
+) -> Finding:
     """What is wrong WHERE, as the table tells it; STATUS where it is worse or better than there."""
     usual, why, remedy = TOLD[code]
     return Finding(code, where, status or usual, found, why.format(**names), remedy.format(**names))

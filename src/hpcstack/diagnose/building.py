@@ -1,4 +1,6 @@
-"""Doctor: where programs of a base and of a recipe run when a stack is locked and built on this machine."""
+"""Doctor: where programs of a base and of a recipe run when a stack is locked and built on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,21 @@ def look_at_building(site: Site, where: str, runner: Runner) -> Iterator[Finding
     refused = enclosure_refused(runner)
     if refused and site.build.unconfined:
         yield report_wrong(
-            "build.unconfined", where, f"no enclosure can be made ({refused}): the site lets builds do without"
+            "build.unconfined",
+            where,
+            f"no enclosure can be made ({refused}): the site lets builds do without",
         )
     elif refused:
         yield report_wrong("build.enclosure", where, f"no enclosure can be made: {refused}")
     elif site.build.unconfined:
-        yield report_wrong("build.allowed", where, "build.unconfined is set, and this machine needs it not")
+        yield report_wrong(
+            "build.allowed", where, "build.unconfined is set, and this machine needs it not"
+        )
     elif why := overlay_refused(runner):
-        yield report_wrong("build.layers", where, f"steps run in an enclosure, and are not kept: {why}")
+        yield report_wrong(
+            "build.layers", where, f"steps run in an enclosure, and are not kept: {why}"
+        )
     else:
-        yield report_fine("build", where, "steps of a build run in an enclosure, in layers that are kept")
+        yield report_fine(
+            "build", where, "steps of a build run in an enclosure, in layers that are kept"
+        )

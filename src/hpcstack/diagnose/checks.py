@@ -1,7 +1,8 @@
-"""Doctor: what is wrong with a machine for running stacks, why it matters, and what to type. Judges of a probe's lines.
+"""Doctor: what is wrong with a machine for running stacks, why it matters, and what to type. Judges
+of a probe's lines.
 
-`launchers/on-node/doctor.sh` tells KEY=VALUE lines of the login node and of each compute node; nothing here
-starts a program.
+`launchers/on-node/doctor.sh` tells KEY=VALUE lines of the login node and of each compute node;
+nothing here starts a program.
 """
 
 from __future__ import annotations
@@ -32,24 +33,40 @@ def parse_probe(lines: str) -> dict[str, str]:
     return found
 
 
-def check_machine(probe: Mapping[str, str], runtime: str, node: NodeType | None, *, compute: bool) -> list[Finding]:
-    """What PROBE says of one machine. NODE is what the site promises of it, RUNTIME what steps are started with."""
+def check_machine(
+    probe: Mapping[str, str], runtime: str, node: NodeType | None, *, compute: bool
+) -> list[Finding]:
+    """What PROBE says of one machine.
+
+    NODE is what the site promises of it, RUNTIME what steps are started with.
+    """
     where = probe.get("host", "?")
-    found = [*_runtime(probe, where, runtime, compute=compute), *_limits(probe, where, compute=compute)]
+    found = [
+        *_runtime(probe, where, runtime, compute=compute),
+        *_limits(probe, where, compute=compute),
+    ]
     if compute:
         found += [*_gpus(probe, where, node), *_fabric(probe, where, node)]
     found += _paths(probe, where)
     return found
 
 
-def _runtime(probe: Mapping[str, str], where: str, runtime: str, *, compute: bool) -> Iterator[Finding]:
+def _runtime(
+    probe: Mapping[str, str], where: str, runtime: str, *, compute: bool
+) -> Iterator[Finding]:
     works, setuid = probe.get("userns.works"), probe.get("apptainer.setuid") == "yes"
     if works == "no" and not setuid:
         limits = ("userns.max", "userns.clone", "userns.apparmor")
-        said = ", ".join(f"{key.partition('.')[2]}={probe[key]}" for key in limits if probe.get(key))
-        yield report_wrong("userns", where, f"ordinary users cannot create user namespaces ({said})")
+        said = ", ".join(
+            f"{key.partition('.')[2]}={probe[key]}" for key in limits if probe.get(key)
+        )
+        yield report_wrong(
+            "userns", where, f"ordinary users cannot create user namespaces ({said})"
+        )
     else:
-        yield report_fine("userns", where, "user namespaces work" if works == "yes" else "not looked at")
+        yield report_fine(
+            "userns", where, "user namespaces work" if works == "yes" else "not looked at"
+        )
     fuse = probe.get("fuse", "missing")
     if fuse == "usable":
         yield report_fine("fuse", where, "/dev/fuse: usable")
@@ -77,8 +94,14 @@ def _runtime(probe: Mapping[str, str], where: str, runtime: str, *, compute: boo
 
 def _enroot(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
     hooks = probe.get("enroot.hooks", "")
-    if "98-nvidia.sh" in hooks and "tool.nvidia-container-cli" not in probe and probe.get("gpus", "0") != "0":
-        yield report_wrong("enroot.nvidia", where, "Enroot's 98-nvidia.sh is there, nvidia-container-cli is not")
+    if (
+        "98-nvidia.sh" in hooks
+        and "tool.nvidia-container-cli" not in probe
+        and probe.get("gpus", "0") != "0"
+    ):
+        yield report_wrong(
+            "enroot.nvidia", where, "Enroot's 98-nvidia.sh is there, nvidia-container-cli is not"
+        )
     if "50-slurm-pmi.sh" not in hooks:
         yield report_wrong("enroot.pmi", where, "Enroot's 50-slurm-pmi.sh hook is not enabled")
     if probe.get("enroot.mksquashovlfs") == "":
@@ -92,7 +115,9 @@ def _limits(probe: Mapping[str, str], where: str, *, compute: bool) -> Iterator[
     shm, free = (_number(probe.get(key, "")) / (1 << 20) for key in ("shm.kb", "tmp.kb"))
     place, files = probe.get("tmp", "/tmp"), _number(probe.get("nofile", ""))
     if compute:
-        yield (report_wrong if shm < SHM_GIB else report_fine)("shm", where, f"/dev/shm has {shm:.1f} GiB")
+        yield (report_wrong if shm < SHM_GIB else report_fine)(
+            "shm", where, f"/dev/shm has {shm:.1f} GiB"
+        )
     if probe.get("tmp.writable") == "no":
         yield report_wrong("tmp", where, f"{place} is not writable")
     elif free < TMP_GIB:
@@ -116,13 +141,17 @@ def _gpus(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterat
     if not driver:
         yield report_wrong("driver", where, "no driver is loaded")
     elif node and node.driver and node.driver != driver:
-        yield report_wrong("driver.other", where, f"driver {driver}, the site says {node.driver}", driver=driver)
+        yield report_wrong(
+            "driver.other", where, f"driver {driver}, the site says {node.driver}", driver=driver
+        )
     else:
         yield report_fine("driver", where, f"driver {driver}")
 
 
 def _fabric(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterator[Finding]:
-    ports = {key.removeprefix("hca."): value for key, value in probe.items() if key.startswith("hca.")}
+    ports = {
+        key.removeprefix("hca."): value for key, value in probe.items() if key.startswith("hca.")
+    }
     promised = set(node.hcas) if node else set()
     if not ports and not promised:
         yield report_skipped("hca", where, "no HCA, and the site promises none")
@@ -133,7 +162,9 @@ def _fabric(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iter
         yield report_wrong("hca", where, f"not there: {', '.join(sorted(missing))}")
     if down:
         status: Status = "FAIL" if promised & {_card(port) for port in down} else "WARN"
-        yield report_wrong("hca.link", where, "; ".join(f"{port}: {value}" for port, value in down.items()), status)
+        yield report_wrong(
+            "hca.link", where, "; ".join(f"{port}: {value}" for port, value in down.items()), status
+        )
     if not missing and not down:
         yield report_fine("hca", where, f"{format_count(len(ports), 'port')} active")
     if ports:
@@ -160,7 +191,9 @@ def _paths(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
         if key.startswith("readable."):
             path = key.removeprefix("readable.")
             good = value == "yes"
-            yield (report_fine if good else report_wrong)("store", where, f"{path} is {'' if good else 'not '}readable")
+            yield (report_fine if good else report_wrong)(
+                "store", where, f"{path} is {'' if good else 'not '}readable"
+            )
 
 
 def check_clocks(probes: list[Mapping[str, str]], spent: float) -> Iterator[Finding]:

@@ -28,14 +28,28 @@ def look_at_image_cache(site: Site, where: str) -> Iterator[Finding]:
         yield report_wrong("image-cache", where, f"{folder}: {error.strerror}")
         return
     if name_owner(folder) != settings.account:
-        yield report_wrong("image-cache", where, f"{folder} belongs to {name_owner(folder)}, not to {settings.account}")
+        yield report_wrong(
+            "image-cache",
+            where,
+            f"{folder} belongs to {name_owner(folder)}, not to {settings.account}",
+        )
     elif mode & 0o022:
-        yield report_wrong("image-cache", where, f"others than {settings.account} may write to {folder}")
+        yield report_wrong(
+            "image-cache", where, f"others than {settings.account} may write to {folder}"
+        )
     elif not acl.keeps_acls(folder):
-        yield report_wrong("image-cache.acl", where, f"the filesystem of {folder} keeps no POSIX ACLs")
+        yield report_wrong(
+            "image-cache.acl", where, f"the filesystem of {folder} keeps no POSIX ACLs"
+        )
     else:
-        service = "its service answers here" if _answers(settings.socket) else "no service of it on this machine"
-        yield report_fine("image-cache", where, f"{folder} is {settings.account}'s, and keeps ACLs; {service}")
+        service = (
+            "its service answers here"
+            if _answers(settings.socket)
+            else "no service of it on this machine"
+        )
+        yield report_fine(
+            "image-cache", where, f"{folder} is {settings.account}'s, and keeps ACLs; {service}"
+        )
 
 
 def _answers(path: str) -> bool:

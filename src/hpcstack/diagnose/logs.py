@@ -1,8 +1,9 @@
-"""What a log says went wrong: known messages, ranked, each with its cause, what to type next, and where it was seen.
+"""What a log says went wrong: known messages, ranked, each with its cause, what to type next, and
+where it was seen.
 
-The messages are data (facts/signatures.yaml, signatures-system.yaml). A log may have millions of lines: a signature
-none of whose words is in the log at all is left out; others are looked for by a literal part of their pattern, in the
-whole text at once, and only lines that hold it are searched.
+The messages are data (facts/signatures.yaml, signatures-system.yaml). A log may have millions of
+lines: a signature none of whose words is in the log at all is left out; others are looked for by a
+literal part of their pattern, in the whole text at once, and only lines that hold it are searched.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Signature:
-    """One known message. `rank` is how likely it is the root of the trouble where others are there, too (1 to 100)."""
+    """One known message.
+
+    `rank` is how likely it is the root of the trouble where others are there, too (1 to 100).
+    """
 
     id: str
     family: str
@@ -42,7 +46,9 @@ class Signature:
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """A message that is in a log: its first line with its number, how often it is there, all groups filled in."""
+    """A message that is in a log: its first line with its number, how often it is there, all groups
+    filled in.
+    """
 
     signature: Signature
     line: str
@@ -54,7 +60,9 @@ class KnownFailure:
 
 @cache
 def read_signatures() -> tuple[Signature, ...]:
-    """All known messages: of programs (signatures.yaml) and of the system below them (signatures-system.yaml)."""
+    """All known messages: of programs (signatures.yaml) and of the system below them
+    (signatures-system.yaml).
+    """
     return tuple(
         Signature(
             row["id"],
@@ -75,11 +83,16 @@ def read_signatures() -> tuple[Signature, ...]:
 @cache
 def read_harmless() -> tuple[re.Pattern[str], ...]:
     """Whole lines that are looked over."""
-    return tuple(re.compile(f"^{row['pattern']}$", re.MULTILINE) for row in read_facts("signatures")["harmless"])
+    return tuple(
+        re.compile(f"^{row['pattern']}$", re.MULTILINE)
+        for row in read_facts("signatures")["harmless"]
+    )
 
 
 def literals_of(pattern: str) -> tuple[str, ...]:
-    """Texts, in small letters, of which every match of PATTERN holds one; none where that is not easily seen."""
+    """Texts, in small letters, of which every match of PATTERN holds one; none where that is not
+    easily seen.
+    """
     found = tuple(max(re.split("\0+", part), key=len).lower() for part in _ways(pattern))
     return found if all(len(one) >= LITERAL for one in found) else ()
 
@@ -91,7 +104,9 @@ def _ways(pattern: str) -> list[str]:
 
 
 def words_of_pattern(pattern: str) -> tuple[str, ...]:
-    """Words, in small letters, of which every text that PATTERN matches has one; none where that is not easily seen."""
+    """Words, in small letters, of which every text that PATTERN matches has one; none where that is
+    not easily seen.
+    """
     out = []
     for part in _ways(pattern):
         found = max(re.findall(r"[A-Za-z]{3,}", part), key=len, default="")
@@ -107,8 +122,9 @@ CHUNK, OVERLAP = 1 << 20, 64
 
 
 def words_of_text(text: str) -> str:
-    """Every word of TEXT, once, in small letters, a line each: a log repeats itself, and most signatures are told to be
-    absent by this alone."""
+    """Every word of TEXT, once, in small letters, a line each: a log repeats itself, and most
+    signatures are told to be absent by this alone.
+    """
     data = text.encode("utf-8", "replace")
     found: set[bytes] = set()
     for at in range(0, len(data), CHUNK):
@@ -117,7 +133,9 @@ def words_of_text(text: str) -> str:
 
 
 def _outside(pattern: str) -> str:
-    """PATTERN without groups, classes and what is repeated or special, each of which leaves a null character."""
+    """PATTERN without groups, classes and what is repeated or special, each of which leaves a null
+    character.
+    """
     out: list[str] = []
     depth = at = 0
     while at < len(pattern):
@@ -155,7 +173,11 @@ def explain_log(log: str) -> list[KnownFailure]:
     """What is known of the lines of LOG, the likeliest root first; of equals the earlier one."""
     text = without_harmless(strip_escapes(log))
     words = words_of_text(text)
-    likely = [one for one in read_signatures() if not one.words or any(word in words for word in one.words)]
+    likely = [
+        one
+        for one in read_signatures()
+        if not one.words or any(word in words for word in one.words)
+    ]
     small = text.lower()
     if len(small) != len(text):  # a few letters of other scripts are two in small
         small = text.translate(SMALL)
@@ -186,7 +208,8 @@ def _find(signature: Signature, text: str, small: str) -> KnownFailure | None:
 
 
 def _lines(literals: tuple[str, ...], text: str, small: str) -> Iterator[tuple[int, str]]:
-    """(where it begins, the line) of every line that may match: those with one of LITERALS, or all without any.
+    """(where it begins, the line) of every line that may match: those with one of LITERALS, or all
+    without any.
 
     SMALL is TEXT in small letters, as the literals are.
     """
@@ -214,32 +237,37 @@ def _filled(said: str, groups: dict[str, str]) -> str:
 
 
 PIPS = re.compile(
-    r"^\s*(Collecting \S|Building wheel|Preparing metadata|Getting requirements to build|error: subprocess)", re.M
+    r"^\s*(Collecting \S|Building wheel|Preparing metadata|Getting requirements to build|error: subprocess)",
+    re.M,
 )
-# How a log says that a step is being ended: slurmstepd, or srun's word of --kill-on-bad-exit, or the watchdog.
+# How a log says that a step is being ended: slurmstepd, or srun's word of --kill-on-bad-exit, or
+# the watchdog.
 ENDS = re.compile(
     r" CANCELLED AT |^hpcstack: nothing was written for |^hpcstack: interrupted"
     r"|^.*srun: .*(?:Terminating (?:StepId=|job step )|Job step aborted: )",
     re.M,
 )
 OTHER_RANK = re.compile(r"(?: *\d+: )?\[rank(\d+)\]: ")
-# What is said after the end, and is a cause all the same: Slurm looks for kills by memory when a step is over.
+# What is said after the end, and is a cause all the same: Slurm looks for kills by memory when a
+# step is over.
 OUT_OF_MEMORY = ("slurm-oom-kill", "slurm-task-out-of-memory", "slurm-memory-limit-some-point")
-# What srun says of tasks that were killed: they have no last words, and may be the cause until the step is ended.
+# What srun says of tasks that were killed: they have no last words, and may be the cause until the
+# step is ended.
 OF_KILLED_TASKS = ("slurm-task-bus-error", "slurm-task-segfault", "slurm-task-killed")
 
 
 def select_relevant(found: list[KnownFailure], failure: Failure, text: str) -> list[KnownFailure]:
     """FOUND without what the rest of the log rules out.
 
-    Whatever is said after the first rank has failed, or after the step was ended, is what others made of it: a bus
-    error where the image went away under a launcher, a connection that a peer closed. So is what another rank says.
-    pip's isolated builds are no cause where pip did not run.
+    Whatever is said after the first rank has failed, or after the step was ended, is what others
+    made of it: a bus error where the image went away under a launcher, a connection that a peer
+    closed. So is what another rank says. pip's isolated builds are no cause where pip did not run.
     """
     lines = strip_escapes(text).split("\n")
     step_ends = ended_at("\n".join(lines))
     rank_ends = next(
-        (number for number, line in enumerate(lines, 1) if failure.line and failure.line in line), step_ends
+        (number for number, line in enumerate(lines, 1) if failure.line and failure.line in line),
+        step_ends,
     )
 
     def is_cause(one: KnownFailure) -> bool:
@@ -265,6 +293,8 @@ def _may_be_of(rank: str, line: str) -> bool:
 
 
 def ended_at(text: str) -> int:
-    """The number of the line from which on a step was being ended; one more than there are where it was not."""
+    """The number of the line from which on a step was being ended; one more than there are where it
+    was not.
+    """
     match = ENDS.search(text)
     return text.count("\n", 0, match.start() + 1) + 1 if match else text.count("\n") + 2

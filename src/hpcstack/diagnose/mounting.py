@@ -1,7 +1,9 @@
-"""How fast a node mounts and reads an image, by each program that it has: measured, since it cannot be known.
+"""How fast a node mounts and reads an image, by each program that it has: measured, since it cannot
+be known.
 
-squashfuse reads with one thread, squashfuse_ll with many; Enroot starts `squashfuse`, whatever that is:
-https://github.com/apptainer/apptainer/issues/665, https://github.com/NERSC/podman-hpc/issues/156.
+squashfuse reads with one thread, squashfuse_ll with many; Enroot starts `squashfuse`, whatever that
+is: https://github.com/apptainer/apptainer/issues/665,
+https://github.com/NERSC/podman-hpc/issues/156.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ NOW = ("--immediate=30", "--time=5")  # whoever asks waits for no busy node
 
 @dataclass(frozen=True)
 class MountSpeed:
-    """What one program takes: seconds until the image is there, and MB/s of what READERS read of it at once."""
+    """What one program takes: seconds until the image is there, and MB/s of what READERS read of it
+    at once.
+    """
 
     program: str
     seconds: float
@@ -56,19 +60,30 @@ def smallest_image(site: Site) -> tuple[Path, int] | None:
     return (images[0].image, images[0].size) if images else None
 
 
-def measure_mounting(runner: Runner, site: Site, nodes: list[str], progress: Progress) -> MountSpeeds | None:
-    """With the smallest image of the store, on a node that srun's words NODES name, if it is free; None where nothing
-    is to be measured: without an image, without a node, and beside a job, which it would disturb."""
+def measure_mounting(
+    runner: Runner, site: Site, nodes: list[str], progress: Progress
+) -> MountSpeeds | None:
+    """With the smallest image of the store, on a node that srun's words NODES name, if it is free;
+    None where nothing is to be measured: without an image, without a node, and beside a job, which
+    it would disturb.
+    """
     image = smallest_image(site)
     if not image or not nodes or "--jobid" in nodes:
         return None
     progress("measuring how a node mounts and reads an image")
     words = [word for word in nodes if not word.startswith("--time=")]
     argv = ["srun", *words, *NOW, "--nodes=1", "--ntasks=1", "/bin/sh", "-c"]
-    argv += [read_data_file("launchers", "on-node/read-image.sh"), "read-image", str(image[0]), str(READERS)]
+    argv += [
+        read_data_file("launchers", "on-node/read-image.sh"),
+        "read-image",
+        str(image[0]),
+        str(READERS),
+    ]
     done = runner.output(argv, timeout=LIMIT_S)
     if done.status:
-        return MountSpeeds((), enroot=False, why=" ".join(done.tail[-1:]) or f"srun ended with {done.status}")
+        return MountSpeeds(
+            (), enroot=False, why=" ".join(done.tail[-1:]) or f"srun ended with {done.status}"
+        )
     found = [
         MountSpeed(one[1], int(one[2]) / 1e3, int(one[4]) / 1e3 / max(1, int(one[3])))
         for one in LINE.finditer(done.stdout)
@@ -84,14 +99,21 @@ def look_at_mounting(measured: MountSpeeds | None, where: str) -> Iterator[Findi
     if not measured.programs:
         yield report_skipped("mounting", where, f"not measured: {measured.why}")
         return
-    said = "; ".join(f"{one.program} {one.seconds:.2f} s, {one.rate:.0f} MB/s" for one in measured.programs)
+    said = "; ".join(
+        f"{one.program} {one.seconds:.2f} s, {one.rate:.0f} MB/s" for one in measured.programs
+    )
     yield report_fine("mounting", where, f"an image on a node, {READERS} read at once: {said}")
     slow, fast = measured.of("squashfuse"), measured.of("squashfuse_ll")
     if measured.enroot and slow and not fast:
-        yield report_wrong("mounting.one-thread", where, "Enroot mounts by squashfuse, which reads with one thread")
+        yield report_wrong(
+            "mounting.one-thread", where, "Enroot mounts by squashfuse, which reads with one thread"
+        )
     elif measured.enroot and slow and fast and fast.rate > SLOWER * slow.rate:
         yield report_wrong(
             "mounting.squashfuse",
             where,
-            f"Enroot mounts by squashfuse: {slow.rate:.0f} MB/s, where squashfuse_ll reads {fast.rate:.0f}",
+            (
+                f"Enroot mounts by squashfuse: {slow.rate:.0f} MB/s, where squashfuse_ll reads "
+                f"{fast.rate:.0f}"
+            ),
         )

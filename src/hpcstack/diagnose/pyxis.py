@@ -1,4 +1,5 @@
-"""How Pyxis starts an image here: mounted, or unpacked on each node before each step; and what that costs.
+"""How Pyxis starts an image here: mounted, or unpacked on each node before each step; and what that
+costs.
 
 https://github.com/NVIDIA/pyxis/wiki/Setup: use_squashfuse=1, from Pyxis 0.22 on.
 """
@@ -30,7 +31,9 @@ MOUNTS = re.compile(r"(?:^|\s)use_squashfuse=(?:1|true|yes)(?:\s|$)")
 
 
 def parse_pyxis_options(runner: Runner) -> str | None:
-    """What stands behind spank_pyxis.so in plugstack.conf; None where that cannot be known from here."""
+    """What stands behind spank_pyxis.so in plugstack.conf; None where that cannot be known from
+    here.
+    """
     found = CONFIG.search(runner.output(["scontrol", "show", "config"], timeout=20).stdout)
     texts = [_text(Path(found[1]))] if found else []
     for pattern in INCLUDE.findall("".join(texts)):
@@ -49,32 +52,47 @@ def _text(path: Path) -> str:
 def look_at_pyxis(
     runner: Runner, site: Site, where: str, nodes: list[str], measured: MountSpeeds | None
 ) -> Iterator[Finding]:
-    """Whether Pyxis mounts images. Where it does not, and srun's words for NODES are given: what a step takes there,
-    beside what mounting was MEASURED to take."""
+    """Whether Pyxis mounts images. Where it does not, and srun's words for NODES are given: what a
+    step takes there, beside what mounting was MEASURED to take.
+    """
     options = parse_pyxis_options(runner)
     if options is None:
-        yield report_fine("pyxis", where, "srun knows --container-image (its plugstack.conf cannot be read from here)")
+        yield report_fine(
+            "pyxis",
+            where,
+            "srun knows --container-image (its plugstack.conf cannot be read from here)",
+        )
     elif MOUNTS.search(options):
-        yield report_fine("pyxis", where, "srun knows --container-image, and mounts images (use_squashfuse=1)")
+        yield report_fine(
+            "pyxis", where, "srun knows --container-image, and mounts images (use_squashfuse=1)"
+        )
     else:
         yield report_fine("pyxis", where, "srun knows --container-image")
         cost = _cost(runner, site, nodes, measured) if nodes else ""
-        yield report_wrong("pyxis.unpacks", where, f"Pyxis unpacks images: use_squashfuse=1 is not set{cost}")
+        yield report_wrong(
+            "pyxis.unpacks", where, f"Pyxis unpacks images: use_squashfuse=1 is not set{cost}"
+        )
 
 
 def _cost(runner: Runner, site: Site, nodes: list[str], measured: MountSpeeds | None) -> str:
-    """What a step takes that unpacks the smallest image of the store, and mounting it; empty where there is none."""
+    """What a step takes that unpacks the smallest image of the store, and mounting it; empty where
+    there is none.
+    """
     image = smallest_image(site)
     if not image or "--jobid" in nodes:  # beside a job it would disturb that
         return ""
     words = [word for word in nodes if not word.startswith("--time=")]
     began = time.monotonic()
     done = runner.output(
-        ["srun", *words, *NOW, "--nodes=1", "--ntasks=1", f"--container-image={image[0]}", "true"], timeout=LIMIT_S
+        ["srun", *words, *NOW, "--nodes=1", "--ntasks=1", f"--container-image={image[0]}", "true"],
+        timeout=LIMIT_S,
     )
     if done.status:
         return ""
-    said = f"; a step with an image of {image[1] / 1e9:.1f} GB took {time.monotonic() - began:.1f} s here"
+    said = (
+        f"; a step with an image of {image[1] / 1e9:.1f} GB took {time.monotonic() - began:.1f} s "
+        f"here"
+    )
     if not measured or not measured.programs:
         return said
     return f"{said}, mounting the same {min(one.seconds for one in measured.programs):.2f} s"

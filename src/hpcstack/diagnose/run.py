@@ -1,4 +1,6 @@
-"""Examine: the doctor's probe on this machine and on compute nodes, and what only the login side can see."""
+"""Examine: the doctor's probe on this machine and on compute nodes, and what only the login side
+can see.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +42,25 @@ LABELLED = re.compile(r"^\s*(\d+): (.*)$")
 
 
 def examine_machines(
-    site: Site, runner: Runner, nodelist: str, job: str, partition: str, progress: Progress, bases: Iterable[Base] = ()
+    site: Site,
+    runner: Runner,
+    nodelist: str,
+    job: str,
+    partition: str,
+    progress: Progress,
+    bases: Iterable[Base] = (),
 ) -> list[Finding]:
-    """All that is right and wrong with this machine, with the cluster as seen from it, and with the nodes named. Of the
-    BASES that stacks are made from one is asked for at each registry."""
+    """All that is right and wrong with this machine, with the cluster as seen from it, and with the
+    nodes named. Of the BASES that stacks are made from one is asked for at each registry.
+    """
     script = read_data_file("launchers", "on-node/doctor.sh")
     paths = [str(site.store)] if site.store.exists() else []  # else `_places` says so
     askable = runner.has("srun") or runner.has("apptainer")
     runtime = choose_runtime(site.runtime, runner)[0].name if askable else "apptainer"
     progress("looking at this machine")
-    mine = checks.parse_probe(runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout)
+    mine = checks.parse_probe(
+        runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout
+    )
     found = checks.check_machine(mine, runtime, None, compute=False)
     count = _count(runner, nodelist, job) if nodelist or job else 0
     on: list[str] = []
@@ -89,8 +100,18 @@ def find_locked_bases(catalog: Catalog, site: Site) -> list[Base]:
 def _on_nodes(
     runner: Runner, script: str, paths: list[str], on: list[str], count: int, progress: Progress
 ) -> list[dict[str, str]]:
-    """The probe of each of COUNT nodes, which srun's words ON name, as one step with a task per node."""
-    argv = ["srun", *on, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
+    """The probe of each of COUNT nodes, which srun's words ON name, as one step with a task per
+    node.
+    """
+    argv = [
+        "srun",
+        *on,
+        f"--nodes={count}",
+        f"--ntasks={count}",
+        "--ntasks-per-node=1",
+        "--label",
+        "--export=ALL",
+    ]
     argv += ["/bin/sh", "-c", script, "doctor", *paths]
     progress(f"looking at {format_count(count, 'node')}")
     done = runner.output(argv, timeout=300)
@@ -100,7 +121,10 @@ def _on_nodes(
             lines[match[1]].append(match[2])
     probes = [checks.parse_probe("\n".join(one)) for one in lines.values()]
     if not probes:
-        raise SlurmError(f"the nodes were not reached: {' '.join(done.tail[-3:])}", "sinfo -R; scontrol show node")
+        raise SlurmError(
+            f"the nodes were not reached: {' '.join(done.tail[-3:])}",
+            "sinfo -R; scontrol show node",
+        )
     return probes
 
 
@@ -135,17 +159,28 @@ def _cluster(
         said = runner.output(["sinfo"], timeout=20).tail[-1:]
         yield report_wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
         return
-    yield report_fine("slurm", where, f"{format_count(len(known), 'partition')}: {', '.join(known)}")
+    yield report_fine(
+        "slurm", where, f"{format_count(len(known), 'partition')}: {', '.join(known)}"
+    )
     for name in site.partitions:
         if name not in known:
             yield report_wrong(
-                "partition", where, f"site.yaml names partition {name}, Slurm has none", known=", ".join(known)
+                "partition",
+                where,
+                f"site.yaml names partition {name}, Slurm has none",
+                known=", ".join(known),
             )
         elif not known[name].up:
-            yield report_wrong("partition.down", where, f"partition {name} is not up", partition=name)
-    why = runner.output(["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20).stdout.splitlines()
+            yield report_wrong(
+                "partition.down", where, f"partition {name} is not up", partition=name
+            )
+    why = runner.output(
+        ["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20
+    ).stdout.splitlines()
     if why:
-        yield report_wrong("nodes", where, f"{format_count(len(why), 'node')} down or drained: {why[0].strip()}")
+        yield report_wrong(
+            "nodes", where, f"{format_count(len(why), 'node')} down or drained: {why[0].strip()}"
+        )
     yield from _plugins(site, runner, where, runtime, on, progress)
 
 
@@ -169,7 +204,9 @@ def _plugins(
 
 
 def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Finding]:
-    """Each registry that the site names: does it answer, is there a login for it, and can its layers be had?"""
+    """Each registry that the site names: does it answer, is there a login for it, and can its
+    layers be had?
+    """
     if site.build.ca_bundle and not Path(site.build.ca_bundle).is_file():
         return  # `_named` says so: without it nothing can be asked
     registry = Registry(site, timeout=5, tries=1)
@@ -183,21 +220,29 @@ def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Fi
                 continue
             login = "without a login"
             if found:
-                login = "with a key" if found.user in ("$oauthtoken", IDENTITY) else f"as {found.user}"
+                login = (
+                    "with a key" if found.user in ("$oauthtoken", IDENTITY) else f"as {found.user}"
+                )
             yield report_fine("registry", where, f"{name} answers at {ping.host}, {login}")
             base = next((one for one in bases if one.registry == name), None)
             if base:
                 yield _layers(registry, base, where)
             if ignored := registry.ignored.get(ping.host):
-                yield report_wrong("registry.login", where, f"{name} refuses the login in {ignored.source}")
+                yield report_wrong(
+                    "registry.login", where, f"{name} refuses the login in {ignored.source}"
+                )
         else:
             mirror = "" if ping.host == name else f" {ping.host}:"
             said = f"{name}:{mirror} {ping.error or f'answered {ping.status}'}"
-            yield report_wrong("registry", where, said, "FAIL" if name in site.registries else "WARN")
+            yield report_wrong(
+                "registry", where, said, "FAIL" if name in site.registries else "WARN"
+            )
 
 
 def _layers(registry: Registry, base: Base, where: str) -> Finding:
-    """Whether layers of BASE can be had: a registry sends on to another host for them, that a firewall may not know."""
+    """Whether layers of BASE can be had: a registry sends on to another host for them, that a
+    firewall may not know.
+    """
     try:
         host = registry.reach_layers(base)
     except LoginRefused as error:
@@ -227,7 +272,9 @@ def _place(what: str, path: Path, where: str) -> Iterator[Finding]:
         yield report_wrong("store", where, f"{what}: {path} cannot be looked at: {error.strerror}")
         return
     if (shut := _closed(path)) and not path.is_relative_to(Path.home()):
-        yield report_wrong("place.closed", where, f"{what}: {shut} is closed to others", path=str(shut))
+        yield report_wrong(
+            "place.closed", where, f"{what}: {shut} is closed to others", path=str(shut)
+        )
     judge = report_fine if free > checks.TMP_GIB else report_wrong
     yield judge("place.room", where, f"{what}: {path} has {free:.0f} GiB free")
 
@@ -243,11 +290,20 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
             yield report_wrong("named", where, f"{key}: {path} does not exist", key=key)
     if build.ca_bundle and not Path(build.ca_bundle).is_file():
         yield report_wrong(
-            "named", where, f"build.ca_bundle: {build.ca_bundle} does not exist", "FAIL", key="build.ca_bundle"
+            "named",
+            where,
+            f"build.ca_bundle: {build.ca_bundle} does not exist",
+            "FAIL",
+            key="build.ca_bundle",
         )
     key = site.signatures.sign_with
     if key and not Path(key).expanduser().is_file():
-        yield report_wrong("named", where, f"signatures.sign_with: {key} does not exist", key="signatures.sign_with")
+        yield report_wrong(
+            "named",
+            where,
+            f"signatures.sign_with: {key} does not exist",
+            key="signatures.sign_with",
+        )
     for key, group in (("group", site.group), ("modules.group", site.modules.group)):
         if group and not _known(grp.getgrnam, group):
             yield report_wrong("named", where, f"{key}: there is no group {group}", "FAIL", key=key)
@@ -261,15 +317,23 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
         )
     for name in site.modules.publishers:
         if not name.isdecimal() and not _known(pwd.getpwnam, name):
-            said = f"modules.publishers: there is no user {name}, so releases that {name} published are refused"
+            said = (
+                f"modules.publishers: there is no user {name}, so releases that {name} published "
+                f"are refused"
+            )
             yield report_wrong("named", where, said, "FAIL", key="modules.publishers")
     slurms = query_partitions(runner)
     for name, partition in site.partitions.items():
         node, has = site.node_types[partition.node_type], slurms.get(name)
         promised = node.gpus.count if node.gpus else 0
         if has and promised > has.gpus:  # of one that Slurm has not, `_cluster` tells
-            said = f"node_types.{partition.node_type}: {promised} GPUs per node, Slurm has {has.gpus} in {name}"
-            yield report_wrong("named", where, said, "FAIL", key=f"node_types.{partition.node_type}.gpus.count")
+            said = (
+                f"node_types.{partition.node_type}: {promised} GPUs per node, Slurm has {has.gpus} "
+                f"in {name}"
+            )
+            yield report_wrong(
+                "named", where, said, "FAIL", key=f"node_types.{partition.node_type}.gpus.count"
+            )
 
 
 def _known(look: Callable[[str], object], name: str) -> bool:

@@ -1,4 +1,5 @@
-"""What is known of CUDA, GPUs and NVIDIA's images, from the data files in facts/, each row with its source.
+"""What is known of CUDA, GPUs and NVIDIA's images, from the data files in facts/, each row with its
+source.
 
 The offline answer: where a registry has answered, an image's own config is the truth.
 """
@@ -35,7 +36,10 @@ WORKSTATION = re.compile(r"\bRTX\b|\bQuadro\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model. `kind` is data-centre, workstation, consumer or jetson; empty texts are unknown."""
+    """A GPU model.
+
+    `kind` is data-centre, workstation, consumer or jetson; empty texts are unknown.
+    """
 
     model: str
     capability: str
@@ -61,7 +65,9 @@ class Topology:
 def read_topologies() -> dict[str, Topology]:
     """{name: topology} of facts/topologies.yaml."""
     return {
-        row["name"]: Topology(row["name"], row["gpus"]["model"], tuple(row["gpu_cpus"]), row["source"])
+        row["name"]: Topology(
+            row["name"], row["gpus"]["model"], tuple(row["gpu_cpus"]), row["source"]
+        )
         for row in read_facts("topologies")["topologies"]
     }
 
@@ -92,7 +98,9 @@ def image_environment(image: str, platform: str) -> Mapping[str, str]:
 
 
 def find_gpu(model: str) -> Gpu | None:
-    """The GPU that MODEL names, as a site or nvidia-smi writes it (`H100`, `NVIDIA H100 80GB HBM3`)."""
+    """The GPU that MODEL names, as a site or nvidia-smi writes it (`H100`, `NVIDIA H100 80GB
+    HBM3`).
+    """
     rows = read_facts("gpus")["architectures"]
     found = [(name, row) for row in rows for name in row["gpus"] if _names(name, model)]
     if not found:
@@ -122,12 +130,21 @@ def _version(text: str) -> str:
 
 
 def _branch(rows: str, name: str) -> str:
-    return next((row["branch"] for row in read_facts("gpus")[rows] if name in row.get("gpu", "").split("/")), "")
+    return next(
+        (
+            row["branch"]
+            for row in read_facts("gpus")[rows]
+            if name in row.get("gpu", "").split("/")
+        ),
+        "",
+    )
 
 
 def _last_driver(family: str, name: str) -> str:
     """The last branch of a GPU's own row, else of its family's."""
-    families = {row["family"]: row["branch"] for row in read_facts("gpus")["last_driver"] if "family" in row}
+    families = {
+        row["family"]: row["branch"] for row in read_facts("gpus")["last_driver"] if "family" in row
+    }
     return _branch("last_driver", name) or str(families.get(family, ""))
 
 

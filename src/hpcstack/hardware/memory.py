@@ -1,15 +1,18 @@
-"""How much memory training takes on each GPU, and which strategy fits: arithmetic with its sources, no measurement.
+"""How much memory training takes on each GPU, and which strategy fits: arithmetic with its sources,
+no measurement.
 
-- Weights, gradients and Adam in mixed precision: 2 + 2 + 12 bytes a parameter; ZeRO-1, 2, 3 divide 12, 12 + 2, and all
-  by the number of ranks: Rajbhandari et al., ZeRO, https://arxiv.org/abs/1910.02054, section 3.1 and figure 1.
+- Weights, gradients and Adam in mixed precision: 2 + 2 + 12 bytes a parameter; ZeRO-1, 2, 3 divide
+  12, 12 + 2, and all by the number of ranks: Rajbhandari et al., ZeRO,
+  https://arxiv.org/abs/1910.02054, section 3.1 and figure 1.
 - FSDP with full sharding holds what ZeRO-3 holds: Zhao et al., https://arxiv.org/abs/2304.11277.
-- Activations of a transformer layer: s*b*h*(34 + 5*a*s/h) bytes; without the attention's own (FlashAttention,
-  selective recomputation) s*b*h*34; with all of it recomputed 2*s*b*h; tensor and sequence parallel divide by t:
-  Korthikanti et al., https://arxiv.org/abs/2205.05198, equations 2 and 4 and table 2.
+- Activations of a transformer layer: s*b*h*(34 + 5*a*s/h) bytes; without the attention's own
+  (FlashAttention, selective recomputation) s*b*h*34; with all of it recomputed 2*s*b*h; tensor and
+  sequence parallel divide by t: Korthikanti et al., https://arxiv.org/abs/2205.05198, equations 2
+  and 4 and table 2.
 - Logits in 32 bits: 4*s*b*v bytes for a vocabulary of v: the same paper, section 4.3.
-- Parameters of a transformer: about 12 * layers * hidden^2: Kaplan et al., https://arxiv.org/abs/2001.08361, table 1. A
-  shape that is not given is LLaMA's of that size (https://arxiv.org/abs/2302.13971, table 2), else hidden is
-  128 * layers.
+- Parameters of a transformer: about 12 * layers * hidden^2: Kaplan et al.,
+  https://arxiv.org/abs/2001.08361, table 1. A shape that is not given is LLaMA's of that size
+  (https://arxiv.org/abs/2302.13971, table 2), else hidden is 128 * layers.
 """
 
 from __future__ import annotations
@@ -21,13 +24,22 @@ from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.hardware.facts import find_source, read_facts
 
 GIB = float(1 << 30)
-RESERVED = 0.08  # of the GPU: CUDA's context, NCCL's buffers, fragmentation. An assumption, not a measurement.
+# of the GPU: CUDA's context, NCCL's buffers, fragmentation. An assumption, not a measurement.
+RESERVED = 0.08
 ASPECT, HEAD = 128, 128
 VOCABULARY = 32000  # LLaMA's
-LLAMA = {6.7e9: (32, 4096, 32), 13.0e9: (40, 5120, 40), 32.5e9: (60, 6656, 52), 65.2e9: (80, 8192, 64)}  # layers, ...
-NEAR = 0.08  # how far from one of these sizes a model is still taken for one: 7e9 is 6.7e9, 70e9 is 65.2e9
+LLAMA = {
+    6.7e9: (32, 4096, 32),
+    13.0e9: (40, 5120, 40),
+    32.5e9: (60, 6656, 52),
+    65.2e9: (80, 8192, 64),
+}  # layers, ...
+# how far from one of these sizes a model is still taken for one: 7e9 is 6.7e9, 70e9 is 65.2e9
+NEAR = 0.08
 MOST_NODES = 4096
-LIVE_LAYERS = 2  # layers whose whole weights are there at once under ZeRO-3 and FSDP: the one that runs, and the next
+# layers whose whole weights are there at once under ZeRO-3 and FSDP: the one that runs, and the
+# next
+LIVE_LAYERS = 2
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,10 @@ class Transformer:
 
 @dataclass(frozen=True)
 class Use:
-    """Bytes on each GPU. `zero_stage`: DeepSpeed's, where DeepSpeed alone does it; 0 is plain data parallelism."""
+    """Bytes on each GPU.
+
+    `zero_stage`: DeepSpeed's, where DeepSpeed alone does it; 0 is plain data parallelism.
+    """
 
     strategy: str
     weights: float
@@ -76,28 +91,40 @@ def make_transformer(
 ) -> Transformer:
     """A transformer of PARAMS parameters; what is not given of its shape is made of the rest."""
     if not 1e6 <= params <= 1e14:
-        raise InputError(f"--params {params:g}: between 1e6 and 1e14 are counted", "e.g. --params 7e9")
-    known = next((shape for size, shape in LLAMA.items() if abs(params - size) <= NEAR * size), None)
+        raise InputError(
+            f"--params {params:g}: between 1e6 and 1e14 are counted", "e.g. --params 7e9"
+        )
+    known = next(
+        (shape for size, shape in LLAMA.items() if abs(params - size) <= NEAR * size), None
+    )
     if known and not (layers or hidden or heads):
         layers, hidden, heads = known
     if not layers:
-        layers = max(1, round((params / 12 / hidden**2) if hidden else (params / 12 / ASPECT**2) ** (1 / 3)))
+        layers = max(
+            1, round((params / 12 / hidden**2) if hidden else (params / 12 / ASPECT**2) ** (1 / 3))
+        )
     step = 8 * HEAD if params >= 1e9 else HEAD  # so many heads that eight GPUs can share them
     hidden = hidden or max(step, round((params / 12 / layers) ** 0.5 / step) * step)
     heads = heads or max(1, hidden // HEAD)
-    return Transformer(params, layers, hidden, heads, sequence, batch, attention, recompute, vocabulary)
+    return Transformer(
+        params, layers, hidden, heads, sequence, batch, attention, recompute, vocabulary
+    )
 
 
 def read_params(text: str) -> float:
     """`7e9`, `13B` or `350M` as a number. InputError for others."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:e[0-9]{1,2})?) ?([kmbt]?)", text.strip().lower())
     if not match:
-        raise InputError(f"--params {text}: a number of parameters is wanted", "e.g. --params 7e9, 13B or 350M")
+        raise InputError(
+            f"--params {text}: a number of parameters is wanted", "e.g. --params 7e9, 13B or 350M"
+        )
     return float(match[1]) * {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[match[2]]
 
 
 def count_activation_bytes(one: Transformer, tensor: int = 1) -> float:
-    """Bytes of one GPU's activations, all layers, for `batch` sequences; split TENSOR ways, sequence parallel too."""
+    """Bytes of one GPU's activations, all layers, for `batch` sequences; split TENSOR ways,
+    sequence parallel too.
+    """
     unit = float(one.sequence * one.batch * one.hidden)
     logits = 4.0 * one.sequence * one.batch * one.vocabulary / tensor
     if one.recompute:
@@ -114,7 +141,15 @@ def list_strategies(one: Transformer, gpus: int, nodes: int) -> list[Use]:
     out = [
         Use("DDP", 2 * psi, 2 * psi, 12 * psi, act, "2P + 2P + 12P", zero_stage=0),
         Use("ZeRO-1", 2 * psi, 2 * psi, 12 * psi / ranks, act, "2P + 2P + 12P/N", zero_stage=1),
-        Use("ZeRO-2", 2 * psi, 2 * psi / ranks, 12 * psi / ranks, act, "2P + (2 + 12)P/N", zero_stage=2),
+        Use(
+            "ZeRO-2",
+            2 * psi,
+            2 * psi / ranks,
+            12 * psi / ranks,
+            act,
+            "2P + (2 + 12)P/N",
+            zero_stage=2,
+        ),
         Use(
             "ZeRO-3 or FSDP",
             2 * psi / ranks + live,
@@ -150,7 +185,8 @@ def list_strategies(one: Transformer, gpus: int, nodes: int) -> list[Use]:
             )
         )
     if splits and nodes > 1:
-        # The first of p stages keeps p micro-batches of its layers/p layers: as much as all layers of one.
+        # The first of p stages keeps p micro-batches of its layers/p layers: as much as all layers
+        # of one.
         out.append(
             Use(
                 f"tensor {gpus} + pipeline {nodes}",
@@ -176,7 +212,9 @@ def find_gpu_memory(gpu: str) -> tuple[float, str]:
             f"the memory of {gpu!r} is not known here{near}",
             f"give it in GiB (--memory N), or one of: {', '.join(sorted(rows))}",
         )
-    return int(row["mib"]) * float(1 << 20), "; ".join(find_source("gpu-memory", key) for key in row["source"])
+    return int(row["mib"]) * float(1 << 20), "; ".join(
+        find_source("gpu-memory", key) for key in row["source"]
+    )
 
 
 def read_gpus(text: str) -> tuple[str, int]:
@@ -194,7 +232,9 @@ def fits_in_memory(use: Use, have: float) -> bool:
 def fewest_nodes(one: Transformer, gpus: int, have: float) -> int:
     """The fewest nodes of GPUS on which a strategy fits; 0 where none does."""
     nodes = 1
-    while nodes <= MOST_NODES and not any(fits_in_memory(use, have) for use in list_strategies(one, gpus, nodes)):
+    while nodes <= MOST_NODES and not any(
+        fits_in_memory(use, have) for use in list_strategies(one, gpus, nodes)
+    ):
         nodes *= 2
     if nodes > MOST_NODES:
         return 0

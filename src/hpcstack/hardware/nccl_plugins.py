@@ -7,7 +7,8 @@ from hpcstack.hardware.facts import read_facts
 
 
 def loadable_interfaces(nccl: str) -> frozenset[int]:
-    """The N of ncclNetPlugin_vN that the NCCL of version NCCL (`2.27.7`, `2.30.7+cuda13.3`) takes a plugin by.
+    """The N of ncclNetPlugin_vN that the NCCL of version NCCL (`2.27.7`, `2.30.7+cuda13.3`) takes a
+    plugin by.
 
     Empty where that is not known: the version says nothing, or is newer than what has been read.
     """

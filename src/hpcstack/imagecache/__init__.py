@@ -1,1 +1,3 @@
-"""One import a cluster, for every image: a cache that only its own account writes, and who may read what in it."""
+"""One import a cluster, for every image: a cache that only its own account writes, and who may read
+what in it.
+"""

@@ -1,4 +1,5 @@
-"""POSIX ACLs of a file, as the kernel keeps them in an extended attribute: who else than the owner may read it.
+"""POSIX ACLs of a file, as the kernel keeps them in an extended attribute: who else than the owner
+may read it.
 
 https://man7.org/linux/man-pages/man5/acl.5.html; the attribute's form is linux/posix_acl_xattr.h.
 """
@@ -27,17 +28,26 @@ def list_readers(path: Path) -> set[int]:
         if error.errno in NONE:
             return set()
         raise
-    return {user for tag, mode, user in struct.iter_unpack("<HHI", value[4:]) if tag == USER and mode & READ}
+    return {
+        user
+        for tag, mode, user in struct.iter_unpack("<HHI", value[4:])
+        if tag == USER and mode & READ
+    }
 
 
 def set_readers(path: Path, users: set[int]) -> None:
-    """Only the owner of PATH and USERS may read it, at once. OSError where the filesystem keeps no ACLs, or no more
-    entries."""
+    """Only the owner of PATH and USERS may read it, at once. OSError where the filesystem keeps no
+    ACLs, or no more entries.
+    """
     if not users and not list_readers(path):
         return
     entries = [(OWNER, READ_WRITE, NOBODY), *((USER, READ, user) for user in sorted(users))]
     entries += [(GROUP, 0, NOBODY), (MASK, READ, NOBODY), (OTHER, 0, NOBODY)]
-    os.setxattr(path, NAME, struct.pack("<I", VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in entries))
+    os.setxattr(
+        path,
+        NAME,
+        struct.pack("<I", VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in entries),
+    )
 
 
 def keeps_acls(folder: Path) -> bool:

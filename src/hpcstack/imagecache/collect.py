@@ -1,4 +1,6 @@
-"""What goes from the cache: by age, then by size, the longest unused first; never what was used within the last day."""
+"""What goes from the cache: by age, then by size, the longest unused first; never what was used
+within the last day.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,16 @@ class Going:
 
 
 def choose_expired(
-    entries: Mapping[str, tuple[CachedImage, float]], now: float, keep_days: float, max_bytes: float, coming: int = 0
+    entries: Mapping[str, tuple[CachedImage, float]],
+    now: float,
+    keep_days: float,
+    max_bytes: float,
+    coming: int = 0,
 ) -> list[Going]:
-    """Which of ENTRIES go, so that none is older than KEEP_DAYS and all, with COMING bytes more, are MAX_BYTES at most
-    (0: no bound). What a job of the last day may still run from stays, also where that is more."""
+    """Which of ENTRIES go, so that none is older than KEEP_DAYS and all, with COMING bytes more,
+    are MAX_BYTES at most (0: no bound). What a job of the last day may still run from stays, also
+    where that is more.
+    """
     total = sum(entry.size for entry, _ in entries.values()) + coming
     going = []
     for key, (entry, used) in sorted(entries.items(), key=lambda item: item[1][1]):
@@ -46,8 +54,12 @@ def choose_expired(
     return going
 
 
-def collect_cache(cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0) -> list[Going]:
-    """Remove what `choose_expired` names and nobody has got since, and leftovers of imports, job steps and rights."""
+def collect_cache(
+    cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0
+) -> list[Going]:
+    """Remove what `choose_expired` names and nobody has got since, and leftovers of imports, job
+    steps and rights.
+    """
     before = cache.entries()
     going = choose_expired(before, cache.now(), keep_days, max_bytes, coming)
     gone = [one for one in going if cache.remove(one.key, before[one.key][1])]
@@ -57,11 +69,15 @@ def collect_cache(cache: ImageCache, keep_days: float, max_bytes: float, coming:
     return gone
 
 
-def check_room(cache: ImageCache, keep_days: float, max_bytes: float, coming: int, key: str) -> list[Going]:
-    """What was removed where the disk has no room for COMING bytes of the image KEY and for what is imported now.
+def check_room(
+    cache: ImageCache, keep_days: float, max_bytes: float, coming: int, key: str
+) -> list[Going]:
+    """What was removed where the disk has no room for COMING bytes of the image KEY and for what is
+    imported now.
 
-    Nothing goes for a bound yet: a registry may claim any size, and what is there is given up for an image that has
-    come (`collect_cache`). NotShared, with nothing removed, where it will never have room.
+    Nothing goes for a bound yet: a registry may claim any size, and what is there is given up for
+    an image that has come (`collect_cache`). NotShared, with nothing removed, where it will never
+    have room.
     """
     entries = cache.entries()
     going = choose_expired(entries, cache.now(), keep_days, max_bytes, coming)
@@ -71,9 +87,15 @@ def check_room(cache: ImageCache, keep_days: float, max_bytes: float, coming: in
     if (max_bytes and total + cache.left_over(key) > max_bytes) or _free(cache) < needed:
         cache.forget_imports(0)
     if max_bytes and total + cache.left_over(key) > max_bytes:
-        raise NotShared(f"the image cache has no room for {coming / 1e9:.1f} GB (image_cache.max_gb in site.yaml)")
+        raise NotShared(
+            f"the image cache has no room for {coming / 1e9:.1f} GB (image_cache.max_gb in "
+            f"site.yaml)"
+        )
     if _free(cache) + freed < needed:
-        said = f"the disk of {cache.top} has no room for {coming / 1e9:.1f} GB, twice while it is imported"
+        said = (
+            f"the disk of {cache.top} has no room for {coming / 1e9:.1f} GB, twice while it is "
+            f"imported"
+        )
         raise NotShared(said)
     return collect_cache(cache, keep_days, max_bytes, coming) if _free(cache) < needed else []
 

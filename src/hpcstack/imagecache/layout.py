@@ -7,8 +7,9 @@
     steps/NAME              what a tag meant when the first node of a job step asked
     leases/ incoming/ partial/ failed/   of imports
 
-KEY names registry, repository, digest and platform: a digest alone is not enough. Who can put a manifest that he has
-seen into a registry of his own has no right to the image for that. Only the account that the cache belongs to writes.
+KEY names registry, repository, digest and platform: a digest alone is not enough. Who can put a
+manifest that he has seen into a registry of his own has no right to the image for that. Only the
+account that the cache belongs to writes.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ CACHED_IMAGE = Format("hpcstack/cached-image", 1, CachedImageRecord)
 def read_cached_image(document: object, where: str) -> CachedImage:
     """The cached image that the file WHERE describes. StoreError where it is damaged."""
     if isinstance(document, dict):
-        document.setdefault("format", f"{CACHED_IMAGE.family}/v1")  # before it had a number it was the same
+        document.setdefault(
+            "format", f"{CACHED_IMAGE.family}/v1"
+        )  # before it had a number it was the same
     record = CACHED_IMAGE.read(document, where, "the next launch imports it again")
     return CachedImage(**record.model_dump(exclude={"format"}))
 
@@ -92,7 +95,9 @@ def key_of(base: Base, digest: str, platform: str) -> str:
 def open_cache(site: Site) -> ImageCache:
     """The image cache of SITE. InputError where it has none."""
     if not site.image_cache.folder:
-        raise InputError("the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml")
+        raise InputError(
+            "the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml"
+        )
     return ImageCache(Path(site.image_cache.folder))
 
 
@@ -109,11 +114,16 @@ class ImageCache:
             about = self.top.stat()
             if about.st_uid != os.geteuid():
                 raise StoreError(
-                    f"the image cache {self.top} belongs to {files.name_owner(self.top)}, not to who runs this",
+                    (
+                        f"the image cache {self.top} belongs to {files.name_owner(self.top)}, not "
+                        f"to who runs this"
+                    ),
                     f"run it as {files.name_owner(self.top)}: nobody else may write what all run",
                 )
             if about.st_mode & 0o022:
-                raise StoreError(f"others may write to the image cache {self.top}", f"chmod 755 {self.top}")
+                raise StoreError(
+                    f"others may write to the image cache {self.top}", f"chmod 755 {self.top}"
+                )
             sharing.share_with_group("")  # the site's group has no part in this
             for name, mode in FOLDERS.items():
                 (self.top / name).mkdir(mode=mode, exist_ok=True)
@@ -138,7 +148,9 @@ class ImageCache:
             return None
 
     def entries(self) -> dict[str, tuple[CachedImage, float]]:
-        """{key: what it is and when it was last used, in seconds since 1970}. InputError for who may not see that."""
+        """{key: what it is and when it was last used, in seconds since 1970}. InputError for who
+        may not see that.
+        """
         if self.top.exists() and not os.access(self.top / "images", os.R_OK):
             raise InputError(
                 f"what is in the image cache is for {files.name_owner(self.top)} to see",
@@ -163,9 +175,13 @@ class ImageCache:
         return folder
 
     def put(self, folder: Path, key: str, entry: CachedImage) -> None:
-        """FOLDER, made by `new_folder` and with its image, as KEY: there at once, and to be read by whom ENTRY says."""
+        """FOLDER, made by `new_folder` and with its image, as KEY: there at once, and to be read by
+        whom ENTRY says.
+        """
         record = {"format": CACHED_IMAGE.name, **asdict(entry)}
-        write_text(folder / ENTRY, json.dumps(record, indent=1) + "\n", 0o600)  # private images have names, too
+        write_text(
+            folder / ENTRY, json.dumps(record, indent=1) + "\n", 0o600
+        )  # private images have names, too
         (folder / USED).touch()
         (folder / IMAGE).chmod(0o644 if entry.public else 0o600)
         folder.chmod(0o711)
@@ -209,15 +225,18 @@ class ImageCache:
             mark.unlink(missing_ok=True)
 
     def now(self) -> float:
-        """The time as the file server has it, which is whose times are compared: a node's clock may be anywhere."""
+        """The time as the file server has it, which is whose times are compared: a node's clock may
+        be anywhere.
+        """
         path = self.top / "leases" / ".now"
         path.touch()
         os.utime(path)
         return path.stat().st_mtime
 
     def look_anew(self) -> None:
-        """What others have put here is seen from now on: NFS remembers for half a minute that something is not there,
-        until the folder is changed from here."""
+        """What others have put here is seen from now on: NFS remembers for half a minute that
+        something is not there, until the folder is changed from here.
+        """
         probe = self.top / "images" / f".{make_label()}{os.urandom(4).hex()}"
         with suppress(OSError):
             probe.mkdir()
@@ -241,11 +260,15 @@ class ImageCache:
         return True
 
     def remove(self, key: str, since: float = math.inf) -> bool:
-        """What KEY names, at once, unless somebody got it after SINCE; who has it open goes on reading. Whether it is
-        gone."""
+        """What KEY names, at once, unless somebody got it after SINCE; who has it open goes on
+        reading. Whether it is gone.
+        """
         if self.used(key) > since:
             return False
-        place, grave = self.top / "images" / key, self.top / "incoming" / f"{make_label()}{os.urandom(4).hex()}"
+        place, grave = (
+            self.top / "images" / key,
+            self.top / "incoming" / f"{make_label()}{os.urandom(4).hex()}",
+        )
         try:
             place.rename(grave)
         except FileNotFoundError:
@@ -259,7 +282,9 @@ class ImageCache:
         return True
 
     def withdraw_grants(self) -> int:
-        """Takes back the right to read of who has not shown it for GRANT_S seconds; of how many images."""
+        """Takes back the right to read of who has not shown it for GRANT_S seconds; of how many
+        images.
+        """
         now, old = self.now(), set[str]()
         for mark in (self.top / "grants").iterdir():
             with suppress(FileNotFoundError):
@@ -277,8 +302,10 @@ class ImageCache:
     # -- job steps
 
     def step(self, name: str) -> dict[str, object]:
-        """What the first node of the job step NAME was told of a tag: {digest, shown}, or a failure; empty where none
-        has asked lately. What is not the registry's own answer counts for a minute."""
+        """What the first node of the job step NAME was told of a tag: {digest, shown}, or a
+        failure; empty where none has asked lately. What is not the registry's own answer counts for
+        a minute.
+        """
         path = self.top / "steps" / name
         with suppress(OSError, ValueError, RecursionError, InputError):
             found = json.loads(files.read_text(path, MAX_RECORD))
@@ -298,22 +325,37 @@ class ImageCache:
                     path.unlink()
 
     def forget_imports(self, older_than: float) -> None:
-        """Removes what imports have fetched and said that nobody has gone on with for OLDER_THAN seconds."""
+        """Removes what imports have fetched and said that nobody has gone on with for OLDER_THAN
+        seconds.
+        """
         now = self.now()
-        for path in (*self.top.glob("partial/*"), *self.top.glob("failed/*"), *self.top.glob("incoming/*.json")):
+        for path in (
+            *self.top.glob("partial/*"),
+            *self.top.glob("failed/*"),
+            *self.top.glob("incoming/*.json"),
+        ):
             with suppress(FileNotFoundError):
-                if now - path.stat().st_mtime >= older_than and not self._is_importing(path.name, now):
+                if now - path.stat().st_mtime >= older_than and not self._is_importing(
+                    path.name, now
+                ):
                     remove_tree(path) if path.is_dir() else path.unlink()
 
     def _is_importing(self, name: str, now: float) -> bool:
-        """Whether somebody holds, and renews, the lease for the import that NAME, KEY or KEY.more, is of."""
+        """Whether somebody holds, and renews, the lease for the import that NAME, KEY or KEY.more,
+        is of.
+        """
         with suppress(OSError):
-            return now - (self.top / "leases" / f"import-{name.partition('.')[0]}").stat().st_mtime < PATIENCE_S
+            return (
+                now - (self.top / "leases" / f"import-{name.partition('.')[0]}").stat().st_mtime
+                < PATIENCE_S
+            )
         return False
 
     def left_over(self, but: str) -> int:
         """Bytes that imports have fetched and not used yet, but those of the key BUT."""
-        others = [path for path in (self.top / "partial").iterdir() if path.name.split(".")[0] != but]
+        others = [
+            path for path in (self.top / "partial").iterdir() if path.name.split(".")[0] != but
+        ]
         return sum(map(descriptors.count_bytes, others))
 
     def arriving(self, but: str) -> int:

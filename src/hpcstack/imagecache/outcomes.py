@@ -1,4 +1,6 @@
-"""What became of a question to a registry, or of an import, written down for those who wait for the same."""
+"""What became of a question to a registry, or of an import, written down for those who wait for the
+same.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_RECORD = 1 << 16
-KINDS: dict[str, type[HpcstackError]] = {"not shared": NotShared, "login": LoginRefused, "registry": RegistryError}
+KINDS: dict[str, type[HpcstackError]] = {
+    "not shared": NotShared,
+    "login": LoginRefused,
+    "registry": RegistryError,
+}
 OF_ONE_LOGIN = ("login", "registry")  # what a registry told one user is nobody else's
 
 
@@ -60,4 +66,6 @@ def read_failure(path: Path) -> dict[str, object] | None:
 
 def concerns_user(record: dict[str, object] | None, user: int) -> bool:
     """Whether what RECORD says would have happened to USER, too."""
-    return record is not None and (record.get("kind") not in OF_ONE_LOGIN or record.get("user") == user)
+    return record is not None and (
+        record.get("kind") not in OF_ONE_LOGIN or record.get("user") == user
+    )

@@ -6,8 +6,9 @@ from hpcstack.core.errors import HpcstackError
 
 
 class NotShared(HpcstackError):
-    """This image does not go into the cache: whoever wants it imports it for himself. launchers/on-node/importer.sh.j2
-    knows its exit code."""
+    """This image does not go into the cache: whoever wants it imports it for himself.
+    launchers/on-node/importer.sh.j2 knows its exit code.
+    """
 
     exit_code = 8
 

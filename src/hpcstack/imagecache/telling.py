@@ -49,7 +49,9 @@ class ImportTold(Progress):
 class Waiting:
     """What is looked at while somebody else imports."""
 
-    def __init__(self, cache: ImageCache, key: str, progress: Progress, failed: Callable[[], bool]) -> None:
+    def __init__(
+        self, cache: ImageCache, key: str, progress: Progress, failed: Callable[[], bool]
+    ) -> None:
         self.cache, self.key, self.progress, self.failed = cache, key, progress, failed
         self.waited, self.last = False, 0.0
 
@@ -61,6 +63,8 @@ class Waiting:
         if time.monotonic() - self.last > TELL_S:
             self.last = time.monotonic()
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
-                found = json.loads(files.read_text(self.cache.top / "incoming" / f"{self.key}.json", MAX_TOLD))
+                found = json.loads(
+                    files.read_text(self.cache.top / "incoming" / f"{self.key}.json", MAX_TOLD)
+                )
                 self.progress.amount("import", int(found["done"]), int(found["total"]))
         return self.cache.entry(self.key) is not None or self.failed()

@@ -1,7 +1,8 @@
-"""What the GPUs and ports of a job's nodes do while it hangs, by what launchers/on-node/stacks.sh printed. Pure.
+"""What the GPUs and ports of a job's nodes do while it hangs, by what launchers/on-node/stacks.sh
+printed. Pure.
 
-A rank that waits in a collective of NCCL keeps its GPU busy; who is stuck elsewhere leaves it idle. Ports that move
-nothing say that nobody sends; their error counters say why somebody cannot.
+A rank that waits in a collective of NCCL keeps its GPU busy; who is stuck elsewhere leaves it idle.
+Ports that move nothing say that nobody sends; their error counters say why somebody cannot.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ GPU = re.compile(r"^(?: *\d+: ?)?hpcstack-gpu: ([^,]+), (.*)$")
 PORT = re.compile(r"^(?: *\d+: ?)?hpcstack-port: (\S+) (\S.*)$")
 FLIGHTS = re.compile(r"^(?: *\d+: ?)?hpcstack-flights: (\d+) (/.*)$")
 DATA = ("port_xmit_data", "port_rcv_data")  # in words of four bytes: IBTA's PortCounters
-WAIT = "port_xmit_wait"  # ticks in which something was to be sent and could not: congestion, no error
+WAIT = (
+    "port_xmit_wait"  # ticks in which something was to be sent and could not: congestion, no error
+)
 BUSY, IDLE, MOST = 50.0, 5.0, 8
 
 
 @dataclass
 class Activity:
-    """`gpus`: {(host, index): (percent, watts)}; `silent`: {host: why}; `ports`: {(host, port): {counter: gain}};
-    `flights`: {how the names of flight recorders' files begin: when the first of their ranks was started}.
+    """`gpus`: {(host, index): (percent, watts)}; `silent`: {host: why}; `ports`: {(host, port):
+    {counter: gain}}; `flights`: {how the names of flight recorders' files begin: when the first of
+    their ranks was started}.
     """
 
     gpus: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
@@ -40,9 +44,13 @@ def parse_activity(text: str) -> Activity:
         elif port := PORT.match(line):
             name, *words = port[2].split()
             gains = zip(words[::2], words[1::2], strict=False)
-            out.ports[port[1], name] = {counter: int(gain) for counter, gain in gains if gain.isdigit()}
+            out.ports[port[1], name] = {
+                counter: int(gain) for counter, gain in gains if gain.isdigit()
+            }
         elif flights := FLIGHTS.match(line):
-            out.flights[flights[2]] = min(int(flights[1]), out.flights.get(flights[2], int(flights[1])))
+            out.flights[flights[2]] = min(
+                int(flights[1]), out.flights.get(flights[2], int(flights[1]))
+            )
     return out
 
 
@@ -63,10 +71,13 @@ def summarise_activity(found: Activity) -> list[str]:
     if found.gpus:
         out.append(f"GPUs: {len(busy)} of {len(found.gpus)} busy")
     if busy and idle and len(idle) < len(busy):
-        names = ", ".join(f"{index} of {host} ({found.gpus[host, index][1]:.0f} W)" for host, index in idle[:MOST])
+        names = ", ".join(
+            f"{index} of {host} ({found.gpus[host, index][1]:.0f} W)" for host, index in idle[:MOST]
+        )
         more = f" and {len(idle) - MOST} more" if len(idle) > MOST else ""
         out.append(
-            f"idle while {format_count(len(busy), 'GPU')} work: {names}{more} (who waits in NCCL keeps his GPU busy)"
+            f"idle while {format_count(len(busy), 'GPU')} work: {names}{more} (who waits in "
+            f"NCCL keeps his GPU busy)"
         )
     return [*out, *_ports(found)]
 
@@ -79,7 +90,9 @@ def _ports(found: Activity) -> list[str]:
     total = f"{sum(moved.values()) / 1e9:.1f} GB/s in all" if moving else "nobody sends"
     out = [f"ports: {len(moving)} of {len(moved)} move data, {total}"]
     for (host, port), one in sorted(found.ports.items()):
-        errors = ", ".join(f"{name} +{gain}" for name, gain in one.items() if gain and name not in (*DATA, WAIT))
+        errors = ", ".join(
+            f"{name} +{gain}" for name, gain in one.items() if gain and name not in (*DATA, WAIT)
+        )
         if errors and len(out) <= MOST:
             out.append(f"errors within a second on {port} of {host}: {errors}")
     return out

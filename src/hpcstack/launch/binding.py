@@ -1,7 +1,9 @@
-"""Which cores each rank gets: those near its GPU, in equal parts, from the node's recorded topology.
+"""Which cores each rank gets: those near its GPU, in equal parts, from the node's recorded
+topology.
 
-Slurm's `--cpu-bind=mask_cpu` counts only where the step has the whole node (https://slurm.schedmd.com/srun.html), so
-nothing is bound where it has less: there Slurm's own choice is right.
+Slurm's `--cpu-bind=mask_cpu` counts only where the step has the whole node
+(https://slurm.schedmd.com/srun.html), so nothing is bound where it has less: there Slurm's own
+choice is right.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Binding:
-    """The cores of each rank of a node, by local rank, as a list that Linux writes (0-12,104-116); and why."""
+    """The cores of each rank of a node, by local rank, as a list that Linux writes (0-12,104-116);
+    and why.
+    """
 
     cpus: tuple[str, ...]
     why: str
@@ -33,18 +37,28 @@ class Binding:
 
 
 def bind_ranks(resources: Resources, node: NodeType | None, taken: Share) -> Binding | None:
-    """None where the site names no topology for the NODE, or the step does not have all of one, a rank per GPU."""
+    """None where the site names no topology for the NODE, or the step does not have all of one, a
+    rank per GPU.
+    """
     if node is None or not (node.topology or node.gpu_cpus):
         return None
     near = node.gpu_cpus or _recorded(node.topology)
-    if taken.gpus != node.real_gpus or taken.gpus != len(near) or not takes_whole_node(resources, node, taken):
+    if (
+        taken.gpus != node.real_gpus
+        or taken.gpus != len(near)
+        or not takes_whole_node(resources, node, taken)
+    ):
         return None
     if any(word.startswith("--cpu-bind") for word in resources.extra):
         return None
     ranks = resources.ntasks_per_node or taken.ranks
     if ranks != len(near):
         return None
-    source = f"topology {node.topology}" if node.topology and not node.gpu_cpus else "gpu_cpus in site.yaml"
+    source = (
+        f"topology {node.topology}"
+        if node.topology and not node.gpu_cpus
+        else "gpu_cpus in site.yaml"
+    )
     return Binding(tuple(share_cores(near)), f"each rank on the cores near its GPU: {source}")
 
 
@@ -55,12 +69,16 @@ def takes_whole_node(resources: Resources, node: NodeType, taken: Share) -> bool
 def _recorded(name: str) -> tuple[str, ...]:
     known = facts.read_topologies()
     if name not in known:
-        raise InputError(f"site.yaml: no topology {name!r}{did_you_mean(name, known)}", f"known: {', '.join(known)}")
+        raise InputError(
+            f"site.yaml: no topology {name!r}{did_you_mean(name, known)}",
+            f"known: {', '.join(known)}",
+        )
     return known[name].gpu_cpus
 
 
 def share_cores(near: Sequence[str]) -> list[str]:
-    """For each GPU its part of the cores near it: GPUs that are near the same cores share each range of them equally.
+    """For each GPU its part of the cores near it: GPUs that are near the same cores share each
+    range of them equally.
 
     >>> shared(["0-3,8-11", "0-3,8-11", "4-7,12-15"])
     ['0-1,8-9', '2-3,10-11', '4-7,12-15']
@@ -74,7 +92,9 @@ def share_cores(near: Sequence[str]) -> list[str]:
 
 
 def _part(cpus: str, part: int, parts: int) -> str:
-    """Part PART of PARTS of each range: threads of one core are as far apart in every range, and stay together."""
+    """Part PART of PARTS of each range: threads of one core are as far apart in every range, and
+    stay together.
+    """
     ranges = []
     for first, last in parse_cpu_list(cpus):
         size = (last - first + 1) // parts

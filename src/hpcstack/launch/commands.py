@@ -1,5 +1,6 @@
-"""What people type after `--`: what would start the ranks twice, and what to type in place of what is not there. Pure
-but for looks at the folder."""
+"""What people type after `--`: what would start the ranks twice, and what to type in place of what
+is not there. Pure but for looks at the folder.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ OPTIONS = {
 
 
 def check_starter(mode: str, command: tuple[str, ...]) -> None:
-    """InputError for a program that starts ranks itself, where MODE starts it once for every rank or node."""
+    """InputError for a program that starts ranks itself, where MODE starts it once for every rank
+    or node.
+    """
     starter, *rest = (PurePosixPath(command[0]).name, *command[1:])
     if starter.startswith("python") or starter == "-m":
         words = [word for word in command if not re.fullmatch(r"-[a-zA-Z]", word) or word == "-m"]
@@ -41,19 +44,27 @@ def check_starter(mode: str, command: tuple[str, ...]) -> None:
         return
     again = "on each node" if mode in ("torchrun", "deepspeed") else "for each task"
     raise InputError(
-        f"{starter} starts ranks, and so does mode {mode}: there would be a training of its own {again}",
+        (
+            f"{starter} starts ranks, and so does mode {mode}: there would be a training of its "
+            f"own {again}"
+        ),
         f"name the program itself: hpcstack launch -N 2{OPTIONS[meant]} -- train.py"
         + ("" if starter == "srun" else f"; --mode plain runs {starter} as it is, once per node"),
     )
 
 
 def check_step(environ: Mapping[str, str]) -> None:
-    """InputError in a step of several tasks, such as `srun hpcstack launch`: every task would launch all of it."""
+    """InputError in a step of several tasks, such as `srun hpcstack launch`: every task would
+    launch all of it.
+    """
     count = environ.get("SLURM_STEP_NUM_TASKS", "")
     if "SLURM_STEP_ID" in environ and count.isdigit() and int(count) > 1:
         raise InputError(
             f"this runs in each of the {count} tasks of an srun, and each would launch all ranks",
-            "leave out the srun: `hpcstack launch` in a job's script starts the ranks on all of its nodes",
+            (
+                "leave out the srun: `hpcstack launch` in a job's script starts the ranks on all "
+                "of its nodes"
+            ),
         )
 
 
@@ -62,10 +73,14 @@ def advise(command: tuple[str, ...], workdir: Path) -> str:
     word = command[0]
     if any(char in word for char in " |&;<>") and not _exists(workdir / word):
         return f"a line for a shell: -- sh -c {shlex.quote(' '.join(command))}"
-    path = workdir / (command[1] if word in ("python", "python3", "bash", "sh") and len(command) > 1 else word)
+    path = workdir / (
+        command[1] if word in ("python", "python3", "bash", "sh") and len(command) > 1 else word
+    )
     if _exists(path) and not path.resolve().is_relative_to(workdir.resolve()):
         folder = path.resolve().parent
-        return f"cd {shlex.quote(str(folder))} first, or --mount {shlex.quote(f'{folder}:{folder}')}"
+        return (
+            f"cd {shlex.quote(str(folder))} first, or --mount {shlex.quote(f'{folder}:{folder}')}"
+        )
     if path.suffix in (".py", ".sh") or "/" in word:
         folder = path.parent
         names = _names(folder)

@@ -1,8 +1,9 @@
-"""What the standard error of a step says of its end: the first rank that failed, where, of what. Pure.
+"""What the standard error of a step says of its end: the first rank that failed, where, of what.
+Pure.
 
-Ranks say in one line what they ended with (launchers/in-image/rank.sh), torch puts `[rankN]: ` before their tracebacks,
-and srun says which task ended first. launchers/jobs/failure.awk does the same for job scripts; a test holds the two
-together.
+Ranks say in one line what they ended with (launchers/in-image/rank.sh), torch puts `[rankN]: `
+before their tracebacks, and srun says which task ended first. launchers/jobs/failure.awk does the
+same for job scripts; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ BEGIN = (
 HANGS = re.compile(r"hpcstack: nothing was written for (\d+) s: ")  # launch --watchdog
 OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
 LABEL = re.compile(r" *\d+: ")
-# Why a program could not start: what python, env, setpriv and shells say on their way out with 1, 2, 126 or 127
+# Why a program could not start: what python, env, setpriv and shells say on their way out with 1,
+# 2, 126 or 127
 STARTS = re.compile(
     r"\S*python[0-9.]*: (can't open file|No module named|Error while finding module specification) ?.*"
     r"|(env|setsid|setpriv|\S*sh): .*(Permission denied|No such file or directory|not found|Exec format error)"
 )
-PYTHON_STARTS = re.compile(r"\S*python[0-9.]*: (No module named|Error while finding module specification)")
+PYTHON_STARTS = re.compile(
+    r"\S*python[0-9.]*: (No module named|Error while finding module specification)"
+)
 NOT_STARTED = (2, 126, 127)
 PYTHON_NOT_STARTED = 1
 # What argparse, click and others say of wrong options, on their way out with 2
@@ -47,14 +51,25 @@ NO_REASON = re.compile(
     r"^\[?[WIED][0-9]{4}|WARN|Warning|INFO|DEBUG|NOTE|%\||it/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$"
 )
 PYXIS = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: (?:spank: )?pyxis: +(.*)")
-PYXIS_ECHOES = ("couldn't start container", "container start failed", "printing enroot log file", "if the image has")
+PYXIS_ECHOES = (
+    "couldn't start container",
+    "container start failed",
+    "printing enroot log file",
+    "if the image has",
+)
 FILE = re.compile(r'  File "([^"]+)", line (\d+)')
-EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)")
-ANY_EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(: |$)")  # right below a traceback, whatever its name
+EXCEPTION = re.compile(
+    r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)"
+)
+ANY_EXCEPTION = re.compile(
+    r"[A-Za-z_][A-Za-z0-9_.]*(: |$)"
+)  # right below a traceback, whatever its name
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
 INTERRUPT = "KeyboardInterrupt"
-LOGGING = "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
+LOGGING = (
+    "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
+)
 OWN_FAILURE = 125
 
 
@@ -95,7 +110,8 @@ class Failure:
     place: dict[str, str] = field(default_factory=dict)
     own: dict[str, str] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
-    said: str = ""  # what had been said, by nobody in particular, when the rank ended: what comes later is an echo
+    # what had been said, by nobody in particular, when the rank ended: what comes later is an echo
+    said: str = ""
     wrong: dict[str, str] = field(default_factory=dict)  # what a program said of its options
     aborted: str = ""
     last: dict[str, str] = field(default_factory=dict)  # the last line that may be a reason
@@ -145,8 +161,17 @@ class Failure:
         if self.ended_by:
             return  # it was told to end
         again, moment = int(found[4]), float(found[5])
-        if not self.host or again > self.moment[0] or (again == self.moment[0] and moment < self.moment[1]):
-            self.rank, self.host, self.ended, self.moment = found[1], found[2], int(found[3]), (again, moment)
+        if (
+            not self.host
+            or again > self.moment[0]
+            or (again == self.moment[0] and moment < self.moment[1])
+        ):
+            self.rank, self.host, self.ended, self.moment = (
+                found[1],
+                found[2],
+                int(found[3]),
+                (again, moment),
+            )
             self.line = found[0]
             self.said = self.why.get("", "")
             if not self.said and self.ended == WRONG_OPTIONS:
@@ -171,7 +196,9 @@ class Failure:
         elif EXCEPTION.match(line) or (rank in self.inside and ANY_EXCEPTION.match(line)):
             harmless = rank in self.harmless or "ChildFailedError" in line
             # A rank that was interrupted may fail of something else as it ends.
-            is_new = rank not in self.why or (self.why[rank].startswith(INTERRUPT) and not line.startswith(INTERRUPT))
+            is_new = rank not in self.why or (
+                self.why[rank].startswith(INTERRUPT) and not line.startswith(INTERRUPT)
+            )
             if rank in self.open and is_new and not harmless:
                 place = self.own.get(rank) or self.place.get(rank)
                 self.why[rank] = line[:300] + (f" ({place})" if place else "")
@@ -198,7 +225,9 @@ class Failure:
             said = f"rank {self.rank} on {self.host} failed first"
             if reason := self._reason():
                 return self.ended, f"{said}: {reason}"
-            return self.ended, said + (f"; the last line before: {self.last_words}" if self.last_words else "")
+            return self.ended, said + (
+                f"; the last line before: {self.last_words}" if self.last_words else ""
+            )
         said = self.why.get("", "") or self.aborted or self.pyxis
         if self.task and status != OWN_FAILURE and not self._slurm_ended_the_task():
             number, host, task_status = self.task
@@ -224,7 +253,9 @@ class Failure:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether the rank that failed first has ended of nothing but an interrupt, with a status of its own."""
+        """Whether the rank that failed first has ended of nothing but an interrupt, with a status
+        of its own.
+        """
         return self._reason().startswith(INTERRUPT)
 
     @property
@@ -242,7 +273,11 @@ class Failure:
         if said := self.why.get(self.rank) or self.aborted:
             return said
         if self.ended > 128:
-            return OUT_OF_MEMORY if self.ended == KILLED and self.out_of_memory else _signal(self.ended - 128)
+            return (
+                OUT_OF_MEMORY
+                if self.ended == KILLED and self.out_of_memory
+                else _signal(self.ended - 128)
+            )
         if self.said:
             return self.said
         starts_of_python = self.ended == PYTHON_NOT_STARTED and PYTHON_STARTS.match(self.starts)
@@ -257,8 +292,12 @@ class Failure:
 
 
 def _split_rank(line: str) -> tuple[str, str]:
-    """(the rank that torch names before LINE, or nothing; the rest, from the last word on that begins a message)."""
-    line = line.rstrip("\r").rpartition("\r")[2]  # a bar is drawn over itself; a terminal ends lines with both
+    """(the rank that torch names before LINE, or nothing; the rest, from the last word on that
+    begins a message).
+    """
+    line = line.rstrip("\r").rpartition("\r")[
+        2
+    ]  # a bar is drawn over itself; a terminal ends lines with both
     if label := LABEL.match(line):
         line = line[label.end() :]
     rank = ""

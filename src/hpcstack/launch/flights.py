@@ -1,8 +1,10 @@
-"""What torch's flight recorder has left of each rank: which of them is behind, or in another collective. Pure to read.
+"""What torch's flight recorder has left of each rank: which of them is behind, or in another
+collective. Pure to read.
 
-NCCL's watchdog has every rank write its last collectives when one takes too long (TORCH_NCCL_DUMP_ON_TIMEOUT), into
-TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE with the rank's number behind it. The files are pickles of
-plain dicts (version 2, torch/csrc/distributed/c10d/FlightRecorder.hpp); no class in them is ever loaded.
+NCCL's watchdog has every rank write its last collectives when one takes too long
+(TORCH_NCCL_DUMP_ON_TIMEOUT), into TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE with
+the rank's number behind it. The files are pickles of plain dicts (version 2,
+torch/csrc/distributed/c10d/FlightRecorder.hpp); no class in them is ever loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ if TYPE_CHECKING:
 
 NUMBER = re.compile(r"(\d+)$")
 MOST_BYTES, MOST_LINES = 64 << 20, 12
-SIZES_AGREE = ("all_reduce", "allreduce", "broadcast", "reduce")  # others may differ from rank to rank
+SIZES_AGREE = (
+    "all_reduce",
+    "allreduce",
+    "broadcast",
+    "reduce",
+)  # others may differ from rank to rank
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,9 @@ class Collective:
     place: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name} {self.number} of {self.group}" + (f", called at {self.place}" if self.place else "")
+        return f"{self.name} {self.number} of {self.group}" + (
+            f", called at {self.place}" if self.place else ""
+        )
 
 
 Flight = dict[tuple[str, int], Collective]  # of one rank, by group and number
@@ -52,14 +61,19 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_flights(folder: Path, prefix: str = "", since: float = 0) -> dict[int, Flight]:
-    """{rank: its collectives} of the files in FOLDER whose names begin with PREFIX and end with a number.
+    """{rank: its collectives} of the files in FOLDER whose names begin with PREFIX and end with a
+    number.
 
-    InputError where there is none, or one is no recorder's; files of other users, and those last written before
-    SINCE (seconds of the epoch), are left alone.
+    InputError where there is none, or one is no recorder's; files of other users, and those last
+    written before SINCE (seconds of the epoch), are left alone.
     """
     out: dict[int, Flight] = {}
     try:
-        paths = sorted(path for path in folder.iterdir() if path.name.startswith(prefix) and NUMBER.search(path.name))
+        paths = sorted(
+            path
+            for path in folder.iterdir()
+            if path.name.startswith(prefix) and NUMBER.search(path.name)
+        )
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}", "hpcstack hang --flights FOLDER") from None
     for path in paths:
@@ -69,7 +83,9 @@ def read_flights(folder: Path, prefix: str = "", since: float = 0) -> dict[int, 
             try:
                 out[int(match[1])] = parse_flight(content)
             except ValueError as error:
-                raise InputError(f"{path} is not torch's flight recorder's: {error}", "look at its folder") from None
+                raise InputError(
+                    f"{path} is not torch's flight recorder's: {error}", "look at its folder"
+                ) from None
     if not out:
         why = f"{folder} has no files of torch's flight recorder"
         raise InputError(why, "TORCH_FR_DUMP_TEMP_FILE says where they are")
@@ -83,7 +99,9 @@ def _own_content(path: Path, since: float) -> bytes | None:
         return None
     with os.fdopen(handle, "rb") as file:
         about = os.fstat(file.fileno())
-        own = stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and about.st_mtime >= since
+        own = (
+            stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and about.st_mtime >= since
+        )
         if not own or not 0 < about.st_size <= MOST_BYTES:
             return None
         return file.read(MOST_BYTES)
@@ -118,15 +136,21 @@ def _collective(row: Mapping[str, Any]) -> Collective:
     over = bool(row.get("retired")) or row.get("state") == "completed"
     name = str(row["profiling_name"]).rpartition(":")[2]
     shown = f"group {group}" + (f" ({about})" if about and about != "undefined" else "")
-    return Collective(shown, int(row["collective_seq_id"]), name, str(row.get("input_sizes")), over, place)
+    return Collective(
+        shown, int(row["collective_seq_id"]), name, str(row.get("input_sizes")), over, place
+    )
 
 
 def _library(name: str) -> bool:
-    return any(part in name for part in ("/site-packages/", "/dist-packages/", "/lib/python3")) or name.startswith("<")
+    return any(
+        part in name for part in ("/site-packages/", "/dist-packages/", "/lib/python3")
+    ) or name.startswith("<")
 
 
 def judge_flights(flights: Mapping[int, Flight]) -> tuple[list[str], list[str]]:
-    """(who is odd, what else there is to say) of the ranks' flights: who is behind in a group, or not where it is."""
+    """(who is odd, what else there is to say) of the ranks' flights: who is behind in a group, or
+    not where it is.
+    """
     odd: list[str] = []
     notes: list[str] = []
     for group in sorted({key[0] for flight in flights.values() for key in flight}):
@@ -135,23 +159,33 @@ def judge_flights(flights: Mapping[int, Flight]) -> tuple[list[str], list[str]]:
             for rank, flight in flights.items()
             if any(name == group for name, _ in flight)
         }
-        waiting = {rank: flights[rank][group, last[rank]] for rank in last if not flights[rank][group, last[rank]].over}
+        waiting = {
+            rank: flights[rank][group, last[rank]]
+            for rank in last
+            if not flights[rank][group, last[rank]].over
+        }
         if not waiting:
             continue
         odd += _behind(group, last, waiting, flights)
         odd += _elsewhere(waiting, flights)
         if len(last) == 1 and len(flights) > 1:
             rank, one = next(iter(waiting.items()))
-            notes.append(f"rank {rank} waits alone in {one}: no other rank here has come to that group")
+            notes.append(
+                f"rank {rank} waits alone in {one}: no other rank here has come to that group"
+            )
         elif len(waiting) == len(last) and not odd:
             notes.append(
-                f"{format_count(len(waiting), 'rank')} of {group} wait in the same collective: look at the network"
+                f"{format_count(len(waiting), 'rank')} of {group} wait in the same collective: "
+                f"look at the network"
             )
     return list(dict.fromkeys(odd))[:MOST_LINES], notes[:MOST_LINES]
 
 
 def _behind(
-    group: str, last: Mapping[int, int], waiting: Mapping[int, Collective], flights: Mapping[int, Flight]
+    group: str,
+    last: Mapping[int, int],
+    waiting: Mapping[int, Collective],
+    flights: Mapping[int, Flight],
 ) -> list[str]:
     """Ranks that have not come to the collective that others of their group wait in."""
     furthest = max(one.number for one in waiting.values())
@@ -163,13 +197,19 @@ def _behind(
     out = []
     for number, ranks in late.items():
         done = flights[ranks[0]][group, number]
-        last_one = f"the last was {done.name} {number}, " + ("which is over" if done.over else "which is not over")
-        out.append(f"{_who(ranks)} not come to {waiting[there[0]]}, where {_count(there)}; {last_one}")
+        last_one = f"the last was {done.name} {number}, " + (
+            "which is over" if done.over else "which is not over"
+        )
+        out.append(
+            f"{_who(ranks)} not come to {waiting[there[0]]}, where {_count(there)}; {last_one}"
+        )
     return out
 
 
 def _elsewhere(waiting: Mapping[int, Collective], flights: Mapping[int, Flight]) -> list[str]:
-    """Ranks that wait in another operation, or with other sizes, than the others had at the same number."""
+    """Ranks that wait in another operation, or with other sizes, than the others had at the same
+    number.
+    """
     out = []
     for rank, one in waiting.items():
         others = [
@@ -184,10 +224,13 @@ def _elsewhere(waiting: Mapping[int, Collective], flights: Mapping[int, Flight])
         if one.name != usual and many > names[one.name]:
             out.append(f"rank {rank} is in {one}, where {format_count(many, 'rank')} had {usual}")
         elif one.name == usual and usual.removeprefix("_") in SIZES_AGREE:
-            sizes, agreed = Counter(other.sizes for other in others if other.name == usual).most_common(1)[0]
+            sizes, agreed = Counter(
+                other.sizes for other in others if other.name == usual
+            ).most_common(1)[0]
             if one.sizes != sizes and agreed > 1:
                 out.append(
-                    f"rank {rank} is in {one}, with sizes {one.sizes}, {format_count(agreed, 'rank')} with {sizes}"
+                    f"rank {rank} is in {one}, with sizes {one.sizes}, "
+                    f"{format_count(agreed, 'rank')} with {sizes}"
                 )
     return out
 
@@ -203,7 +246,9 @@ def _count(ranks: Sequence[int]) -> str:
 def summarise_flights(flights: Mapping[int, Flight]) -> tuple[list[str], bool]:
     """(lines for people, whether nobody stands out)."""
     odd, notes = judge_flights(flights)
-    lines = [f"flight recorder: {format_count(len(flights), 'rank')} ({format_ranges(list(flights))})"]
+    lines = [
+        f"flight recorder: {format_count(len(flights), 'rank')} ({format_ranges(list(flights))})"
+    ]
     lines += [f"ODD, by torch's flight recorder: {one}" for one in odd]
     lines += [f"flight recorder: {one}" for one in notes]
     if not odd and not notes:

@@ -1,7 +1,8 @@
-"""What the ranks of a job that hangs are doing, and which of them is elsewhere than the others. Pure but for `look`.
+"""What the ranks of a job that hangs are doing, and which of them is elsewhere than the others.
+Pure but for `look`.
 
-launchers/on-node/stacks.sh asks each node, by an overlapping step: every rank's Python stack, by py-spy, else its
-threads.
+launchers/on-node/stacks.sh asks each node, by an overlapping step: every rank's Python stack, by
+py-spy, else its threads.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from hpcstack.core.errors import format_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RANK = re.compile(r"hpcstack: rank (\d+) of (\d+) on (\S+) is process (\d+) of step (\S*), state (\S): (.*)")
+RANK = re.compile(
+    r"hpcstack: rank (\d+) of (\d+) on (\S+) is process (\d+) of step (\S*), state (\S): (.*)"
+)
 # py-spy's dump, which stacks.sh indents
 THREAD = re.compile(r"  Thread (\S+) ")
 FRAME = re.compile(r"      (\S.*) \((.+):(\d+)\)")
-# What stacks.sh counts by /proc where there is no stack: how many threads have a name, state and kernel function
+# What stacks.sh counts by /proc where there is no stack: how many threads have a name, state and
+# kernel function
 THREADS = re.compile(r"  threads: (\d+) (.*)")
 LABEL = re.compile(r" *(\d+): ?")  # of srun
 LIBRARY = re.compile(r".*/(site|dist)-packages/|.*/lib/python3|<")
@@ -57,8 +61,9 @@ class Frame:
 class Whereabouts:
     """What a rank does, alike for ranks that do the same.
 
-    The `collective` that it is in, or none; the `place` of its program, FILE:LINE; whether a signal has `stopped` it.
-    Without a Python stack, `threads` is what the kernel says of the first of them.
+    The `collective` that it is in, or none; the `place` of its program, FILE:LINE; whether a signal
+    has `stopped` it. Without a Python stack, `threads` is what the kernel says of the first of
+    them.
     """
 
     collective: str = ""
@@ -69,13 +74,19 @@ class Whereabouts:
     def __str__(self) -> str:
         if not self.place:
             return self.threads or "at an unknown place"
-        where = f"in {self.collective}, called at {self.place}" if self.collective else f"at {self.place}"
+        where = (
+            f"in {self.collective}, called at {self.place}"
+            if self.collective
+            else f"at {self.place}"
+        )
         return f"stopped by a signal {where}" if self.stopped else where
 
 
 @dataclass
 class Rank:
-    """One rank: the `stack` of its main thread, innermost first; else its `threads`, as (how many, what) pairs."""
+    """One rank: the `stack` of its main thread, innermost first; else its `threads`, as (how many,
+    what) pairs.
+    """
 
     number: int
     world: int
@@ -109,7 +120,9 @@ class Rank:
 
 @dataclass(frozen=True)
 class Standing:
-    """Who does what: (what, ranks) with the most ranks first; the numbers that are missing; who is odd, and why."""
+    """Who does what: (what, ranks) with the most ranks first; the numbers that are missing; who is
+    odd, and why.
+    """
 
     groups: tuple[tuple[Whereabouts, tuple[Rank, ...]], ...]
     missing: tuple[int, ...]
@@ -117,11 +130,15 @@ class Standing:
 
 
 def parse_ranks(text: str) -> list[Rank]:
-    """Return the ranks of what launchers/on-node/stacks.sh wrote on all nodes (srun --label), each once, by number."""
+    """Return the ranks of what launchers/on-node/stacks.sh wrote on all nodes (srun --label), each
+    once, by number.
+    """
     streams: dict[str, list[str]] = {}
     for raw in text.splitlines():
         label = LABEL.match(raw)
-        streams.setdefault(label[1] if label else "", []).append(raw[label.end() :] if label else raw)
+        streams.setdefault(label[1] if label else "", []).append(
+            raw[label.end() :] if label else raw
+        )
 
     found: dict[tuple[str, int], Rank] = {}
     for lines in streams.values():
@@ -145,7 +162,15 @@ def _parse_node(lines: Sequence[str]) -> list[Rank]:
     in_main_thread = False
     for line in lines:
         if begins := RANK.fullmatch(line):
-            rank = Rank(int(begins[1]), int(begins[2]), begins[3], int(begins[4]), begins[5], begins[6], begins[7])
+            rank = Rank(
+                int(begins[1]),
+                int(begins[2]),
+                begins[3],
+                int(begins[4]),
+                begins[5],
+                begins[6],
+                begins[7],
+            )
             out.append(rank)
             in_main_thread = False
         elif line.strip() and not line.startswith("  "):
@@ -167,7 +192,9 @@ def judge_ranks(ranks: Sequence[Rank]) -> Standing:
     for rank in ranks:
         groups.setdefault(rank.whereabouts, []).append(rank)
     # Of groups as large as another, the one that waits in a collective is the usual one.
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), not item[0].collective, item[1][0].number))
+    ordered = sorted(
+        groups.items(), key=lambda item: (-len(item[1]), not item[0].collective, item[1][0].number)
+    )
 
     known = {rank.number for rank in ranks}
     world = max((rank.world for rank in ranks), default=0)
@@ -206,8 +233,12 @@ def format_ranges(numbers: Sequence[int]) -> str:
 
 
 def describe_ranks(ranks: Sequence[Rank]) -> tuple[list[str], bool]:
-    """Return (lines for people about all RANKS, step by step; whether each was found and none stands out)."""
-    verdicts = {step: judge_ranks(own) for step, own in group_by_step(ranks).items()} or {"": judge_ranks([])}
+    """Return (lines for people about all RANKS, step by step; whether each was found and none
+    stands out).
+    """
+    verdicts = {step: judge_ranks(own) for step, own in group_by_step(ranks).items()} or {
+        "": judge_ranks([])
+    }
     lines: list[str] = []
     for step, verdict in verdicts.items():
         if lines:
@@ -232,5 +263,9 @@ def describe_standing(verdict: Standing) -> list[str]:
     if verdict.odd:
         return [*lines, "", *(f"ODD: {one}" for one in verdict.odd)]
     if len(verdict.groups) == 1 and verdict.groups[0][0].collective:
-        return [*lines, "", "all ranks are in the same collective: look at the network and at NCCL_DEBUG=INFO"]
+        return [
+            *lines,
+            "",
+            "all ranks are in the same collective: look at the network and at NCCL_DEBUG=INFO",
+        ]
     return [*lines, "", "no rank stands out"]

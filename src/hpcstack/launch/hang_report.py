@@ -1,4 +1,6 @@
-"""All that is known of a job that hangs, by what launchers/on-node/stacks.sh printed: for people, and as JSON."""
+"""All that is known of a job that hangs, by what launchers/on-node/stacks.sh printed: for people,
+and as JSON.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,17 @@ class HangReport:
 
 
 def report_hang(text: str) -> HangReport:
-    """Stacks, NCCL's RAS, flight recorders (read here, where this machine sees them), GPUs and ports."""
+    """Stacks, NCCL's RAS, flight recorders (read here, where this machine sees them), GPUs and
+    ports.
+    """
     ranks = parse_ranks(text)
     lines, well = describe_ranks(ranks)
-    document: dict[str, Any] = {"steps": _steps(ranks), "ras": None, "flights": None, "activity": []}
+    document: dict[str, Any] = {
+        "steps": _steps(ranks),
+        "ras": None,
+        "flights": None,
+        "activity": [],
+    }
     if ras := parse_ras(text):
         document["ras"] = {"odd": list(ras.odd), "notes": list(ras.notes), "text": ras.text}
         lines = [*lines, "", *summarise_ras(ras)]
@@ -53,7 +62,14 @@ def _steps(ranks: list[Rank]) -> list[dict[str, Any]]:
             }
             for what, members in verdict.groups
         ]
-        out.append({"step": step, "odd": list(verdict.odd), "missing": list(verdict.missing), "groups": groups})
+        out.append(
+            {
+                "step": step,
+                "odd": list(verdict.odd),
+                "missing": list(verdict.missing),
+                "groups": groups,
+            }
+        )
     return out
 
 

@@ -1,8 +1,10 @@
-"""Whether an image can load the libraries of the nodes' own that a step brings, as far as this machine shows them.
+"""Whether an image can load the libraries of the nodes' own that a step brings, as far as this
+machine shows them.
 
-A library says which symbol versions of glibc it wants; an image whose glibc is older refuses it when a rank loads it,
-and NCCL then goes on over sockets. A plugin of NCCL's says which interfaces it has; an NCCL that knows none of them
-goes on over sockets, too. So both are asked before nodes are.
+A library says which symbol versions of glibc it wants; an image whose glibc is older refuses it
+when a rank loads it, and NCCL then goes on over sockets. A plugin of NCCL's says which interfaces
+it has; an NCCL that knows none of them goes on over sockets, too. So both are asked before nodes
+are.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ C_LIBRARIES = (
 )
 MOST_BYTES = 16 << 20  # of a libc.so.6: 2 MB
 SAYS = re.compile(rb"GNU C Library [^\n]{0,200}version ([0-9]+\.[0-9]+)")
-# What runs a program comes from the image, with all of its parts: one of another version ends every process.
+# What runs a program comes from the image, with all of its parts: one of another version ends every
+# process.
 NEVER = re.compile(r"(ld-linux.*|libc|libm|libpthread|libdl|librt)\.so(\.[0-9]+)*")
 MACHINES = {"linux/amd64": "EM_X86_64", "linux/arm64": "EM_AARCH64"}
 NCCL_OF_PIP = re.compile(r"nvidia[-_]nccl[-_]cu[0-9]+", re.IGNORECASE)
@@ -44,8 +47,9 @@ MOST_LIBRARIES = 200  # of a folder
 
 
 class Wants(NamedTuple):
-    """What an ELF file wants of where it is loaded. `glibc`: the newest version that a symbol of it names, or empty;
-    `interfaces`: the N of each ncclNetPlugin_vN that it has."""
+    """What an ELF file wants of where it is loaded. `glibc`: the newest version that a symbol of it
+    names, or empty; `interfaces`: the N of each ncclNetPlugin_vN that it has.
+    """
 
     machine: str
     glibc: str
@@ -53,8 +57,9 @@ class Wants(NamedTuple):
 
 
 def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: str = "") -> str:
-    """Why IMAGE, of PLATFORM and with the NCCL of version NCCL, cannot load what is BROUGHT; empty where it can, or
-    this machine has no such library."""
+    """Why IMAGE, of PLATFORM and with the NCCL of version NCCL, cannot load what is BROUGHT; empty
+    where it can, or this machine has no such library.
+    """
     has: str | None = None
     loadable = loadable_interfaces(nccl)
     for one in brought:
@@ -63,14 +68,18 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
         for path in libraries_here(one.sources):
             if NEVER.fullmatch(path.name):
                 return (
-                    f"fabric.injections.{one.name}: {path} belongs to the node's C library, and no program of the "
-                    "image would start with it: name the libraries of the fabric one by one in site.yaml"
+                    f"fabric.injections.{one.name}: {path} belongs to the node's C library, and no "
+                    f"program of the "
+                    "image would start with it: name the libraries of the fabric one by one in "
+                    "site.yaml"
                 )
             wants = read_wants(path)
             if wants is None:
                 continue
             if wants.machine != MACHINES.get(platform, wants.machine):
-                return f"fabric.injections.{one.name}: {path} is for another processor than {platform}"
+                return (
+                    f"fabric.injections.{one.name}: {path} is for another processor than {platform}"
+                )
             if wants.interfaces:
                 plugins.append(path)
                 interfaces |= wants.interfaces
@@ -80,23 +89,28 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
                 has = read_glibc(image)
             if has and parse_version(wants.glibc) > parse_version(has):
                 return (
-                    f"fabric.injections.{one.name}: {path} wants glibc {wants.glibc}, and the image has {has}: it "
-                    "cannot be loaded there. Take a newer version of the stack, or let the site bring one that was "
+                    f"fabric.injections.{one.name}: {path} wants glibc {wants.glibc}, and the "
+                    f"image has {has}: it "
+                    "cannot be loaded there. Take a newer version of the stack, or let the site "
+                    "bring one that was "
                     "built for an older system"
                 )
         # A folder may have an older plugin beside the one that is loaded: none of them must fit.
         if plugins and loadable and not interfaces & loadable:
             return (
-                f"fabric.injections.{one.name}: {plugins[0]} is a plugin with {_symbols(interfaces)}, and the "
-                f"image's NCCL {nccl} loads {_symbols(loadable)}: it would go on over sockets. Let the site bring a "
+                f"fabric.injections.{one.name}: {plugins[0]} is a plugin with "
+                f"{_symbols(interfaces)}, and the "
+                f"image's NCCL {nccl} loads {_symbols(loadable)}: it would go on over sockets. Let "
+                f"the site bring a "
                 "plugin that was built for this NCCL, and limit it to these images with `cuda`"
             )
     return ""
 
 
 def nccl_of(artifact: Artifact) -> str:
-    """The version of the NCCL that torch loads in the image of ARTIFACT: of a package of Python's that brings one, else
-    what the base says; empty where neither does."""
+    """The version of the NCCL that torch loads in the image of ARTIFACT: of a package of Python's
+    that brings one, else what the base says; empty where neither does.
+    """
     of_pip = [text for name, text in artifact.pip.items() if NCCL_OF_PIP.fullmatch(name)]
     return next(iter(of_pip), artifact.environment.get("NCCL_VERSION", ""))
 
@@ -111,7 +125,9 @@ def not_here(brought: Sequence[Brought]) -> list[str]:
 
 
 def libraries_here(sources: Sequence[str]) -> Iterator[Path]:
-    """The libraries' files among SOURCES and in their folders, as far as they can be seen from here."""
+    """The libraries' files among SOURCES and in their folders, as far as they can be seen from
+    here.
+    """
     for path in map(Path, sources):
         if is_library(str(path)):
             yield path
@@ -124,7 +140,9 @@ def libraries_here(sources: Sequence[str]) -> Iterator[Path]:
 
 
 def read_wants(path: Path) -> Wants | None:
-    """What the library at PATH wants; None where it cannot be read, or is no ELF file (a linker's script)."""
+    """What the library at PATH wants; None where it cannot be read, or is no ELF file (a linker's
+    script).
+    """
     from elftools.common.exceptions import ELFError
 
     try:

@@ -28,47 +28,73 @@ if TYPE_CHECKING:
 
 
 def image_to_launch(
-    name: str, site: Site, store: Store, environ: Mapping[str, str], release: str = "", platform: str = ""
+    name: str,
+    site: Site,
+    store: Store,
+    environ: Mapping[str, str],
+    release: str = "",
+    platform: str = "",
 ) -> ChosenImage:
-    """The image that users mean by NAME, and why: the loaded module's, else the published one, else the last built;
-    RELEASE is one that they have named. PLATFORM is that of the nodes, where it is known: SITE is seen from them."""
+    """The image that users mean by NAME, and why: the loaded module's, else the published one, else
+    the last built; RELEASE is one that they have named. PLATFORM is that of the nodes, where it is
+    known: SITE is seen from them.
+    """
     other = ""
     if environ.get("HPCSTACK_STACK") == name and release in ("", environ.get("HPCSTACK_RELEASE")):
         loaded = store.artifact(Path(environ.get("HPCSTACK_IMAGE", "")).parent.name)
         meant = environ.get("HPCSTACK_RELEASE", "")
         if loaded and str(loaded.image) == environ["HPCSTACK_IMAGE"]:
             if site.tree_platform in ("", loaded.platform):
-                changed = check_seal(meant, loaded, site, store) if RELEASED.fullmatch(meant) else ""
-                return ChosenImage(loaded, f"module {meant}", f"the image of {meant} {changed}" if changed else "")
-            other = f"the loaded {meant} is for {loaded.platform}, and these nodes take {site.tree_platform}"
+                changed = (
+                    check_seal(meant, loaded, site, store) if RELEASED.fullmatch(meant) else ""
+                )
+                return ChosenImage(
+                    loaded, f"module {meant}", f"the image of {meant} {changed}" if changed else ""
+                )
+            other = (
+                f"the loaded {meant} is for {loaded.platform}, and these nodes take "
+                f"{site.tree_platform}"
+            )
             release = ""
     if found := find_released(name, site, store, release):
         return replace(found, doubt="; ".join(filter(None, (other, found.doubt))))
-    return ChosenImage(newest_image(name, store, platform), "not published: the image built last", other)
+    return ChosenImage(
+        newest_image(name, store, platform), "not published: the image built last", other
+    )
 
 
 def _check_known(recipe: str, recipes: Catalog, store: Store) -> None:
-    """InputError for a RECIPE that is in none of RECIPES; where others of its kind are built here, with those: a recipe
-    of which there is no image is no help to who wants to run one."""
+    """InputError for a RECIPE that is in none of RECIPES; where others of its kind are built here,
+    with those: a recipe of which there is no image is no help to who wants to run one.
+    """
     try:
         recipes.find(recipe)
     except ProblemsError:
         raise
     except InputError as unknown:
         family = re.split(r"[-/][0-9]", recipe, maxsplit=1)[0]
-        of_its_kind = [name for name in store.stacks() if re.match(rf"{re.escape(family)}-[0-9]", name)]
+        of_its_kind = [
+            name for name in store.stacks() if re.match(rf"{re.escape(family)}-[0-9]", name)
+        ]
         if not of_its_kind:
             raise
         nearest = difflib.get_close_matches(recipe, of_its_kind, n=MOST_NAMED, cutoff=0)
         tip = f"hpcstack launch {nearest[0]}; hpcstack images shows all that can be launched here"
-        raise InputError(f"there is no stack {recipe!r}; there are {', '.join(sorted(nearest))}", tip) from unknown
+        raise InputError(
+            f"there is no stack {recipe!r}; there are {', '.join(sorted(nearest))}", tip
+        ) from unknown
 
 
 def choose_image(
-    name: str, catalog: Callable[[], Catalog], site: Site, environ: Mapping[str, str], platform: str = ""
+    name: str,
+    catalog: Callable[[], Catalog],
+    site: Site,
+    environ: Mapping[str, str],
+    platform: str = "",
 ) -> tuple[ChosenImage, tuple[str, ...]]:
-    """The image that NAME means, and what is added to it. Its recipe is not needed: who loads a module need
-    not have it; the CATALOG is asked by a refusal, and for a recipe that only adds pip's packages to an image.
+    """The image that NAME means, and what is added to it. Its recipe is not needed: who loads a
+    module need not have it; the CATALOG is asked by a refusal, and for a recipe that only adds
+    pip's packages to an image.
 
     PLATFORM is that of the nodes that it is for, empty where nobody knows; SITE is seen from them.
     """

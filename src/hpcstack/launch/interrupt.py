@@ -1,9 +1,9 @@
 """Ctrl-C on a launch: each rank is interrupted once, and has time to end before the step is ended.
 
-srun, torchrun and DeepSpeed end every rank as soon as one is gone. A signal that Slurm delivers reaches torchrun, the
-runtime and what serves the image as well as the rank. So a step beside the launch's own
-(launchers/on-node/interrupt.sh) tells the shell around each rank (launchers/in-image/rank.sh), which interrupts its
-rank and stays when that has ended.
+srun, torchrun and DeepSpeed end every rank as soon as one is gone. A signal that Slurm delivers
+reaches torchrun, the runtime and what serves the image as well as the rank. So a step beside the
+launch's own (launchers/on-node/interrupt.sh) tells the shell around each rank
+(launchers/in-image/rank.sh), which interrupts its rank and stays when that has ended.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Told:
 
 
 class Interruption:
-    """What signals do to the launch of FOLDER: the first INT is gentle, and after all others nobody is waited for.
+    """What signals do to the launch of FOLDER: the first INT is gentle, and after all others nobody
+    is waited for.
 
     STDERR has what the step says; SCREEN what of it is shown, where that is not all.
     """
@@ -59,7 +60,10 @@ class Interruption:
         self.told: Told | None = None
 
     def answer(self, number: signal.Signals, terminate: Callable[[], None]) -> None:
-        """End the launch as signal NUMBER asks for it. TERMINATE ends what was started here, and so the step."""
+        """End the launch as signal NUMBER asks for it.
+
+        TERMINATE ends what was started here, and so the step.
+        """
         if number != signal.SIGINT:
             self._end_by_term(terminate)
         elif not self.has_come:
@@ -87,7 +91,9 @@ class Interruption:
         if not launch.step:
             terminate()
             return
-        write_stderr(f"{SAID}: the ranks have {TIME_S} s to end. Ctrl-C once more ends them now\n".encode())
+        write_stderr(
+            f"{SAID}: the ranks have {TIME_S} s to end. Ctrl-C once more ends them now\n".encode()
+        )
         self.told = interrupt_ranks(launch, self.runner)
         if not _cancel_step(launch, self.runner):
             terminate()
@@ -104,7 +110,9 @@ class Interruption:
     def end(self, failure: Failure) -> tuple[int, str]:
         """(the launch's status, its last line). FAILURE was fed with what the step has said."""
         if self.twice:
-            return INTERRUPTED, last_line("interrupted twice: nobody waited for the ranks", INTERRUPTED, self._log)
+            return INTERRUPTED, last_line(
+                "interrupted twice: nobody waited for the ranks", INTERRUPTED, self._log
+            )
         said = ["interrupted"]
         if self.told and self.told.left:
             said.append(f"{_ranks_had_not_ended(self.told.left)} after {TIME_S} s")
@@ -128,13 +136,16 @@ def _ranks_had_not_ended(left: tuple[int, ...]) -> str:
 
 
 def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
-    """Interrupt the ranks of LAUNCH on all its nodes and wait for them; None where nothing can be known of them."""
+    """Interrupt the ranks of LAUNCH on all its nodes and wait for them; None where nothing can be
+    known of them.
+    """
     try:
         job, nodes = find_running(launch.number, runner)
         script = data.read_script("on-node/interrupt.sh")
         beside = step_beside(job, nodes, "interrupt", TIME_S + START_S)
         done = runner.output(
-            [*beside, script, "interrupt", job, launch.step, str(TIME_S)], timeout=TIME_S + START_S + 10
+            [*beside, script, "interrupt", job, launch.step, str(TIME_S)],
+            timeout=TIME_S + START_S + 10,
         )
     except HpcstackError:
         return None
@@ -147,7 +158,10 @@ def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
 
 
 def _cancel_step(launch: Launch, runner: Runner, *options: str) -> bool:
-    """Let Slurm kill the step of LAUNCH, or do what OPTIONS of scancel say. Whether Slurm has taken it."""
+    """Let Slurm kill the step of LAUNCH, or do what OPTIONS of scancel say.
+
+    Whether Slurm has taken it.
+    """
     try:
         return runner.output(["scancel", *options, f"{launch.number}.{launch.step}"]).status == 0
     except HpcstackError:

@@ -1,7 +1,8 @@
 """Slurm's jobs: where they write, how they ended, task by task.
 
-Slurm forgets a job some minutes after its end (MinJobAge), and not every site has accounting. So three sources are put
-together: what Slurm says now, what was written down of our own launches, and what accounting remembers of the script.
+Slurm forgets a job some minutes after its end (MinJobAge), and not every site has accounting. So
+three sources are put together: what Slurm says now, what was written down of our own launches, and
+what accounting remembers of the script.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
 
 FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z]+)=(\S*)")
-JUST_STARTED = re.compile(r"00:00:\d\d")  # RunTime: the file is made by the node, and seen here later
+JUST_STARTED = re.compile(
+    r"00:00:\d\d"
+)  # RunTime: the file is made by the node, and seen here later
 # https://slurm.schedmd.com/sbatch.html, --output
 DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
 MOST_OF_A_SCRIPT = 1 << 20
@@ -37,15 +40,17 @@ FLAGS = ("--parsable", "--hold", "--exclusive", "--requeue", "--no-requeue", "--
 
 
 class NotStarted(InputError):
-    """A job that waits in the queue, or has come out of it within the minute, has written nothing yet."""
+    """A job that waits in the queue, or has come out of it within the minute, has written nothing
+    yet.
+    """
 
 
 @dataclass(frozen=True)
 class JobPart:
     """A job, or one task of an array: 7 or 7_3.
 
-    Its state and why it waits, if it does; the files that it writes to, and whether it has only just started. What
-    nobody knows is empty.
+    Its state and why it waits, if it does; the files that it writes to, and whether it has only
+    just started. What nobody knows is empty.
     """
 
     job: str
@@ -71,7 +76,8 @@ class JobPart:
 
 
 def parts_of(job: str, runner: Runner) -> list[JobPart]:
-    """What is known of JOB: itself, or each task of the array that it is; none where nobody knows it.
+    """What is known of JOB: itself, or each task of the array that it is; none where nobody knows
+    it.
 
     SlurmError where Slurm does not answer, and nothing was written down of it.
     """
@@ -89,7 +95,9 @@ def parts_of(job: str, runner: Runner) -> list[JobPart]:
 
 
 def count_tasks(said: str) -> int:
-    """How many tasks Slurm means by 5, 1-9:2 or 1-3,7%2. https://slurm.schedmd.com/sbatch.html, --array."""
+    """How many tasks Slurm means by 5, 1-9:2 or 1-3,7%2. https://slurm.schedmd.com/sbatch.html,
+    --array.
+    """
     count = 0
     for piece in said.strip("[]").partition("%")[0].split(","):
         found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", piece)
@@ -116,20 +124,30 @@ def _in_order(parts: Iterable[JobPart]) -> list[JobPart]:
 
 
 def logs_of(job: str, runner: Runner) -> list[Path]:
-    """The files that JOB's output went to. InputError where nobody knows the job, or it has none."""
+    """The files that JOB's output went to.
+
+    InputError where nobody knows the job, or it has none.
+    """
     parts = parts_of(job, runner)
     if not parts and not re.match(r"\d", job):
         raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
     if not parts:
-        raise InputError(f"Slurm no longer knows job {job}", "name the log itself: hpcstack explain FILE")
+        raise InputError(
+            f"Slurm no longer knows job {job}", "name the log itself: hpcstack explain FILE"
+        )
     if logs := [path for part in parts for path in part.logs]:
         return list(dict.fromkeys(logs))
     where = ", ".join(dict.fromkeys(str(path) for part in parts for path in part.files))
     if waits := next((part for part in parts if part.state.waits), None):
-        said = f"job {job} has not started yet ({waits.reason}); it will write to {where or 'a terminal'}"
+        said = (
+            f"job {job} has not started yet ({waits.reason}); it will write to "
+            f"{where or 'a terminal'}"
+        )
         raise NotStarted(said, f"squeue --jobs {job}")
     if where and any(part.just_started for part in parts):
-        said = f"job {job} has only just started and has written nothing yet; it will write to {where}"
+        said = (
+            f"job {job} has only just started and has written nothing yet; it will write to {where}"
+        )
         raise NotStarted(said, f"hpcstack logs {job}, in a moment")
     raise InputError(
         f"job {job} wrote to no file that exists: {where or 'it ran on a terminal'}",
@@ -150,7 +168,11 @@ def _slurm_now(job: str, runner: Runner, *, known: bool) -> list[JobPart]:
     done = runner.output(["scontrol", "--oneliner", "show", "job", job])
     if done.status and "Invalid job id" not in " ".join(done.tail) and not known:
         raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
-    return [part for line in done.stdout.splitlines() if not done.status and (part := parse_job_record(line))]
+    return [
+        part
+        for line in done.stdout.splitlines()
+        if not done.status and (part := parse_job_record(line))
+    ]
 
 
 def parse_job_record(line: str) -> JobPart | None:
@@ -158,14 +180,18 @@ def parse_job_record(line: str) -> JobPart | None:
 
     Tasks of an array that still wait are one record: ArrayTaskId=5-20%2.
     """
-    fields = dict(reversed(FIELD.findall(line)))  # the first of each name: a job's comment may hold others
+    fields = dict(
+        reversed(FIELD.findall(line))
+    )  # the first of each name: a job's comment may hold others
     if not (number := fields.get("JobId")):
         return None
     if task := fields.get("ArrayTaskId", ""):
         number = f"{fields.get('ArrayJobId', number)}_{task}"
     word = fields.get("JobState", "")
     state = read_state(word, fields.get("ExitCode", "") if word == "FAILED" else "")
-    files = dict.fromkeys(Path(fields[name]) for name in ("StdOut", "StdErr") if fields.get(name, "").startswith("/"))
+    files = dict.fromkeys(
+        Path(fields[name]) for name in ("StdOut", "StdErr") if fields.get(name, "").startswith("/")
+    )
     just_started = word == "RUNNING" and bool(JUST_STARTED.fullmatch(fields.get("RunTime", "")))
     return JobPart(number, state, fields.get("Reason", ""), tuple(files), just_started)
 
@@ -197,7 +223,9 @@ def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) ->
         there = any(path.is_file() for path in files)
         return [JobPart(launch.job or job, state, files=files if there else (*written, *files))]
     array = launch.job.partition("_")[0]
-    tasks = {task.partition("_")[2] for task in remembered if task.startswith(f"{array}_")} | set(launch.tasks)
+    tasks = {task.partition("_")[2] for task in remembered if task.startswith(f"{array}_")} | set(
+        launch.tasks
+    )
     return [
         JobPart(
             f"{array}_{task}",
@@ -221,7 +249,9 @@ def state_of_launch(launch: Launch) -> JobState:
 
 @dataclass(frozen=True)
 class Accounted:
-    """A job or a task as sacct has it: state, where it was submitted, by which line; name, user, its own number."""
+    """A job or a task as sacct has it: state, where it was submitted, by which line; name, user,
+    its own number.
+    """
 
     state: JobState
     folder: str = ""
@@ -250,7 +280,9 @@ def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
     for line in done.stdout.splitlines() if not done.status else ():
         values = [*line.split("\x1f"), *[""] * len(ACCOUNTED)][: len(ACCOUNTED)]
         number, state, code, folder, name, user, own_number, submitted = values
-        found[number] = Accounted(read_state(state, code), folder, submitted, name, user, own_number)
+        found[number] = Accounted(
+            read_state(state, code), folder, submitted, name, user, own_number
+        )
     return found
 
 
@@ -264,7 +296,9 @@ def _accounted(remembered: Mapping[str, Accounted]) -> dict[str, JobPart]:
 
 
 def _files_of_script(job: str, known: Accounted) -> list[Path]:
-    """Where a script that sbatch was given writes; nothing for what was no script, or has a pattern of its own."""
+    """Where a script that sbatch was given writes; nothing for what was no script, or has a pattern
+    of its own.
+    """
     try:
         words = shlex.split(known.line)
     except ValueError:
@@ -322,11 +356,15 @@ def _output_of_script(script: Path) -> str:
     return _output_of(words)
 
 
-def find_output(pattern: str, job: str, task: str = "", values: Mapping[str, str] | None = None) -> list[Path]:
-    """The files that Slurm's PATTERN means for JOB, or TASK of it. VALUES are what is known of %x, %u, %j and %J.
+def find_output(
+    pattern: str, job: str, task: str = "", values: Mapping[str, str] | None = None
+) -> list[Path]:
+    """The files that Slurm's PATTERN means for JOB, or TASK of it. VALUES are what is known of %x,
+    %u, %j and %J.
 
-    What a node fills in (%N, %n, %t) is looked for, as long as something of the pattern is the job's own: else it would
-    be other jobs' files. https://slurm.schedmd.com/sbatch.html, filename pattern.
+    What a node fills in (%N, %n, %t) is looked for, as long as something of the pattern is the
+    job's own: else it would be other jobs' files. https://slurm.schedmd.com/sbatch.html, filename
+    pattern.
     """
     known = {"A": job, "a": task, "j": "" if task else job, "J": "" if task else job}
     known |= {sign: value for sign, value in (values or {}).items() if value}
@@ -348,23 +386,35 @@ def find_output(pattern: str, job: str, task: str = "", values: Mapping[str, str
         return [Path(plain)]
     if not is_the_jobs_own or not shown.startswith("/"):
         return []
-    return [Path(found) for found in sorted(glob.glob(shown))]  # noqa: PTH207 - the folder may hold a pattern, too
+    return [Path(found) for found in sorted(glob.glob(shown))]  # noqa: PTH207
 
 
 BY_CTRL_C = "it was interrupted by Ctrl-C"
 
 
 def ended_how(job: str, runner: Runner) -> str:
-    """How JOB ended, where that was not the program's own doing: as Slurm says, or as its newest launch was told.
+    """How JOB ended, where that was not the program's own doing: as Slurm says, or as its newest
+    launch was told.
 
     Empty where nobody knows.
     """
     argv = ["sacct", "-nPX", "--format=State,Reason,Elapsed,Timelimit,NodeList", "--jobs", job]
     done = runner.output(argv, timeout=20) if runner.has("sacct") else None
-    said = [[*line.split("|"), "", "", "", ""] for line in done.stdout.splitlines()] if done and not done.status else []
-    ends = [(read_state(state), reason, elapsed, limit, nodes) for state, reason, elapsed, limit, nodes, *_ in said]
+    said = (
+        [[*line.split("|"), "", "", "", ""] for line in done.stdout.splitlines()]
+        if done and not done.status
+        else []
+    )
+    ends = [
+        (read_state(state), reason, elapsed, limit, nodes)
+        for state, reason, elapsed, limit, nodes, *_ in said
+    ]
     if not ends:
-        ends = [(part.state, part.reason, "", "", "") for part in parts_of(job, runner) if part.job == job]
+        ends = [
+            (part.state, part.reason, "", "", "")
+            for part in parts_of(job, runner)
+            if part.job == job
+        ]
     newest = next((launch for launch in read_launches() if launch.job == job), None)
     interrupted = bool(newest and newest.interrupted)
     for state, reason, elapsed, limit, nodes in ends:
@@ -384,7 +434,9 @@ def ended_how(job: str, runner: Runner) -> str:
 
 
 def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
-    """{job: its state} of those of JOBS that Slurm still knows, and of the tasks of arrays among them."""
+    """{job: its state} of those of JOBS that Slurm still knows, and of the tasks of arrays among
+    them.
+    """
     if not jobs or not runner.has("squeue"):
         return {}
     out: dict[str, JobState] = {}
@@ -393,7 +445,10 @@ def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
             continue  # tasks that wait: squeue names each
         out[job] = known.state
         out.setdefault(job.partition("_")[0], known.state)
-    done = runner.output(["squeue", "--noheader", "--array", "--format", "%i|%T", "--jobs", ",".join(jobs)], timeout=20)
+    done = runner.output(
+        ["squeue", "--noheader", "--array", "--format", "%i|%T", "--jobs", ",".join(jobs)],
+        timeout=20,
+    )
     for line in done.stdout.splitlines() if not done.status else ():
         job, _, state = line.partition("|")
         out[job] = out[job.partition("_")[0]] = read_state(state)

@@ -22,14 +22,24 @@ def check_limits(resources: Resources, known: Mapping[str, Limits]) -> None:
     for name in named:
         if name not in known:
             near = did_you_mean(name, known)
-            raise InputError(f"there is no partition {name!r}{near}", f"there are: {', '.join(known)}")
-    chosen = [known[name] for name in named] or [limits for limits in known.values() if limits.default]
+            raise InputError(
+                f"there is no partition {name!r}{near}", f"there are: {', '.join(known)}"
+            )
+    chosen = [known[name] for name in named] or [
+        limits for limits in known.values() if limits.default
+    ]
     if not chosen:
-        raise InputError("no partition is the default one", f"--partition, one of: {', '.join(known)}")
+        raise InputError(
+            "no partition is the default one", f"--partition, one of: {', '.join(known)}"
+        )
     _check_time(resources.time)
     reasons = [_find_excess(resources, one) for one in chosen]
     if all(reasons):
-        others = [limits.name for limits in known.values() if limits.up and not _find_excess(resources, limits)]
+        others = [
+            limits.name
+            for limits in known.values()
+            if limits.up and not _find_excess(resources, limits)
+        ]
         tip = f"ask for less, or --partition {others[0]}" if others else "ask for less"
         raise InputError("; ".join(reasons), tip)
 
@@ -42,7 +52,9 @@ def _check_time(text: str) -> None:
 
 
 def _find_excess(resources: Resources, limits: Limits) -> str:
-    """Return what of RESOURCES is more than a partition with LIMITS has; empty where it has all of it."""
+    """Return what of RESOURCES is more than a partition with LIMITS has; empty where it has all of
+    it.
+    """
     name, tasks = limits.name, resources.ntasks_per_node or 1
     least = int(resources.elastic.partition(":")[0]) if resources.elastic else resources.nodes
     if not limits.up:
@@ -50,13 +62,21 @@ def _find_excess(resources: Resources, limits: Limits) -> str:
     if least > limits.nodes:
         return f"{least} nodes: partition {name} has {limits.nodes}"
     if resources.gpus_per_node > limits.gpus:
-        return f"{resources.gpus_per_node} GPUs per node: the nodes of partition {name} have {limits.gpus or 'none'}"
+        return (
+            f"{resources.gpus_per_node} GPUs per node: the nodes of partition {name} have "
+            f"{limits.gpus or 'none'}"
+        )
     if (cpus := tasks * (resources.cpus_per_task or 1)) > limits.cpus > 0:
-        return f"{cpus} CPUs per node ({tasks} x {resources.cpus_per_task or 1}): partition {name} has {limits.cpus}"
+        return (
+            f"{cpus} CPUs per node ({tasks} x {resources.cpus_per_task or 1}): partition {name} "
+            f"has {limits.cpus}"
+        )
     if resources.time and limits.minutes:
         asked = parse_minutes(resources.time)  # None: unlimited
         if asked is None or asked > limits.minutes:
-            return f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes"
+            return (
+                f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes"
+            )
     feature = resources.constraint
     if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) and feature not in limits.features:
         have = ", ".join(sorted(limits.features)) or "none"

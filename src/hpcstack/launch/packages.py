@@ -1,7 +1,9 @@
-"""Packages that a user adds to an image without building it again: `hpcstack launch STACK --with einops`.
+"""Packages that a user adds to an image without building it again: `hpcstack launch STACK --with
+einops`.
 
-They lie in a virtual environment below the user's data folder, named after the image and what was asked for, made once
-inside the image, with every version of the image's own packages as a constraint. Jobs see it at one fixed place.
+They lie in a virtual environment below the user's data folder, named after the image and what was
+asked for, made once inside the image, with every version of the image's own packages as a
+constraint. Jobs see it at one fixed place.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ class Added:
 def plan_packages(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[str, str]) -> Added:
     """Where WANTED is, or will be. InputError for what is no requirement of pip's.
 
-    A file of requirements is taken for its lines. What looks like another file or a folder is refused: pip would ask
-    the index for a package of that name.
+    A file of requirements is taken for its lines. What looks like another file or a folder is
+    refused: pip would ask the index for a package of that name.
     """
     wanted = tuple(line for one in wanted for line in _lines(one))
     for one in wanted:
@@ -80,7 +82,9 @@ def plan_packages(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[
                     f"--with {one}: a URL is not a package of the index",
                     "git clone it, and export PYTHONPATH; or a recipe",
                 ) from None
-            raise InputError(f"--with {one!r}: {error}", "e.g. --with einops, --with 'einops==0.8.*'") from None
+            raise InputError(
+                f"--with {one!r}: {error}", "e.g. --with einops, --with 'einops==0.8.*'"
+            ) from None
     name = hashlib.sha256("\0".join([artifact.sha256, *sorted(wanted)]).encode()).hexdigest()[:32]
     return Added(data_home(environ) / "hpcstack" / "with" / name, tuple(sorted(wanted)))
 
@@ -108,9 +112,13 @@ def _lines(said: str) -> list[str]:
     try:
         text = read_text(path, 1 << 20)
     except OSError as error:
-        raise InputError(f"--with {said}: {error.strerror}", "name a file of requirements that exists") from None
+        raise InputError(
+            f"--with {said}: {error.strerror}", "name a file of requirements that exists"
+        ) from None
     except (InputError, UnicodeDecodeError) as error:
-        raise InputError(f"--with {said}: {error}", "name an existing file of requirements") from None
+        raise InputError(
+            f"--with {said}: {error}", "name an existing file of requirements"
+        ) from None
     lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
     if options := [line for line in lines if line.startswith("-")]:
         raise InputError(
@@ -127,10 +135,14 @@ def own_package(path: Path, said: str) -> InputError:
     hint = f"export PYTHONPATH={shlex.quote(str(where))}"
     if not folder.is_relative_to(Path.cwd().resolve()):
         hint += f", and --mount {shlex.quote(f'{folder}:{folder}')}"
-    return InputError(f"--with {said}: a folder or file of your own is not a package of the index", hint)
+    return InputError(
+        f"--with {said}: a folder or file of your own is not a package of the index", hint
+    )
 
 
-def make_added(what: Added, artifact: Artifact, site: Site, runner: Runner, progress: Progress) -> None:
+def make_added(
+    what: Added, artifact: Artifact, site: Site, runner: Runner, progress: Progress
+) -> None:
     """The folder of WHAT, unless it is there: by one rename, so that nobody sees half of it."""
     if what.folder.exists():
         return
@@ -151,7 +163,9 @@ def make_added(what: Added, artifact: Artifact, site: Site, runner: Runner, prog
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    lock = os.open(folder.with_name(f".{folder.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    lock = os.open(
+        folder.with_name(f".{folder.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
+    )
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -160,21 +174,38 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _install(
-    part: Path, wanted: tuple[str, ...], artifact: Artifact, site: Site, runner: Runner, progress: Progress
+    part: Path,
+    wanted: tuple[str, ...],
+    artifact: Artifact,
+    site: Site,
+    runner: Runner,
+    progress: Progress,
 ) -> None:
-    write_text(part / "constraints.txt", "".join(f"{name}=={it}\n" for name, it in sorted(artifact.pip.items())))
+    write_text(
+        part / "constraints.txt",
+        "".join(f"{name}=={it}\n" for name, it in sorted(artifact.pip.items())),
+    )
     runtime = choose_runtime("local" if runner.has("apptainer") else site.runtime, runner)[0]
     with tempfile.TemporaryDirectory(prefix=".lent-", dir=part.parent) as lent:
         _lend(Path(lent), site, artifact.base.partition("/")[0])
         step = Step(
             image=artifact.image,
-            command=("/bin/sh", "-c", read_data_file("launchers", "in-image/added.sh"), "added", PLACE, *wanted),
+            command=(
+                "/bin/sh",
+                "-c",
+                read_data_file("launchers", "in-image/added.sh"),
+                "added",
+                PLACE,
+                *wanted,
+            ),
             mounts=(f"{part}:{PLACE}", f"{lent}:/mnt"),
             environment={"PYTHONNOUSERSITE": "1"},
             image_environment=artifact.environment,
         )
         argv = [word for one in runtime.parts(step) for word in one.words]
-        done = runner.logged(argv, part / "install.log", env=runtime.environment(step), on_line=progress)
+        done = runner.logged(
+            argv, part / "install.log", env=runtime.environment(step), on_line=progress
+        )
     log = part / "install.log"
     write_text(log, redact_logins(log.read_text(encoding="utf-8", errors="replace"), site), 0o600)
     if done.status:
@@ -184,7 +215,9 @@ def _install(
 
 
 def _lend(folder: Path, site: Site, registry: str) -> None:
-    """What the site lends to builds on bases of REGISTRY: proxy and index may hold a login, so they are in no argv."""
+    """What the site lends to builds on bases of REGISTRY: proxy and index may hold a login, so they
+    are in no argv.
+    """
     lent = list_build_variables(build_for(site, registry))
     given = "".join(f"export {name}={quote_sh(value)}\n" for name, value in lent.items())
     write_text(folder / "lent.sh", given, 0o600)
@@ -196,5 +229,7 @@ def _lend(folder: Path, site: Site, registry: str) -> None:
 def _why(tail: tuple[str, ...], wanted: tuple[str, ...]) -> str:
     said = [line for line in tail if line.startswith(("ERROR", "error"))] or list(tail[-3:])
     conflict = any("conflict" in line.lower() or "ResolutionImpossible" in line for line in tail)
-    head = f"{', '.join(wanted)} cannot be added" + (": it wants other versions than the image has" if conflict else "")
+    head = f"{', '.join(wanted)} cannot be added" + (
+        ": it wants other versions than the image has" if conflict else ""
+    )
     return "\n".join([head, *(f"  < {line}" for line in said)])

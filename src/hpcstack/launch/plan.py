@@ -44,9 +44,10 @@ class Spare:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a launch may have besides: what lies on the nodes' disks, added packages, seconds of warning before the
-    time is up, seconds of silence that it is ended after, how many nodes more than it needs the job has, and whether
-    ranks are bound to the cores near their GPUs."""
+    """What a launch may have besides: what lies on the nodes' disks, added packages, seconds of
+    warning before the time is up, seconds of silence that it is ended after, how many nodes more
+    than it needs the job has, and whether ranks are bound to the cores near their GPUs.
+    """
 
     staged: Staging | None = None
     added: Added | None = None
@@ -59,7 +60,9 @@ class Extras:
 
 @dataclass(frozen=True)
 class Plan:
-    """The line that would be run, with its environment and the reasons; `staged` is done on the nodes before it."""
+    """The line that would be run, with its environment and the reasons; `staged` is done on the
+    nodes before it.
+    """
 
     parts: tuple[Part, ...]
     settings: tuple[Variable, ...]
@@ -86,7 +89,9 @@ class Plan:
 
     def shown(self) -> str:
         """The line as a shell would take it."""
-        variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
+        variables = [
+            f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())
+        ]
         return " ".join([*variables, shlex.join(self.argv)])
 
 
@@ -108,18 +113,23 @@ def plan_step(
     extras: Extras = Extras(),
     only_shown: bool = False,
 ) -> Plan:
-    """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense here.
+    """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense
+    here.
 
-    JOB: the step is for a job of its own, whatever allocation this shell is in. HOME: whether the home directory is
-    in the container; None leaves it to the runtime. PROLOG: a program that srun runs as the step begins, which writes
-    down which job it became (record.keep_prolog). ONLY_SHOWN: what Slurm's limits say against it is told and not
-    refused, for a script is also written for a partition that is yet to come.
+    JOB: the step is for a job of its own, whatever allocation this shell is in. HOME: whether the
+    home directory is in the container; None leaves it to the runtime. PROLOG: a program that srun
+    runs as the step begins, which writes down which job it became (record.keep_prolog). ONLY_SHOWN:
+    what Slurm's limits say against it is told and not refused, for a script is also written for a
+    partition that is yet to come.
     """
     chosen, reason = choose_runtime(site.runtime if runtime == "auto" else runtime, runner)
     if resources.ntasks:
         resources = with_even_tasks(mode, resources)
     here, inside = chosen.name == "local", {} if job else find_allocation(os.environ)
-    taken, node = share_resources(resources, site, inside, here=here), node_of(resources, site, inside)
+    taken, node = (
+        share_resources(resources, site, inside, here=here),
+        node_of(resources, site, inside),
+    )
     _check(mode, command, resources, chosen, site, extras, inside, job=job)
     refusal = None if here else _slurm_refusal(mode, resources, taken, inside, runner)
     if refusal and not only_shown:
@@ -141,7 +151,9 @@ def plan_step(
     searched = [folder for one in brought for folder in one.folders]
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
-        command=with_host_libraries(searched, _inside(mode, command, resources, taken, chosen, extras)),
+        command=with_host_libraries(
+            searched, _inside(mode, command, resources, taken, chosen, extras)
+        ),
         slurm=tuple(slurm),
         mounts=(*site.mounts, *artifact.mounts, *of_nodes, *_home(chosen, home), *mounts, *added),
         workdir=workdir,
@@ -151,8 +163,14 @@ def plan_step(
         grace=bool(extras.grace),
         environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
-        mount_reasons={mount: f"{one.reason} (fabric.injections.{one.name})" for one in brought for mount in one.mounts}
-        | dict.fromkeys(_home(chosen, home), "the home directory: where libraries keep their caches"),
+        mount_reasons={
+            mount: f"{one.reason} (fabric.injections.{one.name})"
+            for one in brought
+            for mount in one.mounts
+        }
+        | dict.fromkeys(
+            _home(chosen, home), "the home directory: where libraries keep their caches"
+        ),
     )
     line = (*_freed(mode, resources, chosen, inside), *chosen.parts(step))
     return Plan(
@@ -174,7 +192,9 @@ def plan_step(
 
 
 def _home(chosen: Runtime, wanted: bool | None) -> tuple[str, ...]:
-    """The mount of the home directory, where it is WANTED and the runtime does not bring it by itself."""
+    """The mount of the home directory, where it is WANTED and the runtime does not bring it by
+    itself.
+    """
     home = home_to_mount()
     return (f"{home}:{home}",) if wanted and home and "home" not in chosen.brings else ()
 
@@ -182,12 +202,18 @@ def _home(chosen: Runtime, wanted: bool | None) -> tuple[str, ...]:
 def home_to_mount() -> str:
     """The home directory, if there is one that every runtime can mount; else empty."""
     home = os.environ.get("HOME", "")
-    if not home.startswith("/") or home.rstrip("/") == "" or any(sign in home for sign in ":,$`\"'\\ \n"):
+    if (
+        not home.startswith("/")
+        or home.rstrip("/") == ""
+        or any(sign in home for sign in ":,$`\"'\\ \n")
+    ):
         return ""
     return home.rstrip("/") if Path(home).is_dir() else ""
 
 
-def bring_libraries(site: Site, node: NodeType | None, artifact: Artifact, nodes: int) -> tuple[Brought, ...]:
+def bring_libraries(
+    site: Site, node: NodeType | None, artifact: Artifact, nodes: int
+) -> tuple[Brought, ...]:
     """The libraries of NODE's own that a step on so many NODES gets. One node needs no fabric."""
     if nodes < 2:
         return ()
@@ -195,18 +221,30 @@ def bring_libraries(site: Site, node: NodeType | None, artifact: Artifact, nodes
     return tuple(site.fabric.bring(kind, artifact.environment))
 
 
-# What srun reads of a job that asked for GPUs by the task: the one task that starts all ranks would see one GPU
+# What srun reads of a job that asked for GPUs by the task: the one task that starts all ranks would
+# see one GPU
 BY_THE_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
 
 
-def _freed(mode: str, resources: Resources, chosen: Runtime, inside: Mapping[str, str]) -> list[Part]:
-    """`env -u ...` before srun, where the job's own words about GPUs by the task would count for this step too."""
+def _freed(
+    mode: str, resources: Resources, chosen: Runtime, inside: Mapping[str, str]
+) -> list[Part]:
+    """`env -u ...` before srun, where the job's own words about GPUs by the task would count for
+    this step too.
+    """
     found = [name for name in BY_THE_TASK if name in inside]
-    by_the_task = any(word.startswith(("--gpus-per-task", "--tres-per-task")) for word in resources.extra)
+    by_the_task = any(
+        word.startswith(("--gpus-per-task", "--tres-per-task")) for word in resources.extra
+    )
     if chosen.name == "local" or mode == "plain" or by_the_task or not found:
         return []
     words = tuple(word for name in found for word in ("-u", name))
-    return [Part(("env", *words), "the job gives GPUs by the task; each rank takes its own of all that the node has")]
+    return [
+        Part(
+            ("env", *words),
+            "the job gives GPUs by the task; each rank takes its own of all that the node has",
+        )
+    ]
 
 
 def is_python(path: Path) -> bool:
@@ -215,11 +253,18 @@ def is_python(path: Path) -> bool:
 
 
 def _inside(
-    mode: str, command: tuple[str, ...], resources: Resources, taken: Share, chosen: Runtime, extras: Extras
+    mode: str,
+    command: tuple[str, ...],
+    resources: Resources,
+    taken: Share,
+    chosen: Runtime,
+    extras: Extras,
 ) -> tuple[str, ...]:
     """What each task runs inside the image."""
     inside = command_in(mode, command, resources, taken)
-    own = chosen.name == "local" or any(word.startswith("--pty") for word in resources.extra)  # a person's terminal
+    own = chosen.name == "local" or any(
+        word.startswith("--pty") for word in resources.extra
+    )  # a person's terminal
     if inside == command and not own:
         inside = wrap_rank(command)
     if mode in ("mpi", "plain") and taken.gpus and chosen.name != "apptainer":
@@ -241,7 +286,11 @@ def _slurm(
 ) -> list[Part]:
     if chosen.name == "local":
         return []
-    out = [Part(("--kill-on-bad-exit=1",), "one rank that fails ends all: the others would wait for it")]
+    out = [
+        Part(
+            ("--kill-on-bad-exit=1",), "one rank that fails ends all: the others would wait for it"
+        )
+    ]
     if resources.elastic:
         left = "elastic: the nodes that are left go on"
         out = [Part(("--kill-on-bad-exit=0",), left), Part(("--no-kill",), left)]
@@ -251,17 +300,29 @@ def _slurm(
     if MODES[mode].pmi and not any(word.startswith("--mpi") for word in resources.extra):
         found = pmi_type(runner)
         if not found:
-            raise MissingToolError("srun has no PMI: MPI programs would each be alone", "ask for Slurm's PMIx plugin")
+            raise MissingToolError(
+                "srun has no PMI: MPI programs would each be alone", "ask for Slurm's PMIx plugin"
+            )
         out.append(Part((f"--mpi={found}",), "what `srun --mpi=list` has"))
     if prolog and not any(word.startswith("--prolog") for word in resources.extra):
         out.append(Part((f"--prolog={prolog}",), "writes down which job and nodes this became"))
     if "SLURM_STEP_ID" in inside and "--overlap" not in resources.extra:
-        out.append(Part(("--overlap",), "this shell is a step itself, and has what it would wait for"))
+        out.append(
+            Part(("--overlap",), "this shell is a step itself, and has what it would wait for")
+        )
     asked = _said(list_task_options(mode, resources, taken), resources, inside)
     out += asked
     if count := _count(asked, resources, inside):
-        out.append(Part((f"--ntasks={count}",), "of all nodes: else the job's own SLURM_NTASKS would count"))
-    if mode != "plain" and "SLURM_GPUS_PER_TASK" in inside and not any("--gpu" in word for word in resources.extra):
+        out.append(
+            Part(
+                (f"--ntasks={count}",), "of all nodes: else the job's own SLURM_NTASKS would count"
+            )
+        )
+    if (
+        mode != "plain"
+        and "SLURM_GPUS_PER_TASK" in inside
+        and not any("--gpu" in word for word in resources.extra)
+    ):
         out.append(Part(("--gpu-bind=none",), "each task sees all GPUs of the step"))
     if bound and MODES[mode].a_task_a_rank:
         out.append(Part((f"--cpu-bind=mask_cpu:{bound.masks}",), bound.why))
@@ -269,10 +330,11 @@ def _slurm(
 
 
 def _said(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> list[Part]:
-    """ASKED, without what breaks an elastic step that makes its own job: one task per node is srun's default there.
+    """ASKED, without what breaks an elastic step that makes its own job: one task per node is
+    srun's default there.
 
-    With --nodes=1-2 and --ntasks-per-node=1, Slurm 24.11 gives two nodes and the CPUs of one task (`cpu counts:
-    1(x1),0(x1)`), and no step can ever start; seen on 24.11.5, not on 22.05.
+    With --nodes=1-2 and --ntasks-per-node=1, Slurm 24.11 gives two nodes and the CPUs of one task
+    (`cpu counts: 1(x1),0(x1)`), and no step can ever start; seen on 24.11.5, not on 22.05.
     """
     if not resources.elastic or inside or resources.ntasks_per_node not in (0, 1):
         return asked
@@ -280,13 +342,20 @@ def _said(asked: list[Part], resources: Resources, inside: Mapping[str, str]) ->
 
 
 def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> int:
-    """How many tasks a step of an allocation has; 0 where the allocation says nothing of tasks, or all is said."""
+    """How many tasks a step of an allocation has; 0 where the allocation says nothing of tasks, or
+    all is said.
+    """
     each_node = inside.get("SLURM_NTASKS_PER_NODE", "")
     if "SLURM_NTASKS" not in inside or resources.elastic:
         return 0
     if resources.ntasks:
         return 0
-    said = [word.partition("=")[2] for part in asked for word in part.words if word.startswith("--ntasks-per-node=")]
+    said = [
+        word.partition("=")[2]
+        for part in asked
+        for word in part.words
+        if word.startswith("--ntasks-per-node=")
+    ]
     whole = resources.nodes == int(inside.get("SLURM_JOB_NUM_NODES", "0"))
     if said:
         each = int(said[0])
@@ -298,7 +367,9 @@ def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -
 
 
 def _settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[Variable]:
-    """What the line is started with: the variables in the runtime's own form, each with where it comes from."""
+    """What the line is started with: the variables in the runtime's own form, each with where it
+    comes from.
+    """
     known = {one.name: one for one in given}
     out = []
     for name, value in chosen.environment(step).items():
@@ -311,7 +382,11 @@ def _settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[Variab
             out.append(Variable(name, value, RUNTIME, REASONS.get(plain, "")))
     if chosen.name != "local":
         status = os.environ.get("SLURM_EXIT_ERROR", str(OWN_FAILURE))
-        out.append(Variable("SLURM_EXIT_ERROR", status, OWN, "srun's own failure is told from the command's"))
+        out.append(
+            Variable(
+                "SLURM_EXIT_ERROR", status, OWN, "srun's own failure is told from the command's"
+            )
+        )
     return out
 
 
@@ -324,7 +399,9 @@ REASONS = {
 
 
 def _fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
-    """How the nodes' driver and GPU run the image; None where there is no GPU or the site does not say."""
+    """How the nodes' driver and GPU run the image; None where there is no GPU or the site does not
+    say.
+    """
     if not node or not node.gpus or not node.real_gpus or not node.driver:
         return None
     from hpcstack.hardware.compatibility import judge_fit
@@ -333,7 +410,9 @@ def _fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
 
 
 def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool) -> None:
-    """InputError where the image is for other processors than the nodes have, or this machine if it runs HERE."""
+    """InputError where the image is for other processors than the nodes have, or this machine if it
+    runs HERE.
+    """
     kind = KERNEL_NAMES.get(artifact.platform, "")
     of_the_nodes = node.architecture if node else ""
     theirs = os.uname().machine if here else of_the_nodes
@@ -370,14 +449,23 @@ def _check(
     if runtime.name == "local":
         _check_local(mode, resources, extras, job=job)
         if asked := replace(resources, nodes=0, gpus_per_node=0).slurm():
-            raise InputError(f"{' '.join(asked)}: there is no Slurm in this step, only this machine", "leave it out")
+            raise InputError(
+                f"{' '.join(asked)}: there is no Slurm in this step, only this machine",
+                "leave it out",
+            )
         if resources.nodes > 1:
-            raise InputError(f"-N {resources.nodes}: there is no Slurm in this step, only this machine", "leave out -N")
+            raise InputError(
+                f"-N {resources.nodes}: there is no Slurm in this step, only this machine",
+                "leave out -N",
+            )
         return
     for partition in filter(None, resources.partition.split(",") if site.partitions else ()):
         if partition not in site.partitions:
             near = did_you_mean(partition, site.partitions)
-            raise InputError(f"the site names no partition {partition!r}{near}", f"known: {', '.join(site.partitions)}")
+            raise InputError(
+                f"the site names no partition {partition!r}{near}",
+                f"known: {', '.join(site.partitions)}",
+            )
 
 
 def _slurm_refusal(
@@ -400,24 +488,37 @@ def _check_watchdog(extra: tuple[str, ...], *, job: bool) -> None:
     """InputError where the step's output does not come by srun, which is what a watchdog sees."""
     if any(word.startswith("--pty") for word in extra):
         raise InputError(
-            "--watchdog: a step with a terminal of its own (--pty) is not watched", "leave one of them out"
+            "--watchdog: a step with a terminal of its own (--pty) is not watched",
+            "leave one of them out",
         )
     if not job and (files := [word for word in extra if word.startswith(("--output", "--error"))]):
-        raise InputError(f"--watchdog sees what srun writes, and with {files[0]} the nodes write", "leave one out")
+        raise InputError(
+            f"--watchdog sees what srun writes, and with {files[0]} the nodes write",
+            "leave one out",
+        )
 
 
 def _check_spare(resources: Resources, extras: Extras, inside: Mapping[str, str]) -> None:
     """InputError where the nodes are given already, or something else must run on all of them."""
     if inside:
-        raise InputError("--spare wants a job of its own, and this shell is in one", "leave it out, or --batch")
+        raise InputError(
+            "--spare wants a job of its own, and this shell is in one", "leave it out, or --batch"
+        )
     if resources.elastic:
-        raise InputError("--spare and --elastic are two ways of doing without a node", "leave one of them out")
+        raise InputError(
+            "--spare and --elastic are two ways of doing without a node", "leave one of them out"
+        )
     if resources.nodelist:
         raise InputError("--spare chooses among nodes, and -w names them", "leave one of them out")
     if extras.staged:
-        raise InputError("--spare with --stage or --stage-in: the nodes are chosen first", "leave one of them out")
+        raise InputError(
+            "--spare with --stage or --stage-in: the nodes are chosen first",
+            "leave one of them out",
+        )
     if any(word.startswith("--pty") for word in resources.extra):
-        raise InputError("--spare is a script's, and --pty wants the terminal", "leave one of them out")
+        raise InputError(
+            "--spare is a script's, and --pty wants the terminal", "leave one of them out"
+        )
 
 
 def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) -> None:
@@ -430,9 +531,14 @@ def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) 
         "--stage and --stage-in": extras.staged and extras.asked,
     }
     if wrong := [option for option, value in asked.items() if value]:
-        raise InputError(f"{', '.join(wrong)}: there is no Slurm in this step, only this machine", "leave it out")
+        raise InputError(
+            f"{', '.join(wrong)}: there is no Slurm in this step, only this machine", "leave it out"
+        )
     if MODES[mode].a_task_a_rank and resources.nproc_per_node > 1:
-        raise InputError(f"mode {mode}: without Slurm there is one task", "--mode torchrun starts several ranks here")
+        raise InputError(
+            f"mode {mode}: without Slurm there is one task",
+            "--mode torchrun starts several ranks here",
+        )
 
 
 __all__ = ["ASKED", "OWN_FAILURE", "Extras", "Plan", "bring_libraries", "plan_step"]

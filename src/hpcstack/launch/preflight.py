@@ -1,4 +1,6 @@
-"""Whether a command is in an image, read out of the squashfs, before anybody allocates nodes for it."""
+"""Whether a command is in an image, read out of the squashfs, before anybody allocates nodes for
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,16 @@ SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def explain_missing_command(
-    artifact: Artifact, command: tuple[str, ...], workdir: Path, mounts: tuple[str, ...], *, look: bool = True
+    artifact: Artifact,
+    command: tuple[str, ...],
+    workdir: Path,
+    mounts: tuple[str, ...],
+    *,
+    look: bool = True,
 ) -> str:
-    """Why COMMAND cannot start in the image, or nothing. What lies in a mount or the folder is looked at there, the
-    rest in the image, if LOOK."""
+    """Why COMMAND cannot start in the image, or nothing. What lies in a mount or the folder is
+    looked at there, the rest in the image, if LOOK.
+    """
     word = command[0]
     runs = word not in INTERPRETERS or not command[1:]
     if word in INTERPRETERS and command[1:] and command[1].endswith(SCRIPTS):
@@ -34,7 +42,9 @@ def explain_missing_command(
     if lone or "/" in word:
         path = posixpath.normpath(word if word.startswith("/") else str(workdir / word))
         mounted = [mount.partition(":")[::2] for mount in (*mounts, f"{workdir}:{workdir}")]
-        for source, target in sorted(mounted, key=lambda pair: -len(pair[1])):  # the innermost is the one that is seen
+        for source, target in sorted(
+            mounted, key=lambda pair: -len(pair[1])
+        ):  # the innermost is the one that is seen
             if PurePosixPath(path).is_relative_to(target):
                 real = Path(source) / PurePosixPath(path).relative_to(target)
                 seen = [Path(one) for one, _ in mounted]
@@ -42,7 +52,11 @@ def explain_missing_command(
                 said = _cannot_run(real, path, seen, artifact, runs=executed, look=look)
                 # a program's name may end in .py, too
                 return "" if said and lone and look and _on_path(word, artifact) else said
-        return "" if not look or is_there([path], artifact.image) else f"{path} is neither in the image nor in a mount"
+        return (
+            ""
+            if not look or is_there([path], artifact.image)
+            else f"{path} is neither in the image nor in a mount"
+        )
     places = _places(artifact)
     if not look or _on_path(word, artifact):
         return ""
@@ -50,10 +64,12 @@ def explain_missing_command(
 
 
 def note_own_torch(artifact: Artifact, command: tuple[str, ...], workdir: Path) -> str:
-    """What to know of a COMMAND whose Python is a virtual environment's with a torch of its own; empty for all others.
+    """What to know of a COMMAND whose Python is a virtual environment's with a torch of its own;
+    empty for all others.
 
-    NVIDIA's images name the folder of their torch's libraries in LD_LIBRARY_PATH, which the loader searches before
-    those that another torch names itself: that torch then runs on NVIDIA's libraries, of another version.
+    NVIDIA's images name the folder of their torch's libraries in LD_LIBRARY_PATH, which the loader
+    searches before those that another torch names itself: that torch then runs on NVIDIA's
+    libraries, of another version.
     """
     searched = artifact.environment.get("LD_LIBRARY_PATH", "").split(":")
     first = next((one for one in searched if one.rstrip("/").endswith("/torch/lib")), "")
@@ -62,14 +78,17 @@ def note_own_torch(artifact: Artifact, command: tuple[str, ...], workdir: Path) 
         return ""
     home = program.parent.parent
     try:
-        own = (home / "pyvenv.cfg").is_file() and next(home.glob("lib/python3*/site-packages/torch/lib"), None)
+        own = (home / "pyvenv.cfg").is_file() and next(
+            home.glob("lib/python3*/site-packages/torch/lib"), None
+        )
     except OSError:  # a folder that this user may not enter here
         return ""
     if not own:
         return ""
     rest = ":".join(one for one in searched if one != first)
     return (
-        f"{home} has a torch of its own, and the image's LD_LIBRARY_PATH has NVIDIA's first ({first}): it would load "
+        f"{home} has a torch of its own, and the image's LD_LIBRARY_PATH has NVIDIA's first "
+        f"({first}): it would load "
         f"that one's libraries; -- env LD_LIBRARY_PATH={rest} {command[0]} ..."
     )
 
@@ -82,17 +101,30 @@ def _on_path(word: str, artifact: Artifact) -> bool:
     return is_there([f"{place}/{word}" for place in _places(artifact) if place], artifact.image)
 
 
-def _cannot_run(real: Path, path: str, mounted: list[Path], artifact: Artifact, *, runs: bool, look: bool) -> str:
-    """Why REAL, which is PATH in the container, cannot be read there, or run; nothing where it can, or nobody knows."""
+def _cannot_run(
+    real: Path, path: str, mounted: list[Path], artifact: Artifact, *, runs: bool, look: bool
+) -> str:
+    """Why REAL, which is PATH in the container, cannot be read there, or run; nothing where it can,
+    or nobody knows.
+    """
     shown = path if str(real) == path else f"{path} ({real})"
     try:
         if not next(one for one in mounted if real.is_relative_to(one)).exists():
             return ""  # a folder that only the nodes have
         behind = real.resolve()
-        inside = any(behind.is_relative_to(place) or behind.is_relative_to(place.resolve()) for place in mounted)
-        if real.is_symlink() and not inside:  # such as the python of a virtual environment that was made in the image
+        inside = any(
+            behind.is_relative_to(place) or behind.is_relative_to(place.resolve())
+            for place in mounted
+        )
+        if (
+            real.is_symlink() and not inside
+        ):  # such as the python of a virtual environment that was made in the image
             in_image = not look or is_there([str(behind)], artifact.image)
-            return "" if in_image else f"{shown} leads to {behind}, which is neither mounted nor in the image"
+            return (
+                ""
+                if in_image
+                else f"{shown} leads to {behind}, which is neither mounted nor in the image"
+            )
         if not real.exists():
             return f"{shown}: no such file"
         if not inside:
@@ -114,9 +146,11 @@ def _of_sbatch(path: Path) -> bool:
 
 
 def is_there(paths: list[str], image: Path) -> bool:
-    """Whether one of PATHS is in IMAGE, links among its folders followed (/bin -> /usr/bin, cuda -> cuda-12).
+    """Whether one of PATHS is in IMAGE, links among its folders followed (/bin -> /usr/bin, cuda ->
+    cuda-12).
 
-    True where nobody may say, since this user cannot read the image here. StoreError where it is damaged.
+    True where nobody may say, since this user cannot read the image here. StoreError where it is
+    damaged.
     """
     try:
         with Squashfs(image) as opened:

@@ -1,7 +1,9 @@
-"""What NCCL's own RAS says of a job: which ranks do not answer it, which are behind in their collectives. Pure.
+"""What NCCL's own RAS says of a job: which ranks do not answer it, which are behind in their
+collectives. Pure.
 
-launchers/on-node/stacks.sh asks the RAS of one node (localhost:28028, or NCCL_RAS_ADDR), which knows of all: as JSON
-since NCCL 2.28.7, as text since 2.24 (docs/userguide/source/troubleshooting/ras.rst of NVIDIA/nccl).
+launchers/on-node/stacks.sh asks the RAS of one node (localhost:28028, or NCCL_RAS_ADDR), which
+knows of all: as JSON since NCCL 2.28.7, as text since 2.24
+(docs/userguide/source/troubleshooting/ras.rst of NVIDIA/nccl).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ MOST = 12
 
 @dataclass(frozen=True)
 class RasAnswer:
-    """`odd`: who is out of step for certain; `notes`: who is behind, which may only be slow; `text`: all of it."""
+    """`odd`: who is out of step for certain; `notes`: who is behind, which may only be slow;
+    `text`: all of it.
+    """
 
     odd: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -55,7 +59,10 @@ def parse_ras_json(document: dict[str, Any], text: str) -> RasAnswer:
     odd: list[str] = []
     notes: list[str] = []
     for one in document.get("communicators", []):
-        name = f"communicator {one.get('hash', '?')} of {format_count(int(one.get('size', 0)), 'rank')}"
+        name = (
+            f"communicator {one.get('hash', '?')} of "
+            f"{format_count(int(one.get('size', 0)), 'rank')}"
+        )
         for rank in one.get("missing_ranks", []):
             state = rank.get("status", {})
             why = "is dead" if state.get("considered_dead") else "does not answer NCCL"
@@ -63,7 +70,10 @@ def parse_ras_json(document: dict[str, Any], text: str) -> RasAnswer:
         for rank in one.get("ranks", []):
             state = rank.get("status", {})
             if state.get("async_error"):
-                odd.append(f"rank {rank['rank']} ({_process(rank)}) has NCCL's error {state['async_error']}; {name}")
+                odd.append(
+                    f"rank {rank['rank']} ({_process(rank)}) has NCCL's error "
+                    f"{state['async_error']}; {name}"
+                )
             elif state.get("init_state") == 7:
                 notes.append(f"rank {rank['rank']} ({_process(rank)}) is still connecting; {name}")
         notes += [f"{said}; {name}" for said in _behind(one.get("ranks", []))]
@@ -85,12 +95,17 @@ def _behind(ranks: Sequence[dict[str, Any]]) -> list[str]:
             value = rank.get("collective_counts", {}).get(name, 0)
             if value != usual:
                 others = format_count(many, "rank")
-                out.append(f"rank {rank['rank']} ({_process(rank)}) has launched {value} {name}, {others} {usual}")
+                out.append(
+                    f"rank {rank['rank']} ({_process(rank)}) has launched {value} {name}, "
+                    f"{others} {usual}"
+                )
     return out
 
 
 def from_text(lines: Sequence[str]) -> RasAnswer:
-    """The text of VERBOSE STATUS, whose form differs from release to release: what names ranks or processes in it."""
+    """The text of VERBOSE STATUS, whose form differs from release to release: what names ranks or
+    processes in it.
+    """
     odd: list[str] = []
     notes: list[str] = []
     section = kind = ""
@@ -104,7 +119,9 @@ def from_text(lines: Sequence[str]) -> RasAnswer:
         elif section == "Errors" and (process := PROCESS.match(line)):
             odd.append(f"{process[1]} does not answer NCCL")
         elif named := NAMED.match(line):
-            notes.append(f"rank {named[1]} (process {named[2]} on {named[3]}) has {kind or 'something else'}")
+            notes.append(
+                f"rank {named[1]} (process {named[2]} on {named[3]}) has {kind or 'something else'}"
+            )
     return RasAnswer(tuple(dict.fromkeys(odd))[:MOST], tuple(notes[:MOST]), "\n".join(lines))
 
 

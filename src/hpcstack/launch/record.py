@@ -1,4 +1,5 @@
-"""What was launched: a folder a launch, with the script, the image, the lock, every variable and where it came from.
+"""What was launched: a folder a launch, with the script, the image, the lock, every variable and
+where it came from.
 
 It lies below the user's own state folder and holds no value that looks like a secret.
 """
@@ -57,7 +58,9 @@ class Launch:
     number: str = ""  # the job's own, which for a task of an array is another than NUMBER_TASK
     document: dict[str, Any] = field(default_factory=dict)
     output: str = ""  # where its job writes, as Slurm's pattern where it is an array
-    tasks: dict[str, int | None] = field(default_factory=dict)  # of an array submitted as one: how each ended so far
+    tasks: dict[str, int | None] = field(
+        default_factory=dict
+    )  # of an array submitted as one: how each ended so far
     interrupted: bool = False  # its user has pressed Ctrl-C
 
     @property
@@ -89,7 +92,8 @@ def begin_record(
     added: tuple[str, ...] = (),
     top: Path | None = None,
 ) -> Path:
-    """A new folder for a launch, written whole before anything starts: below TOP, the user's own state by default.
+    """A new folder for a launch, written whole before anything starts: below TOP, the user's own
+    state by default.
 
     OSError where that cannot be written.
     """
@@ -122,9 +126,12 @@ def begin_record(
         "argv": list(plan.argv),
         "folder": str(Path.cwd()),
         "terminal": this_terminal(),
-        "array": any(len(part.words) == 1 and part.words[0].startswith("--array=") for part in plan.parts),
+        "array": any(
+            len(part.words) == 1 and part.words[0].startswith("--array=") for part in plan.parts
+        ),
         "environment": [
-            {**asdict(one), "value": HIDDEN if is_secret(one.name, one.value) else one.value} for one in settings
+            {**asdict(one), "value": HIDDEN if is_secret(one.name, one.value) else one.value}
+            for one in settings
         ],
     }
     write_text(part / FILE, json.dumps(document, indent=1) + "\n", 0o600)
@@ -134,8 +141,9 @@ def begin_record(
 
 
 def keep_prolog() -> str:
-    """Where srun finds launchers/on-node/began.sh, which writes down which job a launch became: a copy in the user's
-    own state folder. A job may begin after hpcstack was upgraded, when the folder it was launched from is no more.
+    """Where srun finds launchers/on-node/began.sh, which writes down which job a launch became: a
+    copy in the user's own state folder. A job may begin after hpcstack was upgraded, when the
+    folder it was launched from is no more.
 
     The installation's own file where the copy cannot be kept or run.
     """
@@ -150,10 +158,14 @@ def keep_prolog() -> str:
 
 
 def this_terminal() -> str:
-    """The session that this program is in, a shell and its children, as no other of this machine ever is called."""
+    """The session that this program is in, a shell and its children, as no other of this machine
+    ever is called.
+    """
     session = os.getsid(0)
     try:
-        since = Path(f"/proc/{session}/stat").read_text().rpartition(")")[2].split()[19]  # proc(5), starttime
+        since = (
+            Path(f"/proc/{session}/stat").read_text().rpartition(")")[2].split()[19]
+        )  # proc(5), starttime
     except (OSError, IndexError):
         since = ""
     return f"{os.uname().nodename}:{session}:{since}"
@@ -161,7 +173,9 @@ def this_terminal() -> str:
 
 @contextlib.contextmanager
 def write_scratch_script(text: str) -> Iterator[Path]:
-    """A script as a file that goes again: what sbatch is asked about, and what is not launched, is not kept."""
+    """A script as a file that goes again: what sbatch is asked about, and what is not launched, is
+    not kept.
+    """
     with tempfile.TemporaryDirectory(prefix="hpcstack-launch-") as folder:
         path = Path(folder) / SCRIPT
         write_text(path, text, 0o700)
@@ -189,7 +203,10 @@ def write_began(folder: Path, job: str, step: str = "", nodes: str = "") -> None
 
 
 def write_submitted(folder: Path, job: str) -> None:
-    """The launch of FOLDER is in the queue as JOB. It may have begun already, and knows more then."""
+    """The launch of FOLDER is in the queue as JOB.
+
+    It may have begun already, and knows more then.
+    """
     if not (folder / BEGAN).exists():
         with contextlib.suppress(OSError), (folder / BEGAN).open("x") as file:
             file.write(f"{job}\n\n\n")
@@ -207,18 +224,32 @@ def write_end(folder: Path, status: int, *, interrupted: bool = False) -> None:
         write_text(folder / ENDED, f"{status}\n{INTERRUPTED if interrupted else ''}\n", 0o600)
 
 
-MASTER = "the first node's IPv4 address", "launchers/in-image/rendezvous.sh: neither you nor the image has set it"
+MASTER = (
+    "the first node's IPv4 address",
+    "launchers/in-image/rendezvous.sh: neither you nor the image has set it",
+)
 MADE = {  # what is made on the nodes, by mode: (its value, why)
     "MASTER_ADDR": MASTER,
     "RANK": ("the rank's number", "torchrun's, DeepSpeed's, or SLURM_PROCID in mode task-per-gpu"),
-    "LOCAL_RANK": ("its number on its node", "torchrun's, DeepSpeed's, or SLURM_LOCALID in mode task-per-gpu"),
-    "WORLD_SIZE": ("the number of ranks", "torchrun's, DeepSpeed's, or SLURM_STEP_NUM_TASKS in mode task-per-gpu"),
-    "LOCAL_WORLD_SIZE": ("ranks of a node", "torchrun's, DeepSpeed's, or made by launchers/in-image/task-per-gpu.sh"),
+    "LOCAL_RANK": (
+        "its number on its node",
+        "torchrun's, DeepSpeed's, or SLURM_LOCALID in mode task-per-gpu",
+    ),
+    "WORLD_SIZE": (
+        "the number of ranks",
+        "torchrun's, DeepSpeed's, or SLURM_STEP_NUM_TASKS in mode task-per-gpu",
+    ),
+    "LOCAL_WORLD_SIZE": (
+        "ranks of a node",
+        "torchrun's, DeepSpeed's, or made by launchers/in-image/task-per-gpu.sh",
+    ),
 }
 
 
 def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
-    """What the launchers make of VARIABLE inside the container, where nobody else has set it; None for others."""
+    """What the launchers make of VARIABLE inside the container, where nobody else has set it; None
+    for others.
+    """
     if launch.mode not in STARTED_IN_IMAGE:
         return None
     found = MADE.get(variable)
@@ -234,12 +265,24 @@ def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
         found = port, "10000 + (job * 31 + step) % 20000, so that two steps of a job do not meet"
     elif variable == "OMP_NUM_THREADS":
         cpus = next(
-            (word.partition("=")[2] for word in launch.document["argv"] if word.startswith("--cpus-per-task=")), ""
+            (
+                word.partition("=")[2]
+                for word in launch.document["argv"]
+                if word.startswith("--cpus-per-task=")
+            ),
+            "",
         )
         ranks = int(launch.document.get("ranks", 1)) if launch.mode != "task-per-gpu" else 1
         threads = str(max(int(cpus) // ranks, 1)) if cpus.isdigit() else "1"
-        found = threads, f"the task's CPUs ({cpus or 'not said'}) over its {format_count(ranks, 'rank')}"
-    return {"name": variable, "value": found[0], "origin": "hpcstack, on the nodes", "why": found[1]} if found else None
+        found = (
+            threads,
+            f"the task's CPUs ({cpus or 'not said'}) over its {format_count(ranks, 'rank')}",
+        )
+    return (
+        {"name": variable, "value": found[0], "origin": "hpcstack, on the nodes", "why": found[1]}
+        if found
+        else None
+    )
 
 
 def read_launches() -> list[Launch]:
@@ -290,7 +333,8 @@ def _status(path: Path) -> int | None:
 
 
 def find_failed() -> Launch:
-    """The launch that one most likely asks about: this terminal's newest, else the newest that failed, else the newest.
+    """The launch that one most likely asks about: this terminal's newest, else the newest that
+    failed, else the newest.
 
     InputError where there is none.
     """
@@ -303,7 +347,10 @@ def find_failed() -> Launch:
 
 
 def find_launch(what: str) -> Launch:
-    """The launch that a job's number or a folder's name means; for nothing the newest. InputError for none."""
+    """The launch that a job's number or a folder's name means; for nothing the newest.
+
+    InputError for none.
+    """
     own = os.environ.get("HPCSTACK_RUN", "")
     if not what and own and (Path(own) / FILE).is_file():
         return read_launch(Path(own))
@@ -311,7 +358,10 @@ def find_launch(what: str) -> Launch:
         array = launch.job.partition("_")[0]
         if what in ("", launch.job, array, launch.folder.name, f"{launch.job}.{launch.step}"):
             return launch
-    raise InputError(f"no launch {what or 'is kept'} in {state_folder() / 'launches'}", "hpcstack jobs lists them")
+    raise InputError(
+        f"no launch {what or 'is kept'} in {state_folder() / 'launches'}",
+        "hpcstack jobs lists them",
+    )
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,4 +1,6 @@
-"""What somebody asks to be launched, judged before Slurm is asked: the image, the mounts, the options."""
+"""What somebody asks to be launched, judged before Slurm is asked: the image, the mounts, the
+options.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """NAME (a stack, a module, a recipe, or nothing where a module is loaded), the command, and how it is to be run."""
+    """NAME (a stack, a module, a recipe, or nothing where a module is loaded), the command, and how
+    it is to be run.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -53,12 +57,20 @@ class LaunchRequest:
     only_shown: bool = False
 
 
-def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner) -> PlannedLaunch:
+def plan_launch(
+    request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner
+) -> PlannedLaunch:
     """REQUEST with its image and plan. InputError for what cannot be launched."""
     inside = {} if request.batch else find_allocation(os.environ)
-    machine = os.uname().machine if request.runtime == "local" else machine_of(request.resources, site, inside)
+    machine = (
+        os.uname().machine
+        if request.runtime == "local"
+        else machine_of(request.resources, site, inside)
+    )
     there = site.for_architecture(machine) if machine else site
-    chosen, layer = choose_image(request.name, catalog, there, os.environ, PLATFORMS.get(machine, ""))
+    chosen, layer = choose_image(
+        request.name, catalog, there, os.environ, PLATFORMS.get(machine, "")
+    )
     artifact = chosen.artifact
     require_signed(artifact, site, runner)
     home = site.mount_home if request.home is None else request.home
@@ -90,7 +102,9 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
     check_grace(request.grace, request.resources.time)
     runner.which(made.argv[0])
     if made.fit and not made.fit.runs:
-        raise InputError(f"the image does not run on these nodes: {made.fit}", "hpcstack list shows what does")
+        raise InputError(
+            f"the image does not run on these nodes: {made.fit}", "hpcstack list shows what does"
+        )
     goes_on = bool(request.resources.elastic or request.resources.restarts)
     return PlannedLaunch(
         site,
@@ -109,17 +123,31 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
 
 
 def absolute_mount(said: str) -> str:
-    """What --mount names, a folder below this one made absolute. InputError for what no runtime takes."""
+    """What --mount names, a folder below this one made absolute.
+
+    InputError for what no runtime takes.
+    """
     source, colon, target = said.partition(":")
     if source and not source.startswith("/"):
         if not Path(source).exists():
-            raise InputError(f"--mount {said}: {Path.cwd() / source} does not exist", "--mount /scratch/data:/data")
+            raise InputError(
+                f"--mount {said}: {Path.cwd() / source} does not exist",
+                "--mount /scratch/data:/data",
+            )
         source = str(Path.cwd() / source)
     if source and Path(source).exists():
-        source = os.path.realpath(source)  # not every runtime follows a link; nodes see what it leads to
+        source = os.path.realpath(
+            source
+        )  # not every runtime follows a link; nodes see what it leads to
     if not colon or ":" in target:
-        what = "read-only mounts are not offered" if target.endswith((":ro", ":rw")) else "SOURCE:TARGET is needed"
-        raise InputError(f"--mount {said}: {what}", f"--mount {source}:{target.partition(':')[0] or '/data'}")
+        what = (
+            "read-only mounts are not offered"
+            if target.endswith((":ro", ":rw"))
+            else "SOURCE:TARGET is needed"
+        )
+        raise InputError(
+            f"--mount {said}: {what}", f"--mount {source}:{target.partition(':')[0] or '/data'}"
+        )
     try:
         return check_mount(f"{source}:{target}")
     except ValueError as error:
@@ -129,7 +157,10 @@ def absolute_mount(said: str) -> str:
 def check_grace(grace: int, limit: str) -> None:
     """InputError where the ranks would be told before they began."""
     if grace and limit and (most := parse_minutes(limit) or 0) and grace >= most * 60:
-        raise InputError(f"--grace {grace}: the job has {most * 60} s in all (--time {limit})", "a smaller --grace")
+        raise InputError(
+            f"--grace {grace}: the job has {most * 60} s in all (--time {limit})",
+            "a smaller --grace",
+        )
 
 
 def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
@@ -145,8 +176,12 @@ def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
         )
 
 
-def check_srun_options(passed: Sequence[str], own: Sequence[str], runner: Runner, *, batch: bool) -> None:
-    """InputError for options, not ours, that srun (with BATCH: sbatch) does not know; OWN are ours, for the nearest."""
+def check_srun_options(
+    passed: Sequence[str], own: Sequence[str], runner: Runner, *, batch: bool
+) -> None:
+    """InputError for options, not ours, that srun (with BATCH: sbatch) does not know; OWN are ours,
+    for the nearest.
+    """
     if not passed or not runner.has("srun"):
         return
     tools = ("srun", "sbatch") if batch else ("srun",)
@@ -156,7 +191,11 @@ def check_srun_options(passed: Sequence[str], own: Sequence[str], runner: Runner
     for word in passed if known else ():
         option = word.partition("=")[0]
         if option not in known and not batch and option in JOB_ONLY:
-            raise InputError(f"{option} is sbatch's, and this launch is not a job of its own", "add --batch")
+            raise InputError(
+                f"{option} is sbatch's, and this launch is not a job of its own", "add --batch"
+            )
         if option not in known:
             near = did_you_mean(option, [*known, *own])
-            raise InputError(f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help")
+            raise InputError(
+                f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help"
+            )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Resources:
     """What a step asks for; the names are Slurm's. Empty or 0 is not said.
 
-    `ntasks` are those of all nodes together. `elastic` is MIN:MAX nodes for torchrun, `restarts` how often it starts
-    its workers again; `extra` are further options of srun.
+    `ntasks` are those of all nodes together. `elastic` is MIN:MAX nodes for torchrun, `restarts`
+    how often it starts its workers again; `extra` are further options of srun.
     """
 
     nodes: int = 1
@@ -46,10 +46,14 @@ class Resources:
         if self.elastic:
             least, _, most = self.elastic.partition(":")
             if not (least.isdigit() and most.isdigit() and 0 < int(least) <= int(most)):
-                raise InputError(f"--elastic {self.elastic}: MIN:MAX nodes are wanted", "e.g. --elastic 2:4")
+                raise InputError(
+                    f"--elastic {self.elastic}: MIN:MAX nodes are wanted", "e.g. --elastic 2:4"
+                )
         for word in self.extra:
             if not word.startswith("--"):
-                raise InputError(f"{word}: write the long form of an option of srun's", "e.g. --ntasks=8 for -n8")
+                raise InputError(
+                    f"{word}: write the long form of an option of srun's", "e.g. --ntasks=8 for -n8"
+                )
 
     @property
     def span(self) -> str:
@@ -88,40 +92,55 @@ ASKED = "asked for"
 
 @dataclass(frozen=True)
 class Share:
-    """What a step takes of each node: real GPUs (0 where there is none), ranks, CPUs of a node (0: not said)."""
+    """What a step takes of each node: real GPUs (0 where there is none), ranks, CPUs of a node (0:
+    not said).
+    """
 
     gpus: int
     ranks: int
     cpus: int
 
 
-GPUS = re.compile(r"--(?:gres=(?:.*,)?gpu(?::[A-Za-z][A-Za-z0-9_.-]*)?:|gpus-per-task=(?:[a-z0-9_]+:)?)(\d+)")
+GPUS = re.compile(
+    r"--(?:gres=(?:.*,)?gpu(?::[A-Za-z][A-Za-z0-9_.-]*)?:|gpus-per-task=(?:[a-z0-9_]+:)?)(\d+)"
+)
 
 
 def gpus_said(resources: Resources) -> int:
-    """GPUs per node, also where they were asked for in another of Slurm's words; 0 where they were not."""
+    """GPUs per node, also where they were asked for in another of Slurm's words; 0 where they were
+    not.
+    """
     if resources.gpus_per_node:
         return resources.gpus_per_node
     for word in resources.extra:
         if match := GPUS.match(word):
-            return int(match[1]) * ((resources.ntasks_per_node or 1) if word.startswith("--gpus-per-task") else 1)
+            return int(match[1]) * (
+                (resources.ntasks_per_node or 1) if word.startswith("--gpus-per-task") else 1
+            )
     return 0
 
 
 def node_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> NodeType | None:
-    """The node type that a step runs on: of the partition that was asked for, else of the job that it is INSIDE."""
+    """The node type that a step runs on: of the partition that was asked for, else of the job that
+    it is INSIDE.
+    """
     return site.node_type(resources.partition or inside.get("SLURM_JOB_PARTITION", ""))
 
 
 def machine_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> str:
-    """What `uname -m` says on the nodes of a step; empty where the site does not say it of their partition."""
+    """What `uname -m` says on the nodes of a step; empty where the site does not say it of their
+    partition.
+    """
     node = node_of(resources, site, inside)
     return node.architecture if node else ""
 
 
-def share_resources(resources: Resources, site: Site, inside: Mapping[str, str], *, here: bool = False) -> Share:
-    """Real GPUs as asked, else all that there are: of the job that the step is INSIDE (its variables, empty for none),
-    else of the node type. Where the site says nothing, what was asked counts as real.
+def share_resources(
+    resources: Resources, site: Site, inside: Mapping[str, str], *, here: bool = False
+) -> Share:
+    """Real GPUs as asked, else all that there are: of the job that the step is INSIDE (its
+    variables, empty for none), else of the node type. Where the site says nothing, what was asked
+    counts as real.
 
     HERE asks this machine instead: a step without Slurm.
     """

@@ -1,4 +1,6 @@
-"""What is done with a plan: it is run here, submitted as a job, or only judged; and what is written down of it."""
+"""What is done with a plan: it is run here, submitted as a job, or only judged; and what is written
+down of it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from hpcstack.launch.interrupt import Interruption
 from hpcstack.launch.packages import Added, make_added
 from hpcstack.launch.plan import OWN_FAILURE, Plan, home_to_mount
 from hpcstack.launch.preflight import explain_missing_command, note_own_torch
-from hpcstack.launch.script import list_directives, make_salloc_line, on_terminal, render_outline, render_script
+from hpcstack.launch.script import (
+    list_directives,
+    make_salloc_line,
+    on_terminal,
+    render_outline,
+    render_script,
+)
 from hpcstack.launch.stderr import Screen, Stderr
 from hpcstack.launch.variables import all_of
 from hpcstack.runtimes import RUNTIMES
@@ -49,16 +57,22 @@ TERMINAL_PROGRAMS = ("pdb", "ipdb", "pudb", "ipython", "bash", "sh", "zsh", "pyt
 
 
 def asks_for_a_terminal(command: tuple[str, ...]) -> bool:
-    """Whether COMMAND is a debugger, or a shell or an interpreter without a program: it would wait for input."""
+    """Whether COMMAND is a debugger, or a shell or an interpreter without a program: it would wait
+    for input.
+    """
     if command[0] == "-m" or (command[0] in ("python", "python3") and command[1:2] == ("-m",)):
         module = command[command.index("-m") + 1 :][:1]
         return module in (("pdb",), ("ipdb",), ("pudb",), ("IPython",))
-    return command[0] in TERMINAL_PROGRAMS and (len(command) == 1 or command[0].endswith(("pdb", "pudb")))
+    return command[0] in TERMINAL_PROGRAMS and (
+        len(command) == 1 or command[0].endswith(("pdb", "pudb"))
+    )
 
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """One launch: its plan, the image and why that one, the command, and what is added to the image."""
+    """One launch: its plan, the image and why that one, the command, and what is added to the
+    image.
+    """
 
     site: Site
     runner: Runner
@@ -81,7 +95,10 @@ class PlannedLaunch:
         """What is said before it starts: which image and how."""
         out = [f"{self.artifact.stack} ({self.why}) by {self.plan.runtime} ({self.plan.reason})"]
         if self.plan.runtime != "local" and self._is_without_home():
-            out.append("your home directory is not in the container, only this folder and what is mounted: --home")
+            out.append(
+                "your home directory is not in the container, only this folder and what is "
+                "mounted: --home"
+            )
         return out
 
     def warnings(self) -> list[str]:
@@ -92,32 +109,48 @@ class PlannedLaunch:
             return out
         if self.home and not home_to_mount() and "home" not in self.brings:
             out.append(
-                f"{Path.home()} cannot be mounted; libraries that keep a cache there need another place: HF_HOME, ..."
+                f"{Path.home()} cannot be mounted; libraries that keep a cache there need "
+                f"another place: HF_HOME, ..."
             )
         if str(cwd) == "/":
-            out.append("/ is not mounted: it runs in the image's own folder; cd to the one with your program")
+            out.append(
+                "/ is not mounted: it runs in the image's own folder; cd to the one with your "
+                "program"
+            )
         if asks_for_a_terminal(self.argv) and not on_terminal(plan.parts):
-            out.append(f"{self.argv[0]} waits for somebody to type: --pty before the `--` gives it this terminal")
+            out.append(
+                f"{self.argv[0]} waits for somebody to type: --pty before the `--` gives it "
+                f"this terminal"
+            )
         if not os.environ.get("SLURM_STEP_ID"):
             with contextlib.suppress(OSError):
                 mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
                 if why := own_folder(cwd, self.site.store, mounts):
                     out.append(f"{why}; nodes that lack it cannot start the step")
         gone = [one for one in self.mounts if not Path(one.partition(":")[0]).exists()]
-        out += [f"{one.partition(':')[0]} does not exist on this machine; nodes must have it" for one in gone]
+        out += [
+            f"{one.partition(':')[0]} does not exist on this machine; nodes must have it"
+            for one in gone
+        ]
         if own := note_own_torch(self.artifact, self.argv, cwd):
             out.append(f"{own}")
         if unseen := not_here(plan.brought):
-            out.append(f"not on this machine, and so not looked at: {', '.join(unseen)}; nodes must have it")
+            out.append(
+                f"not on this machine, and so not looked at: {', '.join(unseen)}; nodes must "
+                f"have it"
+            )
         if plan.ranks == 1 < plan.virtual_gpus:
             out.append(
-                f"no GPU is behind the {plan.virtual_gpus} of each node here: one rank per node; --nproc-per-node N"
+                f"no GPU is behind the {plan.virtual_gpus} of each node here: one rank per "
+                f"node; --nproc-per-node N"
             )
         return out
 
     def _is_without_home(self) -> bool:
         """Whether the home directory is not in the container, though the user did not say so."""
-        targets = {mount.partition(":")[2].rstrip("/") for mount in (*self.mounts, *self.site.mounts)}
+        targets = {
+            mount.partition(":")[2].rstrip("/") for mount in (*self.mounts, *self.site.mounts)
+        }
         return not self.home and str(Path.home()) not in targets and self.site.mount_home is False
 
     def prepare(self, progress: Progress) -> None:
@@ -127,7 +160,9 @@ class PlannedLaunch:
 
     def script(self, *, batch: bool) -> str:
         """What would be run, as a script with the reason for each line; BATCH: as a job of its own."""
-        return render_script(self.plan, self.artifact, self.why, list_directives(self.plan) if batch else ())
+        return render_script(
+            self.plan, self.artifact, self.why, list_directives(self.plan) if batch else ()
+        )
 
     def outline(self, *, batch: bool) -> str:
         """What would be run, in a few lines: Slurm's program, its options, the command."""
@@ -147,15 +182,18 @@ class PlannedLaunch:
         }
 
     def run(self) -> tuple[int, str]:
-        """The status of the rank that failed first, or 0; and the one line that says what happened, where it is due.
+        """The status of the rank that failed first, or 0; and the one line that says what happened,
+        where it is due.
 
-        What takes more than a step (something is brought to the nodes first, the end of the job's time is asked for) is
-        the script in an allocation, and the script says what happened.
+        What takes more than a step (something is brought to the nodes first, the end of the job's
+        time is asked for) is the script in an allocation, and the script says what happened.
         """
         folder, failure = self._record(), Failure()
         screen = Screen(failure) if self._is_screened() else None
         argv, errors = self.plan.argv, Stderr(folder, failure.feed, screen)
-        scripted = bool(self.plan.staged or self.plan.grace or self.plan.watchdog or self.plan.spare)
+        scripted = bool(
+            self.plan.staged or self.plan.grace or self.plan.watchdog or self.plan.spare
+        )
         heard = self.plan.runtime != "local" and not on_terminal(self.plan.parts)
         watched = heard and not scripted
         interruption = Interruption(folder, self.runner, errors, screen) if heard else None
@@ -194,9 +232,13 @@ class PlannedLaunch:
         return status, last
 
     def _is_screened(self) -> bool:
-        """Whether what is said after a rank's failure may be left out: the step is over then, and somebody watches."""
+        """Whether what is said after a rank's failure may be left out: the step is over then, and
+        somebody watches.
+        """
         goes_on = self.goes_on or "--kill-on-bad-exit=0" in self.plan.argv
-        into_a_jobs_log = bool(allocation_of(os.environ)) and not os.isatty(2)  # which is read later, and searched
+        into_a_jobs_log = bool(allocation_of(os.environ)) and not os.isatty(
+            2
+        )  # which is read later, and searched
         return not (self.all_stderr or goes_on or into_a_jobs_log)
 
     def _seen_by_gc(self) -> dict[str, str]:
@@ -211,7 +253,10 @@ class PlannedLaunch:
             raise StoreError(what, f"make room in {folder.parent}: quota, df") from None
 
     def _record(self) -> Path:
-        """The launch's folder. Where the home directory is full, the launch runs all the same, and is kept in /tmp."""
+        """The launch's folder.
+
+        Where the home directory is full, the launch runs all the same, and is kept in /tmp.
+        """
         settings = all_of(list(self.plan.settings), self.artifact.environment, os.environ)
         wanted = self.added.wanted if self.added else ()
         told = (self.plan, self.artifact, self.why, self.argv, settings, os.environ, wanted)
@@ -221,14 +266,22 @@ class PlannedLaunch:
             why = f"{state_folder()} cannot be written: {error.strerror or error}"
         try:
             top = Path(tempfile.mkdtemp(prefix="hpcstack-launches-"))
-            kept = f"this launch is kept in {top} alone, where `hpcstack logs` and `explain` do not look"
+            kept = (
+                f"this launch is kept in {top} alone, where `hpcstack logs` and `explain` do not "
+                f"look"
+            )
             write_stderr(f"* NOTE: {why}; {kept}\n".encode(errors="replace"))
             return record.begin_record(*told, top=top)
         except OSError as error:
-            raise StoreError(f"{why}, and {tempfile.gettempdir()} neither: {error.strerror}", "make room") from None
+            raise StoreError(
+                f"{why}, and {tempfile.gettempdir()} neither: {error.strerror}", "make room"
+            ) from None
 
     def submit(self) -> Submitted:
-        """The launch as a batch job. SlurmError where it is refused, InputError where it could not write its output."""
+        """The launch as a batch job.
+
+        SlurmError where it is refused, InputError where it could not write its output.
+        """
         where = Path(self._output("0")).parent
         if where.is_dir() and not os.access(where, os.W_OK):
             raise InputError(
@@ -249,18 +302,32 @@ class PlannedLaunch:
         return Submitted(job, folder, script, Path(output))
 
     def _output(self, job: str) -> str:
-        """Where the job writes, as Slurm fills in the pattern: https://slurm.schedmd.com/sbatch.html."""
-        said = [part.words[0] for part in list_directives(self.plan) if part.words[0].startswith("--output=")]
+        """Where the job writes, as Slurm fills in the pattern:
+        https://slurm.schedmd.com/sbatch.html.
+        """
+        said = [
+            part.words[0]
+            for part in list_directives(self.plan)
+            if part.words[0].startswith("--output=")
+        ]
         pattern = said[-1].partition("=")[2]
-        named = [part.words[0].partition("=")[2] for part in self.plan.parts if part.words[0].startswith("--job-name=")]
+        named = [
+            part.words[0].partition("=")[2]
+            for part in self.plan.parts
+            if part.words[0].startswith("--job-name=")
+        ]
         array = any(part.words[0].startswith("--array=") for part in self.plan.parts)
-        own = () if array else (("%j", job),)  # of an array's task %j is a number that nobody knows yet
+        own = (
+            () if array else (("%j", job),)
+        )  # of an array's task %j is a number that nobody knows yet
         for sign, value in (("%x", named[-1] if named else self.artifact.stack), ("%A", job), *own):
             pattern = pattern.replace(sign, value)
         return str(Path.cwd() / pattern)
 
     def refusal(self) -> str:
-        """Why it could not start: the image, the command in it, and what Slurm itself says; empty where it could."""
+        """Why it could not start: the image, the command in it, and what Slurm itself says; empty
+        where it could.
+        """
         return self.missing() or self._slurm_says()
 
     def missing(self) -> str:
@@ -274,15 +341,23 @@ class PlannedLaunch:
         home = (f"{Path.home()}:{Path.home()}",) if self.home else ()
         tmp = ("/tmp:/tmp",) if "tmp" in self.brings else ()
         nccl = nccl_of(artifact)
-        if self.plan.brought and (misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform, nccl)):
+        if self.plan.brought and (
+            misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform, nccl)
+        ):
             return misfit
         mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.mounts, *staged)
-        look = not (self.plan.staged and self.plan.staged.image)  # a shared image that is staged is not read once more
+        look = not (
+            self.plan.staged and self.plan.staged.image
+        )  # a shared image that is staged is not read once more
         return explain_missing_command(artifact, self.argv, Path.cwd(), mounts, look=look)
 
     def _slurm_says(self) -> str:
         """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""
-        if not self.runner.has("sbatch") or self.plan.argv[0] != "srun" or allocation_of(os.environ):
+        if (
+            not self.runner.has("sbatch")
+            or self.plan.argv[0] != "srun"
+            or allocation_of(os.environ)
+        ):
             return ""
         with record.write_scratch_script(self.script(batch=True)) as path:
             return find_refusal(path, self.runner)

@@ -34,7 +34,14 @@ JOB_ONLY = ("--partition", "--account", "--qos", "--reservation", "--constraint"
             "--mail-user", "--mail-type", "--nice", "--begin", "--licenses", "--requeue", "--no-requeue", "--output",
             "--error", "--signal", "--switches", "--exclusive", "--comment", "--open-mode", "--hold",
             "--deadline", "--wckey", "--kill-on-invalid-dep", "--wait-all-nodes", "--parsable", "--wait")  # fmt: skip
-OF_THE_STEP = ("--output", "--error", "--open-mode", "--array", "--requeue", "--no-requeue")  # salloc has none of these
+OF_THE_STEP = (
+    "--output",
+    "--error",
+    "--open-mode",
+    "--array",
+    "--requeue",
+    "--no-requeue",
+)  # salloc has none of these
 # Options that a person need not see to know what would run
 LONG = ("--container-mounts", "--cpu-bind", "--container-env", "--prolog", "--comment")
 END = "HPCSTACK_INSIDE"
@@ -44,7 +51,10 @@ OUTPUT = "--output=%x-%j.out"
 
 
 def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -> str:
-    """The script of PLAN; the directives JOB make it a batch job. The same plan gives the same bytes."""
+    """The script of PLAN; the directives JOB make it a batch job.
+
+    The same plan gives the same bytes.
+    """
     parts = [part for part in plan.parts if not (job and name_of(part) in JOB_ONLY)]
     scripts = [one for part in parts for one in part.words if one.endswith("\n") and END not in one]
 
@@ -52,7 +62,10 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
     if staged := plan.staged:
         cast = [one for one in staged.pieces if staged.how == "sbcast" and one.sha256 != "-"]
         staging = {
-            "why": f"before the ranks, once per node: {HOW[staged.how] if staged.image else HOW['copy']}",
+            "why": (
+                f"before the ranks, once per node: "
+                f"{HOW[staged.how] if staged.image else HOW['copy']}"
+            ),
             "script": read_data_file("launchers", "on-node/stage.sh"),
             "folder": staged.folder,
             "cast": cast,
@@ -96,14 +109,21 @@ def render_outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
     """The line of PLAN for people: a script of ours is named, not shown; variables are counted."""
     program = next((part.words[0] for part in plan.parts if not name_of(part)), "")
     shown = [part.words[0] for part in plan.parts if name_of(part) and name_of(part) not in LONG]
-    of_the_job = [part.words[0] for part in list_directives(plan) if name_of(part) in JOB_ONLY] if batch else []
+    of_the_job = (
+        [part.words[0] for part in list_directives(plan) if name_of(part) in JOB_ONLY]
+        if batch
+        else []
+    )
     by_a_script = any(word.endswith("\n") for part in plan.parts for word in part.words)
 
     lines = [
         " ".join(map(quote_word, [program, *shown])),
         f"  by {plan.runtime} ({plan.reason}), in mode {plan.mode}: {MODES[plan.mode].about}",
         f"  what each task {'starts' if by_a_script else 'runs'}: {shlex.join(command)}",
-        f"  {format_count(len(plan.settings), 'variable')} set; every line, with its reason: --dry-run --all",
+        (
+            f"  {format_count(len(plan.settings), 'variable')} set; every line, with its reason: "
+            f"--dry-run --all"
+        ),
     ]
     if of_the_job:
         lines.insert(0, " ".join(map(quote_word, ["sbatch", *of_the_job])))
@@ -112,7 +132,9 @@ def render_outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
 
 def on_terminal(parts: tuple[Part, ...]) -> bool:
     """Whether the step has a terminal of its own (srun --pty), which nothing may come between."""
-    return any(word == "--pty" or word.startswith("--pty=") for part in parts for word in part.words)
+    return any(
+        word == "--pty" or word.startswith("--pty=") for part in parts for word in part.words
+    )
 
 
 def quote_word(text: str) -> str:
@@ -122,8 +144,12 @@ def quote_word(text: str) -> str:
 
 
 def list_directives(plan: Plan) -> tuple[Part, ...]:
-    """The #SBATCH lines of a job for PLAN: what its step asks for, what only a job can ask for, where it writes."""
-    own = [with_spare(part, plan) for part in plan.parts if name_of(part) in (*OF_THE_JOB, *JOB_ONLY)]
+    """The #SBATCH lines of a job for PLAN: what its step asks for, what only a job can ask for,
+    where it writes.
+    """
+    own = [
+        with_spare(part, plan) for part in plan.parts if name_of(part) in (*OF_THE_JOB, *JOB_ONLY)
+    ]
     if any(name_of(part) == "--output" for part in own):
         return tuple(own)
     array = any(name_of(part) == "--array" for part in own)
@@ -133,7 +159,11 @@ def list_directives(plan: Plan) -> tuple[Part, ...]:
 
 def make_salloc_line(plan: Plan) -> tuple[str, ...]:
     """salloc's line for a script of two steps: first what the nodes need, then PLAN's."""
-    own = [with_spare(part, plan) for part in plan.parts if name_of(part) in {*OF_THE_JOB, *JOB_ONLY} - {*OF_THE_STEP}]
+    own = [
+        with_spare(part, plan)
+        for part in plan.parts
+        if name_of(part) in {*OF_THE_JOB, *JOB_ONLY} - {*OF_THE_STEP}
+    ]
     return ("salloc", "--quiet", *(word for part in own for word in part.words))
 
 
@@ -141,22 +171,38 @@ def with_spare(part: Part, plan: Plan) -> Part:
     """PART as the job has it: --nodes with those that are spare."""
     if not plan.spare or name_of(part) != "--nodes":
         return part
-    return Part((f"--nodes={plan.spare.nodes + plan.spare.more}",), f"{part.why}, and {plan.spare.more} to spare")
+    return Part(
+        (f"--nodes={plan.spare.nodes + plan.spare.more}",),
+        f"{part.why}, and {plan.spare.more} to spare",
+    )
 
 
 def name_of(part: Part) -> str:
     """The option that a part is, without its value; nothing for what is no option."""
-    return part.words[0].partition("=")[0] if len(part.words) == 1 and part.words[0].startswith("--") else ""
+    return (
+        part.words[0].partition("=")[0]
+        if len(part.words) == 1 and part.words[0].startswith("--")
+        else ""
+    )
 
 
 def copied_script(
-    template: str, name: str, site: Site, options: dict[str, str | None], words: Sequence[str], argv: Sequence[str]
+    template: str,
+    name: str,
+    site: Site,
+    options: dict[str, str | None],
+    words: Sequence[str],
+    argv: Sequence[str],
 ) -> str:
-    """The job script TEMPLATE that users copy, for the stack that NAME means: OPTIONS are sbatch's, WORDS launch's."""
+    """The job script TEMPLATE that users copy, for the stack that NAME means: OPTIONS are sbatch's,
+    WORDS launch's.
+    """
     if not name.endswith(".yaml"):
         name = resolve_name(name, Tree(site.module_tree), os.environ).stack
     if argv and template in NO_COMMAND:
-        raise InputError(f"template {template} starts its own program", f"leave out `-- {argv[0]} ...`")
+        raise InputError(
+            f"template {template} starts its own program", f"leave out `-- {argv[0]} ...`"
+        )
     if not STACK.fullmatch(name):
         raise InputError(f"{name!r} is not a stack's full name", "hpcstack list shows all stacks")
     return job_template(template, name, site, options, words, argv)

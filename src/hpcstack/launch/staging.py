@@ -1,7 +1,9 @@
-"""What a step reads, brought to each node's own disk before its ranks start: the image, and what the user names.
+"""What a step reads, brought to each node's own disk before its ranks start: the image, and what
+the user names.
 
-A thousand ranks that open one file on a shared filesystem are its end. One task per node copies it once and checks it,
-or Slurm broadcasts it (https://slurm.schedmd.com/sbcast.html), and the next job finds it there.
+A thousand ranks that open one file on a shared filesystem are its end. One task per node copies it
+once and checks it, or Slurm broadcasts it (https://slurm.schedmd.com/sbcast.html), and the next job
+finds it there.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ HOW = {
 
 @dataclass(frozen=True)
 class Piece:
-    """SOURCE, of so many bytes, as NAME in the node's folder; `target` is where the container sees it, if it does.
+    """SOURCE, of so many bytes, as NAME in the node's folder; `target` is where the container sees
+    it, if it does.
 
-    Of a spliced image: the bytes up to `kept`, but for the superblock, are those of every image on `base`.
+    Of a spliced image: the bytes up to `kept`, but for the superblock, are those of every image on
+    `base`.
     """
 
     source: Path
@@ -70,24 +74,31 @@ class Staging:
     @property
     def words(self) -> list[str]:
         """The arguments of launchers/on-node/stage.sh's `put`."""
-        words = [(one.source, one.name, one.size, one.sha256, one.base, one.kept) for one in self.pieces]
+        words = [
+            (one.source, one.name, one.size, one.sha256, one.base, one.kept) for one in self.pieces
+        ]
         return [str(word) for piece in words for word in piece]
 
 
 def plan_staging(artifact: Artifact, site: Site, how: str, data: tuple[str, ...]) -> Staging | None:
-    """What is brought to the nodes for a step of ARTIFACT; None for nothing. HOW overrides the site's; DATA are
-    SOURCE:TARGET."""
+    """What is brought to the nodes for a step of ARTIFACT; None for nothing. HOW overrides the
+    site's; DATA are SOURCE:TARGET.
+    """
     chosen = how or site.staging.how
     pieces = [_data(one) for one in data]
     if chosen != "none":
         pieces.insert(0, _image(artifact))
     if not pieces:
         return None
-    return Staging(chosen, f"{site.staging.folder.rstrip('/')}/hpcstack-staged-{os.getuid()}", tuple(pieces))
+    return Staging(
+        chosen, f"{site.staging.folder.rstrip('/')}/hpcstack-staged-{os.getuid()}", tuple(pieces)
+    )
 
 
 def _image(artifact: Artifact) -> Piece:
-    """The image; of a spliced one a node that has another on its base is brought the difference alone."""
+    """The image; of a spliced one a node that has another on its base is brought the difference
+    alone.
+    """
     from hpcstack.squashfs.splice import read_splice
 
     piece = Piece(artifact.image, f"{artifact.sha256}.sqsh", artifact.size, artifact.sha256)
@@ -101,7 +112,9 @@ def _data(said: str) -> Piece:
     source, colon, target = said.partition(":")
     path = Path(source)
     if not colon or not path.is_absolute() or not target.startswith("/"):
-        raise InputError(f"--stage-in {said}: SOURCE:TARGET of two absolute paths is wanted", "/data/cifar:/data")
+        raise InputError(
+            f"--stage-in {said}: SOURCE:TARGET of two absolute paths is wanted", "/data/cifar:/data"
+        )
     if not path.exists():
         raise InputError(f"--stage-in {said}: {source} does not exist")
     path = path.resolve()
@@ -109,5 +122,7 @@ def _data(said: str) -> Piece:
     for file in sorted([path, *path.rglob("*")] if path.is_dir() else [path]):
         about = file.lstat()
         size += about.st_size
-        seen.update(f"{file}\0{about.st_size}\0{about.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+        seen.update(
+            f"{file}\0{about.st_size}\0{about.st_mtime_ns}\0".encode("utf-8", "surrogateescape")
+        )
     return Piece(path, f"data-{seen.hexdigest()[:32]}", size, target=target)

@@ -1,8 +1,9 @@
-"""What a step writes to its standard error: kept in the launch's folder, read for its first failure, and shown.
+"""What a step writes to its standard error: kept in the launch's folder, read for its first
+failure, and shown.
 
-One slip in a program is a traceback of each rank, then what the launchers, torchrun and srun make of it: a hundred
-lines for one. So `Screen` holds a traceback back for a moment; where a rank ends of it, that rank's is shown and
-nothing of what follows. All of it is kept.
+One slip in a program is a traceback of each rank, then what the launchers, torchrun and srun make
+of it: a hundred lines for one. So `Screen` holds a traceback back for a moment; where a rank ends
+of it, that rank's is shown and nothing of what follows. All of it is kept.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ FIRST, LAST = 4 << 20, 256 << 10  # bytes that are kept: those at the beginning,
 
 
 class Stderr:
-    """Fed with bytes, it keeps them below FOLDER as far as they are not too many, and hands each line to READER.
+    """Fed with bytes, it keeps them below FOLDER as far as they are not too many, and hands each
+    line to READER.
 
     SCREEN says what of them is shown; without one it is all of it, as it comes.
     """
 
-    def __init__(self, folder: Path, reader: Callable[[str], None], screen: Screen | None = None) -> None:
+    def __init__(
+        self, folder: Path, reader: Callable[[str], None], screen: Screen | None = None
+    ) -> None:
         self.path, self.reader, self.screen = folder / NAME, reader, screen
         self.size = self.waiting = 0
         self.line, self.last = b"", collections.deque[bytes]()
@@ -78,13 +82,18 @@ class Stderr:
             shown += self.screen.end()
         if self.last:
             self._write(
-                f"\n... {self.size - FIRST - self.waiting} bytes are left out ...\n".encode() + b"".join(self.last)
+                f"\n... {self.size - FIRST - self.waiting} bytes are left out ...\n".encode()
+                + b"".join(self.last)
             )
         return shown
 
     def _write(self, data: bytes) -> None:
         with contextlib.suppress(OSError):  # a full disk does not end the step
-            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            file = os.open(
+                self.path,
+                os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+            )
             try:
                 os.write(file, data)
             finally:
@@ -93,12 +102,18 @@ class Stderr:
 
 HELD_S = 1.5  # how long a traceback waits for the word that its rank has ended
 HELD = 256 << 10  # bytes that wait at most
-BEGINS_TRACEBACK = re.compile(rb"(?: *\d+: )?(?:\[rank\d+\]: ?)?(?:Traceback \(most recent call last\):|  File \")")
-FRAME = re.compile(rb"(?: *\d+: )?(?:\[rank\d+\]: ?)? ")  # what stands between a traceback's first line and its last
+BEGINS_TRACEBACK = re.compile(
+    rb"(?: *\d+: )?(?:\[rank\d+\]: ?)?(?:Traceback \(most recent call last\):|  File \")"
+)
+FRAME = re.compile(
+    rb"(?: *\d+: )?(?:\[rank\d+\]: ?)? "
+)  # what stands between a traceback's first line and its last
 TRACEBACK = re.compile(rb"Traceback \(most recent call last\):")
 OF_ANOTHER_RANK = re.compile(rb"(?: *\d+: )?\[rank(\d+)\]: ?")
 END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ ended with ")
-OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on \S+ ended with )")  # of a script of ours: it says last what happened
+OWN_WORD = re.compile(
+    rb"hpcstack: (?!rank \d+ on \S+ ended with )"
+)  # of a script of ours: it says last what happened
 OF_SLURM = re.compile(rb"(?:srun|salloc|slurmstepd[^ ]*): ")
 # What srun says when Ctrl-C reaches it, too: hpcstack says what that does here
 INTERRUPT_OF_SRUN = re.compile(rb"srun: (?:interrupt \(|StepId=\S+ tasks? [\d,-]+: )")
@@ -110,7 +125,9 @@ LABEL = re.compile(rb" *(?:\d+(?:: ?)?)?(?:\[(?:r(?:a(?:n(?:k(?:\d+(?:\](?::)?)?
 
 
 def may_become_a_word(line: bytes) -> bool:
-    """Whether LINE, the beginning of one, may yet become a traceback's, or the word of a rank's end."""
+    """Whether LINE, the beginning of one, may yet become a traceback's, or the word of a rank's
+    end.
+    """
     last = line.rpartition(b"\r")[2]
     if not last.strip():
         return True
@@ -122,7 +139,9 @@ def may_become_a_word(line: bytes) -> bool:
 
 
 def split_tracebacks(lines: list[bytes]) -> list[list[bytes]]:
-    """LINES in blocks: each traceback, up to the line that names the exception, is one; each other line is one."""
+    """LINES in blocks: each traceback, up to the line that names the exception, is one; each other
+    line is one.
+    """
     blocks: list[list[bytes]] = []
     is_open = False
     for line in lines:
@@ -137,8 +156,10 @@ def split_tracebacks(lines: list[bytes]) -> list[list[bytes]]:
 
 
 def without_copies(lines: list[bytes]) -> list[bytes]:
-    """LINES with what several ranks have said in the same words once: line by line beside each other, or one traceback
-    after the other. What one of them repeats itself (frames of torch, chained exceptions) stays."""
+    """LINES with what several ranks have said in the same words once: line by line beside each
+    other, or one traceback after the other. What one of them repeats itself (frames of torch,
+    chained exceptions) stays.
+    """
     apart = [line for at, line in enumerate(lines) if not at or line != lines[at - 1]]
     blocks: list[list[bytes]] = [[]]
     for line in apart:
@@ -153,7 +174,10 @@ def without_copies(lines: list[bytes]) -> list[bytes]:
 
 
 class Screen:
-    """What of a step's stderr is shown, line by line. FAILURE has been fed with each line before it is added here."""
+    """What of a step's stderr is shown, line by line.
+
+    FAILURE has been fed with each line before it is added here.
+    """
 
     def __init__(self, failure: Failure, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.failure, self.clock = failure, clock
@@ -204,7 +228,9 @@ class Screen:
         return bool(OF_SLURM.match(line) or OWN_WORD.match(line) or END_OF_A_RANK.search(line))
 
     def _show(self) -> bytes:
-        """What is held: all of it where no rank has ended, else what the first one that failed has said."""
+        """What is held: all of it where no rank has ended, else what the first one that failed has
+        said.
+        """
         held, self.held = self.held, []
         if self.interrupted:
             return self._without_what_was_shown(held)
@@ -218,7 +244,9 @@ class Screen:
         return b"".join([*shown, *(self._after(line) for line in after)])
 
     def _without_what_was_shown(self, lines: list[bytes]) -> bytes:
-        """LINES without the tracebacks that another rank has said already: an interrupt stops all at the same place."""
+        """LINES without the tracebacks that another rank has said already: an interrupt stops all
+        at the same place.
+        """
         shown = b""
         for block in split_tracebacks(lines):
             traceback = tuple(OF_ANOTHER_RANK.sub(b"", line) for line in block)
@@ -238,14 +266,18 @@ class Screen:
         return lines, []
 
     def _may_be_of_the_first(self, line: bytes) -> bool:
-        """Whether the first rank that failed may have said LINE: torch puts a rank's number before its traceback."""
+        """Whether the first rank that failed may have said LINE: torch puts a rank's number before
+        its traceback.
+        """
         if END_OF_A_RANK.search(line):
             return False
         rank = OF_ANOTHER_RANK.match(line)
         return rank is None or rank[1].decode() == self.failure.rank
 
     def _after(self, line: bytes) -> bytes:
-        """What is shown of LINE, which was said after the first rank had failed: most of it is only kept."""
+        """What is shown of LINE, which was said after the first rank had failed: most of it is only
+        kept.
+        """
         if OWN_WORD.match(line) or MEMORY.match(line):
             return line
         self.left_out += 1

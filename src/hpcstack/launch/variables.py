@@ -41,7 +41,9 @@ class Variable:
 def list_users_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """What the user has set, also in Apptainer's own way of saying it for containers only."""
     own = "APPTAINERENV_"
-    inside = {name.removeprefix(own): value for name, value in environ.items() if name.startswith(own)}
+    inside = {
+        name.removeprefix(own): value for name, value in environ.items() if name.startswith(own)
+    }
     return {**environ, **inside}
 
 
@@ -53,8 +55,9 @@ def list_step_variables(
     *,
     brought: Sequence[Brought] = (),
 ) -> list[Variable]:
-    """What every step is told: the fabric's settings, those of the libraries that are BROUGHT, and no packages of
-    ~/.local. What the user has set wins."""
+    """What every step is told: the fabric's settings, those of the libraries that are BROUGHT, and
+    no packages of ~/.local. What the user has set wins.
+    """
     environ = list_users_variables(os.environ if environ is None else environ)
     out = [Variable("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
     rows = site.fabric.settings_for(nodes, image)
@@ -69,7 +72,9 @@ def list_step_variables(
     ]
 
 
-APART = frozenset(name for name, one in RUNTIMES.items() if one.container_per_rank)  # Pyxis has one per node
+APART = frozenset(
+    name for name, one in RUNTIMES.items() if one.container_per_rank
+)  # Pyxis has one per node
 # What MPI wants where each rank is in a container of its own: two user namespaces on one node.
 MPI: tuple[tuple[str, str, frozenset[str], str], ...] = (
     ("PMIX_MCA_gds", "hash", APART | {"pyxis"},
@@ -90,9 +95,16 @@ def of_mode(
     grace: int,
     environ: Mapping[str, str] | None = None,
 ) -> list[Variable]:
-    """What the launcher of MODE inside the image is told. What the user or the image has set wins."""
+    """What the launcher of MODE inside the image is told.
+
+    What the user or the image has set wins.
+    """
     environ = list_users_variables(os.environ if environ is None else environ)
-    out = [Variable(name, environ[name], USER, "Enroot's hooks do not count") for name in REMADE if name in environ]
+    out = [
+        Variable(name, environ[name], USER, "Enroot's hooks do not count")
+        for name in REMADE
+        if name in environ
+    ]
     if mode == "mpi":
         out += [
             Variable(name, value, OWN, why)
@@ -102,19 +114,33 @@ def of_mode(
     if mode in STARTED_IN_IMAGE:
         if names := " ".join(name for name in REMADE if name not in environ and name not in image):
             out.append(
-                Variable("HPCSTACK_UNSET", names, OWN, "neither yours nor the image's: Enroot's hooks' do not count")
+                Variable(
+                    "HPCSTACK_UNSET",
+                    names,
+                    OWN,
+                    "neither yours nor the image's: Enroot's hooks' do not count",
+                )
             )
         if bound and mode != "task-per-gpu":
             out.append(Variable("HPCSTACK_CPUS", " ".join(bound.cpus), OWN, bound.why))
     if grace:
         out.append(
-            Variable("HPCSTACK_GRACE", str(grace), OWN, "so many seconds before the time is up each rank gets USR1")
+            Variable(
+                "HPCSTACK_GRACE",
+                str(grace),
+                OWN,
+                "so many seconds before the time is up each rank gets USR1",
+            )
         )
     return out
 
 
-def all_of(step: list[Variable], image: Mapping[str, str], environ: Mapping[str, str]) -> list[Variable]:
-    """Every variable that a rank starts with, as known here: the step's above the image's above the host's."""
+def all_of(
+    step: list[Variable], image: Mapping[str, str], environ: Mapping[str, str]
+) -> list[Variable]:
+    """Every variable that a rank starts with, as known here: the step's above the image's above the
+    host's.
+    """
     out = {name: Variable(name, value, USER) for name, value in environ.items()}
     out |= {name: Variable(name, value, IMAGE) for name, value in image.items()}
     out |= {one.name: one for one in step}

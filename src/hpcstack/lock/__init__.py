@@ -1,2 +1,3 @@
-"""Locks: what a stack's names meant when they were looked up. In: a lock file, a recipe. Out: a `Lock`, whether it is
-stale, what differs between two."""
+"""Locks: what a stack's names meant when they were looked up. In: a lock file, a recipe. Out: a
+`Lock`, whether it is stale, what differs between two.
+"""

@@ -37,7 +37,9 @@ def find_open_items(stack: Stack, lock: Lock) -> tuple[OpenItem, ...]:
     ]
 
     for name, platform in lock.base.platforms.items():
-        isolated = [e for e in platform.source_distributions() if not stack.packages.built_with_base(e.name)]
+        isolated = [
+            e for e in platform.source_distributions() if not stack.packages.built_with_base(e.name)
+        ]
         if isolated and platform.pip_build is None:
             projects = ", ".join(f"{entry.name} {entry.version}" for entry in isolated)
             out.append(OpenItem(f"what builds {projects}", name))
@@ -55,7 +57,10 @@ def with_open_items(lock: Lock, stack: Stack) -> Lock:
 def find_staleness(stack: Stack, lock: Lock) -> list[str]:
     """Why LOCK is not the lock of STACK; empty if it is. Offline."""
     reasons = ["no registry has said what its base is"] if lock.not_looked_up else []
-    adopted = (lock.adopted.sha256 if lock.adopted else "", stack.adopted.sha256 if stack.adopted else "")
+    adopted = (
+        lock.adopted.sha256 if lock.adopted else "",
+        stack.adopted.sha256 if stack.adopted else "",
+    )
     if adopted[0] != adopted[1]:
         reasons.append("the recipe and the lock are of different adopted images")
     if lock.stack != stack.full_name:
@@ -72,7 +77,10 @@ def find_staleness(stack: Stack, lock: Lock) -> list[str]:
 
 
 def find_drift(lock: Lock) -> list[str]:
-    """Why LOCK would build another image than when it was made, though the recipe is the same. Offline."""
+    """Why LOCK would build another image than when it was made, though the recipe is the same.
+
+    Offline.
+    """
     if lock.template_version == TEMPLATE_VERSION or lock.adopted:
         return []
     return [f"hpcstack's templates were version {lock.template_version} and are {TEMPLATE_VERSION}"]
@@ -80,7 +88,9 @@ def find_drift(lock: Lock) -> list[str]:
 
 @dataclass(frozen=True)
 class Staleness:
-    """What is wrong with a recipe's lock (`reasons`; empty if it is current), and what it leaves `open`."""
+    """What is wrong with a recipe's lock (`reasons`; empty if it is current), and what it leaves
+    `open`.
+    """
 
     reasons: tuple[str, ...]
     open: tuple[OpenItem, ...] = ()

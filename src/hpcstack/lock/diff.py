@@ -1,4 +1,6 @@
-"""What differs between two locks, and between two stacks: rows that a person or a pull request can read."""
+"""What differs between two locks, and between two stacks: rows that a person or a pull request can
+read.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,19 @@ def diff_specs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Diff
 
 
 def diff_contents(before: Mapping[str, str], after: Mapping[str, str]) -> list[Difference]:
-    """The differences of what two bases hold ({CUDA: 12.6.3, ...}); what only one side says is not a difference."""
+    """The differences of what two bases hold ({CUDA: 12.6.3, ...}); what only one side says is not
+    a difference.
+    """
     both = [name for name in before if name in after]
     return list(_rows("holds", {n: before[n] for n in both}, {n: after[n] for n in both}))
 
 
-def _rows(section: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Difference]:
-    for name in sorted({*before, *after}, key=lambda name: (list(before) + list(after)).index(name)):
+def _rows(
+    section: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[Difference]:
+    for name in sorted(
+        {*before, *after}, key=lambda name: (list(before) + list(after)).index(name)
+    ):
         if before.get(name, "") != after.get(name, ""):
             yield Difference(section, name, before.get(name, ""), after.get(name, ""))
 
@@ -61,7 +69,11 @@ def _base(lock: Lock) -> dict[str, str]:
 
 def _versions(platform: LockedPlatform, kind: str) -> dict[str, str]:
     found = getattr(platform, kind)
-    return {"(all)": "not resolved"} if found is None else {entry.name: entry.version for entry in found}
+    return (
+        {"(all)": "not resolved"}
+        if found is None
+        else {entry.name: entry.version for entry in found}
+    )
 
 
 def _build_versions(platform: LockedPlatform) -> dict[str, str]:
@@ -90,7 +102,9 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
 def format_changes(changes: list[Difference], before: str, after: str) -> str:
     """A table for a pull request."""
     rows = [f"| | | {_cell(before)} | {_cell(after)} |", "|---|---|---|---|"]
-    rows += [f"| {c.section} | {_cell(c.name)} | {_cell(c.before)} | {_cell(c.after)} |" for c in changes]
+    rows += [
+        f"| {c.section} | {_cell(c.name)} | {_cell(c.before)} | {_cell(c.after)} |" for c in changes
+    ]
     return "\n".join(rows)
 
 
@@ -102,7 +116,9 @@ def _cell(text: str) -> str:
 def find_newer_tags(tag: str, tags: list[str]) -> list[str]:
     """Those of TAGS that are TAG with higher numbers (24.11-py3 -> 25.01-py3), oldest first."""
     shape, own = _shape(tag), _numbers(tag)
-    return sorted({other for other in tags if _shape(other) == shape and _numbers(other) > own}, key=_numbers)
+    return sorted(
+        {other for other in tags if _shape(other) == shape and _numbers(other) > own}, key=_numbers
+    )
 
 
 def _shape(tag: str) -> str:

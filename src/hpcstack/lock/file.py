@@ -1,4 +1,6 @@
-"""The lock of a recipe as a file: where it lies, what it says, whether it is the recipe's, and how it is written."""
+"""The lock of a recipe as a file: where it lies, what it says, whether it is the recipe's, and how
+it is written.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ class LockFile:
         return lock_path(self.recipe, self.site)
 
     def read(self) -> Lock | None:
-        """What is there, fitting the recipe or not; None where nothing is. InputError where it is not a lock."""
+        """What is there, fitting the recipe or not; None where nothing is.
+
+        InputError where it is not a lock.
+        """
         found = self._read_file()
         return found.lock if found else None
 
@@ -61,14 +66,18 @@ class LockFile:
         """The lock that is there. A stale one is refused: what is built must be what was locked."""
         found, name = self._read_file(), self.recipe.stack.full_name
         if found and (reasons := self._staleness(found)):
-            raise InputError(f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}")
+            raise InputError(
+                f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}"
+            )
         return found.lock if found else None
 
     def exact(self, platform: str) -> Lock:
         """The lock for `build --locked`. InputError names all that speaks against it."""
         name, lock = self.recipe.stack.full_name, self.read()
         if (reasons := self.state().refused(platform)) or lock is None:
-            raise InputError(f"{name} cannot be built as locked: {'; '.join(reasons)}", f"hpcstack lock {name}")
+            raise InputError(
+                f"{name} cannot be built as locked: {'; '.join(reasons)}", f"hpcstack lock {name}"
+            )
         return lock
 
     def offline(self) -> Lock:

@@ -1,4 +1,6 @@
-"""What can be said of a stack without a lock and without a registry: from the recipe and from facts/, never built."""
+"""What can be said of a stack without a lock and without a registry: from the recipe and from
+facts/, never built.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,19 @@ if TYPE_CHECKING:
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.recipe.model import Stack
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # Debian's and Ubuntu's, without what a base adds
+# Debian's and Ubuntu's, without what a base adds
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def known_lock(stack: Stack) -> Lock:
-    """A stand-in for the lock of STACK, to look at what would be rendered; `Lock.not_looked_up` says what it lacks."""
+    """A stand-in for the lock of STACK, to look at what would be rendered; `Lock.not_looked_up`
+    says what it lacks.
+    """
     base = stack.base
     platforms = {
-        name: LockedPlatform(digest=base.digest or UNKNOWN, environment=_environment(base.image, name))
+        name: LockedPlatform(
+            digest=base.digest or UNKNOWN, environment=_environment(base.image, name)
+        )
         for name in base.platforms
     }
     commits = {source.name: source.commit for source in stack.packages.source if source.commit}
@@ -50,12 +57,27 @@ def list_lacking(stack: Stack, platform: str) -> list[str]:
     """What `known_lock` could not look up, a line each, and what to type for it."""
     image = stack.base.image
     known = sorted(image_environment(image, platform))
-    of_them = f"only {', '.join(known)} are known, from hpcstack's own facts" if known else "nothing is known of it"
-    parts = [name for name, setting in stack.environment.items() if setting.set is None and name not in known]
+    of_them = (
+        f"only {', '.join(known)} are known, from hpcstack's own facts"
+        if known
+        else "nothing is known of it"
+    )
+    parts = [
+        name
+        for name, setting in stack.environment.items()
+        if setting.set is None and name not in known
+    ]
     return [
         "NOT LOOKED UP: no lock, and no registry was asked or answered",
-        *([] if stack.base.digest else [f"the digest of {image}: the tag may mean another image tomorrow"]),
-        f"the environment of {image}: {of_them}; its entrypoint and working directory are not known either",
+        *(
+            []
+            if stack.base.digest
+            else [f"the digest of {image}: the tag may mean another image tomorrow"]
+        ),
+        (
+            f"the environment of {image}: {of_them}; its entrypoint and working directory are not "
+            f"known either"
+        ),
         *([f"so these are shown without the base's part: {', '.join(parts)}"] if parts else []),
         *([f"the versions of packages: {', '.join(_kinds(stack))}"] if _kinds(stack) else []),
         f"hpcstack lock {stack.full_name} looks all of it up; hpcstack build never takes this text",
@@ -64,18 +86,28 @@ def list_lacking(stack: Stack, platform: str) -> list[str]:
 
 def _kinds(stack: Stack) -> list[str]:
     packages = stack.packages
-    kinds = {"apt": packages.apt, "pip": packages.pip, "conda": packages.conda.packages, "source": packages.source}
+    kinds = {
+        "apt": packages.apt,
+        "pip": packages.pip,
+        "conda": packages.conda.packages,
+        "source": packages.source,
+    }
     return [kind for kind, wanted in kinds.items() if wanted]
 
 
 def base_environment(recipe: Recipe, lock: Lock | None, platform: str = "") -> Mapping[str, str]:
-    """The variables of the base: as the registry said when it was locked, else as far as facts/ knows the image.
+    """The variables of the base: as the registry said when it was locked, else as far as facts/
+    knows the image.
 
     Of PLATFORM, by default the recipe's first.
     """
     base = recipe.stack.base
     platform = platform or base.platforms[0]
-    if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (base.registry, base.repository, base.tag):
+    if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (
+        base.registry,
+        base.repository,
+        base.tag,
+    ):
         known = lock.base.platforms
         return known.get(platform, next(iter(known.values()))).environment
     return image_environment(base.image, platform)

@@ -1,4 +1,6 @@
-"""The lock of one stack: the base by digest, what it holds, and the checksum of the spec that it was made from."""
+"""The lock of one stack: the base by digest, what it holds, and the checksum of the spec that it
+was made from.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 MAX_LOCK = 16 << 20
 UNKNOWN = f"sha256:{'0' * 64}"  # the digest of a base that nobody has looked up: lock/known.py
 STAND_IN_LABEL = "org.hpcstack.stand-in"
-TEMPLATE_VERSION = "9"  # of images/ and render/: a test holds it to what is rendered
+TEMPLATE_VERSION = "10"  # of images/ and render/: a test holds it to what is rendered
 
 
 class LockedApt(Model):
@@ -36,11 +38,15 @@ class LockedApt(Model):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?$")]
     version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~-]*$")]
     file: Line = ""
-    hash: str = Field("", pattern=r"^(sha256:[0-9a-f]+)?$", description="as the archive lists it: sha256:...")
+    hash: str = Field(
+        "", pattern=r"^(sha256:[0-9a-f]+)?$", description="as the archive lists it: sha256:..."
+    )
 
 
 class LockedPip(Model):
-    """A Python package that the stack adds to the base, with the hashes of the files that may be taken."""
+    """A Python package that the stack adds to the base, with the hashes of the files that may be
+    taken.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
     version: Annotated[str, Field(pattern=r"^[A-Za-z0-9.!+_-]+$")]
@@ -49,7 +55,10 @@ class LockedPip(Model):
 
 
 class LockedConda(Model):
-    """A conda package: what conda.py needs to install exactly this file. URL names the channel's own host."""
+    """A conda package: what conda.py needs to install exactly this file.
+
+    URL names the channel's own host.
+    """
 
     name: Line
     version: Line
@@ -79,7 +88,9 @@ class LockedPlatform(Model):
         "None: not resolved, or none is built in an environment of its own",
     )
     conda: tuple[LockedConda, ...] | None = None
-    left_out: tuple[Said, ...] | None = Field(None, description="extra indexes of the base's pip that did not answer")
+    left_out: tuple[Said, ...] | None = Field(
+        None, description="extra indexes of the base's pip that did not answer"
+    )
 
     def source_distributions(self) -> list[LockedPip]:
         """What of pip's set is built from source."""
@@ -94,24 +105,34 @@ class LockedBase(Model):
     tag: str = Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")
     index_digest: Digest
     answered_by: Line
-    signed_by: Digest | None = Field(None, description="fingerprint of the site's key that has signed it")
+    signed_by: Digest | None = Field(
+        None, description="fingerprint of the site's key that has signed it"
+    )
     platforms: dict[PlatformName, LockedPlatform] = Field(min_length=1)
 
 
 class AdoptedContents(Model):
-    """What is in an image that was taken over. Nothing was resolved, and nothing of it can be made again."""
+    """What is in an image that was taken over.
+
+    Nothing was resolved, and nothing of it can be made again.
+    """
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     source: Line
     apt: dict[Said, Said] = Field({}, description="{Debian package: version}")
     pip: dict[Said, Said] = Field({}, description="{Python package: version}")
     conda: dict[Said, Said] = Field({}, description="{conda package: VERSION=BUILD}")
-    base_said_by: Line = Field("", description="what in the image names its base; empty: nothing does")
+    base_said_by: Line = Field(
+        "", description="what in the image names its base; empty: nothing does"
+    )
     unknown: tuple[Line, ...] = Field((), description="what could not be known")
 
 
 class Lock(Model):
-    """What a stack's names meant when they were looked up. `unresolved` names what is only resolved in the build."""
+    """What a stack's names meant when they were looked up.
+
+    `unresolved` names what is only resolved in the build.
+    """
 
     format: Literal["hpcstack/lock/v1"] = FORMAT
     stack: Line
@@ -127,19 +148,26 @@ class Lock(Model):
         return self.model_dump_json(indent=2, exclude_none=True) + "\n"
 
     def file_text(self) -> str:
-        """What is written down of it: the same with its checksum, which a change by hand does not keep."""
+        """What is written down of it: the same with its checksum, which a change by hand does not
+        keep.
+        """
         opening = "{\n"
-        return self.text().replace(opening, f'{opening}  "checksum": "sha256:{self.digest()}",\n', 1)
+        return self.text().replace(
+            opening, f'{opening}  "checksum": "sha256:{self.digest()}",\n', 1
+        )
 
     @property
     def not_looked_up(self) -> bool:
-        """Whether no registry has said what the base is. Such a lock is shown, never written and never built.
+        """Whether no registry has said what the base is. Such a lock is shown, never written and
+        never built.
 
         What is locked of an adopted image is the image itself, whatever it was made from.
         """
         if self.adopted:
             return False
-        return self.base.index_digest == UNKNOWN or any(one.digest == UNKNOWN for one in self.base.platforms.values())
+        return self.base.index_digest == UNKNOWN or any(
+            one.digest == UNKNOWN for one in self.base.platforms.values()
+        )
 
     def named(self, platform: str) -> str:
         """The base as a definition names it: by digest, or where that is not known by its tag."""
@@ -148,11 +176,17 @@ class Lock(Model):
         return f"{base}:{self.base.tag}" if digest == UNKNOWN else f"{base}@{digest}"
 
     def base_name(self) -> str:
-        """The base in words: REGISTRY/REPOSITORY:TAG; of an adopted image what it says, or that it says nothing."""
+        """The base in words: REGISTRY/REPOSITORY:TAG; of an adopted image what it says, or that it
+        says nothing.
+        """
         name = f"{self.base.registry}/{self.base.repository}:{self.base.tag}"
         if not self.adopted:
             return name
-        return f"{name} (as the image says)" if self.adopted.base_said_by else "not known: the image was adopted"
+        return (
+            f"{name} (as the image says)"
+            if self.adopted.base_said_by
+            else "not known: the image was adopted"
+        )
 
     def digest(self) -> str:
         return hashlib.sha256(self.text().encode()).hexdigest()
@@ -162,11 +196,15 @@ class Lock(Model):
             return self.base.platforms[name]
         except KeyError:
             have = ", ".join(self.base.platforms)
-            raise InputError(f"{self.stack} is locked for {have}, not for {name}", "add it to base.platforms") from None
+            raise InputError(
+                f"{self.stack} is locked for {have}, not for {name}", "add it to base.platforms"
+            ) from None
 
     def stand_in(self) -> str:
         """What the base truly is, where it is a stand-in for NVIDIA's image; else nothing."""
-        labels = [platform.labels.get(STAND_IN_LABEL, "") for platform in self.base.platforms.values()]
+        labels = [
+            platform.labels.get(STAND_IN_LABEL, "") for platform in self.base.platforms.values()
+        ]
         return next((label for label in labels if label), "")
 
     def facts(self, platform: str) -> dict[str, str]:
@@ -177,7 +215,9 @@ class Lock(Model):
 class _LockInFile(Lock):
     """A lock as it is written down."""
 
-    checksum: Digest | None = Field(None, description="of the canonical text; locks of older hpcstacks have none")
+    checksum: Digest | None = Field(
+        None, description="of the canonical text; locks of older hpcstacks have none"
+    )
 
 
 @dataclass(frozen=True)

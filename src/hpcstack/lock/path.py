@@ -18,12 +18,14 @@ LOCK_SUFFIX = ".lock.json"
 
 
 def lock_path(recipe: Recipe, site: Site, *, to_write: bool = False) -> Path:
-    """Beside a recipe in a folder that can be written, else (the package's own) in the site's lock directory; always
-    there where the site says so (`locks: site`).
+    """Beside a recipe in a folder that can be written, else (the package's own) in the site's lock
+    directory; always there where the site says so (`locks: site`).
 
-    Who may not write there has a lock directory of his own; the site's lock counts until he has made one.
+    Who may not write there has a lock directory of his own; the site's lock counts until he has
+    made one.
 
-    InputError where a link is there: git carries links, and a lock that is written must not land where one leads.
+    InputError where a link is there: git carries links, and a lock that is written must not land
+    where one leads.
     """
     name, folder = recipe.stack.full_name + LOCK_SUFFIX, recipe.path.resolve().parent
     path = folder / name
@@ -38,6 +40,7 @@ def lock_path(recipe: Recipe, site: Site, *, to_write: bool = False) -> Path:
             path = own
     if path.is_symlink():
         raise InputError(
-            f"{path} is a symbolic link: a lock is a file of its own", f"look where it leads, then: rm {path}"
+            f"{path} is a symbolic link: a lock is a file of its own",
+            f"look where it leads, then: rm {path}",
         )
     return path  # one that is there counts for everybody, whoever may write it

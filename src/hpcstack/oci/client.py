@@ -15,7 +15,14 @@ from urllib.parse import urljoin, urlsplit
 from hpcstack.core.errors import InputError, NotInRegistry, RegistryError
 from hpcstack.hardware.facts import facts_of
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
-from hpcstack.oci.manifest import DIGEST, Image, digest_in, list_platforms, platform_of, read_image_config
+from hpcstack.oci.manifest import (
+    DIGEST,
+    Image,
+    digest_in,
+    list_platforms,
+    platform_of,
+    read_image_config,
+)
 from hpcstack.oci.protocol import (
     DOCKER_HUB,
     READ_S,
@@ -81,7 +88,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Ping:
-    """What a registry at HOST answers to /v2/: a status of HTTP, or the error that kept it from answering."""
+    """What a registry at HOST answers to /v2/: a status of HTTP, or the error that kept it from
+    answering.
+    """
 
     host: str
     status: int = 0
@@ -89,10 +98,12 @@ class Ping:
 
 
 class Registry:
-    """A client for the registries that a site names, with its mirrors and the user's own credentials.
+    """A client for the registries that a site names, with its mirrors and the user's own
+    credentials.
 
-    Credentials come from the file that the site names, from docker's config.json and its helpers, or from Enroot's
-    .credentials, and go to the registry that they are for, only. WARN is told of a login that is refused.
+    Credentials come from the file that the site names, from docker's config.json and its helpers,
+    or from Enroot's .credentials, and go to the registry that they are for, only. WARN is told of a
+    login that is refused.
     """
 
     def __init__(
@@ -112,14 +123,25 @@ class Registry:
 
     @cached_property
     def bundle(self) -> str | None:
-        """The certificates that are trusted; InputError, once a registry is asked, where the file does not exist."""
-        found = self.site.build.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+        """The certificates that are trusted; InputError, once a registry is asked, where the file
+        does not exist.
+        """
+        found = (
+            self.site.build.ca_bundle
+            or os.environ.get("REQUESTS_CA_BUNDLE")
+            or os.environ.get("CURL_CA_BUNDLE")
+        )
         if found and not Path(found).exists():
-            raise InputError(f"the CA bundle {found} does not exist", "build.ca_bundle in site.yaml")
+            raise InputError(
+                f"the CA bundle {found} does not exist", "build.ca_bundle in site.yaml"
+            )
         return found
 
     def look_up(self, base: Base) -> Answer:
-        """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""
+        """The digests and configs of BASE for each platform that it names.
+
+        RegistryError where there are none.
+        """
         host, url = self.place(base)
         try:
             return self._look_up(base, host, url)
@@ -135,7 +157,13 @@ class Registry:
             manifest = body if digest == top else self._manifest(url, digest, base, host)[1]
             configs[platform] = config_of(self._config(url, manifest, base, host), base.image)
             sizes[platform] = sum(int(layer.get("size", 0)) for layer in manifest.get("layers", []))
-        return Answer(self.site.registry(base.registry).mirror or base.registry, top, manifests, configs, sizes)
+        return Answer(
+            self.site.registry(base.registry).mirror or base.registry,
+            top,
+            manifests,
+            configs,
+            sizes,
+        )
 
     def facts(self, base: Base) -> dict[str, str]:
         """What BASE holds by its image config: {CUDA: 13.0.2, ...}, of its first platform."""
@@ -144,8 +172,10 @@ class Registry:
         return facts_of({name: value for name, _, value in pairs})
 
     def digest(self, base: Base) -> str:
-        """The digest that BASE's tag means now, or its own, once the registry has said that it may be read. Asked with
-        HEAD, which Docker Hub does not count as a pull. RegistryError where it may not."""
+        """The digest that BASE's tag means now, or its own, once the registry has said that it may
+        be read. Asked with HEAD, which Docker Hub does not count as a pull. RegistryError where it
+        may not.
+        """
         host, url = self.place(base)
         where, accept = f"{url}/manifests/{base.digest or base.tag}", (*INDEXES, *MANIFESTS)
         answer, _ = self._get(where, accept, base, host, method="HEAD")
@@ -153,7 +183,9 @@ class Registry:
         found = answer.headers.get("Docker-Content-Digest", "")
         if DIGEST.fullmatch(found) and found == (base.digest or found):
             return found
-        return self._manifest(url, base.digest or base.tag, base, host)[0]  # a proxy's page answers 200, too
+        return self._manifest(url, base.digest or base.tag, base, host)[
+            0
+        ]  # a proxy's page answers 200, too
 
     def image(self, base: Base, platform: str) -> Image:
         """The manifest and config of BASE for PLATFORM, with its layers."""
@@ -163,9 +195,13 @@ class Registry:
             if "manifests" in body:
                 have = list_platforms(body)
                 if platform not in have:
-                    raise RegistryError(f"{host} has {base.image} for {', '.join(sorted(have))}, not for {platform}")
+                    raise RegistryError(
+                        f"{host} has {base.image} for {', '.join(sorted(have))}, not for {platform}"
+                    )
                 top, body = self._manifest(url, have[platform], base, host)
-            found = read_image_config(top, body, config_of(self._config(url, body, base, host), base.image))
+            found = read_image_config(
+                top, body, config_of(self._config(url, body, base, host), base.image)
+            )
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
         if found.platform != platform:
@@ -173,7 +209,10 @@ class Registry:
         return found
 
     def blob(self, base: Base, digest: str, start: int) -> Iterator[bytes]:
-        """The bytes of a layer from START on, until the registry ends them. RegistryError where it breaks off."""
+        """The bytes of a layer from START on, until the registry ends them.
+
+        RegistryError where it breaks off.
+        """
         import requests
         from urllib3.exceptions import HTTPError
 
@@ -181,24 +220,35 @@ class Registry:
         how = {"Range": f"bytes={start}-"} if start else {}
         answer, _ = self._get(f"{url}/blobs/{digest}", (), base, host, more=how)
         with answer:
-            if start and answer.status_code != 206:  # it does not know ranges: pass over what is there
+            if (
+                start and answer.status_code != 206
+            ):  # it does not know ranges: pass over what is there
                 start -= sum(len(block) for block in _some(answer, start))
             asked = urlsplit(answer.url).netloc
             try:
-                yield from not_too_slow(lambda: answer.raw.read1(PIECE, decode_content=False), asked)
+                yield from not_too_slow(
+                    lambda: answer.raw.read1(PIECE, decode_content=False), asked
+                )
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 raise RegistryError(*explain_unreachable(host, base, error, asked)) from None
 
     def reach_layers(self, base: Base) -> str:
-        """The host that gives the layers of BASE: a byte of its smallest was fetched. RegistryError for none."""
+        """The host that gives the layers of BASE: a byte of its smallest was fetched.
+
+        RegistryError for none.
+        """
         host, url = self.place(base)
         smallest = min(self.image(base, base.platforms[0]).layers, key=lambda layer: layer.size)
-        answer, _ = self._get(f"{url}/blobs/{smallest.digest}", (), base, host, more={"Range": "bytes=0-0"})
+        answer, _ = self._get(
+            f"{url}/blobs/{smallest.digest}", (), base, host, more={"Range": "bytes=0-0"}
+        )
         with answer:
             return urlsplit(answer.url).netloc
 
     def statements(self, base: Base, digest: str) -> list[CosignStatement]:
-        """What somebody has signed of the image DIGEST, as cosign puts it beside it; empty for nothing."""
+        """What somebody has signed of the image DIGEST, as cosign puts it beside it; empty for
+        nothing.
+        """
         host, url = self.place(base)
         try:
             _, manifest = self._manifest(url, signature_tag(digest), base, host)
@@ -213,10 +263,16 @@ class Registry:
             raise RegistryError(*make_nonsense_error(host)) from None
 
     def tags(self, base: Base) -> list[str]:
-        """All tags of BASE's repository, in the registry's own order, page by page; what is no tag is left out."""
+        """All tags of BASE's repository, in the registry's own order, page by page; what is no tag
+        is left out.
+        """
         host, url = self.place(base)
         try:
-            return [tag for tag in self._tags(base, host, url) if isinstance(tag, str) and TAG.fullmatch(tag)]
+            return [
+                tag
+                for tag in self._tags(base, host, url)
+                if isinstance(tag, str) and TAG.fullmatch(tag)
+            ]
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
 
@@ -230,14 +286,17 @@ class Registry:
                 raise TypeError("tags are a list")
             out += page
             if len(out) > MAX_TAGS:
-                raise RegistryError(f"{host} lists more than {MAX_TAGS} tags of {base.repository}", "tell its admin")
+                raise RegistryError(
+                    f"{host} lists more than {MAX_TAGS} tags of {base.repository}", "tell its admin"
+                )
             link = answer.links.get("next", {}).get("url", "")
             if not link:
                 break
             following = urljoin(following, link)
             if urlsplit(following)[:2] != urlsplit(url)[:2]:
                 raise RegistryError(
-                    f"{host} sends its list of tags on to {urlsplit(following).netloc}", "tell its admin"
+                    f"{host} sends its list of tags on to {urlsplit(following).netloc}",
+                    "tell its admin",
                 )
         return out
 
@@ -270,12 +329,16 @@ class Registry:
         entry = self.site.registry(base.registry)
         host, _, path = (entry.mirror or base.registry).partition("/")
         repository = f"{path}/{base.repository}".lstrip("/")
-        if {".", ".."} & set(repository.split("/")):  # what sends it would fold them, and leave a mirror's project
+        if {".", ".."} & set(
+            repository.split("/")
+        ):  # what sends it would fold them, and leave a mirror's project
             raise InputError(f"{repository!r} is no repository's name", "registries in site.yaml")
         where = DOCKER_HUB if host == "docker.io" else host
         return host, f"{'http' if entry.plain_http else 'https'}://{where}/v2/{repository}"
 
-    def _platforms(self, top: str, body: dict[str, Any], base: Base, host: str, url: str) -> dict[str, str]:
+    def _platforms(
+        self, top: str, body: dict[str, Any], base: Base, host: str, url: str
+    ) -> dict[str, str]:
         if "manifests" not in body:
             config = config_of(self._config(url, body, base, host), base.image)
             have = {platform_of(config): top}
@@ -284,19 +347,28 @@ class Registry:
         missing = [name for name in base.platforms if name not in have]
         if missing:
             raise RegistryError(
-                f"{host} has {base.image} for {', '.join(sorted(have))}, not for {', '.join(missing)}",
+                (
+                    f"{host} has {base.image} for {', '.join(sorted(have))}, not for "
+                    f"{', '.join(missing)}"
+                ),
                 "change base.platforms in the recipe",
             )
         return {name: have[name] for name in base.platforms}
 
-    def _manifest(self, url: str, reference: str, base: Base, host: str) -> tuple[str, dict[str, Any]]:
-        _, content = self._get(f"{url}/manifests/{reference}", (*INDEXES, *MANIFESTS), base, host, MAX_MANIFEST)
+    def _manifest(
+        self, url: str, reference: str, base: Base, host: str
+    ) -> tuple[str, dict[str, Any]]:
+        _, content = self._get(
+            f"{url}/manifests/{reference}", (*INDEXES, *MANIFESTS), base, host, MAX_MANIFEST
+        )
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if reference.startswith("sha256:"):
             verify_digest(content, reference, host)
         return digest, parse_answer(content, host, MAX_MANIFEST)
 
-    def _config(self, url: str, manifest: Mapping[str, Any], base: Base, host: str) -> dict[str, Any]:
+    def _config(
+        self, url: str, manifest: Mapping[str, Any], base: Base, host: str
+    ) -> dict[str, Any]:
         """The config that MANIFEST names, as the registry has it."""
         digest = digest_in(manifest["config"]["digest"])
         return parse_answer(self._blob(url, digest, base, host, MAX_CONFIG), host, MAX_CONFIG)
@@ -318,7 +390,8 @@ class Registry:
         more: Mapping[str, str] | None = None,
         method: str = "GET",
     ) -> tuple[requests.Response, bytes]:
-        """GET with a token where one is asked for, and again after a pause where the registry is busy.
+        """GET with a token where one is asked for, and again after a pause where the registry is
+        busy.
 
         The answer, and its body of LIMIT bytes at most; without a limit it is the caller's to read.
         """
@@ -329,7 +402,9 @@ class Registry:
         for attempt in range(self.tries):
             try:
                 if limit:
-                    answer, content = call_within(READ_S, host, lambda: self._small(url, accept, base, host, limit))
+                    answer, content = call_within(
+                        READ_S, host, lambda: self._small(url, accept, base, host, limit)
+                    )
                 else:
                     answer = self._once(url, accept, base, host, more=more, method=method)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
@@ -354,18 +429,26 @@ class Registry:
         return answer, content_of(answer, limit, host) if answer.status_code in (200, 206) else b""
 
     def _fetch(self, url: str, method: str = "GET", **how: Any) -> requests.Response:
-        """One request, by the site's proxy or the environment's; its body is not read yet. No netrc: it would replace
-        the token."""
+        """One request, by the site's proxy or the environment's; its body is not read yet. No
+        netrc: it would replace the token.
+        """
         import requests
 
         proxy = self.site.build.proxy
-        said = {name: value for name, value in (("http", proxy.http), ("https", proxy.https)) if value}
+        said = {
+            name: value for name, value in (("http", proxy.http), ("https", proxy.https)) if value
+        }
         around = requests.utils.should_bypass_proxies(url, no_proxy=proxy.no or None)
         proxies = {} if around else said or requests.utils.get_environ_proxies(url)
         with requests.Session() as session:
             session.trust_env = False
             how["headers"] = {"Accept-Encoding": "identity", **how.get("headers", {})}
-            how |= {"proxies": proxies, "verify": self.bundle or True, "timeout": self.timeout, "stream": True}
+            how |= {
+                "proxies": proxies,
+                "verify": self.bundle or True,
+                "timeout": self.timeout,
+                "stream": True,
+            }
             return session.request(method, url, **how)
 
     def _once(
@@ -380,8 +463,9 @@ class Registry:
     ) -> requests.Response:
         """One answer to URL, with a token where one is wanted.
 
-        What a registry answers to a token that has run out is not believed: nvcr.io then names a server that gives
-        tokens to nobody without a login (NVIDIA/nvidia-container-toolkit 1945). Its answer to no token counts.
+        What a registry answers to a token that has run out is not believed: nvcr.io then names a
+        server that gives tokens to nobody without a login (NVIDIA/nvidia-container-toolkit 1945).
+        Its answer to no token counts.
         """
         headers = {**({"Accept": ", ".join(accept)} if accept else {}), **(more or {})}
         key = (host, base.repository)
@@ -398,7 +482,9 @@ class Registry:
         token = self._keep(key, self.authorization(challenge, host, base, repository_of(url)), base)
         return self._ask(url, headers, token, method)
 
-    def _ask(self, url: str, headers: Mapping[str, str], token: _Token | None, method: str) -> requests.Response:
+    def _ask(
+        self, url: str, headers: Mapping[str, str], token: _Token | None, method: str
+    ) -> requests.Response:
         shown = {"Authorization": token.header} if token else {}
         return self._fetch(url, method, headers={**headers, **shown})
 
@@ -418,15 +504,27 @@ class Registry:
         if ignored and host not in self.ignored:
             self.ignored[host] = ignored
             if self.warn:
-                self.warn(f"{host} refuses the login in {ignored.source}: {base.image} is asked for without it")
+                self.warn(
+                    f"{host} refuses the login in {ignored.source}: {base.image} is asked for "
+                    f"without it"
+                )
         token = _Token(granted.header, time.monotonic() + RENEWED * granted.lives_s)
         self.tokens[key] = token
         return token
 
-    def authorization(self, challenge: str, host: str, base: Base, repository: str) -> Authorization:
+    def authorization(
+        self, challenge: str, host: str, base: Base, repository: str
+    ) -> Authorization:
         """What answers a 401 of HOST, from the user's own login."""
         return authorize_request(
-            challenge, host, base, repository, self.site, self._fetch, anonymous=self.anonymous, wanted=self.user
+            challenge,
+            host,
+            base,
+            repository,
+            self.site,
+            self._fetch,
+            anonymous=self.anonymous,
+            wanted=self.user,
         )
 
 

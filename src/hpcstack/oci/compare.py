@@ -1,4 +1,6 @@
-"""What two images hold, side by side: every file by its bytes, but for what is left out, each with its reason. Pure."""
+"""What two images hold, side by side: every file by its bytes, but for what is left out, each with
+its reason. Pure.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,11 @@ PACKAGES = {
     "pip packages": "opt/hpcstack/packages/pip.txt",
     "conda packages": "opt/hpcstack/packages/conda.txt",
 }
-ENVIRONMENT = ("etc/environment", ".singularity.d/env/10-docker2singularity.sh", ".singularity.d/env/90-environment.sh")
+ENVIRONMENT = (
+    "etc/environment",
+    ".singularity.d/env/10-docker2singularity.sh",
+    ".singularity.d/env/90-environment.sh",
+)
 
 
 @dataclass
@@ -63,7 +69,9 @@ class Parity:
     left_out: Mapping[str, str] = field(default_factory=lambda: LEFT_OUT)
 
 
-def compare_contents(one: Contents, other: Contents, texts: tuple[Mapping[str, str], Mapping[str, str]]) -> Parity:
+def compare_contents(
+    one: Contents, other: Contents, texts: tuple[Mapping[str, str], Mapping[str, str]]
+) -> Parity:
     """Parity of two images. TEXTS are the contents of PACKAGES and ENVIRONMENT in each."""
     out = Parity()
     for what, path in PACKAGES.items():
@@ -71,7 +79,9 @@ def compare_contents(one: Contents, other: Contents, texts: tuple[Mapping[str, s
         out.compared[what] = len(mine | theirs)
         out.differ += [f"{what}: {line} only in the first" for line in sorted(mine - theirs)]
         out.differ += [f"{what}: {line} only in the second" for line in sorted(theirs - mine)]
-    mine_said, theirs_said = ([line for path in ENVIRONMENT for line in _commands(text, path)] for text in texts)
+    mine_said, theirs_said = (
+        [line for path in ENVIRONMENT for line in _commands(text, path)] for text in texts
+    )
     out.compared["environment"] = len(mine_said)
     out.differ += [f"environment: {line}" for line in sorted(set(mine_said) ^ set(theirs_said))]
     names = {name for name in (*one, *other) if not left_out(name)}
@@ -86,7 +96,11 @@ def compare_contents(one: Contents, other: Contents, texts: tuple[Mapping[str, s
 def find_differences(one: Contents, other: Contents) -> list[str]:
     """Every name at which two images differ in any way, for builds that should give the same bytes."""
     names = sorted({*one, *other})
-    return [f"{name}: {how}" for name in names if (how := _differs(one.get(name), other.get(name), modes=True))]
+    return [
+        f"{name}: {how}"
+        for name in names
+        if (how := _differs(one.get(name), other.get(name), modes=True))
+    ]
 
 
 def left_out(name: str) -> bool:
@@ -96,7 +110,9 @@ def left_out(name: str) -> bool:
 def key_library(name: str) -> bool:
     """Whether NAME is one of the libraries that NVIDIA builds: those that the guard watches."""
     file = name.rpartition("/")[2]
-    return any(fnmatch.fnmatchcase(file, glob) for _, _, globs in FAMILIES.values() for glob in globs)
+    return any(
+        fnmatch.fnmatchcase(file, glob) for _, _, globs in FAMILIES.values() for glob in globs
+    )
 
 
 def _commands(texts: Mapping[str, str], path: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""Logins of registries, where their tools keep them. A key is read when it is needed, and is written nowhere."""
+"""Logins of registries, where their tools keep them.
+
+A key is read when it is needed, and is written nowhere.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ from hpcstack.core.errors import InputError
 
 DOCKER_HUB_KEY = "https://index.docker.io/v1/"
 IDENTITY = "<token>"  # the user of a login that is an identity token, as docker's helpers name it
-HUB = ("registry-1.docker.io", "auth.docker.io", "docker.io")  # as Enroot's manuals name Docker Hub, old and new
+HUB = (
+    "registry-1.docker.io",
+    "auth.docker.io",
+    "docker.io",
+)  # as Enroot's manuals name Docker Hub, old and new
 
 
 class Login(NamedTuple):
@@ -25,25 +32,30 @@ class Login(NamedTuple):
 def find_login(host: str, named: str = "", wanted: str = "") -> Login | None:
     """The login for HOST; of several that of the user WANTED. None where there is none.
 
-    NAMED is a file that the site names: docker's config.json or Enroot's .credentials. Without it the user's own are
-    asked: docker's with its credential helpers, then podman's, then Apptainer's, then Enroot's.
+    NAMED is a file that the site names: docker's config.json or Enroot's .credentials. Without it
+    the user's own are asked: docker's with its credential helpers, then podman's, then Apptainer's,
+    then Enroot's.
     """
     if named:
         site_file = Path(named).expanduser()
         if not site_file.is_file():
-            raise InputError(f"{site_file} does not exist, named by registries.{host}.credentials in site.yaml")
+            raise InputError(
+                f"{site_file} does not exist, named by registries.{host}.credentials in site.yaml"
+            )
         return _of_file(site_file, host, wanted)
     apptainer = Path.home() / ".apptainer/docker-config.json"
     files: list[Path | None] = [None, *_podman_files(), apptainer]
     for path in files:
-        found = _docker(host, path) if path is None or os.path.isfile(path) else None  # noqa: PTH113  closed: none
+        found = _docker(host, path) if path is None or os.path.isfile(path) else None  # noqa: PTH113
         if found and found.user == (wanted or found.user):
             return found
     return _netrc(enroot_file(), host, wanted)
 
 
 def _podman_files() -> list[Path]:
-    """Where podman, skopeo and buildah keep logins, in the order in which they look (containers-auth.json(5))."""
+    """Where podman, skopeo and buildah keep logins, in the order in which they look
+    (containers-auth.json(5)).
+    """
     named = os.environ.get("REGISTRY_AUTH_FILE")
     if named:
         return [Path(named)]
@@ -79,7 +91,9 @@ def _docker(host: str, path: Path | None) -> Login | None:
     except DockerException:  # a credential helper that is not installed
         return None
     except ValueError:
-        raise InputError(f"{source} holds a login that cannot be read", "log in again: that writes it anew") from None
+        raise InputError(
+            f"{source} holds a login that cannot be read", "log in again: that writes it anew"
+        ) from None
     user = found.get("username") or found.get("Username", "")
     if user:
         return Login(user, found.get("password") or found.get("Password", ""), source)
@@ -97,8 +111,9 @@ def _docker_key(host: str) -> str | None:
 
 
 def _netrc(path: Path, host: str, wanted: str) -> Login | None:
-    """The login of HOST in a netrc, as Enroot reads it: the host without its port, a password that begins with `$` is a
-    variable. `$(command)`, which Enroot would run, is refused: nothing of ours runs a shell for a secret.
+    """The login of HOST in a netrc, as Enroot reads it: the host without its port, a password that
+    begins with `$` is a variable. `$(command)`, which Enroot would run, is refused: nothing of ours
+    runs a shell for a secret.
     """
     names = HUB if _docker_key(host) is None else (host.partition(":")[0],)
     for name in names:
@@ -111,7 +126,14 @@ def _netrc(path: Path, host: str, wanted: str) -> Login | None:
 
 def _machines(text: str) -> list[dict[str, str]]:
     out: list[dict[str, str]] = []
-    words = iter([word for line in text.splitlines() if not line.lstrip().startswith("#") for word in line.split()])
+    words = iter(
+        [
+            word
+            for line in text.splitlines()
+            if not line.lstrip().startswith("#")
+            for word in line.split()
+        ]
+    )
     for key in words:
         if key == "machine":
             out.append({"machine": next(words, "")})
@@ -122,7 +144,9 @@ def _machines(text: str) -> list[dict[str, str]]:
 
 def _password(text: str, path: Path) -> str:
     if text.startswith("$("):
-        raise InputError(f"{path} has a password that is a command", "write a variable: password $NGC_API_KEY")
+        raise InputError(
+            f"{path} has a password that is a command", "write a variable: password $NGC_API_KEY"
+        )
     if text.startswith("$"):
         return os.environ.get(text.lstrip("$").strip("{}"), "")
     return text

@@ -29,13 +29,19 @@ class Daemon:
         try:
             found: dict[str, Any] = self.client.api.inspect_image(name)
         except ImageNotFound:
-            raise InputError(f"the Docker daemon has no image {name}", "docker images shows what it has") from None
+            raise InputError(
+                f"the Docker daemon has no image {name}", "docker images shows what it has"
+            ) from None
         except APIError as error:
-            raise BuildError(f"the Docker daemon refuses {name}: {error.explanation or error}") from None
+            raise BuildError(
+                f"the Docker daemon refuses {name}: {error.explanation or error}"
+            ) from None
         return found
 
     def filesystem(self, name: str) -> Iterator[bytes]:
-        """The whole tree of the image NAME as one tar: a container is made for it, never started, and removed."""
+        """The whole tree of the image NAME as one tar: a container is made for it, never started,
+        and removed.
+        """
         made = self.client.api.create_container(name, command=["/"], network_disabled=True)
         try:
             yield from self.client.api.export(made["Id"], chunk_size=1 << 20)
@@ -49,12 +55,21 @@ class Daemon:
     def import_tree(self, tar: IO[bytes], name: str, changes: list[str]) -> None:
         """The image NAME of one layer, TAR."""
         repository, _, tag = name.partition(":")
-        answer = self.client.api.import_image_from_stream(tar, repository=repository, tag=tag, changes=changes)
+        answer = self.client.api.import_image_from_stream(
+            tar, repository=repository, tag=tag, changes=changes
+        )
         if '"error"' in str(answer):
             raise BuildError(f"the Docker daemon did not take the base: {str(answer)[-400:]}")
 
     def build(
-        self, context: Path, dockerfile: str, name: str, network: str, variables: dict[str, str], *, fresh: bool
+        self,
+        context: Path,
+        dockerfile: str,
+        name: str,
+        network: str,
+        variables: dict[str, str],
+        *,
+        fresh: bool,
     ) -> Iterator[dict[str, Any]]:
         """A Dockerfile built as the image NAME; what the daemon says, as it comes."""
         from docker.errors import APIError
@@ -76,8 +91,9 @@ class Daemon:
             yield {"error": str(error.explanation or error)}
 
     def copy_out(self, name: str, path: str, folder: Path) -> None:
-        """PATH of the image NAME below FOLDER; members are named by the daemon, and kept inside. BuildError where the
-        image has no PATH: a base's shell need not do what it is told."""
+        """PATH of the image NAME below FOLDER; members are named by the daemon, and kept inside.
+        BuildError where the image has no PATH: a base's shell need not do what it is told.
+        """
         from docker.errors import NotFound
 
         made = self.client.api.create_container(name, command=["/"], network_disabled=True)
@@ -104,7 +120,9 @@ class Daemon:
                 self.client.api.remove_container(made["Id"], force=True)
 
     def remove(self, names: list[str], label: str) -> None:
-        """Images of a build, with the layers that nobody else has, and what a failed one has left under its LABEL."""
+        """Images of a build, with the layers that nobody else has, and what a failed one has left
+        under its LABEL.
+        """
         for name in names:
             with contextlib.suppress(Exception):
                 self.client.api.remove_image(name, force=True)
@@ -126,6 +144,9 @@ def connect_daemon() -> Daemon:
     except (DockerException, requests.RequestException) as error:
         raise MissingToolError(
             f"no Docker daemon answers: {str(error)[:200]}",
-            "start it, or name podman's socket: DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock",
+            (
+                "start it, or name podman's socket: "
+                "DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock"
+            ),
         ) from None
     return Daemon(client)

@@ -1,6 +1,8 @@
-"""Layers uncompressed as they arrive: gzip by ISA-L, zstd by libzstd, in threads that work ahead of the reader.
+"""Layers uncompressed as they arrive: gzip by ISA-L, zstd by libzstd, in threads that work ahead of
+the reader.
 
-Both libraries, like sha256 and the system's reads and writes, work without Python's lock, so threads are enough.
+Both libraries, like sha256 and the system's reads and writes, work without Python's lock, so
+threads are enough.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ AHEAD = 10  # pieces of at most PIECE bytes
 
 
 def inflate_layer(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The bytes of a layer as a tar, whatever it is compressed with; its media type may lie, its first bytes do not."""
+    """The bytes of a layer as a tar, whatever it is compressed with; its media type may lie, its
+    first bytes do not.
+    """
     first = next(pieces, b"")
     while len(first) < 4 and (more := next(pieces, b"")):
         first += more

@@ -1,4 +1,6 @@
-"""Blobs on local disk while they arrive: fetched in parallel, resumed where they broke off, read while they grow."""
+"""Blobs on local disk while they arrive: fetched in parallel, resumed where they broke off, read
+while they grow.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Stopped(Exception):
 
 
 class Pace:
-    """Whether the network is the slower side: what reads the blobs, one after the other, waits for it."""
+    """Whether the network is the slower side: what reads the blobs, one after the other, waits for
+    it.
+    """
 
     def __init__(self) -> None:
         self.began, self.waited, self.since = 0.0, 0.0, 0.0
@@ -60,11 +64,12 @@ class Pace:
 class Spool:
     """One blob on its way: a thread fetches it, a reader follows.
 
-    What arrives is written to a file, where a later run goes on; up to WINDOW bytes wait for the reader in memory.
-    Where the network is slower than the reader, the file takes what memory does not. Where the reader is slower, the
-    network waits for it and the file ends there: what comes that fast is fetched again as fast. An earlier run's file,
-    and a blob that is read for the second time, are completed and checked on disk before they are read. The former is
-    copied: who wrote it may still be writing.
+    What arrives is written to a file, where a later run goes on; up to WINDOW bytes wait for the
+    reader in memory. Where the network is slower than the reader, the file takes what memory does
+    not. Where the reader is slower, the network waits for it and the file ends there: what comes
+    that fast is fetched again as fast. An earlier run's file, and a blob that is read for the
+    second time, are completed and checked on disk before they are read. The former is copied: who
+    wrote it may still be writing.
     """
 
     def __init__(
@@ -92,7 +97,10 @@ class Spool:
         self.changed, self.stop = threading.Condition(), threading.Event()
 
     def fill(self, source: Pieces, on_bytes: Callable[[int], None]) -> None:
-        """Fetch what is missing. What broke off goes on where it was; a wrong left-over is fetched anew."""
+        """Fetch what is missing.
+
+        What broke off goes on where it was; a wrong left-over is fetched anew.
+        """
         try:
             right = self._fill(source, on_bytes)
             if not right and self.left_over:
@@ -117,7 +125,11 @@ class Spool:
             self.have, left = 0, self.left.exists()
             if left:
                 file.truncate(0)
-            with self.left.open("rb", buffering=0) if left else contextlib.nullcontext(file) as before:
+            with (
+                self.left.open("rb", buffering=0)
+                if left
+                else contextlib.nullcontext(file) as before
+            ):
                 before.seek(0)
                 while self.have < self.layer.size and (block := before.read(PIECE)):
                     if self.stop.is_set():
@@ -138,7 +150,10 @@ class Spool:
                         if self.have > self.layer.size:
                             return False
                     broken = RegistryError(
-                        f"the registry ends {self.layer.digest} after {self.have} of {self.layer.size} bytes",
+                        (
+                            f"the registry ends {self.layer.digest} after {self.have} of "
+                            f"{self.layer.size} bytes"
+                        ),
                         "try again later",
                     )
                 except RegistryError as error:
@@ -153,7 +168,9 @@ class Spool:
         return f"sha256:{found.hexdigest()}" == self.layer.digest
 
     def _take(self, piece: bytes, file: io.FileIO) -> None:
-        """One piece into the file, the memory or both; then wait, where the reader is the slower side."""
+        """One piece into the file, the memory or both; then wait, where the reader is the slower
+        side.
+        """
         if self.tee:
             _write(file, piece)
         with self.changed:
@@ -198,12 +215,17 @@ class Spool:
                     file.seek(self.read)
                     piece = file.read(min(PIECE, self.have - self.read))
                     if not piece:
-                        raise StoreError(f"{self.path} has become shorter", "look at that disk, and try again")
+                        raise StoreError(
+                            f"{self.path} has become shorter", "look at that disk, and try again"
+                        )
                     self.read += len(piece)
                 yield piece
 
     def _await(self) -> None:
-        """Until there is something to read, or to tell. To wait for the blob whose turn it is: the network is slow."""
+        """Until there is something to read, or to tell.
+
+        To wait for the blob whose turn it is: the network is slow.
+        """
         with self.changed:
             if self._ready():
                 return
@@ -213,7 +235,10 @@ class Spool:
                 while not self.changed.wait_for(self._ready, STALLED_S):
                     if self.have == have:
                         raise RegistryError(
-                            f"nothing of {self.layer.digest} has come for {STALLED_S / 60:.0f} minutes",
+                            (
+                                f"nothing of {self.layer.digest} has come for {STALLED_S / 60:.0f} "
+                                f"minutes"
+                            ),
                             "try again later",
                         )
                     have = self.have
@@ -232,12 +257,20 @@ def _write(file: io.FileIO, piece: bytes) -> None:
 
 
 class Spools:
-    """All blobs of an image, fetched in the order in which they are read; FOLDER keeps what a later run can use.
+    """All blobs of an image, fetched in the order in which they are read; FOLDER keeps what a later
+    run can use.
 
-    Each has a thread of its own: one that waits for its reader must hold up none that is being read.
+    Each has a thread of its own: one that waits for its reader must hold up none that is being
+    read.
     """
 
-    def __init__(self, folder: Path, layers: Iterable[Layer], source: Pieces, on_bytes: Callable[[str, int], None]):
+    def __init__(
+        self,
+        folder: Path,
+        layers: Iterable[Layer],
+        source: Pieces,
+        on_bytes: Callable[[str, int], None],
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.source, self.on_bytes, self.pace = folder, source, on_bytes, Pace()
         self.lock, self.threads, self.begun = threading.Lock(), list[threading.Thread](), set[str]()
@@ -250,9 +283,21 @@ class Spools:
             self._next()
 
     def _spool(
-        self, layer: Layer, before: Sequence[Spool], *, again: bool = False, after: threading.Thread | None = None
+        self,
+        layer: Layer,
+        before: Sequence[Spool],
+        *,
+        again: bool = False,
+        after: threading.Thread | None = None,
     ) -> Spool:
-        return Spool(self.folder / layer.digest.replace(":", "-"), layer, self.pace, before, again=again, after=after)
+        return Spool(
+            self.folder / layer.digest.replace(":", "-"),
+            layer,
+            self.pace,
+            before,
+            again=again,
+            after=after,
+        )
 
     def _next(self) -> None:
         """Begin with the next blob that nobody fetches yet."""
@@ -278,7 +323,9 @@ class Spools:
             spool = self.spools[layer.digest]
             if layer.digest in self.begun:
                 spool.end()
-                spool = self.spools[layer.digest] = self._spool(layer, (), again=True, after=spool.thread)
+                spool = self.spools[layer.digest] = self._spool(
+                    layer, (), again=True, after=spool.thread
+                )
                 self._start(spool)
             elif spool in self.waiting:
                 self.waiting.remove(spool)
@@ -324,6 +371,8 @@ def explain_system_errors(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{where}: {error.strerror or error}", "make room, or look at that disk") from None
+        raise StoreError(
+            f"{where}: {error.strerror or error}", "make room, or look at that disk"
+        ) from None
     except Stopped:
         raise HpcstackError("stopped") from None

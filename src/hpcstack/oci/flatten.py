@@ -1,10 +1,11 @@
 """How layers become one tree: which member of which layer is in the image, and under which names.
 
-`Newest` decides in one pass, newest layer first, so that no layer is ever unpacked. What it cannot decide so (a
-name twice in a layer, a link whose file an upper layer hides, a file below a folder that is a link) makes it raise
-NeedsTwoPasses; then all headers are read once more and `plan_layers` applies them oldest first, on a tree in memory.
-Both give the same image. What an upper layer says of a name below a link concerns the place that the link leads to: its
-files, and what it removes. So a link in a lower layer, below which an upper one said anything, is for the plan, too.
+`Newest` decides in one pass, newest layer first, so that no layer is ever unpacked. What it cannot
+decide so (a name twice in a layer, a link whose file an upper layer hides, a file below a folder
+that is a link) makes it raise NeedsTwoPasses; then all headers are read once more and `plan_layers`
+applies them oldest first, on a tree in memory. Both give the same image. What an upper layer says
+of a name below a link concerns the place that the link leads to: its files, and what it removes. So
+a link in a lower layer, below which an upper one said anything, is for the plan, too.
 
 Rules: https://github.com/opencontainers/image-spec/blob/main/layer.md (whiteouts, opaque folders).
 """
@@ -36,7 +37,9 @@ class NeedsTwoPasses(Exception):
 
 @dataclass(frozen=True)
 class TreeEntry:
-    """What merging needs to know of one member: its path below the root ('' is the root), and what it is."""
+    """What merging needs to know of one member: its path below the root ('' is the root), and what
+    it is.
+    """
 
     path: str
     kind: str  # "dir", "file", "link" (symbolic), "hard", "device", "fifo"
@@ -86,30 +89,46 @@ def entry_of(member: tarfile.TarInfo) -> TreeEntry:
 
 
 def parse_whiteout(path: str) -> str | None:
-    """The path that a whiteout removes; for an opaque one its folder and a slash; None for an ordinary member."""
+    """The path that a whiteout removes; for an opaque one its folder and a slash; None for an
+    ordinary member.
+    """
     folder, _, name = path.rpartition("/")
     if not name.startswith(WHITEOUT):
         return None
     if name == OPAQUE:
         return f"{folder}/"
-    return "" if name == WHITEOUT or name.startswith(RESERVED) else posixpath.join(folder, name[len(WHITEOUT) :])
+    return (
+        ""
+        if name == WHITEOUT or name.startswith(RESERVED)
+        else posixpath.join(folder, name[len(WHITEOUT) :])
+    )
 
 
 class Newest:
-    """Decisions in one pass: layers newest first, each begun by `layer`, its members in their order by `takes`."""
+    """Decisions in one pass: layers newest first, each begun by `layer`, its members in their order
+    by `takes`.
+    """
 
     def __init__(self) -> None:
-        self.seen: dict[str, tuple[str, int]] = {}  # path: (kind, number of its layer); "implied" for a parent
+        self.seen: dict[
+            str, tuple[str, int]
+        ] = {}  # path: (kind, number of its layer); "implied" for a parent
         self.gone: set[str] = set()
         self.opaque: set[str] = set()
         self.links: list[tuple[str, str]] = []  # (name, the file that it is another name of)
         self.number = 0
-        self._meant: dict[str, int] = {}  # folder: the lowest layer so far that says something of what lies in it
+        self._meant: dict[
+            str, int
+        ] = {}  # folder: the lowest layer so far that says something of what lies in it
         self._made: dict[str, int] = {}  # folder: the layer that makes it
-        self._cleared: dict[str, int] = {}  # folder: the layer in which it is one, whatever the upper layers say of it
+        self._cleared: dict[
+            str, int
+        ] = {}  # folder: the layer in which it is one, whatever the upper layers say of it
         self._waiting: list[str] = []
         self._hidden: dict[str, bool] = {}
-        self._covered: set[str] = set()  # what this layer has that is not a folder, and a layer above hides
+        self._covered: set[str] = (
+            set()
+        )  # what this layer has that is not a folder, and a layer above hides
         self._names = 0  # bytes of what is held
 
     def implied(self) -> list[str]:
@@ -130,7 +149,9 @@ class Newest:
         self.number += 1
 
     def takes(self, entry: TreeEntry) -> bool:
-        """Whether this member is in the image under its own name; hard links come at the end, from `links`."""
+        """Whether this member is in the image under its own name; hard links come at the end, from
+        `links`.
+        """
         path = entry.path
         folder = path.rpartition("/")[0]
         removed = parse_whiteout(path)
@@ -162,15 +183,23 @@ class Newest:
             raise TooLarge(f"makes it more than {MAX_NAMES >> 20} MiB of names")
 
     def _covers(self, entry: TreeEntry) -> bool:
-        """A layer above has this name: what is not a folder here still replaced a folder of the layers below."""
+        """A layer above has this name: what is not a folder here still replaced a folder of the
+        layers below.
+        """
         if entry.kind != "dir":
             self._covered.add(entry.path)
             self._waiting.append(entry.path)
         return False
 
     def _means(self, folder: str) -> None:
-        """This layer says something of what lies in FOLDER; a folder that it made itself is not a link below it."""
-        while folder and self._made.get(folder) != self.number and self._meant.get(folder) != self.number:
+        """This layer says something of what lies in FOLDER; a folder that it made itself is not a
+        link below it.
+        """
+        while (
+            folder
+            and self._made.get(folder) != self.number
+            and self._meant.get(folder) != self.number
+        ):
             if folder in self._covered:
                 raise NeedsTwoPasses(f"{folder} is not a folder, but something lies in it")
             if folder not in self._meant:
@@ -179,7 +208,9 @@ class Newest:
             folder = folder.rpartition("/")[0]
 
     def _is(self, path: str, kind: str) -> None:
-        """PATH is a folder in this layer, or something else: a link there is where upper layers wrote through."""
+        """PATH is a folder in this layer, or something else: a link there is where upper layers
+        wrote through.
+        """
         if kind == "dir":
             self._made[path] = self.number
             if self._meant.get(path, self.number) < self.number:
@@ -188,7 +219,9 @@ class Newest:
         elif self._made.get(path) == self.number:
             raise NeedsTwoPasses(f"{path} is twice in one layer")
         elif path in self._meant or self._cleared.get(path) == self.number:
-            raise NeedsTwoPasses(f"{path} is not a folder, and layers above say something of what lies in it")
+            raise NeedsTwoPasses(
+                f"{path} is not a folder, and layers above say something of what lies in it"
+            )
 
     def _hides(self, folder: str) -> bool:
         """Whether what lies in FOLDER in this layer is hidden by a layer above."""
@@ -218,7 +251,9 @@ class Newest:
     def _link(self, entry: TreeEntry) -> str:
         kind, number = self.seen.get(entry.target, ("", 0))
         if number != self.number or kind in ("dir", "implied"):
-            raise NeedsTwoPasses(f"{entry.path} is a link to {entry.target}, which is not of its own layer")
+            raise NeedsTwoPasses(
+                f"{entry.path} is a link to {entry.target}, which is not of its own layer"
+            )
         if kind == "device":
             return kind  # another name of what is not in the image
         self.links.append((entry.path, entry.target))
@@ -230,7 +265,9 @@ class Node:
     """One name in the tree of `plan_layers`."""
 
     kind: str
-    source: tuple[int, int] | None  # (layer from the bottom, number of the member in it); None for an implied folder
+    source: (
+        tuple[int, int] | None
+    )  # (layer from the bottom, number of the member in it); None for an implied folder
     target: str = ""
     children: dict[str, Node] = field(default_factory=dict)
 
@@ -242,8 +279,11 @@ class Root(Node):
     left: int = 0
 
 
-def plan_layers(layers: Sequence[Iterable[TreeEntry]]) -> tuple[dict[tuple[int, int], list[str]], list[str]]:
-    """LAYERS applied, oldest first: {(layer from the bottom, number of the member in it): its names in the image}.
+def plan_layers(
+    layers: Sequence[Iterable[TreeEntry]],
+) -> tuple[dict[tuple[int, int], list[str]], list[str]]:
+    """LAYERS applied, oldest first: {(layer from the bottom, number of the member in it): its names
+    in the image}.
 
     And the folders that are there though no layer names them.
     """
@@ -305,7 +345,9 @@ def _find(root: Root, path: str) -> Node | None:
 
 
 def _folder(root: Root, path: str, *, make: bool = True) -> Node | None:
-    """The folder at PATH, made where it is missing (or None); links on the way are followed inside the image."""
+    """The folder at PATH, made where it is missing (or None); links on the way are followed inside
+    the image.
+    """
     node: Node = root
     trail: list[Node] = [root]
     rest, links = [part for part in reversed(path.split("/")) if part], 0
@@ -338,11 +380,15 @@ def _folder(root: Root, path: str, *, make: bool = True) -> Node | None:
         node = found
         trail.append(node)
         if len(trail) > MAX_DEPTH:
-            raise TooLarge(f"has a file deeper than {MAX_DEPTH} folders behind its links: {path[:80]}")
+            raise TooLarge(
+                f"has a file deeper than {MAX_DEPTH} folders behind its links: {path[:80]}"
+            )
     return node
 
 
-def _walk(node: Node, path: str, names: dict[tuple[int, int], list[str]], implied: list[str]) -> None:
+def _walk(
+    node: Node, path: str, names: dict[tuple[int, int], list[str]], implied: list[str]
+) -> None:
     if node.source is None:
         implied.append(path)
     elif node.kind != "device":

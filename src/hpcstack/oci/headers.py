@@ -1,4 +1,6 @@
-"""Tar headers as the packer is given them: names below the root, nothing that a packer could take in two ways."""
+"""Tar headers as the packer is given them: names below the root, nothing that a packer could take
+in two ways.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ ROOT = "."
 
 
 def make_header(member: tarfile.TarInfo, path: str, link: str = "") -> bytes:
-    """The header of MEMBER as PATH. With LINK it is another name of that file, and has no content."""
+    """The header of MEMBER as PATH.
+
+    With LINK it is another name of that file, and has no content.
+    """
     block: bytes = getattr(member, "block", b"")
     if block and not link and path == member.name:
         return block
@@ -30,7 +35,13 @@ def make_header(member: tarfile.TarInfo, path: str, link: str = "") -> bytes:
     target = link or (member.linkname if kind == tarfile.SYMTYPE else "")
     xattrs = {} if link or not member.pax_headers else _xattrs(member.pax_headers)
     mtime = max(0, int(member.mtime)) if math.isfinite(member.mtime) else 0
-    if not xattrs and len(path) <= 100 and len(target) <= 100 and path.isascii() and target.isascii():
+    if (
+        not xattrs
+        and len(path) <= 100
+        and len(target) <= 100
+        and path.isascii()
+        and target.isascii()
+    ):
         small = 0 <= member.uid < OWNER and 0 <= member.gid < OWNER and size < SIZE and mtime < SIZE
         if small:
             return _plain(path or ROOT, member, size, mtime, kind, target)
@@ -44,7 +55,9 @@ def _file(member: tarfile.TarInfo) -> bool:
     return member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
 
 
-def _plain(path: str, member: tarfile.TarInfo, size: int, mtime: int, kind: bytes, target: str) -> bytes:
+def _plain(
+    path: str, member: tarfile.TarInfo, size: int, mtime: int, kind: bytes, target: str
+) -> bytes:
     """A ustar header, made without the library's generality: an image has hundreds of thousands."""
     block = bytearray(
         b"%-100b%07o\0%07o\0%07o\0%011o\0%011o\0        %b%-100bustar\x0000"
@@ -69,4 +82,6 @@ def _xattrs(fields: Mapping[str, str]) -> dict[str, str]:
     own = {name: value for name, value in fields.items() if name.startswith(XATTR)}
     if not own:
         own = {name: value for name, value in fields.items() if name.startswith(OTHER_XATTR)}
-    return {name: value for name, value in own.items() if name.partition(".xattr.")[2].startswith(KEPT)}
+    return {
+        name: value for name, value in own.items() if name.partition(".xattr.")[2].startswith(KEPT)
+    }

@@ -1,4 +1,5 @@
-"""Import: an image from anywhere becomes one squashfs. Layers stream, newest first, merged, into a packer.
+"""Import: an image from anywhere becomes one squashfs. Layers stream, newest first, merged, into a
+packer.
 
 No unpacked copy lies on disk; fetching, checking, uncompressing, merging and packing go on at once.
 """
@@ -23,7 +24,15 @@ from hpcstack.core.progress import Progress
 from hpcstack.core.replacing import replace_file, written_out
 from hpcstack.oci.decompress import Ahead
 from hpcstack.oci.download import check_free_space, explain_system_errors
-from hpcstack.oci.flatten import WHITEOUT, ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan_layers
+from hpcstack.oci.flatten import (
+    WHITEOUT,
+    ClimbsOut,
+    NeedsTwoPasses,
+    Newest,
+    TreeEntry,
+    entry_of,
+    plan_layers,
+)
 from hpcstack.oci.headers import END, make_header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import Added, list_files_below
@@ -41,9 +50,10 @@ VERSION = "3"  # of what import adds to an image; it is part of the name under w
 REFUSED = "do not use this image: no tool makes such a layer by accident"
 TOO_LARGE = (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
 GATHERED, PADDING = 1 << 18, bytes(BLOCK)
-# NVIDIA's images keep a libcuda in compat/lib.real, and some have a link `lib` to it where their search path leads.
-# On a node their scripts take the link away where the driver is newer. In an image that nobody can write to they
-# cannot, and under Apptainer the older library wins over the node's: CUDA's error 803 on every node.
+# NVIDIA's images keep a libcuda in compat/lib.real, and some have a link `lib` to it where their
+# search path leads. On a node their scripts take the link away where the driver is newer. In an
+# image that nobody can write to they cannot, and under Apptainer the older library wins over the
+# node's: CUDA's error 803 on every node.
 COMPAT_LINK, COMPAT_LIBRARIES = re.compile(r"usr/local/cuda(-[0-9.]+)?/compat/lib"), "lib.real"
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
@@ -51,7 +61,9 @@ AddedTo = Callable[[Image], Added]
 
 @dataclass(frozen=True)
 class Tar:
-    """One layer: its members, in order; each body is read, or not, before the next member is asked for."""
+    """One layer: its members, in order; each body is read, or not, before the next member is asked
+    for.
+    """
 
     digest: str
     members: Iterable[tuple[tarfile.TarInfo, Body]]
@@ -59,7 +71,9 @@ class Tar:
 
 @dataclass(frozen=True)
 class Imported:
-    """One image as a squashfs at `path`, `size` bytes; the digest is that of its platform's manifest."""
+    """One image as a squashfs at `path`, `size` bytes; the digest is that of its platform's
+    manifest.
+    """
 
     path: Path
     size: int
@@ -69,7 +83,10 @@ class Imported:
 
 
 class Sink:
-    """The packer's input. Small writes are gathered. ROOT: whether the packer takes the root as a member."""
+    """The packer's input.
+
+    Small writes are gathered. ROOT: whether the packer takes the root as a member.
+    """
 
     def __init__(self, descriptor: int, root: bool = True) -> None:
         self.descriptor, self.root, self.gathered = descriptor, root, bytearray()
@@ -95,7 +112,9 @@ class Sink:
             self._flush()
 
     def folder(self, path: str) -> None:
-        """A folder that no layer names: a packer would give it the time of day, and the root any mode."""
+        """A folder that no layer names: a packer would give it the time of day, and the root any
+        mode.
+        """
         made = tarfile.TarInfo(path)
         made.type, made.mode = tarfile.DIRTYPE, 0o755
         self.member(made, path, ())
@@ -140,18 +159,25 @@ def pack_image(
     rooted: bool = False,
     most: int = 0,
 ) -> Imported:
-    """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. Folders beside WORK, named after
-    it, take layers and the log; those of earlier runs are gone on with.
+    """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. Folders beside
+    WORK, named after it, take layers and the log; those of earlier runs are gone on with.
 
-    ROOTED: every file is root's, as it is in what is built on a base: an overlay over a mounted image can copy no file
-    whose owner a build's namespace does not know. MOST: bytes that it may become, 0 for no bound.
+    ROOTED: every file is root's, as it is in what is built on a base: an overlay over a mounted
+    image can copy no file whose owner a build's namespace does not know. MOST: bytes that it may
+    become, 0 for no bound.
     """
     began = time.monotonic()
     descriptors.make_folder(output.parent)
-    check_free_space(output.parent, source.image.size * (2 if source.spooled else 1), f"the import of {provenance}")
+    check_free_space(
+        output.parent,
+        source.image.size * (2 if source.spooled else 1),
+        f"the import of {provenance}",
+    )
     try:
         with taking_over(work) as own:
-            size, passes = _pack_in(own, source, output, compression, runner, progress, add, bounds, rooted, most)
+            size, passes = _pack_in(
+                own, source, output, compression, runner, progress, add, bounds, rooted, most
+            )
     finally:
         source.close()
     return Imported(output, size, source.image, time.monotonic() - began, passes)
@@ -169,7 +195,9 @@ def _pack_in(
     rooted: bool,
     most: int,
 ) -> tuple[int, int]:
-    """SOURCE's image into OUTPUT, with WORK for layers and the log: its bytes, and how often the layers were read."""
+    """SOURCE's image into OUTPUT, with WORK for layers and the log: its bytes, and how often the
+    layers were read.
+    """
     found = source.image
     sizes = {layer.digest: layer.size for layer in found.layers}
     done = dict.fromkeys(sizes, 0)
@@ -179,7 +207,9 @@ def _pack_in(
         progress.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
 
     def tars() -> Generator[Tar, None, None]:
-        return _tars(source, add(found), list_files_below(found), progress, Tally(bounds), rooted=rooted)
+        return _tars(
+            source, add(found), list_files_below(found), progress, Tally(bounds), rooted=rooted
+        )
 
     passes, how = 1, PackedAs(compression, most)
     with explain_system_errors(str(output)), replace_file(output) as part:
@@ -191,7 +221,9 @@ def _pack_in(
             with contextlib.closing(tars()) as first:
                 entries = [_entries(tar) for tar in first]
             with contextlib.closing(tars()) as second:
-                _packed(part, work, how, runner, lambda sink: by_plan(sink, second, entries), progress)
+                _packed(
+                    part, work, how, runner, lambda sink: by_plan(sink, second, entries), progress
+                )
         read_back(part, runner)
         progress.event("phase", name="rename")
         size = part.stat().st_size
@@ -216,7 +248,13 @@ def _first_pass(
 
 
 def _tars(
-    source: LayerSource, above: Added, below: Added, progress: Progress, count: Tally, *, rooted: bool
+    source: LayerSource,
+    above: Added,
+    below: Added,
+    progress: Progress,
+    count: Tally,
+    *,
+    rooted: bool,
 ) -> Generator[Tar, None, None]:
     """All layers, newest first; the next one is uncompressed ahead while one is read."""
     yield Tar("", [(member, [data]) for member, data in above])
@@ -236,7 +274,9 @@ def _tars(
     yield Tar("", [(member, [data]) for member, data in below])
 
 
-def _members(pieces: Iterable[bytes], count: Tally, *, rooted: bool = False) -> Iterator[tuple[tarfile.TarInfo, Body]]:
+def _members(
+    pieces: Iterable[bytes], count: Tally, *, rooted: bool = False
+) -> Iterator[tuple[tarfile.TarInfo, Body]]:
     members = Members(Flow(iter(pieces)))
     for member in members:
         count.member(member)
@@ -244,14 +284,18 @@ def _members(pieces: Iterable[bytes], count: Tally, *, rooted: bool = False) -> 
             member.uid = member.gid = 0
             member.block = b""
         if _hides_drivers(member):
-            yield tarfile.TarInfo(posixpath.join(posixpath.dirname(member.name), f"{WHITEOUT}lib")), ()
+            yield (
+                tarfile.TarInfo(posixpath.join(posixpath.dirname(member.name), f"{WHITEOUT}lib")),
+                (),
+            )
         else:
             yield member, members.body(member)
 
 
 def _hides_drivers(member: tarfile.TarInfo) -> bool:
-    """Whether MEMBER is the link by which NVIDIA's libcuda comes before a node's. As a whiteout it is not in the image,
-    and nothing of the layers below is seen in its place."""
+    """Whether MEMBER is the link by which NVIDIA's libcuda comes before a node's. As a whiteout it
+    is not in the image, and nothing of the layers below is seen in its place.
+    """
     if not member.issym() or posixpath.basename(member.linkname.rstrip("/")) != COMPAT_LIBRARIES:
         return False
     return COMPAT_LINK.fullmatch(posixpath.normpath(member.name.lstrip("/"))) is not None
@@ -270,9 +314,13 @@ def blame_layer(tar: Tar) -> Iterator[None]:
     except ClimbsOut as error:
         raise InputError(f"layer {tar.digest} {error}", REFUSED) from None
     except TooLarge as error:
-        raise InputError(f"layer {tar.digest} {error}", "is this the image that you meant?") from None
+        raise InputError(
+            f"layer {tar.digest} {error}", "is this the image that you meant?"
+        ) from None
     except Damaged as error:
-        raise RegistryError(f"layer {tar.digest} {error}", "fetch it again, or push the image again") from None
+        raise RegistryError(
+            f"layer {tar.digest} {error}", "fetch it again, or push the image again"
+        ) from None
 
 
 def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
@@ -285,13 +333,22 @@ def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
         ahead.close()
 
 
-def pack_tars(tars: Iterable[Tar], output: Path, work: Path, compression: str, runner: Runner) -> None:
+def pack_tars(
+    tars: Iterable[Tar], output: Path, work: Path, compression: str, runner: Runner
+) -> None:
     """TARS, newest first, as the squashfs OUTPUT."""
-    _packed(output, work, PackedAs(compression), runner, lambda sink: one_pass(sink, tars), Progress())
+    _packed(
+        output, work, PackedAs(compression), runner, lambda sink: one_pass(sink, tars), Progress()
+    )
 
 
 def _packed(
-    part: Path, work: Path, how: PackedAs, runner: Runner, feed: Callable[[Sink], None], progress: Progress
+    part: Path,
+    work: Path,
+    how: PackedAs,
+    runner: Runner,
+    feed: Callable[[Sink], None],
+    progress: Progress,
 ) -> None:
     """PART made by the packer from what FEED gives it, and synced."""
     jobs = len(os.sched_getaffinity(0))
@@ -316,15 +373,26 @@ def _packed(
 def _refused(packer: Fed, part: Path) -> HpcstackError:
     done = packer.finish()
     if done.status in TOO_LARGE:
-        return BuildError("the image becomes far larger than its registry says", "is this the image that you meant?")
+        return BuildError(
+            "the image becomes far larger than its registry says",
+            "is this the image that you meant?",
+        )
     check_free_space(part.parent, 0, "the image")  # the likeliest reason, said as what it is
     if any(
         "I/O error" in line or "No space left" in line or "quota" in line for line in done.tail
     ):  # what it wrote is removed by now
-        said = f"the image could not be written below {part.parent}: no space was left, or the disk is damaged"
+        said = (
+            f"the image could not be written below {part.parent}: no space was left, or the disk "
+            f"is damaged"
+        )
         return StoreError(said, "make room, or name another folder, and import again")
     return BuildError(
-        "\n".join([f"the packer failed\n  > {done.command()}  (exit {done.status})", *(f"  < {x}" for x in done.tail)])
+        "\n".join(
+            [
+                f"the packer failed\n  > {done.command()}  (exit {done.status})",
+                *(f"  < {x}" for x in done.tail),
+            ]
+        )
     )
 
 

@@ -1,4 +1,7 @@
-"""Manifests and configs, OCI's and Docker's, as typed values. What a registry may say wrongly is a ValueError here."""
+"""Manifests and configs, OCI's and Docker's, as typed values.
+
+What a registry may say wrongly is a ValueError here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ MAX_LAYERS, MAX_SIZE = 4096, 1 << 50
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer as it is stored: the digest and size of its bytes, or nothing where an archive does not say."""
+    """One layer as it is stored: the digest and size of its bytes, or nothing where an archive does
+    not say.
+    """
 
     digest: str
     size: int
@@ -58,7 +63,11 @@ class Image:
     @property
     def labels(self) -> dict[str, str]:
         found = self.run.get("Labels") or {}
-        return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+        return (
+            {str(name): str(value) for name, value in found.items()}
+            if isinstance(found, dict)
+            else {}
+        )
 
 
 def _texts(found: object) -> list[str]:

@@ -1,7 +1,8 @@
-"""What three runtimes want to find in an image: Enroot's files in /etc, Apptainer's in /.singularity.d, mount points.
+"""What three runtimes want to find in an image: Enroot's files in /etc, Apptainer's in
+/.singularity.d, mount points.
 
-It is put over the image's layers as one more, and what is only needed where nobody has it, below them.
-Enroot's files: https://github.com/NVIDIA/enroot/blob/master/doc/image-format.md; Apptainer's:
+It is put over the image's layers as one more, and what is only needed where nobody has it, below
+them. Enroot's files: https://github.com/NVIDIA/enroot/blob/master/doc/image-format.md; Apptainer's:
 https://apptainer.org/docs/user/main/environment_and_metadata.html.
 """
 
@@ -36,8 +37,12 @@ def list_files_above(image: Image, provenance: str) -> Added:
     texts = {
         f"{ETC}/environment": render_environment(image.environment),
         f"{ETC}/fstab": "",
-        f"{ETC}/rc": render_entrypoint(image.workdir, image.words("Entrypoint"), image.words("Cmd"), provenance),
-        **apptainer_files(image.environment, image.words("Entrypoint"), image.words("Cmd"), image.labels),
+        f"{ETC}/rc": render_entrypoint(
+            image.workdir, image.words("Entrypoint"), image.words("Cmd"), provenance
+        ),
+        **apptainer_files(
+            image.environment, image.words("Entrypoint"), image.words("Cmd"), image.labels
+        ),
     }
     return [make_file_member(path, text) for path, text in texts.items()] + [
         make_folder_member(f"{SINGULARITY}/libs", 0o755),
@@ -49,7 +54,10 @@ def list_files_above(image: Image, provenance: str) -> Added:
 def list_files_below(image: Image) -> Added:
     """Mount points and empty files, for images that do not bring them."""
     workdir = image.workdir.strip("/")
-    folders = [*FOLDERS.items(), *([(workdir, 0o755)] if workdir and ".." not in workdir.split("/") else [])]
+    folders = [
+        *FOLDERS.items(),
+        *([(workdir, 0o755)] if workdir and ".." not in workdir.split("/") else []),
+    ]
     return [make_folder_member(path, mode) for path, mode in dict(folders).items()] + [
         make_file_member(path, "") for path in EMPTY
     ]
@@ -57,28 +65,48 @@ def list_files_below(image: Image) -> Added:
 
 def render_environment(variables: Mapping[str, str]) -> str:
     """/etc/environment, a variable a line."""
-    return "".join(f"{name}={check_unbroken(value)}\n" for name, value in variables.items() if VARIABLE.fullmatch(name))
+    return "".join(
+        f"{name}={check_unbroken(value)}\n"
+        for name, value in variables.items()
+        if VARIABLE.fullmatch(name)
+    )
 
 
-def render_entrypoint(workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...], provenance: str) -> str:
-    """/etc/rc, which Enroot runs: the working directory, then the entrypoint with the user's words or the default."""
-    start = tuple(map(check_unbroken, (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",))))))
+def render_entrypoint(
+    workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...], provenance: str
+) -> str:
+    """/etc/rc, which Enroot runs: the working directory, then the entrypoint with the user's words
+    or the default.
+    """
+    start = tuple(
+        map(check_unbroken, (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",)))))
+    )
     entry = f"{quote_words(entrypoint)} " if entrypoint else ""
-    # A launch of hpcstack's (launchers/on-node/enroot.sh) starts the command alone, as Pyxis and Apptainer do.
-    alone = 'if [ -n "${HPCSTACK_COMMAND_ONLY:-}" ]; then\n    unset HPCSTACK_COMMAND_ONLY\n    exec "$@"\nfi\n'
+    # A launch of hpcstack's (launchers/on-node/enroot.sh) starts the command alone, as Pyxis and
+    # Apptainer do.
+    alone = (
+        'if [ -n "${HPCSTACK_COMMAND_ONLY:-}" ]; then\n    unset HPCSTACK_COMMAND_ONLY\n    exec '
+        '"$@"\nfi\n'
+    )
     folder = quote_sh(check_unbroken(workdir))
     return (
         f"# enroot-provenance: {join_lines(provenance)}\n"
         f"mkdir -p {folder} 2>/dev/null\ncd {folder} && unset OLDPWD || exit 1\n\n"
         "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
-        f'{alone}if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec {quote_words(start)}\nfi\n'
+        f'{alone}if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec '
+        f"{quote_words(start)}\nfi\n"
     )
 
 
 def apptainer_files(
-    variables: Mapping[str, str], entrypoint: tuple[str, ...], command: tuple[str, ...], labels: Mapping[str, str]
+    variables: Mapping[str, str],
+    entrypoint: tuple[str, ...],
+    command: tuple[str, ...],
+    labels: Mapping[str, str],
 ) -> dict[str, str]:
-    """{path: text} below /.singularity.d: the image's variables, what `apptainer run` starts, and its labels."""
+    """{path: text} below /.singularity.d: the image's variables, what `apptainer run` starts, and
+    its labels.
+    """
     start = f"{quote_words(entrypoint)} " if entrypoint else ""
     default = quote_words(command or (() if entrypoint else ("/bin/sh",)))
     if entrypoint and not command:
@@ -95,7 +123,9 @@ def apptainer_files(
 
 
 def render_exports(variables: Mapping[str, str]) -> str:
-    """Variables of the image for Apptainer: the host's value wins where it has one, but for PATH, as Apptainer does."""
+    """Variables of the image for Apptainer: the host's value wins where it has one, but for PATH,
+    as Apptainer does.
+    """
     lines = []
     for name, value in variables.items():
         if not VARIABLE.fullmatch(name):

@@ -1,6 +1,8 @@
-"""Packers: a tar on their input becomes a squashfs. One visible table, the first that is there is taken.
+"""Packers: a tar on their input becomes a squashfs. One visible table, the first that is there is
+taken.
 
-zstd at level 1: a base of 1.2 GB packs in a fifth of the time that gzip takes, into about the same size.
+zstd at level 1: a base of 1.2 GB packs in a fifth of the time that gzip takes, into about the same
+size.
 """
 
 from __future__ import annotations
@@ -34,14 +36,20 @@ MEMORY = "192M"  # mksquashfs takes a quarter of the machine's by default
 
 @dataclass(frozen=True)
 class PackedAs:
-    """How an image is packed: its compression, and the bytes that it may become at most (0: no bound)."""
+    """How an image is packed: its compression, and the bytes that it may become at most (0: no
+    bound).
+    """
 
     compression: str
     most: int = 0
 
     def bounded(self, has: Callable[[str], bool]) -> list[str]:
         """What a packer is started by, so that the kernel ends it where it writes more."""
-        return ["prlimit", "--core=0", f"--fsize={self.most}", "--"] if self.most and has("prlimit") else []
+        return (
+            ["prlimit", "--core=0", f"--fsize={self.most}", "--"]
+            if self.most and has("prlimit")
+            else []
+        )
 
 
 def make_tar2sqfs_command(compression: str, output: Path, jobs: int) -> list[str]:
@@ -101,7 +109,9 @@ def pack_argv(has: Callable[[str], bool], compression: str, output: Path, jobs: 
     for name, argv in PACKERS.items():
         if has(name):
             return argv(compression, output, jobs)
-    raise MissingToolError("no packer is installed: tar2sqfs or mksquashfs", "install squashfs-tools-ng")
+    raise MissingToolError(
+        "no packer is installed: tar2sqfs or mksquashfs", "install squashfs-tools-ng"
+    )
 
 
 def read_back(image: Path, runner: Runner) -> None:
@@ -112,4 +122,6 @@ def read_back(image: Path, runner: Runner) -> None:
             while pipe.read(1 << 20):
                 pass
     except BuildError as error:
-        raise BuildError(f"what was packed cannot be read back: {error.message}", "is the disk damaged?") from None
+        raise BuildError(
+            f"what was packed cannot be read back: {error.message}", "is the disk damaged?"
+        ) from None

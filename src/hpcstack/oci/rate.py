@@ -1,4 +1,6 @@
-"""The least that a registry must send: one that gives a byte now and then would keep an import for ever."""
+"""The least that a registry must send: one that gives a byte now and then would keep an import for
+ever.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ class TooSlow(RegistryError):
 
 
 def not_too_slow(read: Callable[[], bytes], host: str) -> Iterator[bytes]:
-    """What READ gives until it gives nothing. TooSlow where that is less than LEAST in PERIOD_S seconds of waiting:
-    who takes the pieces may take his time."""
+    """What READ gives until it gives nothing. TooSlow where that is less than LEAST in PERIOD_S
+    seconds of waiting: who takes the pieces may take his time.
+    """
     waited, come = 0.0, 0
     while True:
         began = time.monotonic()

@@ -12,7 +12,12 @@ from hpcstack.core.errors import InputError
 from hpcstack.recipe.model import Base
 
 EXAMPLES = "nvcr.io/nvidia/pytorch:24.11-py3, oci:FOLDER, docker-archive:FILE, docker-daemon:NAME"
-LOCAL = {"oci": "oci", "docker-archive": "docker-archive", "docker-daemon": "docker-daemon", "dockerd": "docker-daemon"}
+LOCAL = {
+    "oci": "oci",
+    "docker-archive": "docker-archive",
+    "docker-daemon": "docker-daemon",
+    "dockerd": "docker-daemon",
+}
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,19 @@ class Reference:
     def __str__(self) -> str:
         if self.base:
             return self.base.image
-        return f"{self.transport}:{self.name}" if self.transport == "docker-daemon" else f"{self.transport}:{self.path}"
+        return (
+            f"{self.transport}:{self.name}"
+            if self.transport == "docker-daemon"
+            else f"{self.transport}:{self.path}"
+        )
 
     @property
     def file_name(self) -> str:
         """The name that `enroot import` would give the file: nvidia+pytorch+24.11-py3.sqsh."""
         if self.base:
-            text = f"{self.base.repository}+{self.base.tag or self.base.digest.partition(':')[2][:12]}"
+            text = (
+                f"{self.base.repository}+{self.base.tag or self.base.digest.partition(':')[2][:12]}"
+            )
         else:
             text = self.name or self.path.name.removesuffix(".tar") or "image"
         return re.sub(r"[^A-Za-z0-9._+-]", "+", text) + ".sqsh"
@@ -70,7 +81,10 @@ def user_in(text: str) -> str:
 
 
 def registry_image(text: str) -> Base:
-    """TEXT as an image of a registry, and of nothing else. Without a host Docker Hub is meant, without a tag latest."""
+    """TEXT as an image of a registry, and of nothing else.
+
+    Without a host Docker Hub is meant, without a tag latest.
+    """
     text = text.removeprefix("docker://")
     head, sharp, tail = text.partition("#")  # Enroot's [USER@]HOST#REPOSITORY
     if sharp:

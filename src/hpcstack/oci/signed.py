@@ -1,8 +1,9 @@
-"""Whether a key has signed an image, as cosign signs: a manifest beside it, under the tag sha256-DIGEST.sig.
+"""Whether a key has signed an image, as cosign signs: a manifest beside it, under the tag
+sha256-DIGEST.sig.
 
-Each of that manifest's layers is a statement that names the digest, with the signature over the statement's bytes in an
-annotation. NVIDIA signs NGC's images so, by a key and without a public log (NVIDIA/gpu-operator 2432).
-https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md
+Each of that manifest's layers is a statement that names the digest, with the signature over the
+statement's bytes in an annotation. NVIDIA signs NGC's images so, by a key and without a public log
+(NVIDIA/gpu-operator 2432). https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class CosignStatement:
 
 @dataclass(frozen=True)
 class Key:
-    """A public key that a site trusts, from FILE. `fingerprint` is sha256 of its DER (SubjectPublicKeyInfo)."""
+    """A public key that a site trusts, from FILE.
+
+    `fingerprint` is sha256 of its DER (SubjectPublicKeyInfo).
+    """
 
     file: str
     fingerprint: str
@@ -78,7 +82,11 @@ def read_key(file: str) -> Key:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_public_key,
+    )
 
     where = "registries.NAME.signature_key in site.yaml"
     try:
@@ -86,7 +94,9 @@ def read_key(file: str) -> Key:
     except OSError as error:
         raise InputError(f"the key {file} cannot be read: {error.strerror}", where) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise InputError(f"{file} is no public key in PEM", f"{where}: what `cosign public-key` prints") from None
+        raise InputError(
+            f"{file} is no public key in PEM", f"{where}: what `cosign public-key` prints"
+        ) from None
     if not isinstance(public, EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey):
         raise InputError(f"{file} is a key of a kind that signs no images", where)
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -99,11 +109,17 @@ def signature_tag(digest: str) -> str:
 
 
 def statements_in(manifest: dict[str, Any]) -> list[tuple[str, bytes]]:
-    """(digest of the statement, the signature over it) of each signature that MANIFEST names; others are left out."""
+    """(digest of the statement, the signature over it) of each signature that MANIFEST names;
+    others are left out.
+    """
     out = []
     for layer in list(manifest.get("layers") or [])[:MOST_STATEMENTS]:
         digest, text = layer.get("digest"), (layer.get("annotations") or {}).get(SIGNATURE)
-        if layer.get("mediaType") != STATEMENT or not isinstance(digest, str) or not isinstance(text, str):
+        if (
+            layer.get("mediaType") != STATEMENT
+            or not isinstance(digest, str)
+            or not isinstance(text, str)
+        ):
             continue
         if not DIGEST.fullmatch(digest) or len(text) > MAX_SIGNATURE:
             continue
@@ -118,6 +134,8 @@ def _is_about(payload: bytes, digest: str) -> bool:
     """Whether the statement PAYLOAD says that it is a signature of the image DIGEST."""
     try:
         critical = untrusted.parse_untrusted_json(payload, MAX_STATEMENT)["critical"]
-        return bool(critical["type"] == KIND and critical["image"]["docker-manifest-digest"] == digest)
+        return bool(
+            critical["type"] == KIND and critical["image"]["docker-manifest-digest"] == digest
+        )
     except (ValueError, KeyError, TypeError):
         return False

@@ -1,4 +1,6 @@
-"""Where an image's layers come from: a registry, an OCI layout, a `docker save` archive, the Docker daemon."""
+"""Where an image's layers come from: a registry, an OCI layout, a `docker save` archive, the Docker
+daemon.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
 from hpcstack.oci.decompress import check_pieces, inflate_layer
 from hpcstack.oci.download import PIECE, Spools, file_pieces
-from hpcstack.oci.manifest import Image, Layer, digest_in, list_platforms, platform_of, read_image_config
+from hpcstack.oci.manifest import (
+    Image,
+    Layer,
+    digest_in,
+    list_platforms,
+    platform_of,
+    read_image_config,
+)
 from hpcstack.oci.tar import Header
 
 if TYPE_CHECKING:
@@ -61,7 +70,10 @@ class FromRegistry:
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
         layers = self.image.layers[::-1]  # in the order in which they are read
         self.spools = Spools(
-            _folder, layers, lambda layer, at: self.registry.blob(self.base, layer.digest, at), on_bytes
+            _folder,
+            layers,
+            lambda layer, at: self.registry.blob(self.base, layer.digest, at),
+            on_bytes,
         )
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
@@ -86,10 +98,14 @@ class FromLayout:
             config = self._document(digest_in(manifest["config"]["digest"]), MAX_CONFIG)
             self.image = read_image_config(digest, manifest, config_of(config, str(reference)))
         except NONSENSE as error:
-            raise InputError(f"{reference.path} is no OCI layout that can be read: {error}") from None
+            raise InputError(
+                f"{reference.path} is no OCI layout that can be read: {error}"
+            ) from None
 
     def _index(self) -> dict[str, Any]:
-        return parse_untrusted_json(files.read_bytes(self.top / "index.json", MAX_MANIFEST), MAX_MANIFEST)
+        return parse_untrusted_json(
+            files.read_bytes(self.top / "index.json", MAX_MANIFEST), MAX_MANIFEST
+        )
 
     def _document(self, digest: str, limit: int = MAX_MANIFEST) -> dict[str, Any]:
         data = files.read_bytes(self._blob(digest), limit)
@@ -125,7 +141,10 @@ class FromLayout:
 
 
 class FromArchive:
-    """What `docker save` or `podman save` wrote. Its layers are checked against the config's own digests."""
+    """What `docker save` or `podman save` wrote.
+
+    Its layers are checked against the config's own digests.
+    """
 
     spooled = False
 
@@ -138,20 +157,29 @@ class FromArchive:
                     tags = [str(tag) for entry in entries for tag in entry.get("RepoTags") or ["?"]]
                     raise ValueError(f"it contains several images, name one: {', '.join(tags)}")
                 found = next(
-                    entry for entry in entries if not reference.name or _named(reference.name, entry.get("RepoTags"))
+                    entry
+                    for entry in entries
+                    if not reference.name or _named(reference.name, entry.get("RepoTags"))
                 )
-                config = parse_untrusted_json(_extract(tar, found["Config"], MAX_CONFIG), MAX_CONFIG)
+                config = parse_untrusted_json(
+                    _extract(tar, found["Config"], MAX_CONFIG), MAX_CONFIG
+                )
                 plain = [digest_in(digest) for digest in config["rootfs"]["diff_ids"]]
                 self.paths = dict(zip(plain, found["Layers"], strict=True))
                 sizes = [_member(tar, path).size for path in found["Layers"]]
                 taken = config_of(config, str(reference))
         except StopIteration:
-            raise InputError(f"{self.path} contains no image {reference.name or 'at all'}") from None
+            raise InputError(
+                f"{self.path} contains no image {reference.name or 'at all'}"
+            ) from None
         except (tarfile.TarError, *NONSENSE) as error:
             raise InputError(
-                f"{self.path} is not an archive of `docker save`: {error}", "if it is compressed, uncompress it first"
+                f"{self.path} is not an archive of `docker save`: {error}",
+                "if it is compressed, uncompress it first",
             ) from None
-        layers = tuple(Layer(digest, size, digest) for digest, size in zip(plain, sizes, strict=True))
+        layers = tuple(
+            Layer(digest, size, digest) for digest, size in zip(plain, sizes, strict=True)
+        )
         self.image = Image(f"sha256:{_sha256(config)}", platform_of(taken), taken, layers)
 
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
@@ -171,7 +199,9 @@ class FromArchive:
 
 
 class FromDaemon:
-    """An image of the Docker daemon (or podman's socket), as one stream: a container of it that never runs."""
+    """An image of the Docker daemon (or podman's socket), as one stream: a container of it that
+    never runs.
+    """
 
     spooled = False
 
@@ -181,7 +211,11 @@ class FromDaemon:
         self.daemon, self.on_bytes = daemon.connect_daemon(), cast(OnBytes, _nobody)
         found = self.daemon.inspect(reference.name)
         self.name = reference.name
-        said = {"os": found["Os"], "architecture": found["Architecture"], "config": found.get("Config") or {}}
+        said = {
+            "os": found["Os"],
+            "architecture": found["Architecture"],
+            "config": found.get("Config") or {},
+        }
         try:
             config = config_of(said, str(reference))
         except NONSENSE as error:
@@ -212,7 +246,8 @@ def open_source(reference: Reference, platform: str, registry: Registry) -> Laye
         source = FromDaemon(reference)
     if source.image.platform != platform:
         raise InputError(
-            f"{reference} is for {source.image.platform}, not for {platform}", f"--platform {source.image.platform}"
+            f"{reference} is for {source.image.platform}, not for {platform}",
+            f"--platform {source.image.platform}",
         )
     return source
 
@@ -272,4 +307,12 @@ def _sha256(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
-__all__ = ["PIECE", "FromArchive", "FromDaemon", "FromLayout", "FromRegistry", "LayerSource", "open_source"]
+__all__ = [
+    "PIECE",
+    "FromArchive",
+    "FromDaemon",
+    "FromLayout",
+    "FromRegistry",
+    "LayerSource",
+    "open_source",
+]

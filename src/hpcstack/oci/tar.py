@@ -1,6 +1,8 @@
-"""Tar, member by member, out of a stream that cannot be sought: headers as TarInfo, bodies in pieces, uncopied.
+"""Tar, member by member, out of a stream that cannot be sought: headers as TarInfo, bodies in
+pieces, uncopied.
 
-The headers (ustar, GNU, PAX: long names, sparse maps, extended attributes) are read by the standard library.
+The headers (ustar, GNU, PAX: long names, sparse maps, extended attributes) are read by the standard
+library.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 BLOCK = tarfile.BLOCKSIZE
-MAX_SPARSE, MAX_PAX, MAX_HEADERS = 1 << 40, 1 << 20, 1 << 21  # headers: of one member, all kinds together
+MAX_SPARSE, MAX_PAX, MAX_HEADERS = (
+    1 << 40,
+    1 << 20,
+    1 << 21,
+)  # headers: of one member, all kinds together
 MAX_LONG_NAME, MAX_GLOBAL, MAX_DIGITS, MAX_KEY = 1 << 16, 64, 128, 512
 ZEROS = bytes(1 << 20)
 
@@ -83,8 +89,9 @@ class Flow:
 
 
 class Header(tarfile.TarInfo):
-    """A member whose extended headers are looked at before the standard library takes time over them. BLOCK is its
-    header as it came, where that can be given on as it is; else empty."""
+    """A member whose extended headers are looked at before the standard library takes time over
+    them. BLOCK is its header as it came, where that can be given on as it is; else empty.
+    """
 
     __slots__ = ("block",)
 
@@ -129,7 +136,9 @@ class _Checked:
 
 
 def check_pax(data: bytes) -> None:
-    """Damaged unless DATA is records of `LENGTH KEY=VALUE`, which can be read in time that grows with their length."""
+    """Damaged unless DATA is records of `LENGTH KEY=VALUE`, which can be read in time that grows
+    with their length.
+    """
     if any(len(run) > MAX_DIGITS for run in re.findall(rb"[0-9]+", data)):
         raise Damaged("has a PAX header with an impossibly long number")
     at = 0
@@ -137,7 +146,12 @@ def check_pax(data: bytes) -> None:
         blank = data.find(b" ", at, at + 8)
         length = int(data[at:blank]) if blank > 0 and data[at:blank].isdigit() else 0
         record = data[blank + 1 : at + length]
-        if not length or at + length > len(data) or not record.endswith(b"\n") or not 0 < record.find(b"=") <= MAX_KEY:
+        if (
+            not length
+            or at + length > len(data)
+            or not record.endswith(b"\n")
+            or not 0 < record.find(b"=") <= MAX_KEY
+        ):
             raise Damaged("has an invalid PAX header")
         at += length
 
@@ -166,7 +180,10 @@ class _Reader:
 
 
 class Members:
-    """The members of one tar. Each one's body is taken, or not, before the next one is asked for."""
+    """The members of one tar.
+
+    Each one's body is taken, or not, before the next one is asked for.
+    """
 
     def __init__(self, flow: Flow) -> None:
         self.flow, self.reader = flow, _Reader(flow)
@@ -175,7 +192,9 @@ class Members:
     def __iter__(self) -> Iterator[Header]:
         while (member := self._next()) is not None:
             self.left = _stored(member)
-            end = self.flow.tell() + -(-self.left // BLOCK) * BLOCK  # tarfile's own offset errs for big sparse files
+            end = (
+                self.flow.tell() + -(-self.left // BLOCK) * BLOCK
+            )  # tarfile's own offset errs for big sparse files
             yield member
             self.flow.skip(end - self.flow.tell())
         self.flow.drain()
@@ -199,8 +218,13 @@ class Members:
             raise Damaged(f"is not a tar archive: {error}") from None
 
     def body(self, member: tarfile.TarInfo) -> Iterable[memoryview | bytes]:
-        """The content of the member that came last, holes filled with zeros; of most files one piece."""
-        if getattr(member, "sparse", None) is None and (piece := self.flow.whole(self.left)) is not None:
+        """The content of the member that came last, holes filled with zeros; of most files one
+        piece.
+        """
+        if (
+            getattr(member, "sparse", None) is None
+            and (piece := self.flow.whole(self.left)) is not None
+        ):
             self.left = 0
             return (piece,) if piece else ()
         return self._pieces(member)

@@ -37,8 +37,9 @@ REFUSED = (401, 403)
 
 @dataclass(frozen=True)
 class Authorization:
-    """What a registry is shown: the HEADER, good for LIVES_S seconds as far as is known. IGNORED is the login that was
-    refused, where the header says nothing of any."""
+    """What a registry is shown: the HEADER, good for LIVES_S seconds as far as is known. IGNORED is
+    the login that was refused, where the header says nothing of any.
+    """
 
     header: str
     lives_s: float = math.inf
@@ -56,10 +57,12 @@ def authorize_request(
     anonymous: bool = False,
     wanted: str = "",
 ) -> Authorization:
-    """What answers a 401 of HOST: basic, or a bearer token from the realm that it names, asked with FETCH.
+    """What answers a 401 of HOST: basic, or a bearer token from the realm that it names, asked with
+    FETCH.
 
-    The login is the user's own for HOST, of several that named WANTED; with ANONYMOUS there is none. A login that the
-    token server refuses is left out: the image may be one for everybody. RegistryError where nobody gives a token.
+    The login is the user's own for HOST, of several that named WANTED; with ANONYMOUS there is
+    none. A login that the token server refuses is left out: the image may be one for everybody.
+    RegistryError where nobody gives a token.
     """
     entry = site.registry(base.registry)
     login = None if anonymous else find_login(host, entry.credentials, wanted)
@@ -90,7 +93,10 @@ def authorize_request(
         raise RegistryError(
             f"{host} refuses {base.image} ({status}); your login was not given to "
             f"{urlsplit(realm).netloc}, which gives its tokens",
-            f"if that host is the registry's own: registries.{base.registry}.token_server in site.yaml",
+            (
+                f"if that host is the registry's own: registries.{base.registry}.token_server in "
+                f"site.yaml"
+            ),
         )
     if status != 200:
         raise make_refusal_error(status, host, base)
@@ -104,8 +110,15 @@ def _ask_realm(
     realm: str, query: Mapping[str, str], login: Login | None, host: str, fetch: Callable[..., Any]
 ) -> tuple[int, dict[str, Any]]:
     """The status and the answer of the token server at REALM to LOGIN, or to nobody."""
-    if login and login.user == IDENTITY:  # https://distribution.github.io/distribution/spec/auth/oauth/
-        form = {**query, "grant_type": "refresh_token", "refresh_token": login.password, "client_id": "hpcstack"}
+    if (
+        login and login.user == IDENTITY
+    ):  # https://distribution.github.io/distribution/spec/auth/oauth/
+        form = {
+            **query,
+            "grant_type": "refresh_token",
+            "refresh_token": login.password,
+            "client_id": "hpcstack",
+        }
         asked = fetch(realm, "POST", data=form, allow_redirects=False)
     else:
         auth = (login.user, login.password) if login else None
@@ -113,7 +126,8 @@ def _ask_realm(
     with asked as answer:
         if answer.is_redirect:
             raise RegistryError(
-                f"the token server of {host} sends on to another place, which is not asked", "tell its admin"
+                f"the token server of {host} sends on to another place, which is not asked",
+                "tell its admin",
             )
         if answer.status_code != 200:
             return answer.status_code, {}
@@ -121,8 +135,10 @@ def _ask_realm(
 
 
 def _lifetime(body: Mapping[str, Any], token: str) -> float:
-    """For how many seconds TOKEN is good, by the answer that brought it or by what it says itself (RFC 7519: `exp` and
-    `iat` are the server's clock, so that ours does not matter). Infinite where neither says anything."""
+    """For how many seconds TOKEN is good, by the answer that brought it or by what it says itself
+    (RFC 7519: `exp` and `iat` are the server's clock, so that ours does not matter). Infinite where
+    neither says anything.
+    """
     claims = _claims_of(token)
     for ends, begins in ((body.get("expires_in"), 0), (claims.get("exp"), claims.get("iat"))):
         if isinstance(ends, int | float) and isinstance(begins, int | float) and ends > begins:

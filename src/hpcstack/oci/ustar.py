@@ -1,7 +1,9 @@
-"""The plain tar header, which most members of most layers have, read without the standard library's generality.
+"""The plain tar header, which most members of most layers have, read without the standard library's
+generality.
 
-It takes a sixth of the time; of an image of 300,000 small files that is a third of an import. What is not plain
-(long names, PAX, GNU's extensions, base-256 numbers, a checksum in the old way) is not read here.
+It takes a sixth of the time; of an image of 300,000 small files that is a third of an import. What
+is not plain (long names, PAX, GNU's extensions, base-256 numbers, a checksum in the old way) is not
+read here.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import zlib
 
 USTAR, NUL = b"ustar\x0000", b"\0"
 PLAIN = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE)
-MODULUS = 65521  # of adler32, whose lower half is a sum of bytes: right but for a sum that is wrong by just so much
+# of adler32, whose lower half is a sum of bytes: right but for a sum that is wrong by just so much
+MODULUS = 65521
 
 
 def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
@@ -40,8 +43,9 @@ def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
 
 
 def parse_octal(field: bytes) -> int:
-    """A number as every reader takes it: octal digits, then blanks or NULs. ValueError for any other, also for what
-    Python would take for one (`+7`, `0o7`, `0_7`) and a packer for 0."""
+    """A number as every reader takes it: octal digits, then blanks or NULs. ValueError for any
+    other, also for what Python would take for one (`+7`, `0o7`, `0_7`) and a packer for 0.
+    """
     digits = field.rstrip(b"\0 ")
     if not digits.isdigit():
         raise ValueError
@@ -49,8 +53,9 @@ def parse_octal(field: bytes) -> int:
 
 
 def passes_on(block: bytes, member: tarfile.TarInfo) -> bool:
-    """Whether BLOCK, which `read_plain` has read into MEMBER, says nothing that a packer could take in two ways: then
-    it can be given on as it is."""
+    """Whether BLOCK, which `read_plain` has read into MEMBER, says nothing that a packer could take
+    in two ways: then it can be given on as it is.
+    """
     if member.mode >= 0o10000 or not member.name.isascii() or not member.name:
         return False
     if b"\0" in block[:100].rstrip(NUL) or block[157:257].strip(NUL) or block[345:].strip(NUL):

@@ -1,2 +1,3 @@
-"""Makes releases that users load: modulefiles, wrappers, a real load and unload, the gate with its report, the
-catalogue, gc. In: an `Artifact` and a report. Out: a release in the module tree."""
+"""Makes releases that users load: modulefiles, wrappers, a real load and unload, the gate with its
+report, the catalogue, gc. In: an `Artifact` and a report. Out: a release in the module tree.
+"""

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 def collect_attachments(recipe: Recipe, artifact: Artifact, site: Site) -> dict[str, str]:
-    """{file name: text}. The lock is the one that the build kept beside the image, else the recipe's as long as that is
-    still the same: a later one is not this image's."""
+    """{file name: text}. The lock is the one that the build kept beside the image, else the
+    recipe's as long as that is still the same: a later one is not this image's.
+    """
     out = {"sbom.json": sbom.make_sbom(artifact, read_distribution(artifact.image))}
     for path in (Path(artifact.folder) / LOCK, _path_of(recipe, site)):
         try:

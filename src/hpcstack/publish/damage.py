@@ -1,7 +1,9 @@
-"""What of what is published is not as it was written: the ledger is held against what users load. Reads only.
+"""What of what is published is not as it was written: the ledger is held against what users load.
+Reads only.
 
-A modulefile that somebody removed, a `.modulerc` that was edited, a wrapper of another release: `module load` takes
-what is there, and says nothing. So each file is compared with the inventory that was written with it.
+A modulefile that somebody removed, a `.modulerc` that was edited, a wrapper of another release:
+`module load` takes what is there, and says nothing. So each file is compared with the inventory
+that was written with it.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     from hpcstack.releases.tree import Tree
     from hpcstack.store.store import Store
 
-# file: its text is known. state: a generation of the name's state, written anew. image: its bytes must be made again.
-# nothing: nobody knows what was there.
+# file: its text is known. state: a generation of the name's state, written anew. image: its bytes
+# must be made again. nothing: nobody knows what was there.
 Repair = Literal["file", "state", "image", "nothing"]
 
 
@@ -54,14 +56,26 @@ class Damage:
 
 def names_with_traces(tree: Tree) -> list[str]:
     """Every name of which something is there: a state, be it torn, or modulefiles without one."""
-    states = {path.name for path in _folders(tree.root / STATE)}  # also of a first publish that is under way
-    direct = {path.name for path in _folders(tree.core) if path.name != GATE and any(path.glob("[!.]*.lua"))}
-    apart = {path.name for path in _folders(tree.root / MORE) if any((path / CORE / path.name).glob("[!.]*.lua"))}
+    states = {
+        path.name for path in _folders(tree.root / STATE)
+    }  # also of a first publish that is under way
+    direct = {
+        path.name
+        for path in _folders(tree.core)
+        if path.name != GATE and any(path.glob("[!.]*.lua"))
+    }
+    apart = {
+        path.name
+        for path in _folders(tree.root / MORE)
+        if any((path / CORE / path.name).glob("[!.]*.lua"))
+    }
     return sorted({name for name in states if _generations(tree, name)} | direct | apart)
 
 
 def find_damage(tree: Tree, store: Store, name: str) -> list[Damage]:
-    """All that is wrong with what is published as NAME, but for the bytes of images: those nobody has read here."""
+    """All that is wrong with what is published as NAME, but for the bytes of images: those nobody
+    has read here.
+    """
     try:
         ledger = tree.ledger(name)
     except StoreError as error:
@@ -84,7 +98,9 @@ def _generations(tree: Tree, name: str) -> list[int]:
 
 
 def _current_generation(tree: Tree, name: str) -> str:
-    """The number that NAME's `current` names; empty where that leads anywhere else: it is read, never followed."""
+    """The number that NAME's `current` names; empty where that leads anywhere else: it is read,
+    never followed.
+    """
     said = descriptors.read_link(tree.root / STATE / name / CURRENT) or ""
     return said if GENERATION.fullmatch(said) else ""
 
@@ -126,12 +142,19 @@ def _lost_state(tree: Tree, name: str) -> Damage:
 def _earlier_generation(tree: Tree, name: str, why: str) -> Damage:
     whole = whole_generations(tree, name)
     said = f"; whole generations: {', '.join(map(str, whole))}" if whole else ""
-    remedy = f"hpcstack repair {name} --generation {whole[0]}" if whole else f"restore {tree.root / STATE / name}"
+    remedy = (
+        f"hpcstack repair {name} --generation {whole[0]}"
+        if whole
+        else f"restore {tree.root / STATE / name}"
+    )
     return Damage(name, why + said, remedy + ("" if whole else " from a backup"), "nothing")
 
 
 def _is_lost(tree: Tree, name: str) -> bool:
-    """Whether modulefiles of NAME are there without a state. A first publish that is under way has neither."""
+    """Whether modulefiles of NAME are there without a state.
+
+    A first publish that is under way has neither.
+    """
     if (tree.root / STATE / name / JOURNAL).exists():
         return False
     return any(any((home / name).glob("[!.]*")) for home in tree.homes(name).values())
@@ -142,7 +165,9 @@ def _state_damage(tree: Tree, name: str) -> list[Damage]:
     state = tree.root / STATE / name
     number = _current_generation(tree, name)
     if not number:
-        return [_earlier_generation(tree, name, f"{state / CURRENT} leads to no generation of its own")]
+        return [
+            _earlier_generation(tree, name, f"{state / CURRENT} leads to no generation of its own")
+        ]
     folder = state / number
     try:
         known = read_inventory(folder, f"{name}#{number}")
@@ -152,7 +177,9 @@ def _state_damage(tree: Tree, name: str) -> list[Damage]:
         return []
     mend = f"hpcstack repair {name}"
     out = [
-        Damage(name, f"{folder / path} is {wrong}", mend, "file", folder / path, known.texts.get(path))
+        Damage(
+            name, f"{folder / path} is {wrong}", mend, "file", folder / path, known.texts.get(path)
+        )
         for path, sha256 in known.digests.items()
         if (wrong := _difference(folder / path, sha256))
     ]
@@ -167,11 +194,16 @@ def _link_damage(tree: Tree, name: str) -> list[Damage]:
     out, mend = [], f"hpcstack repair {name}"
     for suffix, home in tree.homes(name).items():
         link = home / name / f".modulerc{suffix}"
-        target = os.path.relpath(tree.root / STATE / name / CURRENT / f"modulerc{suffix}", link.parent)
+        target = os.path.relpath(
+            tree.root / STATE / name / CURRENT / f"modulerc{suffix}", link.parent
+        )
         if _link(link) != target:
             out.append(Damage(name, f"{link} is not the link to what versions mean", mend, "state"))
         if home.parent != tree.root:
-            path, text = tree.root / home.name / GATE / f"{name}{suffix}", render_gateway(name, str(home), suffix)
+            path, text = (
+                tree.root / home.name / GATE / f"{name}{suffix}",
+                render_gateway(name, str(home), suffix),
+            )
             if wrong := _difference(path, sha256_of(text)):
                 out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
     return out
@@ -180,7 +212,8 @@ def _link_damage(tree: Tree, name: str) -> list[Damage]:
 def _stray_modulefiles(tree: Tree, ledger: Ledger) -> list[Damage]:
     """Modulefiles of the name that no ledger knows: users can load them."""
     if (tree.root / STATE / ledger.name / JOURNAL).exists():
-        return []  # a change is under way, or was interrupted: its files are there before its ledger is
+        # a change is under way, or was interrupted: its files are there before its ledger is
+        return []
     known = {entry.release for entry in ledger.entries if entry.state not in ("removed", "gone")}
     out = []
     for suffix, home in tree.homes(ledger.name).items():
@@ -188,7 +221,14 @@ def _stray_modulefiles(tree: Tree, ledger: Ledger) -> list[Damage]:
             release = path.name.removesuffix(suffix) if suffix else path.name
             if release not in known:
                 subject = f"{ledger.name}/{release}"
-                out.append(Damage(subject, f"{path} is there, and nobody published it", f"rm {path}", "nothing"))
+                out.append(
+                    Damage(
+                        subject,
+                        f"{path} is there, and nobody published it",
+                        f"rm {path}",
+                        "nothing",
+                    )
+                )
     return out
 
 
@@ -196,7 +236,9 @@ def _stray_modulefiles(tree: Tree, ledger: Ledger) -> list[Damage]:
 
 
 def _release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
-    """The files of one release, in its folder and in the tree, and what its image's file looks like."""
+    """The files of one release, in its folder and in the tree, and what its image's file looks
+    like.
+    """
     subject = f"{ledger.name}/{entry.release}"
     folder = release_folder(store, ledger.name, entry.release)
     anew = f"hpcstack publish {ledger.name}-{entry.version}, or restore it from a backup"
@@ -214,24 +256,45 @@ def _release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> l
         if wrong := _difference(folder / part, sha256):
             text = known.texts.get(part)
             how: Repair = "nothing" if text is None else "file"
-            out.append(Damage(subject, f"{folder / part} is {wrong}", mend if text else anew, how, folder / part, text))
+            out.append(
+                Damage(
+                    subject,
+                    f"{folder / part} is {wrong}",
+                    mend if text else anew,
+                    how,
+                    folder / part,
+                    text,
+                )
+            )
     for name in damaged_inventories(folder, subject):
         whole = next(one for one in NAMES if one != name)
         text = files.read_bytes(folder / whole, MAX_RECORD, published=True).decode()
-        out.append(Damage(subject, f"{folder / name} cannot be read", mend, "file", folder / name, text))
+        out.append(
+            Damage(subject, f"{folder / name} cannot be read", mend, "file", folder / name, text)
+        )
     for path in _modulefiles(tree, ledger, entry):
         kept = KEPT_FILES[0] if path.suffix == ".lua" else KEPT_FILES[1]
         if wrong := _difference(path, known.digests.get(kept, "")):
-            out.append(Damage(subject, f"{path} is {wrong}", mend, "file", path, known.texts.get(kept)))
+            out.append(
+                Damage(subject, f"{path} is {wrong}", mend, "file", path, known.texts.get(kept))
+            )
     own = {*known.digests, *NAMES, SEAL}
     for path in sorted(_files_below(folder)):
         if str(path.relative_to(folder)) not in own:
-            out.append(Damage(subject, f"{path} is there, and nobody published it", f"rm {path}", "nothing"))
+            out.append(
+                Damage(
+                    subject, f"{path} is there, and nobody published it", f"rm {path}", "nothing"
+                )
+            )
     return out
 
 
-def _older_release(tree: Tree, ledger: Ledger, entry: Entry, folder: Path, mend: str) -> list[Damage]:
-    """One of before inventories were written: its modulefiles are held against the copies in its folder."""
+def _older_release(
+    tree: Tree, ledger: Ledger, entry: Entry, folder: Path, mend: str
+) -> list[Damage]:
+    """One of before inventories were written: its modulefiles are held against the copies in its
+    folder.
+    """
     subject, out = f"{ledger.name}/{entry.release}", []
     for path in _modulefiles(tree, ledger, entry):
         kept = folder / (KEPT_FILES[0] if path.suffix == ".lua" else KEPT_FILES[1])
@@ -253,7 +316,9 @@ def _modulefiles(tree: Tree, ledger: Ledger, entry: Entry) -> list[Path]:
 
 
 def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
-    """What the image's file shows without being read: that it is another than the one that was read last."""
+    """What the image's file shows without being read: that it is another than the one that was read
+    last.
+    """
     subject, stack = f"{ledger.name}/{entry.release}", f"{ledger.name}-{entry.version}"
     again = f"hpcstack repair {subject} --images"
     try:
@@ -261,7 +326,10 @@ def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
         if not artifact:
             return [Damage(subject, "its image is gone", again, "image")]
         if artifact.sha256 != entry.sha256:
-            said = f"its image is another than was published: {artifact.sha256[:12]}, not {entry.sha256[:12]}"
+            said = (
+                f"its image is another than was published: {artifact.sha256[:12]}, not "
+                f"{entry.sha256[:12]}"
+            )
             return [Damage(subject, said, f"hpcstack build {stack}, and publish it", "nothing")]
         seal = read_seal(store, ledger.name, entry.release)
         if is_only_touched(artifact, seal) and not sharing.names_publishers():
@@ -270,21 +338,32 @@ def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
     except StoreError as error:
         return [Damage(subject, error.message, again, "image")]
     return (
-        [Damage(subject, f"its image {why}", f"hpcstack verify --all reads it, {again} makes it again", "image")]
+        [
+            Damage(
+                subject,
+                f"its image {why}",
+                f"hpcstack verify --all reads it, {again} makes it again",
+                "image",
+            )
+        ]
         if why
         else []
     )
 
 
 def touched_images(tree: Tree, store: Store, name: str) -> list[str]:
-    """What to know of images whose mode, owner or name was changed since they were read: nobody knows that their bytes
-    are others, nor that they are the same."""
+    """What to know of images whose mode, owner or name was changed since they were read: nobody
+    knows that their bytes are others, nor that they are the same.
+    """
     out = []
     with contextlib.suppress(StoreError):
         for entry in tree.ledger(name).entries:
             artifact = store.artifact(entry.key) if entry.state != "gone" else None
             if artifact and is_only_touched(artifact, read_seal(store, name, entry.release)):
-                what = f"{name}/{entry.release}: the mode, owner or name of its image was changed since it was read"
+                what = (
+                    f"{name}/{entry.release}: the mode, owner or name of its image was changed "
+                    f"since it was read"
+                )
                 out.append(f"{what}; hpcstack verify --all reads it")
     return out
 
@@ -314,7 +393,9 @@ def _link(path: Path) -> str:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return [path for path in folder.iterdir() if not path.name.startswith(".") and path.is_dir()]
+        return [
+            path for path in folder.iterdir() if not path.name.startswith(".") and path.is_dir()
+        ]
     except OSError:
         return []
 

@@ -1,7 +1,9 @@
-"""The gate to production: which checks a recipe requires on a node type, and whether a report shows them. Pure.
+"""The gate to production: which checks a recipe requires on a node type, and whether a report shows
+them. Pure.
 
-A family named in a recipe's `tests` requires all of its checks that this kind of node can run; a check named by its own
-code is required wherever its device is. PASS opens; FAIL, ERROR, WARN, SKIP and not having run keep shut.
+A family named in a recipe's `tests` requires all of its checks that this kind of node can run; a
+check named by its own code is required wherever its device is. PASS opens; FAIL, ERROR, WARN, SKIP
+and not having run keep shut.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ FAMILIES_BY_DEFAULT = ("node", "fabric", "io", "tasks")  # for a recipe that nam
 
 @dataclass(frozen=True)
 class Obstacle:
-    """One reason that keeps the gate shut. `not_run`: the report does not have the check, and another one may."""
+    """One reason that keeps the gate shut.
+
+    `not_run`: the report does not have the check, and another one may.
+    """
 
     reason: str
     not_run: bool = False
@@ -56,7 +61,12 @@ def _is_required(check: Check, asked: tuple[str, ...], node: NodeType | None) ->
 
 
 def find_obstacles(
-    tests: tuple[str, ...], tier: str, node: NodeType | None, report: Report | None, sha256: str, suite: str
+    tests: tuple[str, ...],
+    tier: str,
+    node: NodeType | None,
+    report: Report | None,
+    sha256: str,
+    suite: str,
 ) -> list[Obstacle]:
     """Return why REPORT does not open the gate to the image of SHA256; nothing where it does."""
     if report is None:
@@ -72,7 +82,9 @@ def find_obstacles(
 
     codes = list_required(tests, tier, node)
     if not codes:
-        out.append(Obstacle(f"none of the recipe's `tests` ({', '.join(tests)}) can run on this node type"))
+        out.append(
+            Obstacle(f"none of the recipe's `tests` ({', '.join(tests)}) can run on this node type")
+        )
     found = {one.code: one for one in report.outcomes}
     for code in codes:
         outcome = found.get(code)
@@ -89,7 +101,8 @@ def find_obstacles(
 
 
 def _only_root_can_tell(outcome: Outcome) -> bool:
-    """Whether OUTCOME was skipped because this site lets only root read what it looks at (dmesg_restrict).
+    """Whether OUTCOME was skipped because this site lets only root read what it looks at
+    (dmesg_restrict).
 
     Nobody can make it PASS there, so it is told, and opens the gate.
     """
@@ -100,7 +113,9 @@ def describe_report(report: Report) -> tuple[tuple[str, str], ...]:
     """What a release says of REPORT: ((what, value), ...), the verdict first."""
     counts = report.counts()
     tally = ", ".join(
-        f"{counts[status]} {status}" for status in ("PASS", "FAIL", "ERROR", "WARN", "SKIP") if counts[status]
+        f"{counts[status]} {status}"
+        for status in ("PASS", "FAIL", "ERROR", "WARN", "SKIP")
+        if counts[status]
     )
     nodes = ", ".join(report.nodes[:4]) + (", ..." if len(report.nodes) > 4 else "")
     kind = f" of type {report.node_type}" if report.node_type else ""
@@ -110,11 +125,18 @@ def describe_report(report: Report) -> tuple[tuple[str, str], ...]:
         ("suite", f"{report.suite_name}, {report.tier} tier"),
         (
             "on",
-            f"{format_count(len(report.nodes), 'node')}{kind}: {nodes}; {report.world_size} ranks by {report.runtime}",
+            (
+                f"{format_count(len(report.nodes), 'node')}{kind}: {nodes}; {report.world_size} "
+                f"ranks by {report.runtime}"
+            ),
         ),
     ]
     for one in report.outcomes:
-        if one.code in ("nccl.bandwidth", "nccl.gloo-bandwidth") and one.status in ("PASS", "WARN") and one.measured:
+        if (
+            one.code in ("nccl.bandwidth", "nccl.gloo-bandwidth")
+            and one.status in ("PASS", "WARN")
+            and one.measured
+        ):
             out.append(("bus bandwidth", one.measured))
     out += [("NOTE", caveat) for caveat in report.caveats()]
     unread = [one for one in report.outcomes if _only_root_can_tell(one)]

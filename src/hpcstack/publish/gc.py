@@ -1,7 +1,8 @@
 """What the store and the caches need not keep any more, and why the rest stays.
 
-Kept: what a release names, what a running or waiting job uses, each stack's newest image, what is younger than a limit,
-and all that somebody is building. Nothing is guessed: where Slurm cannot be asked, nothing is removed.
+Kept: what a release names, what a running or waiting job uses, each stack's newest image, what is
+younger than a limit, and all that somebody is building. Nothing is guessed: where Slurm cannot be
+asked, nothing is removed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Item:
 
 
 def list_items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> list[Item]:
-    """All that takes room, each with why it stays or nothing. SlurmError where jobs cannot be asked for.
+    """All that takes room, each with why it stays or nothing. SlurmError where jobs cannot be asked
+    for.
 
     Of who has a store of his own over the site's it is his own; the site's is not looked at.
     """
@@ -69,7 +71,9 @@ def list_items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -
     out = [
         *old,
         *_images(store, used, days, going),
-        *_caches(cache.top, own_cache(site).top, used, days, "somebody is building" * is_busy(cache)),
+        *_caches(
+            cache.top, own_cache(site).top, used, days, "somebody is building" * is_busy(cache)
+        ),
     ]
     return sorted(out, key=lambda item: (item.kind, item.path))
 
@@ -81,9 +85,20 @@ def _releases(site: Site, store: Store, used: str) -> Iterator[Item]:
     for ledger in [tree.ledger(name, to_change=True) for tree in trees for name in tree.names()]:
         name = ledger.name
         for one in ledger.entries:
-            if one.state == "gone" and (left := store.top / "releases" / name / one.release).is_dir():
+            if (
+                one.state == "gone"
+                and (left := store.top / "releases" / name / one.release).is_dir()
+            ):
                 size = descriptors.count_bytes(left)
-                yield Item("left-over", left, size, 0.0, "", f"{name}/{one.release}", why="gc was interrupted")
+                yield Item(
+                    "left-over",
+                    left,
+                    size,
+                    0.0,
+                    "",
+                    f"{name}/{one.release}",
+                    why="gc was interrupted",
+                )
             if one.state in ("live", "gone"):
                 continue
             folder, since = store.top / "releases" / name / one.release, one.since or one.made
@@ -130,7 +145,12 @@ def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[I
         item = _item("image", folder, keep, days, about.get("stack", "damaged"))
         yield replace(item, engine=about.get("engine", ""), why="nobody needs it")
     for folder in sorted((store.top / "incoming").glob("[!.]*")):
-        yield _item("left-over", folder, "somebody may be writing it" if may_have_living_owner(folder) else "", 0.0)
+        yield _item(
+            "left-over",
+            folder,
+            "somebody may be writing it" if may_have_living_owner(folder) else "",
+            0.0,
+        )
 
 
 def _caches(top: Path, own: Path, used: str, days: float, busy: str) -> Iterator[Item]:
@@ -139,7 +159,12 @@ def _caches(top: Path, own: Path, used: str, days: float, busy: str) -> Iterator
     for path in sorted((own / "steps").glob("[!.]*")):
         yield _item("step", path, busy, days)
     for path in sorted((own / "steps").glob(".*")):
-        yield _item("left-over", path, "somebody may be writing it" if may_have_living_owner(path, ".") else "", 0.0)
+        yield _item(
+            "left-over",
+            path,
+            "somebody may be writing it" if may_have_living_owner(path, ".") else "",
+            0.0,
+        )
     for path in sorted((top / "partial").glob("*")):
         yield _item("partial", path, busy, min(days, 1.0))
 
@@ -162,7 +187,9 @@ def _about(folder: Path) -> dict[str, str]:
 
 
 def find_images_in_use(runner: Runner, *, slurm: bool = True) -> str:
-    """All that says which image is used: see `find_users`, and what is mounted from a loop device here."""
+    """All that says which image is used: see `find_users`, and what is mounted from a loop device
+    here.
+    """
     out = [said for _, said in find_users(runner, slurm=slurm)]
     for loop in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
@@ -171,21 +198,27 @@ def find_images_in_use(runner: Runner, *, slurm: bool = True) -> str:
 
 
 def find_users(runner: Runner, *, slurm: bool = True) -> list[tuple[str, str]]:
-    """(who, what it says) of all that may use an image: processes of this host, by command line, mounts and loaded
-    modules, as far as they may be read; and what Slurm's jobs that run or wait say of themselves."""
+    """(who, what it says) of all that may use an image: processes of this host, by command line,
+    mounts and loaded modules, as far as they may be read; and what Slurm's jobs that run or wait
+    say of themselves.
+    """
     out = []
     own = _ancestors()
     for folder in Path("/proc").glob("[0-9]*"):
         if folder.name in own:
             continue
-        words = _proc(folder / "cmdline").split()  # of a command line only what is a path of ours, or Pyxis's
+        words = _proc(
+            folder / "cmdline"
+        ).split()  # of a command line only what is a path of ours, or Pyxis's
         said = [
             word
             for word in words
             if any(part in word for part in ("/images/", "/releases/", ".sqsh", "container-image"))
         ]
         said += [word for word in _proc(folder / "mountinfo").split() if word.startswith("/")]
-        said += [one for one in _proc(folder / "environ", b"\n").split("\n") if one.startswith(LOADED)]
+        said += [
+            one for one in _proc(folder / "environ", b"\n").split("\n") if one.startswith(LOADED)
+        ]
         out.append((f"process {folder.name}", "\n".join(said)))
     return out + (_jobs(runner) if slurm and runner.has("squeue") else [])
 
@@ -212,12 +245,18 @@ def _jobs(runner: Runner) -> list[tuple[str, str]]:
     done = runner.output(["squeue", "--noheader", "--format", "%A|%o|%k|%Z"], timeout=60)
     if done.status:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
-        raise SlurmError(f"squeue does not answer, so nothing is removed: {said}", "try again, or say --no-slurm")
+        raise SlurmError(
+            f"squeue does not answer, so nothing is removed: {said}", "try again, or say --no-slurm"
+        )
     lines = {line.partition("|")[0]: line for line in done.stdout.splitlines()}
     jobs = sorted(lines.keys() - {""})
     out = []
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        scripts = list(pool.map(lambda job: runner.output(["scontrol", "write", "batch_script", job, "-"]), jobs))
+        scripts = list(
+            pool.map(
+                lambda job: runner.output(["scontrol", "write", "batch_script", job, "-"]), jobs
+            )
+        )
     for job, script in zip(jobs, scripts, strict=True):
         said = " ".join(script.tail)
         if script.status and re.search(r"denied|permission|contact", said, re.IGNORECASE):
@@ -225,7 +264,9 @@ def _jobs(runner: Runner) -> list[tuple[str, str]]:
                 f"the script of job {job} cannot be read, so nothing is removed: {said}",
                 "run gc as the store's owner with Slurm's operator rights, or say --no-slurm",
             )
-        out.append((f"job {job}", f"{lines[job]}\n{script.stdout}"))  # without a script, or ended meanwhile: none
+        out.append(
+            (f"job {job}", f"{lines[job]}\n{script.stdout}")
+        )  # without a script, or ended meanwhile: none
     return out
 
 
@@ -244,8 +285,9 @@ def remove_item(item: Item, site: Site) -> None:
 
 
 def _clear(path: Path, cache: Store) -> None:
-    """PATH of a cache gone, out of sight first: half of it under its own name would be taken for the whole. It stays
-    where somebody builds by now: who builds says so, and then looks."""
+    """PATH of a cache gone, out of sight first: half of it under its own name would be taken for
+    the whole. It stays where somebody builds by now: who builds says so, and then looks.
+    """
     grave = path.with_name(f".{make_label()}{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
         descriptors.rename_path(path, grave)
@@ -254,7 +296,9 @@ def _clear(path: Path, cache: Store) -> None:
     builds = _builds(cache)
     if not builds:
         descriptors.remove_tree(grave)
-    whole = builds or path.parent.name == "partial"  # of what imports have fetched a part is as good
+    whole = (
+        builds or path.parent.name == "partial"
+    )  # of what imports have fetched a part is as good
     if whole and descriptors.path_exists(grave) and not descriptors.path_exists(path):
         descriptors.rename_path(grave, path)
 
@@ -274,4 +318,7 @@ def _bury(path: Path, store: Store) -> None:
     descriptors.rename_path(path, grave)
     descriptors.remove_tree(grave)
     if descriptors.path_exists(grave):
-        raise StoreError(f"{grave} was not removed whole", "what is left is somebody else's; gc tells of it again")
+        raise StoreError(
+            f"{grave} was not removed whole",
+            "what is left is somebody else's; gc tells of it again",
+        )

@@ -1,6 +1,8 @@
-"""A real load and unload of a release, in a clean environment, against what is expected: before anybody sees it.
+"""A real load and unload of a release, in a clean environment, against what is expected: before
+anybody sees it.
 
-Lmod and Environment Modules, as far as they are on this machine; and again as the user whom site.yaml names.
+Lmod and Environment Modules, as far as they are on this machine; and again as the user whom
+site.yaml names.
 """
 
 from __future__ import annotations
@@ -86,8 +88,13 @@ def try_loading(release: Release, runner: Runner, as_user: str = "") -> str:
         for user in users:
             _round_trip(release, program, user, runner)
     whose = f", also as {as_user}" if len(users) > 1 else ""
-    untried = f"; NOT tried as {as_user}, since only root can" if as_user and len(users) == 1 else ""
-    return f"loads, and unloads without a trace, in {' and '.join(one.name for one in found)}{whose}{untried}"
+    untried = (
+        f"; NOT tried as {as_user}, since only root can" if as_user and len(users) == 1 else ""
+    )
+    return (
+        f"loads, and unloads without a trace, in "
+        f"{' and '.join(one.name for one in found)}{whose}{untried}"
+    )
 
 
 def _sweep() -> None:
@@ -95,22 +102,49 @@ def _sweep() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{TRIAL}*"):
         with contextlib.suppress(OSError):
             about = path.lstat()
-            if about.st_uid == os.geteuid() and stat.S_ISDIR(about.st_mode) and about.st_mtime < time.time() - 3600:
+            if (
+                about.st_uid == os.geteuid()
+                and stat.S_ISDIR(about.st_mode)
+                and about.st_mtime < time.time() - 3600
+            ):
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def _round_trip(release: Release, program: Program, user: str, runner: Runner) -> None:
     with tempfile.TemporaryDirectory(prefix=TRIAL) as name:
         tree, folder = Path(name) / "tree", Path(name) / "answers"
-        texts = {f"{release.version}.lua": render_modulefile(release), release.version: modulefile_tcl(release)}
+        texts = {
+            f"{release.version}.lua": render_modulefile(release),
+            release.version: modulefile_tcl(release),
+        }
         (tree / release.stack.name).mkdir(parents=True)
         for file, text in texts.items():
             (tree / release.stack.name / file).write_text(text, encoding="utf-8")
         folder.mkdir(mode=0o700)
-        argv = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={folder}", f"MODULEPATH={tree}", "TERM=dumb"]
-        argv += ["bash", "-c", ROUND_TRIP, "bash", str(folder), release.name, release.image, *program.argv]
+        argv = [
+            "env",
+            "-i",
+            "PATH=/usr/bin:/bin",
+            f"HOME={folder}",
+            f"MODULEPATH={tree}",
+            "TERM=dumb",
+        ]
+        argv += [
+            "bash",
+            "-c",
+            ROUND_TRIP,
+            "bash",
+            str(folder),
+            release.name,
+            release.image,
+            *program.argv,
+        ]
         if user:
-            shown = (tree, tree / release.stack.name, *(tree / release.stack.name / file for file in texts))
+            shown = (
+                tree,
+                tree / release.stack.name,
+                *(tree / release.stack.name / file for file in texts),
+            )
             argv = [*_become(user, Path(name), shown, folder), *argv]
         done = runner.output(argv)
         said = _text(folder / "said").strip() or "\n".join(done.tail)
@@ -126,7 +160,10 @@ def _round_trip(release: Release, program: Program, user: str, runner: Runner) -
 def _advise(name: str, *, is_unreadable: bool) -> str:
     """What to do about a module NAME that does not load."""
     if "+" in name:
-        return "Environment Modules takes what follows a + for a variant: another `version` in the recipe"
+        return (
+            "Environment Modules takes what follows a + for a variant: another `version` in the "
+            "recipe"
+        )
     if is_unreadable:
         return "users cannot read its image: `modules` and `store` in site.yaml"
     return BUG
@@ -139,8 +176,8 @@ def _who(user: str) -> str:
 def _become(user: str, top: Path, shown: tuple[Path, ...], answers: Path) -> list[str]:
     """What stands before a command that USER is to run.
 
-    TOP is root's and can be passed; what is SHOWN in it can be read; ANSWERS is USER's own from now on, so that root
-    changes and follows nothing in it any more.
+    TOP is root's and can be passed; what is SHOWN in it can be read; ANSWERS is USER's own from now
+    on, so that root changes and follows nothing in it any more.
     """
     import pwd
 
@@ -157,7 +194,11 @@ def _become(user: str, top: Path, shown: tuple[Path, ...], answers: Path) -> lis
 
 def _compare(release: Release, program: Program, folder: Path, user: str, said: str) -> None:
     before, loaded, after = (_environment(folder / name) for name in ("before", "loaded", "after"))
-    tip = "is `module.environment` in the recipe what you intended?" if release.stack.module.environment else BUG
+    tip = (
+        "is `module.environment` in the recipe what you intended?"
+        if release.stack.module.environment
+        else BUG
+    )
     expected = with_settings(release.stack, before)
     expected |= {
         "HPCSTACK_STACK": release.stack.full_name,
@@ -170,7 +211,10 @@ def _compare(release: Release, program: Program, folder: Path, user: str, said: 
     if loaded != expected:
         wrong = sorted({name for name, _ in loaded.items() ^ expected.items()})
         raise StoreError(
-            f"{program.name} sets something else for {release.name}{_who(user)}: {', '.join(wrong)} {said}",
+            (
+                f"{program.name} sets something else for {release.name}{_who(user)}: "
+                f"{', '.join(wrong)} {said}"
+            ),
             tip,
         )
     if after != before:

@@ -1,4 +1,7 @@
-"""Modulefiles and wrappers of a release. Pure: what was measured of its image is given, and rendered."""
+"""Modulefiles and wrappers of a release.
+
+Pure: what was measured of its image is given, and rendered.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ WIDTH = 100  # characters of a whatis line that are shown
 
 @dataclass(frozen=True)
 class Network:
-    """What wrappers tell the fabric's libraries, and what they bring of the nodes' own to a job of several nodes."""
+    """What wrappers tell the fabric's libraries, and what they bring of the nodes' own to a job of
+    several nodes.
+    """
 
     settings: Mapping[str, Reasoned] = field(default_factory=dict)  # in every job
     between_nodes: Mapping[str, Reasoned] = field(default_factory=dict)  # in a job of several nodes
@@ -46,7 +51,10 @@ class Network:
 
     @classmethod
     def of(cls, site: Site, image: Mapping[str, str]) -> Network:
-        """The network of SITE for an IMAGE of these variables. Which injection a node has is asked there."""
+        """The network of SITE for an IMAGE of these variables.
+
+        Which injection a node has is asked there.
+        """
         always = site.fabric.settings
         both = site.fabric.settings_for(2, image)
         between = {name: row for name, row in both.items() if name not in always}
@@ -75,8 +83,12 @@ class Release:
     dates: str = "/nonexistent"  # the file that says when its version goes
     holds: tuple[tuple[str, str], ...] = ()
     pip: tuple[tuple[str, str], ...] = ()
-    fits: tuple[tuple[str, str], ...] = ()  # ((node type, how its driver runs the image), ...) when it was published
-    tested: tuple[tuple[str, str], ...] = ()  # what the last report of this image says: ((what, value), ...)
+    fits: tuple[
+        tuple[str, str], ...
+    ] = ()  # ((node type, how its driver runs the image), ...) when it was published
+    tested: tuple[
+        tuple[str, str], ...
+    ] = ()  # what the last report of this image says: ((what, value), ...)
     override: str = ""  # why it was published although the gate was shut
     environment: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
@@ -108,7 +120,10 @@ class Release:
 
 
 def render_modulefile(release: Release) -> str:
-    """The Lua modulefile. It names absolute paths of the release only, so what is loaded can be unloaded."""
+    """The Lua modulefile.
+
+    It names absolute paths of the release only, so what is loaded can be unloaded.
+    """
     return fill_template(
         "modules",
         "modulefile.lua.j2",
@@ -121,13 +136,25 @@ def render_modulefile(release: Release) -> str:
 def modulefile_tcl(release: Release) -> str:
     """The same in Tcl, for Environment Modules."""
     return fill_template(
-        "modules", "modulefile.tcl.j2", help=help_text(release).rstrip("\n").split("\n"), **_values(release)
+        "modules",
+        "modulefile.tcl.j2",
+        help=help_text(release).rstrip("\n").split("\n"),
+        **_values(release),
     )
 
 
 def _values(release: Release) -> dict[str, object]:
-    for value in (release.name, release.stack.full_name, release.image, release.sha256, release.folder, release.dates):
-        if CONTROL.search(value):  # on Lmod 8.6 a newline in setenv runs what follows it: TACC/Lmod #659
+    for value in (
+        release.name,
+        release.stack.full_name,
+        release.image,
+        release.sha256,
+        release.folder,
+        release.dates,
+    ):
+        if CONTROL.search(
+            value
+        ):  # on Lmod 8.6 a newline in setenv runs what follows it: TACC/Lmod #659
             raise InputError(f"{value!r} has a control character in it", "no module can set that")
     return {
         "release": release.name,
@@ -149,8 +176,9 @@ def _values(release: Release) -> dict[str, object]:
 
 
 def module_settings(stack: Stack) -> list[tuple[str, str, str, str]]:
-    """(act, variable, value, separator) of what the recipe's `module.environment` says, in the order of modulefiles:
-    what is prepended last comes first."""
+    """(act, variable, value, separator) of what the recipe's `module.environment` says, in the
+    order of modulefiles: what is prepended last comes first.
+    """
     out = []
     for name, setting in stack.module.environment.items():
         if setting.set is not None:
@@ -159,7 +187,10 @@ def module_settings(stack: Stack) -> list[tuple[str, str, str, str]]:
         out += [("append", name, part, setting.separator) for part in setting.append]
     for _, name, value, _ in out:
         if CONTROL.search(value):
-            raise InputError(f"module.environment: {name} has a control character in it", "no module can set that")
+            raise InputError(
+                f"module.environment: {name} has a control character in it",
+                "no module can set that",
+            )
     return out
 
 
@@ -171,7 +202,9 @@ def with_settings(stack: Stack, environment: Mapping[str, str]) -> dict[str, str
         if act == "set" or not had:
             after[name] = value
         else:
-            after[name] = f"{value}{separator}{had}" if act == "prepend" else f"{had}{separator}{value}"
+            after[name] = (
+                f"{value}{separator}{had}" if act == "prepend" else f"{had}{separator}{value}"
+            )
     return after
 
 
@@ -188,7 +221,9 @@ def list_whatis(release: Release) -> list[str]:
     return [text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..." for text in plain]
 
 
-def describe_fits(site: Site, platform: str, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def describe_fits(
+    site: Site, platform: str, environment: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
     """((node type, how its driver and GPU run an image of PLATFORM with ENVIRONMENT), ...)."""
     return tuple(
         (name, str(judge_fit(node.driver, node.gpus.model, environment)))
@@ -204,11 +239,21 @@ def help_text(release: Release) -> str:
     lines += [f"  {name}: {value}" for name, value in release.holds]
     lines.append(f"  architecture: {release.kernel_name}")
     if release.driver.least:
-        lines.append(f"  driver: {release.driver.least} or newer ({release.driver.native} for every feature)")
+        lines.append(
+            f"  driver: {release.driver.least} or newer ({release.driver.native} for every feature)"
+        )
     lines += [f"  on {node}: {said}" for node, said in release.fits]
     lines.append(f"  image: sha256 {release.sha256}")
-    lines += ["", f"Channel: {release.channel}. Tests: " + ("none of this image" if not release.tested else "")]
-    lines = [*lines[:-1], lines[-1].rstrip(), *(f"  {name}: {value}" for name, value in release.tested)]
+    lines += [
+        "",
+        f"Channel: {release.channel}. Tests: "
+        + ("none of this image" if not release.tested else ""),
+    ]
+    lines = [
+        *lines[:-1],
+        lines[-1].rstrip(),
+        *(f"  {name}: {value}" for name, value in release.tested),
+    ]
     if release.override:
         lines.append(f"  PUBLISHED ALTHOUGH THE GATE WAS SHUT: {release.override}")
     if release.stand_in:
@@ -222,8 +267,9 @@ def help_text(release: Release) -> str:
 
 
 def lines_to_copy(release: Release) -> list[str]:
-    """How the release is used, by `hpcstack launch` and by srun itself: lines that run in one's own folder, with a
-    COMMAND in them."""
+    """How the release is used, by `hpcstack launch` and by srun itself: lines that run in one's own
+    folder, with a COMMAND in them.
+    """
     stack = release.stack
     void = " --container-env=NVIDIA_VISIBLE_DEVICES" if release.without_gpus else ""
     has_cuda = any(name == "CUDA" for name, _ in release.holds)
@@ -235,28 +281,44 @@ def lines_to_copy(release: Release) -> list[str]:
         "By hand, on a node:     hpcstack python, hpcstack shell",
         f'By srun with Pyxis:     {srun}{void} --container-image="$HPCSTACK_IMAGE" '
         '--container-mounts="$PWD:$PWD" --container-workdir="$PWD" /opt/hpcstack/compat.sh COMMAND',
-        f'By srun and Apptainer:  {srun} apptainer exec {nv}--bind "$PWD" --pwd "$PWD" "$HPCSTACK_IMAGE" COMMAND',
+        (
+            f'By srun and Apptainer:  {srun} apptainer exec {nv}--bind "$PWD" --pwd "$PWD" '
+            f'"$HPCSTACK_IMAGE" COMMAND'
+        ),
     ]
 
 
 def list_extensions(release: Release) -> list[str]:
     """`torch/2.6.0a0+...` for `module spider`: the image's real versions of what users search for."""
-    added = {re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0].lower() for text in release.stack.packages.pip}
+    added = {
+        re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0].lower()
+        for text in release.stack.packages.pip
+    }
     return [
         f"{name}/{version}"
         for name, version in release.pip
-        if (SHOWN.fullmatch(name) or name.lower() in added) and PLAIN.fullmatch(name) and PLAIN.fullmatch(version)
+        if (SHOWN.fullmatch(name) or name.lower() in added)
+        and PLAIN.fullmatch(name)
+        and PLAIN.fullmatch(version)
     ]
 
 
 def render_wrappers(release: Release) -> dict[str, str]:
-    """{path: script}: `libexec/run`, which chooses the runtime, and `bin/COMMAND` for each of the recipe's commands."""
+    """{path: script}: `libexec/run`, which chooses the runtime, and `bin/COMMAND` for each of the
+    recipe's commands.
+    """
     run = f"{release.folder}/libexec/run"
     commands = {
-        f"bin/{command}": fill_template("modules", "wrapper.sh.j2", command=command, release=release.name, run=run)
+        f"bin/{command}": fill_template(
+            "modules", "wrapper.sh.j2", command=command, release=release.name, run=run
+        )
         for command in release.stack.module.wrapped
     }
-    image = {name: value for name, value in sorted(release.environment.items()) if VARIABLE.fullmatch(name)}
+    image = {
+        name: value
+        for name, value in sorted(release.environment.items())
+        if VARIABLE.fullmatch(name)
+    }
     own = fill_template(
         "modules",
         "run.sh.j2",
@@ -270,7 +332,9 @@ def render_wrappers(release: Release) -> dict[str, str]:
         mounts=release.mounts,
         image_names=" ".join(image),
         image_environment=[
-            (name, value) for name, value in image.items() if name not in OWN and name not in release.network.names
+            (name, value)
+            for name, value in image.items()
+            if name not in OWN and name not in release.network.names
         ],
         network=release.network,
         host_libraries=HOST_LIBRARIES,

@@ -14,12 +14,19 @@ CHANGED = ", changed since"
 
 
 def find_commit(recipe: Path, runner: Runner) -> str:
-    """The commit that RECIPE's folder is at, with `, changed since` where a file of that folder is another; empty where
-    it is in no repository, or not one of its files, or git does not say."""
+    """The commit that RECIPE's folder is at, with `, changed since` where a file of that folder is
+    another; empty where it is in no repository, or not one of its files, or git does not say.
+    """
     if not runner.has("git"):
         return ""
     path = recipe.resolve()
-    git = ["git", "-c", "core.fsmonitor=false", "-C", str(path.parent)]  # no program of the repository's own
+    git = [
+        "git",
+        "-c",
+        "core.fsmonitor=false",
+        "-C",
+        str(path.parent),
+    ]  # no program of the repository's own
     head = runner.output([*git, "rev-parse", "--verify", "--quiet", "HEAD"], timeout=GIT_S)
     if head.status or not head.stdout.strip():
         return ""

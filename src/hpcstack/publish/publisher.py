@@ -1,6 +1,8 @@
-"""Publish, promote, roll back, retire, remove, undo: each is prepared whole, judged, and committed as one change.
+"""Publish, promote, roll back, retire, remove, undo: each is prepared whole, judged, and committed
+as one change.
 
-What is interrupted before the commit leaves nothing that anybody sees; after it, whoever comes next finishes it.
+What is interrupted before the commit leaves nothing that anybody sees; after it, whoever comes next
+finishes it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,15 @@ from hpcstack.releases.layout import dates_file
 from hpcstack.releases.ledger import CHANNELS, Entry, Event, Ledger
 from hpcstack.releases.permissions import Permissions
 from hpcstack.releases.records import KEPT_FILES, RECORD, RELEASE, release_folder
-from hpcstack.releases.seal import SEAL, Seal, read_seal, renew_seal, seal_text, take_seal, why_changed
+from hpcstack.releases.seal import (
+    SEAL,
+    Seal,
+    read_seal,
+    renew_seal,
+    seal_text,
+    take_seal,
+    why_changed,
+)
 from hpcstack.releases.tree import Tree, TreeChange
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.store.store import MAX_RECORD, Store
@@ -72,12 +82,15 @@ class Publisher:
     def marks(self) -> Permissions:
         own = self.site.modules
         return Permissions(
-            sharing.shared_mode(int(own.mode, 8)) & 0o664, own.group or self.site.group * sharing.is_shared()
+            sharing.shared_mode(int(own.mode, 8)) & 0o664,
+            own.group or self.site.group * sharing.is_shared(),
         )
 
     @property
     def tree(self) -> Tree:
-        return Tree(self.site.module_tree, self.marks, self.site.modules.direct, self.store.releases)
+        return Tree(
+            self.site.module_tree, self.marks, self.site.modules.direct, self.store.releases
+        )
 
     # -- the verbs
     def publish(
@@ -92,10 +105,12 @@ class Publisher:
         reason: str = "",
         recipe_commit: str = "",
     ) -> Published:
-        """ARTIFACT as a release of STACK in CHANNEL. A release that already is this image is not made again.
+        """ARTIFACT as a release of STACK in CHANNEL. A release that already is this image is not
+        made again.
 
-        EXTRA are {file name: text} for the release's folder; OVERRIDE is why it is published though the gate is shut;
-        PINNED the version that stays the default; REASON stands in the history, RECIPE_COMMIT in the release's record.
+        EXTRA are {file name: text} for the release's folder; OVERRIDE is why it is published though
+        the gate is shut; PINNED the version that stays the default; REASON stands in the history,
+        RECIPE_COMMIT in the release's record.
         """
         if channel not in CHANNELS:
             raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
@@ -124,32 +139,54 @@ class Publisher:
                 descriptors.remove_tree(part)
                 raise
             self.say(f"module {release.name}: {checked}")
-            event = self._event("publish" if channel == "testing" else "promote", entry.release, override or reason)
+            event = self._event(
+                "publish" if channel == "testing" else "promote", entry.release, override or reason
+            )
             base = ledger if pinned is None else replace(ledger, pinned=pinned)
             after = changes.publish_entry(base, entry, dates_of(stack), event)
-            tree.commit(TreeChange(after, self.files(release), "publish", ((str(part), release.folder, record),)))
+            tree.commit(
+                TreeChange(
+                    after, self.files(release), "publish", ((str(part), release.folder, record),)
+                )
+            )
         self._readable(release)
         self._cached()
         return self._answer(after, entry, release, checked, new=True)
 
     def change(
-        self, name: str, verb: str, act: Callable[[Ledger, Event], Ledger], reason: str = "", *, force: bool = False
+        self,
+        name: str,
+        verb: str,
+        act: Callable[[Ledger, Event], Ledger],
+        reason: str = "",
+        *,
+        force: bool = False,
     ) -> Ledger:
-        """The ledger of NAME after ACT, which is committed; nothing is written where ACT refuses, or users would lose
-        what is in production and FORCE does not say that it is meant."""
+        """The ledger of NAME after ACT, which is committed; nothing is written where ACT refuses,
+        or users would lose what is in production and FORCE does not say that it is meant.
+        """
         with self._held(name) as ledger:
             after = self.changed(ledger, verb, act, reason, force=force)
             if replace(after, events=ledger.events) == ledger:
-                return ledger  # nothing changes: no row in the history, and `undo` takes back what was before
+                # nothing changes: no row in the history, and `undo` takes back what was before
+                return ledger
             gone = tuple(
-                file for one in changes.list_going(ledger, after) for file in self._modulefiles(name, one.release)
+                file
+                for one in changes.list_going(ledger, after)
+                for file in self._modulefiles(name, one.release)
             )
             self.tree.commit(TreeChange(after, self._back(ledger, after), verb, gone=gone))
         self._cached()
         return after
 
     def changed(
-        self, ledger: Ledger, verb: str, act: Callable[[Ledger, Event], Ledger], reason: str, *, force: bool
+        self,
+        ledger: Ledger,
+        verb: str,
+        act: Callable[[Ledger, Event], Ledger],
+        reason: str,
+        *,
+        force: bool,
     ) -> Ledger:
         """LEDGER after ACT, judged, and not committed."""
         if not ledger.entries:
@@ -159,10 +196,19 @@ class Publisher:
         return after
 
     def _judge(self, before: Ledger, after: Ledger, verb: str, *, force: bool) -> None:
-        """InputError where AFTER takes from users what is in production, in use, or names an image that is gone."""
+        """InputError where AFTER takes from users what is in production, in use, or names an image
+        that is gone.
+        """
         if (lost := changes.find_harm(before, after, stamp_today())) and not force:
-            raise InputError("\n".join(lost), f"if that is meant: hpcstack {verb} as before, with --force --reason WHY")
-        changed = [release for version, release in after.aliases.items() if before.aliases.get(version) != release]
+            raise InputError(
+                "\n".join(lost),
+                f"if that is meant: hpcstack {verb} as before, with --force --reason WHY",
+            )
+        changed = [
+            release
+            for version, release in after.aliases.items()
+            if before.aliases.get(version) != release
+        ]
         for release in {*changed, *(one.release for one in changes.list_coming(before, after))}:
             entry, artifact = after.entry(release), self.store.artifact(after.entry(release).key)
             if not artifact or artifact.sha256 != entry.sha256:
@@ -184,14 +230,21 @@ class Publisher:
     def _modulefiles(self, name: str, release: str) -> list[str]:
         """The paths below the root of a release's modulefiles."""
         homes = self.tree.homes(name)
-        return [f"{home.relative_to(self.tree.root)}/{name}/{release}{suffix}" for suffix, home in homes.items()]
+        return [
+            f"{home.relative_to(self.tree.root)}/{name}/{release}{suffix}"
+            for suffix, home in homes.items()
+        ]
 
     def _back(self, before: Ledger, after: Ledger) -> dict[str, str]:
-        """{path below the root: text} of the modulefiles of what was removed and comes back: its folder has them."""
+        """{path below the root: text} of the modulefiles of what was removed and comes back: its
+        folder has them.
+        """
         out = {}
         for one in changes.list_coming(before, after):
             folder = self.folder(after.name, one.release)
-            for path, kept in zip(self._modulefiles(after.name, one.release), KEPT_FILES, strict=True):
+            for path, kept in zip(
+                self._modulefiles(after.name, one.release), KEPT_FILES, strict=True
+            ):
                 try:
                     out[path] = read_text(folder / kept, MAX_RECORD)
                 except OSError as error:
@@ -204,7 +257,13 @@ class Publisher:
     # -- the parts
 
     def prepared(
-        self, ledger: Ledger, stack: Stack, artifact: Artifact, channel: str, report: Report | None, override: str = ""
+        self,
+        ledger: Ledger,
+        stack: Stack,
+        artifact: Artifact,
+        channel: str,
+        report: Report | None,
+        override: str = "",
     ) -> tuple[Release, Entry]:
         """The release that would be next, and its entry."""
         version = stack.release_version
@@ -249,7 +308,10 @@ class Publisher:
 
     def files(self, release: Release) -> dict[str, str]:
         """{path below the root: text} of the modulefiles."""
-        name, texts = release.stack.name, {".lua": render_modulefile(release), "": modulefile_tcl(release)}
+        name, texts = (
+            release.stack.name,
+            {".lua": render_modulefile(release), "": modulefile_tcl(release)},
+        )
         homes = self.tree.homes(name)
         return {
             f"{homes[suffix].relative_to(self.site.module_tree)}/{name}/{release.version}{suffix}": text
@@ -260,8 +322,14 @@ class Publisher:
         return release_folder(self.store, name, release)
 
     def already(self, ledger: Ledger, entry: Entry) -> Entry | None:
-        """The newest release of ENTRY's version and channel, if it is what ENTRY is, whole, and meant by the alias."""
-        live = [one for one in ledger.of(entry.version) if one.state == "live" and one.channel == entry.channel]
+        """The newest release of ENTRY's version and channel, if it is what ENTRY is, whole, and
+        meant by the alias.
+        """
+        live = [
+            one
+            for one in ledger.of(entry.version)
+            if one.state == "live" and one.channel == entry.channel
+        ]
         if not live or live[-1].shown != entry.shown:
             return None
         last, meant = live[-1], ledger.aliased(entry.version)
@@ -282,7 +350,10 @@ class Publisher:
 
     @contextlib.contextmanager
     def _held(self, name: str) -> Iterator[Ledger]:
-        """NAME's ledger, for this process alone. What any interrupted publisher left is finished."""
+        """NAME's ledger, for this process alone.
+
+        What any interrupted publisher left is finished.
+        """
         tree = self.tree
         releases = self.folder(name, "x").parent
         if sharing.is_shared():
@@ -293,13 +364,16 @@ class Publisher:
             with self.store.acting("the release was not written"):
                 self.marks.folder(self.store.top, releases)
             with hold_lease(
-                releases / ".lease", lambda who: self.say(f"waiting for another publisher of {name}: {who}")
+                releases / ".lease",
+                lambda who: self.say(f"waiting for another publisher of {name}: {who}"),
             ):
                 self._sweep(releases)
                 yield ledger
 
     def _sweep(self, releases: Path) -> None:
-        """Releases of this tree that were begun and never committed: the leases are held, and no journal is left."""
+        """Releases of this tree that were begun and never committed: the leases are held, and no
+        journal is left.
+        """
         ending = name_prepared(releases / "x", self.site.module_tree).name[2:]
         for name in descriptors.names_in(releases):
             if name.startswith(".") and name.endswith(ending):
@@ -335,10 +409,14 @@ class Publisher:
             **dict(zip(KEPT_FILES, modulefiles, strict=True)),
             RECORD: text,
         }
-        files |= inventory_files(release.name, {path: one for path, one in files.items() if path != SEAL})
+        files |= inventory_files(
+            release.name, {path: one for path, one in files.items() if path != SEAL}
+        )
         with self.store.acting("the release was not written"):
             without_links(self.store.top, final.parent, ours=True)
-            descriptors.make_new_folder(part)  # ours alone until it is whole: what was left there is swept
+            descriptors.make_new_folder(
+                part
+            )  # ours alone until it is whole: what was left there is swept
             with descriptors.pin_path(part) as own:
                 write_tree(own, files)
                 descriptors.make_folder(own / "bin")
@@ -346,7 +424,10 @@ class Publisher:
         return part, text
 
     def _sealed(self, artifact: Artifact) -> Seal:
-        """The seal of ARTIFACT's image, all of which is read. StoreError where its bytes are not what was built."""
+        """The seal of ARTIFACT's image, all of which is read.
+
+        StoreError where its bytes are not what was built.
+        """
         self.say(f"reading {artifact.image}")
         seal = take_seal(artifact.image)
         if seal.sha256 != artifact.sha256:
@@ -357,12 +438,16 @@ class Publisher:
         return seal
 
     def renew_image_seal(self, name: str, entry: Entry, artifact: Artifact) -> None:
-        """The seal of a release whose image was built again, to the same bytes, or came back from a backup."""
+        """The seal of a release whose image was built again, to the same bytes, or came back from a
+        backup.
+        """
         if why_changed(artifact, read_seal(self.store, name, entry.release)):
             renew_seal(self.store, name, entry.release, self._sealed(artifact))
 
     def _without_nodes(self, artifact: Artifact) -> str:
-        """What to say of an image that no node of the site can run; empty where one can, or the site names none."""
+        """What to say of an image that no node of the site can run; empty where one can, or the
+        site names none.
+        """
         kinds = {node.architecture for node in self.site.node_types.values()}
         kind = KERNEL_NAMES[artifact.platform]
         if not kinds or kind in kinds:
@@ -373,16 +458,23 @@ class Publisher:
         """Others reach the image and the wrappers, where the site's mode says that they do."""
         for path in (Path(release.image), Path(release.folder) / "libexec/run"):
             if wall := self.marks.hidden_from(path):
-                self.say(f"NOTE: others cannot read {path}: {wall} is closed to them (modes, or `modules.mode`)")
+                self.say(
+                    f"NOTE: others cannot read {path}: {wall} is closed to them (modes, or "
+                    f"`modules.mode`)"
+                )
 
     def _event(self, verb: str, release: str, reason: str) -> Event:
         return Event(stamp_now(), name_caller(), verb, release, reason=reason)
 
     def _cached(self) -> None:
-        """The spider cache as the tree is now; a cache that cannot be made is told, and made by the next verb."""
+        """The spider cache as the tree is now; a cache that cannot be made is told, and made by the
+        next verb.
+        """
         self.say(rebuild_cache(self.tree, self.runner))
 
-    def _answer(self, ledger: Ledger, entry: Entry, release: Release, checked: str, *, new: bool) -> Published:
+    def _answer(
+        self, ledger: Ledger, entry: Entry, release: Release, checked: str, *, new: bool
+    ) -> Published:
         tree, name = self.tree, ledger.name
         takes = ledger.aliases.get(entry.version) == entry.release
         alias = f"{name}/{entry.version}"
@@ -425,4 +517,8 @@ def _shown(release: Release) -> str:
 
 
 def _reported(report: Report | None) -> dict[str, str]:
-    return {"report.json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n"} if report else {}
+    return (
+        {"report.json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n"}
+        if report
+        else {}
+    )

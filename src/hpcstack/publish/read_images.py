@@ -1,4 +1,6 @@
-"""The bytes of published images, read: at a rate, a few a night, those first that were read longest ago."""
+"""The bytes of published images, read: at a rate, a few a night, those first that were read longest
+ago.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ MAX_MEMORY = 4 << 20  # bytes
 
 @dataclass(frozen=True)
 class Checked:
-    """One release whose image was read: WRONG is empty where its bytes are those that were published; RENEWED says
-    whether launches compare with the file as it is now."""
+    """One release whose image was read: WRONG is empty where its bytes are those that were
+    published; RENEWED says whether launches compare with the file as it is now.
+    """
 
     release: str
     image: str
@@ -38,21 +41,32 @@ class Checked:
 
 
 def check_published(
-    site: Site, store: Store, progress: Progress, *, bytes_a_second: int = 0, most: int = 0, name: str = ""
+    site: Site,
+    store: Store,
+    progress: Progress,
+    *,
+    bytes_a_second: int = 0,
+    most: int = 0,
+    name: str = "",
 ) -> list[Checked]:
-    """Every release that gc has not taken, its image read. An image that several releases name is read once.
+    """Every release that gc has not taken, its image read. An image that several releases name is
+    read once.
 
-    Of NAME alone, where that is said. With MOST only so many images: those that were read longest ago, so that a site
-    reads all of them over some nights; one that is gone is told each time, and is none of them.
+    Of NAME alone, where that is said. With MOST only so many images: those that were read longest
+    ago, so that a site reads all of them over some nights; one that is gone is told each time, and
+    is none of them.
     """
     seals: dict[str, Seal | str] = {}
     remembered = _read_memory(store)
     out = []
     tree = Tree(site.module_tree)
     names = [one for one in tree.names() if name in ("", one) and _is_readable(tree, one)]
-    released = [(one, entry) for one in names for entry in tree.ledger(one).entries if entry.state != "gone"]
+    released = [
+        (one, entry) for one in names for entry in tree.ledger(one).entries if entry.state != "gone"
+    ]
     last_read = {
-        entry.key: max(_last_read(store, one, entry.release), remembered.get(entry.key, "")) for one, entry in released
+        entry.key: max(_last_read(store, one, entry.release), remembered.get(entry.key, ""))
+        for one, entry in released
     }
     oldest_first = sorted(last_read, key=lambda key: last_read[key])
     there = [key for key in oldest_first if store.published_image(key).is_file()]
@@ -68,9 +82,15 @@ def check_published(
             found = seals[entry.key]
             wrong = found if isinstance(found, str) else ""
             if not isinstance(found, str) and found.sha256 != entry.sha256:
-                wrong = f"it has sha256 {found.sha256[:12]}, and was published with {entry.sha256[:12]}"
+                wrong = (
+                    f"it has sha256 {found.sha256[:12]}, and was published with {entry.sha256[:12]}"
+                )
             image = str(store.published_image(entry.key))
-            sealed = not isinstance(found, str) and not wrong and renew_seal(store, one, entry.release, found)
+            sealed = (
+                not isinstance(found, str)
+                and not wrong
+                and renew_seal(store, one, entry.release, found)
+            )
             out.append(Checked(release, image, wrong, sealed))
     return out
 
@@ -84,14 +104,18 @@ def _memory(store: Store) -> Path:
 def _read_memory(store: Store) -> dict[str, str]:
     """{key of an image: when this user read it last}.
 
-    A seal says that too, but not of an image that is wrong, nor where this user may not write seals: without it those
-    would be read night after night, and the others never.
+    A seal says that too, but not of an image that is wrong, nor where this user may not write
+    seals: without it those would be read night after night, and the others never.
     """
     try:
         found = json.loads(read_text(_memory(store), MAX_MEMORY, own=True))
     except (OSError, ValueError, InputError):
         return {}
-    return {key: when for key, when in found.items() if isinstance(when, str)} if isinstance(found, dict) else {}
+    return (
+        {key: when for key, when in found.items() if isinstance(when, str)}
+        if isinstance(found, dict)
+        else {}
+    )
 
 
 def _write_memory(store: Store, read: dict[str, str]) -> None:

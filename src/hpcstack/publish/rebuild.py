@@ -1,4 +1,5 @@
-"""Makes the images of releases again, of the spec and lock that each release keeps: to the same bytes, or not at all.
+"""Makes the images of releases again, of the spec and lock that each release keeps: to the same
+bytes, or not at all.
 
 `hpcstack build` makes what the recipe says today; a release was published with what it said then.
 """
@@ -34,7 +35,9 @@ FROM_BACKUP = "bring it back from a backup; or build, test and publish the stack
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A RELEASE, NAME/VERSION-rN, whose image was looked after: FAILED says why it is not back, empty where it is."""
+    """A RELEASE, NAME/VERSION-rN, whose image was looked after: FAILED says why it is not back,
+    empty where it is.
+    """
 
     release: str
     key: str
@@ -42,9 +45,12 @@ class Rebuilt:
     remedy: str = ""
 
 
-def releases_without_images(publisher: Publisher, names: list[str], subject: str = "") -> list[tuple[str, Entry]]:
-    """(NAME, release) of NAMES whose image is gone or not the file that was read last, each image once; a SUBJECT that
-    is named, whatever its file looks like. What was removed is gc's."""
+def releases_without_images(
+    publisher: Publisher, names: list[str], subject: str = ""
+) -> list[tuple[str, Entry]]:
+    """(NAME, release) of NAMES whose image is gone or not the file that was read last, each image
+    once; a SUBJECT that is named, whatever its file looks like. What was removed is gc's.
+    """
     wanted = {subject} if subject else _with_other_files(publisher, names)
     by_key: dict[str, tuple[str, Entry]] = {}
     for one in sorted(wanted):
@@ -56,13 +62,19 @@ def releases_without_images(publisher: Publisher, names: list[str], subject: str
 
 
 def _with_other_files(publisher: Publisher, names: list[str]) -> set[str]:
-    """The releases, NAME/VERSION-rN, whose image's file is gone or not as it was when somebody read it."""
+    """The releases, NAME/VERSION-rN, whose image's file is gone or not as it was when somebody read
+    it.
+    """
     found = [one for name in names for one in find_damage(publisher.tree, publisher.store, name)]
     return {one.subject for one in found if one.repair == "image"}
 
 
-def rebuild_images(publisher: Publisher, bench: Workbench, releases: list[tuple[str, Entry]]) -> list[Rebuilt]:
-    """The images of RELEASES again, one after the other; what cannot be made does not keep the others from it."""
+def rebuild_images(
+    publisher: Publisher, bench: Workbench, releases: list[tuple[str, Entry]]
+) -> list[Rebuilt]:
+    """The images of RELEASES again, one after the other; what cannot be made does not keep the
+    others from it.
+    """
     done = []
     for name, entry in releases:
         release = f"{name}/{entry.release}"
@@ -75,7 +87,10 @@ def rebuild_images(publisher: Publisher, bench: Workbench, releases: list[tuple[
 
 
 def _bring_back(publisher: Publisher, bench: Workbench, name: str, entry: Entry) -> None:
-    """The image of a release is its own again: because its bytes are there, or by a build. HpcstackError where not."""
+    """The image of a release is its own again: because its bytes are there, or by a build.
+
+    HpcstackError where not.
+    """
     release = f"{name}/{entry.release}"
     artifact = _stored(publisher, entry)
     if artifact:
@@ -84,7 +99,9 @@ def _bring_back(publisher: Publisher, bench: Workbench, name: str, entry: Entry)
         publisher.say(f"building the image of {release} again")
         request = request_of_release(publisher, name, entry)
         refuse_unsigned(request.lock, bench.site)
-        artifact, _ = build_image(request, bench, How(fresh=artifact is not None, again=entry.sha256))
+        artifact, _ = build_image(
+            request, bench, How(fresh=artifact is not None, again=entry.sha256)
+        )
     sign_and_check(artifact, publisher)
     for other in publisher.tree.ledger(name).entries:
         if other.key == entry.key and other.state != "gone":
@@ -98,8 +115,9 @@ def _stored(publisher: Publisher, entry: Entry) -> Artifact | None:
 
 
 def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRequest:
-    """What made the image of a release. InputError or StoreError where that is not known, or this hpcstack, with this
-    site's settings, would make another one of it."""
+    """What made the image of a release. InputError or StoreError where that is not known, or this
+    hpcstack, with this site's settings, would make another one of it.
+    """
     release = f"{name}/{entry.release}"
     record = read_record(publisher.store, name, entry.release)
     if not record:
@@ -121,7 +139,9 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
     if lock.digest() != record.lock_sha256:
         raise StoreError(f"{path} is not the lock that the image was built of", FROM_BACKUP)
     requests = [
-        BuildRequest(stack, lock, publisher.site, platform, find_engine(one), "as it was built", squash)
+        BuildRequest(
+            stack, lock, publisher.site, platform, find_engine(one), "as it was built", squash
+        )
         for platform in lock.base.platforms
         for one in ENGINES
         for squash in (False, True)
@@ -138,5 +158,6 @@ def _why_another(record: ReleaseRecord, version: str, name: str) -> str:
     if record.hpcstack == __version__:
         return f"{what}: build.compression or another setting of site.yaml is not what it was"
     return (
-        f"{what}: it was published by hpcstack {record.hpcstack or 'of an unknown version'}, and this is {__version__}"
+        f"{what}: it was published by hpcstack {record.hpcstack or 'of an unknown version'}, and "
+        f"this is {__version__}"
     )

@@ -1,6 +1,8 @@
-"""Puts back what is published as it was written: modulefiles, wrappers, records, what versions mean, the spider cache.
+"""Puts back what is published as it was written: modulefiles, wrappers, records, what versions
+mean, the spider cache.
 
-What nobody wrote down twice is named and left alone: the bytes of images, and a ledger of which no copy is whole.
+What nobody wrote down twice is named and left alone: the bytes of images, and a ledger of which no
+copy is whole.
 """
 
 from __future__ import annotations
@@ -41,15 +43,28 @@ def foretell_repair(publisher: Publisher, names: list[str], subject: str = "") -
 
 
 def repair_names(publisher: Publisher, names: list[str], subject: str = "") -> Repaired:
-    """NAMES as they were written; of a SUBJECT, NAME/RELEASE, alone. Each name is held while it is mended."""
+    """NAMES as they were written; of a SUBJECT, NAME/RELEASE, alone.
+
+    Each name is held while it is mended.
+    """
     mended: list[Damage] = []
     left: list[Damage] = []
     for name in names:
-        if find_damage(publisher.tree, publisher.store, name):  # else nothing is written, not even a lease
+        if find_damage(
+            publisher.tree, publisher.store, name
+        ):  # else nothing is written, not even a lease
             mended += _mend_name(publisher, name, subject)
-        left += [one for one in find_damage(publisher.tree, publisher.store, name) if subject in ("", one.subject)]
+        left += [
+            one
+            for one in find_damage(publisher.tree, publisher.store, name)
+            if subject in ("", one.subject)
+        ]
     tree = publisher.tree
-    cache = rebuild_cache(tree, publisher.runner) if mended or tree.stale or is_cache_missing(tree) else ""
+    cache = (
+        rebuild_cache(tree, publisher.runner)
+        if mended or tree.stale or is_cache_missing(tree)
+        else ""
+    )
     return Repaired(tuple(one for one in mended if one not in left), tuple(left), cache)
 
 
@@ -58,18 +73,28 @@ def can_be_mended(damage: Damage) -> bool:
 
 
 def _mend_name(publisher: Publisher, name: str, subject: str) -> list[Damage]:
-    """What was put back of NAME, which is looked at once it is held: somebody may have removed a release meanwhile."""
+    """What was put back of NAME, which is looked at once it is held: somebody may have removed a
+    release meanwhile.
+    """
     tree, mended = publisher.tree, []
     with tree.leased(name, publisher.say):
         for _ in range(ROUNDS):
-            found = [one for one in find_damage(tree, publisher.store, name) if subject in ("", one.subject)]
-            now = [one for one in found if one.repair == "file" and one.path and one.text is not None]
+            found = [
+                one
+                for one in find_damage(tree, publisher.store, name)
+                if subject in ("", one.subject)
+            ]
+            now = [
+                one for one in found if one.repair == "file" and one.path and one.text is not None
+            ]
             if not now:
                 break
             for one in now:
                 _put_back(publisher, one)
             mended += [one for one in now if one not in mended]
-    found = [one for one in find_damage(tree, publisher.store, name) if subject in ("", one.subject)]
+    found = [
+        one for one in find_damage(tree, publisher.store, name) if subject in ("", one.subject)
+    ]
     if states := [one for one in found if one.repair == "state"]:
         with tree.hold(name, publisher.say):
             publisher.say(f"writing anew what the versions of {name} mean")
@@ -79,7 +104,10 @@ def _mend_name(publisher: Publisher, name: str, subject: str) -> list[Damage]:
 
 
 def _put_back(publisher: Publisher, damage: Damage) -> None:
-    """A file whose text is known. What lies in its place goes: a link is replaced, and not followed."""
+    """A file whose text is known.
+
+    What lies in its place goes: a link is replaced, and not followed.
+    """
     path, tree = damage.path, publisher.tree
     assert path and damage.text is not None
     releases = publisher.store.releases
@@ -109,7 +137,9 @@ def restore_generation(publisher: Publisher, name: str, number: int) -> None:
         whole = whole_generations(tree, name)
         if number not in whole:
             known = ", ".join(map(str, whole)) or "none"
-            raise InputError(f"{state / str(number)} is not whole (whole are: {known})", "name one of those")
+            raise InputError(
+                f"{state / str(number)} is not whole (whole are: {known})", "name one of those"
+            )
         descriptors.point_link(str(number), state / CURRENT)
 
 
@@ -122,7 +152,10 @@ def names_to_repair(publisher: Publisher, name: str) -> list[str]:
 
 
 def check_release(publisher: Publisher, name: str, release: str) -> None:
-    """InputError for a RELEASE that NAME does not have: a version is not one. Of a ledger that cannot be read, none."""
+    """InputError for a RELEASE that NAME does not have: a version is not one.
+
+    Of a ledger that cannot be read, none.
+    """
     with contextlib.suppress(StoreError):
         ledger = publisher.tree.ledger(name)
         if ledger.of(release):

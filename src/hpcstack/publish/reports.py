@@ -27,15 +27,18 @@ MAX_REPORT = 256 << 20  # bytes
 
 
 def read_report(path: Path, *, published: bool = False) -> Report:
-    """The report in the file PATH, or in the folder of a run. InputError where there is none, or it is PUBLISHED by
-    somebody who is no publisher of the site's."""
+    """The report in the file PATH, or in the folder of a run. InputError where there is none, or it
+    is PUBLISHED by somebody who is no publisher of the site's.
+    """
     file = path / "report.json" if path.is_dir() else path
     try:
         document = json.loads(read_bytes(file, MAX_REPORT, published=published))
         document.pop("verdict", None)
         return Report.model_validate(document)
     except (OSError, ValueError, AttributeError, RecursionError, OverflowError) as error:
-        raise InputError(f"{file} is not a report: {error}", "hpcstack test STACK writes one") from None
+        raise InputError(
+            f"{file} is not a report: {error}", "hpcstack test STACK writes one"
+        ) from None
 
 
 def shared_folder(store: Store, stack: str) -> Path:
@@ -44,7 +47,9 @@ def shared_folder(store: Store, stack: str) -> Path:
 
 
 def share_report(report: Report, store: Store) -> Path | None:
-    """REPORT for the group that shares the store; nothing where there is none, or it may not be written."""
+    """REPORT for the group that shares the store; nothing where there is none, or it may not be
+    written.
+    """
     if not sharing.is_shared():
         return None
     folder = shared_folder(store, report.stack)
@@ -78,21 +83,38 @@ def find_reports(stack: str, sha256: str, store: Store) -> list[Report]:
 
 
 def _of_image(found: Iterable[Report], sha256: str) -> list[Report]:
-    return sorted((one for one in found if one.image_sha256 == sha256), key=lambda one: one.started, reverse=True)
+    return sorted(
+        (one for one in found if one.image_sha256 == sha256),
+        key=lambda one: one.started,
+        reverse=True,
+    )
 
 
 def require_proof(
-    stack: Stack, artifact: Artifact, site: Site, given: list[Report], override: str, *, named: bool = False
+    stack: Stack,
+    artifact: Artifact,
+    site: Site,
+    given: list[Report],
+    override: str,
+    *,
+    named: bool = False,
 ) -> tuple[Report | None, str]:
-    """The report that a production release shows, of those GIVEN, the newest first; and OVERRIDE if it was needed.
+    """The report that a production release shows, of those GIVEN, the newest first; and OVERRIDE if
+    it was needed.
 
-    A report that lacks checks is passed over for an older one; one in which something is wrong is the answer, unless
-    the reports were NAMED by the caller. AnswerIsNo says why the gate is shut.
+    A report that lacks checks is passed over for an older one; one in which something is wrong is
+    the answer, unless the reports were NAMED by the caller. AnswerIsNo says why the gate is shut.
     """
     shown: list[Report] = []
     reasons: list[str] = []
     for kind in _kinds_to_prove(artifact, site):
-        good, why = _judged(stack, artifact, site, [one for one in given if not kind or one.node_type == kind], named)
+        good, why = _judged(
+            stack,
+            artifact,
+            site,
+            [one for one in given if not kind or one.node_type == kind],
+            named,
+        )
         shown += [good] if good else []
         reasons += [f"{kind}: {obstacle}" if kind else str(obstacle) for obstacle in why]
     if not reasons:
@@ -105,13 +127,22 @@ def require_proof(
     more = f"\n  and {len(reasons) - 20} more" if len(reasons) > 20 else ""
     raise AnswerIsNo(
         f"the gate to production is shut for {stack.full_name}:{listed}{more}",
-        f"hpcstack test {stack.full_name} -N 2 --tier {site.modules.tier}; or --override REASON, which is written down",
+        (
+            f"hpcstack test {stack.full_name} -N 2 --tier {site.modules.tier}; or --override "
+            f"REASON, which is written down"
+        ),
     )
 
 
 def _kinds_to_prove(artifact: Artifact, site: Site) -> list[str]:
-    """The node types that must have a report, of those that can run the image; any one ("") where none is asked for."""
-    asked = [kind for kind in site.modules.prove_on if site.node_types[kind].platform == artifact.platform]
+    """The node types that must have a report, of those that can run the image; any one ("") where
+    none is asked for.
+    """
+    asked = [
+        kind
+        for kind in site.modules.prove_on
+        if site.node_types[kind].platform == artifact.platform
+    ]
     return asked or [""]
 
 
@@ -134,7 +165,13 @@ def _judged(
 def _obstacles_of(stack: Stack, artifact: Artifact, site: Site, report: Report) -> list[Obstacle]:
     """Why REPORT does not open the gate to the image of ARTIFACT at this site."""
     if site.node_types and report.node_type not in site.node_types:
-        what = f"of node type {report.node_type!r}" if report.node_type else "of a run outside of Slurm"
+        what = (
+            f"of node type {report.node_type!r}"
+            if report.node_type
+            else "of a run outside of Slurm"
+        )
         return [Obstacle(f"the report is {what}, and site.yaml knows {', '.join(site.node_types)}")]
     node = site.node_types.get(report.node_type)
-    return find_obstacles(stack.tests, site.modules.tier, node, report, artifact.sha256, artifact.suite)
+    return find_obstacles(
+        stack.tests, site.modules.tier, node, report, artifact.sha256, artifact.suite
+    )

@@ -32,7 +32,9 @@ def find_all_damage(tree: Tree, store: Store, name: str = "") -> list[Damage]:
     return [damage for one in names for damage in find_damage(tree, store, one)]
 
 
-def list_rows(tree: Tree, store: Store, name: str = "", damage: list[Damage] | None = None) -> list[dict[str, Any]]:
+def list_rows(
+    tree: Tree, store: Store, name: str = "", damage: list[Damage] | None = None
+) -> list[dict[str, Any]]:
     """Each release that is not hidden, with what is wrong with it; of NAME alone, all of them.
 
     DAMAGE is what `find_all_damage` says, where somebody knows it already.
@@ -48,7 +50,9 @@ def list_rows(tree: Tree, store: Store, name: str = "", damage: list[Damage] | N
         except StoreError:
             continue  # find_damage says so; the others are shown
         hidden = set(ledger.hidden())
-        for entry in sorted(ledger.entries, key=lambda entry: (make_version_key(entry.version), entry.number)):
+        for entry in sorted(
+            ledger.entries, key=lambda entry: (make_version_key(entry.version), entry.number)
+        ):
             if entry.release in hidden and not name:
                 continue
             dates = ledger.dates.get(entry.version, Dates())
@@ -57,7 +61,9 @@ def list_rows(tree: Tree, store: Store, name: str = "", damage: list[Damage] | N
                     "release": f"{one}/{entry.release}",
                     "channel": entry.channel,
                     "state": entry.state,
-                    "alias": f"{one}/{entry.version}" if ledger.aliases.get(entry.version) == entry.release else "",
+                    "alias": f"{one}/{entry.version}"
+                    if ledger.aliases.get(entry.version) == entry.release
+                    else "",
                     "default": ledger.default == entry.release,
                     "hidden": entry.release in hidden,
                     "made": entry.made,
@@ -79,21 +85,33 @@ def list_rows(tree: Tree, store: Store, name: str = "", damage: list[Damage] | N
 
 
 def _wrong_dates(ledger: Ledger, release: str, dates: Dates) -> list[str]:
-    """What the dates of a RELEASE refuse to users, though nobody has said so; its files are publish/damage.py's."""
+    """What the dates of a RELEASE refuse to users, though nobody has said so; its files are
+    publish/damage.py's.
+    """
     entry = ledger.entry(release)
     if entry.state == "gone":  # gc has taken it, as it should
         return []
     out = []
     if dates.refuses(stamp_today()) and entry.state != "retired":
         out.append(f"past its date: hpcstack retire {ledger.name}/{entry.version} --now")
-    if ledger.default == release and (day := refused_default(ledger, stamp_today())) and day <= stamp_today():
-        out.append(f"it is the default, and refused from {day} on: hpcstack default {ledger.name}/VERSION")
+    if (
+        ledger.default == release
+        and (day := refused_default(ledger, stamp_today()))
+        and day <= stamp_today()
+    ):
+        out.append(
+            f"it is the default, and refused from {day} on: hpcstack default {ledger.name}/VERSION"
+        )
     return out
 
 
 def notes_of_images(tree: Tree, store: Store, name: str = "") -> list[str]:
     """Images that nobody has read since somebody touched them."""
-    return [note for one in ([name] if name else tree.names()) for note in touched_images(tree, store, one)]
+    return [
+        note
+        for one in ([name] if name else tree.names())
+        for note in touched_images(tree, store, one)
+    ]
 
 
 def notes_of_dates(tree: Tree, name: str = "") -> list[str]:
@@ -118,7 +136,8 @@ def foretell_changes(
     override: str,
     pinned: str | None = None,
 ) -> tuple[list[str], str]:
-    """(what publishing would change, a line each; the module tree's and the release's files as a unified diff).
+    """(what publishing would change, a line each; the module tree's and the release's files as a
+    unified diff).
 
     Nothing is written.
     """
@@ -129,7 +148,9 @@ def foretell_changes(
     if publisher.already(ledger, entry):
         return [], ""
     ledger = ledger if pinned is None else replace(ledger, pinned=pinned)
-    after = publish_entry(ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release))
+    after = publish_entry(
+        ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release)
+    )
     out = []
     for suffix in (".lua", ""):
         template = "modulerc.lua.j2" if suffix else "modulerc.tcl.j2"
@@ -149,7 +170,10 @@ def _diff(name: str, old: str, new: str) -> list[str]:
     before = f"a/{name.lstrip('/')}" if old else "/dev/null"
     return list(
         difflib.unified_diff(
-            old.splitlines(keepends=True), new.splitlines(keepends=True), before, f"b/{name.lstrip('/')}"
+            old.splitlines(keepends=True),
+            new.splitlines(keepends=True),
+            before,
+            f"b/{name.lstrip('/')}",
         )
     )
 

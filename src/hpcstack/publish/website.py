@@ -1,4 +1,6 @@
-"""A site of plain pages about everything that is published: found, read and copied from, also on a phone."""
+"""A site of plain pages about everything that is published: found, read and copied from, also on a
+phone.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,15 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
         out[one["page"]] = fill_page("modules", "catalog-stack.html.j2", one=one, **shared)
     out[MARK] = fill_page("modules", "catalog-index.html.j2", stacks=stacks, **shared)
     rows = [
-        {key: one[key] for key in ("alias", "release", "stack", "channel", "sha256", "summary", "page")}
+        {
+            key: one[key]
+            for key in ("alias", "release", "stack", "channel", "sha256", "summary", "page")
+        }
         for one in stacks
     ]
-    out["catalog.json"] = json.dumps({"made_by": MADE, "site": site.name, "stacks": rows}, indent=1) + "\n"
+    out["catalog.json"] = (
+        json.dumps({"made_by": MADE, "site": site.name, "stacks": rows}, indent=1) + "\n"
+    )
     return out | {name: read_data_file("modules", name) for name in ("catalog.css", "catalog.js")}
 
 
@@ -151,7 +158,9 @@ def _record(store: Store, name: str, entry: Entry) -> ReleaseRecord | None:
 
 
 def _said_of_stack(record: ReleaseRecord | None) -> tuple[str, list[str]]:
-    """The summary and the commands of a release's stack; nothing where its recipe is one that this hpcstack refuses."""
+    """The summary and the commands of a release's stack; nothing where its recipe is one that this
+    hpcstack refuses.
+    """
     try:
         stack = Stack.model_validate(record.stack) if record else None
     except ValueError:
@@ -173,12 +182,17 @@ def _file(store: Store, name: str, entry: Entry, what: str) -> Path:
 
 
 def write_pages(files: dict[str, str], folder: Path) -> None:
-    """FILES as FOLDER, by rename. InputError where FOLDER holds something that is not a catalogue."""
+    """FILES as FOLDER, by rename.
+
+    InputError where FOLDER holds something that is not a catalogue.
+    """
     folder = folder.resolve()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "name another with -o")
     if folder.is_dir() and any(folder.iterdir()) and not _ours(folder):
-        raise InputError(f"{folder} contains something other than a catalogue", "name another with -o")
+        raise InputError(
+            f"{folder} contains something other than a catalogue", "name another with -o"
+        )
     part = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
     old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.old")
     try:
@@ -200,6 +214,8 @@ def write_pages(files: dict[str, str], folder: Path) -> None:
 
 def _ours(folder: Path) -> bool:
     try:
-        return bool(json.loads((folder / "catalog.json").read_text(encoding="utf-8"))["made_by"] == MADE)
+        return bool(
+            json.loads((folder / "catalog.json").read_text(encoding="utf-8"))["made_by"] == MADE
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -22,8 +22,11 @@ def refuse_adopted(recipe: Recipe) -> None:
     stack = recipe.stack
     if stack.adopted:
         raise InputError(
-            f"{stack.full_name} was adopted from {stack.adopted.source}: nothing says how its image was made, so it is "
+            f"{stack.full_name} was adopted from {stack.adopted.source}: nothing says how its "
+            f"image was made, so it is "
             "not built, and its lock only says what is in it",
-            f"to build one like it: in {recipe.path}, drop `adopted`, name what to build on in `base.image`, and write "
-            f"what was added, e.g. packages: {{pip: [NAME==VERSION]}}; hpcstack sbom {stack.full_name} lists it",
+            f"to build one like it: in {recipe.path}, drop `adopted`, name what to build on in "
+            f"`base.image`, and write "
+            f"what was added, e.g. packages: {{pip: [NAME==VERSION]}}; hpcstack sbom "
+            f"{stack.full_name} lists it",
         )

@@ -1,8 +1,8 @@
 """Recipes on disk: finding one by its full name, reading it with all that it extends, listing all.
 
-A file is named after what its stacks' full names begin with: pytorch.yaml may hold pytorch-24.11 and
-pytorch-24.11-vision, so that finding one opens few files. One whose name begins with `_` is a template: it is only
-extended.
+A file is named after what its stacks' full names begin with: pytorch.yaml may hold pytorch-24.11
+and pytorch-24.11-vision, so that finding one opens few files. One whose name begins with `_` is a
+template: it is only extended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from hpcstack.core.errors import InputError, Problem, ProblemsError, did_you_mean
-from hpcstack.core.yaml import MAX_BYTES, Document, format_path, parse_yaml, problems_of, read_yaml_text
+from hpcstack.core.yaml import (
+    MAX_BYTES,
+    Document,
+    format_path,
+    parse_yaml,
+    problems_of,
+    read_yaml_text,
+)
 from hpcstack.recipe.fields import MAX_SCRIPT
 from hpcstack.recipe.merge import (
     Policy,
@@ -47,12 +54,17 @@ class Recipe:
 
     def origins(self) -> dict[str, str]:
         """{dotted path: file:line} of each value that was written somewhere."""
-        return {format_path(path): str(self.document.mark(path)) for path in _leaves(self.document.value, ())}
+        return {
+            format_path(path): str(self.document.mark(path))
+            for path in _leaves(self.document.value, ())
+        }
 
 
 @dataclass
 class Catalog:
-    """The recipes of some folders; a stack in an earlier folder hides one of the same name in a later."""
+    """The recipes of some folders; a stack in an earlier folder hides one of the same name in a
+    later.
+    """
 
     folders: Sequence[Path]
     policy: Policy = field(default_factory=Policy)
@@ -67,11 +79,16 @@ class Catalog:
             return self._recipe(path, document)
         known = self.names()
         versions = [full for full in known if full.startswith(f"{name}-")]
-        hint = f"say which version: {', '.join(versions)}" if versions else "hpcstack list shows all stacks"
+        hint = (
+            f"say which version: {', '.join(versions)}"
+            if versions
+            else "hpcstack list shows all stacks"
+        )
         raise InputError(f"there is no stack {name!r}{did_you_mean(name, known)}", hint)
 
     def layer(self, name: str) -> tuple[str, tuple[str, ...]] | None:
-        """(the stack below, pip's packages) of a recipe that extends a stack and only adds packages of pip's to it.
+        """(the stack below, pip's packages) of a recipe that extends a stack and only adds packages
+        of pip's to it.
 
         Such a stack needs no image of its own. None for every other recipe, and for none.
         """
@@ -86,19 +103,29 @@ class Catalog:
             return None
         mine, theirs = recipe.stack.packages.pip, below.packages.pip
         packages = below.packages.model_copy(update={"pip": mine})
-        like = below.model_copy(update={"packages": packages, **{key: getattr(recipe.stack, key) for key in NAMES}})
+        like = below.model_copy(
+            update={"packages": packages, **{key: getattr(recipe.stack, key) for key in NAMES}}
+        )
         added = mine[len(theirs) :]
-        return (below.full_name, added) if like == recipe.stack and mine[: len(theirs)] == theirs and added else None
+        return (
+            (below.full_name, added)
+            if like == recipe.stack and mine[: len(theirs)] == theirs and added
+            else None
+        )
 
     def read(self, path: Path) -> list[Recipe]:
-        """Every stack of a file; all problems of all of them are in the ProblemsError that it raises."""
+        """Every stack of a file; all problems of all of them are in the ProblemsError that it
+        raises.
+        """
         problems: list[Problem] = []
         out: list[Recipe] = []
         seen: set[str] = set()
         for document in self._expanded(path, ()):
             name = _full_name(document.value)
             if name in seen:
-                problems.append(document.problem(("name",), f"two stacks of this file have the name {name}"))
+                problems.append(
+                    document.problem(("name",), f"two stacks of this file have the name {name}")
+                )
             seen.add(name)
             try:
                 out.append(self._recipe(path, document))
@@ -128,13 +155,20 @@ class Catalog:
         found = self.read(path)
         if len(found) > 1:
             names = ", ".join(recipe.stack.full_name for recipe in found)
-            raise InputError(f"{path} contains {len(found)} stacks: {names}", f"name one, with --recipes {path.parent}")
+            raise InputError(
+                f"{path} contains {len(found)} stacks: {names}",
+                f"name one, with --recipes {path.parent}",
+            )
         return found[0]
 
     def _stacks(self, name: str, chain: tuple[Path, ...]) -> Iterator[tuple[Path, Document]]:
         """Where the stack NAME is, first to last, leaving out the files of CHAIN."""
         for folder in self.folders:
-            here = [path for path in _files(folder) if _may_hold(path, name) and path.resolve() not in chain]
+            here = [
+                path
+                for path in _files(folder)
+                if _may_hold(path, name) and path.resolve() not in chain
+            ]
             for path in sorted(here, key=lambda path: -len(path.name)):
                 for document in self._expanded(path, chain):
                     if _full_name(document.value) == name:
@@ -144,20 +178,29 @@ class Catalog:
         return expand_matrix(self._whole(path, chain))
 
     def _whole(self, path: Path, chain: tuple[Path, ...]) -> Document:
-        """The file PATH over all that it extends. CHAIN are the files that are being read for it."""
+        """The file PATH over all that it extends.
+
+        CHAIN are the files that are being read for it.
+        """
         document = self._raw(path)
         if "extends" not in document.value:
             return document
         self.looked = self.looked + 1 if chain else 0
         if self.looked > MAX_LOOKED:
-            raise ProblemsError([document.problem(("extends",), f"it leads through more than {MAX_LOOKED} files")])
+            raise ProblemsError(
+                [document.problem(("extends",), f"it leads through more than {MAX_LOOKED} files")]
+            )
         name = document.value["extends"]
         if not isinstance(name, str) or not EXTENDED.fullmatch(name):
-            raise ProblemsError([document.problem(("extends",), "name one stack or template, e.g. extends: _ngc")])
+            raise ProblemsError(
+                [document.problem(("extends",), "name one stack or template, e.g. extends: _ngc")]
+            )
         try:
             parent = strip_own_keys(self._parent(document, name, path, (*chain, path.resolve())))
         except ProblemsError as error:
-            raise ProblemsError([*error.problems, *([] if chain else _own_problems(document))]) from None
+            raise ProblemsError(
+                [*error.problems, *([] if chain else _own_problems(document))]
+            ) from None
         whole = merge_documents(parent, document)
         del whole.value["extends"]
         return whole
@@ -170,7 +213,11 @@ class Catalog:
                     return self._whole(file, chain)
             found = [file for folder in folders for file in folder.glob(f"_*{SUFFIX}")]
         else:
-            folders = [path.parent, *self.folders] if path.parent not in self.folders else list(self.folders)
+            folders = (
+                [path.parent, *self.folders]
+                if path.parent not in self.folders
+                else list(self.folders)
+            )
             other = Catalog(folders, raw=self.raw, looked=self.looked)
             try:
                 for _, document in other._stacks(name, chain):
@@ -186,7 +233,9 @@ class Catalog:
         raise ProblemsError([child.problem(("extends",), what)])
 
     def _names_in(self, file: Path) -> list[str]:
-        """The names that FILE says itself, for a hint: a template's, or a stack's with each of its versions."""
+        """The names that FILE says itself, for a hint: a template's, or a stack's with each of its
+        versions.
+        """
         stem = file.name.removesuffix(SUFFIX)
         try:
             value = self._raw(file).value
@@ -219,7 +268,10 @@ class Catalog:
         if problems:
             raise ProblemsError(problems)
         if not _may_hold(path, stack.full_name):
-            what = f"the file of {stack.full_name} must be named {stack.full_name}{SUFFIX}, or {stack.name}{SUFFIX}"
+            what = (
+                f"the file of {stack.full_name} must be named {stack.full_name}{SUFFIX}, or "
+                f"{stack.name}{SUFFIX}"
+            )
             raise ProblemsError([document.problem(("name",), what)])
         return Recipe(stack, path, document)
 
@@ -254,10 +306,14 @@ def _load(path: Path) -> Document:
     except ValueError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", str(error))]) from None
     if not isinstance(document.value, dict):
-        raise ProblemsError([document.problem((), "a recipe is a mapping that begins with apiVersion: hpcstack/v1")])
+        raise ProblemsError(
+            [document.problem((), "a recipe is a mapping that begins with apiVersion: hpcstack/v1")]
+        )
     if document.value.get("apiVersion", FORMAT) != FORMAT:
         said = document.value["apiVersion"]
-        raise ProblemsError([document.problem(("apiVersion",), f"input should be {FORMAT!r} (it is {said!r})")])
+        raise ProblemsError(
+            [document.problem(("apiVersion",), f"input should be {FORMAT!r} (it is {said!r})")]
+        )
     return document
 
 
@@ -268,7 +324,9 @@ def _in_its_folder(path: Path) -> None:
     except (OSError, RuntimeError):
         raise ValueError("a symlink that leads to itself") from None
     if not inside:
-        raise ValueError("a symlink that leads out of its folder; put the file itself there, or name its folder")
+        raise ValueError(
+            "a symlink that leads out of its folder; put the file itself there, or name its folder"
+        )
 
 
 def _own_problems(document: Document) -> list[Problem]:
@@ -290,13 +348,16 @@ def _own_problems(document: Document) -> list[Problem]:
 
 
 def _with_sources(document: Document) -> tuple[Document, list[Problem]]:
-    """DOCUMENT with the text of each file that `files` names by `source`, read beside the recipe that says so.
+    """DOCUMENT with the text of each file that `files` names by `source`, read beside the recipe
+    that says so.
 
     And what is wrong with them; such a file is empty.
     """
     problems: list[Problem] = []
     files = document.value.get("files")
-    if not isinstance(files, list) or not any(isinstance(entry, dict) and "source" in entry for entry in files):
+    if not isinstance(files, list) or not any(
+        isinstance(entry, dict) and "source" in entry for entry in files
+    ):
         return document, problems
     out = []
     for n, entry in enumerate(files):
@@ -307,11 +368,15 @@ def _with_sources(document: Document) -> tuple[Document, list[Problem]]:
         try:
             if "content" in entry:
                 raise ValueError("say `content` or `source`, not both")
-            out.append({**entry, "content": _text(Path(document.mark(path).file).parent, entry["source"])})
+            out.append(
+                {**entry, "content": _text(Path(document.mark(path).file).parent, entry["source"])}
+            )
         except ValueError as error:
             problems.append(document.problem(path, str(error)))
             out.append({**entry, "content": entry.get("content", "")})
-    return Document(document.file, {**document.value, "files": out}, document.marks, document.keys), problems
+    return Document(
+        document.file, {**document.value, "files": out}, document.marks, document.keys
+    ), problems
 
 
 def _text(folder: Path, source: str) -> str:
@@ -331,7 +396,9 @@ def _text(folder: Path, source: str) -> str:
     except ValueError as error:
         raise ValueError(f"{path}: {error}; what is large or binary belongs in a package") from None
     if "\r" in text or text.startswith("\ufeff"):
-        raise ValueError(f"{path} has Windows line ends or a byte order mark: save it as plain UTF-8")
+        raise ValueError(
+            f"{path} has Windows line ends or a byte order mark: save it as plain UTF-8"
+        )
     return text
 
 

@@ -1,4 +1,5 @@
-"""What has been proven of a recipe that comes with the package: recipes/evidence.json, written by ci/soak.
+"""What has been proven of a recipe that comes with the package: recipes/evidence.json, written by
+ci/soak.
 
 A record counts for the spec that it was made of: a recipe that has changed since is rendered only.
 """

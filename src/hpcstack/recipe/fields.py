@@ -1,4 +1,6 @@
-"""The kinds of text that a recipe holds, each refused where it could not survive a shell, Lua or a definition file."""
+"""The kinds of text that a recipe holds, each refused where it could not survive a shell, Lua or a
+definition file.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from hpcstack.core.characters import CONTROL
 
-# The distribution specification's grammar of a name: `..` is no part of one, and urllib3 would fold it
-# (https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests).
+# The distribution specification's grammar of a name: `..` is no part of one, and urllib3 would fold
+# it (https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests).
 REPOSITORY = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
 NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
 VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"
@@ -23,11 +25,17 @@ GIT = re.compile(
 )
 COMMIT = re.compile(r"^[0-9a-f]{40}$")
 _SPECIFIER = r"(?:==|>=|<=|<|>|!=|~=)[0-9]+(?:\.[0-9]+)+"
-PLAIN_REQUIREMENT = re.compile(rf"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:{_SPECIFIER}(?:,{_SPECIFIER})*)?$")
-CONDA = re.compile(r"^[A-Za-z0-9_.-]+(?:(?:\s*(?:[=<>!~]=?|==)\s*)[A-Za-z0-9_.*+!|,<>=~-]+(?:=[A-Za-z0-9_.*]+)?)?$")
+PLAIN_REQUIREMENT = re.compile(
+    rf"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:{_SPECIFIER}(?:,{_SPECIFIER})*)?$"
+)
+CONDA = re.compile(
+    r"^[A-Za-z0-9_.-]+(?:(?:\s*(?:[=<>!~]=?|==)\s*)[A-Za-z0-9_.*+!|,<>=~-]+(?:=[A-Za-z0-9_.*]+)?)?$"
+)
 CHANNEL = re.compile(r"^(?:[a-z0-9._-]+(?:/[a-z0-9._-]+)*|(?:https|file)://[A-Za-z0-9._~/:%-]+)$")
 SHADOWS = {"python", "python3", "pip", "sh", "bash", "env", "srun", "sbatch", "apptainer", "enroot"}
-IN_SCRIPTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")  # a script has lines and tabs, and nothing else
+IN_SCRIPTS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]"
+)  # a script has lines and tabs, and nothing else
 MAX_SCRIPT, MAX_REQUIREMENT = 1 << 18, 1000
 RESERVED = ("/opt/hpcstack", "/proc", "/sys", "/dev", "/mnt")
 
@@ -39,7 +47,9 @@ class Model(BaseModel):
 
 
 def check_one_line(text: str) -> str:
-    """TEXT, refused if it holds a newline or a control character: it goes into shells and modulefiles."""
+    """TEXT, refused if it holds a newline or a control character: it goes into shells and
+    modulefiles.
+    """
     if CONTROL.search(text):
         raise ValueError("newlines and control characters are not allowed here")
     return _encodable(text)
@@ -65,9 +75,13 @@ def _encodable(text: str) -> str:
 def value_of_variable(text: str) -> str:
     """TEXT as a variable's value that every runtime takes as it is."""
     if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", check_one_line(text)):
-        raise ValueError(f"Enroot would replace {found[0]} when the container starts; write the value itself")
+        raise ValueError(
+            f"Enroot would replace {found[0]} when the container starts; write the value itself"
+        )
     if re.fullmatch(r"[\"'].*[\"']\s*", text):
-        raise ValueError("Enroot would take away the quotes around the value; write it without them")
+        raise ValueError(
+            "Enroot would take away the quotes around the value; write it without them"
+        )
     if "\\" in text:
         raise ValueError("Enroot takes backslashes out of values; write it without them")
     return text
@@ -93,7 +107,9 @@ def check_absolute(text: str) -> str:
     """TEXT as an absolute path of the image, without `..`."""
     parts = check_one_line(text).split("/")
     if not text.startswith("/") or any(part in ("", ".", "..") for part in parts[1:]):
-        raise ValueError("write an absolute path of the image, without '.', '..', '//' or a '/' at its end")
+        raise ValueError(
+            "write an absolute path of the image, without '.', '..', '//' or a '/' at its end"
+        )
     if any(text == place or text.startswith(f"{place}/") for place in RESERVED):
         raise ValueError("this place belongs to hpcstack or to the kernel")
     return text
@@ -117,7 +133,9 @@ def check_requirement(text: str) -> str:
     try:
         parsed = Requirement(check_one_line(text))
     except RecursionError:
-        raise ValueError("not a pip requirement, e.g. deepspeed==0.16.2: nested too deeply") from None
+        raise ValueError(
+            "not a pip requirement, e.g. deepspeed==0.16.2: nested too deeply"
+        ) from None
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"not a pip requirement, e.g. deepspeed==0.16.2: {reason}") from None
@@ -146,7 +164,9 @@ def check_channel(text: str) -> str:
 
 def check_git(text: str) -> str:
     if not GIT.fullmatch(check_one_line(text)):
-        raise ValueError("write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password or token")
+        raise ValueError(
+            "write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password or token"
+        )
     return text
 
 
@@ -160,7 +180,11 @@ def check_command(text: str) -> str:
     if not COMMAND.fullmatch(text):
         raise ValueError("not a command's name: letters, digits and . _ + -")
     if text in SHADOWS:
-        how = "; if that is meant, say module: {python: true}" if text in ("python", "python3") else ""
+        how = (
+            "; if that is meant, say module: {python: true}"
+            if text in ("python", "python3")
+            else ""
+        )
         raise ValueError(f"a wrapper named {text} would shadow the host's own {text}{how}")
     return text
 
@@ -182,9 +206,13 @@ Command = Annotated[str, AfterValidator(check_command)]
 
 
 def check_mount(text: str) -> str:
-    """SOURCE:TARGET as every runtime can mount it; ValueError for what one of them would take for something else."""
+    """SOURCE:TARGET as every runtime can mount it; ValueError for what one of them would take for
+    something else.
+    """
     if not re.fullmatch(r"/[^:,$`\"'\\\s]*:/[^:,$`\"'\\\s]*", text):
-        raise ValueError(f"{text!r} is not SOURCE:TARGET of two absolute paths without blanks, quotes, $ or ','")
+        raise ValueError(
+            f"{text!r} is not SOURCE:TARGET of two absolute paths without blanks, quotes, $ or ','"
+        )
     return text
 
 

@@ -1,4 +1,5 @@
-"""The packages that NVIDIA built or chose for its images: a step that replaces one of them breaks the image.
+"""The packages that NVIDIA built or chose for its images: a step that replaces one of them breaks
+the image.
 
 The build's guard, the lock's constraints and lint all take them from here.
 """
@@ -44,16 +45,24 @@ APT_VARIABLES = {
 }
 
 
-# Projects whose source distributions are compiled against torch: flash-attn imports it and names no build requirement,
-# the others name it, and would be compiled against PyPI's, which is another ABI than NVIDIA's.
-BUILT_AGAINST = ("torch", "tensorflow", "jax")  # what extensions are compiled against: another one has another ABI
+# Projects whose source distributions are compiled against torch: flash-attn imports it and names no
+# build requirement, the others name it, and would be compiled against PyPI's, which is another ABI
+# than NVIDIA's.
+BUILT_AGAINST = (
+    "torch",
+    "tensorflow",
+    "jax",
+)  # what extensions are compiled against: another one has another ABI
 BUILT_AGAINST_TORCH = ("causal-conv1d", "flash-attn", "mamba-ssm")
 
 
 def is_guarded_apt(name: str, allowed: tuple[str, ...] = ()) -> bool:
-    """Whether the Debian package NAME must stay as the base has it: it is NVIDIA's choice, and of no family or package
-    that a recipe ALLOWS to be replaced."""
-    free = [prefix for one in allowed for prefix in (FAMILIES[one][1] if one in FAMILIES else (one,))]
+    """Whether the Debian package NAME must stay as the base has it: it is NVIDIA's choice, and of
+    no family or package that a recipe ALLOWS to be replaced.
+    """
+    free = [
+        prefix for one in allowed for prefix in (FAMILIES[one][1] if one in FAMILIES else (one,))
+    ]
     return bool(GUARDED_APT.match(name)) and not any(name.startswith(prefix) for prefix in free)
 
 
@@ -79,16 +88,26 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = 
 }  # fmt: skip
 
 
-LIBRARIES = re.compile("|".join(fnmatch.translate(glob) for _, _, globs in FAMILIES.values() for glob in globs))
+LIBRARIES = re.compile(
+    "|".join(fnmatch.translate(glob) for _, _, globs in FAMILIES.values() for glob in globs)
+)
 
 
 def render_guard(allowed: tuple[str, ...] = ()) -> str:
-    """The patterns as lines of bash, for images/lib.sh; what a recipe ALLOWS to be replaced is not looked at."""
+    """The patterns as lines of bash, for images/lib.sh; what a recipe ALLOWS to be replaced is not
+    looked at.
+    """
     plain = {name: re.sub(r"([.+])", r"\\\1", name) for name in allowed}
-    pip = [pattern for name in allowed for pattern in FAMILIES.get(name, ((plain[name],), (), ()))[0]]
-    apt = [pattern for name in allowed for pattern in FAMILIES.get(name, ((), (plain[name],), ()))[1]]
+    pip = [
+        pattern for name in allowed for pattern in FAMILIES.get(name, ((plain[name],), (), ()))[0]
+    ]
+    apt = [
+        pattern for name in allowed for pattern in FAMILIES.get(name, ((), (plain[name],), ()))[1]
+    ]
     built = [name for name in BUILT_AGAINST if name not in allowed]
-    files = [glob for name, (_, _, globs) in FAMILIES.items() if name not in allowed for glob in globs]
+    files = [
+        glob for name, (_, _, globs) in FAMILIES.items() if name not in allowed for glob in globs
+    ]
     globs = " -o ".join(f"-name '{glob}'" for glob in files)
     return (
         "# shellcheck shell=bash disable=SC2034\n"

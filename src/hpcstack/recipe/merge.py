@@ -1,4 +1,7 @@
-"""Recipes out of recipes: `extends`, `matrix`, and a site's policy. Pure; every value keeps the place it came from."""
+"""Recipes out of recipes: `extends`, `matrix`, and a site's policy.
+
+Pure; every value keeps the place it came from.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ class Policy:
 def merge_documents(under: Document, over: Document) -> Document:
     """OVER on top of UNDER: mappings key by key, lists appended, anything else replaced.
 
-    `{replace: [...]}` in place of a list drops what is inherited; a key without a value drops the key.
+    `{replace: [...]}` in place of a list drops what is inherited; a key without a value drops the
+    key.
     """
     out = Document(over.file)
     out.value = _merged(out, (under, under.value, ()), (over, over.value, ()), ())
@@ -50,7 +54,9 @@ def _merged(out: Document, under: Part, over: Part, path: Path) -> Any:
         under = (under[0], under[1]["replace"], (*under[2], "replace"))
     (lower, low, low_path), (upper, high, high_path) = under, over
     if path[:1] == ("environment",) and len(path) == 2 and _sets(low) != _sets(high):
-        return _copied(out, over, path)  # a value of its own replaces parts, and parts a value of its own
+        return _copied(
+            out, over, path
+        )  # a value of its own replaces parts, and parts a value of its own
     if isinstance(low, dict) and isinstance(high, dict) and not _replaces(high):
         out.marks[path] = upper.mark(high_path)
         return _mapping(out, under, over, path)
@@ -67,7 +73,10 @@ def _mapping(out: Document, under: Part, over: Part, path: Path) -> dict[str, An
     merged: dict[str, Any] = {}
     for key in [*low, *(key for key in high if key not in low)]:
         here = (*path, key)
-        mine, theirs = (upper, high.get(key), (*high_path, key)), (lower, low.get(key), (*low_path, key))
+        mine, theirs = (
+            (upper, high.get(key), (*high_path, key)),
+            (lower, low.get(key), (*low_path, key)),
+        )
         if key in high and high[key] is None and (key in low or path):
             continue  # dropped; at the top a key without a value is what the model refuses
         document, _, place = mine if key in high else theirs
@@ -85,11 +94,19 @@ def _sets(value: Any) -> bool:
 
 
 def _replaces(value: Any) -> bool:
-    return isinstance(value, dict) and list(value) == ["replace"] and isinstance(value["replace"], list)
+    return (
+        isinstance(value, dict)
+        and list(value) == ["replace"]
+        and isinstance(value["replace"], list)
+    )
 
 
-def _copied(out: Document, part: Part, path: Path, *, plain: bool = False, drop: bool = False) -> Any:
-    """The value of PART with its places; PLAIN takes the list out of `{replace: [...]}`, DROP leaves out empty keys."""
+def _copied(
+    out: Document, part: Part, path: Path, *, plain: bool = False, drop: bool = False
+) -> Any:
+    """The value of PART with its places; PLAIN takes the list out of `{replace: [...]}`, DROP
+    leaves out empty keys.
+    """
     source, value, place = part
     if plain and path and _replaces(value):
         value, place = value["replace"], (*place, "replace")
@@ -154,7 +171,10 @@ def expand_matrix(document: Document) -> list[Document]:
         what = f"{count} stacks in one file; at most {MAX_STACKS} are taken"
         raise ProblemsError([document.problem(("matrix",), what)])
     if (values := count * len(document.marks)) > MAX_VALUES:
-        what = f"{count} stacks of {len(document.marks)} values are {values}; at most {MAX_VALUES} are taken"
+        what = (
+            f"{count} stacks of {len(document.marks)} values are {values}; at most {MAX_VALUES} "
+            f"are taken"
+        )
         raise ProblemsError([document.problem(("matrix",), what)])
     excluded = matrix.get("exclude") or []
     out = []
@@ -163,7 +183,9 @@ def expand_matrix(document: Document) -> list[Document]:
         if not any(_matches(rule, chosen) for rule in excluded):
             out.append(fill_tokens(_chosen(document, chosen)))
     if not out:
-        raise ProblemsError([document.problem(("matrix", "exclude"), "nothing is left: every stack is excluded")])
+        raise ProblemsError(
+            [document.problem(("matrix", "exclude"), "nothing is left: every stack is excluded")]
+        )
     return out
 
 
@@ -172,12 +194,18 @@ def _matches(rule: dict[str, str], chosen: dict[str, str]) -> bool:
 
 
 def _chosen(document: Document, chosen: dict[str, str]) -> Document:
-    """DOCUMENT with one value of each axis, and what the matrix says of those values merged over it."""
+    """DOCUMENT with one value of each axis, and what the matrix says of those values merged over
+    it.
+    """
     out = Document(document.file, marks=dict(document.marks), keys=dict(document.keys))
     out.value = {key: value for key, value in document.value.items() if key != "matrix"}
     for axis, value in chosen.items():
         values = document.value["matrix"][axis]
-        where: Path = ("matrix", axis, value) if isinstance(values, dict) else ("matrix", axis, values.index(value))
+        where: Path = (
+            ("matrix", axis, value)
+            if isinstance(values, dict)
+            else ("matrix", axis, values.index(value))
+        )
         out.value[axis] = value
         out.marks[(axis,)] = out.keys[(axis,)] = document.keys.get(where, document.mark(where))
         if isinstance(values, dict):
@@ -188,7 +216,9 @@ def _chosen(document: Document, chosen: dict[str, str]) -> Document:
 def _wrong(document: Document) -> Iterator[Problem]:
     matrix, top = document.value["matrix"], ("matrix",)
     if not isinstance(matrix, dict) or not any(axis in matrix for axis in AXES):
-        yield document.problem(top, "a matrix has `version`, `variant` or both, and perhaps `exclude`")
+        yield document.problem(
+            top, "a matrix has `version`, `variant` or both, and perhaps `exclude`"
+        )
         return
     for key in matrix:
         if key not in (*AXES, "exclude"):
@@ -204,12 +234,18 @@ def _wrong(document: Document) -> Iterator[Problem]:
 def _wrong_axis(document: Document, axis: str, values: Any) -> Iterator[Problem]:
     path: Path = ("matrix", axis)
     if axis in document.value:
-        yield document.problem((axis,), f"`{axis}` is an axis of the matrix: say it there only", at_key=True)
+        yield document.problem(
+            (axis,), f"`{axis}` is an axis of the matrix: say it there only", at_key=True
+        )
     if not isinstance(values, list | dict) or not values:
-        yield document.problem(path, "a list of values, or a mapping of values to what each changes")
+        yield document.problem(
+            path, "a list of values, or a mapping of values to what each changes"
+        )
         return
     for n, value in enumerate(values):
-        if isinstance(value, str) and (isinstance(values, list) or isinstance(values[value], dict | None)):
+        if isinstance(value, str) and (
+            isinstance(values, list) or isinstance(values[value], dict | None)
+        ):
             continue
         here = (*path, n if isinstance(values, list) else value)
         yield document.problem(here, "a value is text; in a mapping, what it changes is a mapping")
@@ -219,7 +255,9 @@ def _wrong_axis(document: Document, axis: str, values: Any) -> Iterator[Problem]
             for key in part or ():
                 if key in OWN and key != "lifecycle":
                     here = (*path, value, key)
-                    yield document.problem(here, f"`{key}` makes the stack's name: not here", at_key=True)
+                    yield document.problem(
+                        here, f"`{key}` makes the stack's name: not here", at_key=True
+                    )
     if isinstance(values, list) and len({str(value) for value in values}) < len(values):
         yield document.problem(path, "a value is given twice")
 
@@ -227,10 +265,14 @@ def _wrong_axis(document: Document, axis: str, values: Any) -> Iterator[Problem]
 def _wrong_exclude(document: Document, matrix: dict[str, Any]) -> Iterator[Problem]:
     rules = matrix.get("exclude") or []
     if not isinstance(rules, list):
-        yield document.problem(("matrix", "exclude"), "a list of mappings such as {version: ..., variant: ...}")
+        yield document.problem(
+            ("matrix", "exclude"), "a list of mappings such as {version: ..., variant: ...}"
+        )
         return
     if len(rules) > MAX_STACKS:
-        yield document.problem(("matrix", "exclude"), f"{len(rules)} rules; at most {MAX_STACKS} are taken")
+        yield document.problem(
+            ("matrix", "exclude"), f"{len(rules)} rules; at most {MAX_STACKS} are taken"
+        )
         return
     for n, rule in enumerate(rules):
         path: Path = ("matrix", "exclude", n)
@@ -240,7 +282,9 @@ def _wrong_exclude(document: Document, matrix: dict[str, Any]) -> Iterator[Probl
         for axis, value in rule.items():
             if axis not in AXES or axis not in matrix:
                 there = [axis for axis in AXES if axis in matrix]
-                yield document.problem((*path, axis), f"the matrix has no axis {axis!r}; it has: {', '.join(there)}")
+                yield document.problem(
+                    (*path, axis), f"the matrix has no axis {axis!r}; it has: {', '.join(there)}"
+                )
             elif value not in list(matrix[axis]):
                 near = did_you_mean(str(value), map(str, matrix[axis]))
                 what = f"excludes nothing: {value!r} is no {axis} of the matrix{near}"
@@ -248,7 +292,9 @@ def _wrong_exclude(document: Document, matrix: dict[str, Any]) -> Iterator[Probl
 
 
 def fill_tokens(document: Document) -> Document:
-    """DOCUMENT with `${stack.name}`, `${stack.version}` and `${stack.variant}` replaced in its values."""
+    """DOCUMENT with `${stack.name}`, `${stack.version}` and `${stack.variant}` replaced in its
+    values.
+    """
     said = {token: document.value.get(token) or "" for token in TOKENS}
     problems: list[Problem] = []
 
@@ -266,7 +312,9 @@ def fill_tokens(document: Document) -> Document:
                 problems.append(document.problem(path, what))
         return TOKEN.sub(lambda match: str(said.get(match[1], "")), value)
 
-    value = {key: item if key in TOKENS else fill(item, (key,)) for key, item in document.value.items()}
+    value = {
+        key: item if key in TOKENS else fill(item, (key,)) for key, item in document.value.items()
+    }
     if problems:
         raise ProblemsError(problems)
     return Document(document.file, value, document.marks, document.keys)

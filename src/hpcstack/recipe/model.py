@@ -11,7 +11,19 @@ from pydantic import BeforeValidator, Field, field_validator, model_serializer, 
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.names import MODES
 from hpcstack.recipe.fields import LABEL as LABEL_NAME
-from hpcstack.recipe.fields import NAME, REPOSITORY, VARIANT, VERSION, Command, Label, Line, Model, Mount, Part, Value
+from hpcstack.recipe.fields import (
+    NAME,
+    REPOSITORY,
+    VARIANT,
+    VERSION,
+    Command,
+    Label,
+    Line,
+    Model,
+    Mount,
+    Part,
+    Value,
+)
 from hpcstack.recipe.packages import File, Packages, Run
 from hpcstack_smoke.select import FAMILIES, GROUPS, list_names
 
@@ -36,7 +48,9 @@ class Base(Model):
     """The image that a stack starts from."""
 
     image: str = Field(description="REGISTRY/REPOSITORY:TAG, e.g. nvcr.io/nvidia/pytorch:24.11-py3")
-    platforms: tuple[Platform, ...] = Field(("linux/amd64",), min_length=1, description="platforms to lock")
+    platforms: tuple[Platform, ...] = Field(
+        ("linux/amd64",), min_length=1, description="platforms to lock"
+    )
 
     @field_validator("image")
     @classmethod
@@ -73,11 +87,15 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Values = Annotated[tuple[Part, ...], BeforeValidator(_listed, json_schema_input_type=str | tuple[str, ...])]
+Values = Annotated[
+    tuple[Part, ...], BeforeValidator(_listed, json_schema_input_type=str | tuple[str, ...])
+]
 
 
 class Setting(Model):
-    """What becomes of one variable: a value of its own, or parts before and after what the base has."""
+    """What becomes of one variable: a value of its own, or parts before and after what the base
+    has.
+    """
 
     set: Value | None = Field(None, description="the value itself")
     prepend: Values = Field((), description="put before the base's value, first to last")
@@ -111,19 +129,29 @@ Variable = Annotated[Setting, BeforeValidator(_setting, json_schema_input_type=s
 
 
 class AdoptedImage(Model):
-    """The image that a stack is, where hpcstack did not build it: nothing says how to make it again."""
+    """The image that a stack is, where hpcstack did not build it: nothing says how to make it
+    again.
+    """
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="of the file that was taken over")
-    source: Line = Field(min_length=1, description="where it was taken from: a file, or a registry's image")
+    source: Line = Field(
+        min_length=1, description="where it was taken from: a file, or a registry's image"
+    )
 
 
 class ModuleSpec(Model):
     """What the stack's module offers."""
 
-    commands: tuple[Command, ...] = Field((), description="programs of the image that get a wrapper on PATH")
-    python: bool = Field(False, description="also the image's python and python3, which then hide the host's own")
+    commands: tuple[Command, ...] = Field(
+        (), description="programs of the image that get a wrapper on PATH"
+    )
+    python: bool = Field(
+        False, description="also the image's python and python3, which then hide the host's own"
+    )
     environment: dict[str, Variable] = Field(
-        {}, description="variables that loading the module sets outside of containers: NAME: value, or prepend, append"
+        {},
+        description="variables that loading the module sets outside of containers: NAME: value, or "
+        "prepend, append",
     )
 
     @field_validator("environment")
@@ -147,9 +175,12 @@ class LaunchSpec(Model):
 
     mode: Mode = Field(
         "torchrun",
-        description="torchrun, deepspeed: one task per node starts the ranks; task-per-gpu, mpi: one per rank; plain",
+        description="torchrun, deepspeed: one task per node starts the ranks; task-per-gpu, mpi: one per "
+        "rank; plain",
     )
-    mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step of this stack")
+    mounts: tuple[Mount, ...] = Field(
+        (), description="SOURCE:TARGET, bound into every job step of this stack"
+    )
 
 
 def _day(value: Any) -> Any:
@@ -164,9 +195,13 @@ Day = Annotated[date, BeforeValidator(_day)]
 class Lifecycle(Model):
     """When users are warned, and when the stack goes."""
 
-    deprecate: Day | None = Field(None, description="from this day on its users are warned: YYYY-MM-DD")
+    deprecate: Day | None = Field(
+        None, description="from this day on its users are warned: YYYY-MM-DD"
+    )
     remove: Day | None = Field(None, description="from this day on it may be retired: YYYY-MM-DD")
-    successor: str = Field("", pattern=r"^[A-Za-z0-9._+-]*$", description="the full name of what to use instead")
+    successor: str = Field(
+        "", pattern=r"^[A-Za-z0-9._+-]*$", description="the full name of what to use instead"
+    )
 
     @model_validator(mode="after")
     def _order(self) -> Lifecycle:
@@ -178,24 +213,38 @@ class Lifecycle(Model):
 class Stack(Model):
     """A validated recipe. Its full name is NAME-VERSION[-VARIANT]."""
 
-    api_version: Literal["hpcstack/v1"] = Field(alias="apiVersion", description="the format of this file")
+    api_version: Literal["hpcstack/v1"] = Field(
+        alias="apiVersion", description="the format of this file"
+    )
     name: str = Field(pattern=NAME, max_length=64)
     version: str = Field(pattern=VERSION, max_length=64)
-    variant: str = Field("", pattern=VARIANT, max_length=32, description="a third part of the name, e.g. vision")
-    summary: Line = Field(max_length=100, min_length=1, description="one line: what the stack is for")
+    variant: str = Field(
+        "", pattern=VARIANT, max_length=32, description="a third part of the name, e.g. vision"
+    )
+    summary: Line = Field(
+        max_length=100, min_length=1, description="one line: what the stack is for"
+    )
     base: Base
-    adopted: AdoptedImage | None = Field(None, description="written by hpcstack adopt: an image that is not built here")
+    adopted: AdoptedImage | None = Field(
+        None, description="written by hpcstack adopt: an image that is not built here"
+    )
     packages: Packages = Packages.model_construct()
-    files: tuple[File, ...] = Field((), description="text files copied into the image, after packages")
+    files: tuple[File, ...] = Field(
+        (), description="text files copied into the image, after packages"
+    )
     run: tuple[Run, ...] = Field((), description="named steps, in order, after files")
-    environment: dict[str, Variable] = Field({}, description="variables of the image: NAME: value, or prepend, append")
+    environment: dict[str, Variable] = Field(
+        {}, description="variables of the image: NAME: value, or prepend, append"
+    )
     labels: dict[str, Label] = Field({}, description="labels of the image")
     entrypoint: tuple[Line, ...] = Field((), description="replaces the base's entrypoint")
     module: ModuleSpec = ModuleSpec.model_construct()
     launch: LaunchSpec = LaunchSpec.model_construct()
     lifecycle: Lifecycle = Lifecycle.model_construct()
     tests: tuple[str, ...] = Field(
-        (), description=f"checks, families or groups of the smoke suite: {', '.join((*GROUPS, *FAMILIES))}"
+        (),
+        description=f"checks, families or groups of the smoke suite: "
+        f"{', '.join((*GROUPS, *FAMILIES))}",
     )
 
     @field_validator("environment")
@@ -213,7 +262,10 @@ class Stack(Model):
     def _labels(cls, labels: dict[str, str]) -> dict[str, str]:
         for name in labels:
             if not LABEL_NAME.fullmatch(name) or name.startswith("org.hpcstack."):
-                raise ValueError(f"{name!r} is not a label's name, e.g. org.example.contact; org.hpcstack.* is ours")
+                raise ValueError(
+                    f"{name!r} is not a label's name, e.g. org.example.contact; org.hpcstack.* "
+                    f"is ours"
+                )
         return labels
 
     @field_validator("tests")
@@ -225,7 +277,8 @@ class Stack(Model):
         for test in tests:
             if test not in known:
                 raise ValueError(
-                    f"no check or family {test!r}{did_you_mean(test, known)}; known: {', '.join(FAMILIES)}"
+                    f"no check or family {test!r}{did_you_mean(test, known)}; known: "
+                    f"{', '.join(FAMILIES)}"
                 )
         return tests
 
@@ -240,7 +293,8 @@ class Stack(Model):
         named = [key for key, value in added.items() if value]
         if self.adopted and named:
             raise ValueError(
-                f"an adopted image is taken as it is: drop `{named[0]}`, or drop `adopted` and say what to build on in "
+                f"an adopted image is taken as it is: drop `{named[0]}`, or drop `adopted` and say "
+                f"what to build on in "
                 "`base.image`"
             )
         return self
@@ -257,15 +311,22 @@ class Stack(Model):
     def variables(self, base: dict[str, str]) -> dict[str, str]:
         """The values of the variables that the stack sets, over those of its BASE."""
         path = self.packages.conda
-        out = {"PATH": f"{path.prefix}/bin:{base.get('PATH', '')}".rstrip(":")} if path.packages else {}
+        out = (
+            {"PATH": f"{path.prefix}/bin:{base.get('PATH', '')}".rstrip(":")}
+            if path.packages
+            else {}
+        )
         for name, setting in self.environment.items():
             out[name] = setting.value(out.get(name, base.get(name)))
         return out
 
     def checksum(self) -> str:
-        """sha256 over the spec's meaning: comments, order of keys, what is left at its default, and from which file a
-        text came do not count."""
+        """sha256 over the spec's meaning: comments, order of keys, what is left at its default, and
+        from which file a text came do not count.
+        """
         import hashlib  # loads OpenSSL, which most verbs have no use for
 
-        said = self.model_dump_json(by_alias=True, exclude_defaults=True, exclude={"files": {"__all__": {"source"}}})
+        said = self.model_dump_json(
+            by_alias=True, exclude_defaults=True, exclude={"files": {"__all__": {"source"}}}
+        )
         return hashlib.sha256(said.encode()).hexdigest()

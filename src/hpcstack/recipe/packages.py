@@ -37,7 +37,9 @@ class Source(Model):
     name: str = Field(pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$", max_length=64)
     git: GitUrl = Field(description="https://HOST/PATH, without a password")
     commit: Commit = Field("", description="40 hex digits; else the lock asks what `ref` is")
-    ref: str = Field("", pattern=r"^[A-Za-z0-9._/+-]*$", description="a tag or branch, resolved by the lock")
+    ref: str = Field(
+        "", pattern=r"^[A-Za-z0-9._/+-]*$", description="a tag or branch, resolved by the lock"
+    )
     submodules: bool = False
     build: Script = Field(description="lines of bash, run in the folder of the source")
 
@@ -61,7 +63,9 @@ class Packages(Model):
     pip: tuple[Requirement, ...] = Field((), description="pip requirements")
     source: tuple[Source, ...] = Field((), description="built from git in the image")
     allow_replace: tuple[Replaceable, ...] = Field(
-        (), description=f"what a step may replace of what NVIDIA built: {', '.join(FAMILIES)}, or a package's name"
+        (),
+        description=f"what a step may replace of what NVIDIA built: {', '.join(FAMILIES)}, or a package's "
+        f"name",
     )
 
     no_build_isolation: tuple[Replaceable, ...] = Field(
@@ -72,8 +76,9 @@ class Packages(Model):
     )
 
     def built_with_base(self, name: str) -> bool:
-        """Whether a source distribution of pip's project NAME is built with what the base has, in no environment of its
-        own."""
+        """Whether a source distribution of pip's project NAME is built with what the base has, in
+        no environment of its own.
+        """
         named = {normalize_project(one) for one in self.no_build_isolation}
         return normalize_project(name) in (named | set(BUILT_AGAINST_TORCH))
 
@@ -123,6 +128,10 @@ class File(Model):
 class Run(Model):
     """A named step: lines of bash, run as root of the image, ended by the first command that fails."""
 
-    name: Line = Field(min_length=1, max_length=80, description="what the log and a failure call it")
+    name: Line = Field(
+        min_length=1, max_length=80, description="what the log and a failure call it"
+    )
     command: Script = Field(min_length=1)
-    network: bool = Field(True, description="whether it may use the network; engines that build in layers shut it out")
+    network: bool = Field(
+        True, description="whether it may use the network; engines that build in layers shut it out"
+    )

@@ -1,4 +1,6 @@
-"""The JSON Schema of a recipe's file: the spec, and what makes one file of another or several of one."""
+"""The JSON Schema of a recipe's file: the spec, and what makes one file of another or several of
+one.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,20 @@ REPLACE = "drops what is inherited"
 
 
 def file_schema() -> dict[str, Any]:
-    """What an editor checks while a recipe is being written: text, line by line; `lint` has the last word."""
+    """What an editor checks while a recipe is being written: text, line by line; `lint` has the
+    last word.
+    """
     schema = Stack.model_json_schema(by_alias=True)
     definitions = schema.setdefault("$defs", {})
     for model in (schema, *definitions.values()):
-        model["properties"] = {name: _replaceable(value) for name, value in model.get("properties", {}).items()}
-    fragment = {key: value for key, value in schema["properties"].items() if key not in OWN or key == "lifecycle"}
+        model["properties"] = {
+            name: _replaceable(value) for name, value in model.get("properties", {}).items()
+        }
+    fragment = {
+        key: value
+        for key, value in schema["properties"].items()
+        if key not in OWN or key == "lifecycle"
+    }
     definitions["Fragment"] = {
         "type": ["object", "null"],
         "additionalProperties": False,
@@ -32,7 +42,10 @@ def file_schema() -> dict[str, Any]:
     rule = {"type": "object", "properties": {name: {"type": "string"} for name in AXES}}
     exclude = {"type": "array", "items": rule}
     schema["properties"] |= {
-        "extends": {"type": "string", "description": "the full name of a stack, or a template (_name)"},
+        "extends": {
+            "type": "string",
+            "description": "the full name of a stack, or a template (_name)",
+        },
         "matrix": {
             "type": "object",
             "additionalProperties": False,

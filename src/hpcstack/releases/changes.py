@@ -1,7 +1,8 @@
-"""The verbs on what is published: each is a function from one ledger to the next, with an event in its history. Pure.
+"""The verbs on what is published: each is a function from one ledger to the next, with an event in
+its history. Pure.
 
-An event keeps what it changed as it was before, so that `undo_changes` can take back any of them. `find_harm` says
-what a change would take from users; whether that is meant is the caller's to ask.
+An event keeps what it changed as it was before, so that `undo_changes` can take back any of them.
+`find_harm` says what a change would take from users; whether that is meant is the caller's to ask.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def publish_entry(ledger: Ledger, entry: Entry, dates: Dates, event: Event) -> Ledger:
-    """ENTRY is there. It takes its version's alias, but a testing release does not take it from a production one.
+    """ENTRY is there. It takes its version's alias, but a testing release does not take it from a
+    production one.
 
     DATES are the recipe's: they count as long as no verb has said others.
     """
@@ -29,40 +31,59 @@ def publish_entry(ledger: Ledger, entry: Entry, dates: Dates, event: Event) -> L
     known = dict(ledger.dates)
     if known.get(entry.version, Dates(origin="recipe")).origin == "recipe":
         known[entry.version] = dates
-    return _done(ledger, replace(ledger, entries=entries, aliases=aliases, dates=known), event, entry.version)
+    return _done(
+        ledger, replace(ledger, entries=entries, aliases=aliases, dates=known), event, entry.version
+    )
 
 
 def roll_back_version(ledger: Ledger, version: str, to: str, event: Event) -> Ledger:
-    """VERSION means an earlier release again (TO, or the one before), and what it meant is withdrawn."""
+    """VERSION means an earlier release again (TO, or the one before), and what it meant is
+    withdrawn.
+    """
     now = ledger.aliased(version)
     if not now:
-        raise InputError(f"{ledger.name}/{version} means no release now", f"hpcstack status {ledger.name}")
+        raise InputError(
+            f"{ledger.name}/{version} means no release now", f"hpcstack status {ledger.name}"
+        )
     target = ledger.entry(to) if to else _before(ledger, now)
     if target.version != version:
-        raise InputError(f"{target.release} is not a release of {version}", f"hpcstack history {ledger.name}")
+        raise InputError(
+            f"{target.release} is not a release of {version}", f"hpcstack history {ledger.name}"
+        )
     if target.release == now.release:
         raise InputError(f"{ledger.name}/{version} already means {target.release}")
     if target.state in ("retired", "removed", "gone"):
-        raise InputError(f"{ledger.name}/{target.release} is {target.state}", f"hpcstack history {ledger.name}")
+        raise InputError(
+            f"{ledger.name}/{target.release} is {target.state}", f"hpcstack history {ledger.name}"
+        )
     entries = tuple(replace(one, state=_after(one, now, target)) for one in ledger.entries)
     after = replace(ledger, entries=entries, aliases={**ledger.aliases, version: target.release})
     return _done(ledger, after, replace(event, release=target.release), version)
 
 
 def _after(one: Entry, now: Entry, target: Entry) -> State:
-    """The state of ONE when NOW makes way for TARGET: an older one. NOW goes, and what else is the same image."""
+    """The state of ONE when NOW makes way for TARGET: an older one.
+
+    NOW goes, and what else is the same image.
+    """
     if one.release == target.release:
         return "live"
-    goes = one.release == now.release or (one.version == now.version and one.sha256 == now.sha256 != target.sha256)
+    goes = one.release == now.release or (
+        one.version == now.version and one.sha256 == now.sha256 != target.sha256
+    )
     return "withdrawn" if goes and one.state == "live" and now.number > target.number else one.state
 
 
 def _before(ledger: Ledger, now: Entry) -> Entry:
-    """What VERSION goes back to: an older release of another image, of production rather than testing.
+    """What VERSION goes back to: an older release of another image, of production rather than
+    testing.
 
-    Where there is none, a testing release of the same image: what was promoted by mistake is in testing again.
+    Where there is none, a testing release of the same image: what was promoted by mistake is in
+    testing again.
     """
-    older = [one for one in ledger.of(now.version) if one.state == "live" and one.number < now.number]
+    older = [
+        one for one in ledger.of(now.version) if one.state == "live" and one.number < now.number
+    ]
     others = [one for one in older if one.sha256 != now.sha256]
     for fitting in (
         [one for one in others if one.channel == "production"],
@@ -72,15 +93,25 @@ def _before(ledger: Ledger, now: Entry) -> Entry:
         if fitting:
             return fitting[-1]
     raise InputError(
-        f"{ledger.name}/{now.version} has no release to go back to: {now.release} is the only one that is live",
-        f"hpcstack retire {ledger.name}/{now.version} takes it away; hpcstack undo {ledger.name} takes a change back",
+        (
+            f"{ledger.name}/{now.version} has no release to go back to: {now.release} is the only "
+            f"one that is live"
+        ),
+        (
+            f"hpcstack retire {ledger.name}/{now.version} takes it away; hpcstack undo "
+            f"{ledger.name} takes a change back"
+        ),
     )
 
 
 def retire_version(ledger: Ledger, version: str, dates: Dates, today: str, event: Event) -> Ledger:
-    """VERSION has DATES; where they are past, its releases are retired and no alias names them, else they are back."""
+    """VERSION has DATES; where they are past, its releases are retired and no alias names them,
+    else they are back.
+    """
     if version not in ledger.aliases and not ledger.of(version):
-        raise InputError(f"{ledger.name}/{version} is not published", f"hpcstack status {ledger.name}")
+        raise InputError(
+            f"{ledger.name}/{version} is not published", f"hpcstack status {ledger.name}"
+        )
     after = replace(ledger, dates={**ledger.dates, version: dates})
     event = replace(event, reason="; ".join(filter(None, (_days(dates), event.reason))))
     if dates.refuses(today):
@@ -100,7 +131,8 @@ def _days(dates: Dates) -> str:
 def _all(ledger: Ledger, version: str, before: State, after: State) -> tuple[Entry, ...]:
     """The entries, those of VERSION in state BEFORE being in AFTER."""
     return tuple(
-        replace(one, state=after) if one.version == version and one.state == before else one for one in ledger.entries
+        replace(one, state=after) if one.version == version and one.state == before else one
+        for one in ledger.entries
     )
 
 
@@ -116,21 +148,33 @@ def choose_default(ledger: Ledger, version: str, event: Event) -> Ledger:
     """VERSION is the default until another is chosen; an empty VERSION means the newest again."""
     if version and version not in ledger.aliases:
         known = ", ".join(ledger.aliases) or "none"
-        raise InputError(f"{ledger.name}/{version} is not published (there are: {known})", "hpcstack status")
+        raise InputError(
+            f"{ledger.name}/{version} is not published (there are: {known})", "hpcstack status"
+        )
     after = _done(ledger, replace(ledger, pinned=version), event, version)
     if not after.default or (version and after.default != after.aliases[version]):
-        what = f"{ledger.name}/{version} is retired" if version else f"no version of {ledger.name!r} can be loaded"
+        what = (
+            f"{ledger.name}/{version} is retired"
+            if version
+            else f"no version of {ledger.name!r} can be loaded"
+        )
         raise InputError(what, f"hpcstack history {ledger.name}")
     return after
 
 
 def remove_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
-    """RELEASES have no modulefiles any more; their files stay until `purge_releases`, so that this can be undone."""
+    """RELEASES have no modulefiles any more; their files stay until `purge_releases`, so that this
+    can be undone.
+    """
     going = [ledger.entry(one) for one in releases]
     if over := [one.release for one in going if one.state in ("removed", "gone")]:
-        raise InputError(f"{ledger.name}/{over[0]} is removed already", f"hpcstack history {ledger.name}")
+        raise InputError(
+            f"{ledger.name}/{over[0]} is removed already", f"hpcstack history {ledger.name}"
+        )
     names = {one.release for one in going}
-    entries = tuple(replace(one, state="removed") if one.release in names else one for one in ledger.entries)
+    entries = tuple(
+        replace(one, state="removed") if one.release in names else one for one in ledger.entries
+    )
     after = replace(ledger, entries=entries)
     versions = list(dict.fromkeys(one.version for one in going))
     for version in versions:
@@ -141,15 +185,27 @@ def remove_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Le
 
 
 def purge_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
-    """The files of RELEASES, which nobody can load any more or which were withdrawn, are gone for good."""
+    """The files of RELEASES, which nobody can load any more or which were withdrawn, are gone for
+    good.
+    """
     names = {ledger.entry(one).release for one in releases}
     if not [one for one in ledger.entries if one.release in names and one.state != "gone"]:
         raise InputError(f"there is nothing of {ledger.name!r} to take", "hpcstack gc --dry-run")
-    if live := [one.release for one in ledger.entries if one.release in names and one.state == "live"]:
-        raise InputError(f"{ledger.name}/{live[0]} is live", f"hpcstack remove {ledger.name}/{live[0]}")
-    entries = tuple(replace(one, state="gone") if one.release in names else one for one in ledger.entries)
-    versions = ", ".join(dict.fromkeys(one.version for one in ledger.entries if one.release in names))
-    said = replace(event, release=", ".join(one.release for one in ledger.entries if one.release in names))
+    if live := [
+        one.release for one in ledger.entries if one.release in names and one.state == "live"
+    ]:
+        raise InputError(
+            f"{ledger.name}/{live[0]} is live", f"hpcstack remove {ledger.name}/{live[0]}"
+        )
+    entries = tuple(
+        replace(one, state="gone") if one.release in names else one for one in ledger.entries
+    )
+    versions = ", ".join(
+        dict.fromkeys(one.version for one in ledger.entries if one.release in names)
+    )
+    said = replace(
+        event, release=", ".join(one.release for one in ledger.entries if one.release in names)
+    )
     return _done(ledger, replace(ledger, entries=entries), said, versions)
 
 
@@ -158,16 +214,21 @@ def last_change(ledger: Ledger) -> Event:
     for event in reversed(ledger.events):
         if event.verb != "gc":
             return event
-    raise InputError(f"nothing was ever changed under {ledger.name!r}", f"hpcstack history {ledger.name}")
+    raise InputError(
+        f"nothing was ever changed under {ledger.name!r}", f"hpcstack history {ledger.name}"
+    )
 
 
 def changes_since(ledger: Ledger, number: int) -> list[Event]:
-    """The events from the NUMBERth on (the first is 1, as `history` shows them), the newest first, but for gc's.
+    """The events from the NUMBERth on (the first is 1, as `history` shows them), the newest first,
+    but for gc's.
 
     InputError where there is none of that number.
     """
     if not 1 <= number <= len(ledger.events):
-        raise InputError(f"{ledger.name!r} has no event {number}", f"hpcstack history {ledger.name} numbers them")
+        raise InputError(
+            f"{ledger.name!r} has no event {number}", f"hpcstack history {ledger.name} numbers them"
+        )
     found = [event for event in reversed(ledger.events[number - 1 :]) if event.verb != "gc"]
     if not found:
         what = f"from event {number} on only gc has changed {ledger.name!r}"
@@ -176,15 +237,22 @@ def changes_since(ledger: Ledger, number: int) -> list[Event]:
 
 
 def number_after(ledger: Ledger, moment: str) -> int:
-    """The number of the first event after MOMENT, a time of UTC. InputError where nothing has changed since."""
+    """The number of the first event after MOMENT, a time of UTC.
+
+    InputError where nothing has changed since.
+    """
     for number, event in enumerate(ledger.events, 1):
         if event.at > moment and event.verb != "gc":
             return number
-    raise InputError(f"nothing of {ledger.name!r} was changed after {moment}", f"hpcstack history {ledger.name}")
+    raise InputError(
+        f"nothing of {ledger.name!r} was changed after {moment}", f"hpcstack history {ledger.name}"
+    )
 
 
 def undo_changes(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
-    """The last change is taken back, or all from event SINCE on: one new event, which can be taken back in its turn."""
+    """The last change is taken back, or all from event SINCE on: one new event, which can be taken
+    back in its turn.
+    """
     taken = changes_since(ledger, since) if since else [last_change(ledger)]
     states: dict[str, Any] = {}
     aliases: dict[str, Any] = {}
@@ -193,7 +261,8 @@ def undo_changes(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
     for one in taken:  # the newest first: what the oldest changed is what counts in the end
         if one.before is None:
             raise InputError(
-                f"the {one.verb} of {ledger.name}/{one.subject} at {one.at} was made by an older hpcstack, which "
+                f"the {one.verb} of {ledger.name}/{one.subject} at {one.at} was made by an older "
+                f"hpcstack, which "
                 "did not write down what was before",
                 f"hpcstack history {ledger.name}; hpcstack rollback, default or retire",
             )
@@ -201,19 +270,32 @@ def undo_changes(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
         aliases |= one.before.get("aliases", {})
         dates_before |= one.before.get("dates", {})
         pinned = one.before.get("pinned", pinned)
-    if gone := [one.release for one in ledger.entries if one.release in states and one.state == "gone"]:
+    if gone := [
+        one.release for one in ledger.entries if one.release in states and one.state == "gone"
+    ]:
         raise InputError(
             f"{ledger.name}/{gone[0]} cannot come back: gc has taken its files",
             f"hpcstack publish {ledger.name}-VERSION",
         )
-    entries = tuple(replace(one, state=states[one.release]) if one.release in states else one for one in ledger.entries)
+    entries = tuple(
+        replace(one, state=states[one.release]) if one.release in states else one
+        for one in ledger.entries
+    )
     known = {version: asdict(dates) for version, dates in ledger.dates.items()}
     dates = {version: Dates(**one) for version, one in _restored(known, dates_before).items()}
-    after = replace(ledger, entries=entries, aliases=_restored(ledger.aliases, aliases), dates=dates, pinned=pinned)
+    after = replace(
+        ledger,
+        entries=entries,
+        aliases=_restored(ledger.aliases, aliases),
+        dates=dates,
+        pinned=pinned,
+    )
     last = taken[0]
     said = f"takes back: {last.verb} of {last.at}"
     if len(taken) > 1:
-        said = f"takes back all since event {since}: {', '.join(one.verb for one in reversed(taken))}"
+        said = (
+            f"takes back all since event {since}: {', '.join(one.verb for one in reversed(taken))}"
+        )
     subjects = list(dict.fromkeys(one.release for one in reversed(taken) if one.release))
     versions = list(dict.fromkeys(one.version for one in reversed(taken) if one.version))
     event = replace(event, release=", ".join(subjects), reason=event.reason or said)
@@ -226,23 +308,36 @@ def _restored(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, An
 
 
 def find_harm(before: Ledger, after: Ledger, today: str) -> list[str]:
-    """What users would lose: a version in production that no longer is, a default that is not proven."""
+    """What users would lose: a version in production that no longer is, a default that is not
+    proven.
+    """
     out = []
     for version in before.aliases:
         if _proven(before, version, today) and not _proven(after, version, today):
             meant = after.aliased(version)
-            gone = after.dates.get(version, Dates()).refuses(today) or not meant
-            what = "would be gone" if gone else f"would mean {meant.release}, which is in {meant.channel}"  # type: ignore[union-attr]
-            out.append(f"{before.name}/{version} is in production and {what}")
+            refused = after.dates.get(version, Dates()).refuses(today)
+            if meant is None or refused:
+                change = "would be gone"
+            else:
+                change = f"would mean {meant.release}, which is in {meant.channel}"
+            out.append(f"{before.name}/{version} is in production and {change}")
     old, new = (one.default and one.entry(one.default) for one in (before, after))
     if old and old.channel == "production" and (not new or new.channel != "production"):
         what = f"{new.release}, which is in testing" if new else "nothing"
-        out.append(f"`module load {before.name}` means {old.release}, which is in production, and would mean {what}")
+        out.append(
+            f"`module load {before.name}` means {old.release}, which is in production, and "
+            f"would mean {what}"
+        )
     day = refused_default(after, today)
-    others = [one for one in after.aliases if _proven(after, one, today) and not after.dates.get(one, Dates()).remove]
+    others = [
+        one
+        for one in after.aliases
+        if _proven(after, one, today) and not after.dates.get(one, Dates()).remove
+    ]
     if day and others and not refused_default(before, today):
         out.append(
-            f"`module load {before.name}` means {after.default}, which is refused from {day} on: first "
+            f"`module load {before.name}` means {after.default}, which is refused from {day} on: "
+            f"first "
             f"hpcstack default {before.name}/{max(others, key=make_version_key)}"
         )
     return out
@@ -265,19 +360,27 @@ def list_going(before: Ledger, after: Ledger) -> list[Entry]:
     """The releases that AFTER has no modulefile for, and BEFORE has."""
     hidden = ("removed", "gone")
     states = {one.release: one.state for one in after.entries}
-    return [one for one in before.entries if one.state not in hidden and states.get(one.release) in hidden]
+    return [
+        one
+        for one in before.entries
+        if one.state not in hidden and states.get(one.release) in hidden
+    ]
 
 
 def list_coming(before: Ledger, after: Ledger) -> list[Entry]:
     """The releases that were removed and come back."""
     states = {one.release: one.state for one in before.entries}
     return [
-        one for one in after.entries if one.state not in ("removed", "gone") and states.get(one.release) == "removed"
+        one
+        for one in after.entries
+        if one.state not in ("removed", "gone") and states.get(one.release) == "removed"
     ]
 
 
 def used_by(ledger: Ledger, entry: Entry, users: Iterable[tuple[str, str]]) -> list[str]:
-    """Who of USERS, (who, all that it says), names ENTRY: its release, its image, or a version that means it."""
+    """Who of USERS, (who, all that it says), names ENTRY: its release, its image, or a version that
+    means it.
+    """
     words = [entry.release]
     words += [version for version, release in ledger.aliases.items() if release == entry.release]
     if ledger.default == entry.release:
@@ -296,7 +399,11 @@ def describe_changes(before: Ledger, after: Ledger) -> list[str]:
     if change := _change(before.default, after.default):
         out.append(f"module load {name}: {change}")
     if before.pinned != after.pinned:
-        pinned = f"{after.pinned} until another is chosen" if after.pinned else "the newest in production"
+        pinned = (
+            f"{after.pinned} until another is chosen"
+            if after.pinned
+            else "the newest in production"
+        )
         out.append(f"the default is {pinned}")
     states = {one.release: one.state for one in before.entries}
     for one in after.entries:
@@ -336,9 +443,14 @@ def _done(before: Ledger, after: Ledger, event: Event, version: str) -> Ledger:
 
 
 def _what_was(before: Ledger, after: Ledger) -> dict[str, Any]:
-    """What AFTER changed, as it was in BEFORE; what was not there is None, and a release that is new was withdrawn."""
+    """What AFTER changed, as it was in BEFORE; what was not there is None, and a release that is
+    new was withdrawn.
+    """
     states = {one.release: one.state for one in before.entries}
-    dates = [{version: asdict(one) for version, one in ledger.dates.items()} for ledger in (before, after)]
+    dates = [
+        {version: asdict(one) for version, one in ledger.dates.items()}
+        for ledger in (before, after)
+    ]
     changed = {
         "aliases": _differing(before.aliases, after.aliases),
         "dates": _differing(*dates),
@@ -362,7 +474,9 @@ def _change(old: str, new: str) -> str:
 
 
 def _default(ledger: Ledger, today: str) -> str:
-    """The pinned version, else the newest in production, else the newest; one that is refused by now is none."""
+    """The pinned version, else the newest in production, else the newest; one that is refused by
+    now is none.
+    """
     good = {
         version: release
         for version, release in ledger.aliases.items()

@@ -1,4 +1,6 @@
-"""Words from the command line that end in modules and ledgers: one line each, without control characters."""
+"""Words from the command line that end in modules and ledgers: one line each, without control
+characters.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,16 @@ SUCCESSOR = re.compile(r"^[A-Za-z0-9._+/-]*$")
 
 
 def parse_one_line(text: str, option: str) -> str:
-    """TEXT without blanks around it. InputError for control characters, more than 300 bytes, and nothing but blanks."""
+    """TEXT without blanks around it.
+
+    InputError for control characters, more than 300 bytes, and nothing but blanks.
+    """
     if text and not text.strip():
         raise InputError(f"{option}: there is nothing but blanks in it", "say why, in a few words")
     if CONTROL.search(text) or len(text.encode(errors="replace")) > 300 or not text.isprintable():
-        raise InputError(f"{option}: one line of at most 300 bytes, without control characters", "shorten it")
+        raise InputError(
+            f"{option}: one line of at most 300 bytes, without control characters", "shorten it"
+        )
     return text.strip()
 
 
@@ -37,7 +44,9 @@ def stamp_today() -> str:
 
 
 def module_name(full: str) -> str:
-    """A stack's full name as what users load: `pytorch/25.10-deepspeed` of `pytorch-25.10-deepspeed`."""
+    """A stack's full name as what users load: `pytorch/25.10-deepspeed` of
+    `pytorch-25.10-deepspeed`.
+    """
     return full if "/" in full else re.sub(r"-(?=[0-9])", "/", full, count=1)
 
 

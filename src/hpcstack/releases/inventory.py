@@ -1,9 +1,10 @@
-"""What a verb wrote: the files of a folder with their sha256, and their text where it is short enough to be kept twice.
+"""What a verb wrote: the files of a folder with their sha256, and their text where it is short
+enough to be kept twice.
 
-A release's folder and each generation of a name's state hold one. So whoever looks later need not ask what today's
-hpcstack would write there: he compares with what was written, and puts it back. The inventory has a digest of itself,
-and lies there twice, since what damages a file may damage this one. Its data is believed where a publisher has written
-it, its paths only below its folder.
+A release's folder and each generation of a name's state hold one. So whoever looks later need not
+ask what today's hpcstack would write there: he compares with what was written, and puts it back.
+The inventory has a digest of itself, and lies there twice, since what damages a file may damage
+this one. Its data is believed where a publisher has written it, its paths only below its folder.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
 
 FORMAT = "hpcstack/inventory/v1"
 NAMES = ("inventory.json", "inventory.copy.json")
-MOST_KEPT = 256 << 10  # characters of a file that is kept as text; of a long parts list only the digest is
+MOST_KEPT = (
+    256 << 10
+)  # characters of a file that is kept as text; of a long parts list only the digest is
 MAX_INVENTORY = 64 << 20  # bytes
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What was written into the folder of SUBJECT: {path: sha256}, and {path: text} of what is kept here as well."""
+    """What was written into the folder of SUBJECT: {path: sha256}, and {path: text} of what is kept
+    here as well.
+    """
 
     subject: str
     digests: dict[str, str]
@@ -41,7 +46,9 @@ def sha256_of(text: str) -> str:
 
 
 def inventory_files(subject: str, written: Mapping[str, str]) -> dict[str, str]:
-    """{file name: text} of the inventory of what was WRITTEN, {path: text}, into the folder of SUBJECT."""
+    """{file name: text} of the inventory of what was WRITTEN, {path: text}, into the folder of
+    SUBJECT.
+    """
     body: dict[str, Any] = {
         "format": FORMAT,
         "subject": subject,
@@ -109,7 +116,9 @@ def _read(path: Path, subject: str) -> Inventory:
 
 
 def is_clean(part: str) -> bool:
-    """Whether PART is a path below a folder, written in the one way: whoever may write there may have said it."""
+    """Whether PART is a path below a folder, written in the one way: whoever may write there may
+    have said it.
+    """
     path = PurePosixPath(part)
     return bool(part) and str(path) == part and not path.is_absolute() and ".." not in path.parts
 

@@ -1,8 +1,9 @@
-"""What is published under one name: releases, channels, aliases, the default, dates and the history. Pure.
+"""What is published under one name: releases, channels, aliases, the default, dates and the
+history. Pure.
 
-A release `24.11-r2` never changes. What moves is which release the version `24.11` means, and which one is loaded where
-no version is named. releases/changes.py has the verbs: each is a function from one ledger to the next.
-releases/ledger_format.py reads and writes it.
+A release `24.11-r2` never changes. What moves is which release the version `24.11` means, and which
+one is loaded where no version is named. releases/changes.py has the verbs: each is a function from
+one ledger to the next. releases/ledger_format.py reads and writes it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Entry:
     sha256: str
     made: str
     by: str
-    shown: str = ""  # sha256 of what its modulefile says, without its number: the same image is not released twice
+    # sha256 of what its modulefile says, without its number: the same image is not released twice
+    shown: str = ""
     tested: dict[str, str] = field(default_factory=dict)
     override: str = ""
     state: State = "live"
@@ -43,7 +45,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Dates:
-    """From when the users of a version are warned, and from when it is refused: days of UTC, `2027-01-31`."""
+    """From when the users of a version are warned, and from when it is refused: days of UTC,
+    `2027-01-31`.
+    """
 
     deprecate: str = ""
     remove: str = ""
@@ -67,11 +71,15 @@ class Event:
     default: str = ""
     reason: str = ""
     version: str = ""
-    before: dict[str, Any] | None = None  # what it changed, as it was: see releases/changes.py; older ones have none
+    before: dict[str, Any] | None = (
+        None  # what it changed, as it was: see releases/changes.py; older ones have none
+    )
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """Each of the releases that it was about: the record has them in one text, separated by `, `."""
+        """Each of the releases that it was about: the record has them in one text, separated by `,
+        `.
+        """
         return tuple(self.release.split(", ")) if self.release else ()
 
     @property
@@ -87,7 +95,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Ledger:
-    """All of one name, e.g. `pytorch`. `aliases` is {version: release}; `pinned` a version that stays the default."""
+    """All of one name, e.g.
+
+    `pytorch`. `aliases` is {version: release}; `pinned` a version that stays the default.
+    """
 
     name: str
     entries: tuple[Entry, ...] = ()
@@ -103,11 +114,16 @@ class Ledger:
             if one.release == release:
                 return one
         known = ", ".join(one.release for one in self.entries) or "none"
-        raise InputError(f"no release {self.name}/{release} was published (there are: {known})", "hpcstack status")
+        raise InputError(
+            f"no release {self.name}/{release} was published (there are: {known})",
+            "hpcstack status",
+        )
 
     def of(self, version: str) -> list[Entry]:
         """The releases of VERSION, the oldest first."""
-        return sorted((one for one in self.entries if one.version == version), key=lambda one: one.number)
+        return sorted(
+            (one for one in self.entries if one.version == version), key=lambda one: one.number
+        )
 
     def aliased(self, version: str) -> Entry | None:
         """What VERSION means now."""
@@ -117,11 +133,17 @@ class Ledger:
     def next(self, version: str, taken: list[str]) -> str:
         """The release that VERSION would get next; TAKEN are others that nobody may have again."""
         names = [*(one.release for one in self.of(version)), *taken]
-        numbers = [int(match[1]) for name in names if (match := re.fullmatch(re.escape(version) + r"-r(\d+)", name))]
+        numbers = [
+            int(match[1])
+            for name in names
+            if (match := re.fullmatch(re.escape(version) + r"-r(\d+)", name))
+        ]
         return f"{version}-r{max(numbers, default=0) + 1}"
 
     def hidden(self) -> list[str]:
-        """What `avail` does not show: all but what a version means and what is newer and waits to be promoted."""
+        """What `avail` does not show: all but what a version means and what is newer and waits to
+        be promoted.
+        """
         out = []
         for one in self.entries:
             if one.state == "gone":
@@ -137,7 +159,9 @@ class Ledger:
 
 def make_version_key(version: str) -> list[tuple[int, str]]:
     """The key by which versions are sorted: numbers as numbers, words before them."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[._+-]", version)]
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[._+-]", version)
+    ]
 
 
 def split_name(name: str, known: list[str]) -> tuple[str, str]:
@@ -152,4 +176,6 @@ def split_name(name: str, known: list[str]) -> tuple[str, str]:
             return one, name[len(one) + 1 :]
     from hpcstack.core.errors import did_you_mean
 
-    raise InputError(f"nothing is published as {name!r}{did_you_mean(name, known)}", "hpcstack status")
+    raise InputError(
+        f"nothing is published as {name!r}{did_you_mean(name, known)}", "hpcstack status"
+    )

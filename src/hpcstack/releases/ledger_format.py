@@ -1,8 +1,10 @@
-"""The one reader and writer of ledger.json. Whoever may publish may write that file: its data is believed, paths never.
+"""The one reader and writer of ledger.json. Whoever may publish may write that file: its data is
+believed, paths never.
 
-What a ledger says becomes paths (names, versions, releases, keys) in the hands of whoever reads it, root too. So each
-field is held against what it may be, and a field that is not known is refused. A ledger of a newer hpcstack may be
-read, so that its users can go on loading and launching; it is not changed.
+What a ledger says becomes paths (names, versions, releases, keys) in the hands of whoever reads it,
+root too. So each field is held against what it may be, and a field that is not known is refused. A
+ledger of a newer hpcstack may be read, so that its users can go on loading and launching; it is not
+changed.
 """
 
 from __future__ import annotations
@@ -84,14 +86,19 @@ LEDGER = Format("hpcstack/modules", 1, _Ledger)
 
 def as_json(ledger: Ledger) -> dict[str, Any]:
     document = asdict(ledger)
-    return {"format": LEDGER.name, **document, "entries": list(document["entries"]), "events": list(document["events"])}
+    return {
+        "format": LEDGER.name,
+        **document,
+        "entries": list(document["entries"]),
+        "events": list(document["events"]),
+    }
 
 
 def parse_ledger(document: Any, where: str, name: str = "", *, to_change: bool = False) -> Ledger:
     """The ledger that the file WHERE holds, which is that of NAME, if that is known.
 
-    StoreError where it is damaged, says more than a ledger can, or is of another name; where it is of a newer hpcstack
-    and is to be changed, too.
+    StoreError where it is damaged, says more than a ledger can, or is of another name; where it is
+    of a newer hpcstack and is to be changed, too.
     """
     if LEDGER.number_of(document, where, RESTORE) > LEDGER.number:
         document = {**document, "events": []}  # of no use for loading and launching

@@ -1,4 +1,7 @@
-"""What is published: the releases that aliases name, and their images. Read by `launch`, written by `publish`."""
+"""What is published: the releases that aliases name, and their images.
+
+Read by `launch`, written by `publish`.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChosenImage:
-    """The image that a name means, WHY that one, and as DOUBT what may not be as users expect, if anything."""
+    """The image that a name means, WHY that one, and as DOUBT what may not be as users expect, if
+    anything.
+    """
 
     artifact: Artifact
     why: str
     doubt: str = ""
 
 
-def find_released(name: str, site: Site, store: Store, named: str = "", *, retired: bool = False) -> ChosenImage | None:
-    """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if there is none.
+def find_released(
+    name: str, site: Site, store: Store, named: str = "", *, retired: bool = False
+) -> ChosenImage | None:
+    """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if
+    there is none.
 
-    NAMED is a release of it (`pytorch/24.11-r2`) that is meant instead. InputError where it is removed, or its day is
-    past, unless RETIRED ones count, as where nothing is run."""
+    NAMED is a release of it (`pytorch/24.11-r2`) that is meant instead. InputError where it is
+    removed, or its day is past, unless RETIRED ones count, as where nothing is run.
+    """
     tree = Tree(site.module_tree)
     for published in tree.names():
         if not name.startswith(f"{published}-"):
@@ -41,7 +50,9 @@ def find_released(name: str, site: Site, store: Store, named: str = "", *, retir
         ledger, version = tree.ledger(published), name.removeprefix(f"{published}-")
         dates = ledger.dates.get(version, Dates())
         if dates.refuses(stamp_today()) and not retired:
-            raise InputError(describe_refusal(f"{published}/{version}", dates), f"hpcstack status {published}")
+            raise InputError(
+                describe_refusal(f"{published}/{version}", dates), f"hpcstack status {published}"
+            )
         chosen = ledger.entry(named.partition("/")[2]) if named else None
         if chosen and chosen.state in ("removed", "gone"):
             raise InputError(f"{named} was removed", f"hpcstack status {published}")
@@ -51,11 +62,13 @@ def find_released(name: str, site: Site, store: Store, named: str = "", *, retir
             artifact = store.artifact(record.key) if record else None
             if not artifact:
                 raise StoreError(
-                    f"{release} is published in {entry.channel}, and its image is gone", f"hpcstack build {name}"
+                    f"{release} is published in {entry.channel}, and its image is gone",
+                    f"hpcstack build {name}",
                 )
             if artifact.sha256 != entry.sha256:
                 raise StoreError(
-                    f"the image of {release} is not the one that was published: sha256 {artifact.sha256[:12]}, not "
+                    f"the image of {release} is not the one that was published: sha256 "
+                    f"{artifact.sha256[:12]}, not "
                     f"{entry.sha256[:12]}",
                     "tell the site's administrators: hpcstack status --check",
                 )
@@ -73,7 +86,8 @@ def find_released(name: str, site: Site, store: Store, named: str = "", *, retir
 def find_version(name: str, tree: Tree) -> tuple[Ledger, str, str]:
     """(ledger, version, release) of `pytorch/24.11`, `pytorch-24.11` or `pytorch/24.11-r2`.
 
-    The version of a name alone is that of its default; release is empty unless it was named. InputError for others.
+    The version of a name alone is that of its default; release is empty unless it was named.
+    InputError for others.
     """
     one, rest = split_name(name, tree.names())
     ledger = tree.ledger(one)
@@ -83,9 +97,13 @@ def find_version(name: str, tree: Tree) -> tuple[Ledger, str, str]:
         newest = ledger.default or (ledger.entries[-1].release if ledger.entries else "")
         return ledger, newest.rpartition("-r")[0], ""
     if rest not in {entry.version for entry in ledger.entries}:
-        releases = [entry.release for entry in ledger.entries if entry.version == rest.rpartition("-r")[0]]
+        releases = [
+            entry.release for entry in ledger.entries if entry.version == rest.rpartition("-r")[0]
+        ]
         known = ", ".join(releases or dict.fromkeys(entry.version for entry in ledger.entries))
-        raise InputError(f"{one}/{rest} is not published (there are: {known})", f"hpcstack status {one}")
+        raise InputError(
+            f"{one}/{rest} is not published (there are: {known})", f"hpcstack status {one}"
+        )
     return ledger, rest, ""
 
 
@@ -94,5 +112,7 @@ def require_version(verb: str, name: str, tree: Tree) -> tuple[Ledger, str, str]
     found = find_version(name, tree)
     if found[0].name == name:
         versions = ", ".join(dict.fromkeys(one.version for one in found[0].entries))
-        raise InputError(f"{verb} wants a version; {name} has {versions}", f"hpcstack {verb} {name}/{found[1]}")
+        raise InputError(
+            f"{verb} wants a version; {name} has {versions}", f"hpcstack {verb} {name}/{found[1]}"
+        )
     return found

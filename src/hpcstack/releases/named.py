@@ -1,4 +1,6 @@
-"""What a name means: `pytorch-24.11`, `pytorch/24.11`, `pytorch/24.11-r2` and `pytorch` are one thing in every verb."""
+"""What a name means: `pytorch-24.11`, `pytorch/24.11`, `pytorch/24.11-r2` and `pytorch` are one
+thing in every verb.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Named:
-    """STACK is a full name, `pytorch-24.11`; RELEASE, `pytorch/24.11-r2`, is empty where none was named."""
+    """STACK is a full name, `pytorch-24.11`; RELEASE, `pytorch/24.11-r2`, is empty where none was
+    named.
+    """
 
     stack: str
     release: str = ""
 
 
 def resolve_name(text: str, tree: Tree, environ: Mapping[str, str]) -> Named:
-    """What TEXT means. For nothing it is the loaded module's stack; InputError where none is loaded.
+    """What TEXT means. For nothing it is the loaded module's stack; InputError where none is
+    loaded.
 
     What is not published is taken as it is written, NAME/VERSION as NAME-VERSION.
     """
@@ -31,7 +36,8 @@ def resolve_name(text: str, tree: Tree, environ: Mapping[str, str]) -> Named:
     if not text:
         if not loaded:
             raise InputError(
-                "which stack? no module of one is loaded", "module load NAME/VERSION, or name a stack: hpcstack list"
+                "which stack? no module of one is loaded",
+                "module load NAME/VERSION, or name a stack: hpcstack list",
             )
         return Named(loaded)
     for name in sorted(tree.names(), key=len, reverse=True):

@@ -19,20 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Permissions:
-    """MODE of files (folders get x where they have r), and the GROUP that they belong to; empty is the publisher's."""
+    """MODE of files (folders get x where they have r), and the GROUP that they belong to; empty is
+    the publisher's.
+    """
 
     mode: int = 0o644
     group: str = ""
 
     @property
     def group_number(self) -> int:
-        """The group's number; -1 where what is written keeps its own. InputError where there is no such group."""
+        """The group's number; -1 where what is written keeps its own.
+
+        InputError where there is no such group.
+        """
         if not self.group:
             return -1
         try:
             return grp.getgrnam(self.group).gr_gid
         except KeyError:
-            raise InputError(f"there is no group {self.group!r}", "`modules.group` in site.yaml") from None
+            raise InputError(
+                f"there is no group {self.group!r}", "`modules.group` in site.yaml"
+            ) from None
 
     @property
     def folder_mode(self) -> int:
@@ -49,14 +56,18 @@ class Permissions:
         descriptors.make_folder(path, self.folder_mode, self.group_number)
 
     def mark_files(self, top: Path) -> None:
-        """The files below TOP, which is ours and new, get these marks; nothing that a link leads to does."""
+        """The files below TOP, which is ours and new, get these marks; nothing that a link leads to
+        does.
+        """
         for visit in descriptors.walk_folders(top):
             for name in visit.others:
                 with contextlib.suppress(OSError):  # a link
                     self._mark_file(visit.descriptor, name)
 
     def mark_tree(self, top: Path) -> None:
-        """All below TOP, and TOP, get these marks: folders last, since others may act in them from then on."""
+        """All below TOP, and TOP, get these marks: folders last, since others may act in them from
+        then on.
+        """
         self.mark_files(top)
         folders = [visit.path for visit in descriptors.walk_folders(top)]
         for path in reversed(folders):
@@ -75,7 +86,9 @@ class Permissions:
             os.close(descriptor)
 
     def hidden_from(self, path: Path) -> Path | None:
-        """The first part of PATH's way that others may not pass or read, where these marks would let them."""
+        """The first part of PATH's way that others may not pass or read, where these marks would
+        let them.
+        """
         if not self.mode & 0o004:
             return None
         for one in (*reversed(path.parents), path):

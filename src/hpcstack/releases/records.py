@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 RECORD = "release.json"
-KEPT_FILES = ("modulefile.lua", "modulefile.tcl")  # in a release's folder: for Lmod, and for Environment Modules
+KEPT_FILES = (
+    "modulefile.lua",
+    "modulefile.tcl",
+)  # in a release's folder: for Lmod, and for Environment Modules
 Pair = Annotated[list[Plain], Field(min_length=2, max_length=2)]
 
 
 class ReleaseRecord(Record):
-    """What a release says of itself: `release` is NAME/VERSION-rN, `fits` how each node type's driver runs it,
-    `hpcstack` the version that published it, `recipe_commit` what git said of its recipe then."""
+    """What a release says of itself: `release` is NAME/VERSION-rN, `fits` how each node type's
+    driver runs it, `hpcstack` the version that published it, `recipe_commit` what git said of its
+    recipe then.
+    """
 
     format: Text
     release: Text
@@ -48,10 +53,14 @@ RELEASE = Format("hpcstack/modules", 2, ReleaseRecord)  # 2: hpcstack, recipe_co
 
 
 def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
-    """What the RELEASE of NAME says of itself; None where there is none. StoreError where it is damaged, or another's
-    release is described."""
+    """What the RELEASE of NAME says of itself; None where there is none. StoreError where it is
+    damaged, or another's release is described.
+    """
     path = release_folder(store, name, release) / RECORD
-    remedy = f"what {name}/{release} needs is not known: restore it, or hpcstack publish {name}-" + version_of(release)
+    remedy = (
+        f"what {name}/{release} needs is not known: restore it, or hpcstack publish {name}-"
+        + version_of(release)
+    )
     try:
         document = json.loads(read_bytes(path, MAX_RECORD, published=True))
     except (FileNotFoundError, NotADirectoryError):
@@ -70,7 +79,10 @@ def version_of(release: str) -> str:
 
 
 def read_releases(store: Store) -> Iterator[tuple[str, ReleaseRecord]]:
-    """(NAME/VERSION-rN, its record) of all that was published. A record that cannot be read is an error."""
+    """(NAME/VERSION-rN, its record) of all that was published.
+
+    A record that cannot be read is an error.
+    """
     for path in sorted(store.releases.glob(f"*/*/{RECORD}")):
         name, release = path.parent.parent.name, path.parent.name
         if found := read_record(store, name, release):
@@ -82,7 +94,10 @@ def release_folder(store: Store, name: str, release: str) -> Path:
 
 
 def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact]:
-    """The spec and the image of a RELEASE, as it was published. StoreError where either is gone or damaged."""
+    """The spec and the image of a RELEASE, as it was published.
+
+    StoreError where either is gone or damaged.
+    """
     found = read_record(store, name, release)
     path = release_folder(store, name, release) / RECORD
     if not found:
@@ -90,13 +105,19 @@ def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact
     try:
         stack = Stack.model_validate(found.stack)
     except ValueError as error:
-        raise StoreError(f"{path} is damaged: its stack: {error}"[:500], "restore it from a backup") from None
+        raise StoreError(
+            f"{path} is damaged: its stack: {error}"[:500], "restore it from a backup"
+        ) from None
     artifact = store.artifact(found.key)
     if not artifact:
         tip = f"hpcstack build {stack.full_name}"
         raise StoreError(f"the image of {name}/{release} is gone from {store.top}", tip)
-    if artifact.sha256 != found.sha256:  # of its bytes: whoever publishes them reads them (releases/seal.py)
-        raise StoreError(f"{artifact.image} is not what was built: its sha256 differs", "build and publish again")
+    if (
+        artifact.sha256 != found.sha256
+    ):  # of its bytes: whoever publishes them reads them (releases/seal.py)
+        raise StoreError(
+            f"{artifact.image} is not what was built: its sha256 differs", "build and publish again"
+        )
     return stack, artifact
 
 

@@ -1,8 +1,9 @@
 """What the file of a published image was when its bytes were last read and found right.
 
-An image has 20 GB, and a job a thousand nodes: no launch reads it. A launch compares what costs nothing: size, inode
-and times of the file with those that whoever read it last wrote into the release's folder, the publisher's own.
-Whoever may write to the store can replace an image in it; he cannot make the new file look like the old one.
+An image has 20 GB, and a job a thousand nodes: no launch reads it. A launch compares what costs
+nothing: size, inode and times of the file with those that whoever read it last wrote into the
+release's folder, the publisher's own. Whoever may write to the store can replace an image in it; he
+cannot make the new file look like the old one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ READ = 8 << 20
 
 
 class Seal(Record):
-    """The file of an image: its bytes' sha256, and what stat(2) says of it; when it was READ, in UTC."""
+    """The file of an image: its bytes' sha256, and what stat(2) says of it; when it was READ, in
+    UTC.
+    """
 
     format: Text
     sha256: Digest
@@ -46,7 +49,8 @@ SEALS = Format("hpcstack/seal", 1, Seal)
 
 
 def take_seal(image: Path, bytes_a_second: int = 0) -> Seal:
-    """The seal of IMAGE as it is now: all of it is read, at most so many BYTES A SECOND where that is said.
+    """The seal of IMAGE as it is now: all of it is read, at most so many BYTES A SECOND where that
+    is said.
 
     StoreError where it is written meanwhile.
     """
@@ -64,11 +68,19 @@ def take_seal(image: Path, bytes_a_second: int = 0) -> Seal:
     except (OSError, InputError) as error:
         raise StoreError(f"{image} cannot be read: {error}", "hpcstack status --check") from None
     if _marks(before) != _marks(after):
-        raise StoreError(f"{image} was written while it was read", "find out by whom, and verify it again")
+        raise StoreError(
+            f"{image} was written while it was read", "find out by whom, and verify it again"
+        )
     size, inode, mtime, ctime = _marks(after)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Seal(
-        format=SEALS.name, sha256=digest.hexdigest(), size=size, inode=inode, mtime_ns=mtime, ctime_ns=ctime, read=now
+        format=SEALS.name,
+        sha256=digest.hexdigest(),
+        size=size,
+        inode=inode,
+        mtime_ns=mtime,
+        ctime_ns=ctime,
+        read=now,
     )
 
 
@@ -88,23 +100,30 @@ def read_seal(store: Store, name: str, release: str) -> Seal | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError, InputError) as error:
-        raise StoreError(f"{path} cannot be read: {error}", f"hpcstack verify --all, by who published {name}") from None
+        raise StoreError(
+            f"{path} cannot be read: {error}", f"hpcstack verify --all, by who published {name}"
+        ) from None
     return SEALS.read(document, str(path), f"hpcstack verify --all, by who published {name}")
 
 
 def renew_seal(store: Store, name: str, release: str, seal: Seal) -> bool:
-    """Whether SEAL could be written into the folder of a RELEASE: who publishes there may, and root."""
+    """Whether SEAL could be written into the folder of a RELEASE: who publishes there may, and
+    root.
+    """
     if not sharing.may_publish():
         return False
     try:
-        descriptors.write_file(release_folder(store, name, release) / SEAL, seal_text(seal).encode(), 0o644)
+        descriptors.write_file(
+            release_folder(store, name, release) / SEAL, seal_text(seal).encode(), 0o644
+        )
     except OSError:
         return False
     return True
 
 
 def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> str:
-    """What to say of the image of RELEASE, NAME/VERSION-rN: empty where its file is the one that was read last.
+    """What to say of the image of RELEASE, NAME/VERSION-rN: empty where its file is the one that
+    was read last.
 
     StoreError where it is another file, or another's, at a site that runs only what is signed.
     """
@@ -112,13 +131,15 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
     why = why_changed(artifact, read_seal(store, name, number))
     if why and site.signatures.required:
         raise StoreError(
-            f"the image of {release} {why}", "tell the site's administrators: hpcstack verify --all reads it again"
+            f"the image of {release} {why}",
+            "tell the site's administrators: hpcstack verify --all reads it again",
         )
     return why
 
 
 def is_only_touched(artifact: Artifact, seal: Seal | None) -> bool:
-    """Whether the image's file is as it was read, but for its ctime: somebody changed its mode, owner or name.
+    """Whether the image's file is as it was read, but for its ctime: somebody changed its mode,
+    owner or name.
 
     Who writes to it changes its mtime as well, unless he puts that back.
     """
@@ -133,8 +154,10 @@ def is_only_touched(artifact: Artifact, seal: Seal | None) -> bool:
 
 
 def why_changed(artifact: Artifact, seal: Seal | None) -> str:
-    """Why the image of ARTIFACT is not the file of which SEAL is; empty where it is. A release of before there were
-    seals has none, and one whose seal somebody took away: where the site names its publishers, that is told."""
+    """Why the image of ARTIFACT is not the file of which SEAL is; empty where it is. A release of
+    before there were seals has none, and one whose seal somebody took away: where the site names
+    its publishers, that is told.
+    """
     if seal is None:
         return "has no seal of its publisher's" if sharing.names_publishers() else ""
     if seal.sha256 != artifact.sha256:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
 
 CONTEXT = "context/hpcstack"
-KERNEL_NAMES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}  # as `uname -m` says, and Enroot's --arch wants
+KERNEL_NAMES = {
+    "linux/amd64": "x86_64",
+    "linux/arm64": "aarch64",
+}  # as `uname -m` says, and Enroot's --arch wants
 
 
 def local_definition(definition: str, base: str) -> str:
@@ -31,7 +34,9 @@ def local_definition(definition: str, base: str) -> str:
 
 
 def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
-    """{path: text} of all that determines the image: `apptainer.def`, `Dockerfile`, `enroot.sh` and the context."""
+    """{path: text} of all that determines the image: `apptainer.def`, `Dockerfile`, `enroot.sh` and
+    the context.
+    """
     if stack.adopted:  # there is nothing to build it from
         return context_files(stack, lock, platform)
     base = lock.base
@@ -74,8 +79,12 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "etc/rc": enroot_rc(locked, stack),
         **({"etc/adopted": f"{describe_adopted(stack)}\n"} if stack.adopted else {"etc/fstab": ""}),
         "etc/profile.sh": render_profile(locked, stack),
-        **{f"etc/singularity/{path}": text for path, text in render_singularity(locked, stack).items()},
-        "stack.json": json.dumps(describe_image(stack, lock, platform), indent=1, sort_keys=True) + "\n",
+        **{
+            f"etc/singularity/{path}": text
+            for path, text in render_singularity(locked, stack).items()
+        },
+        "stack.json": json.dumps(describe_image(stack, lock, platform), indent=1, sort_keys=True)
+        + "\n",
     }
     files |= {f"smoke/{path}": text for path, text in data.smoke_files().items()}
     return {f"{CONTEXT}/{path}": text for path, text in files.items()}
@@ -101,18 +110,29 @@ def describe_image(stack: Stack, lock: Lock, platform: str) -> dict[str, object]
 
 
 def environment_file(locked: LockedPlatform, stack: Stack) -> str:
-    """/etc/environment, which is where Enroot and Pyxis take the image's variables from; a variable a line."""
+    """/etc/environment, which is where Enroot and Pyxis take the image's variables from; a variable
+    a line.
+    """
     merged = locked.environment | stack.variables(locked.environment)
-    return "".join(f"{name}={check_unbroken(value)}\n" for name, value in merged.items() if VARIABLE.fullmatch(name))
+    return "".join(
+        f"{name}={check_unbroken(value)}\n"
+        for name, value in merged.items()
+        if VARIABLE.fullmatch(name)
+    )
 
 
 def render_profile(locked: LockedPlatform, stack: Stack) -> str:
-    """/etc/profile.d/hpcstack.sh: Enroot starts a login shell, and Debian's /etc/profile makes PATH its own."""
+    """/etc/profile.d/hpcstack.sh: Enroot starts a login shell, and Debian's /etc/profile makes PATH
+    its own.
+    """
     path = (locked.environment | stack.variables(locked.environment)).get("PATH", "")
     if not path:
         return "\n"
     value = quote_sh(check_unbroken(path))
-    return f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={value}\n"
+    return (
+        f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport "
+        f"PATH={value}\n"
+    )
 
 
 def render_singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
@@ -120,13 +140,20 @@ def render_singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
     entrypoint, command = choose_entrypoint(locked, stack)
     labels = locked.labels | {"org.hpcstack.stack": stack.full_name} | stack.labels
     files = apptainer_files(locked.environment, entrypoint, command, labels)
-    own = "".join(f"export {name}={quote_sh(value)}\n" for name, value in stack.variables(locked.environment).items())
+    own = "".join(
+        f"export {name}={quote_sh(value)}\n"
+        for name, value in stack.variables(locked.environment).items()
+    )
     files[f"{SINGULARITY}/env/90-environment.sh"] = f"#!/bin/sh\n{own}. {HOME}/compat.sh\n"
     return {path.removeprefix(f"{SINGULARITY}/"): text for path, text in files.items()}
 
 
-def choose_entrypoint(locked: LockedPlatform, stack: Stack) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The entrypoint and the default command; as with Docker, a new entrypoint drops the base's command."""
+def choose_entrypoint(
+    locked: LockedPlatform, stack: Stack
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The entrypoint and the default command; as with Docker, a new entrypoint drops the base's
+    command.
+    """
     return (stack.entrypoint, ()) if stack.entrypoint else (locked.entrypoint, locked.command)
 
 

@@ -21,22 +21,35 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
 
-REPEATED = ("--with", "--mount", "--stage-in", "--srun")  # the template's own, and those that were asked for
+REPEATED = (
+    "--with",
+    "--mount",
+    "--stage-in",
+    "--srun",
+)  # the template's own, and those that were asked for
 SIGNER = "hpcstack"  # as store/signing.py calls whoever signs
 COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'
 
 
 # $1: folders of the node's own libraries, which the loader searches first; then the command.
-HOST_LIBRARIES = 'export LD_LIBRARY_PATH="$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; shift; exec "$@"'
+HOST_LIBRARIES = (
+    'export LD_LIBRARY_PATH="$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; shift; exec "$@"'
+)
 
 
 def with_host_libraries(folders: Sequence[str], command: tuple[str, ...]) -> tuple[str, ...]:
     """COMMAND with FOLDERS of the container before all others that the loader searches."""
-    return ("/bin/sh", "-c", HOST_LIBRARIES, "host-libraries", ":".join(folders), *command) if folders else command
+    return (
+        ("/bin/sh", "-c", HOST_LIBRARIES, "host-libraries", ":".join(folders), *command)
+        if folders
+        else command
+    )
 
 
 def with_compat(command: tuple[str, ...]) -> tuple[str, ...]:
-    """COMMAND behind the image's own look at the node's driver (images/compat.sh): Pyxis runs no entrypoint."""
+    """COMMAND behind the image's own look at the node's driver (images/compat.sh): Pyxis runs no
+    entrypoint.
+    """
     return ("/bin/sh", "-c", COMPAT, "compat", *command)
 
 
@@ -50,9 +63,11 @@ ABOUT = {
 
 
 def render_inner(mode: str) -> str:
-    """What each task runs inside the image, as a POSIX shell script; empty where it runs the command itself.
+    """What each task runs inside the image, as a POSIX shell script; empty where it runs the
+    command itself.
 
-    Its arguments: ranks per node, MIN:MAX nodes of an elastic step or nothing, restarts, the command.
+    Its arguments: ranks per node, MIN:MAX nodes of an elastic step or nothing, restarts, the
+    command.
     """
     parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh") if mode in STARTED_IN_IMAGE else ()
     return "".join(read_data_file("launchers", f"in-image/{part}") for part in parts)
@@ -90,7 +105,9 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
         "compat": COMPAT,
         "fabric": site.fabric.settings,
         "between_nodes": {
-            name: row for name, row in site.fabric.settings_for(2, {}).items() if name not in site.fabric.settings
+            name: row
+            for name, row in site.fabric.settings_for(2, {}).items()
+            if name not in site.fabric.settings
         },
         "forced": list(dict.fromkeys([*void, *site.fabric.settings_for(2, {}), *told])),
         "brought": brought,
@@ -99,7 +116,10 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
         "runtime": site.runtime if site.runtime in ("pyxis", "apptainer") else "auto",
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }
-    return {name: fill_template("launchers", f"to-copy/{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
+    return {
+        name: fill_template("launchers", f"to-copy/{name}.j2", **values)
+        for name in ("srun.sh", "sbatch.sh")
+    }
 
 
 def job_template(
@@ -110,8 +130,10 @@ def job_template(
     words: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> str:
-    """A job script for STACK that users copy: launchers/to-copy/templates/KIND, with what was ASKED for of sbatch's
-    options (None: that line goes), WORDS for `hpcstack launch`, and the COMMAND that it runs where sbatch gets none."""
+    """A job script for STACK that users copy: launchers/to-copy/templates/KIND, with what was ASKED
+    for of sbatch's options (None: that line goes), WORDS for `hpcstack launch`, and the COMMAND
+    that it runs where sbatch gets none.
+    """
     node = site.node_type() or NodeType()
     default = next((name for name, partition in site.partitions.items() if partition.default), "")
     text = fill_template(
@@ -128,23 +150,35 @@ def job_template(
         if value is not None:
             given = f"={quote_sh(check_unbroken(value))}" if value else ""
             line.append(f"#SBATCH --{option}{given}")
-        place = next((n for n, one in enumerate(lines) if one.startswith(f"#SBATCH --{option}=")), 0)
+        place = next(
+            (n for n, one in enumerate(lines) if one.startswith(f"#SBATCH --{option}=")), 0
+        )
         if place or line:
             lines[place or 2 : (place or 1) + 1] = line
     if command:
         begin = lines.index("set -euo pipefail") + 1
         lines.insert(
-            begin, f"[ $# -gt 0 ] || set -- {shlex.join(command)} # what it runs, unless sbatch is told otherwise"
+            begin,
+            (
+                f"[ $# -gt 0 ] || set -- {shlex.join(command)} # what it runs, unless sbatch is "
+                f"told otherwise"
+            ),
         )
     said = "".join(f" {shlex.quote(word)}" for word in words)
     once = (word for word in words if word.startswith("--") and word not in REPEATED)
     for option in once:  # asked for: not the template's own value, too
-        lines = [re.sub(rf"(hpcstack launch .*?) {re.escape(option)} \S+", r"\1", line) for line in lines]
-    packages = "".join(f" --with {shlex.quote(value)}" for word, value in pairwise(words) if word == "--with")
+        lines = [
+            re.sub(rf"(hpcstack launch .*?) {re.escape(option)} \S+", r"\1", line) for line in lines
+        ]
+    packages = "".join(
+        f" --with {shlex.quote(value)}" for word, value in pairwise(words) if word == "--with"
+    )
     shown = []
     for one in lines:
         is_comment = one.startswith("#")
-        if is_comment and "hpcstack launch" in one and " --with " in one:  # what is to be made on the login node
+        if (
+            is_comment and "hpcstack launch" in one and " --with " in one
+        ):  # what is to be made on the login node
             shown.append(one.replace(" --mode ", f"{packages} --mode ", 1))
         elif not is_comment and f"hpcstack launch {stack}" in one:
             shown.append(one.replace(" -- ", f"{said} -- ", 1))
@@ -153,17 +187,23 @@ def job_template(
     return "\n".join(shown) + "\n"
 
 
-# Seconds that one question to a node may take: nvidia-smi took 25 to 40 s without persistence mode (Azure/AgentBaker
-# 2897), 2 and 5 s were too short on busy nodes (NordicHPC/sonar 92), and gpud waits 30 s.
+# Seconds that one question to a node may take: nvidia-smi took 25 to 40 s without persistence mode
+# (Azure/AgentBaker 2897), 2 and 5 s were too short on busy nodes (NordicHPC/sonar 92), and gpud
+# waits 30 s.
 HEALTH_LIMIT = 90
 HEALTH_SETTLE = 3  # until Slurm says what other nodes have done at the same moment
 MOST_MISSED = 2  # nodes an hour that are drained for one and the same answer that did not come
-HEALTH_WAIT_TENTHS, TMP_MIB = 50, 512  # how long whoever looks by hand waits; what /tmp should have left
+HEALTH_WAIT_TENTHS, TMP_MIB = (
+    50,
+    512,
+)  # how long whoever looks by hand waits; what /tmp should have left
 SELF_EXPLAINING = 154  # an Xid that says itself what it wants
 
 
 def render_health(site: Site) -> str:
-    """A script for Slurm's HealthCheckProgram and Prolog: whether a node has what SITE says of its kind."""
+    """A script for Slurm's HealthCheckProgram and Prolog: whether a node has what SITE says of its
+    kind.
+    """
     types = {name: _health_checks(node) for name, node in site.node_types.items()}
     numbers = {name: number for number, name in enumerate(types, 1)}
     return fill_template(
@@ -196,7 +236,9 @@ def render_health(site: Site) -> str:
 def list_health_checks(site: Site) -> tuple[int, int]:
     """How many checks a node of SITE has at most, and how many of them ask file servers."""
     folders = len(_health_folders(site))
-    return 3 + folders + max((len(_health_checks(node)) for node in site.node_types.values()), default=0), folders
+    return 3 + folders + max(
+        (len(_health_checks(node)) for node in site.node_types.values()), default=0
+    ), folders
 
 
 def _health_folders(site: Site) -> list[str]:
@@ -212,12 +254,16 @@ def _health_checks(node: NodeType) -> list[tuple[str, list[str]]]:
         out.append(("gpus", ["gpus", str(node.real_gpus), node.driver]))
         if node.gpus and node.gpus.nvlink:
             out.append(("nvlink", ["nvlinks"]))
-    return out + [(f"port-{n}", ["port", hca, str(node.hca_rate)]) for n, hca in enumerate(node.hcas, 1)]
+    return out + [
+        (f"port-{n}", ["port", hca, str(node.hca_rate)]) for n, hca in enumerate(node.hcas, 1)
+    ]
 
 
 def render_importer(site: Site, check: str, command: str = "hpcstack", site_file: str = "") -> str:
-    """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256, `none`. COMMAND: hpcstack
-    on the nodes, asked where the site has an image cache, with SITE_FILE as its site.yaml."""
+    """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256,
+    `none`. COMMAND: hpcstack on the nodes, asked where the site has an image cache, with SITE_FILE
+    as its site.yaml.
+    """
     return fill_template(
         "launchers",
         "on-node/importer.sh.j2",
@@ -226,7 +272,9 @@ def render_importer(site: Site, check: str, command: str = "hpcstack", site_file
         modules=str(site.module_root),
         by_architecture=site.modules.by_architecture,
         check=check,
-        signers=[f"{SIGNER} {key}" for key in site.signatures.keys] if site.signatures.required else [],
+        signers=[f"{SIGNER} {key}" for key in site.signatures.keys]
+        if site.signatures.required
+        else [],
         cache=bool(site.image_cache.folder),
         command=command,
         site_file=site_file,

@@ -1,4 +1,6 @@
-"""The rendered definition as another reader sees it: spython's parser, which is sound where its writer is not."""
+"""The rendered definition as another reader sees it: spython's parser, which is sound where its
+writer is not.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,16 @@ def check_definition(stack: Stack, lock: Lock, platform: str, definition: str) -
         recipe = next(iter(get_parser("singularity")(str(path)).recipe.values()))
     if recipe.fromHeader != base:
         raise BuildError(
-            f"the definition reads back with the base {recipe.fromHeader}, not {base}", "this is a bug: tell us"
+            f"the definition reads back with the base {recipe.fromHeader}, not {base}",
+            "this is a bug: tell us",
         )
     missing = [
-        line for step in plan_steps(stack, locked, lock.sources) for line in step.lines if line not in recipe.install
+        line
+        for step in plan_steps(stack, locked, lock.sources)
+        for line in step.lines
+        if line not in recipe.install
     ]
     if missing:
-        raise BuildError(f"the definition reads back without: {'; '.join(missing)}", "this is a bug: tell us")
+        raise BuildError(
+            f"the definition reads back without: {'; '.join(missing)}", "this is a bug: tell us"
+        )

@@ -1,4 +1,7 @@
-"""What a site lends to a build: mirrors, proxy, CA bundle. Bound at /mnt while it runs; no trace in the image."""
+"""What a site lends to a build: mirrors, proxy, CA bundle.
+
+Bound at /mnt while it runs; no trace in the image.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,18 @@ if TYPE_CHECKING:
     from hpcstack.site.model import BuildSite
 
 CA_FILE = "hpcstack-ca.pem"
-CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+CA_VARIABLES = (
+    "PIP_CERT",
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+)
 
 
 def lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
-    """{name: text} of the folder that is bound at /mnt; the CA bundle is copied beside them by the build.
+    """{name: text} of the folder that is bound at /mnt; the CA bundle is copied beside them by the
+    build.
 
     BUILD is what the site lends, where that is less than it has: hpcstack.site.logins.
     """
@@ -51,14 +61,18 @@ def list_build_variables(build: BuildSite) -> dict[str, str]:
         out["PIP_TRUSTED_HOST"] = " ".join(build.pip.trusted_hosts)
     for number, (upstream, mirror) in enumerate(build.git.mirrors.items()):
         out["GIT_CONFIG_COUNT"] = str(number + 1)
-        out |= {f"GIT_CONFIG_KEY_{number}": f"url.{mirror}.insteadOf", f"GIT_CONFIG_VALUE_{number}": upstream}
+        out |= {
+            f"GIT_CONFIG_KEY_{number}": f"url.{mirror}.insteadOf",
+            f"GIT_CONFIG_VALUE_{number}": upstream,
+        }
     if build.conda.channel_alias:
         out["HPCSTACK_CONDA_ALIAS"] = build.conda.channel_alias
     return out
 
 
 def registries_conf(site: Site) -> str:
-    """A registries.conf (containers/image, format 2), by which Apptainer, podman and skopeo find the site's mirrors.
+    """A registries.conf (containers/image, format 2), by which Apptainer, podman and skopeo find
+    the site's mirrors.
 
     The definition file goes on naming the registry that the recipe names.
     """

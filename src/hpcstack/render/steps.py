@@ -1,6 +1,7 @@
 """The steps of a build: what runs inside the base, in order, the same for every image format.
 
-Text of a recipe reaches them as quoted words, or as a file of the context that bash is given: never bare.
+Text of a recipe reaches them as quoted words, or as a file of the context that bash is given: never
+bare.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
 
 HOME = "/opt/hpcstack"
 REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one
-SOURCE_DISTRIBUTIONS = "build/source-distributions.json"  # of it what is built in an environment of its own
+SOURCE_DISTRIBUTIONS = (
+    "build/source-distributions.json"  # of it what is built in an environment of its own
+)
 FETCH_SOURCES = "build/fetch_sources.py"
-REQUIREMENTS_OF_BASE = "build/requirements-of-base.txt"  # of it what is built with what the base has
+REQUIREMENTS_OF_BASE = (
+    "build/requirements-of-base.txt"  # of it what is built with what the base has
+)
 BUILD_REQUIREMENTS = "build/build-requirements"  # what those are built with: -0.txt, -1.txt, ...
 TITLE = 100
 ALL = "*"
@@ -36,7 +41,9 @@ class BuildStep:
 
     title: str
     lines: tuple[str, ...]
-    reads: tuple[str, ...] = ()  # files below HOME, beside those of SHARED; ALL of them for the last step
+    reads: tuple[
+        str, ...
+    ] = ()  # files below HOME, beside those of SHARED; ALL of them for the last step
     network: bool = True  # whether it has one
 
 
@@ -78,7 +85,10 @@ def step_script(step: BuildStep, number: int, total: int) -> str:
 
 def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
     """{path below HOME: text} of what the steps read: scripts, files, and the locked sets."""
-    out = {f"build/source-{n}.sh": _bash(source.build) for n, source in enumerate(stack.packages.source)}
+    out = {
+        f"build/source-{n}.sh": _bash(source.build)
+        for n, source in enumerate(stack.packages.source)
+    }
     out |= {f"build/run-{n}.sh": _bash(run.command) for n, run in enumerate(stack.run)}
     out |= {f"files/{n}": file.content for n, file in enumerate(stack.files)}
     if locked.apt:
@@ -100,7 +110,10 @@ def conda_files(stack: Stack, locked: LockedPlatform | None) -> dict[str, str]:
     else:
         found = [entry.model_dump(mode="json", exclude_none=True) for entry in locked.conda]
         name = "build/conda.json"
-    return {"build/conda.py": read_data_file("images", "conda.py"), name: json.dumps(found, indent=1) + "\n"}
+    return {
+        "build/conda.py": read_data_file("images", "conda.py"),
+        name: json.dumps(found, indent=1) + "\n",
+    }
 
 
 def _bash(text: str) -> str:
@@ -109,9 +122,11 @@ def _bash(text: str) -> str:
 
 
 def split_pip(packages: Packages, locked: LockedPlatform) -> dict[str, list[LockedPip]]:
-    """{path of a file: what of the locked set is in it}, in the order of installation; no empty file.
+    """{path of a file: what of the locked set is in it}, in the order of installation; no empty
+    file.
 
-    Where the lock says what source distributions are built with, that fills files of its own, which come first.
+    Where the lock says what source distributions are built with, that fills files of its own, which
+    come first.
     """
     out: dict[str, list[LockedPip]] = {}
     times_named: dict[str, int] = {}
@@ -119,7 +134,11 @@ def split_pip(packages: Packages, locked: LockedPlatform) -> dict[str, list[Lock
         number = times_named.get(entry.name, 0)
         times_named[entry.name] = number + 1
         out.setdefault(f"{BUILD_REQUIREMENTS}-{number}.txt", []).append(entry)
-    by_kind: dict[str, list[LockedPip]] = {REQUIREMENTS: [], SOURCE_DISTRIBUTIONS: [], REQUIREMENTS_OF_BASE: []}
+    by_kind: dict[str, list[LockedPip]] = {
+        REQUIREMENTS: [],
+        SOURCE_DISTRIBUTIONS: [],
+        REQUIREMENTS_OF_BASE: [],
+    }
     for entry in locked.pip or ():
         by_kind[_kind_of(entry, packages, locked)].append(entry)
     return out | {path: entries for path, entries in by_kind.items() if entries}
@@ -149,7 +168,8 @@ def pip_files(packages: Packages, locked: LockedPlatform) -> dict[str, str]:
 def list_sources(entries: Iterable[LockedPip]) -> str:
     """ENTRIES, source distributions, as images/fetch_sources.py reads them."""
     named = [
-        {"name": one.name, "version": one.version, "file": one.file, "hashes": list(one.hashes)} for one in entries
+        {"name": one.name, "version": one.version, "file": one.file, "hashes": list(one.hashes)}
+        for one in entries
     ]
     return json.dumps(named, indent=1) + "\n"
 
@@ -166,10 +186,14 @@ def render_requirements(entries: Iterable[LockedPip]) -> str:
 
 def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
     if locked.apt is None:
-        install = quote_words(["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages])
+        install = quote_words(
+            ["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages]
+        )
         line = f"DEBIAN_FRONTEND=noninteractive {install}"
     else:
-        line = quote_words(["hpcstack_apt_locked", *(f"{entry.name}={entry.version}" for entry in locked.apt)])
+        line = quote_words(
+            ["hpcstack_apt_locked", *(f"{entry.name}={entry.version}" for entry in locked.apt)]
+        )
     if locked.apt == ():
         return ("hpcstack_guard", "hpcstack_guard_check")  # the base has it all
     return (
@@ -183,7 +207,11 @@ def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
 
 def _conda(stack: Stack, locked: LockedPlatform) -> tuple[str, ...]:
     does = "hpcstack_conda" if locked.conda is None else "hpcstack_conda_locked"
-    return ("hpcstack_guard", quote_words([does, stack.packages.conda.prefix]), "hpcstack_guard_check")
+    return (
+        "hpcstack_guard",
+        quote_words([does, stack.packages.conda.prefix]),
+        "hpcstack_guard_check",
+    )
 
 
 def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
@@ -194,7 +222,9 @@ def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
             wanted = [text for text in packages.pip if packages.built_with_base(text) == of_base]
             how = ["--no-build-isolation"] if of_base else []
             lines += [quote_words(["hpcstack_pip", *install, *how, *wanted])] if wanted else []
-    else:  # every file is named by its hash, so no constraint can say more; the image's own would need hashes, too
+    else:
+        # every file is named by its hash, so no constraint can say more; the image's own would need
+        # hashes, too
         only = ["python3", "-m", "pip", *install, "--no-deps", "--require-hashes"]
         paths = list(split_pip(packages, locked))
         tools = [f"{HOME}/{path}" for path in paths if path.startswith(BUILD_REQUIREMENTS)]
@@ -206,13 +236,20 @@ def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
             elif path in (REQUIREMENTS, REQUIREMENTS_OF_BASE):
                 how = ["--no-build-isolation"] if path == REQUIREMENTS_OF_BASE else []
                 lines.append(
-                    f"env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT {quote_words([*only, *how])} -r {HOME}/{path}"
+                    f"env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT "
+                    f"{quote_words([*only, *how])} -r {HOME}/{path}"
                 )
     return ("hpcstack_guard", *lines, "hpcstack_guard_check")
 
 
 def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:
-    fetch = ["hpcstack_source", source.name, source.git, commit, "yes" if source.submodules else "no"]
+    fetch = [
+        "hpcstack_source",
+        source.name,
+        source.git,
+        commit,
+        "yes" if source.submodules else "no",
+    ]
     return (
         "hpcstack_guard",
         quote_words(fetch),
@@ -227,7 +264,10 @@ def _files(stack: Stack) -> tuple[str, ...]:
         quote_words(["install", "-D", "-m", file.mode, f"{HOME}/files/{n}", file.path])
         for n, file in enumerate(stack.files)
     )
-    return (*installed, 'rm -f "$HPCSTACK_LEFT"')  # the next step looks anew: what a recipe puts there is not guarded
+    return (
+        *installed,
+        'rm -f "$HPCSTACK_LEFT"',
+    )  # the next step looks anew: what a recipe puts there is not guarded
 
 
 def _script(name: str) -> tuple[str, ...]:

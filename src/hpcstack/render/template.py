@@ -1,4 +1,6 @@
-"""Jinja2 over the package's template folders: strict about unknown names, with one filter for each quoting."""
+"""Jinja2 over the package's template folders: strict about unknown names, with one filter for each
+quoting.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=html,
-        finalize=_unbroken if folder == "images" else None,  # elsewhere a quoted word may be a script of many lines
+        finalize=_unbroken
+        if folder == "images"
+        else None,  # elsewhere a quoted word may be a script of many lines
     )
     environment.filters.update(
         sh=quote.quote_sh,

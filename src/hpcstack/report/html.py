@@ -1,4 +1,6 @@
-"""One self-contained HTML page: no script, nothing fetched, readable on paper and by a screen reader. Pure."""
+"""One self-contained HTML page: no script, nothing fetched, readable on paper and by a screen
+reader. Pure.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ def render_html(report: Report, history: Sequence[Any] = ()) -> str:
     verdict = report.verdict()
     parts = [
         "<!doctype html>\n",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(report.stack)}: {verdict}</title>',
+        (
+            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(report.stack)}: '
+            f"{verdict}</title>"
+        ),
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<style>{STYLE}</style></head><body><main>",
         f"<h1>{escape(report.stack)}</h1>",
@@ -58,13 +63,20 @@ def render_html(report: Report, history: Sequence[Any] = ()) -> str:
 
 def _tally(report: Report) -> str:
     counts = report.counts()
-    return ", ".join(f"{counts[status]} {status}" for status in SIGNS if counts[status]) or "no check ran"
+    return (
+        ", ".join(f"{counts[status]} {status}" for status in SIGNS if counts[status])
+        or "no check ran"
+    )
 
 
 def _pairs(values: dict[str, str]) -> str:
     return (
         "<dl>"
-        + "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in values.items() if value)
+        + "".join(
+            f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+            for name, value in values.items()
+            if value
+        )
         + "</dl>"
     )
 
@@ -89,7 +101,9 @@ def _bad(report: Report) -> str:
     if not bad:
         return ""
     return (
-        '<section aria-labelledby="bad"><h2 id="bad">What to look at</h2>' + "".join(map(_detail, bad)) + "</section>"
+        '<section aria-labelledby="bad"><h2 id="bad">What to look at</h2>'
+        + "".join(map(_detail, bad))
+        + "</section>"
     )
 
 
@@ -102,7 +116,10 @@ def _detail(one: Outcome) -> str:
         "seen": one.evidence,
         "remedy": one.remedy,
     }
-    return f'<h3><span class="{one.status}">{SIGNS[one.status]} {one.status}</span> <code>{escape(one.code)}</code></h3>{_pairs(values)}'
+    return (
+        f'<h3><span class="{one.status}">{SIGNS[one.status]} {one.status}</span> '
+        f"<code>{escape(one.code)}</code></h3>{_pairs(values)}"
+    )
 
 
 def _checks(report: Report) -> str:
@@ -111,13 +128,18 @@ def _checks(report: Report) -> str:
         found = list(group)
         rows.append(f'<tr><th scope="rowgroup" colspan="4">{escape(family)}</th></tr>')
         rows += [
-            f'<tr><td class="{one.status}">{SIGNS[one.status]} {one.status}</td><td><code>{escape(one.code)}</code></td>'
-            f'<td>{escape(one.measured or one.evidence)}{_note(one)}</td><td class="num">{one.seconds:.1f} s</td></tr>'
+            f'<tr><td class="{one.status}">{SIGNS[one.status]} '
+            f"{one.status}</td><td><code>{escape(one.code)}</code></td>"
+            f"<td>{escape(one.measured or one.evidence)}{_note(one)}</td><td "
+            f'class="num">{one.seconds:.1f} s</td></tr>'
             for one in found
         ]
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("status", "check", "measured", "took"))
+    head = "".join(
+        f'<th scope="col">{name}</th>' for name in ("status", "check", "measured", "took")
+    )
     return (
-        f'<section aria-labelledby="checks"><h2 id="checks">Checks</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f'<section aria-labelledby="checks"><h2 id="checks">Checks</h2><div '
+        f'class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></section>"
     )
 
@@ -141,10 +163,14 @@ def _plots(report: Report) -> str:
                 figures.append(plots.draw_matrix(f"{title}: {other['name']}", other))
             elif other.get("kind") == "words":
                 figures.append(
-                    f"<figure><figcaption>{escape(one.code)}: {escape(other['name'])}</figcaption>{plots.draw_words(other)}</figure>"
+                    f"<figure><figcaption>{escape(one.code)}: "
+                    f"{escape(other['name'])}</figcaption>{plots.draw_words(other)}</figure>"
                 )
     return (
-        f'<section aria-labelledby="plots"><h2 id="plots">Figures</h2><div class="figures">{"".join(figures)}</div></section>'
+        (
+            f'<section aria-labelledby="plots"><h2 id="plots">Figures</h2><div '
+            f'class="figures">{"".join(figures)}</div></section>'
+        )
         if figures
         else ""
     )
@@ -159,7 +185,11 @@ def _history(pasts: Sequence[Any]) -> str:
     for code, group in groupby(names, lambda name: name.partition("/")[0]):
         lines = []
         for name in list(group)[:6]:
-            points = [(number, past.drawn[name]) for number, past in enumerate(pasts, 1) if name in past.drawn]
+            points = [
+                (number, past.drawn[name])
+                for number, past in enumerate(pasts, 1)
+                if name in past.drawn
+            ]
             if len(points) > 1:
                 short = name.partition("/")[2]
                 lines.append(
@@ -175,8 +205,10 @@ def _history(pasts: Sequence[Any]) -> str:
             drawn.append(plots.draw_lines(f"{code} over {len(pasts)} runs", lines))
     first, last = pasts[0].started, pasts[-1].started
     return (
-        f'<section aria-labelledby="history"><h2 id="history">History</h2><p>{len(pasts)} runs from {escape(first)} to '
-        f'{escape(last)}, counted from the oldest.</p><div class="figures">{"".join(drawn)}</div></section>'
+        f'<section aria-labelledby="history"><h2 id="history">History</h2><p>{len(pasts)} runs '
+        f"from {escape(first)} to "
+        f"{escape(last)}, counted from the oldest.</p><div "
+        f'class="figures">{"".join(drawn)}</div></section>'
     )
 
 
@@ -192,6 +224,7 @@ def _inventory(report: Report) -> str:
         for host, node in sorted(report.inventory.items())
     )
     return (
-        f'<section aria-labelledby="nodes"><h2 id="nodes">Nodes</h2><div class="wide"><table><thead><tr>{head}</tr></thead><tbody>'
+        f'<section aria-labelledby="nodes"><h2 id="nodes">Nodes</h2><div '
+        f'class="wide"><table><thead><tr>{head}</tr></thead><tbody>'
         f"{rows}</tbody></table></div></section>"
     )

@@ -29,17 +29,34 @@ def render_junit(report: Report) -> str:
         skipped=str(counts["SKIP"]),
     )
     properties = ElementTree.SubElement(suite, "properties")
-    for name in ("image_sha256", "suite", "runtime", "backend", "world_size", "stand_in", "adopted", "virtual_nodes"):
-        ElementTree.SubElement(properties, "property", name=name, value=_clean(str(getattr(report, name))))
+    for name in (
+        "image_sha256",
+        "suite",
+        "runtime",
+        "backend",
+        "world_size",
+        "stand_in",
+        "adopted",
+        "virtual_nodes",
+    ):
+        ElementTree.SubElement(
+            properties, "property", name=name, value=_clean(str(getattr(report, name)))
+        )
     for outcome in report.outcomes:
         _case(suite, outcome)
     ElementTree.indent(suite)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        + ElementTree.tostring(suite, encoding="unicode")
+        + "\n"
+    )
 
 
 def _case(suite: ElementTree.Element, outcome: Outcome) -> None:
     family, _, name = _clean(outcome.code).partition(".")
-    case = ElementTree.SubElement(suite, "testcase", classname=family, name=name, time=f"{outcome.seconds:.3f}")
+    case = ElementTree.SubElement(
+        suite, "testcase", classname=family, name=name, time=f"{outcome.seconds:.3f}"
+    )
     message = _clean(outcome.measured or outcome.evidence)
     kind = {"FAIL": "failure", "ERROR": "error", "SKIP": "skipped"}.get(outcome.status)
     if kind:

@@ -13,7 +13,8 @@ from pydantic import Field, field_validator
 from hpcstack.recipe.fields import Model
 
 FORMAT: Literal["hpcstack/report/v2"] = (
-    "hpcstack/report/v2"  # v2: tier, inventory, planted, and each outcome's figures, series and peers
+    # v2: tier, inventory, planted, and each outcome's figures, series and peers
+    "hpcstack/report/v2"
 )
 Status = Literal["PASS", "FAIL", "SKIP", "WARN", "ERROR"]
 KEPT = (
@@ -37,14 +38,22 @@ class Outcome(Model):
     remedy: str = ""
     seconds: float = 0.0
     where: tuple[str, ...] = ()
-    figures: dict[str, float] = Field(default_factory=dict, description="{name with its unit: number}")
+    figures: dict[str, float] = Field(
+        default_factory=dict, description="{name with its unit: number}"
+    )
     series: tuple[dict[str, Any], ...] = Field(
         (), description="what is drawn: {name, x, y, x_unit, y_unit} or a matrix"
     )
-    informational: bool = Field(False, description="the figures say nothing of what the hardware can do")
+    informational: bool = Field(
+        False, description="the figures say nothing of what the hardware can do"
+    )
     versions: dict[str, str] = Field(default_factory=dict, description="{what: its version}")
-    needs_root: bool = Field(False, description="it was skipped: only root may read that on this machine")
-    peers: dict[str, dict[str, float]] = Field(default_factory=dict, description="{node or rank: its own figures}")
+    needs_root: bool = Field(
+        False, description="it was skipped: only root may read that on this machine"
+    )
+    peers: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="{node or rank: its own figures}"
+    )
 
     @field_validator("figures", mode="before")
     @classmethod
@@ -55,7 +64,11 @@ class Outcome(Model):
     @classmethod
     def _series(cls, given: Any) -> Any:
         """What can be drawn; a rank or a file may have written anything."""
-        return tuple(one for one in given if is_drawable(one)) if isinstance(given, list | tuple) else ()
+        return (
+            tuple(one for one in given if is_drawable(one))
+            if isinstance(given, list | tuple)
+            else ()
+        )
 
     @property
     def family(self) -> str:
@@ -80,18 +93,26 @@ class Report(Model):
     started: str
     seconds: float
     stand_in: str = ""
-    adopted: str = Field("", description="where the image was taken from, if hpcstack did not build it")
+    adopted: str = Field(
+        "", description="where the image was taken from, if hpcstack did not build it"
+    )
     virtual_nodes: bool = False
     planted: str = Field("", description="the file that planted a bug, in the suite's own tests")
-    inventory: dict[str, dict[str, Any]] = Field(default_factory=dict, description="{node: what it is made of}")
-    promised: dict[str, Any] = Field(default_factory=dict, description="what the site says of such nodes")
+    inventory: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="{node: what it is made of}"
+    )
+    promised: dict[str, Any] = Field(
+        default_factory=dict, description="what the site says of such nodes"
+    )
     step_status: int = 0
     outcomes: tuple[Outcome, ...] = Field(())
 
     @field_validator("started")
     @classmethod
     def _started(cls, text: str) -> str:
-        """A time as ISO 8601 has it: histories are sorted by it, and Prometheus gets it as a number."""
+        """A time as ISO 8601 has it: histories are sorted by it, and Prometheus gets it as a
+        number.
+        """
         if not WHEN.fullmatch(text):
             raise ValueError("not a time such as 2026-01-31T12:00:00+00:00")
         datetime.fromisoformat(text).timestamp()
@@ -130,7 +151,9 @@ class Report(Model):
         if self.adopted:
             out.append(f"the image is ADOPTED, hpcstack did not build it: {self.adopted}")
         if self.virtual_nodes:
-            out.append("the nodes are VIRTUAL: they share one machine, so times and bandwidths say nothing")
+            out.append(
+                "the nodes are VIRTUAL: they share one machine, so times and bandwidths say nothing"
+            )
         if self.planted:
             out.append(f"a bug was PLANTED on purpose: {self.planted}")
         return out
@@ -153,9 +176,16 @@ def merge_rows(rows: list[dict[str, Any]]) -> Outcome:
     peers = {row["where"]: drop_infinite(row["figures"]) for row in rows if row.get("figures")}
     if "figures" in fields:
         fields["figures"] = find_slowest(fields["figures"], list(peers.values()))
-        fields["series"] = tuple(one for one in fields.get("series", ()) if all(map(is_number, one.get("y", ()))))
+        fields["series"] = tuple(
+            one for one in fields.get("series", ()) if all(map(is_number, one.get("y", ())))
+        )
     distinct = peers if len({tuple(sorted(one.items())) for one in peers.values()}) > 1 else {}
-    return Outcome(**fields, seconds=max(row.get("seconds", 0.0) for row in rows), where=tuple(where), peers=distinct)
+    return Outcome(
+        **fields,
+        seconds=max(row.get("seconds", 0.0) for row in rows),
+        where=tuple(where),
+        peers=distinct,
+    )
 
 
 def is_drawable(one: Any) -> bool:
@@ -166,7 +196,9 @@ def is_drawable(one: Any) -> bool:
         return False
     if "kind" in one:
         labels, values = one.get("labels"), one.get("values")
-        kinds = (int, float, str, type(None)) if one["kind"] == "words" else (int, float, type(None))
+        kinds = (
+            (int, float, str, type(None)) if one["kind"] == "words" else (int, float, type(None))
+        )
         return (
             one["kind"] in ("matrix", "words")
             and isinstance(labels, list | tuple)

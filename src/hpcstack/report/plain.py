@@ -56,7 +56,9 @@ def escape_label(text: str) -> str:
 
 
 def render_prometheus(report: Report) -> str:
-    """For node_exporter's textfile collector: one gauge for what was found, one for each figure, one for when."""
+    """For node_exporter's textfile collector: one gauge for what was found, one for each figure,
+    one for when.
+    """
     labels = {"stack": report.stack, "image": report.image_sha256[:12], "runtime": report.runtime}
     common = ",".join(f"{name}={escape_label(value)}" for name, value in labels.items())
     out = [

@@ -1,4 +1,7 @@
-"""Plots as SVG text: lines with a gate drawn in, and matrices as heat maps. Each has its data as a table beside it."""
+"""Plots as SVG text: lines with a gate drawn in, and matrices as heat maps.
+
+Each has its data as a table beside it.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ class Axes:
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
         xs = [float(x) for line in lines for x in line["x"]] or [0.0]
-        ys = [float(y) for line in lines for y in (*line["y"], *line.get("ideal", ()), *_gate(line))] or [0.0]
+        ys = [
+            float(y) for line in lines for y in (*line["y"], *line.get("ideal", ()), *_gate(line))
+        ] or [0.0]
         self.unit = lines[0].get("x_unit", "")
         self.log = self.unit == "bytes" and min(xs) > 0
         self.x0, self.x1 = min(map(self._x, xs)), max(map(self._x, xs))
@@ -59,7 +64,12 @@ class Axes:
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        return round(HEIGHT - BOTTOM - (value - self.y0) / (self.y1 - self.y0 or 1.0) * (HEIGHT - TOP - BOTTOM), 1)
+        return round(
+            HEIGHT
+            - BOTTOM
+            - (value - self.y0) / (self.y1 - self.y0 or 1.0) * (HEIGHT - TOP - BOTTOM),
+            1,
+        )
 
 
 def _gate(line: dict[str, Any]) -> tuple[float, ...]:
@@ -77,10 +87,13 @@ def draw_lines(title: str, series: Sequence[dict[str, Any]]) -> str:
             parts.append(_line(axes, line["x"], line["ideal"], "#888", "2 4", marks=False))
         top = TOP + 14 + 16 * number
         parts.append(
-            f'<line x1="{WIDTH - RIGHT + 8}" x2="{WIDTH - RIGHT + 30}" y1="{top - 4}" y2="{top - 4}" stroke="{colour}" '
+            f'<line x1="{WIDTH - RIGHT + 8}" x2="{WIDTH - RIGHT + 30}" y1="{top - 4}" '
+            f'y2="{top - 4}" stroke="{colour}" '
             f'stroke-width="2" stroke-dasharray="{dash}"/>'
         )
-        parts.append(f'<text x="{WIDTH - RIGHT + 34}" y="{top}">{escape(str(line["name"])[:22])}</text>')
+        parts.append(
+            f'<text x="{WIDTH - RIGHT + 34}" y="{top}">{escape(str(line["name"])[:22])}</text>'
+        )
     gates = sorted({gate for line in series for gate in _gate(line)})
     for gate in gates:
         y = axes.y(gate)
@@ -109,11 +122,16 @@ def _grid(axes: Axes, first: dict[str, Any]) -> str:
         shown = axes.xs[::2] if axes.log else choose_ticks(axes.xs[0], axes.xs[-1])
     for value in shown:
         label = format_bytes(value) if axes.unit == "bytes" else f"{value:g}"
-        parts.append(f'<text class="middle" x="{axes.x(value)}" y="{HEIGHT - BOTTOM + 16}">{label}</text>')
+        parts.append(
+            f'<text class="middle" x="{axes.x(value)}" y="{HEIGHT - BOTTOM + 16}">{label}</text>'
+        )
     bottom = HEIGHT - BOTTOM
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="middle" x="{middle}" y="{HEIGHT - 6}">{escape(str(first.get("x_unit", "")))}</text>')
+    parts.append(
+        f'<text class="middle" x="{middle}" '
+        f'y="{HEIGHT - 6}">{escape(str(first.get("x_unit", "")))}</text>'
+    )
     parts.append(
         f'<text class="middle" transform="translate(14 {(TOP + bottom) / 2}) rotate(-90)">'
         f"{escape(str(first.get('y_unit', '')))}</text>"
@@ -121,10 +139,15 @@ def _grid(axes: Axes, first: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def _line(axes: Axes, xs: Sequence[float], ys: Sequence[float], colour: str, dash: str, *, marks: bool) -> str:
+def _line(
+    axes: Axes, xs: Sequence[float], ys: Sequence[float], colour: str, dash: str, *, marks: bool
+) -> str:
     points = [(axes.x(float(x)), axes.y(float(y))) for x, y in zip(xs, ys, strict=False)]
     path = " ".join(f"{x},{y}" for x, y in points)
-    out = f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}" points="{path}"/>'
+    out = (
+        f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}" '
+        f'points="{path}"/>'
+    )
     if marks:
         out += "".join(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>' for x, y in points)
     return out
@@ -135,7 +158,8 @@ def draw_table(series: Sequence[dict[str, Any]]) -> str:
     xs = sorted({float(x) for line in series for x in line["x"]})
     unit = series[0].get("x_unit", "")
     head = "".join(
-        f'<th scope="col">{escape(str(line["name"]))} ({escape(str(line.get("y_unit", "")))})</th>' for line in series
+        f'<th scope="col">{escape(str(line["name"]))} ({escape(str(line.get("y_unit", "")))})</th>'
+        for line in series
     )
     rows = []
     for x in xs:
@@ -145,22 +169,29 @@ def draw_table(series: Sequence[dict[str, Any]]) -> str:
             cells.append(f"<td>{known[x]:g}</td>" if x in known else "<td></td>")
         label = format_bytes(x) if unit == "bytes" else f"{x:g}"
         rows.append(f'<tr><th scope="row">{label}</th>{"".join(cells)}</tr>')
-    return f'<table><thead><tr><th scope="col">{escape(unit)}</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    return (
+        f"<table><thead><tr><th "
+        f'scope="col">{escape(unit)}</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
 
 
 def draw_matrix(title: str, one: dict[str, Any]) -> str:
     """A heat map with the numbers written in; darker is faster."""
     labels, values = [str(label) for label in one["labels"]], one["values"]
-    numbers = [value for row in values for value in row if isinstance(value, (int, float)) and value]
+    numbers = [
+        value for row in values for value in row if isinstance(value, (int, float)) and value
+    ]
     most, least = max(numbers, default=1.0), min(numbers, default=0.0)
     size, left, top = max(26, min(64, 480 // max(1, len(labels)))), 110, 28
     parts = []
     for r, row in enumerate(values):
         parts.append(
-            f'<text class="end" x="{left - 6}" y="{top + r * size + size / 2 + 4}">{escape(labels[r][:16])}</text>'
+            f'<text class="end" x="{left - 6}" '
+            f'y="{top + r * size + size / 2 + 4}">{escape(labels[r][:16])}</text>'
         )
         parts.append(
-            f'<text class="middle" x="{left + r * size + size / 2}" y="{top - 8}">{escape(labels[r][-6:])}</text>'
+            f'<text class="middle" x="{left + r * size + size / 2}" '
+            f'y="{top - 8}">{escape(labels[r][-6:])}</text>'
         )
         for c, value in enumerate(row):
             share = 0.0
@@ -169,11 +200,15 @@ def draw_matrix(title: str, one: dict[str, Any]) -> str:
             fill = f"hsl(210 70% {92 - 55 * share:.0f}%)" if value else "#f4f4f4"
             text = f"{value:.3g}" if value else ""
             x, y = left + c * size, top + r * size
-            parts.append(f'<rect x="{x}" y="{y}" width="{size}" height="{size}" fill="{fill}" stroke="#fff"/>')
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{size}" height="{size}" fill="{fill}" '
+                f'stroke="#fff"/>'
+            )
             if size >= 36:
                 ink = "#fff" if share > 0.55 else "#111"
                 parts.append(
-                    f'<text class="middle" x="{x + size / 2}" y="{y + size / 2 + 4}" fill="{ink}">{text}</text>'
+                    f'<text class="middle" x="{x + size / 2}" y="{y + size / 2 + 4}" '
+                    f'fill="{ink}">{text}</text>'
                 )
     width, height = left + size * len(labels) + 20, top + size * len(labels) + 10
     said = f"{least:g} to {most:g} {one.get('y_unit', '')}"
@@ -193,9 +228,13 @@ def draw_words(one: dict[str, Any]) -> str:
     return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _figure(title: str, said: str, inside: str, data: str, width: float = WIDTH, height: float = HEIGHT) -> str:
+def _figure(
+    title: str, said: str, inside: str, data: str, width: float = WIDTH, height: float = HEIGHT
+) -> str:
     return (
-        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-        f'role="img" aria-label="{escape(title)}: {escape(said)}"><title>{escape(title)}</title><desc>{escape(said)}</desc>{inside}</svg>'
+        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {width:g} {height:g}" '
+        f'width="{width:g}" '
+        f'role="img" aria-label="{escape(title)}: '
+        f'{escape(said)}"><title>{escape(title)}</title><desc>{escape(said)}</desc>{inside}</svg>'
         f"<details><summary>the numbers</summary>{data}</details></figure>"
     )

@@ -1,4 +1,6 @@
-"""Figures as TensorBoard scalars or an MLflow run, by those tools' own libraries where they are installed."""
+"""Figures as TensorBoard scalars or an MLflow run, by those tools' own libraries where they are
+installed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def _library(name: str, package: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        raise MissingToolError(f"{package} is not installed beside hpcstack", f"pip install {package}") from None
+        raise MissingToolError(
+            f"{package} is not installed beside hpcstack", f"pip install {package}"
+        ) from None
 
 
 def write_tensorboard(report: Report, folder: Path) -> None:
@@ -38,17 +42,21 @@ def write_tensorboard(report: Report, folder: Path) -> None:
 def log_to_mlflow(report: Report, uri: str) -> None:
     """One run in MLflow at URI, experiment hpcstack: figures as metrics, what was tested as tags.
 
-    InputError says in MLflow's own words why it does not take it: a server that does not answer, a kind of URI that
-    its installation has no library for.
+    InputError says in MLflow's own words why it does not take it: a server that does not answer, a
+    kind of URI that its installation has no library for.
     """
-    for name, value in (("MAX_RETRIES", "2"), ("TIMEOUT", "20")):  # its own patience is many minutes
+    for name, value in (
+        ("MAX_RETRIES", "2"),
+        ("TIMEOUT", "20"),
+    ):  # its own patience is many minutes
         os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
     library = _library("mlflow", "mlflow")
     try:
         _log(library, report, uri)
     except library.exceptions.MlflowException as error:
         said = IN_URL.sub(
-            f"{HIDDEN}@", f"MLflow does not take the report at {uri}: {' '.join(str(error).split())[:300]}"
+            f"{HIDDEN}@",
+            f"MLflow does not take the report at {uri}: {' '.join(str(error).split())[:300]}",
         )
         raise InputError(said, "give the URI of a server of MLflow's, http://HOST:PORT") from None
 
@@ -67,5 +75,9 @@ def _log(library: Any, report: Report, uri: str) -> None:
             }
         )
         library.log_metrics(
-            {f"{one.code}/{name}": value for one in report.outcomes for name, value in one.figures.items()}
+            {
+                f"{one.code}/{name}": value
+                for one in report.outcomes
+                for name, value in one.figures.items()
+            }
         )

@@ -10,7 +10,15 @@ from hpcstack.core.hosts import shown_hosts
 if TYPE_CHECKING:
     from hpcstack.report.model import Outcome, Report
 
-GPU_CHECKS = {"node.gpus", "node.driver", "node.arch", "node.matmul", "node.memory", "nccl.exact", "nccl.bandwidth"}
+GPU_CHECKS = {
+    "node.gpus",
+    "node.driver",
+    "node.arch",
+    "node.matmul",
+    "node.memory",
+    "nccl.exact",
+    "nccl.bandwidth",
+}
 
 
 def render_text(report: Report, *, strict: bool = False) -> str:
@@ -25,14 +33,20 @@ def render_text(report: Report, *, strict: bool = False) -> str:
     ]
     shown: list[str] = []
     for outcome in report.outcomes:
-        lines.append(f"{outcome.status:<5} {outcome.code:<24} {outcome.measured or outcome.evidence}".rstrip())
+        lines.append(
+            (
+                f"{outcome.status:<5} {outcome.code:<24} {outcome.measured or outcome.evidence}"
+            ).rstrip()
+        )
         if outcome.status in ("FAIL", "WARN", "ERROR"):
             found = list_details(outcome)
             lines += found if found != shown else ["        as above"]
             shown = found
     counts = report.counts()
     tally = ", ".join(
-        f"{counts[status]} {status}" for status in ("PASS", "FAIL", "ERROR", "WARN", "SKIP") if counts[status]
+        f"{counts[status]} {status}"
+        for status in ("PASS", "FAIL", "ERROR", "WARN", "SKIP")
+        if counts[status]
     )
     verdict = report.verdict(strict=strict) + (", CPU only" if cpu_only(report) else "")
     return "\n".join([*lines, "", f"{verdict}: {tally or 'no check ran'}"]) + "\n"
@@ -46,7 +60,9 @@ def cpu_only(report: Report) -> bool:
 
 def list_details(outcome: Outcome) -> list[str]:
     shown = {
-        "expected": f"{outcome.expected} ({outcome.source})" if outcome.source else outcome.expected,
+        "expected": f"{outcome.expected} ({outcome.source})"
+        if outcome.source
+        else outcome.expected,
         "on": ", ".join(outcome.where),
         "seen": outcome.evidence,
         "remedy": outcome.remedy,

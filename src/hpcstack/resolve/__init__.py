@@ -1,2 +1,3 @@
-"""Makes locks: the base by a registry, packages inside the base by its own pip and apt. In: a recipe. Out: a `Lock`,
-and what it leaves open."""
+"""Makes locks: the base by a registry, packages inside the base by its own pip and apt. In: a
+recipe. Out: a `Lock`, and what it leaves open.
+"""

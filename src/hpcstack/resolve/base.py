@@ -19,7 +19,10 @@ class ManifestReader(Protocol):
 
 
 def resolve_base(stack: Stack, registry: ManifestReader) -> Lock:
-    """The lock of STACK, as far as no pull is needed. RegistryError if the registry refuses or lacks a platform."""
+    """The lock of STACK, as far as no pull is needed.
+
+    RegistryError if the registry refuses or lacks a platform.
+    """
     answer = registry.look_up(stack.base)
     platforms = {
         name: _platform(answer.manifests[name], answer.configs[name], answer.sizes[name])

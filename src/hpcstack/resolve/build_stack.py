@@ -1,4 +1,6 @@
-"""From a recipe to its image: the lock that counts, what is to be built, and the image in the store."""
+"""From a recipe to its image: the lock that counts, what is to be built, and the image in the
+store.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class BuiltStack:
-    """An image, whether it had to be BUILT, what it was asked for as, and the SIF around it (None: not asked for)."""
+    """An image, whether it had to be BUILT, what it was asked for as, and the SIF around it (None:
+    not asked for).
+    """
 
     artifact: Artifact
     built: bool
@@ -55,8 +59,13 @@ class BuiltStack:
     sif: Path | None
 
 
-def request_stack(recipe: Recipe, options: BuildOptions, bench: Workbench, *, dry: bool = False) -> BuildRequest:
-    """What would be built of RECIPE. DRY: nothing is written, so that a first lock is only looked at."""
+def request_stack(
+    recipe: Recipe, options: BuildOptions, bench: Workbench, *, dry: bool = False
+) -> BuildRequest:
+    """What would be built of RECIPE.
+
+    DRY: nothing is written, so that a first lock is only looked at.
+    """
     refuse_adopted(recipe)
     file = LockFile(recipe, bench.site)
     if options.locked:
@@ -89,7 +98,9 @@ def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> Buil
     if artifact is None:
         from hpcstack.build.build import How, build_image
 
-        artifact, built = build_image(request, bench, How(fresh=options.no_cache, offline=options.offline))
+        artifact, built = build_image(
+            request, bench, How(fresh=options.no_cache, offline=options.offline)
+        )
     if sif:
         from hpcstack.store.sif import assemble_sif
 

@@ -1,4 +1,6 @@
-"""Which lock a verb works with: the one that is there, a first one, or what can be known without one."""
+"""Which lock a verb works with: the one that is there, a first one, or what can be known without
+one.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> Lock:
-    """A new lock. BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open."""
+    """A new lock.
+
+    BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open.
+    """
     from hpcstack.resolve.packages import resolve_packages
 
     refuse_adopted(recipe)
@@ -43,24 +48,33 @@ def lock_to_build(recipe: Recipe, bench: Workbench) -> Lock:
     bench.progress(f"locked {recipe.stack.full_name} for the first time: {path}")
     beside = recipe.path.resolve().parent / path.name
     if beside != path and beside.is_file():
-        bench.progress(f"NOTE: {beside} does not count here (`locks: site`): copy it there to keep its versions")
+        bench.progress(
+            f"NOTE: {beside} does not count here (`locks: site`): copy it there to keep its "
+            f"versions"
+        )
     return lock
 
 
-def lock_to_show(recipe: Recipe, site: Site, registry: Registry, say: Callable[[str], None]) -> Lock:
+def lock_to_show(
+    recipe: Recipe, site: Site, registry: Registry, say: Callable[[str], None]
+) -> Lock:
     """The lock that is there, or what the registry says now, which is written nowhere."""
     if lock := LockFile(recipe, site).current():
         return lock
     lock = resolve_base(recipe.stack, registry)
     name = recipe.stack.full_name
-    say(f"{name} is not locked: this is what the registry says now (hpcstack lock {name} writes it down)")
+    say(
+        f"{name} is not locked: this is what the registry says now (hpcstack lock {name} "
+        f"writes it down)"
+    )
     return lock
 
 
 def lock_to_look_at(
     recipe: Recipe, site: Site, registry: Callable[[], Registry] | None, say: Callable[[str], None]
 ) -> Lock:
-    """The same where there may be no network: without a REGISTRY that answers, what is known without one.
+    """The same where there may be no network: without a REGISTRY that answers, what is known
+    without one.
 
     Such a lock is `not_looked_up`, and is refused wherever something would be built of it.
     """

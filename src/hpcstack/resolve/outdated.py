@@ -56,6 +56,10 @@ def find_newer(recipes: Sequence[Recipe], site: Site, registry: Registry) -> Ite
         changes: list[Difference] = []
         if found:
             had = facts_of(base_environment(recipe, LockFile(recipe, site).read()))
-            latest = base.model_copy(update={"image": f"{repository}:{found[-1]}", "platforms": base.platforms[:1]})
+            latest = base.model_copy(
+                update={"image": f"{repository}:{found[-1]}", "platforms": base.platforms[:1]}
+            )
             changes = list(diff_contents(had, registry.facts(latest)))
-        yield NewerBase(recipe.stack.full_name, repository, base.tag, found[-1] if found else "", found, changes)
+        yield NewerBase(
+            recipe.stack.full_name, repository, base.tag, found[-1] if found else "", found, changes
+        )

@@ -45,14 +45,18 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 
-def resolve_packages(stack: Stack, lock: Lock, bench: Workbench, before: Lock | None = None) -> Lock:
-    """LOCK with everything resolved that can be on this machine; what cannot is left in `unresolved`.
+def resolve_packages(
+    stack: Stack, lock: Lock, bench: Workbench, before: Lock | None = None
+) -> Lock:
+    """LOCK with everything resolved that can be on this machine; what cannot is left in
+    `unresolved`.
 
-    Platforms that another machine has resolved are taken from BEFORE, the lock that was there, if it is of the same
-    spec and of the same base.
+    Platforms that another machine has resolved are taken from BEFORE, the lock that was there, if
+    it is of the same spec and of the same base.
     """
     sources = {
-        source.name: source.commit or _find_commit(source, bench.site, bench.runner) for source in stack.packages.source
+        source.name: source.commit or _find_commit(source, bench.site, bench.runner)
+        for source in stack.packages.source
     }
     platforms = dict(lock.base.platforms)
     for name, locked in lock.base.platforms.items():
@@ -69,18 +73,30 @@ def resolve_packages(stack: Stack, lock: Lock, bench: Workbench, before: Lock | 
 def _find_commit(source: Source, site: Site, runner: Runner) -> str:
     """The commit that REF names now, a tag peeled to what it points at."""
     given = list_build_variables(site.build).items()
-    lent = {name: value for name, value in given if name.startswith("GIT_CONFIG") or "proxy" in name}
+    lent = {
+        name: value for name, value in given if name.startswith("GIT_CONFIG") or "proxy" in name
+    }
     bundle = {"GIT_SSL_CAINFO": site.build.ca_bundle} if site.build.ca_bundle else {}
     env = {"GIT_TERMINAL_PROMPT": "0", **lent, **bundle}
     done = runner.output(["git", "ls-remote", "--", source.git], env=env, timeout=120)
-    rows = {name: commit for commit, _, name in (line.partition("\t") for line in done.stdout.splitlines()) if name}
+    rows = {
+        name: commit
+        for commit, _, name in (line.partition("\t") for line in done.stdout.splitlines())
+        if name
+    }
     # git's own patterns match the end of a name: release/v1 is not v1.
-    wanted = (f"refs/tags/{source.ref}^{{}}", f"refs/tags/{source.ref}", f"refs/heads/{source.ref}", source.ref)
+    wanted = (
+        f"refs/tags/{source.ref}^{{}}",
+        f"refs/tags/{source.ref}",
+        f"refs/heads/{source.ref}",
+        source.ref,
+    )
     found = next((rows[name] for name in wanted if name in rows), "")
     if done.status or not found:
         said = f": {done.tail[-1]}" if done.status and done.tail else ""
         raise InputError(
-            f"{source.git} has no {source.ref!r}{said}", f"packages.source {source.name}: check git and ref"
+            f"{source.git} has no {source.ref!r}{said}",
+            f"packages.source {source.name}: check git and ref",
         )
     return found
 
@@ -100,7 +116,9 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
         quiet = replace(bench, progress=Progress())
         allowed = stack.packages.allow_replace
         try:
-            folder = run_in_base("resolve.sh", files, work, kept, engine, base, lock, platform, quiet, allowed)
+            folder = run_in_base(
+                "resolve.sh", files, work, kept, engine, base, lock, platform, quiet, allowed
+            )
         except FailedInBase as error:
             raise _refusal(error) from None
         answers = folder / ANSWERS
@@ -116,13 +134,24 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
             if packages.apt:
                 mpi = own_mpi(locked.environment)
                 apt = read_apt(answer_of("apt.simulated"), answer_of("apt.records"), allowed, mpi)
-            pip = read_pip(answer_of("pip.json"), answer_of("pip-of-base.json")) if packages.pip else None
+            pip = (
+                read_pip(answer_of("pip.json"), answer_of("pip-of-base.json"))
+                if packages.pip
+                else None
+            )
             left_out = read_left_out(answer_of("left-out.txt"))
             built_with = read_build_requirements(answer_of("pip-build.json"))
-            unknown = {name: why for name, why in built_with.unknown.items() if not packages.built_with_base(name)}
+            unknown = {
+                name: why
+                for name, why in built_with.unknown.items()
+                if not packages.built_with_base(name)
+            }
         except NONSENSE as error:
             raise BuildError(
-                f"{stack.full_name} is not locked: the base's own tools answered with nonsense: {str(error)[:200]}",
+                (
+                    f"{stack.full_name} is not locked: the base's own tools answered with "
+                    f"nonsense: {str(error)[:200]}"
+                ),
                 f"is {lock.base.registry}/{lock.base.repository}:{lock.base.tag} what you meant?",
             ) from None
         for project, why in list(unknown.items())[:MOST_NAMED]:
@@ -132,23 +161,35 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
         for package, paths in list(read_missing(answer_of("apt.missing")).items())[:MOST_NAMED]:
             more = f" and {len(paths) - 1} more" if paths[1:] else ""
             bench.progress(
-                f"{package} is in the base already, without some of its files: {paths[0]}{more}. apt does not bring "
+                f"{package} is in the base already, without some of its files: {paths[0]}{more}. "
+                f"apt does not bring "
                 "them back: do what needs them without it, or put them there by a step of `run`"
             )
         pip_build = None
         if _builds_from_source(pip, packages) and not unknown:
             pip_build = built_with.packages
-        found = {"apt": apt, "conda": conda, "pip": pip, "pip_build": pip_build, "left_out": left_out}
+        found = {
+            "apt": apt,
+            "conda": conda,
+            "pip": pip,
+            "pip_build": pip_build,
+            "left_out": left_out,
+        }
         return locked.model_copy(update=found)
 
 
 def _builds_from_source(pip: tuple[LockedPip, ...] | None, packages: Packages) -> bool:
     """Whether one of PIP's set is built in an environment of its own."""
-    return any(not entry.file.endswith(".whl") and not packages.built_with_base(entry.name) for entry in pip or ())
+    return any(
+        not entry.file.endswith(".whl") and not packages.built_with_base(entry.name)
+        for entry in pip or ()
+    )
 
 
 def _own_python(conda: tuple[LockedConda, ...], locked: LockedPlatform) -> None:
-    """Conda's prefix comes first on PATH: its Python would hide the one that NVIDIA built torch for."""
+    """Conda's prefix comes first on PATH: its Python would hide the one that NVIDIA built torch
+    for.
+    """
     if "PYTORCH_VERSION" in locked.environment and any(entry.name == "python" for entry in conda):
         raise InputError(
             "conda brings its own python, which would hide that of NVIDIA's torch",
@@ -179,7 +220,9 @@ def _refusal(failed: FailedInBase) -> HpcstackError:
 
 
 def _read_answer(path: Path, folder: Path) -> str:
-    """What programs of the base wrote to PATH: a file in FOLDER, of a size that is not made to hurt."""
+    """What programs of the base wrote to PATH: a file in FOLDER, of a size that is not made to
+    hurt.
+    """
     try:
         return read_text(path, MAX_ANSWER, below=folder)
     except FileNotFoundError:

@@ -1,4 +1,6 @@
-"""Who signed a base: looked at when it is locked, written into the lock, and held against what the site requires."""
+"""Who signed a base: looked at when it is locked, written into the lock, and held against what the
+site requires.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +19,47 @@ REQUIRED = "policy.require_signed_base in site.yaml"
 
 
 def record_signature(lock: Lock, base: Base, bench: Workbench) -> Lock:
-    """LOCK with the fingerprint of the site's key, if that key has signed BASE, or each platform of it.
+    """LOCK with the fingerprint of the site's key, if that key has signed BASE, or each platform of
+    it.
 
-    InputError where the base has signatures of which none is the key's, and, where the site requires a signature, for
-    none, and for a registry without a key.
+    InputError where the base has signatures of which none is the key's, and, where the site
+    requires a signature, for none, and for a registry without a key.
     """
     key = _key_for(lock, bench.site)
     if key is None:
         refuse_unsigned(lock, bench.site)
         return lock
-    digests = [lock.base.index_digest, *(platform.digest for platform in lock.base.platforms.values())]
-    statements = {digest: bench.registry.statements(base, digest) for digest in dict.fromkeys(digests)}
-    signed = {digest for digest, found in statements.items() if any(key.has_signed(one, digest) for one in found)}
+    digests = [
+        lock.base.index_digest,
+        *(platform.digest for platform in lock.base.platforms.values()),
+    ]
+    statements = {
+        digest: bench.registry.statements(base, digest) for digest in dict.fromkeys(digests)
+    }
+    signed = {
+        digest
+        for digest, found in statements.items()
+        if any(key.has_signed(one, digest) for one in found)
+    }
     if lock.base.index_digest in signed or set(digests[1:]) <= signed:
         bench.progress(f"{base.image} is signed by the key in {key.file}")
-        return lock.model_copy(update={"base": lock.base.model_copy(update={"signed_by": key.fingerprint})})
+        return lock.model_copy(
+            update={"base": lock.base.model_copy(update={"signed_by": key.fingerprint})}
+        )
     if any(statements.values()):
         raise InputError(
             f"{base.image} has signatures, and none of them is of the key in {key.file}",
-            f"is that the key of its images (registries.{base.registry}.signature_key in site.yaml)? If it is, do not "
+            f"is that the key of its images (registries.{base.registry}.signature_key in "
+            f"site.yaml)? If it is, do not "
             "use this image: somebody has changed it on its way",
         )
     if bench.site.policy.require_signed_base:
-        raise InputError(f"{base.image} has no signature", f"take a base that is signed; {REQUIRED} wants one")
-    bench.progress(f"NOTE: {base.image} has no signature, so the key in {key.file} says nothing of it")
+        raise InputError(
+            f"{base.image} has no signature", f"take a base that is signed; {REQUIRED} wants one"
+        )
+    bench.progress(
+        f"NOTE: {base.image} has no signature, so the key in {key.file} says nothing of it"
+    )
     return lock
 
 
@@ -63,7 +82,8 @@ def find_missing_signature(lock: Lock, site: Site) -> MissingSignature | None:
         )
     if lock.base.signed_by != key.fingerprint:
         return MissingSignature(
-            f"its lock does not say that its base is signed by the key in {key.file}", f"hpcstack lock {lock.stack}"
+            f"its lock does not say that its base is signed by the key in {key.file}",
+            f"hpcstack lock {lock.stack}",
         )
     return None
 

@@ -1,4 +1,7 @@
-"""Runtimes that start a job step in an image. One visible table; `auto` asks what is there and says why."""
+"""Runtimes that start a job step in an image.
+
+One visible table; `auto` asks what is there and says why.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ def choose_runtime(name: str, runner: Runner) -> tuple[Runtime, str]:
     if not runner.has("srun"):
         if runner.has("apptainer"):
             return RUNTIMES["local"], "there is no srun: the image runs on this machine"
-        raise MissingToolError("neither srun nor apptainer is installed", "install slurm-client or apptainer")
+        raise MissingToolError(
+            "neither srun nor apptainer is installed", "install slurm-client or apptainer"
+        )
     if pyxis.is_offered("\n".join(runner.output(["srun", "--help"]).tail)):
         return RUNTIMES["pyxis"], "srun knows --container-image"
     if not runner.has("apptainer") and runner.has("enroot"):

@@ -1,4 +1,6 @@
-"""Apptainer under srun, for clusters without Pyxis: `srun ... apptainer exec image.sqsh`, with --nv on GPU nodes."""
+"""Apptainer under srun, for clusters without Pyxis: `srun ... apptainer exec image.sqsh`, with --nv
+on GPU nodes.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,20 @@ OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itse
 
 def exec_parts(step: Step) -> list[Part]:
     """`apptainer exec` of the step's command."""
-    out = [Part(("apptainer", "--quiet", "exec"), "the image is run as it lies there: nothing is unpacked")]
+    out = [
+        Part(
+            ("apptainer", "--quiet", "exec"),
+            "the image is run as it lies there: nothing is unpacked",
+        )
+    ]
     if step.gpus:
         out.append(Part(("--nv",), "the nodes have GPUs: their driver goes into the container"))
     if not step.home:
-        out.append(Part(("--no-home",), "asked for: nothing of the home directory, but for what is mounted"))
+        out.append(
+            Part(
+                ("--no-home",), "asked for: nothing of the home directory, but for what is mounted"
+            )
+        )
     out += [Part(("--bind", mount), why) for mount, why in explain_binds(step)]
     if str(step.workdir) != "/":
         out.append(Part(("--pwd", str(step.workdir)), "where it was started"))
@@ -34,10 +45,18 @@ def exec_parts(step: Step) -> list[Part]:
 def exec_environment(step: Step) -> dict[str, str]:
     """Apptainer gives the container what is set as APPTAINERENV_NAME, above the image's own value.
 
-    Left alone, it lets the host's CUDA_HOME, say, win over the image's; here the image wins, as under Pyxis.
+    Left alone, it lets the host's CUDA_HOME, say, win over the image's; here the image wins, as
+    under Pyxis.
     """
-    image = {name: value for name, value in list_kept_variables(step).items() if name in os.environ and name not in OWN}
-    given = {f"APPTAINERENV_{name}": value for name, value in (image | list_forced_variables(step)).items()}
+    image = {
+        name: value
+        for name, value in list_kept_variables(step).items()
+        if name in os.environ and name not in OWN
+    }
+    given = {
+        f"APPTAINERENV_{name}": value
+        for name, value in (image | list_forced_variables(step)).items()
+    }
     return {"APPTAINER_NO_EVAL": "1"} | given  # a value is text: `$(...)` in it is not run
 
 

@@ -25,11 +25,12 @@ class Part:
 class Step:
     """One job step in an image.
 
-    `slurm` are srun's own options, each with its reason; `mounts` are SOURCE:TARGET, and `mount_reasons` says of some
-    why they are there; `home` says whether the home directory is to be in the container, `mounted_home` which one of
-    MOUNTS it is, for runtimes that do not bring it by themselves; `environment` overrides the
-    image's variables, which are `image_environment`; `gpus` says whether real GPUs are behind the nodes, `grace`
-    whether the ranks are told by a signal before the time is up.
+    `slurm` are srun's own options, each with its reason; `mounts` are SOURCE:TARGET, and
+    `mount_reasons` says of some why they are there; `home` says whether the home directory is to be
+    in the container, `mounted_home` which one of MOUNTS it is, for runtimes that do not bring it by
+    themselves; `environment` overrides the image's variables, which are `image_environment`; `gpus`
+    says whether real GPUs are behind the nodes, `grace` whether the ranks are told by a signal
+    before the time is up.
     """
 
     image: Path
@@ -47,7 +48,9 @@ class Step:
 
 
 def make_shield() -> list[Part]:
-    """What stands before a runtime that mounts the image by FUSE: a rank that is told to end still has its files."""
+    """What stands before a runtime that mounts the image by FUSE: a rank that is told to end still
+    has its files.
+    """
     why = "a signal for the ranks must not end what serves the image"
     return [Part(("/bin/sh", "-c", data.read_script("on-node/shield.sh"), "shield"), why)]
 
@@ -55,8 +58,9 @@ def make_shield() -> list[Part]:
 class Runtime(Protocol):
     """`parts` are the whole line; `environment` what it must be started with.
 
-    `tool` is the program that nodes must have; `brings` are the host's folders that are in a container unasked: "home",
-    "tmp"; `container_per_rank`: ranks of a node are in containers of their own.
+    `tool` is the program that nodes must have; `brings` are the host's folders that are in a
+    container unasked: "home", "tmp"; `container_per_rank`: ranks of a node are in containers of
+    their own.
     """
 
     @property
@@ -77,25 +81,36 @@ class Runtime(Protocol):
 
 
 def list_forced_variables(step: Step) -> dict[str, str]:
-    """The variables that must win over the image's: void where there is no GPU, so that no hook looks for one."""
+    """The variables that must win over the image's: void where there is no GPU, so that no hook
+    looks for one.
+    """
     return (VOID if not step.gpus else {}) | step.environment
 
 
 def list_kept_variables(step: Step) -> dict[str, str]:
-    """The image's variables that the step does not force, for runtimes that hand a container nothing of the task's
-    environment, or all of it. The rule is Pyxis's: the image's own variables win over the host's, but for those that
-    the step forces; all else of the task's environment, Slurm's and MPI's variables among it, is there.
+    """The image's variables that the step does not force, for runtimes that hand a container
+    nothing of the task's environment, or all of it. The rule is Pyxis's: the image's own variables
+    win over the host's, but for those that the step forces; all else of the task's environment,
+    Slurm's and MPI's variables among it, is there.
     """
     found = sorted(step.image_environment.items())
     return {
-        name: value for name, value in found if VARIABLE.fullmatch(name) and name not in list_forced_variables(step)
+        name: value
+        for name, value in found
+        if VARIABLE.fullmatch(name) and name not in list_forced_variables(step)
     }
 
 
 def list_binds(step: Step) -> list[str]:
-    """Each mount once, the working directory among them. InputError for a path that no runtime can mount."""
+    """Each mount once, the working directory among them.
+
+    InputError for a path that no runtime can mount.
+    """
     if any(sign in str(step.workdir) for sign in ":,"):
-        raise InputError(f"{step.workdir} cannot be mounted: its path contains ':' or ','", "start from another folder")
+        raise InputError(
+            f"{step.workdir} cannot be mounted: its path contains ':' or ','",
+            "start from another folder",
+        )
     workdir = f"{step.workdir}:{step.workdir}"
     return list(dict.fromkeys((*step.mounts, *(() if str(step.workdir) == "/" else (workdir,)))))
 

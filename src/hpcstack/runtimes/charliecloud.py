@@ -1,7 +1,8 @@
-"""Charliecloud under srun: `ch-run IMAGE.sqsh`, which mounts the image in a namespace of the task's own.
+"""Charliecloud under srun: `ch-run IMAGE.sqsh`, which mounts the image in a namespace of the task's
+own.
 
-0.33 and newer can make a mount's folder in an image that nobody can write (--write-fake); with an older one only what
-the image has can be mounted over. https://charliecloud.io/latest/ch-run.html
+0.33 and newer can make a mount's folder in an image that nobody can write (--write-fake); with an
+older one only what the image has can be mounted over. https://charliecloud.io/latest/ch-run.html
 """
 
 from __future__ import annotations
@@ -10,10 +11,18 @@ from dataclasses import dataclass
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
-from hpcstack.runtimes.base import SRUN, Part, Step, explain_binds, list_forced_variables, list_kept_variables
+from hpcstack.runtimes.base import (
+    SRUN,
+    Part,
+    Step,
+    explain_binds,
+    list_forced_variables,
+    list_kept_variables,
+)
 
 RUN = 'ch-run --env-no-expand "$@" <&3 &'
-# With a grace time: what ignores a signal goes on serving the image, and the command has it as usual again.
+# With a grace time: what ignores a signal goes on serving the image, and the command has it as
+# usual again.
 SHIELDED = "(trap '' USR1 USR2 && exec ch-run --env-no-expand \"$@\" <&3) &"
 UNSHIELDED = ("env", "--default-signal=USR1,USR2")  # coreutils 8.31 and newer
 
@@ -22,21 +31,39 @@ UNSHIELDED = ("env", "--default-signal=USR1,USR2")  # coreutils 8.31 and newer
 class Charliecloud:
     name: str = "charliecloud"
     tool: str = "ch-run"
-    brings: tuple[str, ...] = ("tmp",)  # its own --home mounts it at /home/$USER, and not where it is
+    brings: tuple[str, ...] = (
+        "tmp",
+    )  # its own --home mounts it at /home/$USER, and not where it is
     container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         if step.gpus:
-            raise InputError("Charliecloud does not bind the driver: no GPU would be seen", "--runtime apptainer")
+            raise InputError(
+                "Charliecloud does not bind the driver: no GPU would be seen", "--runtime apptainer"
+            )
         out = [SRUN, *step.slurm]
-        start = data.read_script("on-node/charliecloud.sh").replace("\nRUN\n", f"\n{SHIELDED if step.grace else RUN}\n")
+        start = data.read_script("on-node/charliecloud.sh").replace(
+            "\nRUN\n", f"\n{SHIELDED if step.grace else RUN}\n"
+        )
         command = (*UNSHIELDED, *step.command) if step.grace else step.command
-        out.append(Part(("/bin/sh", "-c", start, "ch-run"), "the image is mounted; the task's variables are there"))
+        out.append(
+            Part(
+                ("/bin/sh", "-c", start, "ch-run"),
+                "the image is mounted; the task's variables are there",
+            )
+        )
         out += [
-            Part((f"--set-env={name}={value}",), "the image's own") for name, value in list_kept_variables(step).items()
+            Part((f"--set-env={name}={value}",), "the image's own")
+            for name, value in list_kept_variables(step).items()
         ]
-        if step.mounted_home:  # unasked it says /root, where what a library writes is gone with the container
-            out.append(Part((f"--set-env=HOME={step.mounted_home}",), "the home directory, which is mounted"))
+        if (
+            step.mounted_home
+        ):  # unasked it says /root, where what a library writes is gone with the container
+            out.append(
+                Part(
+                    (f"--set-env=HOME={step.mounted_home}",), "the home directory, which is mounted"
+                )
+            )
         out += [Part((f"--bind={mount}",), why) for mount, why in explain_binds(step)]
         out.append(Part((f"--cd={step.workdir}",), "where it was started"))
         return [

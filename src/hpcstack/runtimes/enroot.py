@@ -1,4 +1,6 @@
-"""Enroot under srun where there is no Pyxis: `enroot start IMAGE.sqsh`, which mounts the image and unpacks nothing."""
+"""Enroot under srun where there is no Pyxis: `enroot start IMAGE.sqsh`, which mounts the image and
+unpacks nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,18 @@ class EnrootRuntime:
                 "the task's variables go in; the image is mounted",
             )
         )
-        out += [Part(("--mount", f"{mount}:none:x-create=auto,bind,rw"), why) for mount, why in explain_binds(step)]
+        out += [
+            Part(("--mount", f"{mount}:none:x-create=auto,bind,rw"), why)
+            for mount, why in explain_binds(step)
+        ]
         command = step.command
         if str(step.workdir) != "/":
             command = ("/bin/sh", "-c", IN, "in", str(step.workdir), *command)
-        return [*out, Part((str(step.image),), "the image"), Part(command, "what each task runs, where it was started")]
+        return [
+            *out,
+            Part((str(step.image),), "the image"),
+            Part(command, "what each task runs, where it was started"),
+        ]
 
     def environment(self, step: Step) -> dict[str, str]:
         return list_forced_variables(step)

@@ -1,4 +1,7 @@
-"""No Slurm: the image runs here, by Apptainer. Slurm's options have no meaning and are refused by `launch`."""
+"""No Slurm: the image runs here, by Apptainer.
+
+Slurm's options have no meaning and are refused by `launch`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ class Local:
             "SLURM_PROCID": "0",
             "SLURM_LOCALID": "0",
         }
-        return exec_environment(step) | {f"APPTAINERENV_{name}": value for name, value in alone.items()}
+        return exec_environment(step) | {
+            f"APPTAINERENV_{name}": value for name, value in alone.items()
+        }
 
 
 RUNTIME = Local()

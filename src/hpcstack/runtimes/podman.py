@@ -1,10 +1,12 @@
-"""Podman under srun, rootless: the image is mounted by squashfuse on the node and run as a root filesystem.
+"""Podman under srun, rootless: the image is mounted by squashfuse on the node and run as a root
+filesystem.
 
-Storage lies in a folder of the task's own on the node's disk: podman's usual place, the home directory, is often on a
-filesystem that it cannot use. Its containers are no children of the task's, so that Slurm kills them with a step only
-where it keeps the step in a cgroup (ProctrackType). Elsewhere a keeper, which is no child of the task either, sees the
-task's end and takes away what it left; and each task first takes away what the user's killed tasks left on the node.
-https://docs.podman.io/en/v4.3/markdown/podman-run.1.html (--rootfs, :O)
+Storage lies in a folder of the task's own on the node's disk: podman's usual place, the home
+directory, is often on a filesystem that it cannot use. Its containers are no children of the
+task's, so that Slurm kills them with a step only where it keeps the step in a cgroup
+(ProctrackType). Elsewhere a keeper, which is no child of the task either, sees the task's end and
+takes away what it left; and each task first takes away what the user's killed tasks left on the
+node. https://docs.podman.io/en/v4.3/markdown/podman-run.1.html (--rootfs, :O)
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.core import data
-from hpcstack.runtimes.base import SRUN, Part, Step, explain_binds, list_forced_variables, list_kept_variables
+from hpcstack.runtimes.base import (
+    SRUN,
+    Part,
+    Step,
+    explain_binds,
+    list_forced_variables,
+    list_kept_variables,
+)
 
 
 @dataclass(frozen=True)
@@ -25,11 +34,26 @@ class Podman:
     def parts(self, step: Step) -> list[Part]:
         own = list_kept_variables(step)
         out = [SRUN, *step.slurm]
-        head = ("/bin/sh", "-c", data.read_script("on-node/podman.sh"), "podman", str(step.image), *own, "--")
+        head = (
+            "/bin/sh",
+            "-c",
+            data.read_script("on-node/podman.sh"),
+            "podman",
+            str(step.image),
+            *own,
+            "--",
+        )
         out.append(Part(head, "the image, mounted; the task's variables go in"))
-        out += [Part(("--env", f"{name}={value}"), "the image's own") for name, value in own.items()]
+        out += [
+            Part(("--env", f"{name}={value}"), "the image's own") for name, value in own.items()
+        ]
         if step.gpus:
-            out.append(Part(("--device", "nvidia.com/gpu=all"), "the nodes have GPUs: NVIDIA's CDI describes them"))
+            out.append(
+                Part(
+                    ("--device", "nvidia.com/gpu=all"),
+                    "the nodes have GPUs: NVIDIA's CDI describes them",
+                )
+            )
         out += [Part(("-v", mount), why) for mount, why in explain_binds(step)]
         out.append(Part((f"--workdir={step.workdir}",), "where it was started"))
         out.append(Part(("@image",), "nothing is unpacked, nothing is written to it"))

@@ -1,7 +1,7 @@
 """Pyxis: `srun --container-image=/absolute/image.sqsh`.
 
-A bare name would go to Docker Hub, so the path is absolute; the image's variables win over the host's unless
---container-env names them.
+A bare name would go to Docker Hub, so the path is absolute; the image's variables win over the
+host's unless --container-env names them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,33 @@ class Pyxis:
 
     def parts(self, step: Step) -> list[Part]:
         out = [SRUN, *step.slurm]
-        out.append(Part((f"--container-image={step.image}",), "the image; a bare name would be Docker Hub's"))
-        out.append(Part(("--no-container-mount-home",), "what lies in the home directory is not the image's"))
+        out.append(
+            Part(
+                (f"--container-image={step.image}",), "the image; a bare name would be Docker Hub's"
+            )
+        )
+        out.append(
+            Part(
+                ("--no-container-mount-home",), "what lies in the home directory is not the image's"
+            )
+        )
         if any(sign in str(step.workdir) for sign in "$`\"'\\ "):
             raise InputError(
-                f"{step.workdir}: Enroot takes quotes, blanks and $ in a path for shell", "start elsewhere"
+                f"{step.workdir}: Enroot takes quotes, blanks and $ in a path for shell",
+                "start elsewhere",
             )
         if mounts := list_binds(step):
-            reasons = ["the site's, the user's, this folder", *dict.fromkeys(step.mount_reasons.values())]
+            reasons = [
+                "the site's, the user's, this folder",
+                *dict.fromkeys(step.mount_reasons.values()),
+            ]
             out.append(Part((f"--container-mounts={','.join(mounts)}",), "; ".join(reasons)))
         if str(step.workdir) != "/":
             out.append(Part((f"--container-workdir={step.workdir}",), "where it was started"))
         if names := sorted(list_forced_variables(step)):
-            out.append(Part((f"--container-env={','.join(names)}",), "these win over the image's own"))
+            out.append(
+                Part((f"--container-env={','.join(names)}",), "these win over the image's own")
+            )
         return [*out, Part(step.command, "what each task runs")]
 
     def environment(self, step: Step) -> dict[str, str]:

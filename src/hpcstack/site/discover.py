@@ -1,4 +1,6 @@
-"""What this machine and its Slurm say of the site: read by the tools that are there, nothing guessed."""
+"""What this machine and its Slurm say of the site: read by the tools that are there, nothing
+guessed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Nodes:
             return f"cpu{self.cpus}"
         known = facts.find_gpu(self.model)
         name = known.model if known else self.model
-        return f"{re.sub(r'[^a-z0-9]+', '', name.lower())}x{self.gpus}" if name else f"gpu{self.gpus}"
+        return (
+            f"{re.sub(r'[^a-z0-9]+', '', name.lower())}x{self.gpus}" if name else f"gpu{self.gpus}"
+        )
 
 
 @dataclass(frozen=True)
@@ -78,13 +82,17 @@ def probe_site(runner: Runner, root: Path = Path("/")) -> Probe:
     name, _, driver = devices[0].partition(", ") if devices else ("", "", "")
     help_text = _said(runner, ("srun", "--help"))
     return Probe(
-        versions={tool: _version(_said(runner, argv)) for tool, argv in TOOLS.items() if runner.has(tool)},
+        versions={
+            tool: _version(_said(runner, argv)) for tool, argv in TOOLS.items() if runner.has(tool)
+        },
         nodes=tuple(read_sinfo(_said(runner, SINFO))),
         slurm=read_config(_said(runner, ("scontrol", "show", "config"))),
         mpi=read_mpi(_said(runner, ("srun", "--mpi=list"))),
         pyxis="--container-image" in help_text,
         lmod=_lmod(root),
-        driver=driver if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}", driver) else _kernel_driver(root),
+        driver=driver
+        if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}", driver)
+        else _kernel_driver(root),
         gpu=name,
         nvlink=bool(re.search(r"\bNV\d+\b", _said(runner, ("nvidia-smi", "topo", "-m")))),
         hcas=tuple(_hcas(root / "sys/class/infiniband")),
@@ -99,7 +107,11 @@ def _said(runner: Runner, argv: tuple[str, ...]) -> str:
     done = runner.output(argv, timeout=20)
     if done.status:
         return ""
-    return done.stdout if argv == SINFO or not any(argv == one for one in CHATTY) else "\n".join(done.tail)
+    return (
+        done.stdout
+        if argv == SINFO or not any(argv == one for one in CHATTY)
+        else "\n".join(done.tail)
+    )
 
 
 def _version(text: str) -> str:
@@ -120,13 +132,22 @@ def read_sinfo(text: str) -> list[Nodes]:
         if not re.fullmatch(r"[0-9]{1,7}", count) or not re.fullmatch(r"[A-Za-z0-9._-]+\*?", name):
             continue
         out.append(
-            Nodes(name.rstrip("*"), name.endswith("*"), int(count), int(number[0]) if number else 0, gpus, model)
+            Nodes(
+                name.rstrip("*"),
+                name.endswith("*"),
+                int(count),
+                int(number[0]) if number else 0,
+                gpus,
+                model,
+            )
         )
     return out
 
 
 def read_gres(text: str) -> tuple[int, str]:
-    """(count, model) of the GPUs in a gres such as `gpu:h100:8(S:0-1),tmpfs:1`; the model may be empty."""
+    """(count, model) of the GPUs in a gres such as `gpu:h100:8(S:0-1),tmpfs:1`; the model may be
+    empty.
+    """
     total, model = 0, ""
     for entry in re.sub(r"\([^)]*\)", "", text).split(","):
         parts = entry.split(":")

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# What the network is called by the plugin that NCCL reaches it with: aws-ofi-nccl's on EFA and on Slingshot (CSCS and
-# Argonne say so to their users), Google's own on its A3 Ultra, A4 and A4X. InfiniBand and RoCE need none.
+# What the network is called by the plugin that NCCL reaches it with: aws-ofi-nccl's on EFA and on
+# Slingshot (CSCS and Argonne say so to their users), Google's own on its A3 Ultra, A4 and A4X.
+# InfiniBand and RoCE need none.
 PLUGIN_NETS = {"efa": "AWS Libfabric", "slingshot": "AWS Libfabric", "gib": "gIB"}
 NET, NET_PLUGIN = "NCCL_NET", "NCCL_NET_PLUGIN"
 # NCCL's own name for the plugin that it looks for by itself (NCCL's user guide, NCCL_NET_PLUGIN).
@@ -22,7 +23,10 @@ ANY_PLUGIN = "libnccl-net.so"
 
 
 class Fabric(Model):
-    """The network, and what NCCL and UCX are told of it in every job step. What the user has set wins."""
+    """The network, and what NCCL and UCX are told of it in every job step.
+
+    What the user has set wins.
+    """
 
     kind: Literal["", "infiniband", "roce", "ethernet", "slingshot", "efa", "gib"] = ""
     settings: Settings = Field({}, description="NCCL_IB_HCA: {value: mlx5, reason: ...}")
@@ -41,8 +45,10 @@ class Fabric(Model):
         ]
 
     def settings_for(self, nodes: int, image: Mapping[str, str]) -> dict[str, Reasoned]:
-        """What a step on NODES nodes is told, in an IMAGE of these variables: what follows of the kind, and above it
-        the site's own settings. On one node NCCL needs no network, and would fail for want of a plugin."""
+        """What a step on NODES nodes is told, in an IMAGE of these variables: what follows of the
+        kind, and above it the site's own settings. On one node NCCL needs no network, and would
+        fail for want of a plugin.
+        """
         net = PLUGIN_NETS.get(self.kind, "")
         if not net or nodes < 2:
             return dict(self.settings)

@@ -1,7 +1,7 @@
 """The site: where and how. Layers of site.yaml, merged key by key, with the origin of each value.
 
-built-in defaults < /etc/hpcstack/site.yaml < ~/.config/hpcstack/site.yaml < $HPCSTACK_SITE < --site FILE; what the
-file in /etc puts under `force` nothing later overrides.
+built-in defaults < /etc/hpcstack/site.yaml < ~/.config/hpcstack/site.yaml < $HPCSTACK_SITE < --site
+FILE; what the file in /etc puts under `force` nothing later overrides.
 """
 
 from __future__ import annotations
@@ -69,16 +69,20 @@ class Site(Model):
     group: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]*$",
-        description="whose members build and publish together: store, caches, locks, logs and modules are theirs",
+        description="whose members build and publish together: store, caches, locks, logs and modules are "
+        "theirs",
     )
     locks: Literal["recipe", "site"] = Field(
-        "recipe", description="recipe: beside a recipe in a folder that can be written; site: always in lock_dir"
+        "recipe",
+        description="recipe: beside a recipe in a folder that can be written; site: always in "
+        "lock_dir",
     )
     name: str = Field("local", pattern=r"^[A-Za-z0-9._-]+$")
     store: Path
     user_store: Path = Field(
         default_factory=lambda: data_home() / "hpcstack/store",
-        description="where those who may not write the store keep images of their own; {user} is their name",
+        description="where those who may not write the store keep images of their own; {user} is their "
+        "name",
     )
     lock_dir: Path
     module_root: Path
@@ -88,18 +92,23 @@ class Site(Model):
     node_types: dict[str, NodeType] = Field({})
     partitions: dict[str, Partition] = Field({})
     fabric: Fabric = Fabric.model_construct()
-    baselines: dict[str, dict[str, Baseline]] = Field({}, description="{node type: {check: what it should reach}}")
+    baselines: dict[str, dict[str, Baseline]] = Field(
+        {}, description="{node type: {check: what it should reach}}"
+    )
     policy: PolicySite = PolicySite.model_construct()
     runtime: RuntimeName = "auto"
     mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
-    mount_home: bool = Field(True, description="whether launches have the user's home directory by default")
+    mount_home: bool = Field(
+        True, description="whether launches have the user's home directory by default"
+    )
     staging: StagingSite = StagingSite.model_construct()
     modules: ModulesSite = ModulesSite.model_construct()
     health: HealthSite = HealthSite.model_construct()
     signatures: SignaturesSite = SignaturesSite.model_construct()
     image_cache: ImageCacheSite = ImageCacheSite.model_construct()
 
-    # Whose module tree is meant, where each architecture has one: this machine's own, unless somebody says another.
+    # Whose module tree is meant, where each architecture has one: this machine's own, unless
+    # somebody says another.
     _architecture: str = PrivateAttr(default_factory=lambda: os.uname().machine)
 
     @field_validator("store", "user_store", "lock_dir", "module_root", "recipe_dirs", mode="after")
@@ -109,7 +118,10 @@ class Site(Model):
             if not path.is_absolute():
                 raise ValueError(f"{path} must be an absolute path")
             if CONTROL.search(str(path)) or any(sign in str(path) for sign in ":,"):
-                raise ValueError(f"{str(path)!r}: no control characters, ':' or ',' in a path that runtimes mount")
+                raise ValueError(
+                    f"{str(path)!r}: no control characters, ':' or ',' in a path that runtimes "
+                    f"mount"
+                )
         return value
 
     @model_validator(mode="after")
@@ -117,7 +129,9 @@ class Site(Model):
         """Check that what one part of the file names is there in another."""
         defaults = [name for name, partition in self.partitions.items() if partition.default]
         if len(defaults) > 1:
-            raise WrongKeyError(("partitions",), f"more than one is the default: {', '.join(defaults)}")
+            raise WrongKeyError(
+                ("partitions",), f"more than one is the default: {', '.join(defaults)}"
+            )
 
         for name, checks in self.baselines.items():
             self._check_node_type(("baselines",), name)
@@ -138,7 +152,9 @@ class Site(Model):
             raise WrongKeyError(path, f"there is no node type {name!r}{near}")
 
     def _check_codes(self, path: tuple[str, ...], checks: Iterable[str]) -> None:
-        """Raise WrongKeyError where one of CHECKS, which stand at PATH, is no check: each is CODE or CODE/FIGURE."""
+        """Raise WrongKeyError where one of CHECKS, which stand at PATH, is no check: each is CODE
+        or CODE/FIGURE.
+        """
         codes = [check.code for check in CHECKS]
         for key in checks:
             code = key.partition("/")[0]
@@ -146,7 +162,9 @@ class Site(Model):
                 raise WrongKeyError(path, f"there is no check {code!r}{did_you_mean(code, codes)}")
 
     def node_type(self, partition: str = "") -> NodeType | None:
-        """The node type of PARTITION (of a list the first), or of the default one; None where the site does not say."""
+        """The node type of PARTITION (of a list the first), or of the default one; None where the
+        site does not say.
+        """
         if partition:
             chosen = self.partitions.get(partition.partition(",")[0])
         else:
@@ -160,8 +178,14 @@ class Site(Model):
 
     @property
     def module_tree(self) -> Path:
-        """The module tree that is published into and loaded from: of one architecture, where each has its own."""
-        return self.module_root / self._architecture if self.modules.by_architecture else self.module_root
+        """The module tree that is published into and loaded from: of one architecture, where each
+        has its own.
+        """
+        return (
+            self.module_root / self._architecture
+            if self.modules.by_architecture
+            else self.module_root
+        )
 
     @property
     def tree_platform(self) -> str:
@@ -176,20 +200,28 @@ class Site(Model):
 
     def every_architecture(self) -> list[Site]:
         """The site once for each module tree that it has."""
-        return [self.for_architecture(one) for one in PLATFORMS] if self.modules.by_architecture else [self]
+        return (
+            [self.for_architecture(one) for one in PLATFORMS]
+            if self.modules.by_architecture
+            else [self]
+        )
 
     @property
     def own_store(self) -> Path:
-        """Where this caller's images are made: the site's store, or his own where the site's is not his to write.
+        """Where this caller's images are made: the site's store, or his own where the site's is not
+        his to write.
 
-        A store that is not there is the site's still to make: its filesystem may be missing just now. Nor has an
-        administrator a store of his own where the site's is mounted read-only: he is told that it cannot be written.
+        A store that is not there is the site's still to make: its filesystem may be missing just
+        now. Nor has an administrator a store of his own where the site's is mounted read-only: he
+        is told that it cannot be written.
         """
         may_write = not self.store.exists() or os.access(self.store, os.W_OK)
         return self.store if may_write or self._is_administrators() else self.user_store
 
     def _is_administrators(self) -> bool:
-        """Whether the store is this caller's: its owner's, root's, or a group's that he is a member of."""
+        """Whether the store is this caller's: its owner's, root's, or a group's that he is a member
+        of.
+        """
         with contextlib.suppress(OSError):
             if os.geteuid() in (0, self.store.stat().st_uid):
                 return True
@@ -206,7 +238,9 @@ class Site(Model):
     @property
     def without_gpus(self) -> bool:
         """Whether the site knows its nodes, and no real GPU is in any."""
-        return bool(self.node_types) and not any(node.real_gpus for node in self.node_types.values())
+        return bool(self.node_types) and not any(
+            node.real_gpus for node in self.node_types.values()
+        )
 
     def registry(self, host: str) -> RegistrySite:
         return self.registries.get(host, RegistrySite())
@@ -238,12 +272,19 @@ def make_defaults(environ: Mapping[str, str]) -> dict[str, Any]:
     """The built-in layer: everything below the user's own data folder."""
     top = f"{data_home(environ)}/hpcstack"
     store = f"{top}/store"
-    return {"store": store, "user_store": store, "lock_dir": f"{top}/locks", "module_root": f"{top}/modules"}
+    return {
+        "store": store,
+        "user_store": store,
+        "lock_dir": f"{top}/locks",
+        "module_root": f"{top}/modules",
+    }
 
 
 def find_layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
     """The files that are there, weakest first; a file that was named must be there."""
-    found = [path for path in (SYSTEM, config_home(environ) / "hpcstack/site.yaml") if path.is_file()]
+    found = [
+        path for path in (SYSTEM, config_home(environ) / "hpcstack/site.yaml") if path.is_file()
+    ]
     for named, how in ((environ.get("HPCSTACK_SITE", ""), "$HPCSTACK_SITE"), (explicit, "--site")):
         if named and not Path(named).is_file():
             raise InputError(f"{named}: no such file, named by {how}")
@@ -274,13 +315,20 @@ def load_site(explicit: str = "", environ: Mapping[str, str] | None = None) -> L
     except ValidationError as error:
         raise ProblemsError(_problems(error, documents)) from None
     policy = _policy(documents, [values for values, _ in forced])
-    effective = {kind: part.value for kind, part in (("defaults", policy.defaults), ("force", policy.force)) if part}
+    effective = {
+        kind: part.value
+        for kind, part in (("defaults", policy.defaults), ("force", policy.force))
+        if part
+    }
     stated = site.policy.model_copy(update=effective)
     return Loaded(site.model_copy(update={"policy": stated}), origins, policy)
 
 
 def _name_user(merged: dict[str, Any], origins: dict[str, Origin]) -> None:
-    """The user's name in place of {user} in `user_store`. InputError where a site names one folder for everybody."""
+    """The user's name in place of {user} in `user_store`.
+
+    InputError where a site names one folder for everybody.
+    """
     said = str(merged["user_store"])
     if origins["user_store"].file and USER not in said:
         raise InputError(
@@ -311,9 +359,13 @@ def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
 def _force(document: Document, path: Path) -> dict[str, Any]:
     force = document.value.pop("force")
     if path != SYSTEM:
-        raise ProblemsError([document.problem(("force",), f"`force` counts in {SYSTEM} only", at_key=True)])
+        raise ProblemsError(
+            [document.problem(("force",), f"`force` counts in {SYSTEM} only", at_key=True)]
+        )
     if not isinstance(force, dict):
-        raise ProblemsError([document.problem(("force",), "`force` is a mapping of what is forced")])
+        raise ProblemsError(
+            [document.problem(("force",), "`force` is a mapping of what is forced")]
+        )
     return force
 
 

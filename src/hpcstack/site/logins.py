@@ -1,4 +1,6 @@
-"""Logins in a site's URLs: lent only to builds on bases of registries that the site trusts; kept out of logs. Pure."""
+"""Logins in a site's URLs: lent only to builds on bases of registries that the site trusts; kept
+out of logs. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SHORTEST = 4  # characters: a shorter secret would blacken whole words
 
 
 def build_for(site: Site, registry: str) -> BuildSite:
-    """What SITE lends to a build on a base of REGISTRY: with the logins in its URLs where it trusts that registry."""
+    """What SITE lends to a build on a base of REGISTRY: with the logins in its URLs where it trusts
+    that registry.
+    """
     if site.registry(registry).trusted:
         return site.build
     plain = _without(site.build.model_dump(mode="json"))
@@ -37,19 +41,25 @@ def _without(value: Any) -> Any:
 
 
 def strip_login(url: str) -> str:
-    """URL without what is before its last `@`, without its query and without conda's tokens: a password may hold
-    anything, also what it should not. A token that stands in a path as any other word cannot be told from one."""
+    """URL without what is before its last `@`, without its query and without conda's tokens: a
+    password may hold anything, also what it should not. A token that stands in a path as any other
+    word cannot be told from one.
+    """
     scheme, there, rest = url.partition("://")
     if not there:
         scheme, rest = "", url
     if "@" in rest:
         rest = rest.rpartition("@")[2]
     rest = CONDA_TOKEN.sub("/", re.split(r"[?#]", rest, maxsplit=1)[0])
-    return f"{scheme}://{rest}" if there and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) else rest
+    return (
+        f"{scheme}://{rest}" if there and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) else rest
+    )
 
 
 def list_secrets(site: Site) -> list[str]:
-    """The passwords and tokens in the site's URLs, as they are written and as they are sent; the longest first."""
+    """The passwords and tokens in the site's URLs, as they are written and as they are sent; the
+    longest first.
+    """
     found = {text for url in _texts(site.build.model_dump(mode="json")) for text in _of(url)}
     return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
 

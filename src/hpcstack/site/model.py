@@ -13,7 +13,17 @@ from hpcstack.core.cpus import parse_cpu_list
 from hpcstack.core.errors import did_you_mean
 from hpcstack.recipe.fields import Model
 
-POLICY_KEYS = ("packages", "files", "run", "environment", "labels", "module", "launch", "lifecycle", "tests")
+POLICY_KEYS = (
+    "packages",
+    "files",
+    "run",
+    "environment",
+    "labels",
+    "module",
+    "launch",
+    "lifecycle",
+    "tests",
+)
 
 
 class RegistrySite(Model):
@@ -24,20 +34,30 @@ class RegistrySite(Model):
         pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*)?$",
         description="HOST[:PORT][/PATH] that answers in its place",
     )
-    plain_http: bool = Field(False, description="the mirror (or the registry) speaks http, not https")
+    plain_http: bool = Field(
+        False, description="the mirror (or the registry) speaks http, not https"
+    )
     credentials: str = Field(
-        "", description="a file of logins: docker's config.json or Enroot's .credentials; by default the user's own"
+        "",
+        description="a file of logins: docker's config.json or Enroot's .credentials; by default the "
+        "user's own",
     )
 
     trusted: bool = Field(
-        False, description="programs of its images may see the logins in this site's URLs (pip, proxy, mirrors)"
+        False,
+        description="programs of its images may see the logins in this site's URLs (pip, proxy, "
+        "mirrors)",
     )
     token_server: str = Field(
-        "", pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?)?$", description="a host that may be given the login for a token"
+        "",
+        pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?)?$",
+        description="a host that may be given the login for a token",
     )
 
     signature_key: str = Field(
-        "", pattern=r"^(~?/[^\x00-\x1f]*)?$", description="a public key, PEM, that signs its images as cosign does"
+        "",
+        pattern=r"^(~?/[^\x00-\x1f]*)?$",
+        description="a public key, PEM, that signs its images as cosign does",
     )
 
     @field_validator("mirror", mode="before")
@@ -53,7 +73,9 @@ class RegistrySite(Model):
     @classmethod
     def _reference(cls, text: str) -> str:
         if text and (not text.startswith(("/", "~/")) or CONTROL.search(text)):
-            raise ValueError("name a file by its absolute path; a key itself never stands in site.yaml")
+            raise ValueError(
+                "name a file by its absolute path; a key itself never stands in site.yaml"
+            )
         return text
 
 
@@ -70,7 +92,9 @@ class Pip(Model):
 
 
 class Apt(Model):
-    mirrors: dict[str, str] = Field({}, description="{URL prefix in sources: URL of the site's mirror}")
+    mirrors: dict[str, str] = Field(
+        {}, description="{URL prefix in sources: URL of the site's mirror}"
+    )
 
 
 class CondaSite(Model):
@@ -97,13 +121,16 @@ class BuildSite(Model):
     engine: Literal["auto", "apptainer", "enroot", "builtin", "docker"] = "auto"
     tmpdir: str = Field("", description="node-local folder to build in; by default $TMPDIR or /tmp")
     cachedir: str = Field(
-        "", description="folder in which hpcstack keeps bases and finished steps; by default below ~/.cache"
+        "",
+        description="folder in which hpcstack keeps bases and finished steps; by default below "
+        "~/.cache",
     )
     compression: Literal["zstd", "gzip", "xz", "lz4"] = "zstd"
     splice: Literal["auto", "always", "never"] = Field(
         "auto",
         description="whether an image keeps its base's compressed bytes and only adds what the steps changed (all "
-        "engines but docker); auto packs it anew where that cannot be, or would leave too many dead bytes",
+        "engines but docker); auto packs it anew where that cannot be, or would leave too many "
+        "dead bytes",
     )
     unconfined: bool = Field(
         False,
@@ -120,10 +147,14 @@ class BuildSite(Model):
 
 
 class Gpus(Model):
-    model: str = Field(description="e.g. H100; `virtual` where Slurm has a gres and no device is behind it")
+    model: str = Field(
+        description="e.g. H100; `virtual` where Slurm has a gres and no device is behind it"
+    )
     count: int = Field(ge=0)
     nvlink: bool = Field(False, description="the node's GPUs are joined by NVLink")
-    domain_nodes: int = Field(0, ge=0, description="nodes that one NVLink domain spans: 18 of GB200 NVL72, 1 of NVL4")
+    domain_nodes: int = Field(
+        0, ge=0, description="nodes that one NVLink domain spans: 18 of GB200 NVL72, 1 of NVL4"
+    )
 
 
 # What `uname -m` says on a node, and what registries call images for it.
@@ -131,23 +162,34 @@ PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
 
 class NodeType(Model):
-    """One kind of node: what the driver fit, the launchers and the suite's expectations are taken from."""
+    """One kind of node: what the driver fit, the launchers and the suite's expectations are taken
+    from.
+    """
 
     gpus: Gpus | None = None
-    driver: str = Field("", pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="NVIDIA's driver, e.g. 550.54.15")
+    driver: str = Field(
+        "", pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="NVIDIA's driver, e.g. 550.54.15"
+    )
     cpu: str = Field("", description="the CPU's model, for people")
     architecture: Literal["x86_64", "aarch64"] = Field("x86_64", description="as `uname -m` says")
     cpus: int = Field(0, ge=0, description="cores that Slurm gives out; 0 where it is not said")
     hcas: tuple[str, ...] = Field((), description="InfiniBand or RoCE devices, e.g. mlx5_0")
-    hca_rate: int = Field(0, ge=0, description="Gb/s of each HCA port; the suite warns of slower ones")
-    topology: str = Field("", description="a name in facts/topologies.yaml: which cores are near which GPU")
+    hca_rate: int = Field(
+        0, ge=0, description="Gb/s of each HCA port; the suite warns of slower ones"
+    )
+    topology: str = Field(
+        "", description="a name in facts/topologies.yaml: which cores are near which GPU"
+    )
     gpu_cpus: tuple[str, ...] = Field(
-        (), description="the cores near each GPU, as `nvidia-smi topo -m` says of this site's own nodes: [0-51, 52-103]"
+        (),
+        description="the cores near each GPU, as `nvidia-smi topo -m` says of this site's own nodes: "
+        "[0-51, 52-103]",
     )
     hpcstack: str = Field(
         "",
         pattern=r"^(/[A-Za-z0-9._+-]+)*$",
-        description="hpcstack's command there, where its processors are not those of the machine that submits",
+        description="hpcstack's command there, where its processors are not those of the machine that "
+        "submits",
     )
     virtual: bool = Field(False, description="several nodes share one machine: figures say nothing")
 
@@ -177,12 +219,15 @@ class StagingSite(Model):
     """How images come to the nodes' own disks before the ranks start."""
 
     how: Literal["none", "copy", "sbcast"] = Field(
-        "none", description="none: nodes read the shared file; copy: each copies it once; sbcast: Slurm broadcasts it"
+        "none",
+        description="none: nodes read the shared file; copy: each copies it once; sbcast: Slurm broadcasts "
+        "it",
     )
     folder: str = Field(
         "/tmp",
         pattern=r"^(/[A-Za-z0-9._-]+)+$",
-        description="on the nodes' own disks, root's and sticky (1777); each user has hpcstack-staged-UID in it",
+        description="on the nodes' own disks, root's and sticky (1777); each user has hpcstack-staged-UID "
+        "in it",
     )
 
 
@@ -190,13 +235,20 @@ class HealthSite(Model):
     """What `hpcstack site health` may do by itself, on every node, every few minutes."""
 
     max_drains: str = Field(
-        "2%", pattern=r"^[1-9][0-9]{0,4}%?$", description="nodes that it drains within an hour in the whole cluster"
+        "2%",
+        pattern=r"^[1-9][0-9]{0,4}%?$",
+        description="nodes that it drains within an hour in the whole cluster",
     )
     max_drained: str = Field(
-        "10%", pattern=r"^[1-9][0-9]{0,4}%?$", description="nodes that are drained by it at a time, however long ago"
+        "10%",
+        pattern=r"^[1-9][0-9]{0,4}%?$",
+        description="nodes that are drained by it at a time, however long ago",
     )
     boot_minutes: int = Field(
-        10, ge=0, le=120, description="after a start of a node, while what it finds wrong is not yet evidence"
+        10,
+        ge=0,
+        le=120,
+        description="after a start of a node, while what it finds wrong is not yet evidence",
     )
     misses: int = Field(
         5,
@@ -206,11 +258,18 @@ class HealthSite(Model):
         "--simulate says what fewer would cost)",
     )
     clean: int = Field(
-        3, ge=1, le=100, description="clean rounds in a row after which it gives back what it has drained"
+        3,
+        ge=1,
+        le=100,
+        description="clean rounds in a row after which it gives back what it has drained",
     )
-    undrains: int = Field(2, ge=0, le=24, description="how often a day it gives a node back; 0: never")
+    undrains: int = Field(
+        2, ge=0, le=24, description="how often a day it gives a node back; 0: never"
+    )
     ignore: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
-        (), description="checks that are left out, by the names in its JSON: kernel, nvlink, folder-1, ..."
+        (),
+        description="checks that are left out, by the names in its JSON: kernel, nvlink, folder-1, "
+        "...",
     )
     folder: str = Field(
         "/etc/hpcstack/health.d",
@@ -220,28 +279,44 @@ class HealthSite(Model):
 
 
 class ModulesSite(Model):
-    """What publishing makes: where modulefiles lie, whose they are, and what a release must have proven."""
+    """What publishing makes: where modulefiles lie, whose they are, and what a release must have
+    proven.
+    """
 
     direct: tuple[str, ...] | None = Field(
-        None, description="the names in Core, which load without a gateway; by default the first, while there is room"
+        None,
+        description="the names in Core, which load without a gateway; by default the first, while there is "
+        "room",
     )
     mode: Literal["0644", "0664", "0640", "0660"] = Field(
         "0644", description="of files; folders get x where they have r"
     )
-    group: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="whose group; empty is the publisher's")
+    group: str = Field(
+        "", pattern=r"^[A-Za-z0-9._-]*$", description="whose group; empty is the publisher's"
+    )
     publishers: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
         (),
-        description="users whose releases count, beside root; empty: whoever the folders' modes let write there",
+        description="users whose releases count, beside root; empty: whoever the folders' modes let write "
+        "there",
     )
     check_as: str = Field(
-        "", pattern=r"^[A-Za-z0-9._-]*$", description="a user as whom each release is tried too, where root publishes"
+        "",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="a user as whom each release is tried too, where root publishes",
     )
-    tier: Literal["quick", "standard", "full"] = Field("standard", description="of the report that production requires")
+    tier: Literal["quick", "standard", "full"] = Field(
+        "standard", description="of the report that production requires"
+    )
     keep_days: int = Field(
-        30, ge=0, description="how long gc keeps the files of releases that were withdrawn, retired or removed"
+        30,
+        ge=0,
+        description="how long gc keeps the files of releases that were withdrawn, retired or "
+        "removed",
     )
     prove_on: tuple[str, ...] = Field(
-        (), description="the node types that a release must be proven on before production; empty: any one"
+        (),
+        description="the node types that a release must be proven on before production; empty: any "
+        "one",
     )
     by_architecture: bool = Field(
         False,
@@ -254,19 +329,28 @@ class SignaturesSite(Model):
     """Whose signatures count here, and whether images without one are run."""
 
     keys: tuple[str, ...] = Field(
-        (), description="public keys that are trusted, as in ~/.ssh/id_ed25519.pub: `ssh-ed25519 AAAA... who`"
+        (),
+        description="public keys that are trusted, as in ~/.ssh/id_ed25519.pub: `ssh-ed25519 AAAA... "
+        "who`",
     )
-    required: bool = Field(False, description="publish, launch and the importer refuse what none of these keys signed")
-    sign_with: str = Field("", description="the private key with which publish signs, a file of who publishes")
+    required: bool = Field(
+        False, description="publish, launch and the importer refuse what none of these keys signed"
+    )
+    sign_with: str = Field(
+        "", description="the private key with which publish signs, a file of who publishes"
+    )
 
     @field_validator("keys")
     @classmethod
     def _public(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         for key in keys:
             if not re.fullmatch(
-                r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,20000}( [^\x00-\x1f\x7f]*)?", key
+                r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,20000}( [^\x00-\x1f\x7f]*)?",
+                key,
             ):
-                raise ValueError(f"{key[:40]!r} is not a public key of OpenSSH's: `ssh-ed25519 AAAA... who`")
+                raise ValueError(
+                    f"{key[:40]!r} is not a public key of OpenSSH's: `ssh-ed25519 AAAA... who`"
+                )
         return keys
 
     @model_validator(mode="after")
@@ -277,7 +361,9 @@ class SignaturesSite(Model):
 
 
 class ImageCacheSite(Model):
-    """One import a cluster: any registry's images, which a service on each node keeps for all (docs/image-cache.md)."""
+    """One import a cluster: any registry's images, which a service on each node keeps for all
+    (docs/image-cache.md).
+    """
 
     folder: str = Field(
         "",
@@ -296,7 +382,9 @@ class ImageCacheSite(Model):
         description="where the service listens on each node",
     )
     keep_days: int = Field(30, ge=1, description="an image that nobody got for so long goes")
-    max_gb: float = Field(0, ge=0, description="more than this goes, the longest unused first; 0: no bound")
+    max_gb: float = Field(
+        0, ge=0, description="more than this goes, the longest unused first; 0: no bound"
+    )
 
 
 class PolicySite(Model):
@@ -305,7 +393,8 @@ class PolicySite(Model):
     defaults: dict[str, Any] = Field({}, description="what a recipe may override")
     force: dict[str, Any] = Field({}, description="what no recipe overrides")
     require_signed_base: bool = Field(
-        False, description="only bases are locked and built that the registry's signature_key has signed"
+        False,
+        description="only bases are locked and built that the registry's signature_key has signed",
     )
 
     @field_validator("defaults", "force")
@@ -314,5 +403,7 @@ class PolicySite(Model):
         for key in part:
             if key not in POLICY_KEYS:
                 near = did_you_mean(key, POLICY_KEYS)
-                raise ValueError(f"a policy has no {key!r}{near}; it may say: {', '.join(POLICY_KEYS)}")
+                raise ValueError(
+                    f"a policy has no {key!r}{near}; it may say: {', '.join(POLICY_KEYS)}"
+                )
         return part

@@ -1,4 +1,6 @@
-"""A commented site.yaml out of what a probe found: every value with where it came from, every gap as a comment."""
+"""A commented site.yaml out of what a probe found: every value with where it came from, every gap
+as a comment.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,24 @@ if TYPE_CHECKING:
 
 
 def site_text(found: Probe, host: str, name: str = "") -> str:
-    """The file, whole; it loads as it is. NAME is the site's, by default Slurm's ClusterName, else HOST."""
+    """The file, whole; it loads as it is.
+
+    NAME is the site's, by default Slurm's ClusterName, else HOST.
+    """
     parts = [
-        "# Written by hpcstack site init. `hpcstack show --site` says which file each value came from.",
+        (
+            "# Written by hpcstack site init. `hpcstack show --site` says which file each value "
+            "came from."
+        ),
         *(f"# {_line(text)}" for text in _found(found)),
         "",
         "apiVersion: hpcstack/site/v1",
         f"name: {_name(name or found.slurm.get('ClusterName', '') or host)}",
         "",
-        "# Where images, releases and modules go: every node must see it. The defaults are in your home.",
+        (
+            "# Where images, releases and modules go: every node must see it. The defaults are in "
+            "your home."
+        ),
         "# store: /shared/hpcstack/store",
         "# lock_dir: /shared/hpcstack/locks",
         "# module_root: /shared/hpcstack/modules",
@@ -68,7 +79,9 @@ def _node_types(found: Probe) -> Iterator[str]:
     if not found.nodes:
         yield "# Slurm was not there to ask. For example:"
         yield "# node_types:"
-        yield '#   dgx: {gpus: {model: H100, count: 8, nvlink: true}, driver: "550.54.15", cpus: 112}'
+        yield (
+            '#   dgx: {gpus: {model: H100, count: 8, nvlink: true}, driver: "550.54.15", cpus: 112}'
+        )
         yield "# partitions:"
         yield "#   gpu: {node_type: dgx, default: true}"
         yield ""
@@ -79,7 +92,10 @@ def _node_types(found: Probe) -> Iterator[str]:
     for nodes in found.nodes:
         kind = kinds.setdefault(nodes.type_name, nodes)
         if kind.cpus != nodes.cpus:
-            yield f"  # {nodes.partition} has {nodes.type_name} with {nodes.cpus} CPUs: give it a type of its own"
+            yield (
+                f"  # {nodes.partition} has {nodes.type_name} with {nodes.cpus} CPUs: give it a "
+                f"type of its own"
+            )
     for kind in kinds.values():
         yield from _node_type(kind, found)
     yield ""
@@ -115,7 +131,10 @@ def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
     if found.driver:
         yield f"    driver: {_value(found.driver)} # of this machine: check it on a node"
     else:
-        yield '    # driver: "550.54.15" # cat /proc/driver/nvidia/version on a node; lint and launchers need it'
+        yield (
+            '    # driver: "550.54.15" # cat /proc/driver/nvidia/version on a node; lint and '
+            "launchers need it"
+        )
     if found.hcas:
         names = ", ".join(dict.fromkeys(hca.name for hca in found.hcas))
         yield f"    hcas: [{names}] # of this machine: check it on a node"
@@ -124,15 +143,23 @@ def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
 def _fabric(found: Probe) -> Iterator[str]:
     links = {hca.link for hca in found.hcas}
     if not links:
-        yield "# No InfiniBand or RoCE device on this machine. On a cluster that has them, for example:"
+        yield (
+            "# No InfiniBand or RoCE device on this machine. On a cluster that has them, for "
+            "example:"
+        )
         yield "# fabric:"
         yield "#   kind: infiniband"
         yield "#   settings:"
-        yield '#     NCCL_IB_HCA: {value: "mlx5_0,mlx5_1", reason: the storage network is on mlx5_2}'
+        yield (
+            '#     NCCL_IB_HCA: {value: "mlx5_0,mlx5_1", reason: the storage network is on mlx5_2}'
+        )
         yield ""
         return
     yield "fabric:"
-    yield f"  kind: {'infiniband' if 'InfiniBand' in links else 'roce'} # /sys/class/infiniband/*/ports/*/link_layer"
+    yield (
+        f"  kind: {'infiniband' if 'InfiniBand' in links else 'roce'} # "
+        f"/sys/class/infiniband/*/ports/*/link_layer"
+    )
     if len(links) > 1:
         fast = ",".join(dict.fromkeys(hca.name for hca in found.hcas if hca.link == "InfiniBand"))
         yield "  settings:"

@@ -1,2 +1,3 @@
-"""What Slurm says of itself: readers of sinfo, srun --help and scontrol. In: their text. Out: partitions, limits,
-options; of a job: its number."""
+"""What Slurm says of itself: readers of sinfo, srun --help and scontrol. In: their text. Out:
+partitions, limits, options; of a job: its number.
+"""

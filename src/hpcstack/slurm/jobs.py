@@ -1,4 +1,7 @@
-"""Batch jobs: submitted, asked about and cancelled in one place. In: a script's path. Out: the job's number."""
+"""Batch jobs: submitted, asked about and cancelled in one place.
+
+In: a script's path. Out: the job's number.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,18 @@ KEPT = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS", "SLURM_JWT")
 OF_A_LAUNCH = ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_GRACE")
 
 
-def submit_job(script: Path, runner: Runner, *, env: Mapping[str, str] | None = None, hint: str = "") -> str:
-    """The number of the job that SCRIPT became. It takes nothing over from a job that this shell may be in.
+def submit_job(
+    script: Path, runner: Runner, *, env: Mapping[str, str] | None = None, hint: str = ""
+) -> str:
+    """The number of the job that SCRIPT became. It takes nothing over from a job that this shell
+    may be in.
 
     SlurmError with sbatch's own words where it is refused; HINT says what to type then.
     """
     runner.which("sbatch")
-    done = runner.output([*_outside_jobs(), "sbatch", "--parsable", str(script)], env=dict(env or {}))
+    done = runner.output(
+        [*_outside_jobs(), "sbatch", "--parsable", str(script)], env=dict(env or {})
+    )
     job = done.stdout.strip().partition(";")[0]
     if done.status or not job.isdigit():
         said = " ".join(done.tail[-2:]) or done.stdout.strip()[:300]

@@ -1,4 +1,7 @@
-"""What Slurm says of itself: partitions and their real limits, srun's options, PMI types. Readers of its replies."""
+"""What Slurm says of itself: partitions and their real limits, srun's options, PMI types.
+
+Readers of its replies.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ OPTION = re.compile(r"^ {0,8}(?:-\w, ?)?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Limits:
-    """A partition: nodes, the most CPUs and GPUs that one of them has, minutes (0: no limit), features."""
+    """A partition: nodes, the most CPUs and GPUs that one of them has, minutes (0: no limit),
+    features.
+    """
 
     name: str
     up: bool = True
@@ -55,7 +60,8 @@ def read_partitions(sinfo: str) -> dict[str, Limits]:
 
 
 def parse_minutes(text: str) -> int | None:
-    """A time as Slurm writes it (30, 30:00, 1:30:00, 2-0, 2-12:30), in minutes, rounded up; None where it is none.
+    """A time as Slurm writes it (30, 30:00, 1:30:00, 2-0, 2-12:30), in minutes, rounded up; None
+    where it is none.
 
     https://slurm.schedmd.com/sbatch.html, --time.
     """
@@ -95,7 +101,12 @@ def pmi_type(runner: Runner) -> str:
     """What --mpi is to be: PMIx where there is one, else PMI-2; empty where srun has neither."""
     have = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
     return next(
-        (name for name in ("pmix", *sorted(n for n in have if n.startswith("pmix")), "pmi2") if name in have), ""
+        (
+            name
+            for name in ("pmix", *sorted(n for n in have if n.startswith("pmix")), "pmi2")
+            if name in have
+        ),
+        "",
     )
 
 

@@ -10,13 +10,23 @@ import pwd
 from dataclasses import dataclass
 
 WAITING = ("PENDING", "CONFIGURING")
-FAILED = ("FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
+FAILED = (
+    "FAILED",
+    "TIMEOUT",
+    "CANCELLED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "PREEMPTED",
+)
 ENDED = ("COMPLETED", *FAILED)
 
 
 @dataclass(frozen=True)
 class JobState:
-    """A job's state in Slurm's WORD; the EXIT status, where that is known and not 0; who cancelled it, where one did.
+    """A job's state in Slurm's WORD; the EXIT status, where that is known and not 0; who cancelled
+    it, where one did.
 
     An empty word is the state of a job of which nobody knows.
     """
@@ -50,14 +60,17 @@ UNKNOWN = JobState()
 
 
 def read_state(said: str, exit_code: str = "") -> JobState:
-    """Return the state that sacct, squeue or scontrol SAID, with their STATUS:SIGNAL where they have one.
+    """Return the state that sacct, squeue or scontrol SAID, with their STATUS:SIGNAL where they
+    have one.
 
     sacct says `CANCELLED by 1000`, and marks with a + a word that it has cut.
     """
     word, _, by = said.partition(" by ")
     status = exit_code.partition(":")[0]
     return JobState(
-        word.strip().rstrip("+"), int(status) if status.isdigit() else 0, name_user(by) if by.isdigit() else ""
+        word.strip().rstrip("+"),
+        int(status) if status.isdigit() else 0,
+        name_user(by) if by.isdigit() else "",
     )
 
 
@@ -67,7 +80,9 @@ def state_of_status(status: int) -> JobState:
 
 
 def name_user(number: str) -> str:
-    """Return the name of the user with NUMBER, as the caller reads it: `you`, a name, or `user 1000`."""
+    """Return the name of the user with NUMBER, as the caller reads it: `you`, a name, or `user
+    1000`.
+    """
     try:
         name = pwd.getpwuid(int(number)).pw_name
     except (KeyError, ValueError):

@@ -1,7 +1,8 @@
-"""The compressors that a SquashFS may have, for blocks of metadata (8 KiB) and of data (at most 1 MiB).
+"""The compressors that a SquashFS may have, for blocks of metadata (8 KiB) and of data (at most 1
+MiB).
 
-gzip, xz and lzma are Python's own, zstd is libzstd's binding; lz4 and lzo are the libraries that mksquashfs itself is
-linked with, called directly: no binding of them is kept that well.
+gzip, xz and lzma are Python's own, zstd is libzstd's binding; lz4 and lzo are the libraries that
+mksquashfs itself is linked with, called directly: no binding of them is kept that well.
 """
 
 from __future__ import annotations
@@ -28,12 +29,17 @@ Pack = Callable[[bytes], bytes]
 
 
 class Unreadable(Exception):
-    """A file is no SquashFS that we can read: damaged, made to do harm, or of a kind that we do not know."""
+    """A file is no SquashFS that we can read: damaged, made to do harm, or of a kind that we do not
+    know.
+    """
 
 
 @dataclass(frozen=True)
 class Codec:
-    """One compressor. `expand` refuses what becomes larger than it may; `pack` may give back more bytes than it got."""
+    """One compressor.
+
+    `expand` refuses what becomes larger than it may; `pack` may give back more bytes than it got.
+    """
 
     name: str
     expand: Expand
@@ -41,7 +47,10 @@ class Codec:
 
 
 def find_codec(number: int) -> Codec:
-    """The compressor with this NUMBER in a superblock. Unreadable for one that is not known, or not installed."""
+    """The compressor with this NUMBER in a superblock.
+
+    Unreadable for one that is not known, or not installed.
+    """
     if number not in NAMES:
         raise Unreadable(f"the compressor {number} is not known")
     try:
@@ -75,16 +84,22 @@ def _xz() -> tuple[Expand, Pack]:
     def expand(data: bytes, limit: int) -> bytes:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY).decompress(data, limit + 1)
 
-    # The kernel knows no other check than CRC32, and no dictionary larger than the image's own says.
+    # The kernel knows no other check than CRC32, and no dictionary larger than the image's own
+    # says.
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": METADATA}]
-    return expand, lambda data: lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=filters)
+    return expand, lambda data: lzma.compress(
+        data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=filters
+    )
 
 
 def _lzma() -> tuple[Expand, Pack]:
     def expand(data: bytes, limit: int) -> bytes:
         return lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=MEMORY).decompress(data, limit + 1)
 
-    return expand, lambda data: data  # mksquashfs writes the size into the header, Python does not: blocks stay plain
+    return (
+        expand,
+        lambda data: data,
+    )  # mksquashfs writes the size into the header, Python does not: blocks stay plain
 
 
 def _zstd() -> tuple[Expand, Pack]:
@@ -117,7 +132,9 @@ def _lzo() -> tuple[Expand, Pack]:
 
     def expand(data: bytes, limit: int) -> bytes:
         out, size = ctypes.create_string_buffer(limit), ctypes.c_size_t(limit)
-        status = library.lzo1x_decompress_safe(data, ctypes.c_size_t(len(data)), out, ctypes.byref(size), None)
+        status = library.lzo1x_decompress_safe(
+            data, ctypes.c_size_t(len(data)), out, ctypes.byref(size), None
+        )
         if status:
             raise ValueError(f"lzo {status}")
         return out.raw[: size.value]
@@ -131,10 +148,11 @@ TABLE: dict[int, Callable[[], tuple[Expand, Pack]]] = {
 
 
 def list_codec_options(number: int, data: bytes) -> list[str]:
-    """mksquashfs's words for the compressor NUMBER, given the options (DATA) that an image has after its superblock.
+    """mksquashfs's words for the compressor NUMBER, given the options (DATA) that an image has
+    after its superblock.
 
-    What is packed for an image must be readable with its options: the kernel takes the size of xz's dictionary from
-    there. https://dr-emann.github.io/squashfs/#_compression_options
+    What is packed for an image must be readable with its options: the kernel takes the size of xz's
+    dictionary from there. https://dr-emann.github.io/squashfs/#_compression_options
     """
     words = ["-comp", NAMES[number]]
     if number == ZSTD:

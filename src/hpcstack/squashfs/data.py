@@ -1,8 +1,9 @@
-"""Where the data of a spliced image's new files go: behind the base's, only of files that are in the image.
+"""Where the data of a spliced image's new files go: behind the base's, only of files that are in
+the image.
 
-Blocks are taken as they are, and so are the fragments of a layer of which everything lives. Of another layer all tails
-that live are packed anew, in the order of their names: what a later step deleted is nowhere in the file then, and the
-bytes do not hang on it.
+Blocks are taken as they are, and so are the fragments of a layer of which everything lives. Of
+another layer all tails that live are packed anew, in the order of their names: what a later step
+deleted is nowhere in the file then, and the bytes do not hang on it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ Piece = tuple[int, int, int] | bytes  # (layer, start, size) of its file, or wha
 
 
 class Data:
-    """`pieces` follow the base's data in this order. `blocks` says where (layer, start) of a file went, `tails` in
-    which fragment, and where in it, a leaf's tail is, by number; `fragments` are the new ones, from number FIRST on."""
+    """`pieces` follow the base's data in this order. `blocks` says where (layer, start) of a file
+    went, `tails` in which fragment, and where in it, a leaf's tail is, by number; `fragments` are
+    the new ones, from number FIRST on.
+    """
 
     def __init__(self, merged: Merged, first: int) -> None:
         self.merged, self.first = merged, first
@@ -67,7 +70,9 @@ class Data:
                 continue
             if (layer, number) not in taken:
                 start, size, _ = known[layer][number]
-                taken[layer, number] = self._fragment(self._take(layer, start, size & ~STORED), size)
+                taken[layer, number] = self._fragment(
+                    self._take(layer, start, size & ~STORED), size
+                )
             self.tails[leaf.number] = taken[layer, number], leaf.inode.offset
         self._pack(rest, known)
 
@@ -80,7 +85,9 @@ class Data:
         whole = self.merged.base.super.block_size
         full = bytearray()
         waiting: list[tuple[Leaf, int]] = []
-        placed: dict[tuple[int, int, int, int], Leaf] = {}  # {(layer, fragment, offset, length): who came first}
+        placed: dict[
+            tuple[int, int, int, int], Leaf
+        ] = {}  # {(layer, fragment, offset, length): who came first}
         expanded: dict[tuple[int, int], bytes] = {}
         for leaf in rest:
             inode, length = leaf.inode, leaf.inode.size % whole

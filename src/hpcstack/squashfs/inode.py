@@ -35,7 +35,9 @@ class Inode(NamedTuple):
     links: int = 1
     start: int = 0  # of a file's data; of a folder: the block of its listing
     size: int = 0
-    offset: int = 0  # of a folder: in the block of its listing; of a file: of its tail in the fragment
+    offset: int = (
+        0  # of a folder: in the block of its listing; of a file: of its tail in the fragment
+    )
     parent: int = 0
     sparse: int = 0
     fragment: int = NONE
@@ -51,7 +53,9 @@ class Inode(NamedTuple):
 
 
 class DirectoryEntry(NamedTuple):
-    """One name of a folder: where its inode lies (block << 16 | offset), the inode's number and kind."""
+    """One name of a folder: where its inode lies (block << 16 | offset), the inode's number and
+    kind.
+    """
 
     reference: int
     number: int
@@ -78,7 +82,9 @@ def read_inode(cursor: Cursor, ids: Sequence[int], block_size: int) -> Inode:
 def _folder(cursor: Cursor, common: Inode, *, extended: bool) -> Inode:
     if extended:
         links, size, start, parent, _, offset, xattr = cursor.take("<4I2HI")
-        return common._replace(links=links, size=size, start=start, parent=parent, offset=offset, xattr=xattr)
+        return common._replace(
+            links=links, size=size, start=start, parent=parent, offset=offset, xattr=xattr
+        )
     start, links, size, offset, parent = cursor.take("<2I2HI")
     return common._replace(links=links, size=size, start=start, parent=parent, offset=offset)
 
@@ -94,12 +100,21 @@ def _file(cursor: Cursor, common: Inode, block_size: int, *, extended: bool) -> 
         raise Unreadable("a file is larger than any can be")
     blocks = read_numbers("I", cursor.piece(4 * count))
     return common._replace(
-        start=start, size=size, sparse=sparse, links=links, fragment=fragment, offset=offset, xattr=xattr, blocks=blocks
+        start=start,
+        size=size,
+        sparse=sparse,
+        links=links,
+        fragment=fragment,
+        offset=offset,
+        xattr=xattr,
+        blocks=blocks,
     )
 
 
 def read_numbers(kind: str, data: bytes) -> array[int]:
-    """DATA, numbers of little ends, as an array of KIND, of module array's: a tenth of what a list takes."""
+    """DATA, numbers of little ends, as an array of KIND, of module array's: a tenth of what a list
+    takes.
+    """
     out = array(kind, data)
     if sys.byteorder == "big":
         out.byteswap()
@@ -111,13 +126,17 @@ def _link(cursor: Cursor, common: Inode, *, extended: bool) -> Inode:
     if size > MAX_TARGET:
         raise Unreadable("a link is longer than any can be")
     target = cursor.piece(size)
-    return common._replace(links=links, target=target, xattr=cursor.take("<I")[0] if extended else NONE)
+    return common._replace(
+        links=links, target=target, xattr=cursor.take("<I")[0] if extended else NONE
+    )
 
 
 def _other(cursor: Cursor, common: Inode, *, extended: bool) -> Inode:
     links = cursor.take("<I")[0]
     device = cursor.take("<I")[0] if common.kind in (BLOCK, CHAR) else 0
-    return common._replace(links=links, device=device, xattr=cursor.take("<I")[0] if extended else NONE)
+    return common._replace(
+        links=links, device=device, xattr=cursor.take("<I")[0] if extended else NONE
+    )
 
 
 def read_entries(data: bytes) -> Iterator[tuple[bytes, DirectoryEntry]]:

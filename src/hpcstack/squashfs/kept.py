@@ -1,8 +1,10 @@
-"""What a spliced file keeps of its base: copied and summed at once, in the time of the slower of the two.
+"""What a spliced file keeps of its base: copied and summed at once, in the time of the slower of
+the two.
 
-Blocks are shared where the filesystem can. On a disk of this machine each piece is read once, summed, and written past
-the page cache: new pages cost more than their bytes in a virtual machine (docs/performance.md).
-Elsewhere, where the server of a filesystem may do the copy, the kernel is asked for it.
+Blocks are shared where the filesystem can. On a disk of this machine each piece is read once,
+summed, and written past the page cache: new pages cost more than their bytes in a virtual machine
+(docs/performance.md). Elsewhere, where the server of a filesystem may do the copy, the kernel is
+asked for it.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ LOCAL = ("ext4", "xfs")
 
 
 class Keeping(AbstractContextManager["Keeping"]):
-    """The first SIZE bytes of SOURCE become those of FILE, which is OUTPUT; all but the HEAD go into DIGEST.
+    """The first SIZE bytes of SOURCE become those of FILE, which is OUTPUT; all but the HEAD go
+    into DIGEST.
 
-    `how` they come: `shared`, `direct`, `kernel` or `plain`. What lies behind them may be written meanwhile.
+    `how` they come: `shared`, `direct`, `kernel` or `plain`. What lies behind them may be written
+    meanwhile.
     """
 
     def __init__(self, source: int, size: int, file: int, output: Path, digest: _Hash) -> None:
@@ -70,7 +74,10 @@ class Keeping(AbstractContextManager["Keeping"]):
             os.close(self.direct)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -115,5 +122,7 @@ def read_all(source: int, room: memoryview, at: int) -> None:
     while room:
         count = os.preadv(source, [room], at)
         if not count:
-            raise StoreError("a base ends before it should: it was changed while it was read", "try again")
+            raise StoreError(
+                "a base ends before it should: it was changed while it was read", "try again"
+            )
         room, at = room[count:], at + count

@@ -57,7 +57,10 @@ def _parts(path: bytes) -> list[bytes]:
 
 
 def read_content(image: Squashfs, file: Inode, limit: int) -> bytes:
-    """What FILE holds. MoreThanAsked beyond LIMIT bytes, Unreadable where it is no file or not whole."""
+    """What FILE holds.
+
+    MoreThanAsked beyond LIMIT bytes, Unreadable where it is no file or not whole.
+    """
     if file.kind != FILE:
         raise Unreadable("it is no file")
     if file.size > limit:

@@ -1,4 +1,5 @@
-"""A SquashFS 4.0 file, read in place: its tables, its inodes and its folders; what files hold is never looked at.
+"""A SquashFS 4.0 file, read in place: its tables, its inodes and its folders; what files hold is
+never looked at.
 
 https://dr-emann.github.io/squashfs/ has the format; the kernel's fs/squashfs is the judge.
 """
@@ -13,7 +14,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Unreadable, find_codec
-from hpcstack.squashfs.inode import DIR, NONE, STORED, DirectoryEntry, Inode, read_entries, read_inode, read_numbers
+from hpcstack.squashfs.inode import (
+    DIR,
+    NONE,
+    STORED,
+    DirectoryEntry,
+    Inode,
+    read_entries,
+    read_inode,
+    read_numbers,
+)
 from hpcstack.squashfs.table import PLAIN, Cursor, Rows, Table, explain_damage
 
 if TYPE_CHECKING:
@@ -96,11 +106,21 @@ class Squashfs:
 
     def _superblock(self) -> Superblock:
         data = os.pread(self.file, Superblock.FORMAT.size, 0)
-        about = Superblock(*Superblock.FORMAT.unpack(data)) if len(data) == Superblock.FORMAT.size else None
+        about = (
+            Superblock(*Superblock.FORMAT.unpack(data))
+            if len(data) == Superblock.FORMAT.size
+            else None
+        )
         if about is None or about.magic != MAGIC or (about.major, about.minor) != (4, 0):
             raise Unreadable("it is no SquashFS 4.0")
         size = os.fstat(self.file).st_size
-        tables = [about.inode_table, about.folder_table, self._first(about), about.id_table, about.used]
+        tables = [
+            about.inode_table,
+            about.folder_table,
+            self._first(about),
+            about.id_table,
+            about.used,
+        ]
         if (
             about.used > size
             or about.inode_table < Superblock.FORMAT.size
@@ -128,7 +148,10 @@ class Squashfs:
         self.inodes = Table(self.file, about.inode_table, about.folder_table, self.codec)
         self.folders = Table(self.file, about.folder_table, end, self.codec)
         self.ids: list[int] = [
-            one[0] for one in struct.iter_unpack("<I", self._indexed(about.id_table, about.ids, 4, MOST_ROWS))
+            one[0]
+            for one in struct.iter_unpack(
+                "<I", self._indexed(about.id_table, about.ids, 4, MOST_ROWS)
+            )
         ]
 
     def _indexed(self, at: int, count: int, size: int, most: int) -> bytes:
@@ -155,7 +178,11 @@ class Squashfs:
     def fragments(self) -> Rows:
         """(where it lies, its size as a data block's, nothing) of each fragment."""
         about = self.super
-        data = self._indexed(about.fragment_table, about.fragments, 16, MOST_ROWS) if about.fragments else b""
+        data = (
+            self._indexed(about.fragment_table, about.fragments, 16, MOST_ROWS)
+            if about.fragments
+            else b""
+        )
         return Rows("<QII", data)
 
     def fragment(self, start: int, size: int) -> bytes:
@@ -169,7 +196,9 @@ class Squashfs:
         """{number - 1: where the inode lies}; None where the image has no such table."""
         if self.super.export_table == NOWHERE:
             return None
-        return read_numbers("Q", self._indexed(self.super.export_table, self.super.inodes, 8, MOST_INODES))
+        return read_numbers(
+            "Q", self._indexed(self.super.export_table, self.super.inodes, 8, MOST_INODES)
+        )
 
     def options(self) -> bytes:
         """The compressor's options; empty for its defaults."""
@@ -207,7 +236,9 @@ class Squashfs:
             if len(self.asked) >= ASKED:
                 self.asked.clear()
             with explain_damage():
-                self.asked[key] = next((entry for one, entry in self._entries(folder) if one == name), None)
+                self.asked[key] = next(
+                    (entry for one, entry in self._entries(folder) if one == name), None
+                )
         return self.asked[key]
 
     def _entries(self, folder: Inode) -> Iterator[tuple[bytes, DirectoryEntry]]:
@@ -229,7 +260,10 @@ class Squashfs:
         return found
 
     def may_hold(self, name: bytes) -> bool:
-        """Whether any folder may call something NAME: false only where none does. No folder is looked at by itself."""
+        """Whether any folder may call something NAME: false only where none does.
+
+        No folder is looked at by itself.
+        """
         with explain_damage():
             at, before = 0, b""
             while at < self.folders.size:

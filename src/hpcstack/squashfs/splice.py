@@ -1,11 +1,14 @@
-"""A derived image in the time of a copy: a SquashFS of a base and layers that keeps the base's compressed bytes.
+"""A derived image in the time of a copy: a SquashFS of a base and layers that keeps the base's
+compressed bytes.
 
-What a base holds before its table of inodes (data and fragments) is cloned or copied. The layers' data follow. The
-tables of inodes and of folders begin with the base's own compressed blocks, of which only the last is opened again;
-behind them come the new inodes and the folders that changed, the root last. So every reference of the base stays valid,
-and the work is in proportion to the change. The small tables are written anew.
+What a base holds before its table of inodes (data and fragments) is cloned or copied. The layers'
+data follow. The tables of inodes and of folders begin with the base's own compressed blocks, of
+which only the last is opened again; behind them come the new inodes and the folders that changed,
+the root last. So every reference of the base stays valid, and the work is in proportion to the
+change. The small tables are written anew.
 
-What a layer deletes stays in the file, as bytes that nothing names: to be rid of a secret, pack anew (`--squash`).
+What a layer deletes stays in the file, as bytes that nothing names: to be rid of a secret, pack
+anew (`--squash`).
 """
 
 from __future__ import annotations
@@ -47,8 +50,9 @@ class TooMuchDead(Unreadable):
 class Spliced:
     """What a spliced file says of itself, in its filling.
 
-    Its bytes from 96 to `kept` are those of a file whose superblock and tables have the sha256 `base`; `depth` says how
-    often a spliced file was spliced again, and at most `dead` bytes are no file's any more.
+    Its bytes from 96 to `kept` are those of a file whose superblock and tables have the sha256
+    `base`; `depth` says how often a spliced file was spliced again, and at most `dead` bytes are no
+    file's any more.
     """
 
     base: str
@@ -59,7 +63,9 @@ class Spliced:
 
 @dataclass(frozen=True)
 class Result:
-    """SHA256 and SIZE of the whole file, HOW its base's bytes came (`copy_bytes`), and how many bytes are NEW."""
+    """SHA256 and SIZE of the whole file, HOW its base's bytes came (`copy_bytes`), and how many
+    bytes are NEW.
+    """
 
     sha256: str
     size: int
@@ -77,24 +83,33 @@ def splice_image(
     always: bool = False,
     rooted: bool = False,
 ) -> Result:
-    """BASE with LAYERS (squashfs files of upper folders, the oldest first) over it as the file OUTPUT, on disk.
+    """BASE with LAYERS (squashfs files of upper folders, the oldest first) over it as the file
+    OUTPUT, on disk.
 
-    ROOTED: every file of it is root's, the base's too: all that takes is another table of ids. The same base and layers
-    give the same bytes; TIME is the image's own, in seconds. Unreadable where the base cannot be spliced; TooMuchDead
-    where that would be unwise, unless ALWAYS.
+    ROOTED: every file of it is root's, the base's too: all that takes is another table of ids. The
+    same base and layers give the same bytes; TIME is the image's own, in seconds. Unreadable where
+    the base cannot be spliced; TooMuchDead where that would be unwise, unless ALWAYS.
     """
     with ExitStack() as stack:
         image = stack.enter_context(Squashfs(base))
         above = [stack.enter_context(Squashfs(layer)) for layer in layers]
         for layer in above:
-            if (layer.super.compressor, layer.super.block_size) != (image.super.compressor, image.super.block_size):
+            if (layer.super.compressor, layer.super.block_size) != (
+                image.super.compressor,
+                image.super.block_size,
+            ):
                 raise Unreadable("a layer is packed in another way than the base")
         merged = Merged(image, above)
         about = _about(image, merged)
         if not always and (about.depth > MAX_DEPTH or about.dead > MAX_DEAD * about.kept):
-            raise TooMuchDead(f"{about.dead / 1e6:.0f} MB of it would be no file's, spliced {about.depth} times")
+            raise TooMuchDead(
+                f"{about.dead / 1e6:.0f} MB of it would be no file's, spliced {about.depth} times"
+            )
         with explain_damage():
-            if any(start + (size & ~STORED) > image.super.inode_table for start, size, _ in image.fragments()):
+            if any(
+                start + (size & ~STORED) > image.super.inode_table
+                for start, size, _ in image.fragments()
+            ):
                 raise Unreadable("a fragment of the base lies in its tables")
             writer = Writer(merged)
         if rooted:
@@ -113,7 +128,11 @@ def read_splice(path: Path) -> Spliced | None:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         head = os.pread(file, HEAD, 0)
-        return _said(file, Superblock(*Superblock.FORMAT.unpack(head)).used) if len(head) == HEAD else None
+        return (
+            _said(file, Superblock(*Superblock.FORMAT.unpack(head)).used)
+            if len(head) == HEAD
+            else None
+        )
     finally:
         os.close(file)
 
@@ -127,10 +146,17 @@ def _said(file: int, used: int) -> Spliced | None:
         return None
     try:
         found = json.loads(text[len(MARK) :].split(b"\0", 1)[0])
-        said = Spliced(str(found["base"]), int(found["kept"]), int(found["depth"]), int(found["dead"]))
+        said = Spliced(
+            str(found["base"]), int(found["kept"]), int(found["depth"]), int(found["dead"])
+        )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    good = HEAD <= said.kept <= used and said.depth > 0 and said.dead >= 0 and BASE.fullmatch(said.base)
+    good = (
+        HEAD <= said.kept <= used
+        and said.depth > 0
+        and said.dead >= 0
+        and BASE.fullmatch(said.base)
+    )
     return said if good else None
 
 
@@ -148,7 +174,9 @@ def _about(image: Squashfs, merged: Merged) -> Spliced:
     )
 
 
-def _write(image: Squashfs, above: list[Squashfs], writer: Writer, about: Spliced, output: Path, time: int) -> Result:
+def _write(
+    image: Squashfs, above: list[Squashfs], writer: Writer, about: Spliced, output: Path, time: int
+) -> Result:
     superblock, tables = _tables(image, writer, time)
     filling = _filling(about, superblock.used)
     kept = image.super.inode_table
@@ -170,7 +198,9 @@ def _write(image: Squashfs, above: list[Squashfs], writer: Writer, about: Splice
                 at += len(data)
             os.fsync(file)
             base.finish()
-        write_all(file, superblock.pack(), 0)  # last: until now it was no image, but its base's beginning
+        write_all(
+            file, superblock.pack(), 0
+        )  # last: until now it was no image, but its base's beginning
         os.fsync(file)
         place = kept
         while data := os.pread(file, PIECE, place):
@@ -186,7 +216,9 @@ def _filling(about: Spliced, used: int) -> bytes:
     return text + bytes(-(used + len(text)) % PADDED)
 
 
-def _tables(image: Squashfs, writer: Writer, time: int) -> tuple[Superblock, list[bytes | memoryview]]:
+def _tables(
+    image: Squashfs, writer: Writer, time: int
+) -> tuple[Superblock, list[bytes | memoryview]]:
     """The superblock, and all that follows the data."""
     out: list[bytes | memoryview] = []
     at = writer.data.end
@@ -200,7 +232,10 @@ def _tables(image: Squashfs, writer: Writer, time: int) -> tuple[Superblock, lis
         return began
 
     def indexed(layout: str, rows: Iterable[tuple[int, ...]], head: bytes = b"") -> int:
-        """A table of ROWS: its blocks, then HEAD and where each block lies. Where the HEAD begins."""
+        """A table of ROWS: its blocks, then HEAD and where each block lies.
+
+        Where the HEAD begins.
+        """
         data = b"".join(struct.pack(layout, *row) for row in rows)
         blocks = [data[start : start + METADATA] for start in range(0, len(data), METADATA)]
         places = [add(packed_block(block, image.codec)) for block in blocks]

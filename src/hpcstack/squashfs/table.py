@@ -1,4 +1,6 @@
-"""Tables of metadata: compressed blocks of 8 KiB, and places in them that are read on over a block's end."""
+"""Tables of metadata: compressed blocks of 8 KiB, and places in them that are read on over a
+block's end.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PLAIN = 1 << 15  # in a block's size: it is not compressed
-LARGEST = 64 << 20  # bytes of one table, compressed, that are held in memory: 300,000 inodes have 12 MB
+LARGEST = (
+    64 << 20
+)  # bytes of one table, compressed, that are held in memory: 300,000 inodes have 12 MB
 MOST_BLOCKS = 1 << 17  # of one table: a gigabyte when it is expanded
 WINDOW = 1 << 16  # bytes that are read at once
 KEPT = 64  # blocks that stay expanded
@@ -32,7 +36,8 @@ def explain_damage() -> Iterator[None]:
 class Table:
     """Metadata blocks between START and END of a file; `block` gives one and where the next begins.
 
-    Nothing of it is read before it is asked for: a table may be a hole that is larger than any memory.
+    Nothing of it is read before it is asked for: a table may be a hole that is larger than any
+    memory.
     """
 
     def __init__(self, file: int, start: int, end: int, expander: Codec) -> None:
@@ -43,7 +48,9 @@ class Table:
         self.window, self.window_at = b"", 0
 
     def block(self, at: int) -> tuple[bytes, int]:
-        """The block AT this many bytes from the table's start, uncompressed, and where the next one begins."""
+        """The block AT this many bytes from the table's start, uncompressed, and where the next one
+        begins.
+        """
         if (found := self.kept.get(at)) is not None:
             return found
         begins, ends = self.extent(at)
@@ -80,14 +87,19 @@ class Table:
     def _bytes(self, at: int, size: int) -> bytes:
         """SIZE bytes, at most METADATA, AT this many from the table's start."""
         if not self.window_at <= at <= at + size <= self.window_at + len(self.window):
-            self.window, self.window_at = os.pread(self.file, min(WINDOW, self.size - at), self.start + at), at
+            self.window, self.window_at = (
+                os.pread(self.file, min(WINDOW, self.size - at), self.start + at),
+                at,
+            )
         data = self.window[at - self.window_at : at - self.window_at + size]
         if len(data) != size:
             raise Unreadable("the file ends before its tables do")
         return data
 
     def read(self, at: int, offset: int, size: int) -> tuple[bytes, int, int]:
-        """SIZE bytes from OFFSET in the block AT, over as many blocks as it takes, and the place behind them."""
+        """SIZE bytes from OFFSET in the block AT, over as many blocks as it takes, and the place
+        behind them.
+        """
         out = bytearray()
         while True:
             data, following = self.block(at)
@@ -101,7 +113,9 @@ class Table:
             at, offset = following, 0
 
     def last(self) -> tuple[int, bytes]:
-        """Where the last block begins, and what is in it; (size of the table, nothing) for an empty one."""
+        """Where the last block begins, and what is in it; (size of the table, nothing) for an empty
+        one.
+        """
         at, before, count = 0, 0, 0
         while at < self.size:
             before, at, count = at, self.extent(at)[1], count + 1
@@ -111,7 +125,9 @@ class Table:
 
 
 class Rows(Sequence[tuple[int, ...]]):
-    """The rows of a small table, each of which LAYOUT, of struct's, says: as DATA in memory, a tuple when asked for."""
+    """The rows of a small table, each of which LAYOUT, of struct's, says: as DATA in memory, a
+    tuple when asked for.
+    """
 
     def __init__(self, layout: str, data: bytes) -> None:
         self.layout, self.data = struct.Struct(layout), bytearray(data)

@@ -1,7 +1,8 @@
 """What an image becomes when layers are laid over it: only the folders that change are looked at.
 
-A layer is a SquashFS of an overlay's upper folder, with the kernel's marks: a character device 0/0 takes a name away,
-`overlay.opaque` hides what lay below (https://docs.kernel.org/filesystems/overlayfs.html).
+A layer is a SquashFS of an overlay's upper folder, with the kernel's marks: a character device 0/0
+takes a name away, `overlay.opaque` hides what lay below
+(https://docs.kernel.org/filesystems/overlayfs.html).
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class Leaf:
 
 @dataclass(eq=False)
 class Folder:
-    """A folder that is written anew. A `DirectoryEntry` among its children is the base's, which stays."""
+    """A folder that is written anew.
+
+    A `DirectoryEntry` among its children is the base's, which stays.
+    """
 
     inode: Inode
     xattrs: Xattrs
@@ -53,7 +57,9 @@ class Folder:
 
 
 class Removed(NamedTuple):
-    """An inode of the base that has lost names: where its data lie, their bytes, its links, the names that went."""
+    """An inode of the base that has lost names: where its data lie, their bytes, its links, the
+    names that went.
+    """
 
     start: int
     stored: int
@@ -64,7 +70,8 @@ class Removed(NamedTuple):
 def kept_xattrs(xattrs: Xattrs) -> Xattrs:
     """Those of XATTRS that belong to an image: the user's own, and capabilities.
 
-    A capability that was set in a user namespace names the user who built: without that it means the same.
+    A capability that was set in a user namespace names the user who built: without that it means
+    the same.
     """
     out = []
     for name, value in xattrs:
@@ -124,9 +131,13 @@ class Merged:
             else:
                 folder.children[name] = self._leaf(found, number)
 
-    def _folder(self, old: Folder | Leaf | DirectoryEntry | None, upper: Inode, number: int) -> Folder:
+    def _folder(
+        self, old: Folder | Leaf | DirectoryEntry | None, upper: Inode, number: int
+    ) -> Folder:
         """What UPPER lies over: OLD, where that is a folder which it does not hide."""
-        hides = any(name in OPAQUE and value == b"y" for name, value in self.layers[number].xattrs(upper))
+        hides = any(
+            name in OPAQUE and value == b"y" for name, value in self.layers[number].xattrs(upper)
+        )
         if isinstance(old, DirectoryEntry) and old.kind == DIR and not hides:
             about = self.base.inode(old.reference)
             return Folder(about, (), about.number, dict(self.base.listing(about)))
@@ -160,7 +171,9 @@ class Merged:
             for below in self.base.listing(inode).values():
                 self._remove(below, depth + 1)
             return
-        before = self.removed.get(inode.number) or Removed(inode.start, inode.stored, inode.links, 0)
+        before = self.removed.get(inode.number) or Removed(
+            inode.start, inode.stored, inode.links, 0
+        )
         self.removed[inode.number] = before._replace(gone=before.gone + 1)
 
     def _number(self, folder: Folder) -> None:
@@ -180,9 +193,14 @@ class Merged:
                 child.links += 1
 
     def dead_bytes(self) -> int:
-        """At most so many bytes of the base's data belong to no file any more. Tails in fragments are not counted, and
-        data that two files share, as one."""
-        return sum({one.start: one.stored for one in self.removed.values() if one.gone >= one.links}.values())
+        """At most so many bytes of the base's data belong to no file any more. Tails in fragments
+        are not counted, and data that two files share, as one.
+        """
+        return sum(
+            {
+                one.start: one.stored for one in self.removed.values() if one.gone >= one.links
+            }.values()
+        )
 
 
 def _entries_below(folder: Folder) -> Iterator[DirectoryEntry]:
@@ -194,7 +212,11 @@ def _entries_below(folder: Folder) -> Iterator[DirectoryEntry]:
 
 
 def _takes_away(found: Inode, layer: Squashfs, *, marked: bool) -> bool:
-    """Whether FOUND is the mark of a deletion; MARKED folders have them also as empty files with an attribute."""
+    """Whether FOUND is the mark of a deletion; MARKED folders have them also as empty files with an
+    attribute.
+    """
     if found.kind == CHAR:
         return found.device == 0
-    return marked and found.kind == FILE and any(name in WHITEOUT for name, _ in layer.xattrs(found))
+    return (
+        marked and found.kind == FILE and any(name in WHITEOUT for name, _ in layer.xattrs(found))
+    )

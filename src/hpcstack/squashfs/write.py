@@ -1,4 +1,6 @@
-"""The metadata of a spliced image, made in memory: the base's own blocks first, what is new behind them."""
+"""The metadata of a spliced image, made in memory: the base's own blocks first, what is new behind
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,17 @@ from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Codec, Unreadable
 from hpcstack.squashfs.data import Data
-from hpcstack.squashfs.inode import BLOCK, CHAR, DIR, FILE, LINK, NONE, SOCKET, DirectoryEntry, Inode
+from hpcstack.squashfs.inode import (
+    BLOCK,
+    CHAR,
+    DIR,
+    FILE,
+    LINK,
+    NONE,
+    SOCKET,
+    DirectoryEntry,
+    Inode,
+)
 from hpcstack.squashfs.read import PREFIXES
 from hpcstack.squashfs.table import PLAIN, Rows, Table
 from hpcstack.squashfs.tree import Folder, Leaf, Merged, Xattrs
@@ -20,7 +32,9 @@ ENTRIES = 256  # names under one header
 
 
 class Metadata:
-    """A table that is written: what of a base comes before it stays as it is, but for its last block."""
+    """A table that is written: what of a base comes before it stays as it is, but for its last
+    block.
+    """
 
     def __init__(self, pack: Codec, base: Table | None = None) -> None:
         self.codec, self.out = pack, bytearray()
@@ -75,7 +89,9 @@ class Writer:
             Metadata(self.base.codec, self.base.folders),
         )
         self.ids: list[int] = list(self.base.ids)
-        self.known_ids: dict[int, int] = {one: number for number, one in reversed(list(enumerate(self.ids)))}
+        self.known_ids: dict[int, int] = {
+            one: number for number, one in reversed(list(enumerate(self.ids)))
+        }
         self.keys = Metadata(self.base.codec, self.base.attributes.keys)
         self.sets = Rows("<QII", bytes(self.base.attributes.sets.data))
         self.known_sets: dict[Xattrs, int] = {}
@@ -100,7 +116,9 @@ class Writer:
         return DirectoryEntry(reference, number, kind)
 
     def _common(self, kind: int, inode: Inode, number: int) -> bytes:
-        return struct.pack("<4H2I", kind, inode.mode, self._id(inode.uid), self._id(inode.gid), inode.time, number)
+        return struct.pack(
+            "<4H2I", kind, inode.mode, self._id(inode.uid), self._id(inode.gid), inode.time, number
+        )
 
     def _id(self, one: int) -> int:
         if one not in self.known_ids:
@@ -123,10 +141,17 @@ class Writer:
         start = self.data.blocks.get((leaf.layer, inode.start), 0) if inode.stored else 0
         fragment, offset = self.data.tails.get(leaf.number, (NONE, 0))
         blocks = struct.pack(f"<{len(inode.blocks)}I", *inode.blocks)
-        if max(start, inode.size) < SMALL and leaf.links == 1 and xattr == NONE and not inode.sparse:
+        if (
+            max(start, inode.size) < SMALL
+            and leaf.links == 1
+            and xattr == NONE
+            and not inode.sparse
+        ):
             about = struct.pack("<4I", start, fragment, offset, inode.size)
             return self._common(FILE, inode, leaf.number) + about + blocks
-        about = struct.pack("<3Q4I", start, inode.size, inode.sparse, leaf.links, fragment, offset, xattr)
+        about = struct.pack(
+            "<3Q4I", start, inode.size, inode.sparse, leaf.links, fragment, offset, xattr
+        )
         return self._common(FILE + SOCKET, inode, leaf.number) + about + blocks
 
     def _link(self, leaf: Leaf, xattr: int) -> bytes:
@@ -143,7 +168,9 @@ class Writer:
     def _extended(self, kind: int, leaf: Leaf, about: bytes, xattr: int) -> bytes:
         if xattr == NONE:
             return self._common(kind, leaf.inode, leaf.number) + about
-        return self._common(kind + SOCKET, leaf.inode, leaf.number) + about + struct.pack("<I", xattr)
+        return (
+            self._common(kind + SOCKET, leaf.inode, leaf.number) + about + struct.pack("<I", xattr)
+        )
 
     # -- folders
 
@@ -161,14 +188,23 @@ class Writer:
         xattr = self._xattr(folder.xattrs)
         if size <= 0xFFFF and xattr == NONE and not index:
             about = struct.pack("<2I2HI", block, links, size, offset, parent)
-            return self._add(folder.number, DIR, self._common(DIR, folder.inode, folder.number) + about)
+            return self._add(
+                folder.number, DIR, self._common(DIR, folder.inode, folder.number) + about
+            )
         about = struct.pack("<4I2HI", links, size, block, parent, len(index), offset, xattr)
-        about += b"".join(struct.pack("<3I", at, where, len(name) - 1) + name for at, where, name in index)
-        return self._add(folder.number, DIR, self._common(DIR + SOCKET, folder.inode, folder.number) + about)
+        about += b"".join(
+            struct.pack("<3I", at, where, len(name) - 1) + name for at, where, name in index
+        )
+        return self._add(
+            folder.number, DIR, self._common(DIR + SOCKET, folder.inode, folder.number) + about
+        )
 
-    def _listing(self, found: list[tuple[bytes, DirectoryEntry]]) -> tuple[int, list[tuple[int, int, bytes]]]:
-        """FOUND in the table of folders: (its size, as its inode says it; an index of the first header in each later
-        block)."""
+    def _listing(
+        self, found: list[tuple[bytes, DirectoryEntry]]
+    ) -> tuple[int, list[tuple[int, int, bytes]]]:
+        """FOUND in the table of folders: (its size, as its inode says it; an index of the first
+        header in each later block).
+        """
         size, index = 0, list[tuple[int, int, bytes]]()
         last = self.folders.place()[0]
         for group in _headers(found):
@@ -187,15 +223,22 @@ class Writer:
         if not xattrs:
             return NONE
         if xattrs not in self.known_sets:
-            where, data = self.keys.reference(), b"".join(_attribute(name, value) for name, value in xattrs)
+            where, data = (
+                self.keys.reference(),
+                b"".join(_attribute(name, value) for name, value in xattrs),
+            )
             self.keys.write(data)
             self.known_sets[xattrs] = len(self.sets)
             self.sets.append((where, len(xattrs), len(data)))
         return self.known_sets[xattrs]
 
 
-def _headers(found: Iterable[tuple[bytes, DirectoryEntry]]) -> Iterator[list[tuple[bytes, DirectoryEntry]]]:
-    """FOUND in runs that can stand under one header: inodes of one block, with numbers that are not far apart."""
+def _headers(
+    found: Iterable[tuple[bytes, DirectoryEntry]],
+) -> Iterator[list[tuple[bytes, DirectoryEntry]]]:
+    """FOUND in runs that can stand under one header: inodes of one block, with numbers that are not
+    far apart.
+    """
     group: list[tuple[bytes, DirectoryEntry]] = []
     for name, entry in found:
         if group:
@@ -214,13 +257,21 @@ def _group(group: list[tuple[bytes, DirectoryEntry]]) -> bytes:
     out = [struct.pack("<3I", len(group) - 1, first.reference >> 16, first.number)]
     for name, entry in group:
         out.append(
-            struct.pack("<HhHH", entry.reference & 0xFFFF, entry.number - first.number, entry.kind, len(name) - 1)
+            struct.pack(
+                "<HhHH",
+                entry.reference & 0xFFFF,
+                entry.number - first.number,
+                entry.kind,
+                len(name) - 1,
+            )
         )
         out.append(name)
     return b"".join(out)
 
 
 def _attribute(name: bytes, value: bytes) -> bytes:
-    kind, prefix = next((kind, prefix) for kind, prefix in PREFIXES.items() if name.startswith(prefix))
+    kind, prefix = next(
+        (kind, prefix) for kind, prefix in PREFIXES.items() if name.startswith(prefix)
+    )
     short = name[len(prefix) :]
     return struct.pack("<HH", kind, len(short)) + short + struct.pack("<I", len(value)) + value

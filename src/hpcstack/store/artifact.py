@@ -31,8 +31,12 @@ class Artifact:
     mode: str = "torchrun"
     mounts: list[str] = field(default_factory=list)  # SOURCE:TARGET, of the recipe
     folder: str = ""
-    unconfined: str = ""  # why programs of its base and recipe ran beside the builder; empty where they could not
-    adopted: str = ""  # where it was taken from, in words: hpcstack did not build it; empty where it did
+    unconfined: str = (
+        ""  # why programs of its base and recipe ran beside the builder; empty where they could not
+    )
+    adopted: str = (
+        ""  # where it was taken from, in words: hpcstack did not build it; empty where it did
+    )
     bundled: str = ""  # the base, where a bundle brought it: no registry vouches for that
 
     @property

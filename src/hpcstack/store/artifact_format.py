@@ -1,4 +1,7 @@
-"""The one reader and writer of artifact.json. Whoever may write to the store may write it: no field becomes a path."""
+"""The one reader and writer of artifact.json.
+
+Whoever may write to the store may write it: no field becomes a path.
+"""
 
 from __future__ import annotations
 
@@ -50,21 +53,27 @@ def write_artifact(artifact: Artifact) -> str:
 
 
 def read_artifact(text: bytes, folder: str) -> Artifact:
-    """The image that TEXT, the artifact.json of FOLDER, is of. StoreError where it is none; ValueError and
-    RecursionError where it is no JSON.
+    """The image that TEXT, the artifact.json of FOLDER, is of. StoreError where it is none;
+    ValueError and RecursionError where it is no JSON.
 
-    A record without a format is one of before there was any: what is not known of it is passed over.
+    A record without a format is one of before there was any: what is not known of it is passed
+    over.
     """
     document: Any = json.loads(text)
     if isinstance(document, dict) and "format" not in document:
         known = {entry.name for entry in fields(Artifact)} - {"folder"}
-        document = {"format": ARTIFACT.name, **{name: value for name, value in document.items() if name in known}}
+        document = {
+            "format": ARTIFACT.name,
+            **{name: value for name, value in document.items() if name in known},
+        }
     found = ARTIFACT.read(document, f"{folder}/artifact.json", REMEDY)
     return Artifact(**found.model_dump(exclude={"format"}), folder=folder)
 
 
 def check_changeable(text: bytes, folder: str) -> None:
-    """StoreError where TEXT, the artifact.json of FOLDER, is of a newer hpcstack; a damaged one may be replaced."""
+    """StoreError where TEXT, the artifact.json of FOLDER, is of a newer hpcstack; a damaged one may
+    be replaced.
+    """
     try:
         document = json.loads(text)
         ARTIFACT.number_of(document, folder, REMEDY)

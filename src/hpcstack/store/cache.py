@@ -25,7 +25,9 @@ SHARED = "cache"  # in the store
 
 
 def cache_of(site: Site) -> Store:
-    """The cache of bases: the members of the site's `group` trust each other, and have one; else the user's own."""
+    """The cache of bases: the members of the site's `group` trust each other, and have one; else
+    the user's own.
+    """
     if not sharing.is_shared() or site.own_store != site.store:
         return own_cache(site)
     shared = shared_cache(site)
@@ -41,13 +43,16 @@ def shared_cache(site: Site) -> Store:
 
 
 def own_cache(site: Site) -> Store:
-    """The user's own, beside Apptainer's where the site names one. What lies there is trusted, so it is his alone:
-    StoreError where somebody else has made it. Kept steps lie here: an overlay wants folders of one's own group."""
+    """The user's own, beside Apptainer's where the site names one. What lies there is trusted, so
+    it is his alone: StoreError where somebody else has made it. Kept steps lie here: an overlay
+    wants folders of one's own group.
+    """
     if not site.build.cachedir:
         own = cache_home() / "hpcstack/bases"
         if own.exists() and own.stat().st_uid not in (os.geteuid(), 0):
             raise StoreError(
-                f"the cache {own} belongs to {name_owner(own)}", "XDG_CACHE_HOME, or build.cachedir in site.yaml"
+                f"the cache {own} belongs to {name_owner(own)}",
+                "XDG_CACHE_HOME, or build.cachedir in site.yaml",
             )
         _close_to_others(own)
         return Store(own)
@@ -59,7 +64,9 @@ def own_cache(site: Site) -> Store:
 
 
 def _close_to_others(own: Path) -> None:
-    """OWN and its kept steps are the user's alone: a step may have left a file there that takes on his rights."""
+    """OWN and its kept steps are the user's alone: a step may have left a file there that takes on
+    his rights.
+    """
     with Store(own).acting("no cache"):
         for folder in (own, own / "steps"):
             descriptors.make_folder(folder, 0o700)
@@ -75,7 +82,10 @@ def offline_folder(site: Site, lock: Lock, platform: str) -> Path:
 
 
 def mark_used(path: Path) -> None:
-    """PATH is used: its change time is now. Its modification time, which goes into images, stays."""
+    """PATH is used: its change time is now.
+
+    Its modification time, which goes into images, stays.
+    """
     with contextlib.suppress(OSError):  # somebody else's
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

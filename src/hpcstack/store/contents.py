@@ -18,7 +18,10 @@ MAX_SIZE = 64 << 20  # bytes of one file
 
 
 def read_image_file(image: Path, path: str) -> str:
-    """The text of PATH in IMAGE, a squashfs. BuildError where it is not there, or is made to fill the memory."""
+    """The text of PATH in IMAGE, a squashfs.
+
+    BuildError where it is not there, or is made to fill the memory.
+    """
     try:
         with Squashfs(image) as opened:
             found = find_inode(opened, path)
@@ -26,7 +29,9 @@ def read_image_file(image: Path, path: str) -> str:
                 raise BuildError(f"the image {image} has no {path}", "was it built by hpcstack?")
             return read_content(opened, found, MAX_SIZE).decode("utf-8", "replace")
     except (Unreadable, OSError) as error:
-        raise BuildError(f"the image's {path} cannot be read: {error}", f"is {image} damaged?") from None
+        raise BuildError(
+            f"the image's {path} cannot be read: {error}", f"is {image} damaged?"
+        ) from None
 
 
 def read_optional(image: Path, path: str) -> str:
@@ -39,7 +44,10 @@ def read_optional(image: Path, path: str) -> str:
 
 @dataclass(frozen=True)
 class Distribution:
-    """ID and VERSION_ID of an /etc/os-release: ubuntu, 24.04. The version is empty where it says none."""
+    """ID and VERSION_ID of an /etc/os-release: ubuntu, 24.04.
+
+    The version is empty where it says none.
+    """
 
     name: str
     version: str = ""

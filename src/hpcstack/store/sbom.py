@@ -1,7 +1,8 @@
-"""What an image is made of, as CycloneDX: its real dpkg and pip lists, read out of the image when it was built.
+"""What an image is made of, as CycloneDX: its real dpkg and pip lists, read out of the image when
+it was built.
 
-https://cyclonedx.org/docs/1.6/json/; package URLs: https://github.com/package-url/purl-spec. The document holds no
-time and no random number: the same image gives the same bytes.
+https://cyclonedx.org/docs/1.6/json/; package URLs: https://github.com/package-url/purl-spec. The
+document holds no time and no random number: the same image gives the same bytes.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's seria
 def make_sbom(artifact: Artifact, distribution: Distribution) -> str:
     """The SBOM of ARTIFACT as CycloneDX 1.6 JSON.
 
-    Scanners match packages of dpkg by the distribution's release: it is a component of its own, and stands in each
-    package's URL. https://github.com/package-url/purl-spec, type deb: `distro`.
+    Scanners match packages of dpkg by the distribution's release: it is a component of its own, and
+    stands in each package's URL. https://github.com/package-url/purl-spec, type deb: `distro`.
     """
     from cyclonedx.model import HashAlgorithm, HashType, Property
     from cyclonedx.model.bom import Bom
@@ -37,9 +38,15 @@ def make_sbom(artifact: Artifact, distribution: Distribution) -> str:
         type=ComponentType.CONTAINER,
         bom_ref=f"image:{artifact.sha256}",
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=artifact.sha256)],
-        properties=[Property(name=f"hpcstack:{name}", value=value) for name, value in _about(artifact).items()],
+        properties=[
+            Property(name=f"hpcstack:{name}", value=value)
+            for name, value in _about(artifact).items()
+        ],
     )
-    bom = Bom(serial_number=uuid.uuid5(SPACE, artifact.sha256), components=_components(artifact, distribution))
+    bom = Bom(
+        serial_number=uuid.uuid5(SPACE, artifact.sha256),
+        components=_components(artifact, distribution),
+    )
     bom.metadata.component = image
     bom.register_dependency(image, bom.components)
     text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
@@ -56,7 +63,11 @@ def _about(artifact: Artifact) -> dict[str, str]:
         "lock": artifact.lock_sha256,
     }
     told |= {"stand-in": artifact.stand_in} if artifact.stand_in else {}
-    told |= {"adopted": f"ADOPTED, not built by hpcstack: {artifact.adopted}"} if artifact.adopted else {}
+    told |= (
+        {"adopted": f"ADOPTED, not built by hpcstack: {artifact.adopted}"}
+        if artifact.adopted
+        else {}
+    )
     return told
 
 
@@ -67,12 +78,21 @@ def _components(artifact: Artifact, distribution: Distribution) -> list[Componen
     about = {"arch": artifact.platform.partition("/")[2]}
     if distribution.version:
         about["distro"] = f"{distribution.name}-{distribution.version}"
-    urls = [PackageURL("deb", distribution.name, name, version, about) for name, version in artifact.apt.items()]
-    urls += [PackageURL("pypi", None, canonicalize_name(name), text) for name, text in artifact.pip.items()]
+    urls = [
+        PackageURL("deb", distribution.name, name, version, about)
+        for name, version in artifact.apt.items()
+    ]
+    urls += [
+        PackageURL("pypi", None, canonicalize_name(name), text)
+        for name, text in artifact.pip.items()
+    ]
     for name, text in artifact.conda.items():
         version, _, build = text.partition("=")
         urls.append(PackageURL("conda", None, name, version, {"build": build}))
-    return [_system(distribution), *(_component(url) for url in sorted(urls, key=PackageURL.to_string))]
+    return [
+        _system(distribution),
+        *(_component(url) for url in sorted(urls, key=PackageURL.to_string)),
+    ]
 
 
 def _system(distribution: Distribution) -> Component:
@@ -81,11 +101,15 @@ def _system(distribution: Distribution) -> Component:
 
     name, version = distribution.name, distribution.version or None
     reference = f"os:{name}-{version}" if version else f"os:{name}"
-    return Component(name=name, version=version, type=ComponentType.OPERATING_SYSTEM, bom_ref=reference)
+    return Component(
+        name=name, version=version, type=ComponentType.OPERATING_SYSTEM, bom_ref=reference
+    )
 
 
 def _component(url: PackageURL) -> Component:
     from cyclonedx.model.component import Component, ComponentType
 
     text = url.to_string()
-    return Component(name=url.name, version=url.version, type=ComponentType.LIBRARY, purl=url, bom_ref=text)
+    return Component(
+        name=url.name, version=url.version, type=ComponentType.LIBRARY, purl=url, bom_ref=text
+    )

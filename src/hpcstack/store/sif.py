@@ -1,6 +1,7 @@
 """A SIF around a squashfs that is there: nothing is compressed again.
 
-Layout and numbers: https://github.com/apptainer/sif (a primary system partition, squashfs, of one architecture).
+Layout and numbers: https://github.com/apptainer/sif (a primary system partition, squashfs, of one
+architecture).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ ARCHITECTURES = {"linux/amd64": "2", "linux/arm64": "4"}  # SIF's own numbers
 PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch")
 
 
-def assemble_sif(image: Path, platform: str, sif: Path, runner: Runner, *, force: bool = False) -> Path:
+def assemble_sif(
+    image: Path, platform: str, sif: Path, runner: Runner, *, force: bool = False
+) -> Path:
     """IMAGE (a squashfs for PLATFORM) as the file SIF, there only when it is whole."""
     sif = new_file(sif, force=force)
     with replace_file(sif, shared=False) as part:
@@ -39,5 +42,7 @@ def assemble_sif(image: Path, platform: str, sif: Path, runner: Runner, *, force
             done = runner.output(argv, timeout=3600)
             if done.status:
                 said = "\n".join(f"  < {line}" for line in done.tail[-5:])
-                raise BuildError(f"the SIF was not assembled\n  > {done.command()}  (exit {done.status})\n{said}")
+                raise BuildError(
+                    f"the SIF was not assembled\n  > {done.command()}  (exit {done.status})\n{said}"
+                )
     return sif

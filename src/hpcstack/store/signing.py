@@ -1,9 +1,11 @@
-"""Signatures: Apptainer's own for a SIF; for a .sqsh a detached one, beside it, by OpenSSH's ssh-keygen.
+"""Signatures: Apptainer's own for a SIF; for a .sqsh a detached one, beside it, by OpenSSH's
+ssh-keygen.
 
-What is signed is a statement: these bytes are this stack, NAME-VERSION, built from this lock; signed at this time. So a
-good signature of another image cannot be put beside this one, and a signed image cannot be called something else.
-ssh-keygen (OpenSSH 8.2) is on every login node, and every user has such a key. The namespace says what was signed, so
-that a signature of something else never counts: https://man.openbsd.org/ssh-keygen (-Y sign, -Y verify).
+What is signed is a statement: these bytes are this stack, NAME-VERSION, built from this lock;
+signed at this time. So a good signature of another image cannot be put beside this one, and a
+signed image cannot be called something else. ssh-keygen (OpenSSH 8.2) is on every login node, and
+every user has such a key. The namespace says what was signed, so that a signature of something else
+never counts: https://man.openbsd.org/ssh-keygen (-Y sign, -Y verify).
 """
 
 from __future__ import annotations
@@ -31,18 +33,27 @@ MAX_STATEMENT, MAX_KEY = 64 << 10, 64 << 10
 
 @dataclass(frozen=True)
 class Statement:
-    """What a signer says of an image; STACK (its full name) and LOCK_SHA256 are empty where nobody knows them."""
+    """What a signer says of an image; STACK (its full name) and LOCK_SHA256 are empty where nobody
+    knows them.
+    """
 
     sha256: str
     stack: str = ""
     lock_sha256: str = ""
     signed: str = ""  # a day and a time of UTC
-    adopted: str = ""  # where the image was taken from, if its signer knew that hpcstack did not build it
+    adopted: str = (
+        ""  # where the image was taken from, if its signer knew that hpcstack did not build it
+    )
     format: str = FORMAT
 
     def differs(self, other: Statement) -> str:
-        """What OTHER, which is what is known of the image, has that was not signed; empty if nothing is."""
-        pairs = [(name, getattr(self, name), getattr(other, name)) for name in ("sha256", "stack", "lock_sha256")]
+        """What OTHER, which is what is known of the image, has that was not signed; empty if
+        nothing is.
+        """
+        pairs = [
+            (name, getattr(self, name), getattr(other, name))
+            for name in ("sha256", "stack", "lock_sha256")
+        ]
         return ", ".join(
             f"it was signed with {name.replace('_', ' ')} {mine or 'unknown'}, and has {theirs}"
             for name, mine, theirs in pairs
@@ -61,11 +72,18 @@ def statement_of(image: Path) -> Path:
 
 
 def sign_image(image: Path, key: str, runner: Runner, what: Statement) -> Path:
-    """IMAGE signed with the private KEY (a file) as what WHAT says it is; the file that holds the signature."""
+    """IMAGE signed with the private KEY (a file) as what WHAT says it is; the file that holds the
+    signature.
+    """
     if image.suffix == ".sif":
-        status = runner.attached(["apptainer", "sign", *(["--key", key] if key else []), str(image)])
+        status = runner.attached(
+            ["apptainer", "sign", *(["--key", key] if key else []), str(image)]
+        )
         if status:
-            raise AnswerIsNo(f"apptainer did not sign {image} (exit {status})", "apptainer key newpair makes a key")
+            raise AnswerIsNo(
+                f"apptainer did not sign {image} (exit {status})",
+                "apptainer key newpair makes a key",
+            )
         return image
     private = _private(key)
     day = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -73,20 +91,30 @@ def sign_image(image: Path, key: str, runner: Runner, what: Statement) -> Path:
     with tempfile.TemporaryDirectory(prefix="hpcstack-sign-") as name:
         stated = Path(name) / "statement.json"
         stated.write_text(text, encoding="utf-8")
-        status = runner.attached(["ssh-keygen", "-q", "-Y", "sign", "-f", str(private), "-n", NAMESPACE, str(stated)])
+        status = runner.attached(
+            ["ssh-keygen", "-q", "-Y", "sign", "-f", str(private), "-n", NAMESPACE, str(stated)]
+        )
         made = signature_of(stated)
         if status or not made.exists():
-            raise AnswerIsNo(f"ssh-keygen did not sign {image} (exit {status})", f"is {private} a private key?")
+            raise AnswerIsNo(
+                f"ssh-keygen did not sign {image} (exit {status})", f"is {private} a private key?"
+            )
         signature = made.read_text(encoding="utf-8")
-    write_text(statement_of(image), text)  # a kill between the two leaves a signature that is not good, and says so
+    write_text(
+        statement_of(image), text
+    )  # a kill between the two leaves a signature that is not good, and says so
     write_text(signature_of(image), signature)
     return signature_of(image)
 
 
 def verify_signature(image: Path, key: str, runner: Runner, what: Statement) -> tuple[bool, str]:
-    """Whether IMAGE is signed, by the public KEY (a file), as what WHAT says it is; and why, or what the tool said."""
+    """Whether IMAGE is signed, by the public KEY (a file), as what WHAT says it is; and why, or
+    what the tool said.
+    """
     if image.suffix == ".sif":
-        done = runner.output(["apptainer", "verify", *(["--key", key] if key else []), str(image)], timeout=600)
+        done = runner.output(
+            ["apptainer", "verify", *(["--key", key] if key else []), str(image)], timeout=600
+        )
         return done.status == 0, done.tail[-1] if done.tail else ""
     try:
         signature = read_bytes(signature_of(image), MAX_STATEMENT)
@@ -95,11 +123,16 @@ def verify_signature(image: Path, key: str, runner: Runner, what: Statement) -> 
     try:
         text = read_bytes(statement_of(image), MAX_STATEMENT)
     except FileNotFoundError:
-        return False, "it has an older signature, which covers only bytes and names no stack; sign it again"
+        return (
+            False,
+            "it has an older signature, which covers only bytes and names no stack; sign it again",
+        )
     return _judged(text, signature, _keys_of(_public(key, runner)), runner, what)
 
 
-def verify_by(image: Path, keys: tuple[str, ...], runner: Runner, what: Statement) -> tuple[bool, str]:
+def verify_by(
+    image: Path, keys: tuple[str, ...], runner: Runner, what: Statement
+) -> tuple[bool, str]:
     """`verify_signature` by KEYS, lines of OpenSSH's public keys."""
     try:
         signature = read_bytes(signature_of(image), MAX_STATEMENT)
@@ -110,7 +143,10 @@ def verify_by(image: Path, keys: tuple[str, ...], runner: Runner, what: Statemen
 
 
 def is_trusted(private: str, keys: tuple[str, ...], runner: Runner) -> bool:
-    """Whether the public half of a PRIVATE key (a file) is one of KEYS. InputError where there is no such file."""
+    """Whether the public half of a PRIVATE key (a file) is one of KEYS.
+
+    InputError where there is no such file.
+    """
     path = _private(private)
     public = path.with_name(f"{path.name}.pub")
     if public.is_file():
@@ -131,7 +167,8 @@ def _private(key: str) -> Path:
 
 
 def why_untrusted(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> str:
-    """Why the image of ARTIFACT is not one that an owner of KEYS (OpenSSH's public keys) has signed; empty where it is.
+    """Why the image of ARTIFACT is not one that an owner of KEYS (OpenSSH's public keys) has
+    signed; empty where it is.
 
     Its bytes are not read again: the signature is of the digest that the store wrote down.
     """
@@ -143,7 +180,9 @@ def why_untrusted(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> 
     return "" if good else said
 
 
-def _judged(text: bytes, signature: bytes, keys: list[str], runner: Runner, what: Statement) -> tuple[bool, str]:
+def _judged(
+    text: bytes, signature: bytes, keys: list[str], runner: Runner, what: Statement
+) -> tuple[bool, str]:
     good, said = _is_good(text, signature, keys, runner)
     if not good:
         return False, said
@@ -170,13 +209,30 @@ def _keys_of(public: Path) -> list[str]:
 
 
 def _is_good(text: bytes, signature: bytes, keys: list[str], runner: Runner) -> tuple[bool, str]:
-    """What ssh-keygen says of SIGNATURE of TEXT. Both are copies of our own: nobody changes them meanwhile."""
+    """What ssh-keygen says of SIGNATURE of TEXT.
+
+    Both are copies of our own: nobody changes them meanwhile.
+    """
     with tempfile.TemporaryDirectory(prefix="hpcstack-verify-") as name:
-        signers, stated, detached = (Path(name) / one for one in ("signers", "statement", "signature"))
+        signers, stated, detached = (
+            Path(name) / one for one in ("signers", "statement", "signature")
+        )
         signers.write_text("".join(f"{SIGNER} {line}\n" for line in keys), encoding="utf-8")
         stated.write_bytes(text)
         detached.write_bytes(signature)
-        argv = ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-I", SIGNER, "-n", NAMESPACE, "-s", str(detached)]
+        argv = [
+            "ssh-keygen",
+            "-Y",
+            "verify",
+            "-f",
+            str(signers),
+            "-I",
+            SIGNER,
+            "-n",
+            NAMESPACE,
+            "-s",
+            str(detached),
+        ]
         done = runner.output(argv, timeout=60, stdin=stated)
     said = done.tail[-1] if done.tail else f"exit {done.status}"
     if said.startswith("Could not verify"):
@@ -190,4 +246,8 @@ def _read(text: bytes) -> Statement | None:
         one = Statement(**found)
     except (TypeError, ValueError):
         return None
-    return one if one.format == FORMAT and all(isinstance(value, str) for value in asdict(one).values()) else None
+    return (
+        one
+        if one.format == FORMAT and all(isinstance(value, str) for value in asdict(one).values())
+        else None
+    )

@@ -1,4 +1,7 @@
-"""The store: images by key, pointers to the newest, releases. Everything appears by one rename, or not at all."""
+"""The store: images by key, pointers to the newest, releases.
+
+Everything appears by one rename, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,17 @@ if TYPE_CHECKING:
 
 KEY = re.compile(r"[0-9a-z]{1,64}")
 PLATFORMS = ".platforms"  # below `stacks`
-MAX_RECORD = 64 << 20  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
+MAX_RECORD = (
+    64 << 20
+)  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
 ARTIFACT, LOG, LOCK = "artifact.json", "build.log", "lock.json"
 
 
 class Store:
     """A store below one folder, used by many processes at once.
 
-    One may stand over another, BELOW, which is read and never written: a user's own over the site's.
+    One may stand over another, BELOW, which is read and never written: a user's own over the
+    site's.
     """
 
     def __init__(self, top: Path, below: Store | None = None) -> None:
@@ -46,7 +52,9 @@ class Store:
     # -- reading
 
     def published_image(self, key: str) -> Path:
-        """Where the image of KEY lies if it is published: in the site's store, whether it is there or not."""
+        """Where the image of KEY lies if it is published: in the site's store, whether it is there
+        or not.
+        """
         return (self.below or self).top / "images" / key / IMAGE
 
     def artifact(self, key: str) -> Artifact | None:
@@ -66,9 +74,13 @@ class Store:
             raise StoreError(f"{folder / ARTIFACT} cannot be read: {error}", REMEDY) from None
         image = folder / IMAGE
         if not image.exists():
-            raise StoreError(f"{image} is missing", f"hpcstack build {artifact.stack} makes it anew") from None
+            raise StoreError(
+                f"{image} is missing", f"hpcstack build {artifact.stack} makes it anew"
+            ) from None
         if not image.is_file() or image.stat().st_size != artifact.size:
-            raise StoreError(f"{image} is not the file that was stored", f"remove {folder} and build again")
+            raise StoreError(
+                f"{image} is not the file that was stored", f"remove {folder} and build again"
+            )
         return artifact
 
     def newest_for(self, stack: str, platform: str) -> Artifact | None:
@@ -81,7 +93,9 @@ class Store:
         if self.below and not key:
             return self.below.newest_for(stack, platform)
         pointed = self.artifact(key) if key else None
-        return pointed if pointed and (pointed.stack, pointed.platform) == (stack, platform) else None
+        return (
+            pointed if pointed and (pointed.stack, pointed.platform) == (stack, platform) else None
+        )
 
     def newest(self, stack: str) -> Artifact | None:
         """The image that was built last for STACK, on the platform that its recipe names first."""
@@ -92,20 +106,24 @@ class Store:
         found = self.artifact(key) if KEY.fullmatch(key) else None
         if found and found.stack != stack:
             raise StoreError(
-                f"{self.top / 'stacks' / stack} names an image of {found.stack}", f"hpcstack build {stack}"
+                f"{self.top / 'stacks' / stack} names an image of {found.stack}",
+                f"hpcstack build {stack}",
             )
         return found
 
     def newest_key(self, stack: str, platform: str = "") -> str:
-        """The key of the image that was built last for STACK in this very store, for PLATFORM or for the platform that
-        its recipe names first; empty where none was."""
+        """The key of the image that was built last for STACK in this very store, for PLATFORM or
+        for the platform that its recipe names first; empty where none was.
+        """
         try:
             return files.read_text(self._pointers(platform) / stack, 256).strip()
         except (OSError, ValueError, InputError):
             return ""
 
     def _pointers(self, platform: str) -> Path:
-        """Where the newest images are named: those for PLATFORM out of the sight of older hpcstacks, which know one."""
+        """Where the newest images are named: those for PLATFORM out of the sight of older
+        hpcstacks, which know one.
+        """
         folder = self.top / "stacks"
         return folder / PLATFORMS / platform.replace("/", "-") if platform else folder
 
@@ -151,15 +169,17 @@ class Store:
     # -- writing
 
     def acting(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Turns the system's refusals into StoreError, which says WHAT; all that is written is readable for all."""
+        """Turns the system's refusals into StoreError, which says WHAT; all that is written is
+        readable for all.
+        """
         return writing_below(self.top, what)
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
         """A folder beside the images, on the same filesystem, in which one may be made.
 
-        Nobody else can go into it before it is handed over, and its path names this very folder (`pinned`): a member
-        of the group may rename what lies beside the images.
+        Nobody else can go into it before it is handed over, and its path names this very folder
+        (`pinned`): a member of the group may rename what lies beside the images.
         """
         with self.acting("the image was not stored"):
             folder = self._incoming()
@@ -179,8 +199,10 @@ class Store:
         instead: bool = False,
         as_newest: bool = True,
     ) -> Artifact:
-        """IMAGE, LOG and the text of its LOCK as the image of ARTIFACT.key, INSTEAD of one that is there; its stack
-        then names it, AS_NEWEST. An IMAGE that was made in a folder of `incoming`, on disk, is not copied."""
+        """IMAGE, LOG and the text of its LOCK as the image of ARTIFACT.key, INSTEAD of one that is
+        there; its stack then names it, AS_NEWEST. An IMAGE that was made in a folder of `incoming`,
+        on disk, is not copied.
+        """
         check_key(artifact.key)
         final = self.top / "images" / artifact.key
         if instead:
@@ -191,7 +213,10 @@ class Store:
             if not made_here:
                 _copy(image, incoming / IMAGE)
                 if digest_of(incoming / IMAGE) != artifact.sha256:
-                    raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
+                    raise StoreError(
+                        "the stored image differs from the built one",
+                        "the disk or memory is damaged",
+                    )
             _copy(log, incoming / LOG)
             if lock:
                 write_text(incoming / LOCK, lock)
@@ -210,8 +235,9 @@ class Store:
         return stored
 
     def _is_first_of_its_stack(self, artifact: Artifact) -> bool:
-        """Whether no image of another platform is what its stack means: an image for arm64 nodes, built after that for
-        amd64, does not take its place."""
+        """Whether no image of another platform is what its stack means: an image for arm64 nodes,
+        built after that for amd64, does not take its place.
+        """
         try:
             newest = self.newest(artifact.stack)
         except StoreError:  # damaged
@@ -219,7 +245,10 @@ class Store:
         return newest is None or newest.platform == artifact.platform
 
     def _check_replaceable(self, final: Path) -> None:
-        """StoreError where the image FINAL was made by a newer hpcstack. A damaged one may be replaced."""
+        """StoreError where the image FINAL was made by a newer hpcstack.
+
+        A damaged one may be replaced.
+        """
         with contextlib.suppress(OSError, InputError):
             check_changeable(files.read_bytes(final / ARTIFACT, MAX_RECORD), str(final))
 
@@ -230,10 +259,12 @@ class Store:
         return aside if not os.path.lexists(final) and os.path.lexists(aside) else final
 
     def _put_in_place(self, incoming: Path, final: Path, *, instead: bool) -> None:
-        """INCOMING as FINAL, by one rename. If somebody else was faster with the same key, theirs stays.
+        """INCOMING as FINAL, by one rename. If somebody else was faster with the same key, theirs
+        stays.
 
-        INSTEAD of one that is there: both change places at once; where the filesystem cannot do that, the old one is
-        aside for a moment, where readers find it, and where the next one to come puts it back.
+        INSTEAD of one that is there: both change places at once; where the filesystem cannot do
+        that, the old one is aside for a moment, where readers find it, and where the next one to
+        come puts it back.
         """
         aside = _aside(final)
         if descriptors.path_exists(aside) and descriptors.path_exists(final):
@@ -266,7 +297,9 @@ class Store:
                 descriptors.make_folder(part)
                 sharing.make_shared_folder(part)
             remove_leftovers(folder, f".{stack}.", descriptors.remove_file)  # of who was killed
-            descriptors.write_file(folder / stack, f"{key}\n".encode(), sharing.shared_mode(0o644), owner=make_label())
+            descriptors.write_file(
+                folder / stack, f"{key}\n".encode(), sharing.shared_mode(0o644), owner=make_label()
+            )
             descriptors.sync_folder(folder)
 
     def _incoming(self) -> Path:
@@ -280,7 +313,9 @@ class Store:
         return folder
 
     def _open_to_readers(self, incoming: Path) -> None:
-        """What lies in INCOMING is whole: it may be read, and is the group's where one shares the store."""
+        """What lies in INCOMING is whole: it may be read, and is the group's where one shares the
+        store.
+        """
         with descriptors.open_by_descriptor(incoming / IMAGE) as image:
             os.fchmod(image.fileno(), sharing.shared_mode(0o644))
         with descriptors.hold_folder(incoming) as folder:
@@ -295,7 +330,10 @@ class Store:
         with contextlib.ExitStack() as stack:
             with self.acting("the lease was not taken"):
                 stack.enter_context(
-                    hold_lease(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
+                    hold_lease(
+                        path,
+                        lambda who: waiting(f"{who} (its lease is {path})") if waiting else None,
+                    )
                 )
             yield
 
@@ -314,7 +352,9 @@ def open_store(site: Site) -> Store:
 
 
 def _check_own(own: Path) -> None:
-    """StoreError where the store OWN, or a folder on the way to it as far as there is one, is not its user's alone."""
+    """StoreError where the store OWN, or a folder on the way to it as far as there is one, is not
+    its user's alone.
+    """
     there = next(folder for folder in (own, *own.parents) if folder.exists())
     files.check_way_to(there / "inside", "user_store in site.yaml names it (hpcstack show --site)")
 
@@ -322,7 +362,9 @@ def _check_own(own: Path) -> None:
 def check_key(key: str) -> None:
     """StoreError where KEY is no image's: it is about to become a part of a path."""
     if not KEY.fullmatch(key):
-        raise StoreError(f"{key[:80]!r} is not the key of an image", "a record names it: hpcstack status --check")
+        raise StoreError(
+            f"{key[:80]!r} is not the key of an image", "a record names it: hpcstack status --check"
+        )
 
 
 def _copy(source: Path, target: Path) -> None:

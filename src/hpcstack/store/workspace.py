@@ -26,7 +26,10 @@ PREFIX = "hpcstack-build-"
 
 @contextlib.contextmanager
 def make_workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
-    """The folder; StoreError where fewer than NEEDED bytes are free. Nothing of the caches is collected meanwhile."""
+    """The folder; StoreError where fewer than NEEDED bytes are free.
+
+    Nothing of the caches is collected meanwhile.
+    """
     parent = Path(site.build.tmpdir or tempfile.gettempdir())
     with Store(site.own_store).acting("no folder to build in"):
         free = shutil.disk_usage(parent).free
@@ -46,5 +49,7 @@ def make_workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
 
 def _remove(work: Path, runner: Runner) -> None:
     remove_tree(work)
-    if work.exists() and runner.has("unshare"):  # files of mapped users are not ours to remove outside
+    if work.exists() and runner.has(
+        "unshare"
+    ):  # files of mapped users are not ours to remove outside
         runner.output(["unshare", "--map-root-user", "--map-auto", "rm", "-rf", str(work)])

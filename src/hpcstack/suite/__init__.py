@@ -1,2 +1,3 @@
-"""Runs the smoke suite (hpcstack_smoke) as job steps and judges what the ranks left. In: an image, resources. Out: a
-`Report`, its gates and its history."""
+"""Runs the smoke suite (hpcstack_smoke) as job steps and judges what the ranks left. In: an image,
+resources. Out: a `Report`, its gates and its history.
+"""

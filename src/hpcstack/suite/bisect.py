@@ -1,9 +1,11 @@
-"""Which of many nodes are slow, in a few rounds: groups of nodes run one collective each, slow groups are halved. Pure.
+"""Which of many nodes are slow, in a few rounds: groups of nodes run one collective each, slow
+groups are halved. Pure.
 
-With up to three bad nodes of n it takes about log2(n) rounds, of jobs that run beside each other on nodes of their own;
-pairs take n(n-1)/2 jobs. Each later round has a control: a group as large of nodes that are known to be good, at the
-same time, so that a round in which all suspects are slow is not its own measure. With fewer than LEAST nodes the first
-groups could all hold a bad one, and pairs are as quick.
+With up to three bad nodes of n it takes about log2(n) rounds, of jobs that run beside each other on
+nodes of their own; pairs take n(n-1)/2 jobs. Each later round has a control: a group as large of
+nodes that are known to be good, at the same time, so that a round in which all suspects are slow is
+not its own measure. With fewer than LEAST nodes the first groups could all hold a bad one, and
+pairs are as quick.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Measured:
-    """What one group's job found: GB/s (None: it gave none), why it failed, whether it stayed in one NVLink domain.
+    """What one group's job found: GB/s (None: it gave none), why it failed, whether it stayed in
+    one NVLink domain.
 
     `lost`: the job left no report, which says nothing of its nodes.
     """
@@ -37,7 +40,9 @@ class Measured:
 
 @dataclass
 class Bisection:
-    """`suspects` are groups that may hold a bad node; `good` nodes were in a group that was as fast as others."""
+    """`suspects` are groups that may hold a bad node; `good` nodes were in a group that was as fast
+    as others.
+    """
 
     nodes: tuple[str, ...]
     suspects: list[Group] = field(default_factory=list)
@@ -49,12 +54,19 @@ class Bisection:
     untold: list[str] = field(default_factory=list)
 
     def next_groups(self) -> list[Group]:
-        """The groups of the next round; none where all is known. Suspects that are alone get a good node each."""
+        """The groups of the next round; none where all is known.
+
+        Suspects that are alone get a good node each.
+        """
         if not self.rounds:
             return split_evenly(self.nodes, min(FIRST_GROUPS, len(self.nodes) // 2))
         if not self.suspects:
             return []
-        halves = [half for group in self.suspects for half in (split_evenly(group, 2) if len(group) > 1 else [group])]
+        halves = [
+            half
+            for group in self.suspects
+            for half in (split_evenly(group, 2) if len(group) > 1 else [group])
+        ]
         size = max(2, max(map(len, halves)))
         partners = iter(self.good)
         groups = [
@@ -66,7 +78,8 @@ class Bisection:
         self.control = tuple(rest[:size]) if len(rest) >= 2 else ()
         if not self.control or len(groups) < len(halves):
             self.unsure = (
-                f"too few good nodes ({len(self.good)}) to tell {', '.join(n for g in halves for n in g)} apart"
+                f"too few good nodes ({len(self.good)}) to tell "
+                f"{', '.join(n for g in halves for n in g)} apart"
             )
             if len(groups) < len(halves) or not self.good:
                 return []
@@ -76,7 +89,9 @@ class Bisection:
         """What a round found. Every group of `next_groups` is in FOUND."""
         bad = slow_groups(found, self.control)
         if not self.rounds and len(bad) > len(found) * MOST_BAD:
-            self.unsure = f"{len(bad)} of {len(found)} groups are slow or failed: more than a few bad nodes"
+            self.unsure = (
+                f"{len(bad)} of {len(found)} groups are slow or failed: more than a few bad nodes"
+            )
         self.rounds += 1
         known = set(self.good)
         self.suspects = []
@@ -94,7 +109,9 @@ class Bisection:
         if self.untold:
             self.unsure = "jobs that left no report, or nothing to compare a group with"
         if len(self.odd) > MANY_ODD:
-            self.unsure = f"{len(self.odd)} odd nodes are more than a few: are they another kind of node?"
+            self.unsure = (
+                f"{len(self.odd)} odd nodes are more than a few: are they another kind of node?"
+            )
 
 
 def split_evenly(nodes: Group, count: int) -> list[Group]:
@@ -105,11 +122,19 @@ def split_evenly(nodes: Group, count: int) -> list[Group]:
 
 
 def slow_groups(found: dict[Group, Measured], control: Group) -> set[Group]:
-    """Groups that failed or are slow against the CONTROL, else against the fastest of those that were as they."""
-    bad = {group for group, one in found.items() if not one.lost and (one.failed or one.busbw is None)}
+    """Groups that failed or are slow against the CONTROL, else against the fastest of those that
+    were as they.
+    """
+    bad = {
+        group for group, one in found.items() if not one.lost and (one.failed or one.busbw is None)
+    }
     for together in (True, False):
         told = [(group, one) for group, one in found.items() if group not in bad and not one.lost]
-        values = {group: one.busbw for group, one in told if one.busbw is not None and one.together == together}
+        values = {
+            group: one.busbw
+            for group, one in told
+            if one.busbw is not None and one.together == together
+        }
         if not values:
             continue
         measure = values[control] if control in values else max(values.values())
@@ -118,9 +143,13 @@ def slow_groups(found: dict[Group, Measured], control: Group) -> set[Group]:
 
 
 def alone_of_their_kind(found: dict[Group, Measured]) -> set[Group]:
-    """Groups that no other is like: the only one within an NVLink domain, or the only one that crosses the network."""
+    """Groups that no other is like: the only one within an NVLink domain, or the only one that
+    crosses the network.
+    """
     kinds = {
-        together: [group for group, one in found.items() if one.together == together and not one.lost]
+        together: [
+            group for group, one in found.items() if one.together == together and not one.lost
+        ]
         for together in (True, False)
     }
     return {groups[0] for groups in kinds.values() if len(groups) == 1}

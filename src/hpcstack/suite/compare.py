@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 def compare_reports(first: Report, second: Report) -> list[dict[str, Any]]:
-    """A row for each check of both: the statuses, and each figure with the ratio of the second to the first."""
+    """A row for each check of both: the statuses, and each figure with the ratio of the second to
+    the first.
+    """
     out = []
     others = {one.code: one for one in second.outcomes}
     for one in first.outcomes:
@@ -17,7 +19,11 @@ def compare_reports(first: Report, second: Report) -> list[dict[str, Any]]:
         if other is None or (one.status == other.status == "SKIP"):
             continue
         figures = {
-            name: [value, other.figures[name], round(other.figures[name] / value, 4) if value else None]
+            name: [
+                value,
+                other.figures[name],
+                round(other.figures[name] / value, 4) if value else None,
+            ]
             for name, value in one.figures.items()
             if name in other.figures
         }

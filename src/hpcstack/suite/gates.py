@@ -1,7 +1,8 @@
 """Gates: what others have measured or demand of a topology (facts/gates.yaml), held against a run.
 
-A gate of `kind: gate` fails a check; one of `kind: seen` only warns, and at 95 % of it. Only sizes from min_bytes on
-count: a quick tier's 256 MiB is held against nothing. What the site itself expects (`baselines`) warns at 95 % too.
+A gate of `kind: gate` fails a check; one of `kind: seen` only warns, and at 95 % of it. Only sizes
+from min_bytes on count: a quick tier's 256 MiB is held against nothing. What the site itself
+expects (`baselines`) warns at 95 % too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def read_gates() -> dict[str, Any]:
     """facts/gates.yaml."""
     import yaml
 
-    loaded: dict[str, Any] = yaml.safe_load((data.find_data_folder("facts") / "gates.yaml").read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = yaml.safe_load(
+        (data.find_data_folder("facts") / "gates.yaml").read_text(encoding="utf-8")
+    )
     return loaded
 
 
@@ -34,7 +37,8 @@ WITHIN = {"nccl.node": "nccl.bandwidth"}  # each node of a run of several by the
 
 
 def fits_topology(gate: dict[str, Any], report: Report, *, within: bool = False) -> bool:
-    """Whether GATE is of the topology that REPORT ran on: all nodes alike, every GPU of a node in use.
+    """Whether GATE is of the topology that REPORT ran on: all nodes alike, every GPU of a node in
+    use.
 
     WITHIN: of each node by itself, however many there are.
     """
@@ -49,11 +53,13 @@ def fits_topology(gate: dict[str, Any], report: Report, *, within: bool = False)
         return False
     if "gpu" in gate and str(first.get("gpu", "")).removeprefix("NVIDIA ") not in gate["gpu"]:
         return False
-    if gate.get("gpus", first.get("gpus")) != first.get("gpus") or report.world_size != first.get("gpus", 0) * len(
-        nodes
-    ):
+    if gate.get("gpus", first.get("gpus")) != first.get("gpus") or report.world_size != first.get(
+        "gpus", 0
+    ) * len(nodes):
         return False
-    return bool(all(gate.get(name, first.get(name)) == first.get(name) for name in ("ports", "rate_gbps")))
+    return bool(
+        all(gate.get(name, first.get(name)) == first.get(name) for name in ("ports", "rate_gbps"))
+    )
 
 
 def _kind(node: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +67,9 @@ def _kind(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def judge_outcome(outcome: Outcome, report: Report) -> Outcome:
-    """OUTCOME with the gates of its topology: FAIL below a gate, WARN below 95 % of what others have seen."""
+    """OUTCOME with the gates of its topology: FAIL below a gate, WARN below 95 % of what others
+    have seen.
+    """
     if outcome.status != "PASS":
         return outcome
     made = [
@@ -81,12 +89,15 @@ def _held_against(outcome: Outcome, gate: dict[str, Any], size: int, value: floa
     below = "FAIL" if hard else "WARN"
     status = "PASS" if value >= limit else below
     series = tuple(
-        {**one, "gate": limit} if one.get("name", "").startswith(gate["collective"]) else one for one in outcome.series
+        {**one, "gate": limit} if one.get("name", "").startswith(gate["collective"]) else one
+        for one in outcome.series
     )
     return outcome.model_copy(
         update={
             "status": status,
-            "measured": outcome.measured if status == "PASS" else _slowest(outcome, gate, size, value),
+            "measured": outcome.measured
+            if status == "PASS"
+            else _slowest(outcome, gate, size, value),
             "expected": f">= {limit:g} GB/s at {size / 2**30:g} GiB",
             "source": read_gates()["sources"][gate["source"]],
             "series": series,
@@ -107,7 +118,9 @@ SLOWER = "hpcstack test STACK --sweep names the slow node; nccl.transport the pa
 
 
 def judge_baselines(outcome: Outcome, baselines: Mapping[str, Baseline]) -> Outcome:
-    """OUTCOME, as a WARN where a figure is below 95 % of what the site expects of it: {CHECK or CHECK/FIGURE: what}."""
+    """OUTCOME, as a WARN where a figure is below 95 % of what the site expects of it: {CHECK or
+    CHECK/FIGURE: what}.
+    """
     if outcome.status != "PASS":
         return outcome
     for key, baseline in baselines.items():
@@ -121,14 +134,23 @@ def judge_baselines(outcome: Outcome, baselines: Mapping[str, Baseline]) -> Outc
         expected = f"{'<=' if less else '>='} {limit:g} {baseline.unit}".strip()
         if (value > limit) if less else (value < limit):
             said = f"{name} {value:g}, the site expects {baseline.value:g} {baseline.unit}".strip()
-            update = {"status": "WARN", "measured": said, "evidence": outcome.measured, "remedy": SLOWER}
-            return outcome.model_copy(update={**update, "expected": expected, "source": baseline.source})
+            update = {
+                "status": "WARN",
+                "measured": said,
+                "evidence": outcome.measured,
+                "remedy": SLOWER,
+            }
+            return outcome.model_copy(
+                update={**update, "expected": expected, "source": baseline.source}
+            )
         outcome = outcome.model_copy(update={"expected": expected, "source": baseline.source})
     return outcome
 
 
 def _figure(outcome: Outcome, name: str, unit: str) -> tuple[str, float] | None:
-    """The figure NAME of OUTCOME; without a name that of all_reduce at its largest size, else the only one of UNIT."""
+    """The figure NAME of OUTCOME; without a name that of all_reduce at its largest size, else the
+    only one of UNIT.
+    """
     if name:
         return (name, outcome.figures[name]) if name in outcome.figures else None
     if found := find_reached(outcome, {"collective": "all_reduce_float32", "min_bytes": 0}):
@@ -144,6 +166,10 @@ def find_reached(outcome: Outcome, gate: dict[str, Any]) -> tuple[int, float] | 
     for name, value in outcome.figures.items():
         head, _, _ = name.rpartition("_busbw_GB_s")
         what, _, size = head.rpartition("_")
-        if what.startswith(f"{gate['collective']}_") and size.isdigit() and int(size) >= gate["min_bytes"]:
+        if (
+            what.startswith(f"{gate['collective']}_")
+            and size.isdigit()
+            and int(size) >= gate["min_bytes"]
+        ):
             best = max(best or (0, 0.0), (int(size), value))
     return best

@@ -1,8 +1,10 @@
-"""A site's own history of figures: append-only JSON lines, one file a stack, and what regressed against it.
+"""A site's own history of figures: append-only JSON lines, one file a stack, and what regressed
+against it.
 
-One line a run, written by one `write` of an append: safe between processes, and on a shared filesystem as far as that
-keeps appends whole (a torn line is left out). Regression: below the median of the last N >= 8 comparable runs by more
-than BOTH 3 * 1.4826 * MAD and 5 %, and by more than a floor in the figure's own unit.
+One line a run, written by one `write` of an append: safe between processes, and on a shared
+filesystem as far as that keeps appends whole (a torn line is left out). Regression: below the
+median of the last N >= 8 comparable runs by more than BOTH 3 * 1.4826 * MAD and 5 %, and by more
+than a floor in the figure's own unit.
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ class Past:
 
 
 def describe_run(report: Report) -> dict[str, Any]:
-    """What makes two runs comparable: image, node type, node set, GPU and NIC count, NCCL version, ranks, tier.
+    """What makes two runs comparable: image, node type, node set, GPU and NIC count, NCCL version,
+    ranks, tier.
 
-    GPUs and ports are those that the site promises, else the most that a node of the run has: a node that loses one
-    must not begin a history of its own.
+    GPUs and ports are those that the site promises, else the most that a node of the run has: a
+    node that loses one must not begin a history of its own.
     """
     first = next(iter(report.inventory.values()), {})
     most = {
@@ -75,7 +78,9 @@ def describe_run(report: Report) -> dict[str, Any]:
 
 def make_history_key(report: Report) -> str:
     """A digest of `describe_run`."""
-    return hashlib.sha256(json.dumps(describe_run(report), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(describe_run(report), sort_keys=True).encode()).hexdigest()[
+        :16
+    ]
 
 
 def list_figures(report: Report) -> dict[str, float]:
@@ -99,12 +104,18 @@ def append_run(path: Path, report: Report, folder: str) -> None:
         "folder": folder,
         "about": describe_run(report),
         "seconds": report.seconds,
-        "all": {f"{one.code}/{name}": value for one in report.outcomes for name, value in one.figures.items()},
+        "all": {
+            f"{one.code}/{name}": value
+            for one in report.outcomes
+            for name, value in one.figures.items()
+        },
     }
     data = (json.dumps(line, sort_keys=True) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     data = (b"\n" if _torn(path) else b"") + data
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    handle = os.open(
+        path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644
+    )
     try:
         os.write(handle, data)
     finally:
@@ -138,7 +149,16 @@ def load_history(path: Path) -> list[Past]:
             started, key_, verdict = (str(one[name]) for name in ("started", "key", "verdict"))
             nodes = tuple(map(str, one["nodes"]))
             out.append(
-                Past(started, key_, kept, verdict, drawn, nodes, str(one.get("folder", "")), one.get("about", {}))
+                Past(
+                    started,
+                    key_,
+                    kept,
+                    verdict,
+                    drawn,
+                    nodes,
+                    str(one.get("folder", "")),
+                    one.get("about", {}),
+                )
             )
         except (RecursionError, OverflowError, ValueError, KeyError, TypeError, AttributeError):
             continue
@@ -146,8 +166,9 @@ def load_history(path: Path) -> list[Past]:
 
 
 def find_allowed_deviation(values: list[float], name: str) -> float:
-    """How far from their median a new value may be: the larger of three scaled MADs (four with few runs) and 5 %, and
-    at least the floor."""
+    """How far from their median a new value may be: the larger of three scaled MADs (four with few
+    runs) and 5 %, and at least the floor.
+    """
     middle = statistics.median(values)
     mad = statistics.median([abs(value - middle) for value in values])
     floor = next((floor for unit, floor in FLOORS.items() if name.endswith(unit)), 0.0)
@@ -159,8 +180,9 @@ SIZED = re.compile(r"(?P<what>.+)_(?P<size>\d+)_(?:busbw_GB_s|us)")
 
 
 def list_compared(figures: dict[str, float]) -> dict[str, float]:
-    """Those of FIGURES that are held against the past: of one collective at many sizes the largest alone, as each more
-    figure is one more chance to be wrong."""
+    """Those of FIGURES that are held against the past: of one collective at many sizes the largest
+    alone, as each more figure is one more chance to be wrong.
+    """
     largest: dict[str, int] = {}
     for name in figures:
         if match := SIZED.fullmatch(name):
@@ -179,9 +201,11 @@ def judge_regression(outcome: Outcome, pasts: list[Past]) -> Outcome:
         return outcome
     worse = []
     for name, value in list_compared(outcome.figures).items():
-        past = [one.figures[f"{outcome.code}/{name}"] for one in pasts if f"{outcome.code}/{name}" in one.figures][
-            -LAST:
-        ]
+        past = [
+            one.figures[f"{outcome.code}/{name}"]
+            for one in pasts
+            if f"{outcome.code}/{name}" in one.figures
+        ][-LAST:]
         if len(past) < ENOUGH:
             continue
         middle, room = statistics.median(past), find_allowed_deviation(past, name)
@@ -197,6 +221,9 @@ def judge_regression(outcome: Outcome, pasts: list[Past]) -> Outcome:
             "evidence": outcome.measured,
             "expected": "within 3 scaled MADs and 5 % of the median",
             "source": "this site's own history (hpcstack report --history)",
-            "remedy": "hpcstack test STACK --sweep compares the nodes; what changed: driver, firmware, neighbours?",
+            "remedy": (
+                "hpcstack test STACK --sweep compares the nodes; what changed: driver, firmware, "
+                "neighbours?"
+            ),
         }
     )

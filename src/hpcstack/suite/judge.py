@@ -1,4 +1,6 @@
-"""A report, judged: by the gates of its topology, then by the site's own history; virtual nodes prove no figure."""
+"""A report, judged: by the gates of its topology, then by the site's own history; virtual nodes
+prove no figure.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,24 @@ if TYPE_CHECKING:
     from hpcstack.suite.run import Wanted
     from hpcstack.suite.steps import Say
 
-TIMED = ("_s", "_us", "speedup", "efficiency")  # figures that virtual nodes, which share one machine, say nothing of
+TIMED = (
+    "_s",
+    "_us",
+    "speedup",
+    "efficiency",
+)  # figures that virtual nodes, which share one machine, say nothing of
 
 
-def judge_report(report: Report, pasts: list[history.Past], baselines: Mapping[str, Baseline]) -> Report:
-    """REPORT with each outcome held against what is known, and against the site's BASELINES of such nodes."""
+def judge_report(
+    report: Report, pasts: list[history.Past], baselines: Mapping[str, Baseline]
+) -> Report:
+    """REPORT with each outcome held against what is known, and against the site's BASELINES of such
+    nodes.
+    """
     same = [
-        past for past in pasts if past.key == history.make_history_key(report) and past.verdict not in ("FAIL", "ERROR")
+        past
+        for past in pasts
+        if past.key == history.make_history_key(report) and past.verdict not in ("FAIL", "ERROR")
     ]
     out = []
     for outcome in report.outcomes:
@@ -50,14 +63,20 @@ def judge_report(report: Report, pasts: list[history.Past], baselines: Mapping[s
 def run_and_judge(
     stack: Stack, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
 ) -> tuple[Report, Path]:
-    """One run of the image of STACK that was built last, judged; report.json in its folder, its line in the history."""
+    """One run of the image of STACK that was built last, judged; report.json in its folder, its
+    line in the history.
+    """
     store = open_store(site)
     platform = PLATFORMS.get(machine_of(resources, site, find_allocation(os.environ)), "")
     image = newest_image(stack.full_name, store, platform)
     report, folder = run_suite(stack, image, wanted, resources, site, runner, say)
-    write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong
+    write_text(
+        folder / "report.json", report.model_dump_json(indent=1) + "\n"
+    )  # before anything can go wrong
     path = state_folder() / "history" / f"{stack.full_name}.jsonl"
-    report = judge_report(report, history.load_history(path), site.baselines.get(report.node_type, {}))
+    report = judge_report(
+        report, history.load_history(path), site.baselines.get(report.node_type, {})
+    )
     with store.acting("the report was not written"):
         write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
         if not report.planted:

@@ -61,4 +61,6 @@ def mpi_step(
         environment={"PYTHONPATH": python_path(artifact, suite)},
     )
     say(f"{size.world} MPI ranks")
-    return runner.logged(list(line.argv), folder / "mpi.log", env=line.environment, on_line=watch_steps(say))
+    return runner.logged(
+        list(line.argv), folder / "mpi.log", env=line.environment, on_line=watch_steps(say)
+    )

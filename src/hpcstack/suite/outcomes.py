@@ -55,7 +55,10 @@ class RunFiles:
     seen: set[int] = field(default_factory=set)
 
     def add(self, document: dict[str, Any]) -> None:
-        """One file's document. What is no row of ours is left out: whoever should have written it is then missing."""
+        """One file's document.
+
+        What is no row of ours is left out: whoever should have written it is then missing.
+        """
         self.rows += [row for row in document.get("rows", []) if _is_row(row)]
         if "inventory" in document:
             self.hosts.add(document["host"])
@@ -65,15 +68,21 @@ class RunFiles:
         if "planted" in document:  # a rank of torchrun's; tasks have numbers of their own
             self.seen.add(int(document["rank"]))
         if code := document.get("running"):
-            self.running.setdefault(code, []).append(f"{document.get('host', '?')}:{document.get('rank', '?')}")
+            self.running.setdefault(code, []).append(
+                f"{document.get('host', '?')}:{document.get('rank', '?')}"
+            )
 
 
 def _is_row(row: Any) -> bool:
-    return isinstance(row, dict) and {"code", "where", "status"} <= set(row) and row["status"] in WORST
+    return (
+        isinstance(row, dict) and {"code", "where", "status"} <= set(row) and row["status"] in WORST
+    )
 
 
 def make_outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
-    """One Outcome a check that was asked for; a node or rank that left nothing is an ERROR of that check."""
+    """One Outcome a check that was asked for; a node or rank that left nothing is an ERROR of that
+    check.
+    """
     by_code: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in found.rows:
         by_code[row["code"]].append(row)
@@ -83,7 +92,9 @@ def make_outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
         answered = {row["where"] for row in rows}
         silent = size.expected(check.scope) - len(answered)
         everywhere = rows and len({row["where"].partition(":")[0] for row in rows}) >= size.nodes
-        whole_image = everywhere and all(":" not in row["where"] for row in rows)  # the agent's word for all its ranks
+        whole_image = everywhere and all(
+            ":" not in row["where"] for row in rows
+        )  # the agent's word for all its ranks
         if silent > 0 and not whole_image:
             rows.append(_silent(check, size, found, silent, tail))
         out.append(judge_lag(merge_rows(rows), found.inventory))
@@ -94,7 +105,10 @@ def make_outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
 def host_rows(size: Size, inventories: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of the checks that are made here, of what all nodes left."""
     checks = select_checks(size.tests, "host", size.tier, size.skip)
-    return [run_check(check.code, functools.partial(_judge_nodes, check, inventories), "all nodes") for check in checks]
+    return [
+        run_check(check.code, functools.partial(_judge_nodes, check, inventories), "all nodes")
+        for check in checks
+    ]
 
 
 def _judge_nodes(check: Check, inventories: dict[str, dict[str, Any]]) -> Any:
@@ -107,7 +121,9 @@ def _asked(size: Size) -> Iterable[Check]:
 
 
 def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -> dict[str, Any]:
-    """Who left nothing of CHECK: ranks that never came, ranks that were in the middle of it, or just how many."""
+    """Who left nothing of CHECK: ranks that never came, ranks that were in the middle of it, or
+    just how many.
+    """
     unit = "node" if check.scope in ("node", "after", "restart") else "rank"
     what = f"{silent} of {format_count(size.expected(check.scope), unit)} left no result"
     never = sorted(set(range(size.world)) - found.seen) if check.scope == "ranks" else []
@@ -127,20 +143,25 @@ def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -
 
 
 def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome:
-    """A WARN that names whoever is far below the others of the run in a figure of which more is better.
+    """A WARN that names whoever is far below the others of the run in a figure of which more is
+    better.
 
     Others are those with the same model of GPU, by the INVENTORY of their nodes.
     """
     if outcome.status != "PASS" or outcome.informational or outcome.family not in PEER_FAMILIES:
         return outcome
     slow = []
-    for name in sorted({name for figures in outcome.peers.values() for name in figures if name.endswith("_s")}):
+    for name in sorted(
+        {name for figures in outcome.peers.values() for name in figures if name.endswith("_s")}
+    ):
         if name in NOT_COMPARED:
             continue
         kinds: dict[str, dict[str, float]] = defaultdict(dict)
         for where, figures in outcome.peers.items():
             if name in figures:
-                kinds[inventory.get(where.partition(":")[0], {}).get("gpu", "")][where] = figures[name]
+                kinds[inventory.get(where.partition(":")[0], {}).get("gpu", "")][where] = figures[
+                    name
+                ]
         for values in kinds.values():
             if len(values) >= ENOUGH_PEERS:
                 slow += find_lagging(values, name)
@@ -160,7 +181,11 @@ def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome
 def find_lagging(values: dict[str, float], name: str) -> list[str]:
     """Whose value of the figure NAME is far below the median."""
     middle = statistics.median(values.values())
-    return [f"{where} {value:g} of {middle:g} {name}" for where, value in values.items() if value < LAGS * middle]
+    return [
+        f"{where} {value:g} of {middle:g} {name}"
+        for where, value in values.items()
+        if value < LAGS * middle
+    ]
 
 
 def find_telling_line(lines: Iterable[str], last: str) -> str:

@@ -1,4 +1,6 @@
-"""Test: the smoke suite in the image, as job steps over the nodes, and the report made of what they left."""
+"""Test: the smoke suite in the image, as job steps over the nodes, and the report made of what they
+left.
+"""
 
 from __future__ import annotations
 
@@ -75,12 +77,19 @@ def check_names(words: str) -> tuple[str, ...]:
     for word in found:
         if word not in known_tests():
             near = did_you_mean(word, known_tests())
-            raise InputError(f"no check or family {word!r}{near}", f"known: {', '.join(known_tests())}")
+            raise InputError(
+                f"no check or family {word!r}{near}", f"known: {', '.join(known_tests())}"
+            )
     return found
 
 
-def prepare_run(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool) -> SuiteRun:
-    """A new folder for a run. Nodes without real GPUs get two ranks: enough to talk within a node and between."""
+def prepare_run(
+    stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool
+) -> SuiteRun:
+    """A new folder for a run.
+
+    Nodes without real GPUs get two ranks: enough to talk within a node and between.
+    """
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     parent = wanted.parent or state_folder() / "tests" / stack.full_name
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
@@ -100,8 +109,13 @@ def prepare_run(stack: Stack, wanted: Wanted, resources: Resources, site: Site, 
 
 
 def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Site) -> Request:
-    """What the suite in the image reads: what was asked for, and what the site promises of its nodes."""
-    size, node = run.size, None if run.here else node_of(resources, site, find_allocation(os.environ))
+    """What the suite in the image reads: what was asked for, and what the site promises of its
+    nodes.
+    """
+    size, node = (
+        run.size,
+        None if run.here else node_of(resources, site, find_allocation(os.environ)),
+    )
     brought = () if run.here else bring_libraries(site, node, artifact, size.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
     return Request(
@@ -123,8 +137,9 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
 
 
 def _deadline(run: SuiteRun) -> float:
-    """Seconds for all of a run: until all ranks have joined, twice what its tier takes, what a burn lasts, and what
-    servers that were named may take to start."""
+    """Seconds for all of a run: until all ranks have joined, twice what its tier takes, what a burn
+    lasts, and what servers that were named may take to start.
+    """
     start = start_s(run.size.nodes)
     servers = SERVERS_S if "serve" in run.size.tests else 0.0
     burn = 60.0 * run.minutes if run.size.tier == BURN else 0.0
@@ -157,13 +172,28 @@ def step_plan(
     runtime: str,
     suite: Path | None,
 ) -> Plan:
-    """The job step of one run: an agent a node, which starts the ranks there. SUITE is the caller's own, if given."""
+    """The job step of one run: an agent a node, which starts the ranks there.
+
+    SUITE is the caller's own, if given.
+    """
     asked: tuple[str, ...] = ("--request", str(run.folder))
     if not suite and not reads_requests(artifact):
         asked = old_words(request_of(run, artifact, resources, site))
-    command = ("python3", "-m", "hpcstack_smoke", *asked, "--", "/bin/sh", "-c", render_inner("torchrun"), "torchrun")
+    command = (
+        "python3",
+        "-m",
+        "hpcstack_smoke",
+        *asked,
+        "--",
+        "/bin/sh",
+        "-c",
+        render_inner("torchrun"),
+        "torchrun",
+    )
     alone = replace(resources, nproc_per_node=0, ntasks_per_node=0)
-    one_a_node = replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
+    one_a_node = (
+        replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
+    )
     return plan_step(
         artifact,
         command,
@@ -179,28 +209,57 @@ def step_plan(
 
 
 def run_suite(
-    stack: Stack, artifact: Artifact, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
+    stack: Stack,
+    artifact: Artifact,
+    wanted: Wanted,
+    resources: Resources,
+    site: Site,
+    runner: Runner,
+    say: Say,
 ) -> tuple[Report, Path]:
     """The report of one run, and its folder. SlurmError if the step did not start on any node."""
-    here = choose_runtime(site.runtime if wanted.runtime == "auto" else wanted.runtime, runner)[0].name == "local"
+    here = (
+        choose_runtime(site.runtime if wanted.runtime == "auto" else wanted.runtime, runner)[0].name
+        == "local"
+    )
     run = prepare_run(stack, wanted, resources, site, here=here)
     suite = _host_suite(run) if wanted.suite_from_host else None
     line = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
     write_text(run.folder / "command.txt", line.shown() + "\n")
     write_request(request_of(run, artifact, resources, site))
-    say(f"{run.size.world} ranks on {format_count(run.size.nodes, 'node')} by {line.runtime} ({line.reason})")
+    say(
+        f"{run.size.world} ranks on {format_count(run.size.nodes, 'node')} by {line.runtime} "
+        f"({line.reason})"
+    )
     began, started = time.monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
-    steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watch_steps(say))]
+    steps = [
+        runner.logged(
+            list(line.argv), run.folder / "step.log", env=line.environment, on_line=watch_steps(say)
+        )
+    ]
     mpi = select_checks(run.size.tests, "mpi", run.size.tier, run.size.skip)
     if mpi and not here:
-        steps.append(mpi_step(run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say))
+        steps.append(
+            mpi_step(
+                run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say
+            )
+        )
     found = collect_run(run.folder)
     found.add({"rows": host_rows(run.size, found.inventory)})
     if mpi and here:
         why = "without Slurm nothing starts MPI's ranks: hpcstack test -N 2 where there is Slurm"
-        found.add({"rows": [{"code": one.code, "where": "here", "status": "SKIP", "evidence": why} for one in mpi]})
+        found.add(
+            {
+                "rows": [
+                    {"code": one.code, "where": "here", "status": "SKIP", "evidence": why}
+                    for one in mpi
+                ]
+            }
+        )
     if not found.rows and not found.hosts:
-        raise SlurmError(_nothing(steps[0]), f"see {run.folder / 'step.log'} and {run.folder / 'command.txt'}")
+        raise SlurmError(
+            _nothing(steps[0]), f"see {run.folder / 'step.log'} and {run.folder / 'command.txt'}"
+        )
     node = None if here else node_of(resources, site, find_allocation(os.environ))
     judged = make_outcomes(run.size, found, _tail(run.folder, steps[0]))
     report = Report(
@@ -245,10 +304,15 @@ def collect_run(folder: Path) -> RunFiles:
     """All that nodes and ranks wrote, nodes first, then the rounds of the ranks in their order."""
     found = RunFiles()
     for pattern in ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json"):
-        for path in sorted(folder.glob(pattern), key=lambda path: (path.stem.split("-")[-1], path.name)):
+        for path in sorted(
+            folder.glob(pattern), key=lambda path: (path.stem.split("-")[-1], path.name)
+        ):
             try:
                 document = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError):  # torn, or replaced while it was read: who wrote it is named as missing
+            except (
+                OSError,
+                ValueError,
+            ):  # torn, or replaced while it was read: who wrote it is named as missing
                 continue
             if isinstance(document, dict):
                 found.add(document)
@@ -256,16 +320,27 @@ def collect_run(folder: Path) -> RunFiles:
 
 
 def step_outcome(steps: list[Completed], judged: list[Outcome]) -> list[Outcome]:
-    """An ERROR where a step did not end with 0 and no check says why; ranks that a broken check ended are no news."""
+    """An ERROR where a step did not end with 0 and no check says why; ranks that a broken check
+    ended are no news.
+    """
     if all(step.status == 0 for step in steps) or any(one.status == "ERROR" for one in judged):
         return []
     bad = next(step for step in steps if step.status)
     said = (list(bad.tail) or [""])[-1].strip()
-    return [Outcome(code="run.step", status="ERROR", measured=f"the step ended with {bad.status}", evidence=said[:400])]
+    return [
+        Outcome(
+            code="run.step",
+            status="ERROR",
+            measured=f"the step ended with {bad.status}",
+            evidence=said[:400],
+        )
+    ]
 
 
 def _tail(folder: Path, done: Completed) -> str:
     lines = [
-        line for path in sorted(folder.glob("launcher-*.log")) for line in path.read_text(errors="replace").splitlines()
+        line
+        for path in sorted(folder.glob("launcher-*.log"))
+        for line in path.read_text(errors="replace").splitlines()
     ]
     return find_telling_line(lines, (list(done.tail) or [""])[-1])

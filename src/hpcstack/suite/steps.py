@@ -1,4 +1,7 @@
-"""What the job steps of a test run share: where the suite is found, and what is said while it runs. Pure."""
+"""What the job steps of a test run share: where the suite is found, and what is said while it runs.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,14 @@ def old_words(request: Request) -> tuple[str, ...]:
 
 def python_path(artifact: Artifact, suite: Path | None) -> str:
     """Where the suite is found: the caller's own, or the image's; then what the image has there."""
-    return ":".join(filter(None, (str(suite) if suite else SUITE, artifact.environment.get("PYTHONPATH", ""))))
+    return ":".join(
+        filter(None, (str(suite) if suite else SUITE, artifact.environment.get("PYTHONPATH", "")))
+    )
 
 
 def watch_steps(say: Say, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
-    """What the agent says of each check, as progress: what is wrong at once, else how far it is, now and then.
+    """What the agent says of each check, as progress: what is wrong at once, else how far it is,
+    now and then.
 
     The report lists every check; nobody reads them twice.
     """

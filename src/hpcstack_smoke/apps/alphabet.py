@@ -1,9 +1,10 @@
-"""A tiny language model whose answer is known: after each letter it says the next one of the alphabet.
+"""A tiny language model whose answer is known: after each letter it says the next one of the
+alphabet.
 
-Made on the spot with the image's own torch, transformers and tokenizers, so that no model is fetched. A token is a
-character; each has an axis of its own in the hidden state, on which the output layer reads the character that
-follows. The layers between are those of a Llama with small random weights: they are computed, and change no answer as
-long as they are computed right.
+Made on the spot with the image's own torch, transformers and tokenizers, so that no model is
+fetched. A token is a character; each has an axis of its own in the hidden state, on which the
+output layer reads the character that follows. The layers between are those of a Llama with small
+random weights: they are computed, and change no answer as long as they are computed right.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ CIRCLE = "abcdefghijklm\nnopqrstuvwxyz "  # servers hold a stream's text back un
 CLIENTS = 11  # more ask what others ask
 TOKENS = 30  # of each answer: once around, and no white space at its ends
 VOCABULARY, HIDDEN, HEADS, LAYERS = 320, 512, 8, 2
-NOISE = 0.005  # of the random weights: their part of a hidden state stays far below the token's own 1
+NOISE = (
+    0.005  # of the random weights: their part of a hidden state stays far below the token's own 1
+)
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
@@ -29,7 +32,10 @@ def expect_answer(number: int) -> str:
 
 
 def make_alphabet_model(folder: str) -> None:
-    """The model and its tokenizer as files of Hugging Face's form in FOLDER, 9 MB. ImportError without transformers."""
+    """The model and its tokenizer as files of Hugging Face's form in FOLDER, 9 MB.
+
+    ImportError without transformers.
+    """
     import torch
     import transformers
 
@@ -65,7 +71,10 @@ def _vocabulary() -> dict[str, int]:
     """{character as ByteLevel writes it: token}; 0 ends a text."""
     from tokenizers.pre_tokenizers import ByteLevel
 
-    return {"<|end|>": 0, **{one: number for number, one in enumerate(sorted(ByteLevel.alphabet()), 1)}}
+    return {
+        "<|end|>": 0,
+        **{one: number for number, one in enumerate(sorted(ByteLevel.alphabet()), 1)},
+    }
 
 
 def spell_byte(one: str) -> str:

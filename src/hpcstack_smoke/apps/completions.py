@@ -1,6 +1,8 @@
-"""OpenAI's API as a client: a completion, a stream, several at once. Each answer is known (alphabet.py).
+"""OpenAI's API as a client: a completion, a stream, several at once. Each answer is known
+(alphabet.py).
 
-The standard library alone, and no proxy of the environment: a server of the next node is not behind one.
+The standard library alone, and no proxy of the environment: a server of the next node is not behind
+one.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came: the text, how many pieces a stream had (0: it was whole), seconds to the first and to the end."""
+    """What came: the text, how many pieces a stream had (0: it was whole), seconds to the first and
+    to the end.
+    """
 
     text: str
     pieces: int
@@ -56,12 +60,17 @@ class Exercise:
 
 
 def warm_completions(target: Target, seconds: float = 0.0) -> None:
-    """The first completion, alone: servers may load their model then, and not every one stands two at once.
+    """The first completion, alone: servers may load their model then, and not every one stands two
+    at once.
 
-    (transformers 4.57 answers the second one with `Cannot copy out of meta tensor`.) WrongAnswer as in
-    `exercise_completions`.
+    (transformers 4.57 answers the second one with `Cannot copy out of meta tensor`.) WrongAnswer as
+    in `exercise_completions`.
     """
-    _is_right(0, ask_completion(target, 0, stream=False, seconds=seconds or FIRST_S), "the first completion")
+    _is_right(
+        0,
+        ask_completion(target, 0, stream=False, seconds=seconds or FIRST_S),
+        "the first completion",
+    )
 
 
 def exercise_completions(target: Target) -> Exercise:
@@ -75,13 +84,20 @@ def exercise_completions(target: Target) -> Exercise:
     together = at_once(target)
     tokens = alphabet.TOKENS * CLIENTS / max(max(one.seconds for one in together), 1e-9)
     first = statistics.median(one.first_s for one in together)
-    said = f"a completion in {whole.seconds:.2f} s, a stream of {stream.pieces} pieces, {CLIENTS} clients at once"
+    said = (
+        f"a completion in {whole.seconds:.2f} s, a stream of {stream.pieces} pieces, {CLIENTS} "
+        f"clients at once"
+    )
     figures = {"answer_s": whole.seconds, "first_token_s": first}
-    return Exercise(said, {name: round(value, 4) for name, value in {**figures, "tokens_per_s": tokens}.items()})
+    return Exercise(
+        said, {name: round(value, 4) for name, value in {**figures, "tokens_per_s": tokens}.items()}
+    )
 
 
 def at_once(target: Target) -> list[Answer]:
-    """CLIENTS streams at the same time, each with a prompt of its own: none gets another one's answer."""
+    """CLIENTS streams at the same time, each with a prompt of its own: none gets another one's
+    answer.
+    """
     numbers = range(3, 3 + CLIENTS)
     with ThreadPoolExecutor(CLIENTS) as pool:
         asked = [pool.submit(ask_completion, target, number, stream=True) for number in numbers]
@@ -99,7 +115,10 @@ def _is_right(number: int, found: Answer, what: str) -> None:
 
 
 def ask_completion(target: Target, number: int, stream: bool, seconds: float = 0.0) -> Answer:
-    """The answer to client NUMBER's prompt, whole within SECONDS (else ANSWER_S). WrongAnswer: what came instead."""
+    """The answer to client NUMBER's prompt, whole within SECONDS (else ANSWER_S).
+
+    WrongAnswer: what came instead.
+    """
     seconds = seconds or ANSWER_S
     document = {
         "model": target.model,
@@ -127,14 +146,19 @@ def ask_completion(target: Target, number: int, stream: bool, seconds: float = 0
 
 @contextlib.contextmanager
 def open_connection(target: Target, seconds: float) -> Iterator[http.client.HTTPConnection]:
-    """A connection to TARGET, of which nothing waits longer than SECONDS. WrongAnswer where it breaks or is silent."""
+    """A connection to TARGET, of which nothing waits longer than SECONDS.
+
+    WrongAnswer where it breaks or is silent.
+    """
     line = http.client.HTTPConnection(target.host, target.port, timeout=seconds)
     try:
         yield line
     except TimeoutError:
         raise WrongAnswer(f"no whole answer within {seconds:.0f} s") from None
     except (OSError, http.client.HTTPException) as error:
-        raise WrongAnswer(f"the connection broke: {type(error).__name__} {error}".rstrip()) from None
+        raise WrongAnswer(
+            f"the connection broke: {type(error).__name__} {error}".rstrip()
+        ) from None
     finally:
         line.close()
 
@@ -175,13 +199,17 @@ def _streamed(lines: _Lines, began: float) -> Answer:
             break
         document = _parsed(line.removeprefix("data:"))
         piece = _text(document, "delta")
-        finished = finished or bool(document["choices"] and document["choices"][0].get("finish_reason"))
+        finished = finished or bool(
+            document["choices"] and document["choices"][0].get("finish_reason")
+        )
         if piece:
             pieces.append(piece)
             ended = time.monotonic() - began
             first = first or ended
     if not finished:
-        raise WrongAnswer(f"a stream broke off after {len(pieces)} pieces: {''.join(pieces)[:40]!r}")
+        raise WrongAnswer(
+            f"a stream broke off after {len(pieces)} pieces: {''.join(pieces)[:40]!r}"
+        )
     return Answer("".join(pieces), len(pieces), first, ended)
 
 
@@ -190,7 +218,11 @@ def _parsed(text: str) -> dict[str, Any]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         raise WrongAnswer(f"what came is no JSON: {text[:80]!r}") from None
-    if not isinstance(found, dict) or "error" in found or not isinstance(found.get("choices"), list):
+    if (
+        not isinstance(found, dict)
+        or "error" in found
+        or not isinstance(found.get("choices"), list)
+    ):
         raise WrongAnswer(f"what came is no completion: {text[:200]!r}")
     return found
 

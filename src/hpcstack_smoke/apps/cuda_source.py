@@ -1,4 +1,6 @@
-"""The CUDA part of the MPI program, compiled by nvcc where the image has it: pi by Monte Carlo on a rank's GPU."""
+"""The CUDA part of the MPI program, compiled by nvcc where the image has it: pi by Monte Carlo on a
+rank's GPU.
+"""
 
 KERNEL = r"""
 #include <cuda_runtime.h>

@@ -1,4 +1,6 @@
-"""What every stack can prove: its tasks are started, reach each other over the network, and see one folder."""
+"""What every stack can prove: its tasks are started, reach each other over the network, and see one
+folder.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def exchange(task: Task) -> Result:
         server.bind(("", 0))
         server.listen(1)
         server.settimeout(TIMEOUT_S)
-        places = task.first_gets("place", [find_address(), server.getsockname()[1], socket.gethostname()])
+        places = task.first_gets(
+            "place", [find_address(), server.getsockname()[1], socket.gethostname()]
+        )
         after = task.read("place", (task.rank + 1) % task.world)
         with socket.create_connection((after[0], after[1]), TIMEOUT_S) as forward:
             forward.sendall(f"{task.client.token}\n".encode())
@@ -34,16 +38,24 @@ def exchange(task: Task) -> Result:
                 got = int(lines.readline())
                 if task.rank:
                     forward.sendall(f"{got + task.rank + 1}\n".encode())
-    want = task.world * (task.world + 1) // 2 if task.rank == 0 else task.rank * (task.rank + 1) // 2
+    want = (
+        task.world * (task.world + 1) // 2 if task.rank == 0 else task.rank * (task.rank + 1) // 2
+    )
     hosts = f" on {len({place[2] for place in places})} host(s)" if places else ""
     measured = f"{task.world} tasks{hosts}, sum {got}"
     return judge_result(
-        got == want, measured, f"sum {want}", "1 + 2 + ... + n", remedy="nodes do not reach each other by TCP"
+        got == want,
+        measured,
+        f"sum {want}",
+        "1 + 2 + ... + n",
+        remedy="nodes do not reach each other by TCP",
     )
 
 
 def _neighbour(server: socket.socket, token: str) -> tuple[socket.socket, TextIO]:
-    """The connection of the task before, and what it says: others that come to the port do not know TOKEN."""
+    """The connection of the task before, and what it says: others that come to the port do not know
+    TOKEN.
+    """
     while True:
         line, _ = server.accept()
         line.settimeout(TIMEOUT_S)
@@ -55,8 +67,10 @@ def _neighbour(server: socket.socket, token: str) -> tuple[socket.socket, TextIO
 
 
 def shared(task: Task) -> Result:
-    """What the first task of a node wrote into the run's folder, those of other nodes read, whole: of all nodes up to
-    ALL_NODES, else of those 1, 2, 4, ... further on, so that every node is read and the folder is not flooded."""
+    """What the first task of a node wrote into the run's folder, those of other nodes read, whole:
+    of all nodes up to ALL_NODES, else of those 1, 2, 4, ... further on, so that every node is read
+    and the folder is not flooded.
+    """
     each = task.world // task.nodes
     node, first = divmod(task.rank, each)
     path = os.path.join(task.output, f".shared-{node}")
@@ -67,13 +81,23 @@ def shared(task: Task) -> Result:
             os.fsync(file.fileno())
     task.wait("written")
     others = [] if first else read_by(node, task.nodes)
-    wrong = [other for other in others if not _reads(os.path.join(task.output, f".shared-{other}"), _content(other))]
+    wrong = [
+        other
+        for other in others
+        if not _reads(os.path.join(task.output, f".shared-{other}"), _content(other))
+    ]
     task.wait("read")
     if not first:
         os.unlink(path)
-    measured = f"another content of node {wrong}" if wrong else f"{len(others)} files of other nodes read"
+    measured = (
+        f"another content of node {wrong}" if wrong else f"{len(others)} files of other nodes read"
+    )
     return judge_result(
-        not wrong, measured, "each as written", "sha256", remedy="the folder is not one filesystem on all nodes"
+        not wrong,
+        measured,
+        "each as written",
+        "sha256",
+        remedy="the folder is not one filesystem on all nodes",
     )
 
 

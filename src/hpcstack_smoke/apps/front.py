@@ -1,7 +1,9 @@
-"""The front of a server that asks nobody for a key: it listens on the node's address, and lets in who knows the key.
+"""The front of a server that asks nobody for a key: it listens on the node's address, and lets in
+who knows the key.
 
-The server itself listens on the node's loopback address. A connection whose first request says `Authorization: Bearer
-KEY` is handed through byte by byte; every other one is answered 401 and closed.
+The server itself listens on the node's loopback address. A connection whose first request says
+`Authorization: Bearer KEY` is handed through byte by byte; every other one is answered 401 and
+closed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ REFUSED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\
 
 
 class Front:
-    """Listens on HOST, at a `port` of its own, before the server at PORT of this machine's loopback; until `stop`."""
+    """Listens on HOST, at a `port` of its own, before the server at PORT of this machine's
+    loopback; until `stop`.
+    """
 
     def __init__(self, host: str, port: int, key: str) -> None:
         self.behind, self.key = ("127.0.0.1", port), key
@@ -54,7 +58,9 @@ class Front:
 
 
 def read_head(client: socket.socket) -> bytes:
-    """The first request of CLIENT as far as the end of its header, and what came with it; empty where it has none."""
+    """The first request of CLIENT as far as the end of its header, and what came with it; empty
+    where it has none.
+    """
     head = b""
     while b"\r\n\r\n" not in head:
         piece = client.recv(PIECE)
@@ -68,7 +74,9 @@ def has_key(head: bytes, key: str) -> bool:
     """Whether the header HEAD says KEY, and nothing that another reader of it could take for one."""
     lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     said = [
-        value.strip() for name, _, value in (line.partition(b":") for line in lines) if name.lower() == b"authorization"
+        value.strip()
+        for name, _, value in (line.partition(b":") for line in lines)
+        if name.lower() == b"authorization"
     ]
     return len(said) == 1 and hmac.compare_digest(said[0], b"Bearer " + key.encode())
 

@@ -1,4 +1,6 @@
-"""JAX over all tasks: jax.distributed meets at the first task's address, then a sum over all devices."""
+"""JAX over all tasks: jax.distributed meets at the first task's address, then a sum over all
+devices.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from hpcstack_smoke.tasks import Task, free_port
 
 
 def psum(task: Task) -> Result:
-    """Each task gives its rank + 1; all must get the whole sum. A task per GPU where there are GPUs."""
+    """Each task gives its rank + 1; all must get the whole sum.
+
+    A task per GPU where there are GPUs.
+    """
     if not importlib.util.find_spec("jax"):
         if task.named:
             raise RuntimeError("no jax in the image")
@@ -32,10 +37,16 @@ def psum(task: Task) -> Result:
     total = float(values.reshape(task.world, 4).sum(0)[0])
     want = float(task.world * (task.world + 1) // 2)
     kind = jax.devices()[0].platform
-    measured = f"sum {total:g} over {jax.process_count()} processes, {jax.device_count()} {kind} device(s)"
+    measured = (
+        f"sum {total:g} over {jax.process_count()} processes, {jax.device_count()} {kind} device(s)"
+    )
     good = total == want and jax.process_count() == task.world
     return judge_result(
-        good, measured, f"sum {want:g}, {task.world} processes", "1 + 2 + ... + n", f"jax {jax.__version__}"
+        good,
+        measured,
+        f"sum {want:g}, {task.world} processes",
+        "1 + 2 + ... + n",
+        f"jax {jax.__version__}",
     )
 
 

@@ -1,4 +1,6 @@
-"""Triton by KServe's v2 protocol: a model of its Python back end that doubles numbers, asked by several at once."""
+"""Triton by KServe's v2 protocol: a model of its Python back end that doubles numbers, asked by
+several at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from hpcstack_smoke.apps.completions import ANSWER_S, CLIENTS, MOST, Exercise, Target, WrongAnswer, open_connection
+from hpcstack_smoke.apps.completions import (
+    ANSWER_S,
+    CLIENTS,
+    MOST,
+    Exercise,
+    Target,
+    WrongAnswer,
+    open_connection,
+)
 
 MODEL = "double"
 BACKENDS = "/opt/tritonserver/backends"
@@ -34,7 +44,9 @@ class TritonPythonModel:
 
 
 def make_adder_model(folder: str) -> bool:
-    """The model below FOLDER, a repository of Triton's; False where the image has no Python back end for it."""
+    """The model below FOLDER, a repository of Triton's; False where the image has no Python back
+    end for it.
+    """
     if not os.path.isdir(os.path.join(BACKENDS, "python")):
         return False
     os.makedirs(os.path.join(folder, MODEL, "1"))
@@ -52,7 +64,9 @@ def warm_inference(target: Target) -> None:
 def exercise_inference(target: Target) -> Exercise:
     """CLIENTS at once, each with numbers of its own. WrongAnswer: the first that is not right."""
     with ThreadPoolExecutor(CLIENTS) as pool:
-        took = list(pool.map(lambda number: request_inference(target, number), range(1, 1 + CLIENTS)))
+        took = list(
+            pool.map(lambda number: request_inference(target, number), range(1, 1 + CLIENTS))
+        )
     figures = {"answer_s": round(statistics.median(took), 4)}
     return Exercise(f"a request in {figures['answer_s']:.2f} s, {CLIENTS} clients at once", figures)
 
@@ -60,7 +74,9 @@ def exercise_inference(target: Target) -> Exercise:
 def request_inference(target: Target, number: int) -> float:
     """Seconds of a request whose answer is right."""
     numbers = [float(number), float(number) + 0.5, -1.0, 1024.0]
-    question = {"inputs": [{"name": "IN", "shape": [len(numbers)], "datatype": "FP32", "data": numbers}]}
+    question = {
+        "inputs": [{"name": "IN", "shape": [len(numbers)], "datatype": "FP32", "data": numbers}]
+    }
     began = time.monotonic()
     with open_connection(target, ANSWER_S) as line:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {target.key}"}

@@ -1,4 +1,5 @@
-"""One rank of the MPI step: the first compiles the program in the image, all run it, the first judges what it printed.
+"""One rank of the MPI step: the first compiles the program in the image, all run it, the first
+judges what it printed.
 
 python3 -m hpcstack_smoke.apps.mpi FOLDER     in every task of `srun --mpi=pmix`
 """
@@ -44,7 +45,9 @@ def world(found: Any) -> Result:
 
 def exact(found: Any) -> Result:
     """Point-to-point and eight collectives."""
-    return judge_result(found["wrong"] == 0, f"{found['wrong']} wrong values", "0", "values as computed")
+    return judge_result(
+        found["wrong"] == 0, f"{found['wrong']} wrong values", "0", "values as computed"
+    )
 
 
 def device(found: Any) -> Result:
@@ -65,13 +68,18 @@ def _gpus_are_missed(found: Any) -> None:
     """RuntimeError where GPUs were asked for and a rank found none: cuInit fails on a broken one."""
     if found.get("gpus"):
         raise RuntimeError(
-            f"{found['gpus']} GPU(s) a node were asked for, and a rank has none: nvidia-smi on each node"
+            f"{found['gpus']} GPU(s) a node were asked for, and a rank has none: nvidia-smi on "
+            f"each node"
         )
 
 
 def compiled(found: Any) -> Result:
     """mpicc is in the image and what it makes runs."""
-    return Result(PASS, f"{found['compiler']} in {found['compile_s']:.1f} s", "compiled and started in the image")
+    return Result(
+        PASS,
+        f"{found['compiler']} in {found['compile_s']:.1f} s",
+        "compiled and started in the image",
+    )
 
 
 def cuda(found: Any) -> Result:
@@ -82,7 +90,9 @@ def cuda(found: Any) -> Result:
         raise Skip(found.get("cuda_skip") or "no GPU, or no CUDA driver, on these nodes")
     if found["gpu_error"] or not found["gpu_thrown"]:
         remedy = "the image's CUDA and the node's driver do not fit: node.driver, hpcstack lint"
-        return judge_result(False, f"CUDA's error {found['gpu_error']}", "0", "the CUDA runtime", remedy=remedy)
+        return judge_result(
+            False, f"CUDA's error {found['gpu_error']}", "0", "the CUDA runtime", remedy=remedy
+        )
     thrown = found["gpu_thrown"]
     off = abs(4 * found["gpu_inside"] / thrown - math.pi)
     limit = 5 * 4 * math.sqrt(math.pi / 4 * (1 - math.pi / 4) / thrown)
@@ -97,7 +107,9 @@ def cuda(found: Any) -> Result:
 
 
 def pi(found: Any) -> Result:
-    """Both rules on 1 to all ranks: the values, and strong and weak scaling; informational where ranks share cores."""
+    """Both rules on 1 to all ranks: the values, and strong and weak scaling; informational where
+    ranks share cores.
+    """
     runs = found["runs"]
     samples = found["samples"]
     off = max(abs(one["midpoint"] - math.pi) for one in runs)
@@ -141,7 +153,9 @@ def pi(found: Any) -> Result:
 
 
 def nccl(found: Any) -> Result:
-    """nccl-tests' all_reduce_perf over all ranks: no wrong value, and its bus bandwidth beside torch's."""
+    """nccl-tests' all_reduce_perf over all ranks: no wrong value, and its bus bandwidth beside
+    torch's.
+    """
     if "nccl_tests" not in found:
         raise Skip(found.get("nccl_skip", "no all_reduce_perf in the image"))
     table = read_table(found["nccl_tests"])
@@ -159,7 +173,10 @@ def nccl(found: Any) -> Result:
             "y_unit": "GB/s",
         }
     ]
-    measured = f"{table.rows[sizes[-1]][1]:g} GB/s busbw at {sizes[-1]} bytes, {table.wrong} wrong, {table.ranks} ranks"
+    measured = (
+        f"{table.rows[sizes[-1]][1]:g} GB/s busbw at {sizes[-1]} bytes, {table.wrong} wrong, "
+        f"{table.ranks} ranks"
+    )
     return judge_result(
         table.wrong == 0 and table.ranks == found["tasks"],
         measured,
@@ -185,7 +202,12 @@ FUNCTIONS = {
 def find_compiler() -> str:
     """The MPI compiler of the image; empty where there is none."""
     return next(
-        (found for name in ("mpicc", "mpicc.openmpi", "mpicc.mpich") if (found := shutil.which(name) or "")), ""
+        (
+            found
+            for name in ("mpicc", "mpicc.openmpi", "mpicc.mpich")
+            if (found := shutil.which(name) or "")
+        ),
+        "",
     )
 
 
@@ -200,7 +222,9 @@ def build_program(output: str) -> dict[str, Any]:
     began = time.monotonic()
     kernel, why = compiled_kernel(output)
     argv = [found, "-O2", "-o", f"{binary}.part", source, *kernel, "-lm", "-ldl"]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=WAIT_S)
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=WAIT_S
+    )
     if done.returncode:
         said = " ".join(done.stdout.decode(errors="replace").split())
         return {"error": f"{found} ended with {done.returncode}: {said[:300]}"}
@@ -219,9 +243,17 @@ def compiled_kernel(output: str) -> tuple[list[str], str]:
     # mpicc links it as C: nothing of C++'s library may be needed
     plain = ["-Xcompiler", "-fno-exceptions,-fno-threadsafe-statics"]
     argv = [nvcc, "-O2", *plain, "-c", source, "-o", target]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=WAIT_S)
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=WAIT_S
+    )
     if done.returncode:
-        return [], f"nvcc ended with {done.returncode}: {' '.join(done.stdout.decode(errors='replace').split())[:300]}"
+        return (
+            [],
+            (
+                f"nvcc ended with {done.returncode}: "
+                f"{' '.join(done.stdout.decode(errors='replace').split())[:300]}"
+            ),
+        )
     home = os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
     folders = [one for one in (f"{home}/lib64", f"{home}/lib") if os.path.isdir(one)]
     paths = [word for one in folders for word in (f"-L{one}", f"-Wl,-rpath,{one}")]
@@ -298,7 +330,9 @@ def main() -> int:
 
 
 def _goes_on(output: str, rank: int, found: dict[str, Any] | None) -> bool:
-    """Whether the first rank's program went well: else it starts no second one, and the others would wait for it."""
+    """Whether the first rank's program went well: else it starts no second one, and the others
+    would wait for it.
+    """
     path = os.path.join(output, "mpi-went.json")
     if rank == 0:
         write_document(output, "mpi-went.json", {"well": found is not None})
@@ -314,20 +348,30 @@ def _goes_on(output: str, rank: int, found: dict[str, Any] | None) -> bool:
 
 
 def nccl_tests(tier: str) -> dict[str, Any]:
-    """What all_reduce_perf printed here, if this rank is the one that prints; every rank takes part."""
+    """What all_reduce_perf printed here, if this rank is the one that prints; every rank takes
+    part.
+    """
     path = find_program()
     if not path or not os.path.exists("/proc/driver/nvidia/version"):
-        return {"nccl_skip": "no all_reduce_perf in the image" if not path else "no GPU: NCCL does not run here"}
+        return {
+            "nccl_skip": "no all_reduce_perf in the image"
+            if not path
+            else "no GPU: NCCL does not run here"
+        }
     most = {"quick": "256M", "standard": "1G", "full": "8G"}[tier]
     argv = [path, "-b", "8", "-e", most, "-f", "4", "-g", "1", "-c", "1", "-n", "20", "-w", "5"]
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=RUN_S)
+        done = subprocess.run(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=RUN_S
+        )
     except subprocess.TimeoutExpired:
         return {"nccl_tests": f"all_reduce_perf did not end in {RUN_S:.0f} s"}
     return {"nccl_tests": done.stdout.decode(errors="replace")}
 
 
-def start_mpi_program(output: str, tier: str, rank: int, *, device: bool) -> tuple[dict[str, Any] | None, str]:
+def start_mpi_program(
+    output: str, tier: str, rank: int, *, device: bool
+) -> tuple[dict[str, Any] | None, str]:
     """(what the program printed on the first rank, or nothing) and why it said nothing."""
     env = dict(os.environ)
     for name in ("HPCSTACK_SMOKE_DEVICE", "HPCSTACK_SMOKE_CUDA"):
@@ -338,10 +382,20 @@ def start_mpi_program(output: str, tier: str, rank: int, *, device: bool) -> tup
         env["HPCSTACK_SMOKE_DEVICE"] = "1"
     argv = [os.path.join(output, "mpi-probe"), str(SAMPLES[tier])]
     try:
-        done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=RUN_S)
+        done = subprocess.run(
+            argv,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=RUN_S,
+        )
     except subprocess.TimeoutExpired:
         return None, f"the program did not end in {RUN_S:.0f} s"
-    text, said = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip()[-300:]
+    text, said = (
+        done.stdout.decode(errors="replace"),
+        done.stderr.decode(errors="replace").strip()[-300:],
+    )
     lines = [line for line in text.splitlines() if line.startswith("{")]
     if rank:
         return {}, ""

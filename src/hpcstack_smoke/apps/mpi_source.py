@@ -1,7 +1,9 @@
-"""The MPI program that is compiled inside the image: C99 and MPI-3, and CUDA's driver where there is one (by dlopen).
+"""The MPI program that is compiled inside the image: C99 and MPI-3, and CUDA's driver where there
+is one (by dlopen).
 
-It prints one JSON object on rank 0: the world, exactness of point-to-point and collectives, the two pi of the courses
-(Monte Carlo, and the midpoint rule of 4 / (1 + x^2)) on 1, 2, 4, ... ranks, and whether a GPU's memory was sent.
+It prints one JSON object on rank 0: the world, exactness of point-to-point and collectives, the two
+pi of the courses (Monte Carlo, and the midpoint rule of 4 / (1 + x^2)) on 1, 2, 4, ... ranks, and
+whether a GPU's memory was sent.
 """
 
 SOURCE = r"""

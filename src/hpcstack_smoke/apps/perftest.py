@@ -1,6 +1,8 @@
-"""ib_write_bw of perftest between neighbouring nodes, where the image has it: what a port carries without NCCL.
+"""ib_write_bw of perftest between neighbouring nodes, where the image has it: what a port carries
+without NCCL.
 
-Expected: HDR 180 and NDR 360 Gb/s, which are 90 % of the link's rate; other rates by the same share.
+Expected: HDR 180 and NDR 360 Gb/s, which are 90 % of the link's rate; other rates by the same
+share.
 """
 
 from __future__ import annotations
@@ -24,22 +26,34 @@ ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s*$")
 
 
 def read_average(text: str) -> float:
-    """Gb/s of the last row of the table: bytes, iterations, peak, average, message rate; 0 where there is none."""
+    """Gb/s of the last row of the table: bytes, iterations, peak, average, message rate; 0 where
+    there is none.
+    """
     found = [float(match[4]) for line in text.splitlines() if (match := ROW.match(line))]
     return found[-1] if found else 0.0
 
 
 def write_bw(task: Task) -> Result:
-    """The first task of each node talks to its neighbour's, over one port after another; the last of an odd number of
-    nodes to the first's. The slowest port counts; the first task judges for all."""
+    """The first task of each node talks to its neighbour's, over one port after another; the last
+    of an odd number of nodes to the first's. The slowest port counts; the first task judges for
+    all.
+    """
     ports = sysfs.of_fabric(sysfs.active_ports(), task.request.fabric, tuple(task.request.hcas))
-    ports = [port for port in ports if port.layer in ("InfiniBand", "Ethernet")]  # EFA speaks otherwise
-    here = [bool(shutil.which("ib_write_bw")), find_address(), [[port.hca, port.number, port.rate] for port in ports]]
+    ports = [
+        port for port in ports if port.layer in ("InfiniBand", "Ethernet")
+    ]  # EFA speaks otherwise
+    here = [
+        bool(shutil.which("ib_write_bw")),
+        find_address(),
+        [[port.hca, port.number, port.rate] for port in ports],
+    ]
     nodes = task.of_nodes("ready", here)
     found: list[list[Any]] = []
     for turn, pairs in enumerate(plan_turns(len(nodes)) if _all_ready(nodes) else []):
         place = task.rank // (task.world // task.nodes)
-        partner = next((other for pair in pairs if place in pair for other in pair if other != place), None)
+        partner = next(
+            (other for pair in pairs if place in pair for other in pair if other != place), None
+        )
         if partner is not None:
             found += _exchanged(task, nodes, partner, turn, server=place < partner)
     everyone = task.of_nodes("values", found)
@@ -56,7 +70,9 @@ def _all_ready(nodes: list[Any]) -> bool:
 
 
 def plan_turns(nodes: int) -> list[list[tuple[int, int]]]:
-    """Who talks to whom: neighbours, and where their number is odd the last node to the first, afterwards."""
+    """Who talks to whom: neighbours, and where their number is odd the last node to the first,
+    afterwards.
+    """
     pairs = [(first, first + 1) for first in range(0, nodes - 1, 2)]
     return [pairs, [(0, nodes - 1)]] if nodes % 2 and nodes > 1 else [pairs]
 
@@ -65,7 +81,9 @@ def judge_ports(values: list[list[Any]], *, promised: bool) -> Result:
     """[[Gb/s, port, the port's rate]]: below 90 % of the rate is a FAIL where the site promises it."""
     if not values:
         raise RuntimeError("no pair of nodes measured anything")
-    slow = [f"{name} {value:.0f} of {rate:g}" for value, name, rate in values if value < SHARE * rate]
+    slow = [
+        f"{name} {value:.0f} of {rate:g}" for value, name, rate in values if value < SHARE * rate
+    ]
     value, name, rate = min(values, key=lambda one: one[0] / max(one[2], 1))
     status = PASS
     if slow:
@@ -74,11 +92,19 @@ def judge_ports(values: list[list[Any]], *, promised: bool) -> Result:
     measured = f"{value:.0f} Gb/s by {name}, the slowest of {len(values)} port(s)"
     measured = f"slow: {', '.join(slow[:8])} Gb/s; {measured}" if slow else measured
     return Result(
-        status, measured, f">= {SHARE * rate:g} Gb/s", "90 % of the port's rate", "", remedy, {"write_Gb_per_s": value}
+        status,
+        measured,
+        f">= {SHARE * rate:g} Gb/s",
+        "90 % of the port's rate",
+        "",
+        remedy,
+        {"write_Gb_per_s": value},
     )
 
 
-def _exchanged(task: Task, nodes: list[Any], partner: int, turn: int, *, server: bool) -> list[list[Any]]:
+def _exchanged(
+    task: Task, nodes: list[Any], partner: int, turn: int, *, server: bool
+) -> list[list[Any]]:
     """[[Gb/s, port, rate]] of each port with the node PARTNER."""
     mine, theirs = nodes[task.rank // (task.world // task.nodes)][2], nodes[partner][2]
     out: list[list[Any]] = []
@@ -108,12 +134,16 @@ def _exchanged(task: Task, nodes: list[Any], partner: int, turn: int, *, server:
 
 
 def _run(argv: list[str], tries: int) -> tuple[float, str]:
-    """(Gb/s, or 0 and why there are none): who asks tries again, as the other says that it serves before it listens."""
+    """(Gb/s, or 0 and why there are none): who asks tries again, as the other says that it serves
+    before it listens.
+    """
     text = ""
     for turn in range(tries):
         time.sleep(1.0 if tries > 1 else 0.0)
         try:
-            done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+            done = subprocess.run(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False
+            )
         except subprocess.TimeoutExpired:
             return 0.0, " (not ended in 60 s)"
         text = done.stdout.decode(errors="replace")

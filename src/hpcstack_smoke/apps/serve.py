@@ -1,7 +1,8 @@
-"""Serving stacks: a server starts on each node, and the next node's clients get the answers that its model has.
+"""Serving stacks: a server starts on each node, and the next node's clients get the answers that
+its model has.
 
-One server a node, by its first task, over all GPUs of the step there; the tasks of the node before ask it, through a
-front that wants a key (front.py).
+One server a node, by its first task, over all GPUs of the step there; the tasks of the node before
+ask it, through a front that wants a key (front.py).
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from hpcstack_smoke.tasks import Task, free_port
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-READY_S, WAIT_S = 600.0, 900.0  # an engine that is read from a cold disk by all nodes, and compiled, takes minutes
+READY_S, WAIT_S = (
+    600.0,
+    900.0,
+)  # an engine that is read from a cold disk by all nodes, and compiled, takes minutes
 LOOK = "look at {} log in the run's folder: task-serve.*-server.log"
 SOURCE = "a model of the suite's own, whose answers are known"
 
@@ -39,8 +43,9 @@ SOURCE = "a model of the suite's own, whose answers are known"
 class Serving:
     """How one kind of server is started and asked.
 
-    `prepare` makes its model in a folder and says whether there is one to ask; `argv` is made of (folder, host, port,
-    GPUs); `warm` is the first request, on the server's node, alone; `exercise` what the next node's task asks.
+    `prepare` makes its model in a folder and says whether there is one to ask; `argv` is made of
+    (folder, host, port, GPUs); `warm` is the first request, on the server's node, alone; `exercise`
+    what the next node's task asks.
     """
 
     name: str
@@ -53,7 +58,9 @@ class Serving:
 
 @dataclass(frozen=True)
 class Place:
-    """The server of a NODE: where it is to be asked, by whom its key is known; `trouble`: why it is not there."""
+    """The server of a NODE: where it is to be asked, by whom its key is known; `trouble`: why it is
+    not there.
+    """
 
     node: str
     host: str = ""
@@ -74,22 +81,62 @@ def _alphabet(folder: str) -> bool:
 
 def _transformers_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
     device = ["--device", "auto" if gpus else "cpu"]
-    return ["transformers", "serve", "--host", host, "--port", str(port), "--force-model", folder, *device]
+    return [
+        "transformers",
+        "serve",
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--force-model",
+        folder,
+        *device,
+    ]
 
 
 def _vllm_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
-    split = ["--tensor-parallel-size", str(count_gpus_of_model(gpus)), "--max-model-len", "1024", "--enforce-eager"]
-    return ["vllm", "serve", folder, "--host", host, "--port", str(port), "--gpu-memory-utilization", "0.5", *split]
+    split = [
+        "--tensor-parallel-size",
+        str(count_gpus_of_model(gpus)),
+        "--max-model-len",
+        "1024",
+        "--enforce-eager",
+    ]
+    return [
+        "vllm",
+        "serve",
+        folder,
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--gpu-memory-utilization",
+        "0.5",
+        *split,
+    ]
 
 
 def _tensorrt_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
-    split = ["--backend", "pytorch", "--tp_size", str(count_gpus_of_model(gpus)), "--max_seq_len", "1024"]
+    split = [
+        "--backend",
+        "pytorch",
+        "--tp_size",
+        str(count_gpus_of_model(gpus)),
+        "--max_seq_len",
+        "1024",
+    ]
     return ["trtllm-serve", folder, "--host", host, "--port", str(port), *split]
 
 
 def _triton_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
     where = [f"--http-address={host}", f"--http-port={port}"]
-    return ["tritonserver", f"--model-repository={folder}", *where, "--allow-grpc=false", "--allow-metrics=false"]
+    return [
+        "tritonserver",
+        f"--model-repository={folder}",
+        *where,
+        "--allow-grpc=false",
+        "--allow-metrics=false",
+    ]
 
 
 TRANSFORMERS = Serving(
@@ -100,9 +147,21 @@ TRANSFORMERS = Serving(
     completions.warm_completions,
     completions.exercise_completions,
 )
-VLLM = Serving("vllm", _alphabet, _vllm_argv, "/health", completions.warm_completions, completions.exercise_completions)
+VLLM = Serving(
+    "vllm",
+    _alphabet,
+    _vllm_argv,
+    "/health",
+    completions.warm_completions,
+    completions.exercise_completions,
+)
 TENSORRT_LLM = Serving(
-    "trtllm-serve", _alphabet, _tensorrt_argv, "/health", completions.warm_completions, completions.exercise_completions
+    "trtllm-serve",
+    _alphabet,
+    _tensorrt_argv,
+    "/health",
+    completions.warm_completions,
+    completions.exercise_completions,
 )
 TRITON = Serving(
     "tritonserver",
@@ -120,16 +179,28 @@ def count_gpus_of_model(gpus: int) -> int:
 
 
 def gpus_here() -> int:
-    """How many GPUs this step has: where no cgroup hides the others, CUDA_VISIBLE_DEVICES says which are its own."""
+    """How many GPUs this step has: where no cgroup hides the others, CUDA_VISIBLE_DEVICES says
+    which are its own.
+    """
     said = os.environ.get("CUDA_VISIBLE_DEVICES")
-    own = len([one for one in said.split(",") if one.strip()]) if said is not None else len(open_gpus())
+    own = (
+        len([one for one in said.split(",") if one.strip()])
+        if said is not None
+        else len(open_gpus())
+    )
     return min(own, len(open_gpus()))
 
 
 def transformers(task: Task) -> Result:
     """`transformers serve` of the Hugging Face stack, on GPUs or CPUs."""
-    missing = [name for name in ("transformers", "fastapi", "uvicorn", "openai") if not importlib.util.find_spec(name)]
-    return serve_model(task, TRANSFORMERS, f"{missing[0]} (transformers[serving])" if missing else "")
+    missing = [
+        name
+        for name in ("transformers", "fastapi", "uvicorn", "openai")
+        if not importlib.util.find_spec(name)
+    ]
+    return serve_model(
+        task, TRANSFORMERS, f"{missing[0]} (transformers[serving])" if missing else ""
+    )
 
 
 def vllm(task: Task) -> Result:
@@ -150,14 +221,16 @@ def triton(task: Task) -> Result:
 def serve_model(task: Task, kind: Serving, missing: str = "", *, gpus: bool = False) -> Result:
     """The server of this node, if this is its first task, and what the next node's answers.
 
-    MISSING: what the image, one for all tasks, lacks. GPUS: it is not started without one; where a node has none, no
-    node's is.
+    MISSING: what the image, one for all tasks, lacks. GPUS: it is not started without one; where a
+    node has none, no node's is.
     """
     if missing := missing or ("" if shutil.which(kind.name) else kind.name):
         if task.named:
             raise RuntimeError(f"no {missing} in the image")
         raise Skip(f"the image has no {missing}")
-    without = sorted({host for host, has in task.all("gpus", [socket.gethostname(), gpus_here() > 0]) if not has})
+    without = sorted(
+        {host for host, has in task.all("gpus", [socket.gethostname(), gpus_here() > 0]) if not has}
+    )
     if gpus and without:
         raise Skip(f"no GPU on {', '.join(without[:4])}: {kind.name} is not started without one")
     each = task.world // task.nodes
@@ -170,13 +243,17 @@ def serve_model(task: Task, kind: Serving, missing: str = "", *, gpus: bool = Fa
         try:
             server, place = _start(task, kind, stack)
         except Exception as error:
-            task.post("place", vars(Place(socket.gethostname(), trouble=str(error))))  # nobody waits for it
+            task.post(
+                "place", vars(Place(socket.gethostname(), trouble=str(error)))
+            )  # nobody waits for it
             task.post("asked", 1)
             raise
         ready_s = time.monotonic() - began
         task.post("place", vars(place))
         asked = _ask(task, kind, after)
-        with contextlib.suppress(TimeoutError, OSError):  # who was to ask is gone: the server ends all the same
+        with contextlib.suppress(
+            TimeoutError, OSError
+        ):  # who was to ask is gone: the server ends all the same
             task.read("asked", (node - 1) % task.nodes * each, WAIT_S)
         return _end(server, place, asked, ready_s)
 
@@ -196,7 +273,9 @@ def _start(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tuple[Serv
         if not trouble or not server.address_taken():
             break
         server.stop()
-    if task.nodes > 1 and not trouble:  # most of these servers ask nobody for a key: they do not listen to the network
+    if (
+        task.nodes > 1 and not trouble
+    ):  # most of these servers ask nobody for a key: they do not listen to the network
         front = Front(find_address(), port, key)
         stack.callback(front.stop)
         host, port = find_address(), front.port
@@ -225,15 +304,25 @@ def _ask(task: Task, kind: Serving, of: int) -> Result:
         if place.trouble:
             return Result(SKIP, evidence=f"{place.node}'s server did not start")
         if not place.model:
-            return Result(PASS, f"{kind.name} is ready", "ready", evidence="no back end for the suite's model")
+            return Result(
+                PASS, f"{kind.name} is ready", "ready", evidence="no back end for the suite's model"
+            )
         found = kind.exercise(place.target)
     except WrongAnswer as trouble:
-        return Result(FAIL, f"{place.node}'s server: {trouble}", want, SOURCE, remedy=LOOK.format(f"{kind.name}'s"))
+        return Result(
+            FAIL,
+            f"{place.node}'s server: {trouble}",
+            want,
+            SOURCE,
+            remedy=LOOK.format(f"{kind.name}'s"),
+        )
     except TimeoutError as error:
         return Result(ERROR, f"the next node's task said nothing of its server: {error}", want)
     finally:
         task.post("asked", 1)
-    return Result(PASS, found.measured, want, SOURCE, figures=found.figures, informational=not open_gpus())
+    return Result(
+        PASS, found.measured, want, SOURCE, figures=found.figures, informational=not open_gpus()
+    )
 
 
 def _end(server: Server, place: Place, asked: Result, ready_s: float) -> Result:
@@ -246,4 +335,10 @@ def _end(server: Server, place: Place, asked: Result, ready_s: float) -> Result:
     if not trouble:
         return found
     said = f"{place.node}'s server: {trouble}"
-    return replace(found, status=FAIL, measured=said, expected="it starts, serves and ends", remedy=LOOK.format("its"))
+    return replace(
+        found,
+        status=FAIL,
+        measured=said,
+        expected="it starts, serves and ends",
+        remedy=LOOK.format("its"),
+    )

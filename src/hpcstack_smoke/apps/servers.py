@@ -1,4 +1,6 @@
-"""A server of an image as a process: started alone, asked whether it is ready, ended as Slurm ends it."""
+"""A server of an image as a process: started alone, asked whether it is ready, ended as Slurm ends
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import time
 STOP_S = 30.0
 ADDRESS_TAKEN = ("already in use", "errno 98")
 # torchrun's, Slurm's and MPI's variables would make a server believe that it is a rank of theirs
-OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
+OF_RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "GROUP_RANK",
+)
 OF_STEPS = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "HYDRA_")
 # Some make folders below HOME, which may be read-only, or one for all nodes
 OWN_FOLDERS = ("HF_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "CUDA_CACHE_PATH",
@@ -38,7 +48,9 @@ class Server:
             )
 
     def ready(self, host: str, port: int, path: str, until: float) -> str:
-        """Empty as soon as GET PATH answers 200; else why not, by UNTIL or when the server has ended."""
+        """Empty as soon as GET PATH answers 200; else why not, by UNTIL or when the server has
+        ended.
+        """
         said = "nothing listens"
         while time.monotonic() < until:
             if ended := self.ended():
@@ -59,15 +71,20 @@ class Server:
         status = self.child.poll()
         if status is None:
             return ""
-        return f"it was ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with exit {status}"
+        return (
+            f"it was ended by {signal.Signals(-status).name}"
+            if status < 0
+            else f"it ended with exit {status}"
+        )
 
     def address_taken(self) -> bool:
         """Whether its port was another one's."""
         return any(words in self._tail().lower() for words in ADDRESS_TAKEN)
 
     def stop(self) -> str:
-        """TERM, and STOP_S for it: empty where nothing of it is left then (or it was stopped before); else what had to
-        be killed."""
+        """TERM, and STOP_S for it: empty where nothing of it is left then (or it was stopped
+        before); else what had to be killed.
+        """
         if self.stopped:
             return ""
         self.stopped = True
@@ -84,10 +101,17 @@ class Server:
                 os.kill(one, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(STOP_S)
-        return f"{len(left)} of its processes had to be killed {STOP_S:.0f} s after TERM" if left else ""
+        return (
+            f"{len(left)} of its processes had to be killed {STOP_S:.0f} s after TERM"
+            if left
+            else ""
+        )
 
     def last_line(self) -> str:
-        return ([line.strip() for line in self._tail().splitlines() if line.strip()] or ["it said nothing"])[-1][:300]
+        return (
+            [line.strip() for line in self._tail().splitlines() if line.strip()]
+            or ["it said nothing"]
+        )[-1][:300]
 
     def _tail(self) -> str:
         with contextlib.suppress(OSError), open(self.log, "rb") as file:
@@ -97,11 +121,29 @@ class Server:
 
 
 def make_server_environment(folder: str, key: str = "") -> dict[str, str]:
-    """This one's without what makes a server a rank, offline, with its home and caches below FOLDER."""
-    kept = {name: value for name, value in os.environ.items() if name not in OF_RANKS and not name.startswith(OF_STEPS)}
+    """This one's without what makes a server a rank, offline, with its home and caches below
+    FOLDER.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in OF_RANKS and not name.startswith(OF_STEPS)
+    }
     own = {name: os.path.join(folder, name.lower()) for name in OWN_FOLDERS}
-    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    return {**kept, **own, **quiet, "HOME": folder, MARK: folder, **({"VLLM_API_KEY": key} if key else {})}
+    quiet = {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+    return {
+        **kept,
+        **own,
+        **quiet,
+        "HOME": folder,
+        MARK: folder,
+        **({"VLLM_API_KEY": key} if key else {}),
+    }
 
 
 def get_status(host: str, port: int, path: str, seconds: float = 5.0) -> int:
@@ -115,7 +157,9 @@ def get_status(host: str, port: int, path: str, seconds: float = 5.0) -> int:
 
 
 def find_members(folder: str) -> list[int]:
-    """The living processes whose environment bears the mark of FOLDER's server; MPI gives some their own session."""
+    """The living processes whose environment bears the mark of FOLDER's server; MPI gives some
+    their own session.
+    """
     out, mark = [], f"{MARK}={folder}".encode()
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError, ValueError):

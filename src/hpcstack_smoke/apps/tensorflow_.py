@@ -1,4 +1,6 @@
-"""TensorFlow over all tasks: MultiWorkerMirroredStrategy by TF_CONFIG, a sum, and a small model that learns."""
+"""TensorFlow over all tasks: MultiWorkerMirroredStrategy by TF_CONFIG, a sum, and a small model
+that learns.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def total(task: Task) -> Result:
         raise Skip("the image has no tensorflow")
     if open_gpus():
         given = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
-        os.environ["CUDA_VISIBLE_DEVICES"] = given[task.local] if len(given) > task.local else str(task.local)
+        os.environ["CUDA_VISIBLE_DEVICES"] = (
+            given[task.local] if len(given) > task.local else str(task.local)
+        )
     workers = task.all("worker", f"{find_address()}:{free_port()}")
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.rank}}
@@ -45,7 +49,11 @@ def total(task: Task) -> Result:
     good = value == want and count == task.world
     measured = f"sum {value:g} over {count} workers, {devices} GPU(s) each"
     result = judge_result(
-        good, measured, f"sum {want:g}, {task.world} workers", "1 + 2 + ... + n", f"tensorflow {tf.__version__}"
+        good,
+        measured,
+        f"sum {want:g}, {task.world} workers",
+        "1 + 2 + ... + n",
+        f"tensorflow {tf.__version__}",
     )
     task.wait("done")
     return result

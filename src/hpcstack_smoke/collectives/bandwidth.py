@@ -1,8 +1,9 @@
-"""Latency and bus bandwidth of the collectives, by nccl-tests' definitions (doc/PERFORMANCE.md, commit a0b82b2).
+"""Latency and bus bandwidth of the collectives, by nccl-tests' definitions (doc/PERFORMANCE.md,
+commit a0b82b2).
 
-algbw = S / t with S the bytes of the whole buffer and t the mean of the ranks' times, as nccl-tests takes it
-(common.cu, -a 1); busbw = algbw * factor. 1 GB is 1e9 bytes.
-On GPUs ten calls are queued between two events; on CPUs each call is timed behind a barrier.
+algbw = S / t with S the bytes of the whole buffer and t the mean of the ranks' times, as nccl-tests
+takes it (common.cu, -a 1); busbw = algbw * factor. 1 GB is 1e9 bytes. On GPUs ten calls are queued
+between two events; on CPUs each call is timed behind a barrier.
 """
 
 from __future__ import annotations
@@ -35,7 +36,15 @@ CPU_SIZES = {
     "full": (MIB // 16, MIB, 4 * MIB, 16 * MIB, 64 * MIB),
 }
 LATENCY_SIZES = (8, 128, 1024, 8192, 65536)
-EVERY = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
+EVERY = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "send_recv",
+)
 WARM_UP, QUEUED, ROUNDS = 5, 10, 5
 
 
@@ -49,13 +58,19 @@ def find_factor(name: str, world: int) -> float:
 
 
 def make_call(name: str, size: int, context: Context, group: Any, dtype: Any) -> Callable[[], None]:
-    """The collective NAME on a buffer of SIZE bytes (of all ranks together where it gathers or scatters)."""
+    """The collective NAME on a buffer of SIZE bytes (of all ranks together where it gathers or
+    scatters).
+    """
     import torch
     import torch.distributed as dist
 
     world, rank = context.world, context.rank
     dealt = name in ("all_gather", "reduce_scatter", "all_to_all")
-    count = max(world, size // dtype.itemsize // world * world) if dealt else max(1, size // dtype.itemsize)
+    count = (
+        max(world, size // dtype.itemsize // world * world)
+        if dealt
+        else max(1, size // dtype.itemsize)
+    )
     whole = torch.ones(count, dtype=dtype, device=context.device)
     part = torch.ones(count // world if dealt else 1, dtype=dtype, device=context.device)
     if name == "all_reduce":
@@ -78,7 +93,10 @@ def make_call(name: str, size: int, context: Context, group: Any, dtype: Any) ->
     after, before = (rank + 1) % world, (rank - 1) % world
 
     def ring() -> None:
-        work = [dist.P2POp(dist.isend, whole, after, group), dist.P2POp(dist.irecv, got, before, group)]
+        work = [
+            dist.P2POp(dist.isend, whole, after, group),
+            dist.P2POp(dist.irecv, got, before, group),
+        ]
         for one in dist.batch_isend_irecv(work):
             one.wait()
 
@@ -97,7 +115,10 @@ def time_call(work: Callable[[], None], context: Context, group: Any) -> float:
 
 
 def _effort(work: Callable[[], None], context: Context, group: Any) -> tuple[int, int]:
-    """(calls in a round, rounds) after the warm-up: fewer where one call is long. The same on all ranks."""
+    """(calls in a round, rounds) after the warm-up: fewer where one call is long.
+
+    The same on all ranks.
+    """
     import torch
     import torch.distributed as dist
 
@@ -151,23 +172,38 @@ def sweep_collectives(
     dtypes: tuple[Any, ...],
     more: tuple[int, ...] = (),
 ) -> Result:
-    """Every collective of NAMES at every one of SIZES bytes (those of MORE by all_reduce in fp32 alone): busbw."""
+    """Every collective of NAMES at every one of SIZES bytes (those of MORE by all_reduce in fp32
+    alone): busbw.
+    """
     figures, series = {}, []
     best = 0.0
     for dtype in dtypes:
         short = str(dtype).removeprefix("torch.")
         for name in names:
             values = []
-            own = sizes if (name, short) == ("all_reduce", "float32") else [one for one in sizes if one not in more]
+            own = (
+                sizes
+                if (name, short) == ("all_reduce", "float32")
+                else [one for one in sizes if one not in more]
+            )
             for size in own:
                 took = time_call(make_call(name, size, context, group, dtype), context, group)
                 context.alive()
                 values.append(round(size / took * find_factor(name, context.world) / 1e9, 4))
                 figures[f"{name}_{short}_{size}_busbw_GB_s"] = values[-1]
-            series.append({"name": f"{name} {short}", "x": list(own), "y": values, "x_unit": "bytes", "y_unit": "GB/s"})
+            series.append(
+                {
+                    "name": f"{name} {short}",
+                    "x": list(own),
+                    "y": values,
+                    "x_unit": "bytes",
+                    "y_unit": "GB/s",
+                }
+            )
             best = max(best, values[-1]) if name == "all_reduce" else best
     measured = (
-        f"all_reduce {best:.3g} GB/s busbw at {sizes[-1] / MIB:.4g} MiB, {context.world} ranks, {context.backend}"
+        f"all_reduce {best:.3g} GB/s busbw at {sizes[-1] / MIB:.4g} MiB, {context.world} ranks, "
+        f"{context.backend}"
     )
     note = context.note()
     return Result(
@@ -200,7 +236,9 @@ def nccl(context: Context) -> Result:
 
 
 def node(context: Context) -> Result:
-    """all_reduce within each node, all nodes at once: over the network a node with slow NVLink does not show."""
+    """all_reduce within each node, all nodes at once: over the network a node with slow NVLink does
+    not show.
+    """
     import torch
     import torch.distributed as dist
 
@@ -219,7 +257,9 @@ def node(context: Context) -> Result:
 
 
 def group_of_node(context: Context) -> Any:
-    """The ranks of this node as a group of their own, made by them alone where this torch can (since 2.1)."""
+    """The ranks of this node as a group of their own, made by them alone where this torch can
+    (since 2.1).
+    """
     import torch.distributed as dist
 
     each = context.per_node
@@ -232,8 +272,12 @@ def group_of_node(context: Context) -> Any:
         return groups[context.rank // each]
 
 
-def choose_sizes(context: Context, sizes: tuple[int, ...], more: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Those of SIZES for which every rank's GPU has the memory: three buffers, or little over one of those in MORE."""
+def choose_sizes(
+    context: Context, sizes: tuple[int, ...], more: tuple[int, ...] = ()
+) -> tuple[int, ...]:
+    """Those of SIZES for which every rank's GPU has the memory: three buffers, or little over one
+    of those in MORE.
+    """
     import torch
 
     free = min(context.all(torch.cuda.mem_get_info()[0]))
@@ -248,7 +292,11 @@ def gloo(context: Context) -> Result:
         raise Skip("one rank: bus bandwidth is 0 by definition")
     with on_cpu(context) as (alike, group):
         return sweep_collectives(
-            alike, group, ("all_reduce", "all_gather", "broadcast"), CPU_SIZES[context.tier], (torch.float32,)
+            alike,
+            group,
+            ("all_reduce", "all_gather", "broadcast"),
+            CPU_SIZES[context.tier],
+            (torch.float32,),
         )
 
 
@@ -258,11 +306,27 @@ def nccl_latency(context: Context) -> Result:
 
     needs_nccl(context)
     values = [
-        round(time_call(make_call("all_reduce", size, context, None, torch.float32), context, None) * 1e6, 2)
+        round(
+            time_call(make_call("all_reduce", size, context, None, torch.float32), context, None)
+            * 1e6,
+            2,
+        )
         for size in LATENCY_SIZES
     ]
-    series = [{"name": "all_reduce", "x": list(LATENCY_SIZES), "y": values, "x_unit": "bytes", "y_unit": "us"}]
-    figures = {f"all_reduce_{size}_us": value for size, value in zip(LATENCY_SIZES, values)}  # noqa: B905
+    series = [
+        {
+            "name": "all_reduce",
+            "x": list(LATENCY_SIZES),
+            "y": values,
+            "x_unit": "bytes",
+            "y_unit": "us",
+        }
+    ]
+    figures = {f"all_reduce_{size}_us": value for size, value in zip(LATENCY_SIZES, values)}
     return Result(
-        PASS, f"{values[0]:g} us at 8 bytes, {values[-1]:g} us at 64 KiB", "no gate", figures=figures, series=series
+        PASS,
+        f"{values[0]:g} us at 8 bytes, {values[-1]:g} us at 64 KiB",
+        "no gate",
+        figures=figures,
+        series=series,
     )

@@ -1,4 +1,6 @@
-"""Exactness of the collectives: every value is an integer that the dtype knows, and is compared with ==."""
+"""Exactness of the collectives: every value is an integer that the dtype knows, and is compared
+with ==.
+"""
 
 from __future__ import annotations
 
@@ -14,36 +16,53 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 COUNT, PER_RANK = 4096, 8
-UNKNOWN = ("does not support", "unsupported", "not supported", "not implemented")  # of an older gloo
+UNKNOWN = (
+    "does not support",
+    "unsupported",
+    "not supported",
+    "not implemented",
+)  # of an older gloo
 NAMES = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter",
 )  # fmt: skip
 
 
 def placement(context: Context) -> Result:
-    """Ranks are on as many hosts as the step has nodes; a launcher that puts all on one passes nothing else off."""
+    """Ranks are on as many hosts as the step has nodes; a launcher that puts all on one passes
+    nothing else off.
+    """
     distinct = sorted(set(context.all(socket.gethostname())))
     remedy = "the launcher started ranks on the wrong hosts: look at --ntasks-per-node"
     measured = f"{context.world} ranks on {len(distinct)} host(s)"
     measured += f": {', '.join(distinct)}" if len(distinct) <= 8 else ""
     want = context.step_nodes or context.nodes
-    return judge_result(len(distinct) == want, measured, f"{want} host(s)", "the step's nodes", remedy=remedy)
+    return judge_result(
+        len(distinct) == want, measured, f"{want} host(s)", "the step's nodes", remedy=remedy
+    )
 
 
 def shared_out(world: int) -> int:
-    """How many values a rank has of what is dealt to all of WORLD: never none, whatever the world's size."""
+    """How many values a rank has of what is dealt to all of WORLD: never none, whatever the world's
+    size.
+    """
     return max(COUNT // world, PER_RANK)
 
 
 def make_moved(context: Context, rank: int, dtype: Any, count: int = COUNT, start: int = 0) -> Any:
-    """What is only moved: integers that bf16 knows exactly (to 255), by position from START and rank."""
+    """What is only moved: integers that bf16 knows exactly (to 255), by position from START and
+    rank.
+    """
     import torch
 
-    return ((torch.arange(start, start + count, device=context.device) * 7 + rank * 13) % 256).to(dtype)
+    return ((torch.arange(start, start + count, device=context.device) * 7 + rank * 13) % 256).to(
+        dtype
+    )
 
 
 def make_summed(context: Context, rank: int, dtype: Any, count: int = COUNT) -> Any:
-    """What is added: 1 or 2 from at most 128 ranks a position, so that sums stay exact in bf16 (<= 256) at any size."""
+    """What is added: 1 or 2 from at most 128 ranks a position, so that sums stay exact in bf16 (<=
+    256) at any size.
+    """
     import torch
 
     every = -(-context.world // 128)
@@ -68,7 +87,9 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
     mine = make_moved(context, rank, dtype)
 
     def are_all(out: list[Any]) -> bool:
-        return all(torch.equal(one, make_moved(context, other, dtype)) for other, one in enumerate(out))
+        return all(
+            torch.equal(one, make_moved(context, other, dtype)) for other, one in enumerate(out)
+        )
 
     def all_gather() -> bool:
         out = [torch.empty_like(mine) for _ in range(world)]
@@ -84,13 +105,18 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
         part = shared_out(world)
         out = torch.empty(part * world, device=context.device, dtype=dtype)
         dist.all_to_all_single(out, make_moved(context, rank, dtype, part * world), group=group)
-        right = torch.cat([make_moved(context, other, dtype, part, rank * part) for other in range(world)])
+        right = torch.cat(
+            [make_moved(context, other, dtype, part, rank * part) for other in range(world)]
+        )
         return torch.equal(out, right)
 
     def send_recv() -> bool:
         got = torch.empty_like(mine)
         after, before = (rank + 1) % world, (rank - 1) % world
-        work = [dist.P2POp(dist.isend, mine, after, group), dist.P2POp(dist.irecv, got, before, group)]
+        work = [
+            dist.P2POp(dist.isend, mine, after, group),
+            dist.P2POp(dist.irecv, got, before, group),
+        ]
         for one in dist.batch_isend_irecv(work):
             one.wait()
         return torch.equal(got, make_moved(context, before, dtype))
@@ -138,8 +164,12 @@ def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
     def reduce_scatter() -> bool:
         part = shared_out(world)
         out = torch.empty(part, device=context.device, dtype=dtype)
-        dist.reduce_scatter_tensor(out, make_summed(context, rank, dtype, part * world), group=group)
-        return torch.equal(out, total_of(context, dtype, part * world)[rank * part : (rank + 1) * part])
+        dist.reduce_scatter_tensor(
+            out, make_summed(context, rank, dtype, part * world), group=group
+        )
+        return torch.equal(
+            out, total_of(context, dtype, part * world)[rank * part : (rank + 1) * part]
+        )
 
     yield from (("all_reduce", all_reduce), ("reduce", reduce), ("reduce_scatter", reduce_scatter))
 
@@ -147,7 +177,9 @@ def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
 Tried = tuple[str, str]  # the collective, the dtype's name
 
 
-def try_collectives(context: Context, group: Any = None) -> tuple[list[Tried], list[Tried], list[Tried]]:
+def try_collectives(
+    context: Context, group: Any = None
+) -> tuple[list[Tried], list[Tried], list[Tried]]:
     """(right, wrong, not known to this backend) of nine collectives in fp32 and bf16."""
     import torch
 
@@ -161,7 +193,9 @@ def try_collectives(context: Context, group: Any = None) -> tuple[list[Tried], l
                 try:
                     (right if work() else wrong).append(tried)
                 except (RuntimeError, NotImplementedError, ValueError) as error:
-                    if context.backend != "gloo" or not any(word in str(error).lower() for word in UNKNOWN):
+                    if context.backend != "gloo" or not any(
+                        word in str(error).lower() for word in UNKNOWN
+                    ):
                         raise  # NCCL has all nine: what it refuses is an error
                     unknown.append(tried)
     return right, wrong, unknown
@@ -173,10 +207,20 @@ def _named(tried: list[Tried]) -> str:
 
 def _judged(context: Context, group: Any, remedy: str = "") -> Result:
     right, wrong, unknown = try_collectives(context, group)
-    said = f"wrong: {_named(wrong)}" if wrong else f"{len(right)} of {2 * len(NAMES)} (collective, dtype) exact"
+    said = (
+        f"wrong: {_named(wrong)}"
+        if wrong
+        else f"{len(right)} of {2 * len(NAMES)} (collective, dtype) exact"
+    )
     evidence = f"not in this version of the backend: {_named(unknown)}" if unknown else ""
-    needed = {(name, dtype) for name in ("all_reduce", "all_gather", "broadcast") for dtype in ("float32", "bfloat16")}
-    good = not wrong and (needed <= set(right) if context.backend == "gloo" else len(right) == 2 * len(NAMES))
+    needed = {
+        (name, dtype)
+        for name in ("all_reduce", "all_gather", "broadcast")
+        for dtype in ("float32", "bfloat16")
+    }
+    good = not wrong and (
+        needed <= set(right) if context.backend == "gloo" else len(right) == 2 * len(NAMES)
+    )
     return judge_result(
         good,
         f"{said}, {context.world} ranks",
@@ -193,7 +237,9 @@ def nccl_exact(context: Context) -> Result:
         raise Skip("no GPU: NCCL does not run here")
     if context.world < 2:
         raise Skip("one rank: nothing is communicated")
-    return _judged(context, None, "run nccl-tests with -c 1 on these nodes, and nccl.pairs to find which")
+    return _judged(
+        context, None, "run nccl-tests with -c 1 on these nodes, and nccl.pairs to find which"
+    )
 
 
 def gloo(context: Context) -> Result:
@@ -201,7 +247,9 @@ def gloo(context: Context) -> Result:
     if context.world < 2:
         raise Skip("one rank: nothing is communicated")
     with on_cpu(context) as (alike, group):
-        return _judged(alike, group, "gloo goes over TCP: look at GLOO_SOCKET_IFNAME and the nodes' addresses")
+        return _judged(
+            alike, group, "gloo goes over TCP: look at GLOO_SOCKET_IFNAME and the nodes' addresses"
+        )
 
 
 @contextlib.contextmanager

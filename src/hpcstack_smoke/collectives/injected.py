@@ -1,7 +1,8 @@
-"""Whether each rank has the fabric's libraries from its node, as site.yaml wants, and not the image's own or none.
+"""Whether each rank has the fabric's libraries from its node, as site.yaml wants, and not the
+image's own or none.
 
-What NCCL has loaded is asked of the loader itself (dlinfo), since a plugin that cannot be loaded is no error to NCCL:
-it goes on over sockets. What nothing has loaded yet is loaded here.
+What NCCL has loaded is asked of the loader itself (dlinfo), since a plugin that cannot be loaded is
+no error to NCCL: it goes on over sockets. What nothing has loaded yet is loaded here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 RTLD_NOLOAD = 4  # bits/dlfcn.h: only what is there already
 RTLD_DI_LINKMAP = 2  # dlfcn.h: the loader's own row of a library
 PLUGIN = "libnccl-net"  # what NCCL itself loads, before it talks to another node
-NEXT = "fabric.injections in site.yaml says what is brought: is it the build that this image can load?"
+NEXT = (
+    "fabric.injections in site.yaml says what is brought: is it the build that this image can load?"
+)
 
 
 class LinkMap(ctypes.Structure):
@@ -31,7 +34,10 @@ class LinkMap(ctypes.Structure):
 
 @dataclass(frozen=True)
 class LoadedLibrary:
-    """Where the loader found the library NAME; empty with the loader's ERROR. `before`: somebody had loaded it."""
+    """Where the loader found the library NAME; empty with the loader's ERROR.
+
+    `before`: somebody had loaded it.
+    """
 
     name: str
     path: str = ""
@@ -46,13 +52,19 @@ def check(context: Context) -> Result:
         raise Skip("site.yaml brings no libraries of the nodes' own into a step on such nodes")
     mine = [find_library(name) for name in wanted]
     everyone = context.all((socket.gethostname(), mine))
-    return judge_loaded(everyone, context.request.injected_at, by_nccl=context.backend == "nccl" and context.nodes > 1)
+    return judge_loaded(
+        everyone,
+        context.request.injected_at,
+        by_nccl=context.backend == "nccl" and context.nodes > 1,
+    )
 
 
 def find_library(name: str) -> LoadedLibrary:
     """Where this process has the library NAME, which is loaded if it is not there."""
     try:
-        return LoadedLibrary(name, path_of(ctypes.CDLL(name, mode=os.RTLD_LAZY | RTLD_NOLOAD)), before=True)
+        return LoadedLibrary(
+            name, path_of(ctypes.CDLL(name, mode=os.RTLD_LAZY | RTLD_NOLOAD)), before=True
+        )
     except OSError:
         pass
     try:
@@ -72,8 +84,10 @@ def path_of(library: ctypes.CDLL) -> str:
 
 
 def judge_loaded(everyone: list[Any], place: str, *, by_nccl: bool) -> Result:
-    """EVERYONE: (host, what it found) of each rank. PLACE: where the node's libraries lie. BY_NCCL: NCCL has been at
-    work between nodes, as it is since ranks have met by it, and has looked for its plugin."""
+    """EVERYONE: (host, what it found) of each rank. PLACE: where the node's libraries lie. BY_NCCL:
+    NCCL has been at work between nodes, as it is since ranks have met by it, and has looked for its
+    plugin.
+    """
     count = len(everyone)
     wanted = f"each of {count} rank(s) has the node's own, below {place}"
     bad = []
@@ -84,7 +98,9 @@ def judge_loaded(everyone: list[Any], place: str, *, by_nccl: bool) -> Result:
             elif not one.path.startswith(f"{place}/"):
                 bad.append(f"{host}: {one.name} is the image's own, {one.path}")
             elif by_nccl and one.name.startswith(PLUGIN) and not one.before:
-                bad.append(f"{host}: NCCL has not loaded {one.name}, which can be loaded from {one.path}")
+                bad.append(
+                    f"{host}: NCCL has not loaded {one.name}, which can be loaded from {one.path}"
+                )
     if bad:
         several = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         return Result(FAIL, f"{bad[0]}{several}", wanted, evidence="; ".join(bad[:8]), remedy=NEXT)

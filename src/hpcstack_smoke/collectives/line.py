@@ -1,4 +1,6 @@
-"""What a run over several nodes makes of the line: all_reduce by rings, held against what the nodes' ports carry."""
+"""What a run over several nodes makes of the line: all_reduce by rings, held against what the
+nodes' ports carry.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,12 @@ from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
-RING_SIZE, RING_MOST = 1024 * MIB, 32768 * MIB  # for two nodes; with more the first steps of a ring weigh more
-# Of the line rate: nccl-tests #290 has 46 to 48 GB/s of an NDR port's 50. Of other fabrics nobody says what is healthy
+RING_SIZE, RING_MOST = (
+    1024 * MIB,
+    32768 * MIB,
+)  # for two nodes; with more the first steps of a ring weigh more
+# Of the line rate: nccl-tests #290 has 46 to 48 GB/s of an NDR port's 50. Of other fabrics nobody
+# says what is healthy
 LINE_SHARE, OTHERS_SHARE, SOURCED = 0.85, 0.5, ("", "infiniband", "roce")
 
 
@@ -51,8 +57,9 @@ def ring(context: Context) -> Result:
 
 
 def ring_size(nodes: int) -> int:
-    """Bytes at which a ring over NODES shows the line: NCCL's latencies a step (14 us between nodes) weigh as between
-    two at 1 GiB."""
+    """Bytes at which a ring over NODES shows the line: NCCL's latencies a step (14 us between
+    nodes) weigh as between two at 1 GiB.
+    """
     size = RING_SIZE
     while size < RING_SIZE * nodes / 2:
         size *= 2
@@ -60,7 +67,9 @@ def ring_size(nodes: int) -> int:
 
 
 def within_is_faster(context: Context) -> bool:
-    """Whether GPUs of a node reach each other faster than the network: by NVLink, or as there is but one."""
+    """Whether GPUs of a node reach each other faster than the network: by NVLink, or as there is
+    but one.
+    """
     name = context.gpu_name().removeprefix("NVIDIA ")
     return context.request.nvlink or name in LINKS or name in PEER_GATES or context.per_node == 1
 
@@ -70,7 +79,11 @@ def line_rate(context: Context) -> tuple[float, bool]:
     from hpcstack_smoke.node import sysfs
 
     request = context.request
-    ports = [port for port in sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas)) if port.active]
+    ports = [
+        port
+        for port in sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
+        if port.active
+    ]
     share = min(1.0, context.per_node / request.node_gpus) if request.node_gpus else 1.0
     if request.fabric == "ethernet" or sysfs.only_cards(ports, request.fabric, tuple(request.hcas)):
         return 0.0, False
@@ -80,7 +93,8 @@ def line_rate(context: Context) -> tuple[float, bool]:
 
 
 def judge_ring(result: Result, line: float, kind: str = "", *, promised: bool) -> Result:
-    """RESULT with its verdict: below LINE_SHARE of LINE (GB/s of a node's ports) FAILs where the site promises them.
+    """RESULT with its verdict: below LINE_SHARE of LINE (GB/s of a node's ports) FAILs where the
+    site promises them.
 
     KIND: of the fabric; of Slingshot, EFA and others half of the line only warns.
     """
@@ -94,8 +108,13 @@ def judge_ring(result: Result, line: float, kind: str = "", *, promised: bool) -
     if best < want:
         status = FAIL if promised and kind in SOURCED else WARN
     series = [{**one, "gate": want} for one in result.series]
-    remedy = "nccl.transport says by what; nccl.pairs or hpcstack test --sweep which node; fabric.rate, ACS, PCIe"
-    source = f"{share:.0%} of {line:g} GB/s, the line rate " + ("in site.yaml" if promised else "of its ports")
+    remedy = (
+        "nccl.transport says by what; nccl.pairs or hpcstack test --sweep which node; fabric.rate, "
+        "ACS, PCIe"
+    )
+    source = f"{share:.0%} of {line:g} GB/s, the line rate " + (
+        "in site.yaml" if promised else "of its ports"
+    )
     return replace(
         result,
         status=status,

@@ -1,8 +1,10 @@
-"""NCCL's log, read: its version, networks, HCAs, and the transport of each pair of ranks. Pure, standard library.
+"""NCCL's log, read: its version, networks, HCAs, and the transport of each pair of ranks. Pure,
+standard library.
 
-Lines are those of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH(,TUNING), from NCCL 2.4 to 2.30: `Channel
-00/0 : 0[0] -> 1[1] via ...` of 2.12 and newer, `Channel 00 : 0[1a000] -> 1[1c000] via ...` before, `Ring 00 : 0[0] ->
-1[1] via ...` in 2.4. Whatever a launcher puts before a line is skipped.
+Lines are those of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH(,TUNING), from NCCL 2.4
+to 2.30: `Channel 00/0 : 0[0] -> 1[1] via ...` of 2.12 and newer, `Channel 00 : 0[1a000] -> 1[1c000]
+via ...` before, `Ring 00 : 0[0] -> 1[1] via ...` in 2.4. Whatever a launcher puts before a line is
+skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ NETWORK = re.compile(r"Using network (.+?)\s*$")
 PLUGIN = re.compile(r"NET/Plugin: Loaded net plugin (.+?) \((v\d+)\)")
 GDR = re.compile(r"(?:NET/)?(\S+) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
 NVLS = re.compile(r"NVLS multicast support is (not )?available on dev (\d+)")
-CHANNELS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(\d+) nvls channels, (\d+) p2p channels")
+CHANNELS = re.compile(
+    r"(\d+) coll channels, (?:(\d+) collnet channels, )?(\d+) nvls channels, (\d+) p2p channels"
+)
 ALGORITHM = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 INIT = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) .*?Init (START|COMPLETE)")
 IB_ERROR = re.compile(
@@ -37,7 +41,10 @@ HCA = re.compile(r"\[(\d+)\]([^\s:]+):(\d+)/(\S+)")
 
 @dataclass
 class Log:
-    """What NCCL said of one run. `pairs`: {(rank, rank): {transport}}, as `name_transport` names them."""
+    """What NCCL said of one run.
+
+    `pairs`: {(rank, rank): {transport}}, as `name_transport` names them.
+    """
 
     version: str = ""
     cuda: str = ""

@@ -1,7 +1,9 @@
-"""nccl-tests' own programs, where the image has them: their table, read. Pure but for finding the program.
+"""nccl-tests' own programs, where the image has them: their table, read. Pure but for finding the
+program.
 
-Columns since 2.0: size, count, type, redop, root, then time, algbw, busbw, #wrong (`error` before 2.11) out of place,
-and the same four in place. A line of NCCL's may stand between two rows, or in the middle of one, which is left out.
+Columns since 2.0: size, count, type, redop, root, then time, algbw, busbw, #wrong (`error` before
+2.11) out of place, and the same four in place. A line of NCCL's may stand between two rows, or in
+the middle of one, which is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ RANK = re.compile(r"^#\s+Rank\s+(\d+)\s")
 
 @dataclass(frozen=True)
 class Table:
-    """{bytes: (microseconds, busbw GB/s)} out of place; how many values were wrong, how many ranks took part."""
+    """{bytes: (microseconds, busbw GB/s)} out of place; how many values were wrong, how many ranks
+    took part.
+    """
 
     rows: dict[int, tuple[float, float]]
     wrong: int
@@ -41,7 +45,11 @@ def read_table(text: str) -> Table:
     for line in text.splitlines():
         if match := ROW.match(line):
             rows[int(match[1])] = (float(match[6]), float(match[8]))
-            wrong += sum(int(float(one)) for one in (match[9], match[13]) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", one))
+            wrong += sum(
+                int(float(one))
+                for one in (match[9], match[13])
+                if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", one)
+            )
         elif match := RANK.match(line):
             ranks.add(int(match[1]))
         elif match := AVERAGE.match(line):

@@ -1,8 +1,10 @@
-"""Each two nodes alone, in rounds in which every node has one partner: names the node whose pairs are all slow.
+"""Each two nodes alone, in rounds in which every node has one partner: names the node whose pairs
+are all slow.
 
-A round-robin tournament: n - 1 rounds (n for odd n), so all pairs in about n rounds however many nodes there are.
-Pairs of one NVLink domain and pairs over the network are two classes, each judged by its own: a healthy node that is
-alone in its rack is slower with everybody than those that share one.
+A round-robin tournament: n - 1 rounds (n for odd n), so all pairs in about n rounds however many
+nodes there are. Pairs of one NVLink domain and pairs over the network are two classes, each judged
+by its own: a healthy node that is alone in its rack is slower with everybody than those that share
+one.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 SLOW = 0.7  # of the median of the others: far outside what healthy pairs differ by
 LINE_SHARE = 0.75  # of the line rate, both ways at once and from a single rank
-BAD = 0.5  # a FAIL; between the two is a WARN: a node on another leaf of a tapered tree may be there
+BAD = (
+    0.5  # a FAIL; between the two is a WARN: a node on another leaf of a tapered tree may be there
+)
 MAX_NODES = 64
 
 
@@ -40,20 +44,27 @@ def plan_tournament(count: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-def split_by_class(matrix: dict[tuple[int, int], Any], domains: list[str]) -> dict[str, dict[tuple[int, int], Any]]:
-    """MATRIX by the class of pair; DOMAINS: the NVLink domain of each node, empty where it ends at the node."""
+def split_by_class(
+    matrix: dict[tuple[int, int], Any], domains: list[str]
+) -> dict[str, dict[tuple[int, int], Any]]:
+    """MATRIX by the class of pair; DOMAINS: the NVLink domain of each node, empty where it ends at
+    the node.
+    """
     out: dict[str, dict[tuple[int, int], Any]] = {}
     for (a, b), value in matrix.items():
-        out.setdefault(pair_class(*(domains[a], domains[b]) if domains else ("", "")), {})[a, b] = value
+        out.setdefault(pair_class(*(domains[a], domains[b]) if domains else ("", "")), {})[a, b] = (
+            value
+        )
     return out
 
 
 def odd_ones(matrix: dict[tuple[int, int], float], count: int, slow: float = SLOW) -> list[int]:
     """Nodes whose best pair is still slow against the median of all pairs without them.
 
-    With two nodes there is one pair and nobody to blame; with three or more a slow node is slow with everybody, and
-    a slow LINK leaves each of its two nodes a fast pair elsewhere. Who has but one pair, or only pairs with nodes that
-    are odd themselves (in a sweep of few rounds), is not blamed: what is slow may be the other.
+    With two nodes there is one pair and nobody to blame; with three or more a slow node is slow
+    with everybody, and a slow LINK leaves each of its two nodes a fast pair elsewhere. Who has but
+    one pair, or only pairs with nodes that are odd themselves (in a sweep of few rounds), is not
+    blamed: what is slow may be the other.
     """
     if count < 3:
         return []
@@ -69,7 +80,9 @@ def odd_ones(matrix: dict[tuple[int, int], float], count: int, slow: float = SLO
     return [node for node in found if sum(other not in found for other in own[node]) > 1]
 
 
-def slow_pairs(matrix: dict[tuple[int, int], float], guilty: list[int], slow: float = SLOW) -> list[tuple[int, int]]:
+def slow_pairs(
+    matrix: dict[tuple[int, int], float], guilty: list[int], slow: float = SLOW
+) -> list[tuple[int, int]]:
     """Pairs that are slow although neither of their nodes is."""
     good = {pair: value for pair, value in matrix.items() if not set(pair) & set(guilty)}
     if len(good) < 3:
@@ -85,14 +98,19 @@ Matrix = dict[tuple[int, int], list[float]]
 def find_guilty(matrix: Matrix, count: int) -> tuple[list[int], list[tuple[int, int]]]:
     """(nodes that are slow on every rail, (node, local rank) that are slow on theirs alone)."""
     rails = len(next(iter(matrix.values())))
-    odd = [set(odd_ones({pair: values[rail] for pair, values in matrix.items()}, count)) for rail in range(rails)]
+    odd = [
+        set(odd_ones({pair: values[rail] for pair, values in matrix.items()}, count))
+        for rail in range(rails)
+    ]
     nodes = set.intersection(*odd)
     single = [(node, rail) for rail, found in enumerate(odd) for node in sorted(found - nodes)]
     return sorted(nodes), single
 
 
 def odd_rails(matrix: Matrix, slow: float = SLOW) -> list[int]:
-    """Local ranks whose rail is slow between two nodes, against the other rails: all that one pair can tell."""
+    """Local ranks whose rail is slow between two nodes, against the other rails: all that one pair
+    can tell.
+    """
     values = next(iter(matrix.values()))
     if len(matrix) != 1 or len(values) < 3:
         return []
@@ -105,7 +123,9 @@ def odd_rails(matrix: Matrix, slow: float = SLOW) -> list[int]:
 
 
 def measure_pairs(context: Context, group: Any, size: int, repeat: int) -> Matrix:
-    """GB/s of each pair of nodes, both ways at once: all local ranks together, each with its like on the other."""
+    """GB/s of each pair of nodes, both ways at once: all local ranks together, each with its like
+    on the other.
+    """
     import torch
     import torch.distributed as dist
 
@@ -129,10 +149,20 @@ def measure_pairs(context: Context, group: Any, size: int, repeat: int) -> Matri
 
 
 def fastest_exchange(
-    context: Context, group: Any, sent: Any, got: Any, to: int, source: int, repeat: int, *, together: bool = False
+    context: Context,
+    group: Any,
+    sent: Any,
+    got: Any,
+    to: int,
+    source: int,
+    repeat: int,
+    *,
+    together: bool = False,
 ) -> float:
-    """Seconds of the fastest of REPEAT exchanges, SENT to rank TO and GOT from rank SOURCE, after one that is not
-    counted. TOGETHER: all ranks of GROUP make one, and wait for each other before every turn."""
+    """Seconds of the fastest of REPEAT exchanges, SENT to rank TO and GOT from rank SOURCE, after
+    one that is not counted. TOGETHER: all ranks of GROUP make one, and wait for each other before
+    every turn.
+    """
     import torch
     import torch.distributed as dist
 
@@ -155,17 +185,23 @@ def fastest_exchange(
 
 @dataclass
 class Found:
-    """What is slow: nodes and rails, pairs whose nodes are both fast elsewhere; whether it is far too slow."""
+    """What is slow: nodes and rails, pairs whose nodes are both fast elsewhere; whether it is far
+    too slow.
+    """
 
     names: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     bad: bool = False
 
 
-def slow_in(matrix: Matrix, hosts: list[str], line: float = 0.0, *, rails_apart: bool = True) -> Found:
-    """What is slow among the pairs of one class. LINE: GB/s that the port of each rail carries, 0 where nobody says.
+def slow_in(
+    matrix: Matrix, hosts: list[str], line: float = 0.0, *, rails_apart: bool = True
+) -> Found:
+    """What is slow among the pairs of one class. LINE: GB/s that the port of each rail carries, 0
+    where nobody says.
 
-    RAILS_APART: each local rank has a port of its own; else they share, and only their sum says something.
+    RAILS_APART: each local rank has a port of its own; else they share, and only their sum says
+    something.
     """
     if not rails_apart:
         matrix = {pair: [sum(values)] for pair, values in matrix.items()}
@@ -175,11 +211,14 @@ def slow_in(matrix: Matrix, hosts: list[str], line: float = 0.0, *, rails_apart:
     values = sorted(least.values())
     found = Found([hosts[node] for node in nodes])
     found.names += [
-        f"local rank {rail} (its GPU or HCA) of {hosts[node] if node >= 0 else 'one of both'}" for node, rail in rails
+        f"local rank {rail} (its GPU or HCA) of {hosts[node] if node >= 0 else 'one of both'}"
+        for node, rail in rails
     ]
     links = slow_pairs(least, [*nodes, *(node for node, _ in rails)])
     found.links = [f"{hosts[a]} and {hosts[b]}" for a, b in links]
-    worst = min((max(value for pair, value in least.items() if node in pair) for node in nodes), default=0.0)
+    worst = min(
+        (max(value for pair, value in least.items() if node in pair) for node in nodes), default=0.0
+    )
     found.bad = bool(rails) or (bool(nodes) and worst < BAD * statistics.median(values))
     if line and not found.names and statistics.median(values) < LINE_SHARE * line:
         median = statistics.median(values)
@@ -189,11 +228,22 @@ def slow_in(matrix: Matrix, hosts: list[str], line: float = 0.0, *, rails_apart:
 
 
 def judge_pairs_matrix(
-    context: Context, matrix: Matrix, hosts: list[str], domains: list[str], line: float = 0.0, *, apart: bool = True
+    context: Context,
+    matrix: Matrix,
+    hosts: list[str],
+    domains: list[str],
+    line: float = 0.0,
+    *,
+    apart: bool = True,
 ) -> Result:
-    """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN. LINE, APART: as in `slow_in`."""
+    """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN.
+
+    LINE, APART: as in `slow_in`.
+    """
     found = [
-        slow_in(part, hosts, line if kind == "network" else 0.0, rails_apart=apart or kind == "nvlink")
+        slow_in(
+            part, hosts, line if kind == "network" else 0.0, rails_apart=apart or kind == "nvlink"
+        )
         for kind, part in split_by_class(matrix, domains).items()
     ]
     names = list(dict.fromkeys(name for one in found for name in one.names))
@@ -205,12 +255,26 @@ def judge_pairs_matrix(
         said = f"slow: {', '.join(names)}; {said}"
     elif links:
         said = f"slow between {', '.join(links)}; {said}"
-    table = [[round(least.get((min(a, b), max(a, b)), 0.0), 4) for b in range(len(hosts))] for a in range(len(hosts))]
+    table = [
+        [round(least.get((min(a, b), max(a, b)), 0.0), 4) for b in range(len(hosts))]
+        for a in range(len(hosts))
+    ]
     note = context.note()
-    heat = [{"kind": "matrix", "name": "pairs of nodes", "labels": hosts, "values": table, "y_unit": "GB/s"}]
+    heat = [
+        {
+            "kind": "matrix",
+            "name": "pairs of nodes",
+            "labels": hosts,
+            "values": table,
+            "y_unit": "GB/s",
+        }
+    ]
     remedy = ""
     if names or links:
-        remedy = "take what is slow out (scontrol update state=drain), look at its HCA's rate, error counters and cable"
+        remedy = (
+            "take what is slow out (scontrol update state=drain), look at its HCA's rate, error "
+            "counters and cable"
+        )
     status = PASS
     if any(one.bad for one in found):
         status = FAIL
@@ -222,7 +286,10 @@ def judge_pairs_matrix(
         f"each node and rail has a pair with >= {SLOW:g} of the others' median",
         "peers in the same run",
         remedy=remedy,
-        figures={"slowest_pair_GB_s": round(values[0], 4), "median_pair_GB_s": round(statistics.median(values), 4)},
+        figures={
+            "slowest_pair_GB_s": round(values[0], 4),
+            "median_pair_GB_s": round(statistics.median(values), 4),
+        },
         series=heat,
         informational=bool(note) and not names,
     )
@@ -240,13 +307,19 @@ def _run(context: Context, group: Any, size: int, repeat: int) -> Result:
     request = context.request
     apart = context.gpu and all(context.all(rails_here(context)))
     line = request.fabric_rate / 8 if apart and len(request.hcas) == context.per_node else 0.0
-    return judge_pairs_matrix(context, measure_pairs(context, group, size, repeat), hosts, firsts, line, apart=apart)
+    return judge_pairs_matrix(
+        context, measure_pairs(context, group, size, repeat), hosts, firsts, line, apart=apart
+    )
 
 
 def rails_here(context: Context) -> bool:
     """Whether each local rank has as many ports of this node as the others, and one at least."""
     request = context.request
-    ports = [port for port in sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas)) if port.active]
+    ports = [
+        port
+        for port in sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
+        if port.active
+    ]
     fastest = max((port.rate for port in ports), default=0.0)
     same = [port for port in ports if port.rate == fastest]
     count = len(request.hcas) or len(same) or sum(sysfs.read_cassini().values())

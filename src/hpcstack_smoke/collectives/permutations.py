@@ -1,8 +1,10 @@
-"""All nodes at once, each sending to another one by random permutations: what the fabric carries under load.
+"""All nodes at once, each sending to another one by random permutations: what the fabric carries
+under load.
 
-Pairs alone use paths of their own; with everybody sending, paths meet where the tree is tapered or routes collide.
-What arrives is compared with ==, as nothing else loads all ports at once. How much less than alone is healthy depends
-on the fabric, and no source says it: the figures are for the site's baselines and its history.
+Pairs alone use paths of their own; with everybody sending, paths meet where the tree is tapered or
+routes collide. What arrives is compared with ==, as nothing else loads all ports at once. How much
+less than alone is healthy depends on the fabric, and no source says it: the figures are for the
+site's baselines and its history.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ FEW = 4  # nodes, below which nobody can be held against the others
 
 
 def plan_permutations(count: int, rounds: int = ROUNDS) -> list[list[int]]:
-    """To whom each of COUNT nodes sends: permutations in which nobody sends to himself, alike on every rank.
+    """To whom each of COUNT nodes sends: permutations in which nobody sends to himself, alike on
+    every rank.
 
-    From FEW nodes on no two are partners, either way, in all of them: else one that is slow would make the other look
-    so. That needs four at least; more are made where ROUNDS do not suffice.
+    From FEW nodes on no two are partners, either way, in all of them: else one that is slow would
+    make the other look so. That needs four at least; more are made where ROUNDS do not suffice.
     """
     if count < 3:
         return [[1, 0]][: count - 1]
@@ -70,7 +73,9 @@ def _run(context: Context, group: Any, size: int) -> Result:
         if not torch.equal(got, numbers + source):
             wrong.append(source)
     domains = context.all(domain_of_node() if context.gpu else "")[::each]
-    return judge_permutations(context, context.all((socket.gethostname(), alone, rates, wrong)), domains)
+    return judge_permutations(
+        context, context.all((socket.gethostname(), alone, rates, wrong)), domains
+    )
 
 
 Row = tuple[str, float, list[float], list[int]]
@@ -80,12 +85,15 @@ Row = tuple[str, float, list[float], list[int]]
 def judge_permutations(context: Context, found: list[Row], domains: list[str]) -> Result:
     """FAIL where something arrived wrong; WARN where a node is slow with every partner.
 
-    DOMAINS: the NVLink domain of each node, empty where it ends at the node. Where some pairs of nodes have NVLink and
-    others the network, nobody is blamed: a healthy node that is alone in its rack is slower with everybody.
+    DOMAINS: the NVLink domain of each node, empty where it ends at the node. Where some pairs of
+    nodes have NVLink and others the network, nobody is blamed: a healthy node that is alone in its
+    rack is slower with everybody.
     """
     each = context.per_node
     hosts = [found[node * each][0] for node in range(context.nodes)]
-    wrong = [f"{host} from {found[source][0]}" for host, _, _, sources in found for source in sources]
+    wrong = [
+        f"{host} from {found[source][0]}" for host, _, _, sources in found for source in sources
+    ]
     values = [rate for _, _, rates, _ in found for rate in rates]
     alone = [row[1] for row in found if row[1]]
     alike = len(set(domains)) <= 1
@@ -116,14 +124,20 @@ def judge_permutations(context: Context, found: list[Row], domains: list[str]) -
 
 
 def slow_nodes(nodes: list[list[Row]]) -> list[int]:
-    """Nodes whose best permutation is below SLOW of the others' median. Each node is the rows of its ranks."""
+    """Nodes whose best permutation is below SLOW of the others' median.
+
+    Each node is the rows of its ranks.
+    """
     if len(nodes) < FEW:
         return []
-    best = [max(min(rates) for rates in zip(*(row[2] for row in rows), strict=True)) for rows in nodes]
+    best = [
+        max(min(rates) for rates in zip(*(row[2] for row in rows), strict=True)) for rows in nodes
+    ]
     return [
         node
         for node, value in enumerate(best)
-        if value < SLOW * statistics.median(other for number, other in enumerate(best) if number != node)
+        if value
+        < SLOW * statistics.median(other for number, other in enumerate(best) if number != node)
     ]
 
 

@@ -1,7 +1,8 @@
-"""What NCCL's own log says of the transport of each pair of ranks: a silent fall-back to a slower one is no PASS.
+"""What NCCL's own log says of the transport of each pair of ranks: a silent fall-back to a slower
+one is no PASS.
 
-Each rank reads the log that its own process wrote, and tells the others what is in it in a few words: as many files
-are opened as there are ranks, each where it was written.
+Each rank reads the log that its own process wrote, and tells the others what is in it in a few
+words: as many files are opened as there are ranks, each where it was written.
 """
 
 from __future__ import annotations
@@ -28,22 +29,37 @@ FABRICS = ("infiniband", "roce", "slingshot", "efa")
 SITE = "site.yaml"
 SWITCHED_OFF = {"NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_NET": "Socket",
                 "NCCL_P2P_DISABLE": "1"}  # fmt: skip
-NVLS_FROM = {"H200": 5, "H100 80GB HBM3": 5, "B200": 6}  # GPUs of a node: with fewer NVLS does not engage
+NVLS_FROM = {
+    "H200": 5,
+    "H100 80GB HBM3": 5,
+    "B200": 6,
+}  # GPUs of a node: with fewer NVLS does not engage
 REMEDY = {
     "Socket": "NCCL found no way to the HCAs: libibverbs (or the fabric's plugin) in the image, /dev/infiniband in the "
     "container, NCCL_IB_HCA, NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE; memlock must be unlimited",
-    "IB": "load nvidia-peermem or use the open kernel module with dma-buf; look at ACS and NCCL_NET_GDR_LEVEL",
+    "IB": (
+        "load nvidia-peermem or use the open kernel module with dma-buf; look at ACS and "
+        "NCCL_NET_GDR_LEVEL"
+    ),
     "SHM": "no peer access between these GPUs: look at `nvidia-smi topo -p2p r`, ACS and the IOMMU",
-    "NET": "IMEX is not at work: node.imex, node.nvlink-fabric, nvidia-imex on each node, NCCL_MNNVL_ENABLE",
-    "12": "status 12 is a transport retry: look at the cable, the switch's port, the HCA's error counters (nccl #1405)",
+    "NET": (
+        "IMEX is not at work: node.imex, node.nvlink-fabric, nvidia-imex on each node, "
+        "NCCL_MNNVL_ENABLE"
+    ),
+    "12": (
+        "status 12 is a transport retry: look at the cable, the switch's port, the HCA's error "
+        "counters (nccl #1405)"
+    ),
 }
 
 
 @dataclass
 class Heard:
-    """What one rank's log says. `kinds`: {where: {transport: connections}}, where is within, domain or between.
+    """What one rank's log says. `kinds`: {where: {transport: connections}}, where is within, domain
+    or between.
 
-    `examples`: for each where and transport a few pairs; `pairs`: all of them, in a run small enough to draw.
+    `examples`: for each where and transport a few pairs; `pairs`: all of them, in a run small
+    enough to draw.
     """
 
     reported: bool = False
@@ -60,9 +76,11 @@ class Heard:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the nodes have and the site promises. `fabric`: by whose word there is one, empty where nobody says so.
+    """What the nodes have and the site promises. `fabric`: by whose word there is one, empty where
+    nobody says so.
 
-    `perhaps`: RoCE-capable ports that nobody calls a fabric. `nvlink`: GPUs of a node reach each other by it.
+    `perhaps`: RoCE-capable ports that nobody calls a fabric. `nvlink`: GPUs of a node reach each
+    other by it.
     """
 
     fabric: str = ""
@@ -92,7 +110,11 @@ def check(context: Context) -> Result:
     name = context.gpu_name().removeprefix("NVIDIA ")
     fabric, perhaps = fabric_here(context.request)
     places = context.all((socket.gethostname(), domain_of_node(), fabric, perhaps))
-    heard = summarise_log(parse_log(read_own_lines(context.output)), context.rank, [(one[0], one[1]) for one in places])
+    heard = summarise_log(
+        parse_log(read_own_lines(context.output)),
+        context.rank,
+        [(one[0], one[1]) for one in places],
+    )
     expected = Expected(
         fabric=next((one[2] for one in places if one[2]), ""),
         perhaps=any(one[3] for one in places),
@@ -118,7 +140,9 @@ def fabric_here(request: Request) -> tuple[str, bool]:
 
 def summarise_log(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
     """What LOG says of the connections of RANK. PLACES: (host, NVLink domain) of each rank."""
-    heard = Heard(bool(log.pairs), log.version, log.network, log.hcas, (log.errors or [""])[0], log.nvls)
+    heard = Heard(
+        bool(log.pairs), log.version, log.network, log.hcas, (log.errors or [""])[0], log.nvls
+    )
     for pair, kinds in sorted(log.pairs.items()):
         if max(pair) >= len(places):
             continue
@@ -134,11 +158,15 @@ def summarise_log(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
             seen = heard.examples.setdefault(f"{where} {kind}", [])
             if len(seen) < EXAMPLES:
                 seen.append(
-                    f"{pair[0]}-{pair[1]} ({host}, {other})" if host != other else f"{pair[0]}-{pair[1]} ({host})"
+                    f"{pair[0]}-{pair[1]} ({host}, {other})"
+                    if host != other
+                    else f"{pair[0]}-{pair[1]} ({host})"
                 )
         if len(places) <= DRAWN:
             heard.pairs[pair] = sorted(kinds)
-    heard.off = [f"{name}={value}" for name, value in SWITCHED_OFF.items() if os.environ.get(name) == value]
+    heard.off = [
+        f"{name}={value}" for name, value in SWITCHED_OFF.items() if os.environ.get(name) == value
+    ]
     return heard
 
 
@@ -178,14 +206,32 @@ def judge_transports(everyone: list[Heard], expected: Expected) -> Result:
         "versions": {"nccl": first.version} if first.version else {},
     }
     if error := next((heard.error for heard in everyone if heard.error), ""):
-        return Result(FAIL, measured, "no completion error", evidence=error, remedy=REMEDY["12"], **more)
+        return Result(
+            FAIL, measured, "no completion error", evidence=error, remedy=REMEDY["12"], **more
+        )
     off = {word.partition("=")[0]: word for heard in everyone for word in heard.off}
     for status, said, remedy in _slower(kinds, examples, off, expected):
-        return Result(status, f"{said}; {measured}", _wanted(kinds, expected), evidence=evidence, remedy=remedy, **more)
-    if expected.nvls and any(heard.nvls is False for heard in everyone) and "NCCL_NVLS_ENABLE" not in off:
+        return Result(
+            status,
+            f"{said}; {measured}",
+            _wanted(kinds, expected),
+            evidence=evidence,
+            remedy=remedy,
+            **more,
+        )
+    if (
+        expected.nvls
+        and any(heard.nvls is False for heard in everyone)
+        and "NCCL_NVLS_ENABLE" not in off
+    ):
         remedy = "look at the fabric manager on the nodes: node.nvlink-fabric"
         return Result(
-            WARN, f"NVLS is not available; {measured}", "NVLS on these GPUs", evidence=evidence, remedy=remedy, **more
+            WARN,
+            f"NVLS is not available; {measured}",
+            "NVLS on these GPUs",
+            evidence=evidence,
+            remedy=remedy,
+            **more,
         )
     if silent:
         return Result(
@@ -211,27 +257,42 @@ def _wanted(kinds: dict[str, Counter[str]], expected: Expected) -> str:
 
 
 def _slower(
-    kinds: dict[str, Counter[str]], examples: dict[str, list[str]], off: dict[str, str], expected: Expected
+    kinds: dict[str, Counter[str]],
+    examples: dict[str, list[str]],
+    off: dict[str, str],
+    expected: Expected,
 ) -> list[tuple[str, str, str]]:
     """(status, what is said, remedy) of what is slower than it should be, the worst first."""
-    between, within, domain = (kinds.get(where, Counter()) for where in ("between", "within", "domain"))
+    between, within, domain = (
+        kinds.get(where, Counter()) for where in ("between", "within", "domain")
+    )
     found = []
     if net := [name for name in domain if name != "P2P"]:
-        said = f"one NVLink domain, yet by {net[0]}: ranks {', '.join(examples[f'domain {net[0]}'])}"
+        said = (
+            f"one NVLink domain, yet by {net[0]}: ranks {', '.join(examples[f'domain {net[0]}'])}"
+        )
         status = WARN if "NCCL_MNNVL_ENABLE" in off else FAIL
         found.append((status, said + _because(off, "NCCL_MNNVL_ENABLE"), REMEDY["NET"]))
     if "Socket" in between and (expected.fabric or expected.perhaps):
         reason = next((name for name in ("NCCL_IB_DISABLE", "NCCL_NET") if name in off), "")
         sure = bool(expected.fabric) and (expected.fabric == SITE or not reason)
         said = f"by Socket: ranks {', '.join(examples['between Socket'])}" + _because(off, reason)
-        hint = "" if expected.fabric else "; a network card, not a fabric? `fabric: {kind: ethernet}` in site.yaml"
+        hint = (
+            ""
+            if expected.fabric
+            else "; a network card, not a fabric? `fabric: {kind: ethernet}` in site.yaml"
+        )
         found.append((FAIL if sure else WARN, said, REMEDY["Socket"] + hint))
     plain = [name for name in between if name not in ("P2P", "Socket") and "+GDR" not in name]
     direct = any("+GDR" in name for name in between)
-    if plain and (expected.nvlink or not direct):  # a GPU on PCIe that is far from the port goes by the host's memory
+    if plain and (
+        expected.nvlink or not direct
+    ):  # a GPU on PCIe that is far from the port goes by the host's memory
         said = f"without GPUDirect: ranks {', '.join(examples[f'between {plain[0]}'])}"
         found.append((WARN, said, REMEDY["IB"]))
-    if (slow := [name for name in ("Socket", "SHM") if name in within]) and (expected.nvlink or slow[0] == "Socket"):
+    if (slow := [name for name in ("Socket", "SHM") if name in within]) and (
+        expected.nvlink or slow[0] == "Socket"
+    ):
         said = f"within a node by {slow[0]}: ranks {', '.join(examples[f'within {slow[0]}'])}"
         found.append((WARN, said + _because(off, "NCCL_P2P_DISABLE"), REMEDY["SHM"]))
     return sorted(found, key=lambda one: one[0] != FAIL)
@@ -242,9 +303,14 @@ def _because(off: dict[str, str], name: str) -> str:
 
 
 def _matrix(pairs: dict[tuple[int, int], list[str]], world: int) -> list[dict[str, Any]]:
-    """Which transport each pair uses, as a table to draw; nothing where it would be too large to read."""
+    """Which transport each pair uses, as a table to draw; nothing where it would be too large to
+    read.
+    """
     if not pairs or world > DRAWN:
         return []
-    words = [["+".join(pairs.get((min(a, b), max(a, b)), [])) for b in range(world)] for a in range(world)]
+    words = [
+        ["+".join(pairs.get((min(a, b), max(a, b)), [])) for b in range(world)]
+        for a in range(world)
+    ]
     table = {"kind": "words", "name": "transport of each pair of ranks", "values": words}
     return [{**table, "labels": [str(rank) for rank in range(world)]}]

@@ -1,7 +1,8 @@
-"""Minutes of matrix products, each compared bit for bit with the first: a GPU that computes wrongly now and then.
+"""Minutes of matrix products, each compared bit for bit with the first: a GPU that computes wrongly
+now and then.
 
-The same product on the same device by the same kernel has the same bits. Meanwhile clocks, power, temperature and what
-slows a GPU down are sampled. Without a GPU the CPU's cores do the same.
+The same product on the same device by the same kernel has the same bits. Meanwhile clocks, power,
+temperature and what slows a GPU down are sampled. Without a GPU the CPU's cores do the same.
 """
 
 from __future__ import annotations
@@ -26,13 +27,19 @@ GPU_SIZE, CPU_SIZE, SEED = 8192, 384, 20240607
 BATCH_S, SAMPLE_S, ALIVE_S, POINTS, WRONG_MOST = 0.5, 5.0, 10.0, 120, 50
 BATCH_MOST = 16  # results that lie in the GPU's memory at once
 SAGS = 0.9  # of the first third's rate in the last third
-REMEDY = "drain the node: a GPU (or CPU) that gives other bits for the same product corrupts every training on it"
+REMEDY = (
+    "drain the node: a GPU (or CPU) that gives other bits for the same product corrupts every "
+    "training on it"
+)
 HOT = "look at the node's cooling and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE"
 
 
 @dataclass
 class Burnt:
-    """What one rank saw. `wrong`: what differed and when; `rates`: (seconds since the start, TFLOP/s)."""
+    """What one rank saw.
+
+    `wrong`: what differed and when; `rates`: (seconds since the start, TFLOP/s).
+    """
 
     where: str
     device: str
@@ -63,7 +70,9 @@ def _work(context: Context, mine: Burnt, seconds: float) -> None:
     size = GPU_SIZE if context.gpu else CPU_SIZE
     generator = torch.Generator().manual_seed(SEED)
     dtype = torch.bfloat16 if context.gpu and torch.cuda.is_bf16_supported() else torch.float32
-    a, b = (torch.randn(size, size, generator=generator).to(context.device, dtype) for _ in range(2))
+    a, b = (
+        torch.randn(size, size, generator=generator).to(context.device, dtype) for _ in range(2)
+    )
     first = multiply_matrices(a, b)
     mine.digest = hashlib.sha256(first.to(torch.float32).cpu().numpy().tobytes()).hexdigest()[:16]
     stop = threading.Event()
@@ -76,8 +85,10 @@ def _work(context: Context, mine: Burnt, seconds: float) -> None:
         differ = [int((one != first).sum()) for one in results]  # waits for the device
         took = time.monotonic() - now
         mine.products += in_batch
-        for one, count in zip(results, differ):  # noqa: B905
-            if count and len(mine.wrong) < WRONG_MOST:  # and on: who stops early leaves the others waiting
+        for one, count in zip(results, differ):
+            if (
+                count and len(mine.wrong) < WRONG_MOST
+            ):  # and on: who stops early leaves the others waiting
                 mine.wrong.append(_difference(one, first, count, now - began))
         mine.rates.append((round(now - began, 1), 2 * size**3 * in_batch / took / 1e12))
         in_batch = max(1, min(BATCH_MOST, int(in_batch * BATCH_S / max(took, 1e-3))))
@@ -108,7 +119,9 @@ def cpu_now() -> dict[str, str]:
     """Temperature and clock of this machine's CPU, as far as the kernel says."""
     out = {}
     temperatures = [
-        int(text) for path in glob.glob("/sys/class/thermal/thermal_zone*/temp") if (text := _read(path)).isdigit()
+        int(text)
+        for path in glob.glob("/sys/class/thermal/thermal_zone*/temp")
+        if (text := _read(path)).isdigit()
     ]
     clocks = [
         int(text)
@@ -131,7 +144,9 @@ def _read(path: str) -> str:
 
 
 def judge_burn(mine: Burnt, everyone: list[tuple[str, str, str]], note: str) -> Result:
-    """EVERYONE: (host:rank, device, digest of the first product); who differs from its like is wrong throughout."""
+    """EVERYONE: (host:rank, device, digest of the first product); who differs from its like is
+    wrong throughout.
+    """
     figures, series = _figures(mine), _series(mine)
     alike = Counter(digest for _, device, digest in everyone if device == mine.device)
     usual = alike.most_common(1)[0][0] if alike else mine.digest
@@ -144,16 +159,31 @@ def judge_burn(mine: Burnt, everyone: list[tuple[str, str, str]], note: str) -> 
     expected = "every product has the same bits"
     if wrong:
         said = f"{mine.device}: {len(wrong)} wrong: {wrong[0]}; {measured}"
-        return Result(FAIL, said, expected, "the first product", "; ".join(wrong[1:6]), REMEDY, **more)
+        return Result(
+            FAIL, said, expected, "the first product", "; ".join(wrong[1:6]), REMEDY, **more
+        )
     hard, soft = load.judge_slowdown(mine.samples)
     if hard:
         said = f"slowed down by {', '.join(hard)}; {measured}"
         return Result(FAIL, said, "no slowdown by hardware", "nvidia-smi", remedy=HOT, **more)
     share = figures.get("last_third_share", 1.0)
     if soft or (share < SAGS and not note):
-        said = f"slowed down by {', '.join(soft)}" if soft else f"{share:.0%} of its first rate in the last third"
-        return Result(WARN, f"{said}; {measured}", f">= {SAGS:.0%} of its first rate", "itself", remedy=HOT, **more)
-    return Result(PASS, f"{measured}{'; ' + note if note else ''}", expected, "the first product", **more)
+        said = (
+            f"slowed down by {', '.join(soft)}"
+            if soft
+            else f"{share:.0%} of its first rate in the last third"
+        )
+        return Result(
+            WARN,
+            f"{said}; {measured}",
+            f">= {SAGS:.0%} of its first rate",
+            "itself",
+            remedy=HOT,
+            **more,
+        )
+    return Result(
+        PASS, f"{measured}{'; ' + note if note else ''}", expected, "the first product", **more
+    )
 
 
 def _figures(mine: Burnt) -> dict[str, float]:

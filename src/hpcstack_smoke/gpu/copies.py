@@ -1,4 +1,6 @@
-"""Copies between host and GPU, and between each two GPUs of a node; what they are worth says gpu/judge.py."""
+"""Copies between host and GPU, and between each two GPUs of a node; what they are worth says
+gpu/judge.py.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ LOADED_S = 1.5
 
 
 def host(context: Context) -> Result:
-    """Pinned host memory to the GPU and back, one GPU of each node after another: they share sockets and switches."""
+    """Pinned host memory to the GPU and back, one GPU of each node after another: they share
+    sockets and switches.
+    """
     import torch.distributed as dist
 
     from hpcstack_smoke.collectives.exact import on_cpu
@@ -52,7 +56,9 @@ def _host_copies(context: Context) -> tuple[float, float, list[dict[str, str]]]:
 
 
 def peers(context: Context) -> Result:
-    """Each two GPUs of the node, one after another, by the first local rank: the values, and a matrix of GB/s."""
+    """Each two GPUs of the node, one after another, by the first local rank: the values, and a
+    matrix of GB/s.
+    """
     import torch.distributed as dist
 
     from hpcstack_smoke.collectives.exact import on_cpu
@@ -64,7 +70,10 @@ def peers(context: Context) -> Result:
         mine = _copies(count)
     torch.cuda.set_device(context.device)
     everyone: list[Any] = [None] * context.world
-    with on_cpu(context) as (_, group):  # who waits by NCCL would keep the GPU busy that is measured
+    with on_cpu(context) as (
+        _,
+        group,
+    ):  # who waits by NCCL would keep the GPU busy that is measured
         dist.all_gather_object(everyone, mine, group=group)
     if not any(everyone):
         raise Skip("one GPU")
@@ -84,7 +93,9 @@ def _copies(count: int) -> tuple[list[list[float]], list[str], str]:
                 if a != b:
                     table[a][b], right = _copied(a, b)
                     wrong += [] if right else [f"{a}->{b}"]
-    except RuntimeError as error:  # in the compute mode EXCLUSIVE_PROCESS each GPU is one rank's alone
+    except (
+        RuntimeError
+    ) as error:  # in the compute mode EXCLUSIVE_PROCESS each GPU is one rank's alone
         if "busy" not in str(error):
             raise
         return table, wrong, str(error).splitlines()[0]

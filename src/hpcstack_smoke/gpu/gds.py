@@ -21,7 +21,9 @@ REMEDY = "gdscheck -p on that node: is its filesystem one that nvidia-fs serves?
 
 
 def read(context: Context) -> Result:
-    """A file of this node's folder of the run, by torch's cuFile (since torch 2.7), compared word by word."""
+    """A file of this node's folder of the run, by torch's cuFile (since torch 2.7), compared word
+    by word.
+    """
     import torch
 
     from hpcstack_smoke.gpu.single import needs_gpu
@@ -64,14 +66,19 @@ def _reads() -> int | None:
 
 
 def explain_unsupported(why: str) -> Result:
-    """What it means that torch or the filesystem does not take such a file. Skip: torch is built without cuFile."""
+    """What it means that torch or the filesystem does not take such a file.
+
+    Skip: torch is built without cuFile.
+    """
     if "not supported on this platform" in why:
         raise Skip("this torch is built without cuFile")
     return Result(WARN, f"not read directly: {why[:200]}", EXPECTED, remedy=REMEDY)
 
 
 def judge_read(wrong: int, before: int | None, after: int | None, rate: float) -> Result:
-    """FAIL where a word is another; WARN where the kernel's part counted no read: cuFile took its other way."""
+    """FAIL where a word is another; WARN where the kernel's part counted no read: cuFile took its
+    other way.
+    """
     direct = None if before is None or after is None else after > before
     how = {True: "", False: "; not direct", None: "; nobody counts"}[direct]
     said = f"{wrong} wrong words; {rate:.2f} GB/s{how}"

@@ -1,7 +1,9 @@
-"""What a GPU's figures are worth: held against what others measured, demand, or NVIDIA specifies. Pure.
+"""What a GPU's figures are worth: held against what others measured, demand, or NVIDIA specifies.
+Pure.
 
-RATES, COPIED: measured by others; MEMORY: of data sheets; below a share of them is a WARN, as nobody demands them.
-HOST_GATES, PEER_GATES: what Azure demands (check_gpu_bw of each VM type); below is a FAIL.
+RATES, COPIED: measured by others; MEMORY: of data sheets; below a share of them is a WARN, as
+nobody demands them. HOST_GATES, PEER_GATES: what Azure demands (check_gpu_bw of each VM type);
+below is a FAIL.
 """
 
 from __future__ import annotations
@@ -14,15 +16,29 @@ from hpcstack_smoke.node.gpu import AZURE, FULL_LINK, PCIE_REMEDY, narrow_links
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, judge_result
 
-# bf16 TFLOP/s that stas00/ml-engineering (mamf-finder) measured, by the GPU's name without NVIDIA before it
+# bf16 TFLOP/s that stas00/ml-engineering (mamf-finder) measured, by the GPU's name without NVIDIA
+# before it
 RATES = {"A100 80GB PCIe": 253.0, "A100-SXM4-80GB": 271.0, "H100 80GB HBM3": 794.0, "H200": 794.0, "B200": 1745.0,
          "GH200 480GB": 828.6, "GB200": 1822.0, "B300": 1769.0}  # fmt: skip
-# TB/s of a copy within the GPU, the least that others measured of healthy ones: nccl #1264 and cuda-samples #392
+# TB/s of a copy within the GPU, the least that others measured of healthy ones: nccl #1264 and
+# cuda-samples #392
 COPIED = {"H100 80GB HBM3": 2.47}
-# TB/s of NVIDIA's data sheets; B200's 7.67 is its memory clock's. A GPU with another memory has another name
-MEMORY = {"A100 80GB PCIe": 1.94, "A100-SXM4-80GB": 2.0, "H100 PCIe": 2.0, "H200": 4.8, "B200": 7.67, "L40S": 0.86}
+# TB/s of NVIDIA's data sheets; B200's 7.67 is its memory clock's. A GPU with another memory has
+# another name
+MEMORY = {
+    "A100 80GB PCIe": 1.94,
+    "A100-SXM4-80GB": 2.0,
+    "H100 PCIe": 2.0,
+    "H200": 4.8,
+    "B200": 7.67,
+    "L40S": 0.86,
+}
 SHARE, SEEN_SHARE, SHEET_SHARE = 0.8, 0.95, 0.7
-MAMF, DATASHEET, MEASURED = "stas00/ml-engineering, measured", "NVIDIA's data sheet", "nccl #1264, cuda-samples #392"
+MAMF, DATASHEET, MEASURED = (
+    "stas00/ml-engineering, measured",
+    "NVIDIA's data sheet",
+    "nccl #1264, cuda-samples #392",
+)
 
 # GB/s each way between pinned host memory and the GPU
 HOST_GATES = {"A100-SXM4-40GB": 21.0, "A100-SXM4-80GB": 21.0, "A100 80GB PCIe": 21.0, "H100 80GB HBM3": 48.0,
@@ -48,24 +64,47 @@ def judge_hbm(rate: float, name: str) -> Result:
     """TB/s of a copy, read and write together: healthy GPUs reach 74 % of the data sheet and more."""
     if seen := find_known_figure(COPIED, name):
         return _against(rate, seen, SEEN_SHARE, "TB/s", "hbm_TB_s", MEASURED, name)
-    return _against(rate, find_known_figure(MEMORY, name), SHEET_SHARE, "TB/s", "hbm_TB_s", DATASHEET, name)
+    return _against(
+        rate, find_known_figure(MEMORY, name), SHEET_SHARE, "TB/s", "hbm_TB_s", DATASHEET, name
+    )
 
 
-def _against(value: float, want: float, share: float, unit: str, figure: str, source: str, name: str) -> Result:
+def _against(
+    value: float, want: float, share: float, unit: str, figure: str, source: str, name: str
+) -> Result:
     figures = {figure: round(value, 4)}
     if not want:
         return Result(PASS, f"{value:.3g} {unit}", f"nothing is known of {name}", figures=figures)
     status = PASS if value >= share * want else WARN
     remedy = "" if status == PASS else CLOCKS
-    return Result(status, f"{value:.3g} {unit}", f">= {share:.0%} of {want:g} {unit}", source, "", remedy, figures)
+    return Result(
+        status,
+        f"{value:.3g} {unit}",
+        f">= {share:.0%} of {want:g} {unit}",
+        source,
+        "",
+        remedy,
+        figures,
+    )
 
 
-def judge_matmul(rates: dict[str, float], rows: list[dict[str, str]], name: str, *, right: bool) -> Result:
-    """{kind: TFLOP/s}, held against what others have measured; ROWS: what nvidia-smi said while the GPU worked."""
+def judge_matmul(
+    rates: dict[str, float], rows: list[dict[str, str]], name: str, *, right: bool
+) -> Result:
+    """{kind: TFLOP/s}, held against what others have measured; ROWS: what nvidia-smi said while the
+    GPU worked.
+    """
     if not right:
-        return Result(FAIL, "a product of ones is not 512", "512", remedy="drain the node: the GPU computes wrongly")
+        return Result(
+            FAIL,
+            "a product of ones is not 512",
+            "512",
+            remedy="drain the node: the GPU computes wrongly",
+        )
     said = ", ".join(f"{kind} {rate:g}" for kind, rate in rates.items()) + " TFLOP/s"
-    figures = {f"{kind}_TFLOP_s": rate for kind, rate in rates.items()} | load.summarise_samples(rows)
+    figures = {f"{kind}_TFLOP_s": rate for kind, rate in rates.items()} | load.summarise_samples(
+        rows
+    )
     hard, soft = load.judge_slowdown(rows)
     if hard or soft:
         slowed = f"slowed down under load: {', '.join([*hard, *soft])}; {said}"
@@ -80,9 +119,17 @@ def judge_matmul(rates: dict[str, float], rows: list[dict[str, str]], name: str,
         )
     unseen = "" if rows else "nvidia-smi did not say how this GPU was under load"
     result = _against(
-        rates.get("bf16", 0.0), find_known_figure(RATES, name), SHARE, "TFLOP/s in bf16", "bf16", MAMF, name
+        rates.get("bf16", 0.0),
+        find_known_figure(RATES, name),
+        SHARE,
+        "TFLOP/s in bf16",
+        "bf16",
+        MAMF,
+        name,
     )
-    return Result(result.status, said, result.expected, result.source, unseen, result.remedy, figures)
+    return Result(
+        result.status, said, result.expected, result.source, unseen, result.remedy, figures
+    )
 
 
 def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str) -> Result:
@@ -92,13 +139,20 @@ def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str)
     narrow, slow = narrow_links([{**row, "index": row.get("index", "?")} for row in rows[-1:]])
     if narrow or slow:
         said = f"{'; '.join([*map(str, narrow), *slow])} while it copies; {measured}"
-        return Result(FAIL, said, FULL_LINK, "nvidia-smi under load", remedy=PCIE_REMEDY, figures=figures)
+        return Result(
+            FAIL, said, FULL_LINK, "nvidia-smi under load", remedy=PCIE_REMEDY, figures=figures
+        )
     want = find_known_figure(HOST_GATES, name)
     if not want:
         expected = "no gate; PCIe 4 x16 gives 31, 5 x16 63 at most"
         return Result(PASS, measured, expected, "the PCIe specification", figures=figures)
     return judge_result(
-        min(there, back) >= want, measured, f">= {want:g} GB/s each way", AZURE, remedy=PCIE_REMEDY, figures=figures
+        min(there, back) >= want,
+        measured,
+        f">= {want:g} GB/s each way",
+        AZURE,
+        remedy=PCIE_REMEDY,
+        figures=figures,
     )
 
 
@@ -106,12 +160,22 @@ def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board:
     """TABLE: GB/s of GPU to GPU, of a node with BOARD GPUs in all (0: as many as TABLE has)."""
     values = [value for row in table for value in row if value] or [0.0]
     labels = [str(n) for n in range(len(table))]
-    heat = [{"kind": "matrix", "name": "GPU to GPU", "labels": labels, "values": table, "y_unit": "GB/s"}]
+    heat = [
+        {
+            "kind": "matrix",
+            "name": "GPU to GPU",
+            "labels": labels,
+            "values": table,
+            "y_unit": "GB/s",
+        }
+    ]
     measured = f"{min(values):.0f} to {max(values):.0f} GB/s"
     more: dict[str, Any] = {"series": heat, "figures": {"slowest_GB_s": round(min(values), 1)}}
     remedy = "look at nvidia-smi topo -p2p r, nvidia-smi nvlink -s, ACS and the IOMMU"
     if wrong:
-        return Result(FAIL, f"wrong: {', '.join(wrong)}; {measured}", "each copy right", remedy=remedy, **more)
+        return Result(
+            FAIL, f"wrong: {', '.join(wrong)}; {measured}", "each copy right", remedy=remedy, **more
+        )
     want = find_known_figure(PEER_GATES, name) if (board or len(table)) >= SWITCHED else 0.0
     middle = statistics.median(values)
     joined = (
@@ -119,13 +183,25 @@ def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board:
     )  # alike between each two
     bad = _below(table, want) if want else []
     if bad:
-        return Result(FAIL, f"{', '.join(bad[:8])}; {measured}", f">= {want:g} GB/s", AZURE, remedy=remedy, **more)
+        return Result(
+            FAIL,
+            f"{', '.join(bad[:8])}; {measured}",
+            f">= {want:g} GB/s",
+            AZURE,
+            remedy=remedy,
+            **more,
+        )
     lagging = _below(table, LAGS * middle) if joined else []
     if lagging:
         status = FAIL if _below(table, BAD * middle) else WARN
         expected = f">= {LAGS:.0%} of the median, {middle:.0f} GB/s"
         return Result(
-            status, f"{', '.join(lagging[:8])}; {measured}", expected, "the node's other pairs", remedy=remedy, **more
+            status,
+            f"{', '.join(lagging[:8])}; {measured}",
+            expected,
+            "the node's other pairs",
+            remedy=remedy,
+            **more,
         )
     expected = f">= {want:g} GB/s" if want else "each copy right"
     return Result(PASS, measured, expected, AZURE if want else "", **more)

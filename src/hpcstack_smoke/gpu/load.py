@@ -1,4 +1,6 @@
-"""What nvidia-smi says of a GPU while it works: at rest neither a link that trained low shows, nor a slowdown."""
+"""What nvidia-smi says of a GPU while it works: at rest neither a link that trained low shows, nor
+a slowdown.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,18 @@ def rows_now() -> list[dict[str, str]]:
     rows = nvidia.query_gpus(FIELDS)
     if not any(name in row for row in rows for name in nvidia.THROTTLE):
         older = nvidia.query_gpus(("index", *nvidia.THROTTLE_BEFORE_535))
-        for row, other in zip(rows, older):  # noqa: B905
-            row |= {f"clocks_event_reasons.{name.rpartition('.')[2]}": value for name, value in other.items()}
+        for row, other in zip(rows, older):
+            row |= {
+                f"clocks_event_reasons.{name.rpartition('.')[2]}": value
+                for name, value in other.items()
+            }
     return rows
 
 
 def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, str]]]:
-    """What nvidia-smi says while WORK is repeated for SECONDS: once after a second, once near the end."""
+    """What nvidia-smi says while WORK is repeated for SECONDS: once after a second, once near the
+    end.
+    """
     found: list[list[dict[str, str]]] = []
     stop = time.monotonic() + seconds
 
@@ -55,12 +62,16 @@ def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, 
 
 
 def find_own_row(context: Context, rows: list[dict[str, str]]) -> dict[str, str]:
-    """The row of this rank's GPU, by its PCI address where torch knows it; empty where it cannot be told."""
+    """The row of this rank's GPU, by its PCI address where torch knows it; empty where it cannot be
+    told.
+    """
     import torch
 
     properties = torch.cuda.get_device_properties(context.device)
     uuid = str(getattr(properties, "uuid", "")).lower()
-    if found := [row for row in rows if uuid and row.get("uuid", "").lower().removeprefix("gpu-") == uuid]:
+    if found := [
+        row for row in rows if uuid and row.get("uuid", "").lower().removeprefix("gpu-") == uuid
+    ]:
         return found[0]
     if want := address_of(properties):
         return next((row for row in rows if row.get("pci.bus_id", "").lower().endswith(want)), {})
@@ -77,8 +88,9 @@ def address_of(properties: Any) -> str:
 
 @contextlib.contextmanager
 def run_near_gpu(context: Context) -> Iterator[None]:
-    """On the cores near this rank's GPU, as far as the kernel says and the step has them: pinned memory comes to lie
-    there. Afterwards as before."""
+    """On the cores near this rank's GPU, as far as the kernel says and the step has them: pinned
+    memory comes to lie there. Afterwards as before.
+    """
     import torch
 
     from hpcstack_smoke.node import machine
@@ -102,8 +114,15 @@ def run_near_gpu(context: Context) -> Iterator[None]:
 
 
 def judge_slowdown(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:
-    """(slowdowns by hardware, by software for heat) in the samples of one GPU; a power cap is as it should be."""
-    active = {name.rpartition(".")[2] for row in rows for name in nvidia.THROTTLE if row.get(name) == "Active"}
+    """(slowdowns by hardware, by software for heat) in the samples of one GPU; a power cap is as it
+    should be.
+    """
+    active = {
+        name.rpartition(".")[2]
+        for row in rows
+        for name in nvidia.THROTTLE
+        if row.get(name) == "Active"
+    }
     return sorted(active & set(HARD)), sorted(active - set(HARD))
 
 
@@ -115,7 +134,9 @@ def summarise_samples(rows: list[dict[str, str]]) -> dict[str, float]:
         ("power.draw", "power_W", max),
         ("temperature.gpu", "temperature_C", max),
     ):
-        values = [value for row in rows if (value := nvidia.parse_number(row.get(field, ""))) is not None]
+        values = [
+            value for row in rows if (value := nvidia.parse_number(row.get(field, ""))) is not None
+        ]
         if values:
             out[name] = pick(values)
     return out

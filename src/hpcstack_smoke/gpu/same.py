@@ -62,9 +62,13 @@ def judge_same(everyone: list[tuple[str, dict[str, str]]]) -> Result:
     first = everyone[0][1]
     is_only_of_gpus = bool(odd) and all(name == "gpu" for _, name, _, _ in odd)
     shown = ", ".join(
-        f"{name} {value[:40]}" for name, value in first.items() if name in ("gpu", "torch", "nccl", "driver")
+        f"{name} {value[:40]}"
+        for name, value in first.items()
+        if name in ("gpu", "torch", "nccl", "driver")
     )
-    said = [f"{host}: {name} {value[:60]} (others: {usual[:60]})" for host, name, value, usual in odd]
+    said = [
+        f"{host}: {name} {value[:60]} (others: {usual[:60]})" for host, name, value, usual in odd
+    ]
     measured = "; ".join(dict.fromkeys(said)) or shown
     expected, source = "the same on all ranks", "the majority of ranks"
     if is_only_of_gpus:

@@ -1,6 +1,7 @@
 """Checks of each rank's own GPU by torch: code for it, its memory, matrix rates.
 
-What the figures are worth says gpu/judge.py; a GPU that lags behind the others of the run is named by the host.
+What the figures are worth says gpu/judge.py; a GPU that lags behind the others of the run is named
+by the host.
 """
 
 from __future__ import annotations
@@ -35,14 +36,24 @@ def time_on_gpu(work: Callable[[], Any], repeat: int = 20) -> float:
 
 
 def arch(context: Context) -> Result:
-    """torch was built for this GPU's compute capability, or for an older one with PTX or the same major number."""
+    """torch was built for this GPU's compute capability, or for an older one with PTX or the same
+    major number.
+    """
     needs_gpu(context)
     major, minor = torch.cuda.get_device_capability(context.device)
     built = torch.cuda.get_arch_list()
-    numbers = [(int(one.partition("_")[2].rstrip("af")[:-1]), int(one.rstrip("af")[-1]), one) for one in built]
-    direct = any(a == major and b <= minor and one.startswith("sm_") and one[-1].isdigit() for a, b, one in numbers)
+    numbers = [
+        (int(one.partition("_")[2].rstrip("af")[:-1]), int(one.rstrip("af")[-1]), one)
+        for one in built
+    ]
+    direct = any(
+        a == major and b <= minor and one.startswith("sm_") and one[-1].isdigit()
+        for a, b, one in numbers
+    )
     by_ptx = any((a, b) <= (major, minor) and one.startswith("compute_") for a, b, one in numbers)
-    value = float(torch.ones(8, device=context.device).sum())  # a kernel must start, whatever the list says
+    value = float(
+        torch.ones(8, device=context.device).sum()
+    )  # a kernel must start, whatever the list says
     how = "NOT in"
     if direct:
         how = "in"
@@ -59,18 +70,24 @@ def arch(context: Context) -> Result:
 
 
 def memory(context: Context) -> Result:
-    """A pattern over most of the free memory is read back; another pattern, bit by bit the opposite, too."""
+    """A pattern over most of the free memory is read back; another pattern, bit by bit the
+    opposite, too.
+    """
     needs_gpu(context)
     free, whole = torch.cuda.mem_get_info(context.device)
     share = 0.8 if context.tier == "full" else 0.25
     piece, count = 1 << 28, max(1, int(free * share) // (1 << 28))
-    parts = [torch.arange(piece // 8, device=context.device, dtype=torch.int64) for _ in range(count)]
+    parts = [
+        torch.arange(piece // 8, device=context.device, dtype=torch.int64) for _ in range(count)
+    ]
     wrong = 0
     for number, part in enumerate(parts):
         part += number * piece
     for flip in (False, True):
         for number, part in enumerate(parts):
-            expected = torch.arange(piece // 8, device=context.device, dtype=torch.int64) + number * piece
+            expected = (
+                torch.arange(piece // 8, device=context.device, dtype=torch.int64) + number * piece
+            )
             wrong += int((part != (~expected if flip else expected)).sum())
             if not flip:
                 part.bitwise_not_()

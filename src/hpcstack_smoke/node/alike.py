@@ -1,4 +1,6 @@
-"""Nodes of one kind, held against each other: who lacks a port or a GPU, or has another driver or firmware. Pure."""
+"""Nodes of one kind, held against each other: who lacks a port or a GPU, or has another driver or
+firmware. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from typing import Any
 
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
-HARD = ("GPUs", "ports", "port rates", "MTU", "driver")  # what breaks or slows a job; the rest may only explain it
+HARD = (
+    "GPUs",
+    "ports",
+    "port rates",
+    "MTU",
+    "driver",
+)  # what breaks or slows a job; the rest may only explain it
 COUNTED = ("ports",)
 SHOWN = 60
 
@@ -15,7 +23,8 @@ SHOWN = 60
 def check(inventories: dict[str, dict[str, Any]]) -> Result:
     """{node: its inventory}, judged: each node by the majority of those with the same model of GPU.
 
-    Two nodes that differ have no majority: both are named, as a WARN, or a FAIL where one has fewer of something.
+    Two nodes that differ have no majority: both are named, as a WARN, or a FAIL where one has fewer
+    of something.
     """
     kinds: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
     for host, found in inventories.items():
@@ -38,7 +47,11 @@ def check(inventories: dict[str, dict[str, Any]]) -> Result:
         status = WARN
     several = f", of {len(kinds)} kinds" if len(kinds) > 1 else ""
     measured = "; ".join([*hard, *soft]) or f"{count} nodes alike{several}"
-    remedy = "drain the node until it is as the others" if hard else "bring firmware and kernel to one version"
+    remedy = (
+        "drain the node until it is as the others"
+        if hard
+        else "bring firmware and kernel to one version"
+    )
     return Result(
         status,
         measured,
@@ -56,11 +69,16 @@ def _odd(name: str, values: dict[str, str]) -> tuple[list[str], bool]:
     majority = counted[0][1] > counted[1][1]
     usual = counted[0][0]
     if name in COUNTED and not majority:  # two nodes: the one with fewer lacks something
-        usual, majority = max(values.values(), key=lambda value: value.count(",") + bool(value)), True
+        usual, majority = (
+            max(values.values(), key=lambda value: value.count(",") + bool(value)),
+            True,
+        )
     if not majority:
         shown = ", ".join(f"{host} {value[:SHOWN] or 'none'}" for host, value in values.items())
         return [f"{name}: {shown}"], False
-    return [_said(host, name, value, usual) for host, value in values.items() if value != usual], name in HARD
+    return [
+        _said(host, name, value, usual) for host, value in values.items() if value != usual
+    ], name in HARD
 
 
 def _said(host: str, name: str, value: str, usual: str) -> str:

@@ -1,8 +1,9 @@
 """DCGM's own diagnostics of this node's GPUs, where `dcgmi` is at hand and its host engine answers.
 
-`dcgmi diag -r 2 -j` prints one JSON document, perhaps after warnings. Its form differs: up to DCGM 3 `DCGM GPU
-Diagnostic` with `gpu_ids`, later `entity_id` (nvvs/include/NvvsJsonStrings.h of NVIDIA/DCGM): tests are whatever has a
-`name` and `results`. Level 2 takes about two minutes (dcgmi-diag's manual).
+`dcgmi diag -r 2 -j` prints one JSON document, perhaps after warnings. Its form differs: up to DCGM
+3 `DCGM GPU Diagnostic` with `gpu_ids`, later `entity_id` (nvvs/include/NvvsJsonStrings.h of
+NVIDIA/DCGM): tests are whatever has a `name` and `results`. Level 2 takes about two minutes
+(dcgmi-diag's manual).
 """
 
 from __future__ import annotations
@@ -45,8 +46,17 @@ def judge_diagnostics(status: int, text: str) -> Result:
     if not found:
         if any(words in text.lower() for words in NO_ENGINE):
             raise Skip("DCGM's host engine does not answer on this node")
-        return Result(ERROR, f"dcgmi diag ended with {status}", expected, "DCGM", evidence=" ".join(text.split())[:300])
-    by = {kind: [one for one in found if _kind(one[1]) == kind] for kind in ("pass", "fail", "warn", "skip", "")}
+        return Result(
+            ERROR,
+            f"dcgmi diag ended with {status}",
+            expected,
+            "DCGM",
+            evidence=" ".join(text.split())[:300],
+        )
+    by = {
+        kind: [one for one in found if _kind(one[1]) == kind]
+        for kind in ("pass", "fail", "warn", "skip", "")
+    }
     said = f"{len(by['pass'])} passed, {len(by['fail'])} failed, {len(by['skip'])} skipped"
     bad = by["fail"] or by["warn"] or by[""]
     if not bad and not by["pass"]:
@@ -93,7 +103,9 @@ def _whom(result: dict[str, Any]) -> str:
 def _why(result: dict[str, Any]) -> str:
     said = result.get("warnings") or result.get("info") or ""
     parts = said if isinstance(said, list) else [said]
-    return " ".join(str(one.get("warning", one) if isinstance(one, dict) else one) for one in parts)[:200]
+    return " ".join(
+        str(one.get("warning", one) if isinstance(one, dict) else one) for one in parts
+    )[:200]
 
 
 def _kind(status: str) -> str:

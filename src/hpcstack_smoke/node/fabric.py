@@ -1,7 +1,7 @@
 """Checks of a node's fabric: ports, rates, GIDs, MTU, memlock, GPUDirect, error counters, tools.
 
-What a site promises (`request.fabric`, `hcas`, `fabric_rate`) and is not there is a FAIL; what it does not promise is
-judged by the node itself, and by the other nodes (node.alike).
+What a site promises (`request.fabric`, `hcas`, `fabric_rate`) and is not there is a FAIL; what it
+does not promise is judged by the node itself, and by the other nodes (node.alike).
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def _ports(request: Any) -> list[sysfs.Port]:
 
 
 def hcas(request: Any) -> Result:
-    """Every port that the site promises is active; without a promise every port with a cable, and one at least."""
+    """Every port that the site promises is active; without a promise every port with a cable, and
+    one at least.
+    """
     if request.fabric == "slingshot":
         return _cassini(request)
     if missing := _missing(request):
@@ -51,15 +53,23 @@ def hcas(request: Any) -> Result:
     if not any(port.active for port in ports):
         down = [port.name for port in ports]
     states = ", ".join(
-        f"{port.name} {port.state}" + (f" ({port.physical})" if port.unplugged else "") for port in ports
+        f"{port.name} {port.state}" + (f" ({port.physical})" if port.unplugged else "")
+        for port in ports
     )
     remedy = f"look at {', '.join(down or unplugged)}: ibstat, the cable, the switch's port"
     remedy += "" if promised else "; NCCL_IB_HCA leaves out ports that are not cabled"
-    figures = {"ports": float(len(ports)), "active_ports": float(sum(port.active for port in ports))}
+    figures = {
+        "ports": float(len(ports)),
+        "active_ports": float(sum(port.active for port in ports)),
+    }
     expected = f"{', '.join(request.hcas)} ACTIVE" if promised else "every port with a cable ACTIVE"
     source = SITE if promised else ""
-    if not down and unplugged:  # perhaps never cabled: node.alike sees whether the other nodes have it
-        return Result(WARN, rates, expected, source, f"no link: {', '.join(unplugged)}", remedy, figures)
+    if (
+        not down and unplugged
+    ):  # perhaps never cabled: node.alike sees whether the other nodes have it
+        return Result(
+            WARN, rates, expected, source, f"no link: {', '.join(unplugged)}", remedy, figures
+        )
     measured = f"down: {', '.join(down)}; {rates}" if down else rates
     return judge_result(not down, measured, expected, source, states, remedy, figures=figures)
 
@@ -71,26 +81,40 @@ def _missing(request: Any) -> Result | None:
     bare = sysfs.adapters_without_driver()
     remedy = "modprobe mlx5_ib (or the adapter's own driver: efa, irdma, bnxt_re); dmesg; lspci"
     if gone:
-        said = f"not here: {', '.join(gone)}" + (f"; adapters without a driver: {', '.join(bare)}" if bare else "")
+        said = f"not here: {', '.join(gone)}" + (
+            f"; adapters without a driver: {', '.join(bare)}" if bare else ""
+        )
         return Result(FAIL, said, ", ".join(request.hcas), SITE, remedy=remedy)
     if bare:
         said = f"adapters without a driver: {', '.join(bare)}"
         return Result(FAIL, said, f"devices in {sysfs.HCAS}", "lspci", remedy=remedy)
     if request.fabric and request.fabric not in WITHOUT_PORTS and not found:
-        return Result(FAIL, "no HCA on this node", f"a fabric of kind {request.fabric}", SITE, remedy=remedy)
+        return Result(
+            FAIL, "no HCA on this node", f"a fabric of kind {request.fabric}", SITE, remedy=remedy
+        )
     return None
 
 
 def _only_cards(request: Any, ports: list[sysfs.Port]) -> bool:
     """Whether PORTS are network cards and no fabric, by the site's word or for all that one knows."""
-    return request.fabric in WITHOUT_PORTS or sysfs.only_cards(ports, request.fabric, tuple(request.hcas))
+    return request.fabric in WITHOUT_PORTS or sysfs.only_cards(
+        ports, request.fabric, tuple(request.hcas)
+    )
 
 
 def _cassini(request: Any) -> Result:
-    """Slingshot's adapters are no verbs devices: /sys/class/cxi holds them, and their interfaces say who is up."""
+    """Slingshot's adapters are no verbs devices: /sys/class/cxi holds them, and their interfaces
+    say who is up.
+    """
     found = sysfs.read_cassini()
-    down = [name for name, up in found.items() if not up] + [name for name in request.hcas if name not in found]
-    measured = f"down or not here: {', '.join(down)}" if down else ", ".join(found) or f"{sysfs.CASSINI} is empty"
+    down = [name for name, up in found.items() if not up] + [
+        name for name in request.hcas if name not in found
+    ]
+    measured = (
+        f"down or not here: {', '.join(down)}"
+        if down
+        else ", ".join(found) or f"{sysfs.CASSINI} is empty"
+    )
     figures = {"active_ports": float(sum(found.values()))}
     return judge_result(
         bool(found) and not down,
@@ -108,14 +132,20 @@ def rate(request: Any) -> Result:
     if not active:
         raise Skip("no active port says its rate")
     want = request.fabric_rate or max(port.rate for port in active)
-    if not (request.hcas or request.fabric_rate):  # a slower Ethernet port is another network's card
+    if not (
+        request.hcas or request.fabric_rate
+    ):  # a slower Ethernet port is another network's card
         active = [port for port in active if not port.ethernet or port.rate == want]
     slow = [f"{port.name} {port.rate:g}" for port in active if port.rate < want]
-    measured = f"slow: {', '.join(slow)} Gb/s" if slow else f"{len(active)} port(s) at {want:g} Gb/s"
+    measured = (
+        f"slow: {', '.join(slow)} Gb/s" if slow else f"{len(active)} port(s) at {want:g} Gb/s"
+    )
     source = SITE if request.fabric_rate else "the fastest port of this node"
     remedy = "look at the cable and the switch's port: ibstat, mlxlink"
     if not request.hcas:
-        remedy = f"a management port? `hcas` in site.yaml or NCCL_IB_HCA leaves it out. Else {remedy}"
+        remedy = (
+            f"a management port? `hcas` in site.yaml or NCCL_IB_HCA leaves it out. Else {remedy}"
+        )
     figures = {"rate_Gb_per_s": min(port.rate for port in active)}
     if slow and (len(slow) == len(active) or (request.hcas and request.fabric_rate)):
         return Result(FAIL, measured, f"{want:g} Gb/s", source, remedy=remedy, figures=figures)
@@ -125,7 +155,9 @@ def rate(request: Any) -> Result:
 
 
 def gid(request: Any) -> Result:
-    """Each RoCE port that is promised has a RoCE v2 GID that is not only link-local; one of the others at least."""
+    """Each RoCE port that is promised has a RoCE v2 GID that is not only link-local; one of the
+    others at least.
+    """
     ethernet = [port for port in _ports(request) if port.active and port.ethernet]
     if not ethernet:
         raise Skip("no active RoCE port of this node's fabric")
@@ -148,16 +180,27 @@ def gid(request: Any) -> Result:
     if not said and request.fabric == "ethernet":
         raise Skip("the site calls its network Ethernet")
     if not said:
-        return Result(WARN, evidence, expected, source, remedy=f"{remedy}; or say `fabric: {{kind: ethernet}}`")
+        return Result(
+            WARN,
+            evidence,
+            expected,
+            source,
+            remedy=f"{remedy}; or say `fabric: {{kind: ethernet}}`",
+        )
     return Result(PASS, ", ".join(said), "a routable RoCE v2 GID", source, evidence)
 
 
 def mtu(request: Any) -> Result:
-    """The interfaces of RoCE ports have one MTU: with another one large messages stall. Other nodes: node.alike."""
+    """The interfaces of RoCE ports have one MTU: with another one large messages stall.
+
+    Other nodes: node.alike.
+    """
     found = [port for port in _ports(request) if port.active and port.ethernet and port.mtu]
     if not found or request.fabric == "ethernet":
         raise Skip("no active RoCE port of a fabric whose interface says its MTU")
-    rate = max(port.rate for port in found)  # slower ones, which nobody promised, are other networks' cards
+    rate = max(
+        port.rate for port in found
+    )  # slower ones, which nobody promised, are other networks' cards
     found = [port for port in found if port.rate == rate or request.hcas]
     most = max(port.mtu for port in found)
     odd = [f"{port.name} {port.mtu}" for port in found if port.mtu != most]
@@ -179,12 +222,18 @@ def memlock(request: Any) -> Result:
         raise Skip("no HCA of a fabric on this node: nothing pins memory")
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     measured = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft} bytes"
-    remedy = "LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
-    return judge_result(soft == resource.RLIM_INFINITY, measured, "unlimited", "nccl-tests #206", remedy=remedy)
+    remedy = (
+        "LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+    )
+    return judge_result(
+        soft == resource.RLIM_INFINITY, measured, "unlimited", "nccl-tests #206", remedy=remedy
+    )
 
 
 def gdr(request: Any) -> Result:
-    """The kernel's part of GPUDirect RDMA: nvidia-peermem, or dma-buf of the open driver, which NCCL's log proves."""
+    """The kernel's part of GPUDirect RDMA: nvidia-peermem, or dma-buf of the open driver, which
+    NCCL's log proves.
+    """
     ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     if not ports or not machine.HERE.exists(DRIVER):
         raise Skip("no HCA or no NVIDIA driver on this node")
@@ -203,7 +252,13 @@ def gdr(request: Any) -> Result:
             "nccl.transport says whether NCCL uses it",
         )
     remedy = "modprobe nvidia-peermem, or install the open kernel module of the driver"
-    return Result(WARN, "no nvidia-peermem, and a driver without dma-buf", expected, "nccl #1939", remedy=remedy)
+    return Result(
+        WARN,
+        "no nvidia-peermem, and a driver without dma-buf",
+        expected,
+        "nccl #1939",
+        remedy=remedy,
+    )
 
 
 def storage(request: Any) -> Result:
@@ -224,14 +279,21 @@ def ib_tools(request: Any) -> Result:
             raise Skip("no ibstat; not an image of hpcstack, which would promise it")
         remedy = "packages: {apt: [infiniband-diags]}"
         return Result(FAIL, "no ibstat in the image", "ibstat", "the recipe", remedy=remedy)
-    done = subprocess.run([path, "-V"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20, check=False)
+    done = subprocess.run(
+        [path, "-V"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20, check=False
+    )
     said = done.stdout.decode(errors="replace").strip().splitlines()
     good, evidence = done.returncode == 0, f"rc {done.returncode}"
     return judge_result(good, said[0] if said else path, "ibstat -V ends with 0", evidence=evidence)
 
 
 SOFT_MAX = 100
-HARD = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
+HARD = (
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)
 
 
 def gained(request: Any) -> Result:
@@ -241,19 +303,29 @@ def gained(request: Any) -> Result:
 
 
 def judge_port_gains(before: dict[str, int], after: dict[str, int]) -> Result:
-    """A link that went down or recovered during the run is a FAIL; many of other errors, which healthy fabrics count
-    too, a WARN."""
+    """A link that went down or recovered during the run is a FAIL; many of other errors, which
+    healthy fabrics count too, a WARN.
+    """
     if not after:
         raise Skip("no HCA with error counters on this node")
     if not before:
         raise Skip("the counters were not read before the run")
-    up = {name: after[name] - before[name] for name in sorted(after) if name in before and after[name] > before[name]}
+    up = {
+        name: after[name] - before[name]
+        for name in sorted(after)
+        if name in before and after[name] > before[name]
+    }
     hard = [name for name in up if name.rpartition("/")[2] in HARD]
     many = hard + [name for name, count in up.items() if count > SOFT_MAX and name not in hard]
     evidence = ", ".join(f"{name} +{count}" for name, count in up.items())[:300]
-    measured = ", ".join(f"{name} +{up[name]}" for name in many) or f"{len(after)} counters, none of which moved much"
+    measured = (
+        ", ".join(f"{name} +{up[name]}" for name in many)
+        or f"{len(after)} counters, none of which moved much"
+    )
     expected, source = "no link error counted during the run", "sysfs-class-infiniband"
     remedy = "look at that port's cable and transceiver: mlxlink, ibqueryerrors"
     if hard:
         return Result(FAIL, measured, expected, source, evidence, remedy)
-    return Result(WARN if many else PASS, measured, expected, source, evidence, remedy if many else "")
+    return Result(
+        WARN if many else PASS, measured, expected, source, evidence, remedy if many else ""
+    )

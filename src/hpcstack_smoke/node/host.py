@@ -12,7 +12,10 @@ from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge_result
 STACK_FILE = "/opt/hpcstack/stack.json"
 DRIVER_FILE = "/proc/driver/nvidia/version"
 SHM_BYTES = 1 << 30
-GPU_REMEDY = "look at nvidia-smi and dmesg on the node, at --gpus-per-node, and with Pyxis at NVIDIA_VISIBLE_DEVICES"
+GPU_REMEDY = (
+    "look at nvidia-smi and dmesg on the node, at --gpus-per-node, and with Pyxis at "
+    "NVIDIA_VISIBLE_DEVICES"
+)
 
 
 def image(request: Any) -> Result:
@@ -22,7 +25,9 @@ def image(request: Any) -> Result:
             stack = json.load(file)["stack"]
     except FileNotFoundError:
         raise Skip(f"no {STACK_FILE}: not an image of hpcstack") from None
-    return judge_result(not request.stack or stack == request.stack, stack, request.stack, source="the launcher")
+    return judge_result(
+        not request.stack or stack == request.stack, stack, request.stack, source="the launcher"
+    )
 
 
 def torch_is_the_bases(request: Any) -> Result:
@@ -61,7 +66,9 @@ def gpus(request: Any) -> Result:
     said, figures = f"{have} GPU(s)", {"gpus": float(have)}
     if have < request.gpus and (parts := nvidia.parse_mig_devices(nvidia.nvidia_smi(["-L"]))):
         have, said = len(parts), f"{len(parts)} MIG device(s) on {said}"
-    return judge_result(have >= request.gpus, said, f">= {request.gpus}", source, remedy=GPU_REMEDY, figures=figures)
+    return judge_result(
+        have >= request.gpus, said, f">= {request.gpus}", source, remedy=GPU_REMEDY, figures=figures
+    )
 
 
 def open_gpus() -> list[str]:
@@ -77,4 +84,6 @@ def shared_memory(request: Any) -> Result:
         return Result(FAIL, "/dev/shm is not writable", remedy="mount a tmpfs on /dev/shm")
     status = PASS if size >= SHM_BYTES else WARN
     source = "NCCL takes about 9.6 MB a segment; DataLoader workers more"
-    return Result(status, f"{size / 1e9:.1f} GB", ">= 1 GB", source, figures={"shm_GB": round(size / 1e9, 2)})
+    return Result(
+        status, f"{size / 1e9:.1f} GB", ">= 1 GB", source, figures={"shm_GB": round(size / 1e9, 2)}
+    )

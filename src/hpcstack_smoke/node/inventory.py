@@ -1,4 +1,6 @@
-"""What a node is made of: the part of a baseline's key that hardware gives, and what nodes must have alike."""
+"""What a node is made of: the part of a baseline's key that hardware gives, and what nodes must
+have alike.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from hpcstack_smoke.node.topology import nearest_hcas
 
 
 def make_inventory(request: Any = None) -> dict[str, Any]:
-    """{gpus, gpu, driver, ports, rate_gbps, cpus, memory_gb, kernel, arch, ...} of this machine, what there is.
+    """{gpus, gpu, driver, ports, rate_gbps, cpus, memory_gb, kernel, arch, ...} of this machine,
+    what there is.
 
-    `domain` is the NVLink domain of its GPUs where that spans nodes; `alike` holds what other nodes should have too.
+    `domain` is the NVLink domain of its GPUs where that spans nodes; `alike` holds what other nodes
+    should have too.
     """
     rows = nvidia.query_gpus(nvidia.IDENTITY)
     whole = bool(request and request.gpus and request.gpus >= request.node_gpus > 0)
@@ -43,7 +47,8 @@ def make_inventory(request: Any = None) -> dict[str, Any]:
 def list_alike(active: list[sysfs.Port], *, whole: bool) -> dict[str, str]:
     """{what: value} of what all nodes of a kind should have: firmware, active ports, MTU, GPUs.
 
-    Where the step has the WHOLE node, their PCIe addresses too; else Slurm may have given it other ones elsewhere.
+    Where the step has the WHOLE node, their PCIe addresses too; else Slurm may have given it other
+    ones elsewhere.
     """
     rows = nvidia.query_gpus(("pci.bus_id", *nvidia.FIRMWARE))
     mtus = sorted({port.mtu for port in active if port.ethernet and port.mtu})
@@ -54,7 +59,10 @@ def list_alike(active: list[sysfs.Port], *, whole: bool) -> dict[str, str]:
         "HCAs near GPUs": nearest_hcas(nvidia.nvidia_smi(["topo", "-m"])) if whole and rows else "",
         "VBIOS": ",".join(sorted({row.get("vbios_version", "?") for row in rows})),
         "ports": ",".join(
-            [*(port.name for port in active), *(name for name, up in sysfs.read_cassini().items() if up)]
+            [
+                *(port.name for port in active),
+                *(name for name, up in sysfs.read_cassini().items() if up),
+            ]
         ),
         "port rates": ",".join(sorted({f"{port.rate:g}" for port in active})),
         "HCA firmware": ",".join(sorted({port.firmware for port in active} - {""})),

@@ -1,4 +1,6 @@
-"""Checks of the filesystem that holds the run's folder: bandwidth, metadata, small reads, locks, stripes."""
+"""Checks of the filesystem that holds the run's folder: bandwidth, metadata, small reads, locks,
+stripes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ FILES, READS, BLOCK = 200, 2000, 4096
 
 @contextlib.contextmanager
 def make_place(request: Any) -> Iterator[str]:
-    """A folder of this node's own below the run's, on the filesystem that jobs see; gone afterwards."""
+    """A folder of this node's own below the run's, on the filesystem that jobs see; gone
+    afterwards.
+    """
     folder = tempfile.mkdtemp(dir=request.output, prefix=".io-")
     try:
         yield folder
@@ -35,7 +39,9 @@ def make_place(request: Any) -> Iterator[str]:
 
 
 def bandwidth(request: Any) -> Result:
-    """Write, fsync, drop from the cache where the kernel lets us, read back: the checksum must be the same."""
+    """Write, fsync, drop from the cache where the kernel lets us, read back: the checksum must be
+    the same.
+    """
     size = SIZE[request.tier]
     if shutil.disk_usage(request.output).free < 4 * size:
         raise Skip(f"less than {4 * size / 1e9:.1f} GB free below {request.output}")
@@ -56,8 +62,14 @@ def bandwidth(request: Any) -> Result:
             while piece := file.read(MIB):
                 read.update(piece)
         reading = time.perf_counter() - began
-    figures = {"write_GB_s": round(size / writing / 1e9, 3), "read_GB_s": round(size / reading / 1e9, 3)}
-    measured = f"write {figures['write_GB_s']} GB/s with fsync, read {figures['read_GB_s']} GB/s, with sha256"
+    figures = {
+        "write_GB_s": round(size / writing / 1e9, 3),
+        "read_GB_s": round(size / reading / 1e9, 3),
+    }
+    measured = (
+        f"write {figures['write_GB_s']} GB/s with fsync, read {figures['read_GB_s']} GB/s, with "
+        f"sha256"
+    )
     return judge_result(
         wrote.digest() == read.digest(),
         measured,
@@ -70,7 +82,9 @@ def bandwidth(request: Any) -> Result:
 
 
 def staging(request: Any) -> Result:
-    """A file of the shared filesystem copied to this node's own disk, as images and data are staged: the same bytes."""
+    """A file of the shared filesystem copied to this node's own disk, as images and data are
+    staged: the same bytes.
+    """
     size, own = SIZE[request.tier], tempfile.gettempdir()
     for folder in (request.output, own):
         if shutil.disk_usage(folder).free < 4 * size:
@@ -124,7 +138,9 @@ def metadata(request: Any) -> Result:
                 work(name)
             rates[f"{verb}_per_s"] = round(FILES / (time.perf_counter() - began))
     measured = ", ".join(f"{verb.partition('_')[0]} {rate:,}/s" for verb, rate in rates.items())
-    return Result(PASS, measured, "no gate", figures={verb: float(rate) for verb, rate in rates.items()})
+    return Result(
+        PASS, measured, "no gate", figures={verb: float(rate) for verb, rate in rates.items()}
+    )
 
 
 def _touch(name: str) -> None:
@@ -158,26 +174,41 @@ def small(request: Any) -> Result:
 
 
 TAKE = (
-    "import fcntl,sys\ntry: fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)\nexcept OSError: sys.exit(9)"
+    "import fcntl,sys\ntry: fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)\nexcept "
+    "OSError: sys.exit(9)"
 )
 
 
 def lock(request: Any) -> Result:
-    """A second process is kept out by flock, and let in when it is given back: datasets and caches rely on it."""
+    """A second process is kept out by flock, and let in when it is given back: datasets and caches
+    rely on it.
+    """
     with make_place(request) as folder:
         path = os.path.join(folder, "lock")
         with open(path, "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:
-                return Result(FAIL, f"flock: {error.strerror}", "flock works", remedy="mount Lustre with -o flock")
+                return Result(
+                    FAIL,
+                    f"flock: {error.strerror}",
+                    "flock works",
+                    remedy="mount Lustre with -o flock",
+                )
             kept_out = _second(path) == 9
             fcntl.flock(file, fcntl.LOCK_UN)
             let_in = _second(path) == 0
-    said = {(True, True): "kept out, then let in", (False, True): "a second process got a held lock"}
+    said = {
+        (True, True): "kept out, then let in",
+        (False, True): "a second process got a held lock",
+    }
     measured = said.get((kept_out, let_in), "a lock that was given back stays held")
     return judge_result(
-        kept_out and let_in, measured, "kept out, then let in", "flock(2)", remedy="mount Lustre with -o flock"
+        kept_out and let_in,
+        measured,
+        "kept out, then let in",
+        "flock(2)",
+        remedy="mount Lustre with -o flock",
     )
 
 
@@ -190,7 +221,11 @@ def lustre(request: Any) -> Result:
     if not shutil.which("lfs"):
         raise Skip("no lfs in this image")
     done = subprocess.run(
-        ["lfs", "getstripe", "-d", request.output], capture_output=True, text=True, timeout=60, check=False
+        ["lfs", "getstripe", "-d", request.output],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     if done.returncode:
         raise Skip("the run's folder is not on Lustre")

@@ -1,6 +1,7 @@
 """What the checks of a node look at: its files, its programs, the kernel's log.
 
-All of it goes through HERE, so that a whole made-up machine can stand in its place (tests/clusters).
+All of it goes through HERE, so that a whole made-up machine can stand in its place
+(tests/clusters).
 """
 
 from __future__ import annotations
@@ -32,22 +33,30 @@ class Machine:
 
     def found(self, pattern: str) -> list[str]:
         """The names that match PATTERN, without `root`, sorted."""
-        return sorted(name[len(self.root) :] for name in glob.glob(glob.escape(self.root) + pattern))
+        return sorted(
+            name[len(self.root) :] for name in glob.glob(glob.escape(self.root) + pattern)
+        )
 
     def exists(self, name: str) -> bool:
         return os.path.exists(self.path(name))
 
     def said(self, argv: list[str], seconds: float = 60.0) -> str:
-        """What the program prints, both streams; empty where it is missing, refuses, or takes longer."""
+        """What the program prints, both streams; empty where it is missing, refuses, or takes
+        longer.
+        """
         status, text = self.ran(argv, seconds)
         return text if status == 0 else ""
 
     def ran(self, argv: list[str], seconds: float) -> tuple[int, str]:
-        """(exit status, both streams) of a program: 127 where it is missing, 124 where it takes longer."""
+        """(exit status, both streams) of a program: 127 where it is missing, 124 where it takes
+        longer.
+        """
         if not shutil.which(argv[0]):
             return 127, ""
         try:
-            child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            child = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            )
         except OSError:
             return 127, ""
         try:
@@ -71,7 +80,11 @@ class Machine:
 
     def kernel_log(self, seconds: float) -> list[str]:
         """The kernel's messages of the last SECONDS. OSError where they may not be read."""
-        uptime = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+        uptime = (
+            time.clock_gettime(time.CLOCK_BOOTTIME)
+            if hasattr(time, "CLOCK_BOOTTIME")
+            else time.monotonic()
+        )
         handle = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
         lines: list[str] = []
         try:

@@ -1,4 +1,7 @@
-"""What nvidia-smi says, read. Fields are those of `nvidia-smi --help-query-gpu`; what a driver lacks is left out."""
+"""What nvidia-smi says, read.
+
+Fields are those of `nvidia-smi --help-query-gpu`; what a driver lacks is left out.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from hpcstack_smoke.node import machine
 
 IDENTITY = ("index", "name", "uuid", "pci.bus_id", "driver_version", "memory.total", "compute_cap")
 FIRMWARE = ("vbios_version", "inforom.image", "mig.mode.current")
-TOTALS = ("ecc.errors.uncorrected.volatile.total",)  # of GPUs older than Ampere, which do not tell SRAM from DRAM
+TOTALS = (
+    "ecc.errors.uncorrected.volatile.total",
+)  # of GPUs older than Ampere, which do not tell SRAM from DRAM
 UNCORRECTED_SRAM = ("ecc.errors.uncorrected.volatile.sram", "ecc.errors.uncorrected.aggregate.sram")
 EXCEEDED = "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"  # since driver 550
 CORRECTED_SRAM = ("ecc.errors.corrected.volatile.sram", "ecc.errors.corrected.aggregate.sram")
@@ -21,7 +26,12 @@ ECC = ("ecc.mode.current", *UNCORRECTED_SRAM, *CORRECTED_SRAM, *DRAM, *TOTALS)
 REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 THROTTLE = tuple(f"clocks_event_reasons.{name}" for name in REASONS)
 THROTTLE_BEFORE_535 = tuple(f"clocks_throttle_reasons.{name}" for name in REASONS)
-PCIE = ("pcie.link.gen.current", "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max")
+PCIE = (
+    "pcie.link.gen.current",
+    "pcie.link.gen.max",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
+)
 REMAPPED = ("remapped_rows.pending", "remapped_rows.failure", "remapped_rows.uncorrectable")
 UNDER_LOAD = ("clocks.sm", "clocks.max.sm", "power.draw", "enforced.power.limit", "temperature.gpu")
 NOTHING = ("", "N/A", "Not Supported")
@@ -48,7 +58,10 @@ def nvidia_smi(arguments: list[str]) -> str:
 
 
 def query_gpus(fields: tuple[str, ...], kind: str = "gpu") -> list[dict[str, str]]:
-    """A {field: value} for each GPU. A driver that lacks one field refuses all: then each is asked for alone."""
+    """A {field: value} for each GPU.
+
+    A driver that lacks one field refuses all: then each is asked for alone.
+    """
     text = nvidia_smi([f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"])
     rows = parse_csv(text, fields)
     if rows or len(fields) == 1:
@@ -56,7 +69,12 @@ def query_gpus(fields: tuple[str, ...], kind: str = "gpu") -> list[dict[str, str
     columns = [query_gpus((field,), kind) for field in fields]
     count = max((len(column) for column in columns), default=0)
     return [
-        {key: value for column in columns if len(column) == count for key, value in column[n].items()}
+        {
+            key: value
+            for column in columns
+            if len(column) == count
+            for key, value in column[n].items()
+        }
         for n in range(count)
     ]
 
@@ -72,7 +90,9 @@ def parse_csv(text: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
     for line in text.splitlines():
         values = [value.strip() for value in line.split(",")]
         if len(values) == len(fields):
-            out.append({field: value for field, value in zip(fields, values) if not is_unknown(value)})  # noqa: B905
+            out.append(
+                {field: value for field, value in zip(fields, values) if not is_unknown(value)}
+            )
     return out
 
 
@@ -82,7 +102,9 @@ def parse_number(text: str) -> float | None:
 
 
 def parse_links(text: str) -> dict[int, dict[int, LinkState]]:
-    """{GPU: {link: its state}} of `nvidia-smi nvlink -s`; a GPU all of whose links are inactive has an empty one."""
+    """{GPU: {link: its state}} of `nvidia-smi nvlink -s`; a GPU all of whose links are inactive has
+    an empty one.
+    """
     out: dict[int, dict[int, LinkState]] = {}
     gpu = -1
     for line in text.splitlines():
@@ -91,7 +113,9 @@ def parse_links(text: str) -> dict[int, dict[int, LinkState]]:
             out[gpu] = {}
         elif (match := LINK.match(line)) and gpu >= 0:
             rate = re.match(r"[\d.]+(?= GB/s)", match[2])
-            out[gpu][int(match[1])] = LinkState("inactive" not in match[2].lower(), float(rate[0]) if rate else 0.0)
+            out[gpu][int(match[1])] = LinkState(
+                "inactive" not in match[2].lower(), float(rate[0]) if rate else 0.0
+            )
     return out
 
 
@@ -102,7 +126,9 @@ def parse_mig_devices(text: str) -> list[str]:
 
 def parse_xids(lines: list[str]) -> list[tuple[str, int, str]]:
     """(PCI address, number, the rest) of each Xid in the kernel's log."""
-    return [(match[1], int(match[2]), match[3] or "") for line in lines if (match := XID.search(line))]
+    return [
+        (match[1], int(match[2]), match[3] or "") for line in lines if (match := XID.search(line))
+    ]
 
 
 def fatal_sxids(lines: list[str]) -> list[tuple[str, int, str]]:
@@ -112,7 +138,9 @@ def fatal_sxids(lines: list[str]) -> list[tuple[str, int, str]]:
 
 
 def parse_details(text: str) -> list[dict[str, str]]:
-    """What `nvidia-smi -q` says of each GPU, as {Section/Name: value}: sections are told by their indentation."""
+    """What `nvidia-smi -q` says of each GPU, as {Section/Name: value}: sections are told by their
+    indentation.
+    """
     out: list[dict[str, str]] = []
     path: list[tuple[int, str]] = []
     for line in text.splitlines():

@@ -1,4 +1,6 @@
-"""Checks of a node's NVLink: its links, the fabric that an NVSwitch makes of them, and IMEX where it spans nodes."""
+"""Checks of a node's NVLink: its links, the fabric that an NVSwitch makes of them, and IMEX where
+it spans nodes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from hpcstack_smoke.node import machine, nvidia
 from hpcstack_smoke.node.gpu import fail_without_answer, name_model, read_rows
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge_result
 
-# (links, GB/s of each) that `nvidia-smi nvlink -s` shows of a healthy GPU: bottlerocket-os #4418, k8s-test-infra #371
+# (links, GB/s of each) that `nvidia-smi nvlink -s` shows of a healthy GPU: bottlerocket-os #4418,
+# k8s-test-infra #371
 LINKS = {"H100 80GB HBM3": (18, 26.562), "GB200": (18, 53.125)}
 SPANNING = ("GB200", "GB300")  # their NVLink domain is a rack, not a node
 UNHEALTHY = ("Route Recovery in progress", "Route Unhealthy", "Access Timeout Recovery")
@@ -21,7 +24,9 @@ REMEDY = "drain the node: reset the GPUs and the fabric manager; look at the NVL
 
 
 class Domain(NamedTuple):
-    """Which GPUs reach each other by NVLink: cluster UUID and clique, which are of one domain where both are alike."""
+    """Which GPUs reach each other by NVLink: cluster UUID and clique, which are of one domain where
+    both are alike.
+    """
 
     cluster: str
     clique: str
@@ -40,9 +45,14 @@ def nvlink(request: Any) -> Result:
         raise Skip("no NVLink on this node")
     counts = Counter(len(links) for links in active.values())
     usual = want or (counts.most_common(1)[0][0] if counts else 0)
-    used = {n for links in found.values() for n, one in links.items() if one.active}  # a bridge leaves the others free
+    used = {
+        n for links in found.values() for n, one in links.items() if one.active
+    }  # a bridge leaves the others free
     inactive = [
-        (gpu, n) for gpu, links in found.items() for n, one in links.items() if not one.active and (want or n in used)
+        (gpu, n)
+        for gpu, links in found.items()
+        for n, one in links.items()
+        if not one.active and (want or n in used)
     ]
     bad = [f"GPU {gpu}: link {n} is inactive" for gpu, n in inactive]
     are_named = {gpu for gpu, _ in inactive}
@@ -69,12 +79,16 @@ def nvlink(request: Any) -> Result:
         source = "the site"
     measured = "; ".join(bad[:12]) or f"{usual} links on each of {len(found)} GPU(s)"
     figures = {"nvlinks": float(sum(map(len, active.values())))}
-    return judge_result(not bad, measured, expected, source, "nvidia-smi nvlink -s", REMEDY, figures=figures)
+    return judge_result(
+        not bad, measured, expected, source, "nvidia-smi nvlink -s", REMEDY, figures=figures
+    )
 
 
 def read_domains() -> dict[str, Domain]:
     """{GPU's place: its NVLink domain} of the GPUs whose fabric is complete and has a name."""
-    rows = nvidia.query_gpus(("index", "fabric.state", "fabric.status", "fabric.clusterUuid", "fabric.cliqueId"))
+    rows = nvidia.query_gpus(
+        ("index", "fabric.state", "fabric.status", "fabric.clusterUuid", "fabric.cliqueId")
+    )
     return {
         row["index"]: Domain(row["fabric.clusterUuid"], row.get("fabric.cliqueId", "0"))
         for row in rows
@@ -86,9 +100,11 @@ def read_domains() -> dict[str, Domain]:
 
 
 def fabric(request: Any) -> Result:
-    """The GPUs have joined the fabric that the fabric manager makes: completed, with success, healthy.
+    """The GPUs have joined the fabric that the fabric manager makes: completed, with success,
+    healthy.
 
-    A GPU of a rack-wide domain must have one; of others, where the driver says what it is, it must be complete.
+    A GPU of a rack-wide domain must have one; of others, where the driver says what it is, it must
+    be complete.
     """
     found = nvidia.parse_details(nvidia.nvidia_smi(["-q"]))
     states = [
@@ -101,18 +117,31 @@ def fabric(request: Any) -> Result:
     ]
     names = [gpu.get("Product Name", "").removeprefix("NVIDIA ") for gpu in found]
     told = any("State" in one for one in states)
-    spanning = any(name.startswith(SPANNING) for name in names) and (told or request.domain_nodes != 1)
+    spanning = any(name.startswith(SPANNING) for name in names) and (
+        told or request.domain_nodes != 1
+    )
     if not found or (not spanning and not told):
         raise Skip("these GPUs have no NVSwitch, or the driver does not say")
     if spanning and not told and not request.domain_nodes:
-        remedy = "gpus: {domain_nodes: 1} in site.yaml for boards whose NVLink ends at the node (NVL4), 18 for NVL72"
-        return Result(WARN, "no GPU has joined a fabric", "completed", "nvidia-smi -q, Fabric", remedy=remedy)
-    bad = [f"GPU {n}: {said}" for n, gpu in enumerate(found) if (said := _unfit(gpu, states[n], spanning=spanning))]
+        remedy = (
+            "gpus: {domain_nodes: 1} in site.yaml for boards whose NVLink ends at the node (NVL4), "
+            "18 for NVL72"
+        )
+        return Result(
+            WARN, "no GPU has joined a fabric", "completed", "nvidia-smi -q, Fabric", remedy=remedy
+        )
+    bad = [
+        f"GPU {n}: {said}"
+        for n, gpu in enumerate(found)
+        if (said := _unfit(gpu, states[n], spanning=spanning))
+    ]
     kinds = Counter((one.get("ClusterUUID", ""), one.get("CliqueId", "")) for one in states)
     if spanning and not bad and len(kinds) > 1:
         bad.append(f"the GPUs of this node are in {len(kinds)} cliques")
     first = states[0]
-    measured = f"completed on {len(found)} GPU(s)" + (f", clique {first.get('CliqueId', '?')}" if spanning else "")
+    measured = f"completed on {len(found)} GPU(s)" + (
+        f", clique {first.get('CliqueId', '?')}" if spanning else ""
+    )
     return judge_result(
         not bad,
         "; ".join(bad) or measured,
@@ -136,13 +165,19 @@ def _unfit(gpu: dict[str, str], state: dict[str, str], *, spanning: bool) -> str
     if gpu.get("Fabric/Health/Bandwidth", "Full") == "Degraded":
         return "degraded bandwidth"
     wrong = [name for name in UNHEALTHY if gpu.get(f"Fabric/Health/{name}", "False") == "True"]
-    if gpu.get("Fabric/Health/Incorrect Configuration", "None") not in ("None", "False", "Not Supported"):
+    if gpu.get("Fabric/Health/Incorrect Configuration", "None") not in (
+        "None",
+        "False",
+        "Not Supported",
+    ):
         wrong.append(f"incorrect configuration: {gpu['Fabric/Health/Incorrect Configuration']}")
     return ", ".join(wrong).lower()
 
 
 def imex(request: Any) -> Result:
-    """Where NVLink spans nodes, memory is shared by IMEX: its channel is in this container, its daemon answers."""
+    """Where NVLink spans nodes, memory is shared by IMEX: its channel is in this container, its
+    daemon answers.
+    """
     rows = nvidia.query_gpus(("index", "name"))
     if not any(name_model(row).startswith(SPANNING) for row in rows) or request.domain_nodes == 1:
         raise Skip("no GPU here whose NVLink spans nodes")
@@ -151,12 +186,23 @@ def imex(request: Any) -> Result:
     if request.nodes < 2:
         raise Skip("one node: its own NVLink needs no IMEX")
     channels = machine.HERE.found(f"{IMEX_CHANNELS}/channel*")
-    remedy = "ImexChannelCount and nvidia-imex.service on the node; Enroot and Apptainer must bring the channel in"
+    remedy = (
+        "ImexChannelCount and nvidia-imex.service on the node; Enroot and Apptainer must bring the "
+        "channel in"
+    )
     if not channels:
-        return Result(FAIL, f"{IMEX_CHANNELS} is empty or not here", "a channel", "nccl mnnvl.cc", remedy=remedy)
+        return Result(
+            FAIL,
+            f"{IMEX_CHANNELS} is empty or not here",
+            "a channel",
+            "nccl mnnvl.cc",
+            remedy=remedy,
+        )
     closed = [name for name in channels if not machine.HERE.opens(name)]
     if len(closed) == len(channels):
-        return Result(FAIL, f"{closed[0]} cannot be opened", "a channel", "nccl mnnvl.cc", remedy=remedy)
+        return Result(
+            FAIL, f"{closed[0]} cannot be opened", "a channel", "nccl mnnvl.cc", remedy=remedy
+        )
     state = DOMAIN_STATE.search(machine.HERE.said(["nvidia-imex-ctl", "-N"], 20))
     if state and state[1] != "UP":
         return Result(

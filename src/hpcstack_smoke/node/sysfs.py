@@ -1,4 +1,6 @@
-"""What the kernel says of InfiniBand and RoCE ports: Documentation/ABI/stable/sysfs-class-infiniband."""
+"""What the kernel says of InfiniBand and RoCE ports:
+Documentation/ABI/stable/sysfs-class-infiniband.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,22 @@ from hpcstack_smoke.node import machine
 
 HCAS = "/sys/class/infiniband"
 CASSINI = "/sys/class/cxi"  # Slingshot's
-MELLANOX, INFINIBAND_CLASS, EFA = "0x15b3", "0x0207", ("0x1d0f", ("0xefa0", "0xefa1", "0xefa2", "0xefa3"))
+MELLANOX, INFINIBAND_CLASS, EFA = (
+    "0x15b3",
+    "0x0207",
+    ("0x1d0f", ("0xefa0", "0xefa1", "0xefa2", "0xefa3")),
+)
 ERRORS = (
     "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors",
     "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped", "port_xmit_discards",
 )  # fmt: skip
-HW_ERRORS = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "roce_adp_retrans")
+HW_ERRORS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "roce_adp_retrans",
+)
 
 
 @dataclass(frozen=True)
@@ -39,8 +51,14 @@ class Port:
 
     @property
     def unplugged(self) -> bool:
-        """Whether the kernel says that there is no link; where it does not say, there should be one."""
-        return bool(self.physical) and not self.physical.startswith("?") and "LinkUp" not in self.physical
+        """Whether the kernel says that there is no link; where it does not say, there should be
+        one.
+        """
+        return (
+            bool(self.physical)
+            and not self.physical.startswith("?")
+            and "LinkUp" not in self.physical
+        )
 
     @property
     def ethernet(self) -> bool:
@@ -109,9 +127,11 @@ def active_ports() -> list[Port]:
 
 
 def of_fabric(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> list[Port]:
-    """Those of FOUND that carry the fabric: HCAS where a site promises them, else what NCCL_IB_HCA leaves.
+    """Those of FOUND that carry the fabric: HCAS where a site promises them, else what NCCL_IB_HCA
+    leaves.
 
-    On a fabric of InfiniBand (of KIND, or because one port is) Ethernet ports are the node's network cards.
+    On a fabric of InfiniBand (of KIND, or because one port is) Ethernet ports are the node's
+    network cards.
     """
     if hcas:
         return [port for port in found if port.hca in hcas or port.name in hcas]
@@ -127,7 +147,9 @@ def only_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) ->
 
 
 def adapters_without_driver() -> list[str]:
-    """PCI addresses of InfiniBand or EFA adapters, where the kernel shows no such device: no module is loaded."""
+    """PCI addresses of InfiniBand or EFA adapters, where the kernel shows no such device: no module
+    is loaded.
+    """
     if list_ports():
         return []
     out = []
@@ -145,7 +167,10 @@ def read_cassini() -> dict[str, bool]:
     """{cxi0: whether its network interface is up} of Slingshot's adapters."""
     out = {}
     for place in machine.HERE.found(f"{CASSINI}/*"):
-        states = [machine.HERE.line(path) for path in machine.HERE.found(f"{place}/device/net/*/operstate")]
+        states = [
+            machine.HERE.line(path)
+            for path in machine.HERE.found(f"{place}/device/net/*/operstate")
+        ]
         out[os.path.basename(place)] = not states or "up" in states
     return out
 
@@ -164,7 +189,9 @@ def read_error_counters(of: list[Port] | None = None) -> dict[str, int]:
 
 
 def read_gids(port: Port) -> dict[int, tuple[str, str]]:
-    """{index: (GID, type)} of a port's non-empty GIDs; the type is `RoCE v2`, `IB/RoCE v1` or empty."""
+    """{index: (GID, type)} of a port's non-empty GIDs; the type is `RoCE v2`, `IB/RoCE v1` or
+    empty.
+    """
     out = {}
     for path in machine.HERE.found(f"{port.path}/gids/*"):
         index, gid = os.path.basename(path), read_line(path)

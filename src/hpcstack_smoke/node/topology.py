@@ -6,11 +6,19 @@ import re
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LEGEND = re.compile(r"^\s+(NIC\d+): (\S+)\s*$", re.MULTILINE)
-NEARER = ("PIX", "PXB", "PHB", "NODE", "SYS")  # one bridge, several, the host bridge, its NUMA node, between nodes
+NEARER = (
+    "PIX",
+    "PXB",
+    "PHB",
+    "NODE",
+    "SYS",
+)  # one bridge, several, the host bridge, its NUMA node, between nodes
 
 
 def nearest_hcas(text: str) -> str:
-    """`GPU0 PIX mlx5_0; GPU1 PXB mlx5_3 mlx5_4; ...`: each GPU's nearest HCAs and how near; empty without HCAs."""
+    """`GPU0 PIX mlx5_0; GPU1 PXB mlx5_3 mlx5_4; ...`: each GPU's nearest HCAs and how near; empty
+    without HCAs.
+    """
     plain = COLOURS.sub("", text)
     names = dict(LEGEND.findall(plain))
     lines = plain.splitlines()
@@ -25,8 +33,14 @@ def nearest_hcas(text: str) -> str:
         words = [word.strip() for word in line.split("\t")]
         if not re.fullmatch(r"GPU\d+", words[0]) or len(words) < 2:
             continue
-        near = {name: words[place] for place, name in columns.items() if place < len(words) and words[place] in NEARER}
+        near = {
+            name: words[place]
+            for place, name in columns.items()
+            if place < len(words) and words[place] in NEARER
+        }
         if near:
             best = min(near.values(), key=NEARER.index)
-            out.append(f"{words[0]} {best} {' '.join(name for name, path in near.items() if path == best)}")
+            out.append(
+                f"{words[0]} {best} {' '.join(name for name, path in near.items() if path == best)}"
+            )
     return "; ".join(out)

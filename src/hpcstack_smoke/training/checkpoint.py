@@ -1,4 +1,6 @@
-"""Checkpoints: saved, gone on, loaded again and gone on again must be the same to the bit; and in other shards."""
+"""Checkpoints: saved, gone on, loaded again and gone on again must be the same to the bit; and in
+other shards.
+"""
 
 from __future__ import annotations
 
@@ -31,26 +33,45 @@ def _folder(context: Context, name: str) -> str:
 def _state(network: Any, optimizer: Any) -> dict[str, Any]:
     out = {f"model.{name}": value for name, value in network.state_dict().items()}
     for number, values in optimizer.state_dict()["state"].items():
-        out |= {f"optimizer.{number}.{name}": value for name, value in values.items() if torch.is_tensor(value)}
+        out |= {
+            f"optimizer.{number}.{name}": value
+            for name, value in values.items()
+            if torch.is_tensor(value)
+        }
     return out
 
 
 def resume(context: Context) -> Result:
-    """DDP with momentum: torch's distributed checkpoint is written by all and read by all; training goes on from it."""
+    """DDP with momentum: torch's distributed checkpoint is written by all and read by all; training
+    goes on from it.
+    """
     import torch.distributed.checkpoint as dcp
 
     if not hasattr(dcp, "save"):
-        raise Skip(f"torch {torch.__version__} has no torch.distributed.checkpoint.save (2.2 and newer)")
+        raise Skip(
+            f"torch {torch.__version__} has no torch.distributed.checkpoint.save (2.2 and newer)"
+        )
     from torch.nn.parallel import DistributedDataParallel
 
     network = task.make_network(task.SEED, context.device)
     around = DistributedDataParallel(network, device_ids=[context.device] if context.gpu else None)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE / 4, momentum=0.5)
     folder = _folder(context, "resume")
-    task.learn_steps(around, optimizer, lambda step: task.take_own_rows(context, step), task.average_over_ranks, HALF)
+    task.learn_steps(
+        around,
+        optimizer,
+        lambda step: task.take_own_rows(context, step),
+        task.average_over_ranks,
+        HALF,
+    )
     dcp.save(_state(network, optimizer), storage_writer=dcp.FileSystemWriter(folder))
     first = task.learn_steps(
-        around, optimizer, lambda step: task.take_own_rows(context, step), task.average_over_ranks, HALF, HALF
+        around,
+        optimizer,
+        lambda step: task.take_own_rows(context, step),
+        task.average_over_ranks,
+        HALF,
+        HALF,
     )
     straight = task.flatten_parameters(network.parameters()).clone()
     with torch.no_grad():
@@ -61,10 +82,19 @@ def resume(context: Context) -> Result:
         value.detach().zero_()
     dcp.load(state, storage_reader=dcp.FileSystemReader(folder))
     network.load_state_dict(
-        {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+        {
+            name.removeprefix("model."): value
+            for name, value in state.items()
+            if name.startswith("model.")
+        }
     )
     again = task.learn_steps(
-        around, optimizer, lambda step: task.take_own_rows(context, step), task.average_over_ranks, HALF, HALF
+        around,
+        optimizer,
+        lambda step: task.take_own_rows(context, step),
+        task.average_over_ranks,
+        HALF,
+        HALF,
     )
     resumed = task.flatten_parameters(network.parameters())
     same = all(context.all(bool(torch.equal(straight, resumed)) and first == again))
@@ -72,7 +102,11 @@ def resume(context: Context) -> Result:
     context.all(0)
     if context.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
-    measured = "the same to the bit" if same else f"another: off by {float((straight - resumed).abs().max()):.1e}"
+    measured = (
+        "the same to the bit"
+        if same
+        else f"another: off by {float((straight - resumed).abs().max()):.1e}"
+    )
     return judge_result(
         same,
         f"{measured} after {HALF} steps more; {size / 1e3:.0f} kB",
@@ -87,7 +121,9 @@ def reshard(context: Context) -> Result:
     import torch.distributed.checkpoint as dcp
 
     if not hasattr(dcp, "save"):
-        raise Skip(f"torch {torch.__version__} has no torch.distributed.checkpoint.save (2.2 and newer)")
+        raise Skip(
+            f"torch {torch.__version__} has no torch.distributed.checkpoint.save (2.2 and newer)"
+        )
     network = shard_network(context)
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE)
     task.data_parallel(context, network, optimizer)
@@ -104,7 +140,9 @@ def reshard(context: Context) -> Result:
         dcp.load(state, storage_reader=dcp.FileSystemReader(folder), process_group=alone)
         whole.load_state_dict(state)
         one = bool(torch.equal(task.flatten_parameters(whole.parameters()), values.cpu()))
-        dcp.save(whole.state_dict(), storage_writer=dcp.FileSystemWriter(other), process_group=alone)
+        dcp.save(
+            whole.state_dict(), storage_writer=dcp.FileSystemWriter(other), process_group=alone
+        )
     context.all(0)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -118,7 +156,8 @@ def reshard(context: Context) -> Result:
         for path in (folder, other):
             shutil.rmtree(path, ignore_errors=True)
     measured = (
-        f"{context.world} -> 1 {'same' if one else 'ANOTHER'}, 1 -> {context.world} {'same' if back else 'ANOTHER'}"
+        f"{context.world} -> 1 {'same' if one else 'ANOTHER'}, 1 -> {context.world} "
+        f"{'same' if back else 'ANOTHER'}"
     )
     return judge_result(
         good,

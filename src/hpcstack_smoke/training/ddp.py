@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 
 def wrap_network(context: Context, **options: Any) -> tuple[Any, Any, Any]:
-    """(network, DDP around it, SGD). Ranks are seeded apart: DDP must give all of them rank 0's weights."""
+    """(network, DDP around it, SGD).
+
+    Ranks are seeded apart: DDP must give all of them rank 0's weights.
+    """
     network = task.make_network(task.SEED + context.rank, context.device)
-    around = DistributedDataParallel(network, device_ids=[context.device] if context.gpu else None, **options)
+    around = DistributedDataParallel(
+        network, device_ids=[context.device] if context.gpu else None, **options
+    )
     return network, around, torch.optim.SGD(around.parameters(), lr=task.RATE)
 
 
@@ -26,16 +31,24 @@ def fp32(context: Context) -> Result:
     network, around, optimizer = wrap_network(context)
     losses = task.data_parallel(context, around, optimizer)
     return task.judge_training(
-        context, losses, task.flatten_parameters(network.parameters()), f"{context.world} ranks, {context.backend}"
+        context,
+        losses,
+        task.flatten_parameters(network.parameters()),
+        f"{context.world} ranks, {context.backend}",
     )
 
 
 def buckets(context: Context) -> Result:
     """Buckets so small that every gradient has its own: the way that gradients of large models go."""
-    network, around, optimizer = wrap_network(context, bucket_cap_mb=0.001, gradient_as_bucket_view=True)
+    network, around, optimizer = wrap_network(
+        context, bucket_cap_mb=0.001, gradient_as_bucket_view=True
+    )
     losses = task.data_parallel(context, around, optimizer)
     return task.judge_training(
-        context, losses, task.flatten_parameters(network.parameters()), "bucket_cap_mb 0.001, gradients as bucket views"
+        context,
+        losses,
+        task.flatten_parameters(network.parameters()),
+        "bucket_cap_mb 0.001, gradients as bucket views",
     )
 
 

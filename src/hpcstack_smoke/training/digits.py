@@ -1,4 +1,6 @@
-"""A real small training that learns: a convolutional network on digits that are drawn here, on 1 and on N ranks."""
+"""A real small training that learns: a convolutional network on digits that are drawn here, on 1
+and on N ranks.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,14 @@ ACCURACY, TOLERANCE = 0.97, 5e-3
 
 
 def draw_digits(count: int, seed: int) -> tuple[Any, Any]:
-    """COUNT pictures (count, 1, SIDE, SIDE) with their digits: shifted, of varying strength, with noise."""
+    """COUNT pictures (count, 1, SIDE, SIDE) with their digits: shifted, of varying strength, with
+    noise.
+    """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(10, (count,), generator=generator)
-    font = torch.tensor([[[row >> (4 - column) & 1 for column in range(5)] for row in digit] for digit in FONT]).float()
+    font = torch.tensor(
+        [[[row >> (4 - column) & 1 for column in range(5)] for row in digit] for digit in FONT]
+    ).float()
     pictures = 0.25 * torch.rand(count, SIDE, SIDE, generator=generator)
     places = torch.randint(SIDE - 7, (count, 2), generator=generator)
     strength = 0.6 + 0.4 * torch.rand(count, generator=generator)
@@ -77,7 +83,9 @@ def learn_digits(model: Any, context: Context, rank: int, world: int, average: A
 
 
 def digits(context: Context) -> Result:
-    """More than 97 % of digits that it never saw; the losses are those of one process; pictures a second are told."""
+    """More than 97 % of digits that it never saw; the losses are those of one process; pictures a
+    second are told.
+    """
     from torch.nn.parallel import DistributedDataParallel
 
     if ROWS % context.world:
@@ -95,7 +103,7 @@ def digits(context: Context) -> Result:
     pictures, labels = (one.to(context.device) for one in draw_digits(TEST_ROWS, 2))
     with torch.no_grad():
         right = float((model.module(pictures).argmax(1) == labels).float().mean())
-    error = max(abs(a - b) if a == a else float("inf") for a, b in zip(losses, expected))  # noqa: B905
+    error = max(abs(a - b) if a == a else float("inf") for a, b in zip(losses, expected))
     apart = task.measure_spread(task.flatten_parameters(model.parameters()))
     good = right > ACCURACY and error <= TOLERANCE and apart == 0.0
     rate = STEPS * ROWS / took
@@ -110,7 +118,10 @@ def digits(context: Context) -> Result:
     ]
     return judge_result(
         good,
-        f"{right:.1%} of {TEST_ROWS} unseen digits, off one process by {error:.1e}, spread {apart:g}",
+        (
+            f"{right:.1%} of {TEST_ROWS} unseen digits, off one process by {error:.1e}, spread "
+            f"{apart:g}"
+        ),
         f"> {ACCURACY:.0%}, off by <= {TOLERANCE:g}, spread 0",
         task.SOURCE,
         f"{rate:,.0f} pictures/s",

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def _needs(context: Context, code: str, module: str) -> None:
-    """Skip where the image has no MODULE; RuntimeError where the recipe or the user named CODE itself."""
+    """Skip where the image has no MODULE; RuntimeError where the recipe or the user named CODE
+    itself.
+    """
     if not importlib.util.find_spec(module):
         if code in context.request.tests.split(","):
             raise RuntimeError(f"no {module} in the image")
@@ -27,10 +29,11 @@ def _needs(context: Context, code: str, module: str) -> None:
 
 
 def horovod(context: Context) -> Result:
-    """Horovod by its own gloo controller; a sum over ranks is compared with ==, and a step of its optimizer.
+    """Horovod by its own gloo controller; a sum over ranks is compared with ==, and a step of its
+    optimizer.
 
-    What horovodrun does for it, rank 0 does here: a rendezvous of Horovod's, whose address the others get by torchrun's
-    group.
+    What horovodrun does for it, rank 0 does here: a rendezvous of Horovod's, whose address the
+    others get by torchrun's group.
     """
     _needs(context, "train.horovod", "horovod")
     import horovod.torch as hvd
@@ -82,18 +85,29 @@ def _summed(context: Context, hvd: Any) -> Result:
     weight = torch.nn.Parameter(torch.zeros(4, device=context.device))
     sgd = torch.optim.SGD([weight], lr=1.0)
     optimizer = hvd.DistributedOptimizer(sgd, named_parameters=[("weight", weight)], op=hvd.Sum)
-    (weight * float(context.rank)).sum().backward()  # the gradient is the rank; its sum is exact, a mean need not be
+    (
+        weight * float(context.rank)
+    ).sum().backward()  # the gradient is the rank; its sum is exact, a mean need not be
     optimizer.step()
-    good = hvd.size() == context.world and bool((total == expected).all()) and bool((weight == -expected).all())
+    good = (
+        hvd.size() == context.world
+        and bool((total == expected).all())
+        and bool((weight == -expected).all())
+    )
     said = f"{hvd.size()} ranks, sum {float(total[0]):g}, a step by {float(weight.detach()[0]):g}"
     return judge_result(
-        good, said, f"{context.world} ranks, sum {expected:g}, a step by {-expected:g}", "the ranks' numbers"
+        good,
+        said,
+        f"{context.world} ranks, sum {expected:g}, a step by {-expected:g}",
+        "the ranks' numbers",
     )
 
 
 def lightning(context: Context) -> Result:
     """Lightning's trainer in this very process group: the losses are the reference's."""
-    name = next((one for one in ("lightning", "pytorch_lightning") if importlib.util.find_spec(one)), "")
+    name = next(
+        (one for one in ("lightning", "pytorch_lightning") if importlib.util.find_spec(one)), ""
+    )
     if not name:
         raise Skip("the image has no lightning")
     pl: Any = importlib.import_module("lightning.pytorch" if name == "lightning" else name)
@@ -114,7 +128,10 @@ def lightning(context: Context) -> Result:
 
     from dataclasses import replace
 
-    rows = [task.take_own_rows(replace(context, device=torch.device("cpu")), step) for step in range(task.STEPS)]
+    rows = [
+        task.take_own_rows(replace(context, device=torch.device("cpu")), step)
+        for step in range(task.STEPS)
+    ]
     trainer = pl.Trainer(
         accelerator="gpu" if context.gpu else "cpu",
         devices=context.per_node,
@@ -140,13 +157,19 @@ def dali(context: Context) -> Result:
     import numpy
     from nvidia.dali import fn, pipeline_def
 
-    @pipeline_def(batch_size=4, num_threads=1, device_id=context.local_rank if context.gpu else None)  # type: ignore[untyped-decorator]
+    @pipeline_def(
+        batch_size=4, num_threads=1, device_id=context.local_rank if context.gpu else None
+    )  # type: ignore[untyped-decorator]
     def pipe() -> Any:
-        numbers = fn.external_source(source=lambda: [numpy.full((8,), n, dtype=numpy.float32) for n in range(4)])
+        numbers = fn.external_source(
+            source=lambda: [numpy.full((8,), n, dtype=numpy.float32) for n in range(4)]
+        )
         return numbers.gpu() * 2 if context.gpu else numbers * 2
 
     made = pipe()
     made.build()
     (out,) = made.run()
     values = (out.as_cpu() if context.gpu else out).as_array()
-    return judge_result(bool((values[:, 0] == [0, 2, 4, 6]).all()), f"{values.shape[0]} rows", "each number doubled")
+    return judge_result(
+        bool((values[:, 0] == [0, 2, 4, 6]).all()), f"{values.shape[0]} rows", "each number doubled"
+    )

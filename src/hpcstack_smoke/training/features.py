@@ -1,4 +1,6 @@
-"""What training uses besides: gradient checkpointing, torch.compile, attention's back ends, the profiler."""
+"""What training uses besides: gradient checkpointing, torch.compile, attention's back ends, the
+profiler.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def checkpointing(context: Context) -> Result:
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE)
     losses = task.data_parallel(context, around, optimizer)
     proof = (
-        "" if network.rest.runs == 2 * task.STEPS else f"forward ran {network.rest.runs} times: nothing was made again"
+        ""
+        if network.rest.runs == 2 * task.STEPS
+        else f"forward ran {network.rest.runs} times: nothing was made again"
     )
     return task.judge_training(
         context,
@@ -63,7 +67,9 @@ def compiled(context: Context) -> Result:
     import sys
 
     reason = ""
-    if sys.platform != "linux" or not (context.gpu or shutil.which("g++") or shutil.which("clang++")):
+    if sys.platform != "linux" or not (
+        context.gpu or shutil.which("g++") or shutil.which("clang++")
+    ):
         reason = "no C++ compiler in the image: torch.compile makes its kernels with one"
     context.skip_together(reason)
     from torch._dynamo.utils import counters
@@ -79,17 +85,27 @@ def compiled(context: Context) -> Result:
     graphs = int(counters["stats"].get("unique_graphs", 0))
     proof = "" if graphs else "no graph was compiled"
     return task.judge_training(
-        context, losses, task.flatten_parameters(network.parameters()), f"{graphs} graph(s)", proof=proof
+        context,
+        losses,
+        task.flatten_parameters(network.parameters()),
+        f"{graphs} graph(s)",
+        proof=proof,
     )
 
 
 def attention(context: Context) -> Result:
-    """Each back end of scaled dot product attention against the plain formula, forward and backward."""
+    """Each back end of scaled dot product attention against the plain formula, forward and
+    backward.
+    """
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
     except ImportError:
         raise Skip(f"torch {torch.__version__} has no torch.nn.attention (2.3 and newer)") from None
-    half = torch.bfloat16 if context.gpu and torch.cuda.get_device_capability(context.device)[0] >= 8 else torch.float16
+    half = (
+        torch.bfloat16
+        if context.gpu and torch.cuda.get_device_capability(context.device)[0] >= 8
+        else torch.float16
+    )
     dtype = half if context.gpu else torch.float32
     torch.manual_seed(7)
     base = [torch.randn(2, 4, 128, 64, device=context.device, dtype=dtype) for _ in range(3)]
@@ -107,13 +123,21 @@ def attention(context: Context) -> Result:
             continue
     limit = 3e-2 if context.gpu else 1e-4
     worst = max(errors.values(), default=float("inf"))
-    measured = f"{', '.join(name.lower() for name in used) or 'none'}; off the formula by {worst:.1e}"
+    measured = (
+        f"{', '.join(name.lower() for name in used) or 'none'}; off the formula by {worst:.1e}"
+    )
     if context.gpu and not any(name != "MATH" for name in used):
         return Result(
-            FAIL, measured, "a fused back end", remedy="only the plain formula works: torch is not built for this GPU"
+            FAIL,
+            measured,
+            "a fused back end",
+            remedy="only the plain formula works: torch is not built for this GPU",
         )
     return judge_result(
-        bool(used) and worst <= limit, measured, f"off by <= {limit:g}", "softmax(QK'/sqrt(d))V in fp32"
+        bool(used) and worst <= limit,
+        measured,
+        f"off by <= {limit:g}",
+        "softmax(QK'/sqrt(d))V in fp32",
     )
 
 
@@ -132,8 +156,10 @@ def _attended(q: Any, k: Any, v: Any) -> list[Any]:
 
 
 def _distance(expected: list[Any], found: list[Any]) -> float:
-    """How far the output and the three gradients are off at most, each relative to its own largest value."""
-    pairs = [(a.detach(), b.detach().float()) for a, b in zip(expected, found)]  # noqa: B905
+    """How far the output and the three gradients are off at most, each relative to its own largest
+    value.
+    """
+    pairs = [(a.detach(), b.detach().float()) for a, b in zip(expected, found)]
     return max(float((a - b).abs().max() / a.abs().max().clamp_min(1e-12)) for a, b in pairs)
 
 
@@ -157,9 +183,19 @@ def profiled(context: Context) -> Result:
             events = json.load(file)["traceEvents"]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    steps = {event["name"] for event in events if str(event.get("name", "")).startswith("hpcstack-step-")}
+    steps = {
+        event["name"] for event in events if str(event.get("name", "")).startswith("hpcstack-step-")
+    }
     kernels = sum(event.get("cat") == "kernel" for event in events)
     measured = f"{len(events)} events, {len(steps)} steps, {kernels} kernels"
     good = len(steps) == 3 and (kernels > 0 or not context.gpu)
-    remedy = "no kernels in it: no CUPTI in the image, or only root may profile (NVreg_RestrictProfilingToAdminUsers)"
-    return Result(PASS if good else FAIL, measured, "3 steps, and kernels on GPUs", remedy="" if good else remedy)
+    remedy = (
+        "no kernels in it: no CUPTI in the image, or only root may profile "
+        "(NVreg_RestrictProfilingToAdminUsers)"
+    )
+    return Result(
+        PASS if good else FAIL,
+        measured,
+        "3 steps, and kernels on GPUs",
+        remedy="" if good else remedy,
+    )

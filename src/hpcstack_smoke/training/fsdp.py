@@ -1,4 +1,6 @@
-"""Fully sharded data parallel, both kinds: the losses, the shards, and the gathered parameters are judged."""
+"""Fully sharded data parallel, both kinds: the losses, the shards, and the gathered parameters are
+judged.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def find_torch_version() -> tuple[int, int]:
 
 
 def fully_shard(context: Context) -> Any:
-    """FSDP2's function: public since torch 2.6, under _composable and for GPUs alone in 2.4 and 2.5."""
+    """FSDP2's function: public since torch 2.6, under _composable and for GPUs alone in 2.4 and
+    2.5.
+    """
     if not context.gpu and (2, 4) <= find_torch_version() < (2, 6):
         raise Skip(f"fully_shard of torch {torch.__version__} is for GPUs (on CPUs from 2.6 on)")
     try:
@@ -62,15 +66,28 @@ def fsdp2(context: Context) -> Result:
     losses = task.data_parallel(context, network, optimizer)
     parameters = list(network.parameters())
     whole = sum(one.numel() for one in parameters)
-    local = sum(one.to_local().numel() if hasattr(one, "to_local") else one.numel() for one in parameters)
-    limit = sum(-(-one.shape[0] // context.world) * (one.numel() // one.shape[0]) for one in parameters)
-    proof = "" if context.world == 1 or local <= limit < whole else f"{local} of {whole} here: not sharded"
+    local = sum(
+        one.to_local().numel() if hasattr(one, "to_local") else one.numel() for one in parameters
+    )
+    limit = sum(
+        -(-one.shape[0] // context.world) * (one.numel() // one.shape[0]) for one in parameters
+    )
+    proof = (
+        ""
+        if context.world == 1 or local <= limit < whole
+        else f"{local} of {whole} here: not sharded"
+    )
     evidence = f"{local} of {whole} parameters on this rank, {type(parameters[0]).__name__}"
-    return task.judge_training(context, losses, task.gather_parameters(parameters), evidence, sharded=True, proof=proof)
+    return task.judge_training(
+        context, losses, task.gather_parameters(parameters), evidence, sharded=True, proof=proof
+    )
 
 
 def fsdp1(context: Context) -> Result:
-    """FullyShardedDataParallel, what torch had before. On CPUs it is not supported everywhere: then SKIP."""
+    """FullyShardedDataParallel, what torch had before.
+
+    On CPUs it is not supported everywhere: then SKIP.
+    """
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     if not context.gpu:
@@ -85,5 +102,10 @@ def fsdp1(context: Context) -> Result:
     whole = values.numel()
     proof = "" if context.world == 1 or local < whole else f"{local} of {whole} here: not sharded"
     return task.judge_training(
-        context, losses, values, f"{local} of {whole} parameters on this rank", sharded=True, proof=proof
+        context,
+        losses,
+        values,
+        f"{local} of {whole} parameters on this rank",
+        sharded=True,
+        proof=proof,
     )

@@ -1,4 +1,6 @@
-"""Data loading: shards that are disjoint and complete, with and without workers; a sweep says what is fastest."""
+"""Data loading: shards that are disjoint and complete, with and without workers; a sweep says what
+is fastest.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def read_epoch(context: Context, workers: int, size: int) -> tuple[list[int], fl
     data = Numbers()
     sampler = DistributedSampler(data, context.world, context.rank, shuffle=True, seed=3)
     sampler.set_epoch(1)
-    loader = DataLoader(data, batch_size=size, sampler=sampler, num_workers=workers, pin_memory=context.gpu)
+    loader = DataLoader(
+        data, batch_size=size, sampler=sampler, num_workers=workers, pin_memory=context.gpu
+    )
     rows: list[int] = []
     began = time.perf_counter()
     for batch in loader:
@@ -46,7 +50,9 @@ def read_epoch(context: Context, workers: int, size: int) -> tuple[list[int], fl
 
 
 def loader(context: Context) -> Result:
-    """Every row is seen once over all ranks, whatever the number of workers; which sweep point is fastest is told."""
+    """Every row is seen once over all ranks, whatever the number of workers; which sweep point is
+    fastest is told.
+    """
     rates: dict[tuple[int, int], float] = {}
     wrong = ""
     cores = min(context.all(os.cpu_count() or 1))
@@ -59,12 +65,15 @@ def loader(context: Context) -> Result:
             # The sampler repeats some rows so that all ranks have as many
             spare = len(everyone) - ROWS
             if set(everyone) != set(range(ROWS)) or not 0 <= spare < context.world:
-                wrong = f"{len(set(everyone))} of {ROWS} rows seen, {spare} twice, with {workers} workers"
+                wrong = (
+                    f"{len(set(everyone))} of {ROWS} rows seen, {spare} twice, with {workers} "
+                    f"workers"
+                )
             rates[workers, size] = min(context.all(rate))
     best = max(rates, key=lambda key: rates[key])
-    measured = (
-        wrong
-        or f"{ROWS} rows once each; {best[0]} workers, batches of {best[1]} fastest: {rates[best]:,.0f} rows/s a rank"
+    measured = wrong or (
+        f"{ROWS} rows once each; {best[0]} workers, batches of {best[1]} fastest: "
+        f"{rates[best]:,.0f} rows/s a rank"
     )
     series = [
         {

@@ -1,6 +1,8 @@
-"""Elastic restart: a rank dies in the middle, torchrun starts all again, and the steps go on from the checkpoint.
+"""Elastic restart: a rank dies in the middle, torchrun starts all again, and the steps go on from
+the checkpoint.
 
-The agent starts this file as the ranks of a torchrun of its own; what the ranks leave is judged by the first node.
+The agent starts this file as the ranks of a torchrun of its own; what the ranks leave is judged by
+the first node.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ def start(agent: Agent) -> int:
 
     if not importlib.util.find_spec("torch"):
         agent.add(
-            {"code": CODE, "where": agent.host, "status": SKIP, "seconds": 0.0, "evidence": "the image has no torch"}
+            {
+                "code": CODE,
+                "where": agent.host,
+                "status": SKIP,
+                "seconds": 0.0,
+                "evidence": "the image has no torch",
+            }
         )
         return 0
     command = ["-m", "hpcstack_smoke.training.restart", agent.request.output]
@@ -42,12 +50,16 @@ def judge_restart(output: str, status: int) -> Result:
     path = os.path.join(output, "restart.json")
     if status or not os.path.exists(path):
         return Result(
-            ERROR, f"torchrun ended with {status}", expected, evidence="see restart-HOST.log in the run's folder"
+            ERROR,
+            f"torchrun ended with {status}",
+            expected,
+            evidence="see restart-HOST.log in the run's folder",
         )
     with open(path) as file:
         found = json.load(file)
     measured = (
-        f"{found['restarts']} restart(s), resumed at step {found['resumed']}, off the reference by {found['error']:.1e}"
+        f"{found['restarts']} restart(s), resumed at step {found['resumed']}, off the reference by "
+        f"{found['error']:.1e}"
     )
     good = found["restarts"] >= 1 and 0 < found["resumed"] <= DIES_AT and found["error"] <= 1e-4
     return Result(
@@ -55,7 +67,9 @@ def judge_restart(output: str, status: int) -> Result:
         measured,
         expected,
         "a single-process run of the same steps",
-        remedy="" if good else "torchrun does not restart, or the checkpoint is not what was written",
+        remedy=""
+        if good
+        else "torchrun does not restart, or the checkpoint is not what was written",
     )
 
 
@@ -79,10 +93,15 @@ def main() -> None:
     from hpcstack_smoke.training import task
 
     expected = task.train_reference(context.world, context.device).losses[:STEPS]
-    error = max(abs(a - b) for a, b in zip(losses, expected))  # noqa: B905
+    error = max(abs(a - b) for a, b in zip(losses, expected))
     if context.rank == 0:
         died = os.path.exists(f"{path}.died")
-        found = {"restarts": max(again, int(died)), "resumed": first, "error": error, "host": socket.gethostname()}
+        found = {
+            "restarts": max(again, int(died)),
+            "resumed": first,
+            "error": error,
+            "host": socket.gethostname(),
+        }
         if not os.path.exists(os.path.join(output, "restart.json")):
             write_document(output, "restart.json", found)
     context.all(0)
@@ -99,7 +118,9 @@ def _steps(context: Any, path: str, torch: Any) -> tuple[list[float], int]:
     losses: list[float] = []
     context.all(0)
     saved = None
-    if context.rank == 0 and os.path.exists(path):  # the others may not see the file yet: they are told
+    if context.rank == 0 and os.path.exists(
+        path
+    ):  # the others may not see the file yet: they are told
         saved = torch.load(path, map_location="cpu", weights_only=True)
     saved = context.all(saved)[0]
     if saved:
@@ -114,7 +135,12 @@ def _steps(context: Any, path: str, torch: Any) -> tuple[list[float], int]:
             sys.stdout.flush()
             os._exit(3)
         losses += task.learn_steps(
-            around, optimizer, lambda step: task.take_own_rows(context, step), task.average_over_ranks, 1, step
+            around,
+            optimizer,
+            lambda step: task.take_own_rows(context, step),
+            task.average_over_ranks,
+            1,
+            step,
         )
         if context.rank == 0:
             torch.save({"model": network.state_dict(), "losses": losses}, f"{path}.part")

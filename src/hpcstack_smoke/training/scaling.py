@@ -1,4 +1,6 @@
-"""Strong and weak scaling of data-parallel training: S(n) = T(1) / T(n), E(n) = S(n) / n, T of the slowest rank."""
+"""Strong and weak scaling of data-parallel training: S(n) = T(1) / T(n), E(n) = S(n) / n, T of the
+slowest rank.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def list_counts(world: int) -> list[int]:
 
 
 def time_step(context: Context, group: Any, members: int, rows: int) -> float:
-    """Seconds of a step on MEMBERS ranks with ROWS rows each: the median over steps of the slowest rank."""
+    """Seconds of a step on MEMBERS ranks with ROWS rows each: the median over steps of the slowest
+    rank.
+    """
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -36,12 +40,21 @@ def time_step(context: Context, group: Any, members: int, rows: int) -> float:
     times = [0.0]
     if context.rank < members:
         torch.manual_seed(task.SEED)
-        network: Any = nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, wide)).to(context.device)
+        network: Any = nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, wide)).to(
+            context.device
+        )
         ids = [context.device] if context.gpu else None
-        around = DistributedDataParallel(network, device_ids=ids, process_group=group) if members > 1 else network
+        around = (
+            DistributedDataParallel(network, device_ids=ids, process_group=group)
+            if members > 1
+            else network
+        )
         optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
         x = torch.randn(rows, wide, device=context.device)
-        times = [_step(context, around, optimizer, x) for _ in range(3 + (GPU_STEPS if context.gpu else STEPS))][3:]
+        times = [
+            _step(context, around, optimizer, x)
+            for _ in range(3 + (GPU_STEPS if context.gpu else STEPS))
+        ][3:]
     slowest = torch.tensor([statistics.median(times)], device=context.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return float(slowest)
@@ -75,7 +88,10 @@ def _measured(context: Context, *, weak: bool) -> Result:
     efficiency = {n: value / n for n, value in speedup.items()}
     note = context.note()
     last = context.world
-    measured = f"S({last}) = {speedup[last]:.2f}, E({last}) = {efficiency[last]:.2f}{'; ' + note if note else ''}"
+    measured = (
+        f"S({last}) = {speedup[last]:.2f}, E({last}) = "
+        f"{efficiency[last]:.2f}{'; ' + note if note else ''}"
+    )
     name = "weak" if weak else "strong"
     series = [
         {

@@ -1,4 +1,6 @@
-"""Models that are split over ranks: tensor parallel, pipeline parallel, and FSDP2 by tensor parallel."""
+"""Models that are split over ranks: tensor parallel, pipeline parallel, and FSDP2 by tensor
+parallel.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,15 @@ MAX_STAGES = 16
 
 
 def _tensor_parallel(network: Any, mesh: Any) -> Any:
-    """The two linear layers of the task's network over MESH: the first by columns, the second by rows."""
+    """The two linear layers of the task's network over MESH: the first by columns, the second by
+    rows.
+    """
     try:
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            parallelize_module,
+        )
     except ImportError:
         raise Skip(f"torch {torch.__version__} has no tensor parallel") from None
     return parallelize_module(network, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
@@ -31,10 +39,15 @@ def tensor(context: Context) -> Result:
     """Every rank sees the whole batch and has a part of each linear layer."""
     if context.world < 2 or 2 * task.WIDTH % context.world or task.VOCABULARY % context.world:
         raise Skip(f"{context.world} rank(s) do not divide the layers")
-    network = _tensor_parallel(task.make_network(task.SEED, context.device), mesh_of(context, context.world))
+    network = _tensor_parallel(
+        task.make_network(task.SEED, context.device), mesh_of(context, context.world)
+    )
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE, foreach=False)
     losses = task.learn_steps(
-        network, optimizer, lambda step: task.make_batch(step, context.world, context.device), task.average_over_ranks
+        network,
+        optimizer,
+        lambda step: task.make_batch(step, context.world, context.device),
+        task.average_over_ranks,
     )
     part = network[1].weight.to_local().shape[0]
     proof = "" if part == 2 * task.WIDTH // context.world else f"{part} columns here: not split"
@@ -54,7 +67,10 @@ def mesh(context: Context) -> Result:
         raise Skip(f"{context.world} rank(s): two dimensions take 4 or more, and an even number")
     shard = fully_shard(context)
     if find_torch_version() < (2, 5):
-        raise Skip(f"torch {torch.__version__} gathers shards of two dimensions in another order (2.5 and newer)")
+        raise Skip(
+            f"torch {torch.__version__} gathers shards of two dimensions in another order (2.5 "
+            f"and newer)"
+        )
     grid = mesh_of(context, context.world // 2, 2, names=("data", "tensor"))
     network = _tensor_parallel(task.make_network(task.SEED, context.device), grid["tensor"])
     for layer in (network[1], network[3], network):
@@ -69,7 +85,11 @@ def mesh(context: Context) -> Result:
     losses = task.learn_steps(network, optimizer, rows, task.average_over_ranks)
     kinds = "x".join(str(placement) for placement in network[1].weight.placements)
     return task.judge_training(
-        context, losses, task.gather_parameters(network.parameters()), f"{groups} x 2 ranks, {kinds}", sharded=True
+        context,
+        losses,
+        task.gather_parameters(network.parameters()),
+        f"{groups} x 2 ranks, {kinds}",
+        sharded=True,
     )
 
 
@@ -106,11 +126,15 @@ def _alone(count: int, context: Context) -> task.Trained:
 
 
 def pipeline(context: Context) -> Result:
-    """A stage a rank, GPipe with as many micro-batches as the schedule wants; the weights are gathered and compared."""
+    """A stage a rank, GPipe with as many micro-batches as the schedule wants; the weights are
+    gathered and compared.
+    """
     try:
         from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
     except ImportError:
-        raise Skip(f"torch {torch.__version__} has no torch.distributed.pipelining (2.5 and newer)") from None
+        raise Skip(
+            f"torch {torch.__version__} has no torch.distributed.pipelining (2.5 and newer)"
+        ) from None
     if not 2 <= context.world <= MAX_STAGES:
         raise Skip(f"{context.world} rank(s): a pipeline of 2 to {MAX_STAGES} stages is made")
     import torch.distributed as dist
@@ -119,7 +143,11 @@ def pipeline(context: Context) -> Result:
     rows = task.PER_RANK * world
     part = make_blocks(world, context.device)[context.rank]
     stage = _stage(PipelineStage, part, context, rows // micro)
-    options = {"scale_grads": False} if "scale_grads" in inspect.signature(ScheduleGPipe.__init__).parameters else {}
+    options = (
+        {"scale_grads": False}
+        if "scale_grads" in inspect.signature(ScheduleGPipe.__init__).parameters
+        else {}
+    )
 
     def loss_fn(out: Any, target: Any) -> Any:
         return nn.functional.cross_entropy(out.float(), target, reduction="sum") / rows
@@ -155,11 +183,20 @@ def pipeline(context: Context) -> Result:
 
 def _stage(kind: Any, part: Any, context: Context, rows: int) -> Any:
     """This rank's stage. torch 2.5 wants an example of its input; newer ones ask the stage before."""
-    if inspect.signature(kind.__init__).parameters["input_args"].default is None and find_torch_version() >= (2, 6):
+    if inspect.signature(kind.__init__).parameters[
+        "input_args"
+    ].default is None and find_torch_version() >= (2, 6):
         return kind(part, context.rank, context.world, context.device)
     given = (
         torch.zeros(rows, dtype=torch.long, device=context.device)
         if context.rank == 0
         else torch.zeros(rows, task.WIDTH, device=context.device, requires_grad=True)
     )
-    return kind(part, context.rank, context.world, context.device, input_args=(given,), output_args=part(given))
+    return kind(
+        part,
+        context.rank,
+        context.world,
+        context.device,
+        input_args=(given,),
+        output_args=part(given),
+    )

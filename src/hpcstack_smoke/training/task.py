@@ -1,9 +1,10 @@
 """The task that every training check learns, and its reference in one process.
 
-y = (7x + 3) mod V is learnable in 20 steps, so a loss that falls proves something. The optimizer is plain SGD: Adam
-does not see gradients that are summed instead of averaged. Two oracles judge a parallel run: the loss of every step
-against the reference, and the parameters, whose spread over the ranks must be 0 where they are replicated, and which
-must be the reference's where they were sharded and gathered.
+y = (7x + 3) mod V is learnable in 20 steps, so a loss that falls proves something. The optimizer is
+plain SGD: Adam does not see gradients that are summed instead of averaged. Two oracles judge a
+parallel run: the loss of every step against the reference, and the parameters, whose spread over
+the ranks must be 0 where they are replicated, and which must be the reference's where they were
+sharded and gathered.
 """
 
 from __future__ import annotations
@@ -26,14 +27,20 @@ VOCABULARY, WIDTH, STEPS, PER_RANK, RATE = 64, 32, 20, 32, 1.0
 TOLERANCE, LOOSE = 1e-4, 2e-2
 SEED = 1000
 SOURCE = "a single-process run of the same steps"
-REMEDY = "gradients are not averaged rightly over the ranks: look at the collective checks, then at NCCL's log"
+REMEDY = (
+    "gradients are not averaged rightly over the ranks: look at the collective checks, then at "
+    "NCCL's log"
+)
 
 
 def make_network(seed: int, device: Any) -> nn.Module:
     """A small network with fixed initial weights."""
     torch.manual_seed(seed)
     layers = nn.Sequential(
-        nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Linear(2 * WIDTH, VOCABULARY)
+        nn.Embedding(VOCABULARY, WIDTH),
+        nn.Linear(WIDTH, 2 * WIDTH),
+        nn.ReLU(),
+        nn.Linear(2 * WIDTH, VOCABULARY),
     )
     return layers.to(device)
 
@@ -57,7 +64,9 @@ def loss_of(network: Any, x: Any, y: Any) -> Any:
 
 @dataclass(frozen=True)
 class Trained:
-    """The loss of each step, the mean over the global batch, and the parameters at the end as one vector."""
+    """The loss of each step, the mean over the global batch, and the parameters at the end as one
+    vector.
+    """
 
     losses: list[float]
     parameters: Any
@@ -72,7 +81,9 @@ def learn_steps(
     first: int = 0,
     forward: Any = None,
 ) -> list[float]:
-    """The loss of each of STEPS steps, from the FIRST on; FORWARD makes the loss in another way than `loss_of`."""
+    """The loss of each of STEPS steps, from the FIRST on; FORWARD makes the loss in another way
+    than `loss_of`.
+    """
     losses = []
     for step in range(first, first + steps):
         loss = (forward or loss_of)(network, *batches(step))
@@ -85,7 +96,9 @@ def learn_steps(
 
 @lru_cache(maxsize=8)
 def train_reference(world: int, device: Any, autocast: Any = None) -> Trained:
-    """The same steps in one process on the global batch; in bf16 autocast if AUTOCAST names the dtype."""
+    """The same steps in one process on the global batch; in bf16 autocast if AUTOCAST names the
+    dtype.
+    """
     network = make_network(SEED, device)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
     forward = in_autocast(device, autocast) if autocast else None
@@ -110,10 +123,16 @@ def in_autocast(device: Any, dtype: Any) -> Callable[[Any, Any, Any], Any]:
     return forward
 
 
-def data_parallel(context: Context, network: Any, optimizer: Any, forward: Any = None) -> list[float]:
+def data_parallel(
+    context: Context, network: Any, optimizer: Any, forward: Any = None
+) -> list[float]:
     """Each rank trains on its rows; the losses are means over the ranks."""
     return learn_steps(
-        network, optimizer, lambda step: take_own_rows(context, step), average_over_ranks, forward=forward
+        network,
+        optimizer,
+        lambda step: take_own_rows(context, step),
+        average_over_ranks,
+        forward=forward,
     )
 
 
@@ -163,17 +182,22 @@ def judge_training(
     sharded: bool = False,
     proof: str = "",
 ) -> Result:
-    """By both oracles. SHARDED: the gathered parameters must be the reference's too. PROOF: what was not as it must be.
+    """By both oracles. SHARDED: the gathered parameters must be the reference's too. PROOF: what
+    was not as it must be.
 
-    A loss that is not a number is infinitely far off. PROOF fails the check whatever the losses say.
+    A loss that is not a number is infinitely far off. PROOF fails the check whatever the losses
+    say.
     """
     expected = against or train_reference(context.world, context.device)
-    gaps = [abs(a - b) if a == a else float("inf") for a, b in zip(losses, expected.losses)]  # noqa: B905
+    gaps = [abs(a - b) if a == a else float("inf") for a, b in zip(losses, expected.losses)]
     error, apart = max(gaps), measure_spread(parameters)
     off = float((parameters - expected.parameters).abs().max()) if sharded else 0.0
     off = off if off == off else float("inf")
     learned = losses[-1] < losses[0] / 2
-    measured = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, off the reference by {error:.1e}, spread {apart:g}"
+    measured = (
+        f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, off the reference by {error:.1e}, spread "
+        f"{apart:g}"
+    )
     measured += f", parameters off by {off:.1e}" if sharded else ""
     limit = f"off by <= {tolerance:g} at each of {len(losses)} steps, spread 0, loss halved"
     good = (
@@ -198,4 +222,10 @@ def judge_training(
 def draw_losses(losses: list[float]) -> dict[str, Any]:
     """LOSSES as a line to draw."""
     steps = list(range(len(losses)))
-    return {"name": "loss", "x": steps, "y": [round(loss, 5) for loss in losses], "x_unit": "step", "y_unit": "loss"}
+    return {
+        "name": "loss",
+        "x": steps,
+        "y": [round(loss, 5) for loss in losses],
+        "x_unit": "step",
+        "y_unit": "loss",
+    }

@@ -1,4 +1,6 @@
-"""DeepSpeed's ZeRO stages, and its offload to the CPU and to a disk, with proof that each did what it says."""
+"""DeepSpeed's ZeRO stages, and its offload to the CPU and to a disk, with proof that each did what
+it says.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +45,21 @@ def train_with_zero(context: Context, stage: int) -> Result:
     values = gather_zero_parameters(deepspeed, network, stage)
     shard = _shard(sharded, stage)
     evidence = (
-        f"DeepSpeed {deepspeed.__version__}, {type(sharded).__name__}, {shard} of {whole} parameters on this rank"
+        f"DeepSpeed {deepspeed.__version__}, {type(sharded).__name__}, {shard} of {whole} "
+        f"parameters on this rank"
     )
     engine.destroy()
     proof = "" if context.world == 1 or shard < whole else "ZeRO did not shard: look at ds_report"
     return task.judge_training(context, losses, values, evidence, sharded=True, proof=proof)
 
 
-def start_engine(context: Context, deepspeed: Any, how: dict[str, Any], **more: Any) -> tuple[Any, Any, Any]:
-    """(network, engine, its optimizer). Ranks are seeded apart: DeepSpeed must give all of them rank 0's weights."""
+def start_engine(
+    context: Context, deepspeed: Any, how: dict[str, Any], **more: Any
+) -> tuple[Any, Any, Any]:
+    """(network, engine, its optimizer).
+
+    Ranks are seeded apart: DeepSpeed must give all of them rank 0's weights.
+    """
     network = task.make_network(task.SEED + context.rank, context.device)
     config = {
         "train_micro_batch_size_per_gpu": task.PER_RANK,
@@ -84,24 +92,36 @@ def gather_zero_parameters(deepspeed: Any, network: Any, stage: int) -> Any:
 
 def _shard(optimizer: Any, stage: int) -> int:
     """How many parameters' state this rank holds: proof that ZeRO did shard."""
-    return sum(int(group.numel()) for group in getattr(optimizer, FLAT.get(stage, "single_partition_of_fp32_groups")))
+    return sum(
+        int(group.numel())
+        for group in getattr(optimizer, FLAT.get(stage, "single_partition_of_fp32_groups"))
+    )
 
 
 def offload(context: Context) -> Result:
     """The optimizer's state lies on the CPU."""
     deepspeed = import_deepspeed(context)
     how = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    network, engine, sharded = start_engine(context, deepspeed, how, zero_force_ds_cpu_optimizer=False)
+    network, engine, sharded = start_engine(
+        context, deepspeed, how, zero_force_ds_cpu_optimizer=False
+    )
     losses = train_engine(context, engine)
     values = gather_zero_parameters(deepspeed, network, 2)
     devices = {group.device.type for group in sharded.single_partition_of_fp32_groups}
     engine.destroy()
-    proof = "" if devices == {"cpu"} and getattr(sharded, "cpu_offload", True) else f"the state lies on {devices}"
-    return task.judge_training(context, losses, values, f"state on {devices}", sharded=True, proof=proof)
+    proof = (
+        ""
+        if devices == {"cpu"} and getattr(sharded, "cpu_offload", True)
+        else f"the state lies on {devices}"
+    )
+    return task.judge_training(
+        context, losses, values, f"state on {devices}", sharded=True, proof=proof
+    )
 
 
 def nvme(context: Context) -> Result:
-    """The optimizer's state lies on a disk: swap files must be seen while it runs, or it proves nothing.
+    """The optimizer's state lies on a disk: swap files must be seen while it runs, or it proves
+    nothing.
 
     Tensors below 1 MB are not swapped (DeepSpeed's min_aio_bytes), so the network is a larger one.
     """
@@ -109,7 +129,9 @@ def nvme(context: Context) -> Result:
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
     context.skip_together(
-        "" if AsyncIOBuilder().is_compatible(verbose=False) else "no libaio headers: async_io is not built"
+        ""
+        if AsyncIOBuilder().is_compatible(verbose=False)
+        else "no libaio headers: async_io is not built"
     )
     folder = tempfile.mkdtemp(prefix="hpcstack-nvme-", dir=os.environ.get("TMPDIR", "/tmp"))
     try:
@@ -131,15 +153,16 @@ def nvme(context: Context) -> Result:
 
 def _swapped(context: Context, deepspeed: Any, folder: str) -> tuple[int, list[float]]:
     torch.manual_seed(task.SEED)
-    network = torch.nn.Sequential(torch.nn.Linear(1024, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 1024)).to(
-        context.device
-    )
+    network = torch.nn.Sequential(
+        torch.nn.Linear(1024, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 1024)
+    ).to(context.device)
     place = {"device": "nvme", "nvme_path": folder}
     config = {
         "train_micro_batch_size_per_gpu": 4,
         "zero_optimization": {"stage": 3, "offload_optimizer": place},
         "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own would be compiled first, for minutes
+        # DeepSpeed's own would be compiled first, for minutes
+        "zero_force_ds_cpu_optimizer": False,
         "aio": {},
     }
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
@@ -148,7 +171,9 @@ def _swapped(context: Context, deepspeed: Any, folder: str) -> tuple[int, list[f
 
     def look() -> None:
         while not stop.wait(0.02):
-            most[0] = max(most[0], len(glob.glob(os.path.join(folder, "**", "*.swp"), recursive=True)))
+            most[0] = max(
+                most[0], len(glob.glob(os.path.join(folder, "**", "*.swp"), recursive=True))
+            )
 
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
@@ -174,7 +199,8 @@ def import_deepspeed(context: Context) -> Any:
             raise
         raise Skip("the image has no DeepSpeed") from None
     if not context.gpu:
-        # Its shared-memory collective would be compiled first, for a minute; gloo does the same. DeepSpeed's internal.
+        # Its shared-memory collective would be compiled first, for a minute; gloo does the same.
+        # DeepSpeed's internal.
         from deepspeed.ops import __compatible_ops__
 
         __compatible_ops__["deepspeed_shm_comm"] = False

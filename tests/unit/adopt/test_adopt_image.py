@@ -26,7 +26,13 @@ from hpcstack.recipe.catalog import Catalog, Recipe
 from hpcstack.render.image import image_files
 
 SHA = "ab" * 32
-SURVEY = Survey("linux/amd64", {"PATH": "/bin"}, {}, base="nvcr.io/nvidia/pytorch:24.11-py3", base_said_by="its label")
+SURVEY = Survey(
+    "linux/amd64",
+    {"PATH": "/bin"},
+    {},
+    base="nvcr.io/nvidia/pytorch:24.11-py3",
+    base_said_by="its label",
+)
 
 
 def adopted(tmp_path: Path, survey: Survey = SURVEY, **more: object) -> Recipe:
@@ -78,11 +84,17 @@ def test_the_lock_of_another_image_is_stale(tmp_path: Path) -> None:
     lock = known_lock(stack).model_copy(update={"adopted": AdoptedContents(sha256=SHA, source="x")})
     assert find_staleness(stack, lock) == [] and not lock.not_looked_up
     other = lock.model_copy(update={"adopted": AdoptedContents(sha256="cd" * 32, source="x")})
-    assert find_staleness(stack, other) == ["the recipe and the lock are of different adopted images"]
+    assert find_staleness(stack, other) == [
+        "the recipe and the lock are of different adopted images"
+    ]
 
 
-@pytest.mark.parametrize(("name", "version"), [("../x", "1"), ("mine", "../1"), ("Mine", "1"), ("mine", "")])
-def test_a_name_that_no_recipe_has_is_told_before_anything_is_read(tmp_path: Path, name: str, version: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "version"), [("../x", "1"), ("mine", "../1"), ("Mine", "1"), ("mine", "")]
+)
+def test_a_name_that_no_recipe_has_is_told_before_anything_is_read(
+    tmp_path: Path, name: str, version: str
+) -> None:
     with pytest.raises(InputError, match="is not the"):
         _recipe_path(AdoptRequest("x.sqsh", name, version, tmp_path), Catalog([tmp_path]))
 
@@ -95,7 +107,9 @@ def test_a_stack_of_others_is_not_hidden(tmp_path: Path) -> None:
 
 def test_a_path_with_a_line_break_adds_no_key(tmp_path: Path) -> None:
     settings: dict[str, dict[str, object]] = {"A": {"set": "1"}}
-    recipe = adopted(tmp_path, modulefile=LuaModule(Path("x\nlabels: {a.b: injected}"), settings, ()))
+    recipe = adopted(
+        tmp_path, modulefile=LuaModule(Path("x\nlabels: {a.b: injected}"), settings, ())
+    )
     assert not recipe.stack.labels
 
 

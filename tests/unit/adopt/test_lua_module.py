@@ -85,7 +85,10 @@ def test_the_modulefile_is_found_in_a_tree(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'setenv("IMAGE", "/images/{path.parent.name}-{path.stem}.sqsh")\n')
     assert find_modulefile(tmp_path, "mytorch", "2", None) == tmp_path / "Core/mytorch/2.lua"
-    assert find_modulefile(tmp_path, "new", "7", Path("/x/other-1.sqsh")) == tmp_path / "Core/other/1.lua"
+    assert (
+        find_modulefile(tmp_path, "new", "7", Path("/x/other-1.sqsh"))
+        == tmp_path / "Core/other/1.lua"
+    )
     for tree, image in ((tmp_path, Path("/x/none.sqsh")), (tmp_path / "absent", None)):
         with pytest.raises(InputError):
             find_modulefile(tree, "new", "7", image)
@@ -98,22 +101,30 @@ def test_what_lmod_does_not_have_means_nothing(tmp_path: Path) -> None:
 
 
 def test_what_depends_on_the_user_is_nobody_elses(tmp_path: Path) -> None:
-    text = 'setenv("SCRATCH", "/scratch/" .. os.getenv("USER"))\npushenv("A", false)\nsetenv("N", 4)\n'
+    text = (
+        'setenv("SCRATCH", "/scratch/" .. os.getenv("USER"))\npushenv("A", false)\nsetenv("N", 4)\n'
+    )
     found = read(tmp_path, text)
     assert found.settings == {"N": {"set": "4"}}
-    assert any("SCRATCH" in said for said in found.left_out) and any("A:" in said for said in found.left_out)
+    assert any("SCRATCH" in said for said in found.left_out) and any(
+        "A:" in said for said in found.left_out
+    )
 
 
 def test_folders_are_as_lmod_writes_them(tmp_path: Path) -> None:
     text = (
-        'prepend_path("PATH", "/opt//a/bin/")\nprepend_path("PATH", "/b")\nprepend_path("PATH", "/opt/a/bin")\n'
-        'prepend_path("X", "/x", "")\nappend_path("MANPATH", ":")\nprepend_path("PATH", "/usr/bin")\n'
+        'prepend_path("PATH", "/opt//a/bin/")\nprepend_path("PATH", "/b")\nprepend_path("PATH", '
+        '"/opt/a/bin")\n'
+        'prepend_path("X", "/x", "")\nappend_path("MANPATH", ":")\nprepend_path("PATH", '
+        '"/usr/bin")\n'
         'setenv("QUOTED", "a\\\\b")\n'
     )
     found = read(tmp_path, text)
     assert found.settings["PATH"]["prepend"] == ["/opt/a/bin", "/b"]
     assert found.settings["X"]["prepend"] == ["/x"] and "MANPATH" not in found.settings
-    assert "prepend PATH /usr/bin" in found.left_out and any(said.startswith("QUOTED") for said in found.left_out)
+    assert "prepend PATH /usr/bin" in found.left_out and any(
+        said.startswith("QUOTED") for said in found.left_out
+    )
 
 
 def test_a_large_tree_is_searched_by_name_first(tmp_path: Path) -> None:

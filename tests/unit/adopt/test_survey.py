@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.adopt.survey import find_base, read_environment, read_exports, read_labels, read_rc, survey_image
+from hpcstack.adopt.survey import (
+    find_base,
+    read_environment,
+    read_exports,
+    read_labels,
+    read_rc,
+    survey_image,
+)
 from hpcstack.core.errors import InputError
 from hpcstack.oci.metadata import render_entrypoint, render_exports
 
@@ -32,7 +39,10 @@ else
     exec '/opt/nvidia/nvidia_entrypoint.sh'
 fi
 """
-words = st.lists(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=20), max_size=3)
+words = st.lists(
+    st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=20),
+    max_size=3,
+)
 
 
 def test_enroots_rc_is_read() -> None:
@@ -42,12 +52,20 @@ def test_enroots_rc_is_read() -> None:
 
 def test_enroots_rc_of_an_image_that_names_nothing_is_read() -> None:
     text = ENROOT_RC.replace("'/opt/nvidia/nvidia_entrypoint.sh' \"$@\"", ' "$@"')
-    text = text.replace("'/opt/nvidia/nvidia_entrypoint.sh'", " '/bin/sh'").replace("/workspace", "/")
+    text = text.replace("'/opt/nvidia/nvidia_entrypoint.sh'", " '/bin/sh'").replace(
+        "/workspace", "/"
+    )
     assert read_rc(text) == ((), (), "/")
 
 
-@given(words, words, st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20))
-def test_what_an_import_wrote_is_read_back(entrypoint: list[str], command: list[str], workdir: str) -> None:
+@given(
+    words,
+    words,
+    st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20),
+)
+def test_what_an_import_wrote_is_read_back(
+    entrypoint: list[str], command: list[str], workdir: str
+) -> None:
     read = read_rc(render_entrypoint(f"/{workdir}", tuple(entrypoint), tuple(command), "x"))
     if not entrypoint and command == ["/bin/sh"]:
         command = []
@@ -60,7 +78,9 @@ def test_what_an_import_wrote_is_read_back(entrypoint: list[str], command: list[
         "",
         "#!/bin/sh\nexec bash\n",
         ENROOT_RC.replace('"/workspace" && unset', '"/work space && unset'),
-        ENROOT_RC.replace("    exec '/opt/nvidia/nvidia_entrypoint.sh'\nfi", "    exec '/bin/other'\nfi"),
+        ENROOT_RC.replace(
+            "    exec '/opt/nvidia/nvidia_entrypoint.sh'\nfi", "    exec '/bin/other'\nfi"
+        ),
     ],
     ids=["none", "a-sites-own", "an-open-quote", "two-entrypoints"],
 )
@@ -74,9 +94,14 @@ def test_variables_are_read_and_what_is_none_is_not() -> None:
 
 
 def test_apptainers_own_script_is_read() -> None:
-    text = '#!/bin/sh\nexport PATH="/opt/bin:/bin"\nexport LC_ALL="${LC_ALL:-"C.UTF-8"}"\nexport X="${X:-"$(id)"}"\n'
+    text = (
+        '#!/bin/sh\nexport PATH="/opt/bin:/bin"\nexport LC_ALL="${LC_ALL:-"C.UTF-8"}"\nexport '
+        'X="${X:-"$(id)"}"\n'
+    )
     assert read_exports(text) == ({"PATH": "/opt/bin:/bin", "LC_ALL": "C.UTF-8"}, ["X"])
-    assert read_exports(render_exports({"PATH": "$(id)"})) == ({}, []), "hpcstack's own are read from /etc/environment"
+    assert read_exports(render_exports({"PATH": "$(id)"})) == ({}, []), (
+        "hpcstack's own are read from /etc/environment"
+    )
 
 
 def test_long_labels_take_no_time() -> None:
@@ -88,7 +113,12 @@ def test_long_labels_take_no_time() -> None:
 @pytest.mark.parametrize(
     ("labels", "environment", "rc", "base"),
     [
-        ({"org.opencontainers.image.base.name": "docker.io/library/debian:12"}, {}, "", "docker.io/library/debian:12"),
+        (
+            {"org.opencontainers.image.base.name": "docker.io/library/debian:12"},
+            {},
+            "",
+            "docker.io/library/debian:12",
+        ),
         ({"org.opencontainers.image.base.name": "debian"}, {}, "", ""),
         ({"org.opencontainers.image.base.name": "rocm/pytorch:latest"}, {}, "", ""),
         (
@@ -102,7 +132,16 @@ def test_long_labels_take_no_time() -> None:
         ({}, {}, "# enroot-provenance: quay.io/x/y:1\n", "quay.io/x/y:1"),
         ({}, {}, ENROOT_RC, ""),
     ],
-    ids=["label", "no-tag", "no-registry", "nvidia", "derived-from-nvidia", "hostile", "imported", "nothing"],
+    ids=[
+        "label",
+        "no-tag",
+        "no-registry",
+        "nvidia",
+        "derived-from-nvidia",
+        "hostile",
+        "imported",
+        "nothing",
+    ],
 )
 def test_the_base_is_what_the_image_says_and_nothing_else(
     labels: dict[str, str], environment: dict[str, str], rc: str, base: str
@@ -112,7 +151,11 @@ def test_the_base_is_what_the_image_says_and_nothing_else(
 
 
 def pack(
-    tmp_path: Path, machine: int = 0x3E, rc: str = ENROOT_RC, shell: bytes | None = None, exports: str = ""
+    tmp_path: Path,
+    machine: int = 0x3E,
+    rc: str = ENROOT_RC,
+    shell: bytes | None = None,
+    exports: str = "",
 ) -> Path:
     """A squashfs with a shell of MACHINE, a program `mine`, and Enroot's files."""
     top = tmp_path / "top"
@@ -158,7 +201,9 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.squashfs
-@pytest.mark.parametrize(("machine", "shell"), [(0x15, None), (0x3E, b"#!/no/program\n")], ids=["ppc64", "no-program"])
+@pytest.mark.parametrize(
+    ("machine", "shell"), [(0x15, None), (0x3E, b"#!/no/program\n")], ids=["ppc64", "no-program"]
+)
 def test_what_no_image_can_be_is_refused(tmp_path: Path, machine: int, shell: bytes | None) -> None:
     with pytest.raises(InputError):
         survey_image(pack(tmp_path, machine=machine, shell=shell))

@@ -16,7 +16,9 @@ PARTITIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("platform", "partition"), [("linux/amd64", "gpu"), ("linux/arm64", "arm")])
+@pytest.mark.parametrize(
+    ("platform", "partition"), [("linux/amd64", "gpu"), ("linux/arm64", "arm")]
+)
 def test_a_build_goes_to_nodes_of_its_kind_the_default_ones_first(
     tmp_path: Path, platform: str, partition: str
 ) -> None:

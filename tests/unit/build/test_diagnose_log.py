@@ -17,7 +17,10 @@ from support.locks import example_lock
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        ("/bin/bash: line 3: uv: command not found", "NVIDIA's images have uv from 26.02 to 26.05 alone"),
+        (
+            "/bin/bash: line 3: uv: command not found",
+            "NVIDIA's images have uv from 26.02 to 26.05 alone",
+        ),
         ("sh: 1: uv: not found", "packages.pip: [uv]"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'uv'", "packages.pip: [uv]"),
         ("E: Held packages were changed and -y was used", "the base holds"),
@@ -27,7 +30,9 @@ from support.locks import example_lock
 def test_a_known_line_has_its_advice(tmp_path: Path, site: Site, line: str, advice: str) -> None:
     (tmp_path / "log").write_text(f"== hpcstack step 1/1 run: mine\n{line}\n")
     lock = example_lock(Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack)
-    found = explain_failure(Completed(("bash",), 127, (line,)), tmp_path / "log", tmp_path / "kept", lock, site)
+    found = explain_failure(
+        Completed(("bash",), 127, (line,)), tmp_path / "log", tmp_path / "kept", lock, site
+    )
     assert advice in found.hint
     assert "the build failed in step 1/1 run: mine" in found.message("the build failed")
 
@@ -36,5 +41,7 @@ def test_a_known_line_has_its_advice(tmp_path: Path, site: Site, line: str, advi
 def test_what_only_looks_like_it_has_none(tmp_path: Path, site: Site, line: str) -> None:
     (tmp_path / "log").write_text(f"{line}\n")
     lock = example_lock(Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack)
-    found = explain_failure(Completed(("bash",), 127, (line,)), tmp_path / "log", tmp_path / "kept", lock, site)
+    found = explain_failure(
+        Completed(("bash",), 127, (line,)), tmp_path / "log", tmp_path / "kept", lock, site
+    )
     assert found.hint == f"the whole log is {tmp_path}/kept"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ENCLOSE = Path(__file__).parents[3] / "images/enclose.py"
-# Runs in name spaces of its own: folders "a" and "a/b c" are mounts, and `restrict` is told that the kernel is old.
+# Runs in name spaces of its own: folders "a" and "a/b c" are mounts, and `restrict` is told that
+# the kernel is old.
 TRY = """
 import importlib.util, os, sys
 spec = importlib.util.spec_from_file_location("enclose", sys.argv[1])

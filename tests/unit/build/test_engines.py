@@ -1,7 +1,8 @@
-"""Engines at work on a small base, for real and without a testbed: steps, layers that are kept, the image that is made.
+"""Engines at work on a small base, for real and without a testbed: steps, layers that are kept, the
+image that is made.
 
-Programs are really started. What starts them writes down how, so that a program of a base that would run anywhere but
-in the build's enclosure shows here.
+Programs are really started. What starts them writes down how, so that a program of a base that
+would run anywhere but in the build's enclosure shows here.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def read_image(job: Job, path: str) -> str:
 
 
 FIRST = BuildStep("first", ("echo one $DEMO >/opt/first", "rm /usr/bin/id"))
-SECOND = BuildStep("second", ("cat /opt/first >/opt/second", "echo two >>/opt/second"), network=False)
+SECOND = BuildStep(
+    "second", ("cat /opt/first >/opt/second", "echo two >>/opt/second"), network=False
+)
 
 
 @pytest.mark.parametrize("splice", ["auto", "never"])
@@ -106,13 +109,22 @@ def test_steps_build_on_one_another(name: str, splice: str, base: Path, tmp_path
     done = find_engine(name).build(job, runner)
     assert done.status == 0, job.log.read_text()
     assert read_image(job, "opt/second") == "one a b\ntwo\n"
-    listed = subprocess.run(["unsquashfs", "-l", str(job.image)], capture_output=True, text=True, check=True).stdout
-    assert "squashfs-root/usr/bin/id" not in listed.splitlines() and "squashfs-root/usr/bin/bash" in listed.splitlines()
-    assert not [line for line in listed.splitlines() if "hpcstack-step" in line], "a place of the build's own is left"
+    listed = subprocess.run(
+        ["unsquashfs", "-l", str(job.image)], capture_output=True, text=True, check=True
+    ).stdout
+    assert (
+        "squashfs-root/usr/bin/id" not in listed.splitlines()
+        and "squashfs-root/usr/bin/bash" in listed.splitlines()
+    )
+    assert not [line for line in listed.splitlines() if "hpcstack-step" in line], (
+        "a place of the build's own is left"
+    )
     assert bool(job.made) == (splice == "auto")
 
 
-def test_programs_of_a_base_run_in_the_enclosure_alone(name: str, base: Path, tmp_path: Path) -> None:
+def test_programs_of_a_base_run_in_the_enclosure_alone(
+    name: str, base: Path, tmp_path: Path
+) -> None:
     job, runner = make_job(tmp_path, base, FIRST, SECOND), Recorder()
     assert find_engine(name).build(job, runner).status == 0, job.log.read_text()
     first, second = runner.steps()
@@ -120,7 +132,9 @@ def test_programs_of_a_base_run_in_the_enclosure_alone(name: str, base: Path, tm
         words = [Path(word).name for word in argv[:8]]
         assert "enclose.py" in words and "enter" in words, argv
         assert {"--tree", "--filter", "--environment"} <= set(argv)
-    assert "--offline" not in first and "--offline" in second, "the second step asked for no network"
+    assert "--offline" not in first and "--offline" in second, (
+        "the second step asked for no network"
+    )
     assert runner.with_our_variables == [], "our variables reach what a base's programs can read"
 
 
@@ -141,7 +155,9 @@ def test_a_step_that_fails_ends_the_build(name: str, base: Path, tmp_path: Path)
     done = find_engine(name).build(job, runner)
     assert done.status and "why it fails" in job.log.read_text()
     assert len(runner.steps()) == 1 and not job.image.exists()
-    assert not [path for path in (tmp_path / "cache").iterdir() if len(path.name) == 24], "a failed step was kept"
+    assert not [path for path in (tmp_path / "cache").iterdir() if len(path.name) == 24], (
+        "a failed step was kept"
+    )
 
 
 def test_a_script_of_the_lock_answers(name: str, base: Path, tmp_path: Path) -> None:
@@ -149,7 +165,9 @@ def test_a_script_of_the_lock_answers(name: str, base: Path, tmp_path: Path) -> 
     job, runner = make_job(tmp_path, base), Recorder()
     inside = job.work / "hpcstack"
     inside.mkdir()
-    (inside / "ask.sh").write_text("mkdir -p /opt/hpcstack/answers && echo $DEMO >/opt/hpcstack/answers/demo\n")
+    (inside / "ask.sh").write_text(
+        "mkdir -p /opt/hpcstack/answers && echo $DEMO >/opt/hpcstack/answers/demo\n"
+    )
     done = find_engine(name).run_inside("ask.sh", inside, job, runner)
     assert done.status == 0, job.log.read_text()
     assert (inside / "answers/demo").read_text() == "a b\n"
@@ -162,7 +180,13 @@ def test_hpcstack_may_lie_behind_a_link(name: str, base: Path, tmp_path: Path) -
     (tmp_path / "hpcstack").symlink_to("hpcstack-1")
     shutil.copy(base, tmp_path / "base.sqsh")
     (tmp_path / "attack.sh").write_text("echo it ran\n")
-    argv = [str(tmp_path / "hpcstack/bin/python"), str(SUPPORT / "attack.py"), name, str(tmp_path), "build"]
+    argv = [
+        str(tmp_path / "hpcstack/bin/python"),
+        str(SUPPORT / "attack.py"),
+        name,
+        str(tmp_path),
+        "build",
+    ]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SUPPORT.parents[1] / "src")}
     done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd="/", check=False)
     assert "it ran" in done.stdout.splitlines(), done.stdout + done.stderr
@@ -172,7 +196,10 @@ def test_hpcstack_may_lie_behind_a_link(name: str, base: Path, tmp_path: Path) -
 def test_only_the_site_lets_steps_run_beside_the_builder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """N1: a base chose to run so. Where no enclosure can be made, nothing runs unless site.yaml says so."""
+    """N1: a base chose to run so.
+
+    Where no enclosure can be made, nothing runs unless site.yaml says so.
+    """
     module = importlib.import_module(f"hpcstack.build.engines.{name}")
     monkeypatch.setattr(module, "enclosure_refused", lambda _: "an old kernel")
     begun: list[object] = []

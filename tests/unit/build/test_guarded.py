@@ -18,7 +18,12 @@ pytestmark = pytest.mark.squashfs
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     tree = tmp_path / "tree"
-    for name in ("usr/lib/torch/lib/libtorch.so", "usr/lib/libnccl.so.2", "usr/share/doc/a", "opt/hpcstack/build/x"):
+    for name in (
+        "usr/lib/torch/lib/libtorch.so",
+        "usr/lib/libnccl.so.2",
+        "usr/share/doc/a",
+        "opt/hpcstack/build/x",
+    ):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(name)
     image = tmp_path / "base.sqsh"
@@ -54,7 +59,9 @@ def make(upper: Path, *names: str) -> Path:
         ((), []),
     ],
 )
-def test_a_layer_is_judged_by_its_names(tmp_path: Path, base: Path, names: tuple[str, ...], places: list[str]) -> None:
+def test_a_layer_is_judged_by_its_names(
+    tmp_path: Path, base: Path, names: tuple[str, ...], places: list[str]
+) -> None:
     assert touched(make(tmp_path / "upper", *names), base) == places
 
 

@@ -33,23 +33,43 @@ def job_of(folder: Path, link: str | None) -> Job:
     subprocess.run(["mksquashfs", folder / "tree", folder / "base.sqsh", "-quiet", "-no-progress"],
                    check=True, capture_output=True)  # fmt: skip
     here = folder / "work"
-    return Job(here, here, here, folder / "base.sqsh", here, here / "out", here / "log", BuildSite(), Progress())
+    return Job(
+        here,
+        here,
+        here,
+        folder / "base.sqsh",
+        here,
+        here / "out",
+        here / "log",
+        BuildSite(),
+        Progress(),
+    )
 
 
 @pytest.mark.parametrize(
     ("link", "place", "bound"),
     [
         (None, "/etc/resolv.conf", "/etc/resolv.conf"),  # as Docker's images have it: empty
-        ("../run/systemd/resolve/stub-resolv.conf", "/run/systemd/resolve/stub-resolv.conf", "/run"),
+        (
+            "../run/systemd/resolve/stub-resolv.conf",
+            "/run/systemd/resolve/stub-resolv.conf",
+            "/run",
+        ),
         ("/run/resolvconf/resolv.conf", "/run/resolvconf/resolv.conf", "/run"),
         ("/var/run/NetworkManager/resolv.conf", "/run/NetworkManager/resolv.conf", "/run"),
         ("elsewhere", "/etc/elsewhere", ""),  # which is not there
         ("also", "/etc/also", "/etc/also"),
-        ("a,/root:/mnt", "/etc/a,/root:/mnt", "/etc/a,/root:/mnt"),  # words that were another bind once
+        (
+            "a,/root:/mnt",
+            "/etc/a,/root:/mnt",
+            "/etc/a,/root:/mnt",
+        ),  # words that were another bind once
         ("../../../../..", "/", ""),
     ],
 )
-def test_names_are_looked_up_where_the_base_does(tmp_path: Path, link: str | None, place: str, bound: str) -> None:
+def test_names_are_looked_up_where_the_base_does(
+    tmp_path: Path, link: str | None, place: str, bound: str
+) -> None:
     job = job_of(tmp_path, link)
     assert resolv_conf(job) == place
     if not Path("/etc/resolv.conf").is_file():
@@ -57,15 +77,23 @@ def test_names_are_looked_up_where_the_base_does(tmp_path: Path, link: str | Non
     own = tmp_path / "own"
     own.mkdir()
     words = name_words(job, own)
-    found = {words[at + 2]: Path(words[at + 1]) for at in range(0, len(words), 3) if words[at + 2] != "/etc/hosts"}
+    found = {
+        words[at + 2]: Path(words[at + 1])
+        for at in range(0, len(words), 3)
+        if words[at + 2] != "/etc/hosts"
+    }
     assert list(found) == ([bound] if bound else [])
     if bound:
         copy = found[bound] / place.removeprefix("/run/") if bound == "/run" else found[bound]
         assert copy.read_bytes() == Path("/etc/resolv.conf").read_bytes()
 
 
-@pytest.mark.parametrize("link", ["/proc/self/root/oldroot/tmp/x", "../proc/1/root/tmp/x", "/dev/shm/x", "/sys/x"])
-def test_a_resolv_conf_that_leads_into_the_kernels_own_is_refused(tmp_path: Path, link: str) -> None:
+@pytest.mark.parametrize(
+    "link", ["/proc/self/root/oldroot/tmp/x", "../proc/1/root/tmp/x", "/dev/shm/x", "/sys/x"]
+)
+def test_a_resolv_conf_that_leads_into_the_kernels_own_is_refused(
+    tmp_path: Path, link: str
+) -> None:
     with pytest.raises(BuildError, match=r"resolv\.conf leads to"):
         resolv_conf(job_of(tmp_path, link))
 

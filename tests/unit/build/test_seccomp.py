@@ -13,7 +13,9 @@ ALLOWED, DONE, NOT_THERE = 0x7FFF0000, 0x00050000, 0x00050026
 
 
 def verdict(machine: str, architecture: int, number: int, *arguments: int) -> int:
-    """What the filter of MACHINE returns for a call: classic BPF, of which it uses five instructions."""
+    """What the filter of MACHINE returns for a call: classic BPF, of which it uses five
+    instructions.
+    """
     words = struct.pack("=IIQ6Q", number, architecture, 0, *arguments, *[0] * (6 - len(arguments)))
     code, at, value = make_filter(machine), 0, 0
     while True:
@@ -40,14 +42,20 @@ def verdict(machine: str, architecture: int, number: int, *arguments: int) -> in
         pytest.param("x86_64", X86_64, 133, (0, 0o020666), DONE, id="mknod of a device"),
         pytest.param("x86_64", X86_64, 133, (0, 0o010666), ALLOWED, id="mknod of a pipe"),
         pytest.param("x86_64", X86_64, 259, (0, 0, 0o060666), DONE, id="mknodat of a disk"),
-        pytest.param("x86_64", X86_64, 0x40000000 | 250, (), NOT_THERE, id="keyctl by its x32 number"),
+        pytest.param(
+            "x86_64", X86_64, 0x40000000 | 250, (), NOT_THERE, id="keyctl by its x32 number"
+        ),
         pytest.param("x86_64", X86_64, 0x40000000, (), NOT_THERE, id="read by its x32 number"),
         pytest.param("x86_64", I386, 288, (), NOT_THERE, id="keyctl by int 0x80"),
         pytest.param("x86_64", I386, 14, (0, 0o020666), NOT_THERE, id="mknod by int 0x80"),
         pytest.param("aarch64", AARCH64, 63, (), ALLOWED, id="read on arm64"),
         pytest.param("aarch64", AARCH64, 219, (), NOT_THERE, id="keyctl on arm64"),
-        pytest.param("aarch64", 0x40000028, 311, (), NOT_THERE, id="keyctl of a 32-bit program on arm64"),
+        pytest.param(
+            "aarch64", 0x40000028, 311, (), NOT_THERE, id="keyctl of a 32-bit program on arm64"
+        ),
     ],
 )
-def test_calls(machine: str, architecture: int, number: int, arguments: tuple[int, ...], expected: int) -> None:
+def test_calls(
+    machine: str, architecture: int, number: int, arguments: tuple[int, ...], expected: int
+) -> None:
     assert verdict(machine, architecture, number, *arguments) == expected

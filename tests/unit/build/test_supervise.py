@@ -13,11 +13,14 @@ import pytest
 
 from hpcstack.build.engines.enclosure import supervise_command
 
-DAEMON = "setsid sh -c 'sleep {0} & exec sleep {0}' & "  # in a session of its own, and a child of nobody's
+# in a session of its own, and a child of nobody's
+DAEMON = "setsid sh -c 'sleep {0} & exec sleep {0}' & "
 
 
 def living(mark: str) -> bool:
-    return not subprocess.run(["pgrep", "-f", f"^sleep {mark}$"], capture_output=True, check=False).returncode
+    return not subprocess.run(
+        ["pgrep", "-f", f"^sleep {mark}$"], capture_output=True, check=False
+    ).returncode
 
 
 def wait_until(is_there: bool, mark: str) -> None:
@@ -36,7 +39,9 @@ def mark() -> str:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_with_who_started_it(mark: str, number: signal.Signals) -> None:
     argv = supervise_command(["sh", "-c", f"{DAEMON.format(mark)} sleep {mark}"])
-    starter = subprocess.Popen([sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *argv])
+    starter = subprocess.Popen(
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *argv]
+    )
     wait_until(True, mark)
     starter.send_signal(number)
     starter.wait()
@@ -44,7 +49,9 @@ def test_it_ends_with_who_started_it(mark: str, number: signal.Signals) -> None:
 
 
 def test_it_ends_where_it_is_told_to(mark: str) -> None:
-    process = subprocess.Popen(supervise_command(["sh", "-c", f"trap '' TERM; {DAEMON.format(mark)} sleep {mark}"]))
+    process = subprocess.Popen(
+        supervise_command(["sh", "-c", f"trap '' TERM; {DAEMON.format(mark)} sleep {mark}"])
+    )
     wait_until(True, mark)
     process.terminate()
     assert process.wait() == 128 + signal.SIGTERM
@@ -70,4 +77,7 @@ def test_its_status_is_the_programs(tmp_path: Path) -> None:
         (["no-such-program"], 127),
         ([str(plain)], 126),
     ):
-        assert subprocess.run(supervise_command(argv), check=False, capture_output=True).returncode == status
+        assert (
+            subprocess.run(supervise_command(argv), check=False, capture_output=True).returncode
+            == status
+        )

@@ -43,7 +43,7 @@ def test_doctor_looks_at_what_the_site_names(tmp_path: Path) -> None:
     })  # fmt: skip
     found = list(_named(site, "login1", Answering(sinfo="gpu|up|1:00:00|2|64|gpu:h100:4|(null)\n")))
     said = " ".join(one.found for one in found)
-    for part in ("build.tmpdir: /no/such", "recipe_dirs: ", "mounts: /no/data", "no group nobodys-group", "no user nobodys-user",
+    for part in (("build.tmpdir: " "/no/such"), "recipe_dirs: ", "mounts: /no/data", "no group nobodys-group", "no user nobodys-user",
                  "8 GPUs per node, Slurm has 4 in gpu", "/no/ca.pem"):  # fmt: skip
         assert part in said, (part, said)
     assert all(one.remedy and one.status in ("WARN", "FAIL") for one in found)
@@ -52,8 +52,14 @@ def test_doctor_looks_at_what_the_site_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("modules:\n  tier: quick\n  prove_on: [dgx]\n", ":3:13: modules.prove_on: there is no node type 'dgx'"),
-        ("registries:\n  nvcr.io: {mirror: 'http://h:5000'}\n", "without http://: h:5000; and plain_http: true"),
+        (
+            "modules:\n  tier: quick\n  prove_on: [dgx]\n",
+            ":3:13: modules.prove_on: there is no node type 'dgx'",
+        ),
+        (
+            "registries:\n  nvcr.io: {mirror: 'http://h:5000'}\n",
+            "without http://: h:5000; and plain_http: true",
+        ),
     ],
 )
 def test_a_wrong_site_is_told_at_its_line(tmp_path: Path, text: str, says: str) -> None:
@@ -75,7 +81,11 @@ def test_a_machine_that_does_not_know_the_sites_group_still_launches() -> None:
     from hpcstack.core import sharing
 
     sharing.share_with_group("nobodys-group")
-    assert not sharing.is_shared() and sharing.shared_mode(0o644) == 0o644 and sharing.shared_umask() == 0o022
+    assert (
+        not sharing.is_shared()
+        and sharing.shared_mode(0o644) == 0o644
+        and sharing.shared_umask() == 0o022
+    )
 
 
 def test_patterns_of_stacks() -> None:
@@ -89,7 +99,7 @@ def test_patterns_of_stacks() -> None:
 @pytest.mark.parametrize(
     ("sacct", "says"),
     [
-        ("CANCELLED by 0|None|00:01:00|01:00:00|n1", "it was cancelled by "), ("TIMEOUT|TimeLimit|01:00:10|01:00:00|n1", "01:00:00"),
+        (("CANCELLED by " "0|None|00:01:00|01:00:00|n1"), "it was cancelled by "), ("TIMEOUT|TimeLimit|01:00:10|01:00:00|n1", "01:00:00"),
         ("NODE_FAIL|None|00:01:00|01:00:00|n[1-2]", "a node failed, of n[1-2]"),
         ("OUT_OF_MEMORY|None|00:01:00|01:00:00|n1", "memory limit"), ("FAILED|NonZeroExitCode|00:01:00|01:00:00|n1", ""),
     ],
@@ -101,16 +111,25 @@ def test_slurm_says_how_a_job_ended(sacct: str, says: str) -> None:
 
 def test_why_knows_what_is_made_on_the_nodes(tmp_path: Path) -> None:
     document = {"argv": ["srun", "--cpus-per-task=8"], "ranks": 4}
-    launch = Launch(tmp_path, "s", "", (), "pyxis", "torchrun", "", "36_2", "1", "n[1-2]", 0, "38", document)
+    launch = Launch(
+        tmp_path, "s", "", (), "pyxis", "torchrun", "", "36_2", "1", "n[1-2]", 0, "38", document
+    )
     value = {
         name: (explain_made(name, launch) or {}).get("value")
         for name in ("OMP_NUM_THREADS", "MASTER_PORT", "MASTER_ADDR", "FOO")
     }
-    assert value["OMP_NUM_THREADS"] == "2" and value["MASTER_PORT"] == str(10000 + (38 * 31 + 1) % 20000)
-    assert value["MASTER_ADDR"] == "the IPv4 address of the first node of n[1-2]" and value["FOO"] is None
+    assert value["OMP_NUM_THREADS"] == "2" and value["MASTER_PORT"] == str(
+        10000 + (38 * 31 + 1) % 20000
+    )
+    assert (
+        value["MASTER_ADDR"] == "the IPv4 address of the first node of n[1-2]"
+        and value["FOO"] is None
+    )
 
 
-def test_an_arrays_task_is_found_by_its_arrays_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arrays_task_is_found_by_its_arrays_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("HPCSTACK_RUN", raising=False)
     folder = tmp_path / "hpcstack/launches/20260101T000000.0Z-aaaa"
@@ -128,14 +147,26 @@ def test_an_array_is_one_row_with_all_its_tasks() -> None:
     from hpcstack.cli.jobs_ import _state
     from hpcstack.slurm.state import JobState
 
-    launch = Launch(Path(), "s-1", "", (), "pyxis", "plain", "", job="36_2", document={"argv": ["srun", "--array=0-3"]})
+    launch = Launch(
+        Path(),
+        "s-1",
+        "",
+        (),
+        "pyxis",
+        "plain",
+        "",
+        job="36_2",
+        document={"argv": ["srun", "--array=0-3"]},
+    )
     done, failed, runs = JobState("COMPLETED"), JobState("FAILED", 3), JobState("RUNNING")
     known = {"36_0": done, "36_1": failed, "36_2": done, "36": done, "360_1": runs}
     assert (launch.job_or_array, _state("36", known)) == ("36", "2 COMPLETED, 1 FAILED, exit 3")
     assert _state("37", {"37": runs}) == "RUNNING" and _state("38", known) == ""
 
 
-def test_what_is_no_number_of_a_job_has_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_number_of_a_job_has_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from hpcstack.launch.jobs import logs_of
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -146,17 +177,27 @@ def test_what_is_no_number_of_a_job_has_no_log(tmp_path: Path, monkeypatch: pyte
 def test_a_job_that_waits_has_no_log_yet() -> None:
     from hpcstack.launch.jobs import NotStarted, logs_of
 
-    said = "JobId=7 JobName=x JobState=PENDING Reason=Resources Dependency=(null) StdErr=/h/x-7.out StdOut=/h/x-7.out Power=\n"
-    with pytest.raises(NotStarted, match="has not started yet \\(Resources\\); it will write to /h/x-7.out"):
+    said = (
+        "JobId=7 JobName=x JobState=PENDING Reason=Resources Dependency=(null) StdErr=/h/x-7.out "
+        "StdOut=/h/x-7.out Power=\n"
+    )
+    with pytest.raises(
+        NotStarted, match="has not started yet \\(Resources\\); it will write to /h/x-7.out"
+    ):
         logs_of("7", Answering(scontrol=said))
 
 
 def test_a_job_that_has_only_just_started_has_no_log_yet(tmp_path: Path) -> None:
     from hpcstack.launch.jobs import NotStarted, logs_of
 
-    said = "JobId=7 JobState=RUNNING Reason=None RunTime={} TimeLimit=00:10:00 StdErr={} StdOut={} Power=\n"
+    said = (
+        "JobId=7 JobState=RUNNING Reason=None RunTime={} TimeLimit=00:10:00 StdErr={} StdOut={} "
+        "Power=\n"
+    )
     log = tmp_path / "x-7.out"
-    with pytest.raises(NotStarted, match=f"only just started and has written nothing yet; it will write to {log}"):
+    with pytest.raises(
+        NotStarted, match=f"only just started and has written nothing yet; it will write to {log}"
+    ):
         logs_of("7", Answering(scontrol=said.format("00:00:01", log, log)))
     with pytest.raises(InputError, match="wrote to no file that exists"):
         logs_of("7", Answering(scontrol=said.format("00:10:01", log, log)))
@@ -181,23 +222,40 @@ def test_several_stacks_are_published_in_turn(tmp_path: Path) -> None:
         place.artifact(place.stack(name), name.encode())
 
     def typed(*words: str) -> tuple[int, Any]:
-        argv = [sys.executable, "-m", "hpcstack", "--site", str(tmp_path / "site.yaml"), "publish", *words, "--json"]
+        argv = [
+            sys.executable,
+            "-m",
+            "hpcstack",
+            "--site",
+            str(tmp_path / "site.yaml"),
+            "publish",
+            *words,
+            "--json",
+        ]
         done = subprocess.run(argv, capture_output=True, text=True)
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
     code, rows = typed("jax-*", "--dry-run")
     assert code == 0 and [row["stack"] for row in rows] == ["jax-25.04", "jax-26.06"], rows
     code, rows = typed("jax-25.04", "pytorch-24.10", "jax-26.06")
-    assert code == 2 and [row["stack"] for row in rows] == ["jax-25.04", "pytorch-24.10", "jax-26.06"], rows
-    assert rows[0]["release"] == "jax/25.04-r1" and "pytorch-24.10" in rows[1]["said"] and "release" not in rows[1], (
-        rows
-    )
+    assert code == 2 and [row["stack"] for row in rows] == [
+        "jax-25.04",
+        "pytorch-24.10",
+        "jax-26.06",
+    ], rows
+    assert (
+        rows[0]["release"] == "jax/25.04-r1"
+        and "pytorch-24.10" in rows[1]["said"]
+        and "release" not in rows[1]
+    ), rows
     assert rows[2]["release"] == "jax/26.06-r1"
     code, said = typed("deepspeed-*")
     assert code == 2 and "nothing is built of deepspeed-*" in said, said
 
 
-def test_undo_takes_back_what_was_named_and_a_withdrawn_image_is_not_published_unseen(tmp_path: Path) -> None:
+def test_undo_takes_back_what_was_named_and_a_withdrawn_image_is_not_published_unseen(
+    tmp_path: Path,
+) -> None:
     import subprocess
     import sys
 
@@ -206,7 +264,11 @@ def test_undo_takes_back_what_was_named_and_a_withdrawn_image_is_not_published_u
     place = Place(tmp_path)
     (tmp_path / "site.yaml").write_text(
         json.dumps(
-            {"store": f"{tmp_path}/store", "lock_dir": f"{tmp_path}/locks", "module_root": f"{tmp_path}/modules"}
+            {
+                "store": f"{tmp_path}/store",
+                "lock_dir": f"{tmp_path}/locks",
+                "module_root": f"{tmp_path}/modules",
+            }
         )
     )
     place.publish("jax-25.04", content=b"one", channel="production")
@@ -226,7 +288,11 @@ def test_undo_takes_back_what_was_named_and_a_withdrawn_image_is_not_published_u
         and place.tree.ledger("jax").aliases["26.06"] == "26.06-r1"
     ), said
     code, said = typed("promote", "jax/26.06-r2", "--override", "x")
-    assert code == 2 and "is withdrawn" in said and "hpcstack rollback jax/26.06-r2 brings it back" in said, said
+    assert (
+        code == 2
+        and "is withdrawn" in said
+        and "hpcstack rollback jax/26.06-r2 brings it back" in said
+    ), said
     code, said = typed("publish", "jax-26.06", "--channel", "production", "--override", "")
     assert code != 0 and place.tree.ledger("jax").aliases["26.06"] == "26.06-r1"
     code, said = typed("publish", "jax-26.06")
@@ -265,12 +331,18 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
         sharing.share_with_group("")
 
 
-def test_offline_the_first_engine_that_can_shut_the_network_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_the_first_engine_that_can_shut_the_network_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from hpcstack.build.engines import ENGINES, choose_engine, find_engine
 
-    for name in ENGINES:  # loaded first: what is imported while something is patched would keep that
+    for (
+        name
+    ) in ENGINES:  # loaded first: what is imported while something is patched would keep that
         find_engine(name)
-    monkeypatch.setattr("hpcstack.build.engines.machine.enclosure_refused", lambda _: "an old kernel")
+    monkeypatch.setattr(
+        "hpcstack.build.engines.machine.enclosure_refused", lambda _: "an old kernel"
+    )
     monkeypatch.setattr("hpcstack.build.engines.enroot.no_namespaces", lambda _: "")
     monkeypatch.setattr("hpcstack.build.engines.os.geteuid", lambda: 1000)
     names = ("apptainer", "enroot", "mksquashfs", "unsquashfs", "setpriv", "unshare")

@@ -9,7 +9,10 @@ from hpcstack.cli.explain_ import _explain_array
 from hpcstack.launch.jobs import JobPart
 from hpcstack.slurm.state import UNKNOWN, JobState
 
-TRACE = 'Traceback (most recent call last):\n  File "/x/t.py", line 3\nValueError: caught, and gone on\n'
+TRACE = (
+    'Traceback (most recent call last):\n  File "/x/t.py", line 3\nValueError: caught, and gone '
+    "on\n"
+)
 ENDED = "hpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
 SESSION: Any = None  # nothing of it is asked for
 
@@ -39,6 +42,10 @@ def test_what_nobody_knows_is_no_failure(tmp_path: Path) -> None:
 
 def test_only_the_first_few_are_named(tmp_path: Path) -> None:
     found = _explain_array(
-        SESSION, [part(tmp_path, n, JobState("FAILED", 1), TRACE + ENDED) for n in range(8)], every=False
+        SESSION,
+        [part(tmp_path, n, JobState("FAILED", 1), TRACE + ENDED) for n in range(8)],
+        every=False,
     )
-    assert len(found.tasks) == 8 and found.said.splitlines()[-1].startswith("3 more: hpcstack explain 7_TASK")
+    assert len(found.tasks) == 8 and found.said.splitlines()[-1].startswith(
+        "3 more: hpcstack explain 7_TASK"
+    )

@@ -1,4 +1,6 @@
-"""What a researcher types on the first day, and what comes of it: no image, no Slurm, the command line alone."""
+"""What a researcher types on the first day, and what comes of it: no image, no Slurm, the command
+line alone.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,19 @@ from support.modules import Place
 
 
 def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("HPCSTACK_", "SLURM_", "XDG_"))}
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HPCSTACK_", "SLURM_", "XDG_"))
+    }
     argv = [sys.executable, "-m", "hpcstack", "launch", *words]
     return subprocess.run(
-        argv, cwd=folder, env={**plain, "HOME": str(folder), **env}, capture_output=True, text=True, check=False
+        argv,
+        cwd=folder,
+        env={**plain, "HOME": str(folder), **env},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -30,9 +41,14 @@ def test_a_template_keeps_what_is_asked(tmp_path: Path) -> None:
                "--mount", "/a b:/data", "--home", "--", "other.py", "--lr", "3 4")  # fmt: skip
     text = done.stdout
     assert done.returncode == 0, done.stderr
-    assert "--gpus-per-node" not in text and "#SBATCH --mem=2G" in text and "#SBATCH --time=30" in text
+    assert (
+        "--gpus-per-node" not in text and "#SBATCH --mem=2G" in text and "#SBATCH --time=30" in text
+    )
     assert "set -- other.py --lr '3 4'" in text
-    assert "hpcstack launch pytorch-24.11 --mode torchrun --mount '/a b:/data' --with einops --home -- " in text
+    assert (
+        "hpcstack launch pytorch-24.11 --mode torchrun --mount '/a b:/data' --with einops "
+        "--home -- "
+    ) in text
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     two = run(tmp_path, "pytorch-24.11", "--template", "jupyter", "--", "x.py")
     assert two.returncode == 2 and "starts its own program" in two.stderr
@@ -41,15 +57,16 @@ def test_a_template_keeps_what_is_asked(tmp_path: Path) -> None:
 def test_the_loaded_module_names_the_stack(tmp_path: Path) -> None:
     assert "no module of one is loaded" in run(tmp_path, "--", "python3", "x.py").stderr
     done = run(tmp_path, "--template", "mpi", "--", "./program", HPCSTACK_STACK="python-3.12-mpi")
-    assert "hpcstack launch python-3.12-mpi --mode mpi" in done.stdout and "set -- ./program" in done.stdout, (
-        done.stderr
-    )
+    assert (
+        "hpcstack launch python-3.12-mpi --mode mpi" in done.stdout
+        and "set -- ./program" in done.stdout
+    ), done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("pytorch-24.11", "-N", "2", "train.py", "--epochs", "1"), "put `--` before the command: hpcstack launch pytorch-24.11 -N 2 -- train.py"),
+        (("pytorch-24.11", "-N", "2", "train.py", "--epochs", "1"), ("put `--` before the command: hpcstack launch pytorch-24.11 -N 2 -- " "train.py")),
         (("pytorch-24.11", "-N", "two", "--", "x"), "'two' is not a whole number of at least 1"),
         (("pytorch-24.11", "--json", "--", "x"), "--json goes with --dry-run"),
     ],
@@ -59,32 +76,45 @@ def test_what_is_said_of_a_slip(tmp_path: Path, words: tuple[str, ...], says: st
     assert done.returncode == 2 and says in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize(("said", "write"), [("2h", "2:00:00"), ("90m", "90"), ("3d", "3-0"), ("soon", "minutes (30)")])
+@pytest.mark.parametrize(
+    ("said", "write"), [("2h", "2:00:00"), ("90m", "90"), ("3d", "3-0"), ("soon", "minutes (30)")]
+)
 def test_a_time_limit_as_people_write_it(said: str, write: str) -> None:
     with pytest.raises(InputError) as error:
-        limits.check_limits(Resources(time=said), {"debug": Limits("debug", nodes=2, cpus=4, default=True)})
+        limits.check_limits(
+            Resources(time=said), {"debug": Limits("debug", nodes=2, cpus=4, default=True)}
+        )
     assert write in error.value.message and not error.value.hint
 
 
-def test_files_are_not_packages_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_not_packages_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     place = Place(tmp_path / "site")
     artifact = place.artifact(place.stack())
     (tmp_path / "requirements.txt").write_text("einops==0.8.0 # tensors\n\n# more\nlightning>=2\n")
     (tmp_path / "wandb").mkdir()
-    assert plan_packages(artifact, ("requirements.txt",), os.environ).wanted == ("einops==0.8.0", "lightning>=2")
-    assert plan_packages(artifact, ("wandb",), os.environ).wanted == ("wandb",), "a folder of that name is no reason"
+    assert plan_packages(artifact, ("requirements.txt",), os.environ).wanted == (
+        "einops==0.8.0",
+        "lightning>=2",
+    )
+    assert plan_packages(artifact, ("wandb",), os.environ).wanted == ("wandb",), (
+        "a folder of that name is no reason"
+    )
     (tmp_path / "bad.txt").write_text("--index-url https://evil\neinops\n")
     for one, says in (
-        ("none.txt", "none.txt"), ("environment.yml", "conda's environments"), ("./pkg", "not a package of the index"), (".", "not a"),
-        ("-r", "the file itself is named"), ("bad.txt", "is an option of pip's"), ("dist/x.whl", "not a package of the index"),
+        ("none.txt", "none.txt"), ("environment.yml", "conda's environments"), ("./pkg", ("not a package of the " "index")), (".", "not a"),
+        ("-r", ("the file itself is " "named")), ("bad.txt", ("is an option of " "pip's")), ("dist/x.whl", ("not a package of the " "index")),
     ):  # fmt: skip
         with pytest.raises(InputError, match=says):
             plan_packages(artifact, (one,), os.environ)
 
 
 def test_checks_that_pass_are_listed_once(tmp_path: Path) -> None:
-    """While the suite runs: what is wrong at once, what passes as a number now and then; the report lists all."""
+    """While the suite runs: what is wrong at once, what passes as a number now and then; the report
+    lists all.
+    """
     from hpcstack.suite.steps import watch_steps
 
     said: list[str] = []
@@ -112,7 +142,9 @@ def test_a_folder_that_nodes_may_lack(tmp_path: Path, monkeypatch: pytest.Monkey
 
     here, shared = Path("/proc/self"), Path("/")  # two filesystems that every machine has
     device = here.stat().st_dev
-    mounts = MOUNTS.format(shared="0:99", local=f"{os.major(device)}:{os.minor(device)}", kind="xfs")
+    mounts = MOUNTS.format(
+        shared="0:99", local=f"{os.major(device)}:{os.minor(device)}", kind="xfs"
+    )
     assert own_folder(here, shared, mounts) == "/proc/self is on a disk of this machine's own (xfs)"
     assert own_folder(here, shared, mounts.replace("xfs", "lustre")) == ""
     assert own_folder(here, here, mounts) == "" and own_folder(here, Path("/none"), mounts) == ""
@@ -125,16 +157,25 @@ def test_a_folder_that_nodes_may_lack(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (["--mem", "4G", "--", "a.py"], ["--mem=4G", "--", "a.py"]),
         (["-J", "me", "pytorch", "-x", "n4"], ["--job-name=me", "pytorch", "--exclude=n4"]),
-        (["-N", "2", "--mem=4G", "--", "--mem", "4G"], ["-N", "2", "--mem=4G", "--", "--mem", "4G"]),
+        (
+            ["-N", "2", "--mem=4G", "--", "--mem", "4G"],
+            ["-N", "2", "--mem=4G", "--", "--mem", "4G"],
+        ),
         (["--mem"], ["--mem"]),
         (["-xn4", "-Jme", "-N2"], ["--exclude=n4", "--job-name=me", "-N2"]),
-        (["--with", "-e .", "-Jme"], ["--with", "-e .", "--job-name=me"]),  # the value of an option of ours
+        (
+            ["--with", "-e .", "-Jme"],
+            ["--with", "-e .", "--job-name=me"],
+        ),  # the value of an option of ours
     ],
 )
 def test_options_of_srun_as_people_write_them(words: list[str], as_typed: list[str]) -> None:
     from hpcstack.cli.resources import join_values
 
-    assert join_values(words, {"-N", "--nodes", "-c", "--with"}, {"-N", "--nodes", "-c", "--with"}) == as_typed
+    assert (
+        join_values(words, {"-N", "--nodes", "-c", "--with"}, {"-N", "--nodes", "-c", "--with"})
+        == as_typed
+    )
 
 
 @pytest.mark.parametrize(

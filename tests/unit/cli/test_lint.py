@@ -19,7 +19,8 @@ TODAY = date(2026, 11, 21)
 def recipe(folder: Path, body: str = "", image: str = "nvcr.io/nvidia/pytorch:24.11-py3") -> Recipe:
     path = folder / "demo-1.yaml"
     path.write_text(
-        f'apiVersion: hpcstack/v1\nname: demo\nversion: "1"\nsummary: s\nbase: {{image: "{image}"}}\n{body}'
+        f'apiVersion: hpcstack/v1\nname: demo\nversion: "1"\nsummary: s\nbase: {{image: '
+        f'"{image}"}}\n{body}'
     )
     return Catalog([folder]).read(path)[0]
 
@@ -39,7 +40,10 @@ def nodes(model: str, driver: str = "") -> dict[str, object]:
 def test_a_tag_without_a_digest_where_no_lock_is(tmp_path: Path, site: Site) -> None:
     found = recipe(tmp_path)
     assert said(found, site, locked=False) == [
-        ":5:15: warning: base.image: the tag may change under you; `hpcstack lock demo-1` writes down its digest"
+        (
+            ":5:15: warning: base.image: the tag may change under you; `hpcstack lock demo-1` "
+            "writes down its digest"
+        )
     ]
     assert said(found, site) == []
     pinned = recipe(tmp_path, image=f"nvcr.io/nvidia/pytorch:24.11-py3@sha256:{'0' * 64}")
@@ -65,7 +69,9 @@ def test_pip_requirements_that_would_replace_what_the_base_brings(
     tmp_path: Path, site: Site, requirement: str, warns: bool
 ) -> None:
     found = said(recipe(tmp_path, f"packages: {{pip: [{requirement}]}}\n"), site)
-    assert [":6:18: warning: packages.pip[0]: would replace" in line for line in found] == [True] * warns, found
+    assert [":6:18: warning: packages.pip[0]: would replace" in line for line in found] == [
+        True
+    ] * warns, found
 
 
 @pytest.mark.parametrize(
@@ -76,24 +82,30 @@ def test_pip_requirements_that_would_replace_what_the_base_brings(
 def test_apt_packages_that_would(tmp_path: Path, site: Site, package: str, warns: bool) -> None:
     body = f"packages: {{apt: [{package}]}}\n"
     found = said(recipe(tmp_path, body, "nvcr.io/nvidia/pytorch:25.10-py3"), site)
-    assert [":6:18: warning: packages.apt[0]: would replace or double" in line for line in found] == [True] * warns, (
-        found
-    )
+    assert [
+        ":6:18: warning: packages.apt[0]: would replace or double" in line for line in found
+    ] == [True] * warns, found
     assert said(recipe(tmp_path, body, "docker.io/library/debian:12"), site) == []
 
 
 def test_a_driver_that_cannot_run_the_base(tmp_path: Path) -> None:
     found = recipe(tmp_path, image="nvcr.io/nvidia/pytorch:25.10-py3")
     assert said(found, make_site(tmp_path, **nodes("H100", "580.95.05"))) == []
-    assert said(found, make_site(tmp_path, **nodes("H100", "535.104.05"))) == []  # forward compatible
+    assert (
+        said(found, make_site(tmp_path, **nodes("H100", "535.104.05"))) == []
+    )  # forward compatible
     (line,) = said(found, make_site(tmp_path, **nodes("RTX 3090", "535.104.05")))
     assert (
-        ":5:15: warning: base.image: does not run on node type dgx: driver 535.104.05 is older than CUDA 13.0.2" in line
-    )
+        ":5:15: warning: base.image: does not run on node type dgx: driver 535.104.05 is older "
+        "than CUDA 13.0.2"
+    ) in line
 
 
 def test_gpus_that_the_base_was_not_compiled_for(tmp_path: Path) -> None:
-    (line,) = said(recipe(tmp_path, image="nvcr.io/nvidia/pytorch:25.10-py3"), make_site(tmp_path, **nodes("V100")))
+    (line,) = said(
+        recipe(tmp_path, image="nvcr.io/nvidia/pytorch:25.10-py3"),
+        make_site(tmp_path, **nodes("V100")),
+    )
     assert "has dropped the V100 (sm_70); CUDA 12.9 was the last" in line
     (line,) = said(recipe(tmp_path), make_site(tmp_path, **nodes("B200", "570.124.06")))
     assert "CUDA 12.6.3 does not know the B200" in line or "does not know the B200" in line
@@ -107,7 +119,11 @@ def test_nodes_of_another_architecture_are_not_judged(tmp_path: Path) -> None:
         ":5:7: warning: base.platforms: is for linux/amd64, and the site's nodes are linux/arm64"
     ], "admin 2: no word"
     both = make_site(
-        tmp_path, node_types={"arm": node, "intel": {"gpus": {"model": "H100", "count": 8}, "driver": "580.1"}}
+        tmp_path,
+        node_types={
+            "arm": node,
+            "intel": {"gpus": {"model": "H100", "count": 8}, "driver": "580.1"},
+        },
     )
     assert said(found, both) == []
 
@@ -115,14 +131,22 @@ def test_nodes_of_another_architecture_are_not_judged(tmp_path: Path) -> None:
 def test_virtual_gpus_and_unknown_images_are_not_judged(tmp_path: Path) -> None:
     assert said(recipe(tmp_path), make_site(tmp_path, **nodes("virtual", "470.1"))) == []
     assert (
-        said(recipe(tmp_path, image="docker.io/library/debian:12"), make_site(tmp_path, **nodes("V100", "1.0"))) == []
+        said(
+            recipe(tmp_path, image="docker.io/library/debian:12"),
+            make_site(tmp_path, **nodes("V100", "1.0")),
+        )
+        == []
     )
 
 
 def test_a_stack_past_its_dates(tmp_path: Path, site: Site) -> None:
-    found = recipe(tmp_path, "lifecycle: {deprecate: 2026-01-01, remove: 2027-01-01, successor: new-1}\n")
+    found = recipe(
+        tmp_path, "lifecycle: {deprecate: 2026-01-01, remove: 2027-01-01, successor: new-1}\n"
+    )
     assert said(found, site, today=date(2025, 12, 31)) == []
-    assert said(found, site) == [":6:24: warning: lifecycle.deprecate: has been deprecated since 2026-01-01; use new-1"]
+    assert said(found, site) == [
+        ":6:24: warning: lifecycle.deprecate: has been deprecated since 2026-01-01; use new-1"
+    ]
     assert "was to be removed on 2027-01-01" in said(found, site, today=date(2027, 1, 1))[0]
     unknown = recipe(tmp_path, "lifecycle: {successor: new-2}\n")
     assert said(unknown, site) == [
@@ -137,4 +161,8 @@ def test_every_recipe_of_the_package_is_clean(site: Site) -> None:
     names = catalog.names()
     recipes = [found for path in catalog.files() for found in catalog.read(path)]
     assert len(recipes) >= 20
-    assert [w for found in recipes for w in find_warnings(found, site, None, names, TODAY, needs_lock=False)] == []
+    assert [
+        w
+        for found in recipes
+        for w in find_warnings(found, site, None, names, TODAY, needs_lock=False)
+    ] == []

@@ -1,4 +1,6 @@
-"""Locks at the command line: one that was changed by hand is told, and any two can be compared, wherever they lie."""
+"""Locks at the command line: one that was changed by hand is told, and any two can be compared,
+wherever they lie.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Run = Callable[..., tuple[int, str]]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """`hpcstack WORDS...` on a site whose locks lie in ./locks: (status, stdout and stderr)."""
-    (tmp_path / "site.yaml").write_text("store: store\nlock_dir: locks\n".replace(": ", f": {tmp_path}/"))
+    (tmp_path / "site.yaml").write_text(
+        "store: store\nlock_dir: locks\n".replace(": ", f": {tmp_path}/")
+    )
     (tmp_path / "locks").mkdir()
     monkeypatch.setenv("HPCSTACK_SITE", str(tmp_path / "site.yaml"))
     monkeypatch.chdir(tmp_path)
@@ -43,7 +47,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def path(run: Run, stack: Stack) -> Path:
     """The lock of pytorch-24.11, as hpcstack writes it."""
     lock = example_lock(stack)
-    current = lock.model_copy(update={"spec_sha256": stack.checksum(), "template_version": TEMPLATE_VERSION})
+    current = lock.model_copy(
+        update={"spec_sha256": stack.checksum(), "template_version": TEMPLATE_VERSION}
+    )
     path = Path("locks", f"{stack.full_name}.lock.json").absolute()
     path.write_text(current.file_text())
     return path
@@ -66,7 +72,11 @@ def test_a_lock_that_was_changed_by_hand_is_not_current(run: Run, path: Path, st
     assert status == 0 and said.startswith(f"{path}: current")
     path.write_text(change_base(path.read_text()))
     status, said = run("lock", stack.full_name, "--check")
-    assert status == 1 and "changed by hand since it was locked" in said and f"hpcstack lock {stack.full_name}" in said
+    assert (
+        status == 1
+        and "changed by hand since it was locked" in said
+        and f"hpcstack lock {stack.full_name}" in said
+    )
 
 
 def test_a_lock_that_was_changed_by_hand_is_not_built(run: Run, path: Path, stack: Stack) -> None:
@@ -75,8 +85,12 @@ def test_a_lock_that_was_changed_by_hand_is_not_built(run: Run, path: Path, stac
     assert status == 2 and "is stale: it was changed by hand" in said
 
 
-def test_what_was_changed_by_hand_is_not_taken_over_into_the_next_lock(path: Path, stack: Stack, site: Site) -> None:
-    """`lock` keeps the packages of platforms that it cannot resolve here: an edit among them would get a checksum."""
+def test_what_was_changed_by_hand_is_not_taken_over_into_the_next_lock(
+    path: Path, stack: Stack, site: Site
+) -> None:
+    """`lock` keeps the packages of platforms that it cannot resolve here: an edit among them would
+    get a checksum.
+    """
     file = LockFile(
         Catalog([data.find_data_folder("recipes")]).find(stack.full_name),
         site.model_copy(update={"lock_dir": path.parent}),
@@ -86,7 +100,9 @@ def test_what_was_changed_by_hand_is_not_taken_over_into_the_next_lock(path: Pat
     assert file.read() is not None and file.read_unedited() is None
 
 
-def test_a_lock_of_an_older_hpcstack_has_no_checksum_and_is_current(run: Run, path: Path, stack: Stack) -> None:
+def test_a_lock_of_an_older_hpcstack_has_no_checksum_and_is_current(
+    run: Run, path: Path, stack: Stack
+) -> None:
     path.write_text(read_lock(path).text())
     assert run("lock", stack.full_name, "--check")[0] == 0
 
@@ -94,13 +110,19 @@ def test_a_lock_of_an_older_hpcstack_has_no_checksum_and_is_current(run: Run, pa
 def test_a_lock_that_was_laid_out_anew_is_the_same(path: Path) -> None:
     lock = read_lock(path)
     path.write_text(json.dumps(json.loads(path.read_text()), indent=4))
-    assert read_lock(path) == lock and isinstance(read_lock(path), Lock) and read_lock(path).digest() == lock.digest()
+    assert (
+        read_lock(path) == lock
+        and isinstance(read_lock(path), Lock)
+        and read_lock(path).digest() == lock.digest()
+    )
 
 
 def test_any_file_can_be_compared(run: Run, path: Path, stack: Stack) -> None:
     Path("yesterday").write_text(change_base(path.read_text()))
     status, said = run("diff", "yesterday", stack.full_name, "--json")
-    assert status == 0 and json.loads(said) == []  # an index's digest alone is no difference to who runs the image
+    assert (
+        status == 0 and json.loads(said) == []
+    )  # an index's digest alone is no difference to who runs the image
 
     other = path.read_text().replace(read_lock(path).base.tag, "24.12-py3")
     Path("yesterday").write_text(other)
@@ -108,7 +130,9 @@ def test_any_file_can_be_compared(run: Run, path: Path, stack: Stack) -> None:
     assert status == 0 and "24.12-py3" in said
 
 
-def test_what_a_shell_hands_over_as_a_pipe_can_be_compared(run: Run, path: Path, stack: Stack) -> None:
+def test_what_a_shell_hands_over_as_a_pipe_can_be_compared(
+    run: Run, path: Path, stack: Stack
+) -> None:
     reader, writer = os.pipe()
     os.write(writer, path.read_text().replace(read_lock(path).base.tag, "24.12-py3").encode())
     os.close(writer)
@@ -129,7 +153,9 @@ def test_a_lock_is_compared_with_what_was_committed(run: Run, path: Path, stack:
 
 
 @pytest.mark.parametrize("revision", ["no-such-tag", "--output=x"])
-def test_a_revision_that_git_does_not_know(run: Run, path: Path, stack: Stack, revision: str) -> None:
+def test_a_revision_that_git_does_not_know(
+    run: Run, path: Path, stack: Stack, revision: str
+) -> None:
     commit_all("something")
     status, said = run("diff", stack.full_name, f"--git={revision}")
     assert status == 2 and "git has no" in said and "TIP: git -C" in said and not Path("x").exists()

@@ -1,4 +1,6 @@
-"""A site that runs only what is signed: publish signs, launch and the importer refuse what no trusted key signed."""
+"""A site that runs only what is signed: publish signs, launch and the importer refuse what no
+trusted key signed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_what_a_trusted_key_signed_counts_and_nothing_else(tmp_path: Path) -> No
         another.image.with_name(another.image.name + suffix).write_bytes(
             artifact.image.with_name(artifact.image.name + suffix).read_bytes()
         )
-    assert "sha256" in signing.why_untrusted(another, (public,), Runner()), "a signature of another image"
+    assert "sha256" in signing.why_untrusted(another, (public,), Runner()), (
+        "a signature of another image"
+    )
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
@@ -56,7 +60,10 @@ def test_the_importer_refuses_what_is_not_signed(tmp_path: Path, shell: str) -> 
 
     def get() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [shell, str(script), "get", "hpcstack/pytorch-24.11"], env=env, capture_output=True, text=True
+            [shell, str(script), "get", "hpcstack/pytorch-24.11"],
+            env=env,
+            capture_output=True,
+            text=True,
         )
 
     def sign(by: Path, what: signing.Statement) -> None:
@@ -70,10 +77,17 @@ def test_the_importer_refuses_what_is_not_signed(tmp_path: Path, shell: str) -> 
     assert get().returncode == 1, "its key, of another image"
     sign(own, good)
     assert get().stdout.strip() == str(artifact.image), get().stderr
-    assert subprocess.run(["shellcheck", "-s", "sh", str(script)], capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            ["shellcheck", "-s", "sh", str(script)], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
-def test_a_launch_of_what_is_not_signed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_of_what_is_not_signed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from hpcstack.cli.session import Session
     from hpcstack.launch.request import require_signed
 
@@ -102,7 +116,9 @@ def test_a_site_that_says_nothing_sensible(tmp_path: Path, said: str) -> None:
 
 
 def test_a_wrong_key_takes_no_good_signature_away(tmp_path: Path) -> None:
-    """Neither `publish` with a key that site.yaml does not name, nor `sign`; `status --check` says what is unsigned."""
+    """Neither `publish` with a key that site.yaml does not name, nor `sign`; `status --check` says
+    what is unsigned.
+    """
     import json
     import sys
 
@@ -124,16 +140,26 @@ def test_a_wrong_key_takes_no_good_signature_away(tmp_path: Path) -> None:
     before = signing.signature_of(artifact.image).read_bytes()
     code, said = typed(stranger, "sign", "jax-26.06")
     assert code == 1 and "it does not trust this key" in said, said
-    assert typed(stranger, "publish", "jax-26.06")[0] == 0, "it is signed already, by a key that counts"
+    assert typed(stranger, "publish", "jax-26.06")[0] == 0, (
+        "it is signed already, by a key that counts"
+    )
     assert signing.signature_of(artifact.image).read_bytes() == before
-    assert typed(own, "verify", "--signature", "jax-26.06")[0] == typed(own, "status", "--check")[0] == 0
+    assert (
+        typed(own, "verify", "--signature", "jax-26.06")[0]
+        == typed(own, "status", "--check")[0]
+        == 0
+    )
     signing.signature_of(artifact.image).unlink()
     code, said = typed(own, "status", "--check")
-    assert code == 1 and f"hpcstack launch refuses it: it is not signed: hpcstack sign {artifact.key[:12]}" in said, (
-        said
-    )
+    assert (
+        code == 1
+        and f"hpcstack launch refuses it: it is not signed: hpcstack sign {artifact.key[:12]}"
+        in said
+    ), said
     code, said = typed(stranger, "publish", "jax-26.06")
     assert (
-        code == 2 and "belongs to none of signatures.keys" in said and not signing.signature_of(artifact.image).exists()
+        code == 2
+        and "belongs to none of signatures.keys" in said
+        and not signing.signature_of(artifact.image).exists()
     )
     assert typed(own, "sign", artifact.key[:12])[0] == typed(own, "status", "--check")[0] == 0

@@ -1,4 +1,5 @@
-"""Every verb refuses what makes no sense, in words, with its exit code and what to type next; and answers in JSON.
+"""Every verb refuses what makes no sense, in words, with its exit code and what to type next; and
+answers in JSON.
 
 What a verb does is tested where it is done; here is the boundary that people and scripts meet.
 """
@@ -30,7 +31,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A site, and nothing else on the machine: no Slurm, no engines, no network."""
     place = Place(tmp_path / "site", runtime="apptainer")
     (tmp_path / "site.yaml").write_text(
-        f"store: {place.site.store}\nlock_dir: {place.site.lock_dir}\nmodule_root: {place.site.module_root}\n"
+        f"store: {place.site.store}\nlock_dir: {place.site.lock_dir}\nmodule_root: "
+        f"{place.site.module_root}\n"
         f"recipe_dirs: [{tmp_path / 'recipes'}]\n"
     )
     (tmp_path / "recipes").mkdir()
@@ -71,7 +73,17 @@ def run(place: Place, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 # Before these a release is published; before others its image is built
-OF_RELEASES = {"promote", "rollback", "default", "retire", "remove", "undo", "status", "history", "catalog"}
+OF_RELEASES = {
+    "promote",
+    "rollback",
+    "default",
+    "retire",
+    "remove",
+    "undo",
+    "status",
+    "history",
+    "catalog",
+}
 # verb -> the words after it, its exit code, and what it says
 REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "list": [(("--bogus",), 2, "No such option")],
@@ -89,10 +101,16 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
         (("x.sqsh", "--as", "mine/1"), 2, "does not exist"),
         (("x.sif", "--as", "mine/1"), 2, "is a SIF"),
     ],
-    "build": [((), 2, "name a stack, or say --all"), ((STACK, "--engine", "bogus"), 2, "no such engine")],
+    "build": [
+        ((), 2, "name a stack, or say --all"),
+        ((STACK, "--engine", "bogus"), 2, "no such engine"),
+    ],
     "images": [(("extra",), 2, "unexpected extra argument")],
     "inspect": [(("no-such-1",), 2, "the store has no image")],
-    "verify": [((STACK, "--parity"), 2, "name 2 images, not 1"), (("no-such-1",), 2, "the store has no image")],
+    "verify": [
+        ((STACK, "--parity"), 2, "name 2 images, not 1"),
+        (("no-such-1",), 2, "the store has no image"),
+    ],
     "sbom": [(("no-such-1",), 2, "the store has no image")],
     "sign": [(("no-such-1",), 2, "the store has no image")],
     "bundle": [(("create",), 2, "Missing argument"), (("apply", "none.tar"), 2, "does not exist")],
@@ -109,8 +127,14 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
         (("no-such-*",), 2, "no stack is like"),
         ((STACK, "--channel", "production"), 1, "the gate to production is shut"),
     ],
-    "promote": [(("jax/1",), 2, "nothing is published"), (("pytorch/24.11",), 1, "there is no report of this image")],
-    "rollback": [(("pytorch",), 2, "rollback wants a version"), (("jax/1",), 2, "nothing is published")],
+    "promote": [
+        (("jax/1",), 2, "nothing is published"),
+        (("pytorch/24.11",), 1, "there is no report of this image"),
+    ],
+    "rollback": [
+        (("pytorch",), 2, "rollback wants a version"),
+        (("jax/1",), 2, "nothing is published"),
+    ],
     "default": [(("pytorch/9.9",), 2, "is not published")],
     "retire": [
         (("pytorch",), 2, "retire wants a version"),
@@ -120,8 +144,14 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     ],
     "remove": [(("jax/1",), 2, "nothing is published")],
     "undo": [(("jax",), 2, "nothing is published")],
-    "status": [(("jax/9",), 2, "nothing is published"), (("--deep",), 2, "--deep goes with --check")],
-    "repair": [(("no-such-name",), 2, "nothing is published"), (("--generation", "3"), 2, "is of one name")],
+    "status": [
+        (("jax/9",), 2, "nothing is published"),
+        (("--deep",), 2, "--deep goes with --check"),
+    ],
+    "repair": [
+        (("no-such-name",), 2, "nothing is published"),
+        (("--generation", "3"), 2, "is of one name"),
+    ],
     "history": [(("jax",), 2, "")],
     "catalog": [((), 2, "Missing option")],
     "launch": [
@@ -160,7 +190,11 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
     "gc": (("--dry-run", "--no-slurm"), 0, lambda said: "images" in json.dumps(said)),
     "publish": ((STACK, "--dry-run"), 0, lambda said: said["dry_run"] is True),
     "retire": (("pytorch/24.11", "--dry-run"), 0, lambda said: said["version"] == "pytorch/24.11"),
-    "remove": (("pytorch/24.11-r1", "--dry-run", "--no-slurm"), 0, lambda said: said["dry_run"] is True),
+    "remove": (
+        ("pytorch/24.11-r1", "--dry-run", "--no-slurm"),
+        0,
+        lambda said: said["dry_run"] is True,
+    ),
     "undo": (("pytorch", "--dry-run", "--no-slurm"), 0, lambda said: said["dry_run"] is True),
     "default": (("pytorch/24.11", "--dry-run"), 0, lambda said: said["dry_run"] is True),
     "status": ((), 0, lambda said: said["releases"][0]["release"] == "pytorch/24.11-r1"),
@@ -175,10 +209,15 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
     "test": (("--list",), 0, lambda said: len(said["checks"]) > 80),
     "plan": (("--params", "7e9", "--gpus", "h100:8"), 0, lambda said: said["gpu"] == "h100"),
     "explain": (("log.txt",), 0, lambda said: said["findings"][0]["id"] == "cuda-out-of-memory"),
-    "promote": (("pytorch/24.11", "--dry-run", "--override", "why"), 0, lambda said: said["dry_run"] is True),
+    "promote": (
+        ("pytorch/24.11", "--dry-run", "--override", "why"),
+        0,
+        lambda said: said["dry_run"] is True,
+    ),
     "launch": ((STACK, "--template", "ddp"), 0, lambda said: said["script"].startswith("#!")),
 }
-# What answers only with a cluster, an engine or a history: its JSON is looked at in tests/integration, and of these below
+# What answers only with a cluster, an engine or a history: its JSON is looked at in
+# tests/integration, and of these below
 ELSEWHERE = {
     "build", "inspect", "verify", "rollback", "logs", "cancel", "report", "doctor", "hang", "why", "import", "sign",
     "adopt",
@@ -196,7 +235,11 @@ def test_no_verb_is_forgotten() -> None:
 
 @pytest.mark.parametrize(
     ("words", "code", "says"),
-    [((verb, *words), code, says) for verb, cases in REFUSALS.items() for words, code, says in cases],
+    [
+        ((verb, *words), code, says)
+        for verb, cases in REFUSALS.items()
+        for words, code, says in cases
+    ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_it_refuses(run: Run, words: tuple[str, ...], code: int, says: str) -> None:
@@ -222,7 +265,9 @@ def test_a_report_of_another_image_opens_no_gate(run: Run, place: Place) -> None
     assert status == 1 and "the gate to production is shut" in err
 
 
-def test_a_signature_and_a_bundle_answer_in_json(run: Run, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_and_a_bundle_answer_in_json(
+    run: Run, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "own"], check=True)
     status, out, err = run("sign", STACK, "--key", "own", "--json")
@@ -236,5 +281,7 @@ def test_a_signature_and_a_bundle_answer_in_json(run: Run, place: Place, monkeyp
 def test_an_import_answers_in_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
     image = layout(Path("image"), [tar([member("a")])])
-    status, out, err = run("import", f"oci:{image}", "--platform", "linux/amd64", "-o", "out.sqsh", "--json")
+    status, out, err = run(
+        "import", f"oci:{image}", "--platform", "linux/amd64", "-o", "out.sqsh", "--json"
+    )
     assert status == 0 and json.loads(out)["layers"] == 1 and Path("out.sqsh").is_file(), err

@@ -40,24 +40,33 @@ def test_a_logged_run_keeps_all_and_shows_the_tail(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_added_to() -> None:
-    assert Runner().output(["sh", "-c", "echo $X-$HOME"], env={"X": "1"}).tail == (f"1-{os.environ['HOME']}",)
+    assert Runner().output(["sh", "-c", "echo $X-$HOME"], env={"X": "1"}).tail == (
+        f"1-{os.environ['HOME']}",
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     script = (
-        "import sys, signal, pathlib; from hpcstack.core.process import Runner; from hpcstack.cli.session import _terminate\n"
-        "signal.signal(signal.SIGTERM, _terminate); signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "Runner().logged(['sh', '-c', 'sleep 4242 & echo started; wait'], pathlib.Path(sys.argv[1]))"
+        "import sys, signal, pathlib; from hpcstack.core.process import Runner; from "
+        "hpcstack.cli.session import _terminate\n"
+        "signal.signal(signal.SIGTERM, _terminate); signal.signal(signal.SIGINT, "
+        "signal.default_int_handler)\n"
+        "Runner().logged(['sh', '-c', 'sleep 4242 & echo started; wait'], "
+        "pathlib.Path(sys.argv[1]))"
     )
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "log")], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "log")], stderr=subprocess.DEVNULL
+    )
     until = time.monotonic() + 20
     while "started" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
         assert time.monotonic() < until
         time.sleep(0.02)
     process.send_signal(number)
     assert process.wait(20) != 0
-    left = subprocess.run(["pgrep", "-f", "^sleep 4242$"], capture_output=True, text=True, check=False).stdout
+    left = subprocess.run(
+        ["pgrep", "-f", "^sleep 4242$"], capture_output=True, text=True, check=False
+    ).stdout
     assert left == ""
 
 
@@ -72,7 +81,9 @@ def test_what_ends_us_ends_the_attached_program(number: signal.Signals, tmp_path
         "import sys; from hpcstack.core.process import Runner\n"
         "sys.exit(Runner().attached(['sh', '-c', 'echo $$ >\"$1\"; exec sleep 4343', 'sh', sys.argv[1]]))"
     )
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "pid")], stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "pid")], stdin=subprocess.DEVNULL
+    )
     until = time.monotonic() + 20
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert time.monotonic() < until
@@ -81,7 +92,9 @@ def test_what_ends_us_ends_the_attached_program(number: signal.Signals, tmp_path
     process.send_signal(number)
     assert process.wait(20) == (143 if number != signal.SIGKILL else -signal.SIGKILL)
     time.sleep(0.2)
-    left = subprocess.run(["pgrep", "-f", "^sleep 4343$"], capture_output=True, text=True, check=False).stdout
+    left = subprocess.run(
+        ["pgrep", "-f", "^sleep 4343$"], capture_output=True, text=True, check=False
+    ).stdout
     assert left == ""
 
 
@@ -108,7 +121,9 @@ def test_who_knows_better_ends_the_attached_program(
     number: signal.Signals, can: str, status: int, tmp_path: Path
 ) -> None:
     pid = tmp_path / "pid"
-    process = subprocess.Popen([sys.executable, "-c", ENDS_BESIDE, str(pid), can], stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDS_BESIDE, str(pid), can], stdin=subprocess.DEVNULL
+    )
     until = time.monotonic() + 20
     while not pid.exists() or not pid.read_text():
         assert time.monotonic() < until
@@ -132,7 +147,9 @@ def test_what_a_script_has_started_is_told_to_end(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(pid)], stdin=subprocess.DEVNULL)
     for _ in range(2):
         until = time.monotonic() + 20
-        while subprocess.run(["pgrep", "-f", "^sleep 4545$"], capture_output=True, check=False).returncode:
+        while subprocess.run(
+            ["pgrep", "-f", "^sleep 4545$"], capture_output=True, check=False
+        ).returncode:
             assert time.monotonic() < until
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)

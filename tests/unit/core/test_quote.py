@@ -13,7 +13,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.core.quote import lua_lines, quote_dockerfile, quote_exec_form, quote_lua, quote_sh, quote_tcl
+from hpcstack.core.quote import (
+    lua_lines,
+    quote_dockerfile,
+    quote_exec_form,
+    quote_lua,
+    quote_sh,
+    quote_tcl,
+)
 from hpcstack.render.template import fill_template
 
 # What a spec may hold: any text without control characters; surrogates are no text.
@@ -25,7 +32,9 @@ LUA = shutil.which("lua5.3") or shutil.which("lua5.4") or shutil.which("lua") or
 @given(st.lists(LINES, min_size=1, max_size=8))
 def test_a_shell_gives_back_what_was_quoted(texts: list[str]) -> None:
     line = " ".join(quote_sh(text) for text in texts)
-    said = subprocess.run(["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, check=True).stdout
+    said = subprocess.run(
+        ["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, check=True
+    ).stdout
     assert said.decode() == "".join(f"{text}\n" for text in texts)
 
 
@@ -37,22 +46,32 @@ def test_a_definition_never_holds_a_build_argument(text: str) -> None:
 
 @pytest.mark.lua
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), min_size=1, max_size=8))
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), min_size=1, max_size=8)
+)
 def test_lua_gives_back_what_was_quoted(texts: list[str]) -> None:
     program = "\n".join(f"io.write({quote_lua(text)}, '\\0')" for text in texts)
-    said = subprocess.run([LUA, "-"], input=program.encode(), capture_output=True, check=True).stdout
+    said = subprocess.run(
+        [LUA, "-"], input=program.encode(), capture_output=True, check=True
+    ).stdout
     assert said.decode().split("\0")[:-1] == [part for text in texts for part in text.split("\0")]
 
 
 @pytest.mark.lua
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.text(st.sampled_from("]=[\n\r\\\"'ab\x1b\u2028\u0301-"), max_size=30) | LINES, min_size=1, max_size=8)
+    st.lists(
+        st.text(st.sampled_from("]=[\n\r\\\"'ab\x1b\u2028\u0301-"), max_size=30) | LINES,
+        min_size=1,
+        max_size=8,
+    )
 )
 @example(["a]", "\n]", "\n]]", "\n]=]]", "]=\n]=", "\n\n"])
 def test_lua_gives_back_lines(texts: list[str]) -> None:
     program = "\n".join(f"io.write({lua_lines(text)}, '\\0')" for text in texts)
-    said = subprocess.run([LUA, "-"], input=program.encode(), capture_output=True, check=True).stdout
+    said = subprocess.run(
+        [LUA, "-"], input=program.encode(), capture_output=True, check=True
+    ).stdout
     assert said.decode().split("\0")[:-1] == texts
 
 
@@ -73,9 +92,14 @@ def test_dockerfile_values_expand_nothing(text: str, quoted: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=8))
 def test_tcl_gives_back_what_was_quoted(texts: list[str]) -> None:
-    program = "fconfigure stdout -encoding utf-8\n" + "\n".join(f"puts {quote_tcl(text)}" for text in texts)
+    program = "fconfigure stdout -encoding utf-8\n" + "\n".join(
+        f"puts {quote_tcl(text)}" for text in texts
+    )
     said = subprocess.run(
-        ["tclsh"], input=f"encoding system utf-8\n{program}\n".encode(), capture_output=True, check=True
+        ["tclsh"],
+        input=f"encoding system utf-8\n{program}\n".encode(),
+        capture_output=True,
+        check=True,
     ).stdout
     plain = [text for text in texts if all(ord(char) < 0x10000 for char in text)]
     if plain == texts:  # Tcl 8.6 keeps what lies beyond the basic plane in its own way
@@ -88,7 +112,10 @@ def test_tcl_gives_back_what_was_quoted(texts: list[str]) -> None:
 def test_dockers_own_parser_gives_back_what_was_quoted(texts: list[str]) -> None:
     import dockerfile as docker
 
-    lines = ["FROM scratch", *(f"ENV N{n}={quote_dockerfile(text)}" for n, text in enumerate(texts))]
+    lines = [
+        "FROM scratch",
+        *(f"ENV N{n}={quote_dockerfile(text)}" for n, text in enumerate(texts)),
+    ]
     lines += [f"LABEL l{n}={quote_dockerfile(text)}" for n, text in enumerate(texts)]
     lines += [f"ENTRYPOINT {quote_exec_form(texts)}"]
     read = docker.parse_string("\n".join(lines))
@@ -113,9 +140,19 @@ def test_any_values_survive_in_a_definition_file(texts: list[str], braces: str) 
         path.write_text(text, encoding="utf-8")
         recipe = next(iter(get_parser("singularity")(str(path)).recipe.values()))
     assert recipe.fromHeader == "example.org/a@sha256:0"
-    section = text.partition("%environment\n")[2].partition("%labels")[0].replace(". /opt/hpcstack/compat.sh", "")
-    said = subprocess.run(["sh", "-c", section + "\nenv -0"], capture_output=True, check=True).stdout
-    found = dict(entry.partition("=")[::2] for entry in said.decode(errors="surrogateescape").split("\0") if entry)
+    section = (
+        text.partition("%environment\n")[2]
+        .partition("%labels")[0]
+        .replace(". /opt/hpcstack/compat.sh", "")
+    )
+    said = subprocess.run(
+        ["sh", "-c", section + "\nenv -0"], capture_output=True, check=True
+    ).stdout
+    found = dict(
+        entry.partition("=")[::2]
+        for entry in said.decode(errors="surrogateescape").split("\0")
+        if entry
+    )
     assert {name: found[name] for name in values} == values
 
 

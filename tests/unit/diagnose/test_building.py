@@ -33,7 +33,9 @@ def test_where_steps_run(
     monkeypatch.setattr(building, "enclosure_refused", lambda _: enclosure)
     monkeypatch.setattr(building, "overlay_refused", lambda _: overlay)
     site = Place(tmp_path).site
-    site = site.model_copy(update={"build": site.build.model_copy(update={"unconfined": unconfined})})
+    site = site.model_copy(
+        update={"build": site.build.model_copy(update={"unconfined": unconfined})}
+    )
     (found,) = building.look_at_building(site, "here", Runner())
     assert (found.code, found.status) == (code, status)
     assert enclosure in found.found

@@ -20,7 +20,9 @@ GOOD = {
 NODE = NodeType(gpus=Gpus(model="H100", count=8), driver="550.54.15", hcas=("mlx5_0",))
 
 
-def wrong(change: dict[str, str], runtime: str = "apptainer", node: NodeType | None = NODE) -> dict[str, Finding]:
+def wrong(
+    change: dict[str, str], runtime: str = "apptainer", node: NodeType | None = NODE
+) -> dict[str, Finding]:
     probe = {key: value for key, value in (GOOD | change).items() if value != "-"}
     found = check_machine(probe, runtime, node, compute=True)
     return {one.code: one for one in found if one.status in ("FAIL", "WARN")}
@@ -52,20 +54,33 @@ def test_a_good_node_has_nothing_wrong() -> None:
         ({"readable./store": "no"}, "store", "FAIL"),
     ],
 )
-def test_each_fault_is_named_with_why_and_what_to_type(change: dict[str, str], code: str, status: str) -> None:
+def test_each_fault_is_named_with_why_and_what_to_type(
+    change: dict[str, str], code: str, status: str
+) -> None:
     found = wrong(change)
     assert list(found) == [code] and found[code].status == status
     assert found[code].why and found[code].remedy and found[code].found
 
 
 def test_enroots_own_traps() -> None:
-    enroot = {"tool.enroot": "/usr/bin/enroot", "enroot.version": "3.5.0", "enroot.hooks": "10-home.sh 98-nvidia.sh"}
+    enroot = {
+        "tool.enroot": "/usr/bin/enroot",
+        "enroot.version": "3.5.0",
+        "enroot.hooks": "10-home.sh 98-nvidia.sh",
+    }
     assert set(wrong(enroot, "pyxis")) == {"enroot.nvidia", "enroot.pmi", "enroot.version"}
-    assert wrong({**enroot, "enroot.version": "4.1.2", "enroot.hooks": "50-slurm-pmi.sh"}, "pyxis") == {}
+    assert (
+        wrong({**enroot, "enroot.version": "4.1.2", "enroot.hooks": "50-slurm-pmi.sh"}, "pyxis")
+        == {}
+    )
 
 
 def test_enroots_helpers_and_a_user_without_ids() -> None:
-    enroot = {"tool.enroot": "/usr/bin/enroot", "enroot.version": "4.1.2", "enroot.hooks": "50-slurm-pmi.sh"}
+    enroot = {
+        "tool.enroot": "/usr/bin/enroot",
+        "enroot.version": "4.1.2",
+        "enroot.hooks": "50-slurm-pmi.sh",
+    }
     assert set(wrong({**enroot, "enroot.mksquashovlfs": ""}, "pyxis")) == {"enroot.caps"}
     assert wrong({**enroot, "enroot.mksquashovlfs": "cap_sys_admin=ep"}, "pyxis") == {}
     here = check_machine({**GOOD, "user": "jo", "subuid": "0"}, "apptainer", None, compute=False)
@@ -102,4 +117,7 @@ def test_the_probe_runs_under_real_shells(shell: str) -> None:
 
 
 def test_what_is_no_line_of_the_probe_is_left_out() -> None:
-    assert parse_probe("host=a\nBAD KEY=1\n=\nnoise\n$(x)=1\nkernel=6.1=b\n") == {"host": "a", "kernel": "6.1=b"}
+    assert parse_probe("host=a\nBAD KEY=1\n=\nnoise\n$(x)=1\nkernel=6.1=b\n") == {
+        "host": "a",
+        "kernel": "6.1=b",
+    }

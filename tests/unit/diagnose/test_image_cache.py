@@ -1,4 +1,6 @@
-"""What the doctor says of an image cache: whose it is, who may write it, whether rights can be noted there."""
+"""What the doctor says of an image cache: whose it is, who may write it, whether rights can be
+noted there.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,21 @@ def test_a_site_without_one_hears_nothing(tmp_path: Path) -> None:
         (0o755, "nobody-of-ours", "FAIL", "belongs to"),
     ],
 )
-def test_a_folder_is_one_accounts(tmp_path: Path, mode: int, account: str, status: str, says: str) -> None:
+def test_a_folder_is_one_accounts(
+    tmp_path: Path, mode: int, account: str, status: str, says: str
+) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(mode)
-    found = findings(tmp_path, folder=str(folder), account=account or name_owner(folder), socket=str(tmp_path / "s"))
-    assert [(code, state) for code, state, _ in found] == [("image-cache", status)] and says in found[0][2]
+    found = findings(
+        tmp_path,
+        folder=str(folder),
+        account=account or name_owner(folder),
+        socket=str(tmp_path / "s"),
+    )
+    assert [(code, state) for code, state, _ in found] == [
+        ("image-cache", status)
+    ] and says in found[0][2]
 
 
 def test_a_folder_that_is_not_there_and_a_service_that_is(tmp_path: Path) -> None:
@@ -45,5 +56,7 @@ def test_a_folder_that_is_not_there_and_a_service_that_is(tmp_path: Path) -> Non
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         listening.listen()
-        found = findings(tmp_path, folder=str(folder), account=name_owner(folder), socket=str(tmp_path / "s"))
+        found = findings(
+            tmp_path, folder=str(folder), account=name_owner(folder), socket=str(tmp_path / "s")
+        )
     assert "answers here" in found[0][2] and os.getuid() == folder.stat().st_uid

@@ -1,4 +1,6 @@
-"""Known failures: every signature finds its own line, says where it comes from, and is ranked before its echoes."""
+"""Known failures: every signature finds its own line, says where it comes from, and is ranked
+before its echoes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.yaml import parse_yaml
-from hpcstack.diagnose.logs import ended_at, explain_log, literals_of, read_signatures, select_relevant, strip_escapes
+from hpcstack.diagnose.logs import (
+    ended_at,
+    explain_log,
+    literals_of,
+    read_signatures,
+    select_relevant,
+    strip_escapes,
+)
 from hpcstack.launch.failure import failure_in
 from support.clock import processor_seconds
 
@@ -34,28 +43,41 @@ def test_every_signature_has_a_source_and_a_line_and_no_line_is_left() -> None:
 
 @pytest.mark.parametrize("id_", IDS)
 def test_its_own_line_is_explained(id_: str) -> None:
-    found = {finding.signature.id: finding for finding in explain_log(f"before\n{LINES[id_]}\nafter\n")}
+    found = {
+        finding.signature.id: finding for finding in explain_log(f"before\n{LINES[id_]}\nafter\n")
+    }
     assert id_ in found
     assert (found[id_].number, found[id_].count) == (2, 1)
-    assert "{" not in re.sub(r"\{line\}", "", found[id_].cause + found[id_].remedy), "every group is filled"
+    assert "{" not in re.sub(r"\{line\}", "", found[id_].cause + found[id_].remedy), (
+        "every group is filled"
+    )
 
 
 def test_no_signature_slows_down_on_a_hostile_line() -> None:
-    for line in ("error: " * 4000, "a" * 30000, "NCCL WARN " + "(" * 20000, "srun: error: " + "x:" * 10000):
+    for line in (
+        "error: " * 4000,
+        "a" * 30000,
+        "NCCL WARN " + "(" * 20000,
+        "srun: error: " + "x:" * 10000,
+    ):
         began = processor_seconds()
         explain_log(line)
         assert processor_seconds() - began < 2
 
 
 def test_many_lines_are_searched_in_seconds() -> None:
-    text = "step 1000 loss 2.71828 lr 0.0001 tokens/s 123456\n" * 300_000 + LINES["slurm-time-limit"]
+    text = (
+        "step 1000 loss 2.71828 lr 0.0001 tokens/s 123456\n" * 300_000 + LINES["slurm-time-limit"]
+    )
     began = processor_seconds()
     assert [finding.signature.id for finding in explain_log(text)] == ["slurm-time-limit"]
     assert processor_seconds() - began < 20
 
 
 def test_the_root_comes_before_its_echoes() -> None:
-    log = "\n".join(LINES[id_] for id_ in ("slurm-step-cancelled", "slurm-task-exit-code", "slurm-oom-kill"))
+    log = "\n".join(
+        LINES[id_] for id_ in ("slurm-step-cancelled", "slurm-task-exit-code", "slurm-oom-kill")
+    )
     assert explain_log(log)[0].signature.id == "slurm-oom-kill"
 
 
@@ -97,11 +119,16 @@ def verb(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
 
 def test_the_verb(tmp_path: Path) -> None:
     log = tmp_path / "slurm-1.out"
-    log.write_text("\n".join(["all is well", LINES["slurm-oom-kill"], LINES["slurm-task-exit-code"]]))
+    log.write_text(
+        "\n".join(["all is well", LINES["slurm-oom-kill"], LINES["slurm-task-exit-code"]])
+    )
     done = verb(str(log))
     assert done.returncode == 0 and "line 2" in done.stdout and "seen in https://" in done.stdout
     assert "1 more" in done.stdout
-    assert json.loads(verb("--json", "-", given=log.read_text()).stdout)["findings"][0]["id"] == "slurm-oom-kill"
+    assert (
+        json.loads(verb("--json", "-", given=log.read_text()).stdout)["findings"][0]["id"]
+        == "slurm-oom-kill"
+    )
     log.write_text("all is well\n")
     assert verb(str(log)).returncode == 1
     assert verb(str(tmp_path / "none")).returncode == 2
@@ -110,31 +137,46 @@ def test_the_verb(tmp_path: Path) -> None:
 def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
     """A task that is killed before is a cause, and one that is killed because of the end is none."""
     rank = "hpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
-    killed, end = "srun: error: n2: task 1: Killed\n", "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 ***\n"
+    killed, end = (
+        "srun: error: n2: task 1: Killed\n",
+        "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 ***\n",
+    )
     for text, there in (
         (killed + rank + end, True),
         (rank + killed, True),
         (rank + end + killed, False),
         (killed, True),
     ):
-        ids = [one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)]
+        ids = [
+            one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)
+        ]
         assert ("slurm-task-killed" in ids) is there, text
-    # a bus error of the launcher on the other node, whose image went away: an echo, in whatever words
+    # a bus error of the launcher on the other node, whose image went away: an echo, in whatever
+    # words
     python = "Fatal Python error: Bus error\n"
     bus = "srun: error: n1: task 0: Bus error\n"
-    terminates = "srun: launch/slurm: _step_signal: Terminating StepId=815.0\n"  # all that srun says of it at times
+    # all that srun says of it at times
+    terminates = "srun: launch/slurm: _step_signal: Terminating StepId=815.0\n"
     for text, there in (
         (rank + end + python + bus, False),
         (rank + terminates + bus, False),
         (python + rank + end, True),
         (python + end, True),
     ):
-        ids = [one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)]
+        ids = [
+            one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)
+        ]
         assert ("system-bus-error" in ids) is there and "slurm-task-bus-error" not in ids, text
     # memory is what Slurm speaks of when all is over
     text = rank.replace("with 1", "with 137") + end + LINES["slurm-oom-kill"]
-    assert select_relevant(explain_log(text), failure_in(text), text)[0].signature.id == "slurm-oom-kill"
-    assert [ended_at(text) for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")] == [
+    assert (
+        select_relevant(explain_log(text), failure_in(text), text)[0].signature.id
+        == "slurm-oom-kill"
+    )
+    assert [
+        ended_at(text)
+        for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")
+    ] == [
         1,
         2,
         4,
@@ -152,25 +194,36 @@ def test_what_another_rank_says_is_an_echo() -> None:
 def test_why_slurm_ended_it_stands_in_the_line_that_says_so() -> None:
     for known in ("slurm-preempted", "slurm-time-limit", "slurm-cancelled-node-failure"):
         text = LINES[known] + "\nRuntimeError: Connection closed by peer\n"
-        ids = [one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)]
+        ids = [
+            one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)
+        ]
         assert known in ids, known
 
 
 def test_a_progress_bar_does_not_shift_the_lines() -> None:
-    text = "1%\r2%\r3%\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\nFatal Python error: Bus error\n"
+    text = (
+        "1%\r2%\r3%\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\nFatal Python error: Bus error\n"
+    )
     assert not select_relevant(explain_log(text), failure_in(text), text)
 
 
 def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
     line = "ModuleNotFoundError: No module named 'torch'\n"
-    for text, first in ((line, "pip-module-missing"), (f"Building wheel for x\n{line}", "pip-build-module-missing")):
+    for text, first in (
+        (line, "pip-module-missing"),
+        (f"Building wheel for x\n{line}", "pip-build-module-missing"),
+    ):
         assert select_relevant(explain_log(text), failure_in(text), text)[0].signature.id == first
 
 
 def test_r9_what_nvidias_scripts_say_on_every_start_is_not_blamed() -> None:
-    """Each bash of an image of NVIDIA's tries to remove a link, which a read-only root refuses: nothing comes of it."""
+    """Each bash of an image of NVIDIA's tries to remove a link, which a read-only root refuses:
+    nothing comes of it.
+    """
     harmless = "rm: cannot remove '/usr/local/cuda/compat/lib': Read-only file system"
     assert explain_log(f"{harmless}\n" * 8) == []
     (found,) = explain_log(f"{harmless}\n{LINES['cuda-ptx-unsupported-toolchain']}\n")
     assert found.signature.id == "cuda-ptx-unsupported-toolchain"
-    assert {found.number for found in explain_log(f"{harmless}\n{LINES['apptainer-read-only']}\n")} == {2}
+    assert {
+        found.number for found in explain_log(f"{harmless}\n{LINES['apptainer-read-only']}\n")
+    } == {2}

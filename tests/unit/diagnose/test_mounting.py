@@ -13,12 +13,21 @@ import pytest
 from conftest import make_site
 from hpcstack.core.process import Completed, Runner
 from hpcstack.core.progress import Progress
-from hpcstack.diagnose.mounting import LINE, MountSpeed, MountSpeeds, look_at_mounting, measure_mounting
+from hpcstack.diagnose.mounting import (
+    LINE,
+    MountSpeed,
+    MountSpeeds,
+    look_at_mounting,
+    measure_mounting,
+)
 from hpcstack.render.template import read_data_file
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import Store
 
-SAID = "squashfuse_ll 15 400 200000000\nsquashfuse 9 800 200000000\napptainer 155 500 200000000\nenroot\n"
+SAID = (
+    "squashfuse_ll 15 400 200000000\nsquashfuse 9 800 200000000\napptainer 155 500 "
+    "200000000\nenroot\n"
+)
 ARTIFACT = Artifact(
     stack="pytorch-24.11", key="k1", sha256="0" * 64, size=5, platform="linux/amd64", engine="apptainer", lock_sha256="0" * 64,
     base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={},
@@ -37,12 +46,16 @@ class Node(Runner):
 
 def test_it_is_measured_with_an_image_of_the_store_on_a_node(tmp_path: Path) -> None:
     site, node = make_site(tmp_path), Node(SAID)
-    assert measure_mounting(node, site, ["--nodelist=n1"], Progress()) is None and not node.asked, "no image"
+    assert measure_mounting(node, site, ["--nodelist=n1"], Progress()) is None and not node.asked, (
+        "no image"
+    )
     (tmp_path / "image").write_bytes(b"image")
     (tmp_path / "log").write_text("")
     sha = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"
     put = Store(site.store).put(replace(ARTIFACT, sha256=sha), tmp_path / "image", tmp_path / "log")
-    assert measure_mounting(node, site, [], Progress()) is None and not node.asked, "no node was named"
+    assert measure_mounting(node, site, [], Progress()) is None and not node.asked, (
+        "no node was named"
+    )
     found = measure_mounting(node, site, ["--nodelist=n1"], Progress())
     assert found == MountSpeeds(
         (
@@ -53,7 +66,9 @@ def test_it_is_measured_with_an_image_of_the_store_on_a_node(tmp_path: Path) -> 
         enroot=True,
     )
     assert node.asked[0][-2:] == [str(put.image), "8"] and "--nodelist=n1" in node.asked[0]
-    assert measure_mounting(node, site, ["--jobid", "7", "--overlap"], Progress()) is None, "a job is at work there"
+    assert measure_mounting(node, site, ["--jobid", "7", "--overlap"], Progress()) is None, (
+        "a job is at work there"
+    )
     failed = measure_mounting(Node(SAID, 1), site, ["--nodelist=n1"], Progress())
     assert failed and [one.status for one in look_at_mounting(failed, "login")] == ["SKIP"]
     assert "srun ended with 1" in next(look_at_mounting(failed, "login")).found
@@ -62,9 +77,17 @@ def test_it_is_measured_with_an_image_of_the_store_on_a_node(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("programs", "enroot", "codes"),
     [
-        ((("squashfuse_ll", 500.0), ("squashfuse", 250.0)), True, ["mounting", "mounting.squashfuse"]),
+        (
+            (("squashfuse_ll", 500.0), ("squashfuse", 250.0)),
+            True,
+            ["mounting", "mounting.squashfuse"],
+        ),
         ((("squashfuse_ll", 500.0), ("squashfuse", 250.0)), False, ["mounting"]),
-        ((("squashfuse_ll", 500.0), ("squashfuse", 450.0)), True, ["mounting"]),  # a link to the other one, say
+        (
+            (("squashfuse_ll", 500.0), ("squashfuse", 450.0)),
+            True,
+            ["mounting"],
+        ),  # a link to the other one, say
         ((("squashfuse", 450.0),), True, ["mounting", "mounting.one-thread"]),
         ((("apptainer", 450.0),), True, ["mounting"]),
         ((), True, ["mounting"]),
@@ -88,7 +111,11 @@ def test_the_script_measures_on_this_machine(tmp_path: Path) -> None:
     tree.mkdir()
     for number in range(9):
         (tree / f"{number} of\nmany").write_bytes(os.urandom(1 << 20))
-    subprocess.run(["mksquashfs", tree, tmp_path / "i.sqsh", "-quiet", "-no-progress"], check=True, capture_output=True)
+    subprocess.run(
+        ["mksquashfs", tree, tmp_path / "i.sqsh", "-quiet", "-no-progress"],
+        check=True,
+        capture_output=True,
+    )
     argv = [
         "sh",
         "-c",
@@ -99,7 +126,11 @@ def test_the_script_measures_on_this_machine(tmp_path: Path) -> None:
     ]
     (tmp_path / "tmp").mkdir()
     said = subprocess.run(
-        argv, capture_output=True, text=True, check=True, env={**os.environ, "TMPDIR": f"{tmp_path}/tmp"}
+        argv,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TMPDIR": f"{tmp_path}/tmp"},
     )
     found = {one[1]: int(one[4]) for one in LINE.finditer(said.stdout)}
     if not shutil.which("squashfuse_ll") or not Path("/dev/fuse").exists():

@@ -18,7 +18,9 @@ ARTIFACT = Artifact(
     stack="pytorch-24.11", key="k1", sha256="0" * 64, size=5, platform="linux/amd64", engine="apptainer", lock_sha256="0" * 64,
     base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={},
 )  # fmt: skip
-MEASURED = MountSpeeds((MountSpeed("squashfuse_ll", 0.02, 400.0), MountSpeed("squashfuse", 0.04, 200.0)), enroot=True)
+MEASURED = MountSpeeds(
+    (MountSpeed("squashfuse_ll", 0.02, 400.0), MountSpeed("squashfuse", 0.04, 200.0)), enroot=True
+)
 
 
 class Cluster(Runner):
@@ -31,7 +33,9 @@ class Cluster(Runner):
         words = list(argv)  # type: ignore[call-overload]
         self.asked.append(words)
         said = (
-            f"PluginDir = /x\nPlugStackConfig         = {self.conf}\nPriority = 1\n" if words[0] == "scontrol" else ""
+            f"PluginDir = /x\nPlugStackConfig         = {self.conf}\nPriority = 1\n"
+            if words[0] == "scontrol"
+            else ""
         )
         return Completed(tuple(words), self.status if words[0] == "srun" else 0, (), said)
 
@@ -48,7 +52,9 @@ class Cluster(Runner):
 )
 def test_what_plugstack_says(tmp_path: Path, text: str, mounts: bool) -> None:
     (tmp_path / "plugstack.conf").write_text(text)
-    found = list(look_at_pyxis(Cluster(tmp_path / "plugstack.conf"), make_site(tmp_path), "login", [], None))
+    found = list(
+        look_at_pyxis(Cluster(tmp_path / "plugstack.conf"), make_site(tmp_path), "login", [], None)
+    )
     assert [one.code for one in found] == (["pyxis"] if mounts else ["pyxis", "pyxis.unpacks"])
     assert mounts == ("mounts images" in found[0].found)
 
@@ -76,5 +82,9 @@ def test_what_it_costs_is_measured_on_a_node(tmp_path: Path) -> None:
     steps = [words for words in cluster.asked if words[0] == "srun"]
     assert len(steps) == 1 and f"--container-image={put.image}" in steps[0]
     assert all("--nodelist=n1" in words and "--nodes=1" in words for words in steps)
-    silent = list(look_at_pyxis(Cluster(tmp_path / "plugstack.conf", 1), site, "login", ["--nodelist=n1"], MEASURED))
+    silent = list(
+        look_at_pyxis(
+            Cluster(tmp_path / "plugstack.conf", 1), site, "login", ["--nodelist=n1"], MEASURED
+        )
+    )
     assert silent[1].found.endswith("is not set"), "a step that fails measures nothing"

@@ -1,4 +1,6 @@
-"""Driver fit, table by table: each row is a driver, a GPU, an image, and what NVIDIA's rules say of them."""
+"""Driver fit, table by table: each row is a driver, a GPU, an image, and what NVIDIA's rules say of
+them.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,16 @@ def test_the_driver_that_a_toolkit_ships_with_runs_it_natively(row: dict[str, st
 def test_the_oldest_driver_of_a_major_runs_all_its_toolkits(row: dict[str, str]) -> None:
     major = row["cuda"].partition(".")[0]
     minor = next(m for m in facts.read_facts("cuda")["minor_version"] if m["major"] == major)
-    answer = judge_fit(minor["driver"], "H100" if major != "11" else "A100", {"CUDA_VERSION": row["cuda"]})
+    answer = judge_fit(
+        minor["driver"], "H100" if major != "11" else "A100", {"CUDA_VERSION": row["cuda"]}
+    )
     first_hopper = {"12.0.0"}  # its own driver is the oldest of the major
     if major == "11":
-        assert answer.kind in ("minor-version compatible", "native", "does not run")  # A100 asks for CUDA 11.0
+        assert answer.kind in (
+            "minor-version compatible",
+            "native",
+            "does not run",
+        )  # A100 asks for CUDA 11.0
     else:
         assert answer.kind == ("native" if row["cuda"] in first_hopper else answer.kind)
         assert answer.kind in ("native", "minor-version compatible")
@@ -48,16 +56,34 @@ def test_the_oldest_driver_of_a_major_runs_all_its_toolkits(row: dict[str, str])
         ("470.256.02", "A100", CUDA_126, "forward compatible", "cuda-compat"),
         ("510.47.03", "A100", CUDA_126, "does not run", "branches 470, 535, 550"),
         ("470.256.02", "GTX 1080", CUDA_126, "does not run", "not for the GTX 10xx"),
-        ("470.256.02", "NVIDIA GeForce RTX 3090", CUDA_126, "does not run", "forward compatibility is not for"),
+        (
+            "470.256.02",
+            "NVIDIA GeForce RTX 3090",
+            CUDA_126,
+            "does not run",
+            "forward compatibility is not for",
+        ),
         ("535.104.05", "A100", {"CUDA_VERSION": "13.0.2"}, "forward compatible", "not known"),
         ("575.57.08", "H100", {"CUDA_VERSION": "13.0.2"}, "forward compatible", "cuda-compat"),
         ("580.65.06", "H100", {"CUDA_VERSION": "13.4.1"}, "minor-version compatible", "of CUDA 13"),
         ("615.65.02", "H100", {"CUDA_VERSION": "13.4.1.012"}, "native", "13.4.1.012"),
         ("570.124.06", "V100", CUDA_128, "native", "570.124.06"),
-        ("580.95.05", "V100", {"CUDA_VERSION": "13.0.2"}, "does not run", "dropped the V100 (sm_70); CUDA 12.9 was"),
+        (
+            "580.95.05",
+            "V100",
+            {"CUDA_VERSION": "13.0.2"},
+            "does not run",
+            "dropped the V100 (sm_70); CUDA 12.9 was",
+        ),
         ("590.44.01", "V100", CUDA_128, "unknown", "580 is said to be the last, without a source"),
         ("535.104.05", "H200", CUDA_126, "unknown", "may be too old for the H200"),
-        ("570.124.06", "B200", CUDA_126, "does not run", "CUDA 12.6.3 does not know the B200 (sm_100); CUDA 12.8"),
+        (
+            "570.124.06",
+            "B200",
+            CUDA_126,
+            "does not run",
+            "CUDA 12.6.3 does not know the B200 (sm_100); CUDA 12.8",
+        ),
         ("570.124.06", "B200", CUDA_128, "native", ""),
         ("580.95.05", "NVIDIA H100 80GB HBM3", IMAGE_2510, "native", ""),
         ("580.95.05", "L40S", IMAGE_2510, "native", ""),  # 8.9 runs 8.6 code
@@ -72,7 +98,13 @@ def test_the_oldest_driver_of_a_major_runs_all_its_toolkits(row: dict[str, str])
             "may be too old for the B300",
         ),
         ("580.65.06", "B300", {**CUDA_128, "TORCH_CUDA_ARCH_LIST": "9.0 10.0"}, "native", ""),
-        ("535.54.03", "L40S", {"CUDA_VERSION": "11.7.1", "TORCH_CUDA_ARCH_LIST": "8.0 8.6"}, "native", ""),
+        (
+            "535.54.03",
+            "L40S",
+            {"CUDA_VERSION": "11.7.1", "TORCH_CUDA_ARCH_LIST": "8.0 8.6"},
+            "native",
+            "",
+        ),
         ("590.44.01", "Tesla P40", CUDA_126, "unknown", "580 is said to be the last"),
         ("470.256.02", "RTX 6000 Ada", CUDA_126, "forward compatible", ""),
         ("470.256.02", "RTX 4090", CUDA_126, "does not run", "not for the RTX 40xx"),
@@ -81,7 +113,13 @@ def test_the_oldest_driver_of_a_major_runs_all_its_toolkits(row: dict[str, str])
         ("560.35.05", "H100", {}, "unknown", "names no CUDA_VERSION"),
         ("560.35.05", "some new thing", CUDA_126, "native", ""),
         ("560.35.05", "H100", {"CUDA_VERSION": "99.1"}, "unknown", "no driver is known"),
-        ("700.1", "H100", {"CUDA_VERSION": "99.1", "CUDA_DRIVER_VERSION": "700.1"}, "native", "700.1"),
+        (
+            "700.1",
+            "H100",
+            {"CUDA_VERSION": "99.1", "CUDA_DRIVER_VERSION": "700.1"},
+            "native",
+            "700.1",
+        ),
     ],
 )
 def test_what_runs(driver: str, model: str, image: dict[str, str], kind: str, says: str) -> None:
@@ -91,7 +129,9 @@ def test_what_runs(driver: str, model: str, image: dict[str, str], kind: str, sa
 
 def test_ptx_under_an_older_driver_is_the_casualty_of_minor_version_compatibility() -> None:
     image = {"CUDA_VERSION": "12.8.1", "TORCH_CUDA_ARCH_LIST": "8.0 9.0+PTX"}
-    assert judge_fit("570.124.06", "B200", image).kind == "native"  # JIT, by a driver that knows the PTX
+    assert (
+        judge_fit("570.124.06", "B200", image).kind == "native"
+    )  # JIT, by a driver that knows the PTX
     old = {"CUDA_VERSION": "12.9.1", "TORCH_CUDA_ARCH_LIST": "8.0 9.0+PTX"}
     assert judge_fit("570.124.06", "B200", old).kind == "does not run"
 
@@ -100,7 +140,11 @@ def test_every_forward_branch_of_the_table_is_taken() -> None:
     for row in facts.read_facts("cuda")["forward_branches"]:
         for branch in row["branches"]:
             answer: Fit = judge_fit(f"{branch}.99", "T4", {"CUDA_VERSION": row["cuda"]})
-            assert answer.kind in ("forward compatible", "minor-version compatible", "native"), (row, branch, answer)
+            assert answer.kind in ("forward compatible", "minor-version compatible", "native"), (
+                row,
+                branch,
+                answer,
+            )
             assert answer.needs_compat == (answer.kind == "forward compatible")
 
 
@@ -112,7 +156,9 @@ def test_the_images_own_requirement_beats_the_table() -> None:
     assert judge_fit("470.1", "A100", image).kind == "does not run"
 
 
-@pytest.mark.parametrize("row", facts.read_facts("gpus")["architectures"], ids=lambda row: row["cc"])
+@pytest.mark.parametrize(
+    "row", facts.read_facts("gpus")["architectures"], ids=lambda row: row["cc"]
+)
 def test_every_gpu_of_the_table_is_known_by_each_of_its_names(row: dict[str, str]) -> None:
     for name in row["gpus"]:
         found = facts.find_gpu(name.replace("xx", "80").replace("xx", "80"))
@@ -141,7 +187,10 @@ def test_every_source_of_the_tables_is_said() -> None:
     }.items():
         table = facts.read_facts(name)
         for key in lists:
-            assert all(mark in table["sources"] for row in table[key] for mark in row["source"]), (name, key)
+            assert all(mark in table["sources"] for row in table[key] for mark in row["source"]), (
+                name,
+                key,
+            )
 
 
 def test_what_is_unknown_of_an_image_is_left_out() -> None:
@@ -153,7 +202,11 @@ def test_what_is_unknown_of_an_image_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("value", ["abc", "9" * 5000, " ", "12.x", "", "1.2.3.4.5.6.7.8"])
-@pytest.mark.parametrize("name", ["CUDA_VERSION", "TORCH_CUDA_ARCH_LIST", "NVIDIA_REQUIRE_CUDA", "CUDA_DRIVER_VERSION"])
+@pytest.mark.parametrize(
+    "name", ["CUDA_VERSION", "TORCH_CUDA_ARCH_LIST", "NVIDIA_REQUIRE_CUDA", "CUDA_DRIVER_VERSION"]
+)
 def test_nonsense_in_an_images_variables_is_unknown_or_left_out(name: str, value: str) -> None:
     answer = judge_fit("535.104.05", "H100", {"CUDA_VERSION": "12.6.3", **{name: value}})
-    assert answer.kind == ("unknown" if name == "CUDA_VERSION" else "minor-version compatible"), answer
+    assert answer.kind == ("unknown" if name == "CUDA_VERSION" else "minor-version compatible"), (
+        answer
+    )

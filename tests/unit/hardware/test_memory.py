@@ -38,13 +38,25 @@ def states(params: float, ranks: int) -> dict[str, float]:
 def test_figure_1_of_the_zero_paper() -> None:
     """7.5 billion parameters, 64 ranks: 120, 31.4, 16.6 and 1.9 GB."""
     found = states(7.5e9, 64)
-    assert [round(found[name], 1) for name in ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3 or FSDP")] == [120.0, 31.4, 16.6, 1.9]
+    assert [round(found[name], 1) for name in ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3 or FSDP")] == [
+        120.0,
+        31.4,
+        16.6,
+        1.9,
+    ]
 
 
 def test_the_shape_of_llama_7b() -> None:
     one = make_transformer(6.7e9)
-    assert abs(one.layers - 32) <= 1 and abs(one.hidden - 4096) <= 128 and one.heads == one.hidden // 128
-    assert make_transformer(6.7e9, layers=32).hidden == 4224 or make_transformer(6.7e9, layers=32).hidden == 4096
+    assert (
+        abs(one.layers - 32) <= 1
+        and abs(one.hidden - 4096) <= 128
+        and one.heads == one.hidden // 128
+    )
+    assert (
+        make_transformer(6.7e9, layers=32).hidden == 4224
+        or make_transformer(6.7e9, layers=32).hidden == 4096
+    )
 
 
 def test_activations_by_the_formula() -> None:
@@ -53,7 +65,9 @@ def test_activations_by_the_formula() -> None:
     assert count_activation_bytes(one) == 96 * 2048 * 12288 * (34 + 5 * 96 * 2048 / 12288)
     assert count_activation_bytes(one, 8) == count_activation_bytes(one) / 8
     assert (
-        count_activation_bytes(make_transformer(175e9, 96, 12288, 96, 2048, 1, recompute=True, vocabulary=0))
+        count_activation_bytes(
+            make_transformer(175e9, 96, 12288, 96, 2048, 1, recompute=True, vocabulary=0)
+        )
         == 96 * 2 * 2048 * 12288
     )
 
@@ -69,7 +83,9 @@ def test_more_sharding_never_takes_more_state(params: float, gpus: int, nodes: i
 
 
 def test_what_is_not_known_is_asked_for() -> None:
-    assert find_gpu_memory("H100")[0] == 81559 * (1 << 20) and "https://" in find_gpu_memory("h100")[1]
+    assert (
+        find_gpu_memory("H100")[0] == 81559 * (1 << 20) and "https://" in find_gpu_memory("h100")[1]
+    )
     with pytest.raises(InputError, match="not known here"):
         find_gpu_memory("x100")
     assert read_gpus("h100:8") == ("h100", 8) and read_gpus("H200") == ("H200", 1)
@@ -82,7 +98,10 @@ def test_what_is_not_known_is_asked_for() -> None:
 def test_the_verb() -> None:
     def plan(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "hpcstack", "plan", *words], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "hpcstack", "plan", *words],
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     done = plan("--params", "7e9", "--gpus", "h100:8", "-N", "4", "--json")
@@ -95,7 +114,8 @@ def test_the_verb() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "means"), [("7e9", 7e9), ("13B", 13e9), ("350m", 350e6), ("1.5 b", 1.5e9), ("2e10", 2e10)]
+    ("said", "means"),
+    [("7e9", 7e9), ("13B", 13e9), ("350m", 350e6), ("1.5 b", 1.5e9), ("2e10", 2e10)],
 )
 def test_parameters_as_people_write_them(said: str, means: float) -> None:
     assert read_params(said) == means
@@ -107,7 +127,9 @@ def test_no_number_of_parameters(said: str) -> None:
         read_params(said)
 
 
-@pytest.mark.parametrize(("params", "shape"), [(13e9, (40, 5120, 40)), (7e9, (32, 4096, 32)), (70e9, (80, 8192, 64))])
+@pytest.mark.parametrize(
+    ("params", "shape"), [(13e9, (40, 5120, 40)), (7e9, (32, 4096, 32)), (70e9, (80, 8192, 64))]
+)
 def test_shapes_are_real_ones(params: float, shape: tuple[int, int, int]) -> None:
     one = make_transformer(params)
     assert (one.layers, one.hidden, one.heads) == shape and one.heads % 8 == 0
@@ -117,14 +139,22 @@ def test_the_fewest_nodes_and_a_configuration() -> None:
     one, have = make_transformer(70e9), 80 * GIB
     least = fewest_nodes(one, 8, have)
     assert any(fits_in_memory(use, have) for use in list_strategies(one, 8, least))
-    assert least == 1 or not any(fits_in_memory(use, have) for use in list_strategies(one, 8, least - 1))
+    assert least == 1 or not any(
+        fits_in_memory(use, have) for use in list_strategies(one, 8, least - 1)
+    )
     by_name = {use.strategy: use for use in list_strategies(one, 8, 2)}
     assert deepspeed_config(one, by_name["DDP"])["zero_optimization"] == {"stage": 0}
-    assert deepspeed_config(one, by_name["ZeRO-2"])["zero_optimization"] == {"stage": 2, "overlap_comm": True}
+    assert deepspeed_config(one, by_name["ZeRO-2"])["zero_optimization"] == {
+        "stage": 2,
+        "overlap_comm": True,
+    }
     for none in (by_name["tensor 8 + ZeRO-1"], None):
         with pytest.raises(InputError, match="none of DeepSpeed's alone"):
             deepspeed_config(one, none)
 
 
 def test_tensor_parallelism_gives_each_gpu_whole_heads() -> None:
-    assert not any("tensor" in use.strategy for use in list_strategies(make_transformer(13e9, 40, 5248, 41), 8, 2))
+    assert not any(
+        "tensor" in use.strategy
+        for use in list_strategies(make_transformer(13e9, 40, 5248, 41), 8, 2)
+    )

@@ -1,4 +1,7 @@
-"""What nvidia-smi says, read. Tables are in the form that its --help-query-gpu describes; no GPU of ours printed them."""
+"""What nvidia-smi says, read.
+
+Tables are in the form that its --help-query-gpu describes; no GPU of ours printed them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ HERE = Request(output=".")
 
 
 def smi(monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> None:
-    """An nvidia-smi that knows the fields of ANSWERS for one GPU each line; other commands by their whole."""
+    """An nvidia-smi that knows the fields of ANSWERS for one GPU each line; other commands by their
+    whole.
+    """
 
     def ask(argv: list[str], seconds: float = 60.0) -> str:
         arguments = argv[1:]
@@ -31,7 +36,15 @@ def smi(monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> None:
 
 def test_no_nvidia_smi_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     smi(monkeypatch, {})
-    for check in (gpu.ecc, gpu.throttle, gpu.pcie, nvlink.nvlink, nvlink.fabric, nvlink.imex, gpu.persistence):
+    for check in (
+        gpu.ecc,
+        gpu.throttle,
+        gpu.pcie,
+        nvlink.nvlink,
+        nvlink.fabric,
+        nvlink.imex,
+        gpu.persistence,
+    ):
         with pytest.raises(Skip):
             check(HERE)
 
@@ -48,7 +61,9 @@ def test_a_gpu_that_does_not_answer_is_no_pass(monkeypatch: pytest.MonkeyPatch) 
     result = gpu.throttle(HERE)
     assert result.status == FAIL and result.measured == "GPU 1: [GPU requires reset]"
     smi(monkeypatch, {})
-    assert gpu.ecc(Request(output=".", gpus=8)).status == FAIL  # nvidia-smi says nothing, and eight were asked for
+    assert (
+        gpu.ecc(Request(output=".", gpus=8)).status == FAIL
+    )  # nvidia-smi says nothing, and eight were asked for
 
 
 def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +78,14 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
         ({"ecc.errors.uncorrected.aggregate.sram": "0|5"}, "GPU 1: uncorrected.aggregate.sram 5"),
         ({"ecc.errors.uncorrected.volatile.sram": "0|1"}, "GPU 1: uncorrected.volatile.sram 1"),
         ({nvidia.EXCEEDED: "Yes|No"}, "GPU 0: SRAM's threshold is exceeded"),
-        ({"ecc.errors.corrected.aggregate.sram": "10001|0"}, "GPU 0: corrected.aggregate.sram 10001"),
-        ({"ecc.errors.corrected.aggregate.dram": "0|20000001"}, "GPU 1: corrected.aggregate.dram 20000001"),
+        (
+            {"ecc.errors.corrected.aggregate.sram": "10001|0"},
+            "GPU 0: corrected.aggregate.sram 10001",
+        ),
+        (
+            {"ecc.errors.corrected.aggregate.dram": "0|20000001"},
+            "GPU 1: corrected.aggregate.dram 20000001",
+        ),
         ({"ecc.mode.current": "Enabled|Disabled"}, "GPU 1: ECC is off"),
         ({"remapped_rows.uncorrectable": "513|0"}, "GPU 0: remapped_rows.uncorrectable 513"),
     ):
@@ -72,7 +93,9 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
         result = gpu.ecc(HERE)
         assert result.status == FAIL and result.measured == said
     closed = dict.fromkeys(nvidia.ECC, "[Insufficient Permissions]|[Insufficient Permissions]")
-    smi(monkeypatch, {"index": "0|1", "name": "a|b", **closed})  # in a container with MIG: unknown is not zero
+    smi(
+        monkeypatch, {"index": "0|1", "name": "a|b", **closed}
+    )  # in a container with MIG: unknown is not zero
     with pytest.raises(Skip):
         gpu.ecc(HERE)
     older = {"index": "0", "name": "Tesla V100-SXM2-32GB", "ecc.mode.current": "Enabled"}
@@ -98,7 +121,10 @@ def test_a_narrow_link_fails_and_a_resting_one_does_not(monkeypatch: pytest.Monk
         ({}, PASS),
         ({"pcie.link.gen.current": "1"}, PASS),
         ({"pcie.link.width.current": "8"}, FAIL),
-        ({"pcie.link.width.current": "8", "name": "NVIDIA GH200 480GB"}, PASS),  # it reaches the CPU by C2C
+        (
+            {"pcie.link.width.current": "8", "name": "NVIDIA GH200 480GB"},
+            PASS,
+        ),  # it reaches the CPU by C2C
     ):
         smi(monkeypatch, {**link, **change})
         assert gpu.pcie(HERE).status == status
@@ -110,7 +136,9 @@ def nvlinks(count: int, rate: str = "26.562 GB/s", changed: str = "", gpus: int 
     for number in range(gpus):
         out.append(f"GPU {number}: NVIDIA (UUID: GPU-{number})")
         last = number == gpus - 1 and changed
-        out += [f"\t Link {n}: {changed if last and n == count - 1 else rate}" for n in range(count)]
+        out += [
+            f"\t Link {n}: {changed if last and n == count - 1 else rate}" for n in range(count)
+        ]
     return "\n".join(out) + "\n"
 
 
@@ -135,7 +163,9 @@ def test_nvlinks_are_as_many_and_as_fast_as_the_model_has(
     assert said in result.measured
 
 
-def test_nvlinks_of_another_model_are_held_against_each_other_and_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvlinks_of_another_model_are_held_against_each_other_and_the_site(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     a30 = {"index": "0|1", "name": "NVIDIA A30|NVIDIA A30", "uuid": "a|b"}
     smi(monkeypatch, {**a30, "nvlink -s": nvlinks(4)})
     assert nvlink.nvlink(HERE).status == PASS
@@ -148,8 +178,12 @@ def test_nvlinks_of_another_model_are_held_against_each_other_and_the_site(monke
         nvlink.nvlink(HERE)
 
 
-def fabric(state: str = "Completed", status: str = "Success", uuid: str = "", health: str = "Healthy") -> str:
-    """The part of `nvidia-smi -q` about NVLink's fabric, in the form of k8s-test-infra #677 and dra-driver #626."""
+def fabric(
+    state: str = "Completed", status: str = "Success", uuid: str = "", health: str = "Healthy"
+) -> str:
+    """The part of `nvidia-smi -q` about NVLink's fabric, in the form of k8s-test-infra #677 and
+    dra-driver #626.
+    """
     return f"""
 GPU 00000000:18:00.0
     Product Name                          : NVIDIA GB200
@@ -173,13 +207,17 @@ GPU 00000000:18:00.0
     (fabric(uuid=nvlink.NO_CLUSTER), "GPU 0: no cluster UUID"),
     (fabric(health="Unhealthy"), "GPU 0: health Unhealthy"),
 ])  # fmt: skip
-def test_a_gpu_outside_the_fabric_is_named(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
+def test_a_gpu_outside_the_fabric_is_named(
+    monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
     smi(monkeypatch, {"-q": text})
     result = nvlink.fabric(HERE)
     assert (result.status, said in result.measured) == (FAIL if said else PASS, True)
 
 
-def test_a_gb200_without_a_fabric_is_judged_by_what_the_site_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gb200_without_a_fabric_is_judged_by_what_the_site_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     smi(monkeypatch, {"-q": fabric(state="N/A"), "index": "0", "name": "NVIDIA GB200"})
     assert nvlink.fabric(HERE).status == WARN
     assert nvlink.fabric(Request(output=".", domain_nodes=18)).status == FAIL
@@ -188,13 +226,21 @@ def test_a_gb200_without_a_fabric_is_judged_by_what_the_site_says(monkeypatch: p
             check(Request(output=".", domain_nodes=1, nodes=2))  # NVL4
 
 
-def test_links_that_a_bridge_leaves_free_are_none_that_are_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_that_a_bridge_leaves_free_are_none_that_are_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """H100 NVL, and `Inactive` with a capital as azurehpc-health-checks #162 has it."""
-    free = "".join(f"GPU {n}: NVIDIA H100 NVL (UUID: x)\n\t Link 0: 26.562 GB/s\n\t Link 4: Inactive\n" for n in (0, 1))
+    free = "".join(
+        f"GPU {n}: NVIDIA H100 NVL (UUID: x)\n\t Link 0: 26.562 GB/s\n\t Link 4: Inactive\n"
+        for n in (0, 1)
+    )
     nvl = {"index": "0|1", "name": "NVIDIA H100 NVL|NVIDIA H100 NVL", "uuid": "a|b"}
     smi(monkeypatch, {**nvl, "nvlink -s": free})
     assert nvlink.nvlink(HERE).status == PASS
-    smi(monkeypatch, {**nvl, "nvlink -s": free.replace("Link 4: Inactive", "Link 4: 26.562 GB/s", 1)})
+    smi(
+        monkeypatch,
+        {**nvl, "nvlink -s": free.replace("Link 4: Inactive", "Link 4: 26.562 GB/s", 1)},
+    )
     assert nvlink.nvlink(HERE).status == FAIL
 
 
@@ -227,9 +273,17 @@ GPU 00000000:18:00.0
 
 
 def test_what_gpus_count_during_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(replays: int = 3, hot: int = 5, dram: int = 0, crc: int = 0, recovery: int = 0) -> dict[str, int]:
-        links = f"GPU 0: NVIDIA (UUID: x)\n\t Link 0: Replay Errors: {crc}\n\t Link 0: Recovery Errors: {recovery}\n"
-        smi(monkeypatch, {"-q": COUNTING.format(replays=replays, hot=hot, dram=dram), "nvlink -e": links})
+    def read(
+        replays: int = 3, hot: int = 5, dram: int = 0, crc: int = 0, recovery: int = 0
+    ) -> dict[str, int]:
+        links = (
+            f"GPU 0: NVIDIA (UUID: x)\n\t Link 0: Replay Errors: {crc}\n\t Link 0: Recovery "
+            f"Errors: {recovery}\n"
+        )
+        smi(
+            monkeypatch,
+            {"-q": COUNTING.format(replays=replays, hot=hot, dram=dram), "nvlink -e": links},
+        )
         return counters.read_counters()
 
     before = read()
@@ -244,8 +298,8 @@ def test_what_gpus_count_during_the_run(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("line", "number"), [
     ("NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python, GPU has fallen off the bus.", 79),
-    ("NVRM: Xid (PCI:0000:65:00): 48, An uncorrectable double bit error (DBE) has been detected", 48),
-    ("[ 12.3] NVRM: Xid (PCI:0000:65:00 GPU-I:03): 94, pid='<unknown>', name=<unknown>, Contained", 94),
+    (("NVRM: Xid (PCI:0000:65:00): 48, An uncorrectable double bit error (DBE) has been " "detected"), 48),
+    (("[ 12.3] NVRM: Xid (PCI:0000:65:00 GPU-I:03): 94, pid='<unknown>', name=<unknown>, " "Contained"), 94),
 ])  # fmt: skip
 def test_xids_are_read(line: str, number: int) -> None:
     assert [one[1] for one in nvidia.parse_xids(["other", line])] == [number]
@@ -257,18 +311,21 @@ def log(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "status"), [
-    ("NVRM: Xid (PCI:0000:65:00): 31, pid=1, name=python, MMU Fault", PASS),  # a program's own fault
+    # a program's own fault
+    ("NVRM: Xid (PCI:0000:65:00): 31, pid=1, name=python, MMU Fault", PASS),
     ("NVRM: Xid (PCI:0000:65:00): 79, pid=1, GPU has fallen off the bus.", FAIL),
     ("NVRM: Xid (PCI:0000:65:00): 46, pid=1, GPU stopped processing", FAIL),
-    ("NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", FAIL),
+    (("NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 " "0x00000000)"), FAIL),
     ("NVRM: Xid (PCI:0000:65:00): 95, pid=1, Uncontained memory error", FAIL),
-    ("NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", FAIL),
-    ("NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", PASS),
-    ("NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)", PASS),
-    ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt", PASS),
+    (("NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU " "Reset Required)"), FAIL),
+    (("NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x1 (GPU Reset " "Required) to 0x0 (None)"), PASS),
+    (("NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 " "0x00000008)"), PASS),
+    (("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ " "interrupt"), PASS),
     ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", FAIL),
 ])  # fmt: skip
-def test_xids_that_take_a_gpu_out_of_service(monkeypatch: pytest.MonkeyPatch, line: str, status: str) -> None:
+def test_xids_that_take_a_gpu_out_of_service(
+    monkeypatch: pytest.MonkeyPatch, line: str, status: str
+) -> None:
     log(monkeypatch, "other", line)
     assert gpu.xid(HERE).status == status
 

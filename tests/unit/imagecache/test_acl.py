@@ -26,7 +26,9 @@ def file(tmp_path: Path) -> Path:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=USERS, then=USERS)
-def test_the_readers_that_were_set_are_the_readers(file: Path, first: set[int], then: set[int]) -> None:
+def test_the_readers_that_were_set_are_the_readers(
+    file: Path, first: set[int], then: set[int]
+) -> None:
     acl.set_readers(file, first)
     acl.set_readers(file, then)
     assert acl.list_readers(file) == then

@@ -21,7 +21,9 @@ class Reply:
     def close(self) -> None: ...
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, targets: list[str], **how: Any) -> list[tuple[str, Any]]:
+def asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, targets: list[str], **how: Any
+) -> list[tuple[str, Any]]:
     """(URL, headers) of each request where the registry sends on to TARGETS, one after the other."""
     found: list[tuple[str, Any]] = []
 
@@ -31,11 +33,15 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, targets: list[str], *
 
     monkeypatch.setattr(Registry, "_fetch", fetch)
     headers = {"Authorization": "Bearer x"}
-    CarefulRegistry(make_site(tmp_path))._fetch("https://reg.example/v2/a", "HEAD", headers=headers, **how)
+    CarefulRegistry(make_site(tmp_path))._fetch(
+        "https://reg.example/v2/a", "HEAD", headers=headers, **how
+    )
     return found
 
 
-def test_a_storage_of_its_own_is_followed_without_the_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_storage_of_its_own_is_followed_without_the_login(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     found = asked(monkeypatch, tmp_path, ["/v2/b", "https://cdn.example/c"])
     assert [url for url, _ in found] == [
         "https://reg.example/v2/a",
@@ -55,12 +61,16 @@ def test_a_storage_of_its_own_is_followed_without_the_login(monkeypatch: pytest.
         "http://reg.example/v2/b",
     ],
 )
-def test_this_machine_and_bare_addresses_are_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str) -> None:
+def test_this_machine_and_bare_addresses_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str
+) -> None:
     with pytest.raises(NotShared, match="nobody follows"):
         asked(monkeypatch, tmp_path, [target])
 
 
-def test_a_ring_ends_and_who_follows_nothing_gets_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_ring_ends_and_who_follows_nothing_gets_the_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(RegistryError, match="on and on"):
         asked(monkeypatch, tmp_path, ["/v2/a"] * 20)
     assert len(asked(monkeypatch, tmp_path, ["/v2/b"], allow_redirects=False)) == 1

@@ -10,7 +10,15 @@ import pytest
 
 from hpcstack.core.errors import StoreError
 from hpcstack.imagecache import acl
-from hpcstack.imagecache.layout import FAILED_S, GRANT_S, IMAGE, STEP_S, CachedImage, ImageCache, key_of
+from hpcstack.imagecache.layout import (
+    FAILED_S,
+    GRANT_S,
+    IMAGE,
+    STEP_S,
+    CachedImage,
+    ImageCache,
+    key_of,
+)
 from hpcstack.oci.reference import registry_image
 
 DIGEST = "sha256:" + "1" * 64
@@ -23,7 +31,9 @@ def cache(tmp_path: Path) -> ImageCache:
     return found
 
 
-def put(cache: ImageCache, key: str = "k", *, public: bool = False, data: bytes = b"hsqs") -> CachedImage:
+def put(
+    cache: ImageCache, key: str = "k", *, public: bool = False, data: bytes = b"hsqs"
+) -> CachedImage:
     folder = cache.new_folder()
     (folder / IMAGE).write_bytes(data)
     entry = CachedImage("nvcr.io/a/b@" + DIGEST, DIGEST, "linux/amd64", len(data), public)
@@ -40,7 +50,9 @@ def test_a_key_is_of_one_registry_one_repository_and_one_platform() -> None:
         for platform in ("linux/amd64", "linux/arm64")
     }
     assert len(keys) == 6
-    assert key_of(registry_image("nvcr.io/a/b:1"), DIGEST, "p") == key_of(registry_image("nvcr.io#a/b:2"), DIGEST, "p")
+    assert key_of(registry_image("nvcr.io/a/b:1"), DIGEST, "p") == key_of(
+        registry_image("nvcr.io#a/b:2"), DIGEST, "p"
+    )
 
 
 def test_what_is_put_is_there_for_its_readers(cache: ImageCache) -> None:
@@ -57,7 +69,10 @@ def test_what_is_put_is_there_for_its_readers(cache: ImageCache) -> None:
 def test_what_everybody_may_pull_everybody_may_read(cache: ImageCache) -> None:
     entry = put(cache, public=True)
     cache.grant("k", entry, 61001)
-    assert cache.image("k").stat().st_mode & 0o777 == 0o644 and acl.list_readers(cache.image("k")) == set()
+    assert (
+        cache.image("k").stat().st_mode & 0o777 == 0o644
+        and acl.list_readers(cache.image("k")) == set()
+    )
     assert cache.may_read("k", entry, 61003)
 
 
@@ -89,7 +104,8 @@ def test_what_is_removed_is_gone_with_its_rights(cache: ImageCache) -> None:
     cache.remove("k")
     cache.remove("k")
     assert not any(
-        (cache.top / name).glob("*") and list((cache.top / name).iterdir()) for name in ("images", "grants", "incoming")
+        (cache.top / name).glob("*") and list((cache.top / name).iterdir())
+        for name in ("images", "grants", "incoming")
     )
 
 
@@ -150,11 +166,15 @@ def test_what_imports_leave_behind_goes_by_age(cache: ImageCache) -> None:
     for path in ("partial/k", "failed/k"):
         os.utime(cache.top / path, (1, 1))
     cache.forget_imports(60)
-    assert not list((cache.top / "partial").iterdir()) and not list((cache.top / "failed").iterdir())
+    assert not list((cache.top / "partial").iterdir()) and not list(
+        (cache.top / "failed").iterdir()
+    )
 
 
 def test_a_record_of_the_cache_is_read_strictly(cache: ImageCache) -> None:
-    """One without a number is as version 1 was; a newer one is read as far as it is known; what is added is refused."""
+    """One without a number is as version 1 was; a newer one is read as far as it is known; what is
+    added is refused.
+    """
     entry = put(cache)
     path = cache.image("k").with_name("entry.json")
     written = json.loads(path.read_text())

@@ -88,7 +88,9 @@ def wanted(user: int = 61001, step: str = "", image: str = IMAGE_NAME) -> Wanted
     return WantedImage(image, "linux/amd64", user, step)
 
 
-def at_once(cache: ImageCache, count: int, step: str = "") -> tuple[list[Provided | HpcstackError], list[Importing]]:
+def at_once(
+    cache: ImageCache, count: int, step: str = ""
+) -> tuple[list[Provided | HpcstackError], list[Importing]]:
     """What COUNT users who ask at the same time get."""
     out: list[Provided | HpcstackError] = []
     providers = [provider(cache) for _ in range(count)]
@@ -110,7 +112,10 @@ def at_once(cache: ImageCache, count: int, step: str = "") -> tuple[list[Provide
 def test_one_imports_and_the_others_wait(cache: ImageCache) -> None:
     given, _ = at_once(cache, 6)
     assert len(Importing.imports) == 1
-    assert sorted(one.how for one in given if isinstance(one, Provided)) == ["imported"] + ["waited for"] * 5
+    assert (
+        sorted(one.how for one in given if isinstance(one, Provided))
+        == ["imported"] + ["waited for"] * 5
+    )
     assert provider(cache).provide(wanted()).how == "there" and len(Importing.imports) == 1
 
 
@@ -132,11 +137,16 @@ def test_what_stopped_the_importer_is_told_to_who_waits(cache: ImageCache) -> No
 
 
 @pytest.mark.parametrize("error", [LoginRefused("refused"), HolderGone("gone")])
-def test_what_one_login_may_not_do_another_goes_on_with(cache: ImageCache, error: HpcstackError) -> None:
+def test_what_one_login_may_not_do_another_goes_on_with(
+    cache: ImageCache, error: HpcstackError
+) -> None:
     Importing.fails.append(error)
     given, _ = at_once(cache, 3)
     assert len(Importing.imports) == 2
-    assert sum(isinstance(one, Provided) for one in given) == 2 and sum(one is error for one in given) == 1
+    assert (
+        sum(isinstance(one, Provided) for one in given) == 2
+        and sum(one is error for one in given) == 1
+    )
 
 
 def test_a_user_whom_the_registry_refuses_gets_nothing(cache: ImageCache) -> None:
@@ -194,7 +204,9 @@ def test_a_right_is_not_renewed_while_the_registry_is_down(cache: ImageCache) ->
         def _import(self, key: str, base: Base, wanted: WantedImage) -> CachedImage:
             folder = self.cache.new_folder()
             (folder / IMAGE).write_bytes(b"hsqs")
-            self.cache.put(folder, key, CachedImage(base.image, base.digest, wanted.platform, 4, public=False))
+            self.cache.put(
+                folder, key, CachedImage(base.image, base.digest, wanted.platform, 4, public=False)
+            )
             found = self.cache.entry(key)
             assert found
             return found
@@ -210,7 +222,8 @@ def test_a_right_is_not_renewed_while_the_registry_is_down(cache: ImageCache) ->
     assert down.provide(named).path == first.path
     assert mark.stat().st_mtime == old
     again = provider(cache, error=RegistryError("down"))
-    assert again.provide(named).path == first.path and again.registry.asked == 0, "told what the first node was told"  # type: ignore[attr-defined]
+    assert again.provide(named).path == first.path
+    assert again.registry.asked == 0, "told what the first node was told"  # type: ignore[attr-defined]
     assert mark.stat().st_mtime == old
 
 
@@ -222,7 +235,9 @@ def test_a_size_that_a_registry_claims_empties_no_cache(cache: ImageCache) -> No
         check_room(cache, 10_000, 1000, 2000, "k")
     with pytest.raises(NotShared, match="no room"):
         check_room(cache, 100_000, 0, 1 << 60, "k")
-    assert check_room(cache, 30, 1000, 999, "k") == [] and path.exists(), "nothing goes for what has not come"
+    assert check_room(cache, 30, 1000, 999, "k") == [] and path.exists(), (
+        "nothing goes for what has not come"
+    )
     assert [one.key for one in collect_cache(cache, 30, 1000, 999)] == [path.name]
 
 
@@ -241,7 +256,9 @@ def test_what_is_left_of_imports_makes_room(cache: ImageCache) -> None:
     assert check_room(cache, 30, 8000, 1000, "other") == [] and not left.exists()
 
 
-def test_what_is_imported_now_needs_its_room_too(cache: ImageCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_imported_now_needs_its_room_too(
+    cache: ImageCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hpcstack.imagecache.collect._free", lambda _: 5000)
     check_room(cache, 30, 0, 2000, "k")
     (cache.top / "incoming/other.json").write_text('{"done": 1, "total": 1000}')
@@ -260,7 +277,9 @@ def test_a_node_does_a_few_imports_at_once(tmp_path: Path) -> None:
             pass
     with import_slot(tmp_path, 1):
         pass
-    assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir()), "others could hold them open"
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir()), (
+        "others could hold them open"
+    )
 
 
 def test_one_user_does_not_take_all_of_them(tmp_path: Path) -> None:
@@ -303,11 +322,17 @@ def test_the_nodes_of_a_step_wait_once_for_a_registry_that_is_down(cache: ImageC
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(one.asked for one in asking) == 1 and len(told) == 8 and all("down" in one for one in told)
+    assert (
+        sum(one.asked for one in asking) == 1
+        and len(told) == 8
+        and all("down" in one for one in told)
+    )
 
 
 @pytest.mark.parametrize("public", [True, False])
-def test_an_image_that_is_collected_as_it_is_given_is_imported_again(cache: ImageCache, public: bool) -> None:
+def test_an_image_that_is_collected_as_it_is_given_is_imported_again(
+    cache: ImageCache, public: bool
+) -> None:
     asked = provider(cache)
     asked.public = public
     asked.provide(wanted())

@@ -148,7 +148,11 @@ def answered(site: Site, answer: object) -> str:
         else:
             data = json.dumps(answer).encode() + b"\n"
             threading.Thread(target=send, args=(theirs, data), daemon=True).start()
-        return AskingRegistry(site, line).authorization('Bearer realm="x"', "nvcr.io", BASE, "a/b").header
+        return (
+            AskingRegistry(site, line)
+            .authorization('Bearer realm="x"', "nvcr.io", BASE, "a/b")
+            .header
+        )
 
 
 @given(text=st.text())
@@ -199,18 +203,30 @@ def test_who_answers_a_byte_at_a_time_or_does_not_listen_holds_nobody_up(site: S
         assert time.monotonic() - began < 10 and line.gone
 
 
-def test_a_challenge_of_another_host_gets_no_login(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_challenge_of_another_host_gets_no_login(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path))
     monkeypatch.setattr(Registry, "wants_basic", lambda *_: True)
     (tmp_path / ".credentials").write_text("machine nvcr.io login me password secret\n")
-    good = {"challenge": "Basic realm=x", "host": "nvcr.io", "image": "nvcr.io/a/b:1", "repository": "a/b"}
+    good = {
+        "challenge": "Basic realm=x",
+        "host": "nvcr.io",
+        "image": "nvcr.io/a/b:1",
+        "repository": "a/b",
+    }
     assert answer_challenge(good, "nvcr.io", site)["authorization"].startswith("Basic ")
-    for change in ({"host": "evil.example"}, {"image": "evil.example/a/b:1", "host": "evil.example"}):
+    for change in (
+        {"host": "evil.example"},
+        {"image": "evil.example/a/b:1", "host": "evil.example"},
+    ):
         answer = answer_challenge({**good, **change}, "nvcr.io", site)
         assert "authorization" not in answer and "secret" not in json.dumps(answer)
     monkeypatch.setattr(Registry, "wants_basic", lambda *_: False)
     answer = answer_challenge(good, "nvcr.io", site)
-    assert "a password was asked for" in answer["cannot"], "a registry that gives tokens gets no password"
+    assert "a password was asked for" in answer["cannot"], (
+        "a registry that gives tokens gets no password"
+    )
     line = json.dumps(good).encode()
     assert "cannot" in json.loads(answer_line(line, "docker://ubuntu", site)), (
         "the user asked for another registry's image"
@@ -235,7 +251,9 @@ def test_a_step_is_named_where_it_has_several_nodes() -> None:
     assert step_name({**job, "SLURM_STEP_NUM_NODES": "2"}) == "7+0+"
     again = step_name({**job, "SLURM_JOB_NUM_NODES": "2", "SLURM_RESTART_COUNT": "1"})
     assert again == "7+0+1" and service.STEP.fullmatch(again)
-    assert service.STEP.fullmatch(step_name({**job, "SLURM_JOB_ID": "a/../b", "SLURM_JOB_NUM_NODES": "2"}))
+    assert service.STEP.fullmatch(
+        step_name({**job, "SLURM_JOB_ID": "a/../b", "SLURM_JOB_NUM_NODES": "2"})
+    )
 
 
 def served(path: Path) -> bool:
@@ -260,7 +278,9 @@ def counted(metrics: Path, outcome: str) -> int:
     """How many requests METRICS says have ended in OUTCOME."""
     if not metrics.exists():
         return 0
-    found = re.search(rf'^hpcstack_image_requests_total{{outcome="{outcome}"}} (\d+)$', metrics.read_text(), re.M)
+    found = re.search(
+        rf'^hpcstack_image_requests_total{{outcome="{outcome}"}} (\d+)$', metrics.read_text(), re.M
+    )
     assert found
     return int(found[1])
 
@@ -268,7 +288,9 @@ def counted(metrics: Path, outcome: str) -> int:
 def wait_for_count(metrics: Path, outcome: str, count: int) -> None:
     until = time.monotonic() + 30
     while counted(metrics, outcome) != count:
-        assert time.monotonic() < until, metrics.read_text() if metrics.exists() else "nothing is counted"
+        assert time.monotonic() < until, (
+            metrics.read_text() if metrics.exists() else "nothing is counted"
+        )
         time.sleep(0.1)
 
 
@@ -286,8 +308,12 @@ def test_each_request_is_a_line_and_a_count(running: Path, tmp_path: Path) -> No
     wait_for_count(metrics, "failed", 2)
     assert counted(metrics, "imported") == 0, "a rate begins with a zero"
     shared, injected, unknown = (tmp_path / "log").read_text().splitlines()
-    assert shared.startswith(f"user {user}: docker://localhost/a/b (linux/amd64, step 7.0): not shared, 0.")
-    assert injected.startswith(f"user {user}: localhost/a user 0: all is well (linux/amd64, step 7.0): failed")
+    assert shared.startswith(
+        f"user {user}: docker://localhost/a/b (linux/amd64, step 7.0): not shared, 0."
+    )
+    assert injected.startswith(
+        f"user {user}: localhost/a user 0: all is well (linux/amd64, step 7.0): failed"
+    )
     assert unknown.startswith(f"user {user}: a request that was not understood: failed")
 
 
@@ -306,7 +332,9 @@ def test_a_disk_that_is_full_ends_no_service(tmp_path: Path) -> None:
     assert not counters.is_written
 
 
-def test_one_user_cannot_have_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_user_cannot_have_all_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service, "CLIENTS_OF_ONE", 2)
     monkeypatch.setattr(service, "find_peer", lambda _: 61001)
     path = tmp_path / "s"

@@ -1,4 +1,6 @@
-"""GPUs and ports of nodes whose job hangs: what the shell of `hang` prints of a made-up node, and what is made of it."""
+"""GPUs and ports of nodes whose job hangs: what the shell of `hang` prints of a made-up node, and
+what is made of it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ DATA = Path(__file__).parents[2] / "data/flights"
 
 def test_an_idle_gpu_among_busy_ones_is_named() -> None:
     idle = "".join(
-        f"1: hpcstack-gpu: n2, {n}, {0 if n == 3 else 100}, {88.1 if n == 3 else 300}, 345, 35\n" for n in range(8)
+        f"1: hpcstack-gpu: n2, {n}, {0 if n == 3 else 100}, {88.1 if n == 3 else 300}, 345, 35\n"
+        for n in range(8)
     )
     said = summarise_activity(parse_activity(BUSY + idle))
     assert said[0] == "GPUs: 15 of 16 busy"
@@ -31,14 +34,21 @@ def test_an_idle_gpu_among_busy_ones_is_named() -> None:
 
 
 def test_a_driver_that_does_not_answer_is_odd() -> None:
-    text = BUSY + "1: hpcstack-gpu: n2, failed: Unable to determine the device handle for GPU0000:1B:00.0\n"
-    assert summarise_activity(parse_activity(text))[0].startswith("ODD: nvidia-smi on n2 failed: Unable to determine")
+    text = (
+        BUSY
+        + "1: hpcstack-gpu: n2, failed: Unable to determine the device handle for GPU0000:1B:00.0\n"
+    )
+    assert summarise_activity(parse_activity(text))[0].startswith(
+        "ODD: nvidia-smi on n2 failed: Unable to determine"
+    )
     assert not report_hang(text).well
     assert not parse_activity("0: hpcstack-gpu: n1, 0, [N/A], [N/A], 345, 35\n").silent
 
 
 def test_ports_that_move_nothing_and_one_with_errors() -> None:
-    still = "0: hpcstack-port: n1 mlx5_0/1 port_xmit_data 0 port_rcv_data 0 local_ack_timeout_err 5\n"
+    still = (
+        "0: hpcstack-port: n1 mlx5_0/1 port_xmit_data 0 port_rcv_data 0 local_ack_timeout_err 5\n"
+    )
     said = summarise_activity(parse_activity(still))
     assert said == [
         "ports: 0 of 1 move data, nobody sends",
@@ -56,7 +66,9 @@ SMI = "#!/bin/sh\nprintf '0, 100, 300.10, 1980, 50\\n1, 0, 80.00, 345, 33\\n'\n"
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: Path) -> None:
-    """A rank with a pipe of torch's recorder, played here: who reads it writes a file of a real recorder."""
+    """A rank with a pipe of torch's recorder, played here: who reads it writes a file of a real
+    recorder.
+    """
     (tmp_path / "nvidia-smi").write_text(SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
@@ -65,7 +77,8 @@ def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: P
         (port / name).write_text(f"{value}\n")
     # Between the two readings the node goes on: the pause is where the counters move
     (tmp_path / "sleep").write_text(
-        f"#!/bin/sh\necho 12 >{port}/counters/port_xmit_data\necho 3 >{port}/hw_counters/packet_seq_err\n"
+        f"#!/bin/sh\necho 12 >{port}/counters/port_xmit_data\necho 3 "
+        f">{port}/hw_counters/packet_seq_err\n"
     )
     (tmp_path / "sleep").chmod(0o755)
     job, pipe, file = f"88{os.getpid()}", tmp_path / "ask", tmp_path / "flight-"
@@ -107,5 +120,9 @@ def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: P
 def test_older_files_of_another_run_are_not_this_ones(tmp_path: Path) -> None:
     (tmp_path / "flight-0").write_bytes((DATA / "sleeps-0").read_bytes())
     late = int(time.time()) + 100
-    assert report_hang(f"0: hpcstack-flights: {late} {tmp_path}/flight-\n").document["flights"] is None
-    assert report_hang(f"0: hpcstack-flights: 5 {tmp_path}/flight-\n").document["flights"]["ranks"] == [0]
+    assert (
+        report_hang(f"0: hpcstack-flights: {late} {tmp_path}/flight-\n").document["flights"] is None
+    )
+    assert report_hang(f"0: hpcstack-flights: 5 {tmp_path}/flight-\n").document["flights"][
+        "ranks"
+    ] == [0]

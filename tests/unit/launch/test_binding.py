@@ -26,7 +26,9 @@ def cores(cpus: str) -> set[int]:
     return {one for first, last in parse_cpu_list(cpus) for one in range(first, last + 1)}
 
 
-def site(folder: Path, topology: str = "dgx-h100", cpus: int = 224, count: int = 8, **node: object) -> Site:
+def site(
+    folder: Path, topology: str = "dgx-h100", cpus: int = 224, count: int = 8, **node: object
+) -> Site:
     return Site.model_validate({
         "store": folder, "lock_dir": folder, "module_root": folder,
         "node_types": {"n": {"gpus": {"model": "H100", "count": count}, "cpus": cpus, "topology": topology, **node}},
@@ -60,7 +62,9 @@ def test_threads_of_a_core_stay_together() -> None:
 
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_a_mask_is_its_cores(chosen: set[int]) -> None:
-    assert int(make_cpu_mask(",".join(map(str, sorted(chosen)))), 16) == sum(1 << one for one in chosen)
+    assert int(make_cpu_mask(",".join(map(str, sorted(chosen)))), 16) == sum(
+        1 << one for one in chosen
+    )
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1-", "-1", "1,,2", "1;2", "0x3"])
@@ -72,7 +76,9 @@ def test_what_is_no_list_of_cpus_is_refused(text: str) -> None:
 def test_a_whole_node_is_bound_and_less_is_not(tmp_path: Path) -> None:
     found = bound(site(tmp_path))
     assert found is not None and found[0] == "0-13,112-125" and found[7] == "98-111,210-223"
-    assert bound(site(tmp_path), gpus_per_node=4) is None, "Slurm chooses the cores of a part of a node"
+    assert bound(site(tmp_path), gpus_per_node=4) is None, (
+        "Slurm chooses the cores of a part of a node"
+    )
     assert bound(site(tmp_path, cpus=0)) is None, "the site does not say how many cores Slurm gives"
     assert bound(site(tmp_path, cpus=0), exclusive=True) is not None
     assert bound(site(tmp_path), nproc_per_node=2) is None, "not a rank per GPU"
@@ -87,7 +93,8 @@ def test_a_sites_own_record_counts_more_and_a_wrong_name_is_said(tmp_path: Path)
         bound(site(tmp_path, topology="dgx-h10"))
 
 
-# As torch's own does, it makes $ of $$ in what it starts (torch/distributed/elastic/multiprocessing, macros.substitute)
+# As torch's own does, it makes $ of $$ in what it starts
+# (torch/distributed/elastic/multiprocessing, macros.substitute)
 TORCHRUN = """#!/usr/bin/env python3
 import os, string, sys
 words = sys.argv[sys.argv.index("--no-python") + 1 :]
@@ -104,8 +111,21 @@ def test_ranks_are_bound_in_the_image(tmp_path: Path) -> None:
     torchrun.chmod(0o755)
     first, second = sorted(os.sched_getaffinity(0))[:2]
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HPCSTACK_CPUS": f"{first} {second}"}
-    argv = ["/bin/sh", "-c", render_inner("torchrun"), "torchrun", "2", "", "0", "sh", "-c", "taskset -pc $$$$"]
+    argv = [
+        "/bin/sh",
+        "-c",
+        render_inner("torchrun"),
+        "torchrun",
+        "2",
+        "",
+        "0",
+        "sh",
+        "-c",
+        "taskset -pc $$$$",
+    ]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith(f"list: {second}"), done
-    gone = subprocess.run(argv, env=env | {"HPCSTACK_CPUS": "0 9999"}, capture_output=True, text=True, check=True)
+    gone = subprocess.run(
+        argv, env=env | {"HPCSTACK_CPUS": "0 9999"}, capture_output=True, text=True, check=True
+    )
     assert "rank is not bound to 9999" in gone.stderr, "said, and it runs all the same"

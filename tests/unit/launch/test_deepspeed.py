@@ -1,5 +1,7 @@
-"""The shell of mode deepspeed, by real shells. In the place of DeepSpeed's launcher.launch stands a program that starts
-ranks as it does (launcher/launch.py of 0.16): slots become CUDA_VISIBLE_DEVICES, --no_python and --no_local_rank."""
+"""The shell of mode deepspeed, by real shells. In the place of DeepSpeed's launcher.launch stands a
+program that starts ranks as it does (launcher/launch.py of 0.16): slots become
+CUDA_VISIBLE_DEVICES, --no_python and --no_local_rank.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ for place, _ in enumerate(slots):
     status |= subprocess.run(rest, env=env).returncode
 sys.exit(status)
 """
-SHOWS = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['CUDA_VISIBLE_DEVICES']]), flush=True)\n"
+SHOWS = (
+    "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['CUDA_VISIBLE_DEVICES']]), "
+    "flush=True)\n"
+)
 
 
 def ranks(folder: Path, shell: str, command: list[str], ranks: int = 2, **env: str) -> list[Any]:
@@ -39,7 +44,11 @@ def ranks(folder: Path, shell: str, command: list[str], ranks: int = 2, **env: s
     fake.parent.mkdir(exist_ok=True)
     fake.write_text(LAUNCHER)
     fake.chmod(0o755)
-    base = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "CUDA_", "HPCSTACK_"))}
+    base = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM_", "CUDA_", "HPCSTACK_"))
+    }
     argv = [shell, "-c", render_inner("deepspeed"), "deepspeed", str(ranks), "", "0", *command]
     done = subprocess.run(argv, env={**base, "PATH": f"{fake.parent}:{base['PATH']}", **env}, cwd=folder,
                           capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
@@ -56,7 +65,9 @@ def ranks(folder: Path, shell: str, command: list[str], ranks: int = 2, **env: s
     ("MIG-1/2/3,5", "MIG-1/2/3,5"),
     ('0,1"$(id)', "0,1"),  # nothing that could be more than a name
 ])  # fmt: skip
-def test_ranks_get_the_gpus_that_the_step_has(tmp_path: Path, shell: str, given: str, seen: str) -> None:
+def test_ranks_get_the_gpus_that_the_step_has(
+    tmp_path: Path, shell: str, given: str, seen: str
+) -> None:
     (tmp_path / "train.py").write_text(SHOWS)
     found = ranks(tmp_path, shell, ["train.py", "a b"], CUDA_VISIBLE_DEVICES=given)
     assert found == [[["--local_rank=0", "a b"], seen], [["--local_rank=1", "a b"], seen]]

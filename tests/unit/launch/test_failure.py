@@ -1,4 +1,6 @@
-"""How a step ended, read out of what it said: by Python, and by awk in job scripts, which must agree."""
+"""How a step ended, read out of what it said: by Python, and by awk in job scripts, which must
+agree.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ TORCHRUN = """Traceback (most recent call last):
     sys.exit(main())
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """
-OTHER = TRACE.replace("ValueError: bad sample 17", "RuntimeError: Connection closed by peer").replace("17, in", "9, in")
+OTHER = TRACE.replace(
+    "ValueError: bad sample 17", "RuntimeError: Connection closed by peer"
+).replace("17, in", "9, in")
 
 
 def rank(number: int, host: str, status: int, at: float, again: int = 0) -> str:
@@ -177,6 +181,8 @@ LINES = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(lines=st.lists(LINES, max_size=30), status=st.sampled_from([0, 1, 125, 143]))
-def test_awk_and_python_agree(lines: list[str], status: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_awk_and_python_agree(
+    lines: list[str], status: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     text = "".join(lines)
     assert by_awk(text, status, tmp_path_factory.mktemp("awk")) == failure_in(text).end(status)

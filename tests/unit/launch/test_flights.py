@@ -1,5 +1,6 @@
-"""Who is odd by torch's flight recorder. tests/data/flights is of torch 2.13's own recorder, four ranks over gloo, with
-neutral paths; NCCL's was not to be had here."""
+"""Who is odd by torch's flight recorder. tests/data/flights is of torch 2.13's own recorder, four
+ranks over gloo, with neutral paths; NCCL's was not to be had here.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ PLACE = "of group 0 (default_pg), called at /home/user/fr2.py"
 @pytest.mark.parametrize(
     ("fault", "odd"),
     [
-        ("sleeps", [f"rank 3 has not come to all_reduce 4 {PLACE}:17, where 3 ranks wait; the last was all_reduce 3, which is over"]),
+        ("sleeps", [(f"rank 3 has not come to all_reduce 4 {PLACE}:17, where 3 ranks wait; the last was " f"all_reduce 3, which is over")]),
         ("other", [f"rank 3 is in broadcast 4 {PLACE}:14, where 3 ranks had all_reduce"]),
         ("skips", [f"rank 3 is in barrier 5 {PLACE}:20, where 3 ranks had all_reduce"]),
         ("size", [
-            f"rank 3 has not come to all_reduce 5 {PLACE}:17, where 3 ranks wait; the last was all_reduce 4, which is not over",
+            (f"rank 3 has not come to all_reduce 5 {PLACE}:17, where 3 ranks wait; the last was " f"all_reduce 4, which is not over"),
             f"rank 3 is in all_reduce 4 {PLACE}:15, with sizes [[7]], 3 ranks with [[4]]",
         ]),
         ("sub", []),
@@ -94,7 +95,9 @@ def test_any_bytes_are_no_more_than_a_refusal(content: bytes) -> None:
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=5),
-        lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(max_size=12), one, max_size=3),
+        lambda one: (
+            st.lists(one, max_size=3) | st.dictionaries(st.text(max_size=12), one, max_size=3)
+        ),
         max_leaves=8,
     )
 )

@@ -1,4 +1,6 @@
-"""Which rank of a job that hangs is not where the others are, read out of what launchers/on-node/stacks.sh says."""
+"""Which rank of a job that hangs is not where the others are, read out of what
+launchers/on-node/stacks.sh says.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from hypothesis import strategies as st
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
-from hpcstack.launch.hang import describe_ranks, describe_standing, format_ranges, judge_ranks, parse_ranks
+from hpcstack.launch.hang import (
+    describe_ranks,
+    describe_standing,
+    format_ranges,
+    judge_ranks,
+    parse_ranks,
+)
 from hpcstack.launch.stacks import parse_job
 from hpcstack.render.launchers import wrap_rank
 
@@ -30,12 +38,19 @@ WAITS = """\
       sync (/home/me/train.py:{line})
       <module> (/home/me/train.py:9)
 """
-ELSEWHERE = '  Thread 7 (active): "MainThread"\n      decode (/usr/lib/python3/dist-packages/PIL/Image.py:80)\n      load (/home/me/data.py:17)\n      <module> (/home/me/train.py:8)\n'
+ELSEWHERE = (
+    '  Thread 7 (active): "MainThread"\n      decode '
+    "(/usr/lib/python3/dist-packages/PIL/Image.py:80)\n      load (/home/me/data.py:17)\n      "
+    "<module> (/home/me/train.py:8)\n"
+)
 THREADS = "  py-spy: Permission Denied\n  threads: 2 a.out, state S, waits in futex_wait\n"
 
 
 def rank(number: int, host: str, said: str, world: int = 4, label: int = 0) -> str:
-    lines = f"hpcstack: rank {number} of {world} on {host} is process 7 of step 0, state S: python3 train.py\n{said}"
+    lines = (
+        f"hpcstack: rank {number} of {world} on {host} is process 7 of step 0, state S: python3 "
+        f"train.py\n{said}"
+    )
     return "".join(f"{label}: {line}\n" for line in lines.splitlines())
 
 
@@ -47,15 +62,15 @@ def waits(operation: str = "all_reduce", line: int = 5) -> str:
     ("text", "odd"),
     [
         (rank(0, "a", waits()) + rank(1, "a", waits()) + rank(2, "b", waits()) + rank(3, "b", ELSEWHERE),
-         ["rank 3 on b is at /home/me/data.py:17, while 3 ranks are in all_reduce, called at /home/me/train.py:5"]),
+         [("rank 3 on b is at /home/me/data.py:17, while 3 ranks are in all_reduce, called at " "/home/me/train.py:5")]),
         (rank(0, "a", waits(), 2) + rank(1, "b", ELSEWHERE, 2),
-         ["rank 1 on b is at /home/me/data.py:17, while 1 rank is in all_reduce, called at /home/me/train.py:5"]),
+         [("rank 1 on b is at /home/me/data.py:17, while 1 rank is in all_reduce, called at " "/home/me/train.py:5")]),
         (rank(0, "a", waits(), 3) + rank(1, "a", waits("broadcast", 7), 3) + rank(2, "b", waits(), 3),
-         ["rank 1 on a is in broadcast, called at /home/me/train.py:7, while 2 ranks are in all_reduce, called at /home/me/train.py:5"]),
+         [("rank 1 on a is in broadcast, called at /home/me/train.py:7, while 2 ranks are in " "all_reduce, called at /home/me/train.py:5")]),
         (rank(0, "a", waits()) + rank(1, "a", waits()), ["ranks 2-3 are not there"]),
         (rank(0, "a", waits(), 2) + rank(1, "b", waits(), 2), []),
         (rank(0, "a", waits(), 3) + rank(1, "b", waits(), 3) + rank(2, "b", THREADS, 3),
-         ["rank 2 on b is in a.out, state S, waits in futex_wait (2 threads), while 2 ranks are in all_reduce, called at /home/me/train.py:5"]),
+         [("rank 2 on b is in a.out, state S, waits in futex_wait (2 threads), while 2 ranks are " "in all_reduce, called at /home/me/train.py:5")]),
         ("srun: error: nothing\n", []),
     ],
     ids=["elsewhere", "two ranks", "another collective", "gone", "all wait", "no Python", "nobody"],
@@ -68,7 +83,9 @@ def test_nodes_that_answer_at_once_are_kept_apart() -> None:
     """Each node's lines have its label; they come mixed."""
     first = rank(0, "a", waits(), 2, label=0).splitlines()
     second = rank(1, "b", ELSEWHERE, 2, label=11).splitlines()
-    mixed = [line for pair in zip(first, [*second, *first[len(second) :]], strict=True) for line in pair]
+    mixed = [
+        line for pair in zip(first, [*second, *first[len(second) :]], strict=True) for line in pair
+    ]
     found = parse_ranks("\n".join(f"{line:>3}" for line in mixed))
     assert [(one.number, one.host, one.whereabouts.place) for one in found] == [
         (0, "a", "/home/me/train.py:5"),
@@ -77,19 +94,28 @@ def test_nodes_that_answer_at_once_are_kept_apart() -> None:
 
 
 def test_each_step_of_a_job_is_a_training_of_its_own() -> None:
-    other = "".join(rank(n, "a", ELSEWHERE if n else waits(), 2) for n in (0, 1)).replace("of step 0", "of step 1")
-    lines, well = describe_ranks(parse_ranks("".join(rank(n, "a", waits(), 2) for n in (0, 1)) + other))
+    other = "".join(rank(n, "a", ELSEWHERE if n else waits(), 2) for n in (0, 1)).replace(
+        "of step 0", "of step 1"
+    )
+    lines, well = describe_ranks(
+        parse_ranks("".join(rank(n, "a", waits(), 2) for n in (0, 1)) + other)
+    )
     assert not well and lines[0] == "step 0:" and lines.count("step 1:") == 1
     assert [line for line in lines if line.startswith("ODD: ")] == [
-        "ODD: rank 1 on a is at /home/me/data.py:17, while 1 rank is in all_reduce, called at /home/me/train.py:5"
+        (
+            "ODD: rank 1 on a is at /home/me/data.py:17, while 1 rank is in all_reduce, called at "
+            "/home/me/train.py:5"
+        )
     ]
 
 
 def test_what_is_said_to_people() -> None:
-    assert describe_standing(judge_ranks(parse_ranks(rank(0, "a", waits(), 2) + rank(1, "b", waits(), 2))))[
-        -1
-    ].startswith("all ranks are in the same")
-    assert describe_standing(judge_ranks([])) == ["no rank was found: the job runs none, or its nodes do not answer"]
+    assert describe_standing(
+        judge_ranks(parse_ranks(rank(0, "a", waits(), 2) + rank(1, "b", waits(), 2)))
+    )[-1].startswith("all ranks are in the same")
+    assert describe_standing(judge_ranks([])) == [
+        "no rank was found: the job runs none, or its nodes do not answer"
+    ]
 
 
 @given(st.sets(st.integers(0, 5000), min_size=1, max_size=60))
@@ -101,7 +127,12 @@ def test_numbers_as_ranges(found: set[int]) -> None:
     assert back == found
 
 
-@given(st.text(st.sampled_from("hpcstack: rank 0123456789 of on is process , state S:\n()MainThread\"'"), max_size=300))
+@given(
+    st.text(
+        st.sampled_from("hpcstack: rank 0123456789 of on is process , state S:\n()MainThread\"'"),
+        max_size=300,
+    )
+)
 def test_whatever_a_node_says(text: str) -> None:
     describe_standing(judge_ranks(parse_ranks(text)))
 
@@ -119,11 +150,21 @@ SLEEPS = "import time\ndef inner():\n    time.sleep(60)\ninner()\n"
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Path) -> None:
-    """By the shell that starts it, in its job and step alone; what it does by py-spy, which must be here."""
+    """By the shell that starts it, in its job and step alone; what it does by py-spy, which must be
+    here.
+    """
     (tmp_path / "train.py").write_text(SLEEPS)
-    environ = {**os.environ, "SLURM_JOB_ID": f"77{os.getpid()}", "SLURM_STEP_ID": "3", "RANK": "5", "WORLD_SIZE": "8"}
+    environ = {
+        **os.environ,
+        "SLURM_JOB_ID": f"77{os.getpid()}",
+        "SLURM_STEP_ID": "3",
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+    }
     environ.pop("SLURMD_NODENAME", None)
-    process = subprocess.Popen([shell, *wrap_rank((sys.executable, "train.py"))[1:]], cwd=tmp_path, env=environ)
+    process = subprocess.Popen(
+        [shell, *wrap_rank((sys.executable, "train.py"))[1:]], cwd=tmp_path, env=environ
+    )
     try:
         spy = str(Path(sys.executable).parent / "py-spy")
         until = time.monotonic() + 30
@@ -131,7 +172,11 @@ def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Pa
         while "inner" not in text and time.monotonic() < until:
             text = _look(shell, environ["SLURM_JOB_ID"], "3", spy)
         (found,) = parse_ranks(text)
-        assert (found.number, found.world, found.whereabouts.place) == (5, 8, f"{tmp_path}/train.py:3"), text
+        assert (found.number, found.world, found.whereabouts.place) == (
+            5,
+            8,
+            f"{tmp_path}/train.py:3",
+        ), text
         assert found.stack[0].function == "inner" and process.poll() is None
         assert "no rank of job" in _look(shell, environ["SLURM_JOB_ID"], "4", spy)
         assert "no rank of job" in _look(shell, "1", "", spy)

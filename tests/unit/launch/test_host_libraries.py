@@ -43,7 +43,12 @@ def site(folder: Path, *libraries: str) -> Site:
         "settings": {"FI_PROVIDER": {"value": "cxi", "reason": "Slingshot's"}}, "mapped": ["libcxi.so.1"],
     }  # fmt: skip
     return Site.model_validate(
-        {"store": folder, "lock_dir": folder, "module_root": folder, "fabric": {"injections": {"cxi": injection}}}
+        {
+            "store": folder,
+            "lock_dir": folder,
+            "module_root": folder,
+            "fabric": {"injections": {"cxi": injection}},
+        }
     )
 
 
@@ -61,7 +66,10 @@ def test_every_runtime_brings_them_and_searches_them_first(tmp_path: Path, runti
     line = made.shown()
     assert "/usr/lib64/libcxi.so.1:/opt/hpcstack-host/cxi/libcxi.so.1" in line
     at = made.argv.index("host-libraries")
-    assert made.argv[at - 3 : at - 1] == ("/bin/sh", "-c") and made.argv[at + 1] == "/opt/hpcstack-host/cxi"
+    assert (
+        made.argv[at - 3 : at - 1] == ("/bin/sh", "-c")
+        and made.argv[at + 1] == "/opt/hpcstack-host/cxi"
+    )
     assert "hostname" in made.argv[at + 2 :]
     said = {name.removeprefix("APPTAINERENV_"): value for name, value in made.environment.items()}
     assert said["FI_PROVIDER"] == "cxi", "the site's setting is above the image's"
@@ -75,12 +83,22 @@ def test_the_loader_searches_them_before_the_images_own(tmp_path: Path) -> None:
         ({"LD_LIBRARY_PATH": "/of/image"}, "/opt/hpcstack-host/cxi:/of/image"),
         ({}, "/opt/hpcstack-host/cxi"),
     ):
-        done = subprocess.run(words, env={"PATH": "/usr/bin:/bin", **given}, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            words,
+            env={"PATH": "/usr/bin:/bin", **given},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert done.stdout.strip() == path
 
 
-@pytest.mark.parametrize(("nodes", "changes"), [(1, {}), (2, {"environment": {"CUDA_VERSION": "13.0.1"}})])
-def test_one_node_and_other_images_get_nothing(tmp_path: Path, nodes: int, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "changes"), [(1, {}), (2, {"environment": {"CUDA_VERSION": "13.0.1"}})]
+)
+def test_one_node_and_other_images_get_nothing(
+    tmp_path: Path, nodes: int, changes: dict[str, Any]
+) -> None:
     made = planned(tmp_path, "apptainer", nodes, **changes)
     assert "/opt/hpcstack-host" not in made.shown() and not made.brought
 
@@ -96,8 +114,16 @@ def test_what_the_user_has_set_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def library(path: Path, wants: str = "") -> Path:
     """A library at PATH; WANTS: a version of glibc that no system has, which it says that it needs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    source = "#include <stdlib.h>\nint version(void) { return abs(-7); }\nvoid *more(void) { return malloc(7); }\n"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=source, text=True, check=True)
+    source = (
+        "#include <stdlib.h>\nint version(void) { return abs(-7); }\nvoid *more(void) { return "
+        "malloc(7); }\n"
+    )
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)],
+        input=source,
+        text=True,
+        check=True,
+    )
     if wants:
         old = re.search(rb"GLIBC_2\.[0-9.]+", path.read_bytes())
         assert old, "it wants nothing of glibc"
@@ -116,7 +142,9 @@ def image(tmp_path: Path) -> Path:
     (root / "libc.so.6").write_bytes(os.urandom(1000) + said)
     (tmp_path / "root/lib").symlink_to("usr/lib")
     made = tmp_path / "image.sqsh"
-    subprocess.run(["mksquashfs", str(tmp_path / "root"), str(made), "-quiet", "-no-progress"], check=True)
+    subprocess.run(
+        ["mksquashfs", str(tmp_path / "root"), str(made), "-quiet", "-no-progress"], check=True
+    )
     return made
 
 
@@ -134,7 +162,9 @@ def test_an_image_says_its_glibc(image: Path, tmp_path: Path) -> None:
 @pytest.mark.gcc
 @pytest.mark.squashfs
 @pytest.mark.parametrize("folder", [False, True])
-def test_what_wants_a_newer_glibc_than_the_image_has_is_refused(image: Path, tmp_path: Path, folder: bool) -> None:
+def test_what_wants_a_newer_glibc_than_the_image_has_is_refused(
+    image: Path, tmp_path: Path, folder: bool
+) -> None:
     fits = library(tmp_path / "old/libnet.so.1")
     assert find_misfit(brought(fits.parent if folder else fits), image, "linux/amd64") == ""
     newer = library(tmp_path / "new/libnet.so.1", wants="2.99")
@@ -167,14 +197,21 @@ def test_what_is_no_library_or_not_here_is_left_to_the_nodes(image: Path, tmp_pa
     script.write_text("INPUT(libnet.so.1)\n")
     gone = tmp_path / "only-on-nodes/libnet.so.1"
     assert find_misfit(brought(script, gone.parent), image, "linux/amd64") == ""
-    assert not_here(brought(script, gone.with_name("libother.so.1"))) == [str(gone.with_name("libother.so.1"))]
+    assert not_here(brought(script, gone.with_name("libother.so.1"))) == [
+        str(gone.with_name("libother.so.1"))
+    ]
 
 
 def plugin(path: Path, *interfaces: int) -> Path:
     """A plugin of NCCL's with INTERFACES, as far as NCCL looks before it calls one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     source = "".join(f"int ncclNetPlugin_v{number};\n" for number in interfaces)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=source, text=True, check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)],
+        input=source,
+        text=True,
+        check=True,
+    )
     return path
 
 
@@ -203,7 +240,9 @@ def test_a_plugin_that_the_images_nccl_does_not_know_is_refused(
 
 @pytest.mark.gcc
 @pytest.mark.squashfs
-def test_an_older_plugin_beside_the_one_that_is_loaded_is_no_reason(tmp_path: Path, image: Path) -> None:
+def test_an_older_plugin_beside_the_one_that_is_loaded_is_no_reason(
+    tmp_path: Path, image: Path
+) -> None:
     plugin(tmp_path / "host/libnccl-net-old.so", 5)
     made = plugin(tmp_path / "host/libnccl-net.so", 10)
     assert find_misfit(brought(made.parent), image, "linux/amd64", "2.27.7") == ""

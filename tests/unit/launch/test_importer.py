@@ -40,16 +40,25 @@ class Place:
         image.parent.mkdir(parents=True)
         image.write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
-        record = {"release": f"{name}/{alias}-r{number}", "key": key, "sha256": digest, "fits": [["x", "y"]]}
+        record = {
+            "release": f"{name}/{alias}-r{number}",
+            "key": key,
+            "sha256": digest,
+            "fits": [["x", "y"]],
+        }
         folder = self.store / "releases" / name / f"{alias}-r{number}"
         folder.mkdir(parents=True)
         (folder / "release.json").write_text(json.dumps(record, indent=1) + "\n")
         tree, release = Tree(self.modules), f"{alias}-r{number}"
         with tree.hold(name):
             entry = Entry(release, alias, "testing", key, digest, "2026-01-01", "me")
-            after = publish_entry(tree.ledger(name), entry, Dates(), Event("2026-01-01", "me", "publish", release))
+            after = publish_entry(
+                tree.ledger(name), entry, Dates(), Event("2026-01-01", "me", "publish", release)
+            )
             file = tree.homes(name)[".lua"] / name / f"{release}.lua"
-            tree.commit(TreeChange(after, {str(file.relative_to(self.modules)): "-- a module\n"}, "publish"))
+            tree.commit(
+                TreeChange(after, {str(file.relative_to(self.modules)): "-- a module\n"}, "publish")
+            )
         return image
 
     def __call__(self, *words: str, step: str = "0") -> subprocess.CompletedProcess[str]:
@@ -58,7 +67,11 @@ class Place:
             "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": step, "ASKED": str(self.top / "asked"),
         }  # fmt: skip
         return subprocess.run(
-            [self.shell, str(self.script), *words], env=env, capture_output=True, text=True, check=False
+            [self.shell, str(self.script), *words],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
 
@@ -91,7 +104,12 @@ def test_a_published_name_is_its_image(place: Place, name: str, content: bytes) 
                                   "hpcstack/pytorch:24.11;id", "hpcstack/$(id)", "hpcstack/", "hpcstack/a:b:c"])  # fmt: skip
 def test_what_is_not_published_is_refused_with_words(place: Place, name: str) -> None:
     done = place("get", f"docker://{name}")
-    assert done.returncode == 1 and done.stdout == "" and "is published here" in done.stderr and "TIP" in done.stderr
+    assert (
+        done.returncode == 1
+        and done.stdout == ""
+        and "is published here" in done.stderr
+        and "TIP" in done.stderr
+    )
 
 
 def test_an_image_that_is_not_what_was_published_is_refused(place: Place) -> None:
@@ -117,7 +135,9 @@ def test_a_retired_version_is_refused_and_one_without_dates_is_served(place: Pla
 
 
 def test_a_release_that_was_removed_is_refused(place: Place) -> None:
-    """Its files are there until gc takes them, its modulefile is not: in Core, and behind a gateway."""
+    """Its files are there until gc takes them, its modulefile is not: in Core, and behind a
+    gateway.
+    """
     file = place.modules / "Core/pytorch/24.11-r1.lua"
     behind = place.modules / "more/pytorch/Core/pytorch"
     behind.mkdir(parents=True)
@@ -125,13 +145,21 @@ def test_a_release_that_was_removed_is_refused(place: Place) -> None:
     assert place("get", "hpcstack/pytorch:24.11-r1").returncode == 0
     moved.unlink()
     done = place("get", "hpcstack/pytorch:24.11-r1")
-    assert done.returncode == 1 and "hpcstack/pytorch:24.11-r1"[9:] in done.stderr and "was removed" in done.stderr
+    assert (
+        done.returncode == 1
+        and "hpcstack/pytorch:24.11-r1"[9:] in done.stderr
+        and "was removed" in done.stderr
+    )
     assert place("get", "hpcstack/pytorch:24.11").returncode == 0
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_release_for_nodes_of_another_kind_is_refused_by_its_own_name_too(tmp_path: Path, shell: str) -> None:
-    """Both module trees have their releases in one store, and a release that is named in full is looked for there."""
+def test_a_release_for_nodes_of_another_kind_is_refused_by_its_own_name_too(
+    tmp_path: Path, shell: str
+) -> None:
+    """Both module trees have their releases in one store, and a release that is named in full is
+    looked for there.
+    """
     place = Place(tmp_path, shell, modules={"by_architecture": True})
     place.publish("pytorch", "24.11", 1, b"mine")
     here = place.modules
@@ -150,7 +178,11 @@ def test_an_image_is_read_once_a_node(place: Place) -> None:
         f"#!/bin/sh\necho read >>{place.top}/reads\nexec {shutil.which('sha256sum')}\n"
     )
     (place.top / "bin/sha256sum").chmod(0o755)
-    assert [place("get", "hpcstack/pytorch-24.11", step=str(n)).returncode for n in range(3)] == [0, 0, 0]
+    assert [place("get", "hpcstack/pytorch-24.11", step=str(n)).returncode for n in range(3)] == [
+        0,
+        0,
+        0,
+    ]
     assert (place.top / "reads").read_text() == "read\n"
 
 
@@ -177,5 +209,7 @@ def test_the_script_is_sound(tmp_path: Path) -> None:
     script.write_text(render_importer(make_site(tmp_path / "it's; $(x) here"), "full"))
     assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
     if shutil.which("shellcheck"):
-        done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["shellcheck", str(script)], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout

@@ -1,4 +1,6 @@
-"""The importer of a site that has an image cache: what it asks the node's service, and what it makes of the answer."""
+"""The importer of a site that has an image cache: what it asks the node's service, and what it
+makes of the answer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ URI = "docker://nvcr.io#nvidia/pytorch:24.11-py3"
 
 
 class Place:
-    """An importer, an enroot that writes down what it was asked, an hpcstack that answers, and a service."""
+    """An importer, an enroot that writes down what it was asked, an hpcstack that answers, and a
+    service.
+    """
 
     def __init__(self, top: Path, shell: str) -> None:
         self.top, self.shell = top, shell
@@ -30,7 +34,9 @@ class Place:
         (top / "run").mkdir()
         (top / "bin").mkdir()
         self.program("enroot", 'echo "$@" >>"$ASKED"\necho imported >"$3"')
-        self.program("hpcstack", 'cat >>"$ASKED.challenge"\necho \'{"authorization": "Bearer abc"}\'')
+        self.program(
+            "hpcstack", 'cat >>"$ASKED.challenge"\necho \'{"authorization": "Bearer abc"}\''
+        )
         (top / "importer.sh").write_text(render_importer(site, "full", str(top / "bin/hpcstack")))
 
     def program(self, name: str, text: str) -> None:
@@ -89,9 +95,17 @@ def test_the_services_image_is_taken(served: Place) -> None:
         {"path": "/cache/image.sqsh", "how": "there"},
     ]
     done = served.get(SLURM_STEP_NUM_NODES="2")
-    assert done.returncode == 0 and done.stdout == "/cache/image.sqsh\n" and "importing for all" in done.stderr
+    assert (
+        done.returncode == 0
+        and done.stdout == "/cache/image.sqsh\n"
+        and "importing for all" in done.stderr
+    )
     asked = served.heard[0]
-    assert asked["image"] == URI and asked["step"] == "7+0+" and str(asked["platform"]).startswith("linux/")
+    assert (
+        asked["image"] == URI
+        and asked["step"] == "7+0+"
+        and str(asked["platform"]).startswith("linux/")
+    )
     assert not served.imported_itself
 
 
@@ -115,7 +129,10 @@ def test_what_the_registry_refuses_is_told_and_not_tried_by_every_node(served: P
     served.says = [{"error": "refuses your login", "hint": "log in", "kind": "registry"}]
     done = served.get()
     assert (
-        done.returncode == 1 and done.stdout == "" and "refuses your login" in done.stderr and "log in" in done.stderr
+        done.returncode == 1
+        and done.stdout == ""
+        and "refuses your login" in done.stderr
+        and "log in" in done.stderr
     )
     assert not served.imported_itself
 
@@ -131,11 +148,16 @@ def test_what_is_not_shared_is_imported_as_before(place: Place, how: str) -> Non
     if how == "no python":
         script = place.top / "importer.sh"
         script.write_text(script.read_text().replace(sys.executable, "/no/python"))
-    place.says = [{"error": "mine", "hint": "", "kind": "not shared"}] if how == "not shared" else []
+    place.says = (
+        [{"error": "mine", "hint": "", "kind": "not shared"}] if how == "not shared" else []
+    )
     listening = place.listen() if how in ("not shared", "hangs up") else None
     done = place.get()
     assert done.returncode == 0 and Path(done.stdout.strip()).read_text() == "imported\n"
-    assert "imports docker://nvcr.io#nvidia/pytorch:24.11-py3 for itself" in done.stderr and place.imported_itself
+    assert (
+        "imports docker://nvcr.io#nvidia/pytorch:24.11-py3 for itself" in done.stderr
+        and place.imported_itself
+    )
     if listening:
         listening.close()
 
@@ -148,8 +170,12 @@ def test_another_transport_is_not_asked_of_the_service(served: Place) -> None:
 def test_the_unit_runs_the_service_as_its_account(tmp_path: Path) -> None:
     site = make_site(tmp_path, image_cache={"folder": "/shared/images", "account": "images"})
     text = render_image_service(site, "/opt/hpcstack/bin/hpcstack", "/etc/hpcstack/site.yaml")
-    for line in ("User=images", "ExecStart=/opt/hpcstack/bin/hpcstack cache serve", "RequiresMountsFor=/shared/images",
+    for line in ("User=images", ("ExecStart=/opt/hpcstack/bin/hpcstack cache " "serve"), "RequiresMountsFor=/shared/images",
                  "Environment=HPCSTACK_SITE=/etc/hpcstack/site.yaml", "RuntimeDirectory=hpcstack"):  # fmt: skip
         assert line in text.splitlines()
-    limits = dict(line.split("=") for line in text.splitlines() if line.startswith(("MemoryMax=", "TasksMax=")))
+    limits = dict(
+        line.split("=")
+        for line in text.splitlines()
+        if line.startswith(("MemoryMax=", "TasksMax="))
+    )
     assert limits.keys() == {"MemoryMax", "TasksMax"} and "infinity" not in limits.values(), "N18"

@@ -1,4 +1,6 @@
-"""Ctrl-C on a launch: the shell around a rank and launchers/on-node/interrupt.sh, by real shells; what is made of it."""
+"""Ctrl-C on a launch: the shell around a rank and launchers/on-node/interrupt.sh, by real shells;
+what is made of it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ except KeyboardInterrupt:
 """
 
 
-def _start(shell: str, folder: Path, job: str, rank: int, seconds: float, **env: str) -> subprocess.Popen[bytes]:
+def _start(
+    shell: str, folder: Path, job: str, rank: int, seconds: float, **env: str
+) -> subprocess.Popen[bytes]:
     """A rank below its shell, as in step 3 of JOB; it needs so many SECONDS to end."""
     (folder / "counts.py").write_text(COUNTS)
     command = (sys.executable, "counts.py", f"ready-{rank}", str(seconds))
@@ -58,7 +62,15 @@ def _start_command(
 
 def _interrupt(shell: str, job: str, step: str, seconds: int) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    argv = [shell, "-c", data.read_script("on-node/interrupt.sh"), "interrupt", job, step, str(seconds)]
+    argv = [
+        shell,
+        "-c",
+        data.read_script("on-node/interrupt.sh"),
+        "interrupt",
+        job,
+        step,
+        str(seconds),
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, env=environ, check=True)
     return done.stdout
 
@@ -78,7 +90,9 @@ def test_ranks_of_a_step_are_interrupted_and_their_shells_stay(shell: str, tmp_p
 
         quick.send_signal(signal.SIGTERM)
         slow.send_signal(signal.SIGTERM)
-        assert (quick.wait(10), slow.wait(10)) == (0, 0), "each ends with what its rank has ended with"
+        assert (quick.wait(10), slow.wait(10)) == (0, 0), (
+            "each ends with what its rank has ended with"
+        )
     finally:
         for process in (quick, slow):
             process.kill()
@@ -88,7 +102,9 @@ def test_ranks_of_a_step_are_interrupted_and_their_shells_stay(shell: str, tmp_p
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_who_has_not_ended_is_told_by_number(shell: str, tmp_path: Path) -> None:
     job = f"89{os.getpid()}"
-    ranks = [_start(shell, tmp_path, job, number, seconds) for number, seconds in ((4, 0.0), (7, 50.0))]
+    ranks = [
+        _start(shell, tmp_path, job, number, seconds) for number, seconds in ((4, 0.0), (7, 50.0))
+    ]
     try:
         assert _interrupt(shell, job, "3", 2) == "hpcstack-interrupted: 2 7\n"
     finally:
@@ -97,8 +113,12 @@ def test_who_has_not_ended_is_told_by_number(shell: str, tmp_path: Path) -> None
             process.wait()
 
 
-def _check_that_it_saves(shell: str, job: str, process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Interrupt the one rank of JOB, rank 0, which PROCESS is the shell of: it is told, and does what it has to."""
+def _check_that_it_saves(
+    shell: str, job: str, process: subprocess.Popen[bytes], folder: Path
+) -> None:
+    """Interrupt the one rank of JOB, rank 0, which PROCESS is the shell of: it is told, and does
+    what it has to.
+    """
     try:
         assert _interrupt(shell, job, "3", 10) == "hpcstack-interrupted: 1\n"
         assert (folder / "ready-0-saved").exists()
@@ -119,11 +139,15 @@ def test_a_program_below_a_script_is_interrupted(shell: str, between: str, tmp_p
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_so_it_is_where_env_cannot_reset_signals(shell: str, tmp_path: Path) -> None:
-    """coreutils before 8.31, as Ubuntu 20.04 has it: what dash starts beside it has INT ignored, and Python keeps that."""
+    """coreutils before 8.31, as Ubuntu 20.04 has it: what dash starts beside it has INT ignored,
+    and Python keeps that.
+    """
     job = f"91{os.getpid()}"
     old = tmp_path / "bin/env"
     old.parent.mkdir()
-    old.write_text('#!/bin/sh\ncase $1 in --default-signal*) exit 125 ;; esac\nexec /usr/bin/env "$@"\n')
+    old.write_text(
+        '#!/bin/sh\ncase $1 in --default-signal*) exit 125 ;; esac\nexec /usr/bin/env "$@"\n'
+    )
     old.chmod(0o755)
     process = _start(shell, tmp_path, job, 0, 0.0, PATH=f"{old.parent}:{os.environ['PATH']}")
     _check_that_it_saves(shell, job, process, tmp_path)
@@ -143,7 +167,9 @@ def test_a_shell_that_is_told_to_end_meanwhile_does_not_stay(shell: str, tmp_pat
 
 
 class Cluster(Runner):
-    """squeue says that the job runs on two nodes; a step beside it answers ANSWERS; scancel takes what it is given."""
+    """squeue says that the job runs on two nodes; a step beside it answers ANSWERS; scancel takes
+    what it is given.
+    """
 
     def __init__(self, answers: str, *, running: bool = True, refuses: bool = False) -> None:
         self.answers, self.running, self.refuses = answers, running, refuses
@@ -160,7 +186,8 @@ class Cluster(Runner):
 
 def _launched(folder: Path, step: str, cluster: Cluster) -> Interruption:
     (folder / FILE).write_text(
-        '{"stack": "s-1", "started": "", "command": [], "runtime": "r", "mode": "m", "image_sha256": ""}'
+        '{"stack": "s-1", "started": "", "command": [], "runtime": "r", "mode": "m", '
+        '"image_sha256": ""}'
     )
     (folder / BEGAN).write_text(f"12\n{step}\nnode[1-2]\n12\n")
     return Interruption(folder, cluster, Stderr(folder, lambda line: None), None)
@@ -178,7 +205,10 @@ class Program:
 
 KILLED = "interrupted; {} after 30 s; exit 130; log: {}/stderr.log"
 OUTCOMES = {
-    "0: hpcstack-interrupted: 4\n1: hpcstack-interrupted: 4\n": (Told(8, ()), "interrupted: 8 ranks ended; exit 130"),
+    "0: hpcstack-interrupted: 4\n1: hpcstack-interrupted: 4\n": (
+        Told(8, ()),
+        "interrupted: 8 ranks ended; exit 130",
+    ),
     "0: hpcstack-interrupted: 1 0\n1: hpcstack-interrupted: 0\n": (
         Told(1, (0,)),
         KILLED.format("rank 0 was killed, which had not ended", "{}"),
@@ -197,7 +227,10 @@ def test_the_first_waits_for_all_nodes_and_ends_the_step(answers: str, tmp_path:
     interruption.answer(signal.SIGINT, program.terminate)
     assert cluster.cancelled == [("12.3",)] and not program.ended
     assert interruption.told == OUTCOMES[answers][0]
-    assert interruption.end(failure_in("")) == (130, "hpcstack: " + OUTCOMES[answers][1].format(tmp_path))
+    assert interruption.end(failure_in("")) == (
+        130,
+        "hpcstack: " + OUTCOMES[answers][1].format(tmp_path),
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,7 +241,9 @@ def test_the_first_waits_for_all_nodes_and_ends_the_step(answers: str, tmp_path:
         ("", False),
     ],
 )
-def test_where_no_rank_can_be_told_the_step_is_ended(answers: str, running: bool, tmp_path: Path) -> None:
+def test_where_no_rank_can_be_told_the_step_is_ended(
+    answers: str, running: bool, tmp_path: Path
+) -> None:
     """Also in a script, which does not end of a TERM: the step went on, and was called interrupted."""
     cluster, program = Cluster(answers, running=running), Program()
     interruption = _launched(tmp_path, "3", cluster)
@@ -257,7 +292,9 @@ def test_only_what_is_more_than_an_interrupt_is_a_failure(tmp_path: Path) -> Non
     quiet = failure_in(FAILED.format("KeyboardInterrupt\n"))
     assert interruption.end(quiet)[1] == "hpcstack: interrupted: 8 ranks ended; exit 130"
     loud = failure_in(FAILED.format("OSError: no space left\n"))
-    said = "hpcstack: interrupted; rank 2 on n1 failed first: OSError: no space left; exit 130; log: "
+    said = (
+        "hpcstack: interrupted; rank 2 on n1 failed first: OSError: no space left; exit 130; log: "
+    )
     assert interruption.end(loud)[1].startswith(said)
 
 

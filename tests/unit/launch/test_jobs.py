@@ -1,4 +1,6 @@
-"""What is known of a job once Slurm has forgotten it: our own records, accounting, and the script's own words."""
+"""What is known of a job once Slurm has forgotten it: our own records, accounting, and the script's
+own words.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,23 @@ import pytest
 
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch import record
-from hpcstack.launch.jobs import JobPart, ended_how, find_output, logs_of, parse_job_record, parts_of
+from hpcstack.launch.jobs import (
+    JobPart,
+    ended_how,
+    find_output,
+    logs_of,
+    parse_job_record,
+    parts_of,
+)
 from hpcstack.slurm.state import JobState
 
 NO_JOB = "slurm_load_jobs error: Invalid job id specified"
 
 
 class Cluster(Runner):
-    """Slurm as a test says it: what scontrol and sacct answer; no answer from scontrol is a job that it forgot."""
+    """Slurm as a test says it: what scontrol and sacct answer; no answer from scontrol is a job
+    that it forgot.
+    """
 
     def __init__(self, scontrol: str = "", sacct: str | None = None) -> None:
         self.scontrol, self.sacct = scontrol, sacct
@@ -40,7 +51,9 @@ def launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state/hpcstack/launches"
 
 
-def launch(launches: Path, name: str = "20260101T000000.0Z-aaaa", argv: tuple[str, ...] = (), **files: str) -> Path:
+def launch(
+    launches: Path, name: str = "20260101T000000.0Z-aaaa", argv: tuple[str, ...] = (), **files: str
+) -> Path:
     folder = launches / name
     folder.mkdir(parents=True)
     keys = dict.fromkeys(("stack", "started", "runtime", "mode", "image_sha256"), "")
@@ -56,17 +69,21 @@ def accounted(*rows: tuple[str, ...]) -> str:
 
 def test_a_task_of_an_array_is_a_part_of_its_own() -> None:
     line = (
-        "JobId=41 ArrayJobId=40 ArrayTaskId=3 JobName=x JobState=FAILED Reason=NonZeroExitCode ExitCode=7:0 "
+        "JobId=41 ArrayJobId=40 ArrayTaskId=3 JobName=x JobState=FAILED Reason=NonZeroExitCode "
+        "ExitCode=7:0 "
         "RunTime=00:00:09 StdErr=/h/x-40_3.out StdIn=/dev/null StdOut=/h/x-40_3.out Power="
     )
     found = parse_job_record(line)
-    assert found == JobPart("40_3", JobState("FAILED", 7), "NonZeroExitCode", (Path("/h/x-40_3.out"),))
+    assert found == JobPart(
+        "40_3", JobState("FAILED", 7), "NonZeroExitCode", (Path("/h/x-40_3.out"),)
+    )
     assert parse_job_record("no such job") is None
 
 
 def test_a_comment_of_the_users_is_no_field() -> None:
     found = parse_job_record(
-        "JobId=41 JobState=RUNNING RunTime=01:00:00 StdOut=/h/x.out Comment=StdOut=/etc/passwd JobId=1"
+        "JobId=41 JobState=RUNNING RunTime=01:00:00 StdOut=/h/x.out Comment=StdOut=/etc/passwd "
+        "JobId=1"
     )
     assert found and (found.job, found.files) == ("41", (Path("/h/x.out"),))
 
@@ -84,7 +101,9 @@ def test_a_comment_of_the_users_is_no_field() -> None:
         ("x-%%.out", "7", "", ["x-%.out"]),
     ],
 )
-def test_slurms_patterns(tmp_path: Path, pattern: str, job: str, task: str, files: list[str]) -> None:
+def test_slurms_patterns(
+    tmp_path: Path, pattern: str, job: str, task: str, files: list[str]
+) -> None:
     for name in ("x-n1-7.out", "x-n2-7.out", "x-n1-8.out"):
         (tmp_path / name).touch()
     assert [path.name for path in find_output(f"{tmp_path}/{pattern}", job, task)] == files
@@ -110,12 +129,22 @@ def test_every_task_of_an_array_is_known_without_slurm(launches: Path, tmp_path:
     for task in range(3):
         (tmp_path / f"x-7_{task}.out").write_text(f"{task}\n")
     files = {f"ended_{task}": f"{status}\n" for task, status in enumerate((0, 3, 0))}
-    launch(launches, argv=("srun", "--array=0-2"), began="7_2\n", output=f"{tmp_path}/x-%A_%a.out\n", **files)
+    launch(
+        launches,
+        argv=("srun", "--array=0-2"),
+        began="7_2\n",
+        output=f"{tmp_path}/x-%A_%a.out\n",
+        **files,
+    )
     parts = parts_of("7", Cluster())
     assert [(part.job, str(part.state)) for part in parts] == [
         ("7_0", "COMPLETED"), ("7_1", "FAILED, exit 3"), ("7_2", "COMPLETED"),
     ]  # fmt: skip
-    assert [path.name for path in logs_of("7", Cluster())] == ["x-7_0.out", "x-7_1.out", "x-7_2.out"]
+    assert [path.name for path in logs_of("7", Cluster())] == [
+        "x-7_0.out",
+        "x-7_1.out",
+        "x-7_2.out",
+    ]
     assert [path.name for path in logs_of("7_1", Cluster())] == ["x-7_1.out"]
 
 
@@ -124,7 +153,11 @@ def test_every_task_of_an_array_is_known_without_slurm(launches: Path, tmp_path:
     [
         ("sbatch job.sh", "#!/bin/sh\n#SBATCH --output=said-%j.txt\n", "said-7.txt"),
         ("sbatch job.sh", "#!/bin/sh\n#SBATCH -o said-%j.txt\n", "said-7.txt"),
-        ("sbatch job.sh -o results", '#SBATCH -J n -o "said-%j.txt"\n', "said-7.txt"),  # -o is the program's
+        (
+            "sbatch job.sh -o results",
+            '#SBATCH -J n -o "said-%j.txt"\n',
+            "said-7.txt",
+        ),  # -o is the program's
         ("sbatch job.sh", "#SBATCH --output=%x-%u.txt\n", "its-name-me.txt"),
         ("sbatch -o elsewhere.txt job.sh", "#SBATCH -o said-%j.txt\n", "elsewhere.txt"),
         ("sbatch --parsable --output=elsewhere.txt job.sh", "", "elsewhere.txt"),
@@ -132,30 +165,41 @@ def test_every_task_of_an_array_is_known_without_slurm(launches: Path, tmp_path:
         ("sbatch --wrap 'echo hello'", "", "slurm-7.out"),
     ],
 )
-def test_a_script_of_the_users_own_that_slurm_forgot(tmp_path: Path, line: str, script: str, file: str) -> None:
+def test_a_script_of_the_users_own_that_slurm_forgot(
+    tmp_path: Path, line: str, script: str, file: str
+) -> None:
     (tmp_path / "job.sh").write_text(script)
     (tmp_path / file).write_text("hello\n")
-    slurm = Cluster(sacct=accounted(("7", "FAILED", "1:0", str(tmp_path), "its-name", "me", "7", line)))
+    slurm = Cluster(
+        sacct=accounted(("7", "FAILED", "1:0", str(tmp_path), "its-name", "me", "7", line))
+    )
     assert parts_of("7", slurm) == [JobPart("7", JobState("FAILED", 1), files=(tmp_path / file,))]
 
 
 def test_the_state_that_slurm_says_now_counts(launches: Path) -> None:
     launch(launches, began="7\n0\nn1\n", ended="3\n", stderr_log="x\n")
-    (part,) = parts_of("7", Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit ExitCode=0:15 RunTime=00:01:00 Power="))
-    assert part.state.word == "TIMEOUT"
-    assert ended_how("7", Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit RunTime=00:01:00 Power=")) == (
-        "the time limit was reached"
+    (part,) = parts_of(
+        "7",
+        Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit ExitCode=0:15 RunTime=00:01:00 Power="),
     )
+    assert part.state.word == "TIMEOUT"
+    assert ended_how(
+        "7", Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit RunTime=00:01:00 Power=")
+    ) == ("the time limit was reached")
 
 
 def test_the_launch_that_one_asks_about(launches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This terminal's newest; where it has launched nothing, the newest that failed; else the newest."""
+    """This terminal's newest; where it has launched nothing, the newest that failed; else the
+    newest.
+    """
     names = [f"2026010{day}T000000.0Z-aaaa" for day in (1, 2, 3)]
     for name, status in zip(names, ("3\n", "0\n", "0\n"), strict=True):
         launch(launches, name, ended=status)
     assert record.find_failed().folder.name == names[0]
     here = launches / names[1] / record.FILE
-    here.write_text(json.dumps({**json.loads(here.read_text()), "terminal": record.this_terminal()}))
+    here.write_text(
+        json.dumps({**json.loads(here.read_text()), "terminal": record.this_terminal()})
+    )
     assert record.find_failed().folder.name == names[1]
     monkeypatch.setenv("HPCSTACK_RUN", str(launches / names[2]))
     assert record.find_failed().folder.name == names[2]
@@ -171,20 +215,33 @@ def test_tasks_that_wait_are_counted(said: str, count: int) -> None:
 
 
 def test_a_programs_own_option_makes_no_array(launches: Path) -> None:
-    folder = launch(launches, argv=("srun", "train.py", "--array-size", "3"), began="7\n", ended="0\n")
+    folder = launch(
+        launches, argv=("srun", "train.py", "--array-size", "3"), began="7\n", ended="0\n"
+    )
     (folder / record.FILE).write_text(
-        json.dumps({**json.loads((folder / record.FILE).read_text()), "command": ["train.py", "--array-size", "3"]})
+        json.dumps(
+            {
+                **json.loads((folder / record.FILE).read_text()),
+                "command": ["train.py", "--array-size", "3"],
+            }
+        )
     )
     assert not record.find_launch("7").is_array
 
 
 def test_an_older_slurm_keeps_no_line(launches: Path) -> None:
-    """Before 21.08 sacct refuses a question about SubmitLine as a whole: its states count all the same."""
+    """Before 21.08 sacct refuses a question about SubmitLine as a whole: its states count all the
+    same.
+    """
 
     class Older(Cluster):
         def output(self, argv: Any, **more: Any) -> Completed:
             if any("SubmitLine" in word for word in argv):
-                return Completed(tuple(argv), 1, ('sacct: fatal: Invalid field requested: "SubmitLine"',), "")
+                return Completed(
+                    tuple(argv), 1, ('sacct: fatal: Invalid field requested: "SubmitLine"',), ""
+                )
             return super().output(argv, **more)
 
-    assert parts_of("7", Older(sacct=accounted(("7", "FAILED", "1:0")))) == [JobPart("7", JobState("FAILED", 1))]
+    assert parts_of("7", Older(sacct=accounted(("7", "FAILED", "1:0")))) == [
+        JobPart("7", JobState("FAILED", 1))
+    ]

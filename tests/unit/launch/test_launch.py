@@ -49,7 +49,9 @@ class Cluster(Runner):
         return Completed(("srun", "--help"), 0, (self.help_text,))
 
 
-PYXIS = Cluster("srun", "apptainer", help_text="  --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH")
+PYXIS = Cluster(
+    "srun", "apptainer", help_text="  --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH"
+)
 PLAIN = Cluster("srun", "apptainer", help_text="  --nodes=N")
 ALONE = Cluster("apptainer")
 
@@ -65,7 +67,8 @@ def line(
     site: Site, runner: Runner, mode: str = "plain", command: tuple[str, ...] = ("hostname",), *,
     artifact: Artifact = ARTIFACT, **resources: object,
 ) -> list[str]:  # fmt: skip
-    made = plan_step(artifact, command, mode, Resources(**resources), site, runner, workdir=Path("/work"))  # type: ignore[arg-type]
+    wanted = Resources(**resources)  # type: ignore[arg-type]
+    made = plan_step(artifact, command, mode, wanted, site, runner, workdir=Path("/work"))
     return [*(f"{k}={v}" for k, v in sorted(made.environment.items())), *made.argv]
 
 
@@ -79,30 +82,49 @@ def test_every_list_of_runtimes_is_the_same() -> None:
     assert set(named) == set(option.type.choices) == {"auto", *RUNTIMES}  # type: ignore[attr-defined]
 
 
-ALLOCATED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_PARTITION": "p", "SLURM_NTASKS": "1"}
+ALLOCATED = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NUM_NODES": "1",
+    "SLURM_JOB_PARTITION": "p",
+    "SLURM_NTASKS": "1",
+}
 
 
-def test_in_an_allocation_its_own_gpus_and_cpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_an_allocation_its_own_gpus_and_cpus_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {**ALLOCATED, "SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_ON_NODE": "6"}.items():
         monkeypatch.setenv(name, value)
     site = gpu_site(tmp_path)
     nodes = {"n": site.node_types["n"].model_copy(update={"cpus": 64})}
     said = line(site.model_copy(update={"node_types": nodes}), PYXIS, "torchrun")
-    assert "--gpus-per-node=2" in said and "--cpus-per-task=6" in said and said[said.index("torchrun") + 1] == "2"
+    assert (
+        "--gpus-per-node=2" in said
+        and "--cpus-per-task=6" in said
+        and said[said.index("torchrun") + 1] == "2"
+    )
 
 
-def test_in_an_allocation_without_gpus_none_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_an_allocation_without_gpus_none_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in ALLOCATED.items():
         monkeypatch.setenv(name, value)
     said = line(gpu_site(tmp_path), PLAIN)
     assert not [word for word in said if word.startswith("--gpus")] and "--nv" not in said
 
 
-@pytest.mark.parametrize("word", ["--gres=gpu:4", "--gres=gpu:h100:4", "--gres=tmp:1,gpu:4", "--gpus-per-task=4"])
+@pytest.mark.parametrize(
+    "word", ["--gres=gpu:4", "--gres=gpu:h100:4", "--gres=tmp:1,gpu:4", "--gpus-per-task=4"]
+)
 def test_gpus_in_another_of_slurms_words_are_seen(tmp_path: Path, word: str) -> None:
     for site in (gpu_site(tmp_path), make_site(tmp_path)):
         said = line(site, PLAIN, "torchrun", extra=(word,))
-        assert "--nv" in said and word in said and not [one for one in said if one.startswith("--gpus-per-node")]
+        assert (
+            "--nv" in said
+            and word in said
+            and not [one for one in said if one.startswith("--gpus-per-node")]
+        )
         assert said[said.index("torchrun") + 1] == "4"
 
 
@@ -113,17 +135,30 @@ def test_gpus_in_another_of_slurms_words_are_seen(tmp_path: Path, word: str) -> 
         ("task-per-gpu", Extras(), "without Slurm there is one task"),
     ],
 )
-def test_what_means_nothing_without_slurm_is_refused(tmp_path: Path, mode: str, extras: Extras, says: str) -> None:
+def test_what_means_nothing_without_slurm_is_refused(
+    tmp_path: Path, mode: str, extras: Extras, says: str
+) -> None:
     with pytest.raises(InputError, match=says):
         asked = Resources(nproc_per_node=4 if mode != "plain" else 0)
-        plan_step(ARTIFACT, ("x",), mode, asked, make_site(tmp_path), ALONE, workdir=Path("/work"), extras=extras)
+        plan_step(
+            ARTIFACT,
+            ("x",),
+            mode,
+            asked,
+            make_site(tmp_path),
+            ALONE,
+            workdir=Path("/work"),
+            extras=extras,
+        )
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_what_serves_an_image_lives_through_the_ranks_signal(tmp_path: Path, shell: str) -> None:
-    """The shield, with a squashfuse_ll that says which signals it ignores, and a runtime that starts it."""
+    """The shield, with a squashfuse_ll that says which signals it ignores, and a runtime that
+    starts it.
+    """
     for name, text in {
-        "squashfuse_ll": "grep SigIgn /proc/self/status", "runtime": 'squashfuse_ll "$@"; echo status $?',
+        "squashfuse_ll": ("grep SigIgn " "/proc/self/status"), "runtime": ('squashfuse_ll "$@"; echo status ' '$?'),
     }.items():  # fmt: skip
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -132,13 +167,17 @@ def test_what_serves_an_image_lives_through_the_ranks_signal(tmp_path: Path, she
     for _ in range(2):  # the second finds the first one's file
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
         ignored = int(done.stdout.split()[1], 16)
-        assert all(ignored >> (one - 1) & 1 for one in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)), done
+        assert all(
+            ignored >> (one - 1) & 1 for one in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+        ), done
         assert "status 0" in done.stdout
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_full_disk_leaves_the_tool_itself_first_on_path(tmp_path: Path, shell: str) -> None:
-    """An empty file in the place of squashfuse_ll would be no program, and every launch on that node would fail."""
+    """An empty file in the place of squashfuse_ll would be no program, and every launch on that
+    node would fail.
+    """
     for name, text in {"squashfuse_ll": "echo served", "runtime": "squashfuse_ll"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -160,9 +199,14 @@ def test_a_short_option_is_asked_for_in_its_long_form() -> None:
 
 def test_a_template_takes_what_was_asked_for(tmp_path: Path) -> None:
     text = job_template(
-        "ddp", "pytorch-24.11", gpu_site(tmp_path), {"nodes": "8", "account": "proj", "time": "12:00:00"}
+        "ddp",
+        "pytorch-24.11",
+        gpu_site(tmp_path),
+        {"nodes": "8", "account": "proj", "time": "12:00:00"},
     )
-    assert [text.count(one) for one in ("--nodes=8\n", "--nodes=", "--account=proj\n", "--time=")] == [1, 1, 1, 1]
+    assert [
+        text.count(one) for one in ("--nodes=8\n", "--nodes=", "--account=proj\n", "--time=")
+    ] == [1, 1, 1, 1]
     assert text.startswith("#!/usr/bin/env bash\n#SBATCH ")
 
 
@@ -183,7 +227,12 @@ def test_every_template_is_named_and_there() -> None:
 def test_what_the_user_or_the_image_set_is_not_unset() -> None:
     def names(image: dict[str, str], environ: dict[str, str]) -> str:
         return next(
-            (one.value for one in of_mode("torchrun", "pyxis", image, None, 0, environ) if "UNSET" in one.name), ""
+            (
+                one.value
+                for one in of_mode("torchrun", "pyxis", image, None, 0, environ)
+                if "UNSET" in one.name
+            ),
+            "",
         )
 
     assert names({}, {}) == "MASTER_ADDR MASTER_PORT OMP_NUM_THREADS"
@@ -191,9 +240,13 @@ def test_what_the_user_or_the_image_set_is_not_unset() -> None:
 
 
 def test_what_the_user_set_wins_over_enroots_hooks() -> None:
-    """Pyxis lets the container's variables win, and a hook writes there: what is forced is named to it."""
+    """Pyxis lets the container's variables win, and a hook writes there: what is forced is named to
+    it.
+    """
     found = of_mode("plain", "pyxis", {}, None, 0, {"OMP_NUM_THREADS": "7"})
-    assert [(one.name, one.value, one.origin) for one in found] == [("OMP_NUM_THREADS", "7", "the user's environment")]
+    assert [(one.name, one.value, one.origin) for one in found] == [
+        ("OMP_NUM_THREADS", "7", "the user's environment")
+    ]
 
 
 def test_mpi_is_told_that_each_rank_has_a_container_of_its_own() -> None:
@@ -219,14 +272,19 @@ def test_a_warning_reaches_the_ranks_and_not_the_launcher(tmp_path: Path) -> Non
     )
     fake = tmp_path / "torchrun"
     fake.write_text(
-        f"#!{sys.executable}\nimport subprocess, sys\nsys.exit(subprocess.call([{sys.executable!r}, {str(rank)!r}]))\n"
+        f"#!{sys.executable}\nimport subprocess, "
+        f"sys\nsys.exit(subprocess.call([{sys.executable!r}, {str(rank)!r}]))\n"
     )
     fake.chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HPCSTACK_GRACE": "60"}
     argv = ["/bin/sh", "-c", render_inner("torchrun"), "torchrun", "1", "", "0", "t.py"]
-    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        argv, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stdout and process.stdout.readline() == "ready\n"
-        os.killpg(process.pid, signal.SIGUSR1)  # as Slurm does it: the whole group, without what ranks shield
+        os.killpg(
+            process.pid, signal.SIGUSR1
+        )  # as Slurm does it: the whole group, without what ranks shield
         assert process.stdout.read() == "rank had it\n"
         assert process.wait(10) == 3
 
@@ -241,44 +299,67 @@ def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_under_pyxis_the_image_looks_at_the_nodes_own_driver_whatever_the_site_says(tmp_path: Path) -> None:
+def test_under_pyxis_the_image_looks_at_the_nodes_own_driver_whatever_the_site_says(
+    tmp_path: Path,
+) -> None:
     gpu = {"gpus": {"model": "H100", "count": 8}}
     for driver, compat in (("580.95.05", True), ("470.256.02", True), ("", True)):
         site = make_site(
-            tmp_path, node_types={"n": {**gpu, "driver": driver}}, partitions={"p": {"node_type": "n", "default": True}}
+            tmp_path,
+            node_types={"n": {**gpu, "driver": driver}},
+            partitions={"p": {"node_type": "n", "default": True}},
         )
         assert (
-            "compat" in line(site, PYXIS, artifact=replace(ARTIFACT, environment={"CUDA_VERSION": "12.6.3"}))
+            "compat"
+            in line(site, PYXIS, artifact=replace(ARTIFACT, environment={"CUDA_VERSION": "12.6.3"}))
         ) is compat, driver
 
 
 def test_the_fabrics_settings_reach_every_step_and_the_user_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"NCCL_IB_HCA": {"value": "mlx5_0", "reason": "r"}, "NCCL_DEBUG": {"value": "WARN", "reason": "r"}}
+    settings = {
+        "NCCL_IB_HCA": {"value": "mlx5_0", "reason": "r"},
+        "NCCL_DEBUG": {"value": "WARN", "reason": "r"},
+    }
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     argv = line(make_site(tmp_path, fabric={"settings": settings}), PYXIS)
     assert {"NCCL_DEBUG=INFO", "NCCL_IB_HCA=mlx5_0"} <= set(argv)
     assert "NCCL_IB_HCA" in next(word for word in argv if word.startswith("--container-env="))
 
 
-@pytest.mark.parametrize(("kind", "net"), [("efa", "AWS Libfabric"), ("slingshot", "AWS Libfabric"), ("gib", "gIB")])
+@pytest.mark.parametrize(
+    ("kind", "net"), [("efa", "AWS Libfabric"), ("slingshot", "AWS Libfabric"), ("gib", "gIB")]
+)
 def test_p4_between_nodes_nccl_has_the_fabrics_own_plugin_or_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, net: str
 ) -> None:
-    """Images of 26.07 and later say NCCL_NET_PLUGIN=spcx, and NCCL then goes on over sockets without a word."""
+    """Images of 26.07 and later say NCCL_NET_PLUGIN=spcx, and NCCL then goes on over sockets
+    without a word.
+    """
     for name in ("NCCL_NET", "NCCL_NET_PLUGIN"):
         monkeypatch.delenv(name, raising=False)
     of_2607 = replace(ARTIFACT, environment={"NCCL_NET_PLUGIN": "spcx"})
     site = make_site(tmp_path, fabric={"kind": kind})
     two = line(site, PYXIS, artifact=of_2607, nodes=2)
     assert {f"NCCL_NET={net}", "NCCL_NET_PLUGIN=libnccl-net.so"} <= set(two)
-    passed = next(word for word in two if word.startswith("--container-env=")).partition("=")[2].split(",")
+    passed = (
+        next(word for word in two if word.startswith("--container-env="))
+        .partition("=")[2]
+        .split(",")
+    )
     assert {"NCCL_NET", "NCCL_NET_PLUGIN"} <= set(passed), "else the image's own would count"
     assert not [word for word in line(site, PYXIS, nodes=2) if word.startswith("NCCL_NET_PLUGIN=")]
-    assert not [word for word in line(site, PYXIS, artifact=of_2607) if word.startswith("NCCL_NET")], "on one node"
+    assert not [
+        word for word in line(site, PYXIS, artifact=of_2607) if word.startswith("NCCL_NET")
+    ], "on one node"
     own = {"NCCL_NET_PLUGIN": {"value": "ofi", "reason": "r"}}
-    settled = line(make_site(tmp_path, fabric={"kind": kind, "settings": own}), PYXIS, artifact=of_2607, nodes=2)
+    settled = line(
+        make_site(tmp_path, fabric={"kind": kind, "settings": own}),
+        PYXIS,
+        artifact=of_2607,
+        nodes=2,
+    )
     assert "NCCL_NET_PLUGIN=ofi" in settled
     monkeypatch.setenv("NCCL_NET", "Socket")
     assert "NCCL_NET=Socket" in line(site, PYXIS, artifact=of_2607, nodes=2)
@@ -320,7 +401,15 @@ def test_apptainer_takes_values_as_text(tmp_path: Path) -> None:
 
 def test_pyxis_refuses_a_folder_that_enroot_would_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes quotes, blanks and"):
-        plan_step(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/we$x"))
+        plan_step(
+            ARTIFACT,
+            ("true",),
+            "plain",
+            Resources(),
+            gpu_site(tmp_path),
+            PYXIS,
+            workdir=Path("/we$x"),
+        )
 
 
 def test_torchrun_is_one_task_a_node_with_a_rank_a_gpu(tmp_path: Path) -> None:
@@ -364,7 +453,9 @@ def test_a_gpu_node_gives_its_gpus_without_being_asked(tmp_path: Path) -> None:
 
 
 def test_where_the_site_says_nothing_what_was_asked_for_counts(tmp_path: Path) -> None:
-    nothing = Site.model_validate({"store": tmp_path, "lock_dir": tmp_path, "module_root": tmp_path})
+    nothing = Site.model_validate(
+        {"store": tmp_path, "lock_dir": tmp_path, "module_root": tmp_path}
+    )
     asked = line(nothing, PLAIN, "torchrun", ("t.py",), gpus_per_node=8)
     assert "--nv" in asked and "--gpus-per-node=8" in asked and asked[-4] == "8"
     assert not any("void" in word for word in asked)
@@ -381,21 +472,39 @@ def test_one_task_a_node_gets_the_cpus_of_its_gpus(tmp_path: Path) -> None:
     assert "--cpus-per-task=3" in line(site, PYXIS, "torchrun", ("t.py",), cpus_per_task=3)
 
 
-def test_the_image_wins_over_the_hosts_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_image_wins_over_the_hosts_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_HOME", "/opt/host/cuda")
-    image = replace(ARTIFACT, environment={"CUDA_HOME": "/usr/local/cuda", "PATH": "/x", "NOT_ON_THE_HOST": "1"})
-    made = plan_step(image, ("true",), "plain", Resources(), gpu_site(tmp_path), PLAIN, workdir=Path("/work"))
+    image = replace(
+        ARTIFACT, environment={"CUDA_HOME": "/usr/local/cuda", "PATH": "/x", "NOT_ON_THE_HOST": "1"}
+    )
+    made = plan_step(
+        image, ("true",), "plain", Resources(), gpu_site(tmp_path), PLAIN, workdir=Path("/work")
+    )
     assert made.environment["APPTAINERENV_CUDA_HOME"] == "/usr/local/cuda"
     assert {"APPTAINERENV_PATH", "APPTAINERENV_NOT_ON_THE_HOST"}.isdisjoint(made.environment)
 
 
 def test_a_folder_that_no_runtime_can_mount_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be mounted"):
-        plan_step(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/a,b"))
+        plan_step(
+            ARTIFACT,
+            ("true",),
+            "plain",
+            Resources(),
+            gpu_site(tmp_path),
+            PYXIS,
+            workdir=Path("/a,b"),
+        )
 
 
-@pytest.mark.parametrize(("elastic", "inside", "said"), [("1:2", False, False), ("1:2", True, True), ("", False, True)])
-def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(elastic: str, inside: bool, said: bool) -> None:
+@pytest.mark.parametrize(
+    ("elastic", "inside", "said"), [("1:2", False, False), ("1:2", True, True), ("", False, True)]
+)
+def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(
+    elastic: str, inside: bool, said: bool
+) -> None:
     """Slurm 24.11 gives the second node of --nodes=1-2 --ntasks-per-node=1 no CPUs."""
     from hpcstack.launch.plan import _said
     from hpcstack.runtimes.base import Part
@@ -406,7 +515,9 @@ def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(elastic: s
 
 
 @pytest.mark.shellcheck
-def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_be_blind(tmp_path: Path) -> None:
+def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_be_blind(
+    tmp_path: Path,
+) -> None:
     import subprocess
 
     from hpcstack.launch.script import list_directives, render_script
@@ -426,13 +537,23 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
 
     line = planned(watchdog=60)
     script = render_script(line, ARTIFACT, "why", list_directives(line))
-    assert '[ "$quiet" -ge 60 ]' in script and "read -r -t 15 -u 5" in script and "is process" in script
+    assert (
+        '[ "$quiet" -ge 60 ]' in script
+        and "read -r -t 15 -u 5" in script
+        and "is process" in script
+    )
     assert "is process" not in render_script(planned(), ARTIFACT, "why")
     # a step that goes on is not said to have been ended: `explain` reads the log
-    assert script.index("are asked what") < script.index("quiet=0; continue; fi # it") < script.index("s: it is ended")
+    assert (
+        script.index("are asked what")
+        < script.index("quiet=0; continue; fi # it")
+        < script.index("s: it is ended")
+    )
     path = tmp_path / "job.sh"
     path.write_text(script)
-    done = subprocess.run(["shellcheck", "--severity=warning", str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["shellcheck", "--severity=warning", str(path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
     for extra in ("--pty", "--output=x", "--error=x"):
         with pytest.raises(InputError, match="--watchdog"):
@@ -440,20 +561,32 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
     assert planned("--output=x", watchdog=60).watchdog == 60
 
 
-def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """srun reads these from the job's environment (srun/opt.c); torchrun's one task would see one GPU."""
+def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun reads these from the job's environment (srun/opt.c); torchrun's one task would see one
+    GPU.
+    """
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "p", "SLURM_JOB_NUM_NODES": "1",
                         "SLURM_GPUS_ON_NODE": "8", "SLURM_GPUS_PER_TASK": "1"}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     made = plan_step(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PYXIS)
-    assert made.argv[:4] == ("env", "-u", "SLURM_GPUS_PER_TASK", "srun") and "--gpu-bind=none" in made.argv
+    assert (
+        made.argv[:4] == ("env", "-u", "SLURM_GPUS_PER_TASK", "srun")
+        and "--gpu-bind=none" in made.argv
+    )
     plain = plan_step(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PYXIS)
     assert plain.argv[0] == "srun"  # what the user asked for, as it is
     with pytest.raises(InputError, match="--gpus-per-task in mode task-per-gpu"):
         plan_step(
-            ARTIFACT, ("x.py",), "task-per-gpu", Resources(extra=("--gpus-per-task=1",)), gpu_site(tmp_path), PYXIS
+            ARTIFACT,
+            ("x.py",),
+            "task-per-gpu",
+            Resources(extra=("--gpus-per-task=1",)),
+            gpu_site(tmp_path),
+            PYXIS,
         )
 
 
@@ -462,22 +595,44 @@ def test_spare_nodes_are_the_jobs_and_the_step_takes_the_healthy_ones(tmp_path: 
 
     extras = Extras(spare=2)
     made = plan_step(
-        ARTIFACT, ("x.py",), "torchrun", Resources(nodes=4), gpu_site(tmp_path), PYXIS, job=True, extras=extras
+        ARTIFACT,
+        ("x.py",),
+        "torchrun",
+        Resources(nodes=4),
+        gpu_site(tmp_path),
+        PYXIS,
+        job=True,
+        extras=extras,
     )
     script = render_script(made, ARTIFACT, "why", list_directives(made))
-    assert "#SBATCH --nodes=6\n" in script and "    --nodes=4\n" in script and "check gpus gpus 8" in script
+    assert (
+        "#SBATCH --nodes=6\n" in script
+        and "    --nodes=4\n" in script
+        and "check gpus gpus 8" in script
+    )
     assert "--nodes=6" in make_salloc_line(made)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
-    for resources, word in ((Resources(nodelist="n1"), "-w names them"), (Resources(elastic="1:2"), "--elastic")):
+    for resources, word in (
+        (Resources(nodelist="n1"), "-w names them"),
+        (Resources(elastic="1:2"), "--elastic"),
+    ):
         with pytest.raises(InputError, match=word):
-            plan_step(ARTIFACT, ("x.py",), "torchrun", resources, gpu_site(tmp_path), PYXIS, extras=extras)
+            plan_step(
+                ARTIFACT, ("x.py",), "torchrun", resources, gpu_site(tmp_path), PYXIS, extras=extras
+            )
     with pytest.raises(InputError, match="--spare: there is no Slurm"):
-        plan_step(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), ALONE, extras=extras)
+        plan_step(
+            ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), ALONE, extras=extras
+        )
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
-def test_an_image_for_other_processors_is_refused_before_slurm_is_asked(tmp_path: Path, runtime: str) -> None:
-    """admin 2: --check said "it could start", and --dry-run gave a script, for an amd64 image on aarch64 nodes."""
+def test_an_image_for_other_processors_is_refused_before_slurm_is_asked(
+    tmp_path: Path, runtime: str
+) -> None:
+    """admin 2: --check said "it could start", and --dry-run gave a script, for an amd64 image on
+    aarch64 nodes.
+    """
     site = gpu_site(tmp_path)
     grace = site.node_types["n"].model_copy(update={"architecture": "aarch64"})
     site = site.model_copy(update={"node_types": {"n": grace}})
@@ -486,7 +641,9 @@ def test_an_image_for_other_processors_is_refused_before_slurm_is_asked(tmp_path
     assert "a partition of x86_64 nodes" in refused.value.hint
     arm = replace(ARTIFACT, platform="linux/arm64")
     assert plan_step(arm, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime).argv
-    with pytest.raises(InputError, match=f"is for aarch64, and this machine is {os.uname().machine}"):
+    with pytest.raises(
+        InputError, match=f"is for aarch64, and this machine is {os.uname().machine}"
+    ):
         plan_step(arm, ("true",), "plain", Resources(), make_site(tmp_path), ALONE)
 
 
@@ -512,10 +669,25 @@ def test_tasks_of_all_nodes_are_as_many_on_each(
 @pytest.mark.parametrize(
     ("mode", "asked", "says", "remedy"),
     [
-        ("torchrun", {"ntasks": 4}, "one task per node starts all of its ranks", "--nproc-per-node 4"),
-        ("deepspeed", {"nodes": 2, "ntasks": 4}, "one task per node", "--nproc-per-node 2: 4 ranks on 2 nodes"),
+        (
+            "torchrun",
+            {"ntasks": 4},
+            "one task per node starts all of its ranks",
+            "--nproc-per-node 4",
+        ),
+        (
+            "deepspeed",
+            {"nodes": 2, "ntasks": 4},
+            "one task per node",
+            "--nproc-per-node 2: 4 ranks on 2 nodes",
+        ),
         ("mpi", {"nodes": 2, "ntasks": 3}, "not as many on each", "-N 2 -n 2"),
-        ("plain", {"nodes": 2, "ntasks": 4, "ntasks_per_node": 1}, "on 2 nodes do not agree", "one of them"),
+        (
+            "plain",
+            {"nodes": 2, "ntasks": 4, "ntasks_per_node": 1},
+            "on 2 nodes do not agree",
+            "one of them",
+        ),
     ],
 )
 def test_tasks_that_a_mode_cannot_have_are_refused_with_the_word_that_does_it(
@@ -577,8 +749,14 @@ def test_what_waits_for_somebody_to_type(command: tuple[str, ...], asks: bool) -
 
 
 def test_a_template_keeps_its_own_packages_beside_those_that_were_asked_for(tmp_path: Path) -> None:
-    """researcher 3: `--template jupyter --with requirements.txt` had them in place of JupyterLab: exit 127."""
+    """researcher 3: `--template jupyter --with requirements.txt` had them in place of JupyterLab:
+    exit 127.
+    """
     for kind, own in (("jupyter", "jupyterlab"), ("tensorboard", "tensorboard")):
-        text = job_template(kind, "pytorch-24.11", make_site(tmp_path), {}, ["--with", "requirements.txt"])
+        text = job_template(
+            kind, "pytorch-24.11", make_site(tmp_path), {}, ["--with", "requirements.txt"]
+        )
         runs = [one for one in text.splitlines() if "hpcstack launch" in one]
-        assert runs and all(f"--with {own}" in one and "--with requirements.txt" in one for one in runs), text
+        assert runs and all(
+            f"--with {own}" in one and "--with requirements.txt" in one for one in runs
+        ), text

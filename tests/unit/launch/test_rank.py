@@ -1,4 +1,6 @@
-"""The shell around a rank (launchers/in-image/rank.sh), by real shells: what it says, and what it hands on."""
+"""The shell around a rank (launchers/in-image/rank.sh), by real shells: what it says, and what it
+hands on.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +44,24 @@ def start(shell: str, *command: str, **env: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("exit 143", 143)])
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("exit 143", 143)]
+)
 def test_its_status_is_the_ranks(shell: str, script: str, status: int) -> None:
     process = start(shell, "sh", "-c", script)
     _, said = process.communicate(timeout=20)
     assert process.returncode == status
-    line = re.search(rf"^hpcstack: rank 3 on \S+ ended with {status} \[0 [0-9.]+\]$", said, re.MULTILINE)
+    line = re.search(
+        rf"^hpcstack: rank 3 on \S+ ended with {status} \[0 [0-9.]+\]$", said, re.MULTILINE
+    )
     assert bool(line) is (status not in (0, 143)), said
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT"])
-def test_a_signal_for_the_first_process_reaches_the_rank(shell: str, name: str, tmp_path: Path) -> None:
+def test_a_signal_for_the_first_process_reaches_the_rank(
+    shell: str, name: str, tmp_path: Path
+) -> None:
     (tmp_path / "asleep.py").write_text(ASLEEP)
     with start(shell, sys.executable, str(tmp_path / "asleep.py"), "told") as process:
         assert process.stdout and process.stdout.readline() == "ready\n"
@@ -90,12 +98,16 @@ def test_a_signal_before_there_is_a_rank_reaches_it(shell: str, name: str, tmp_p
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_rank_is_told_before_the_end_and_one_without_a_handler_goes_on(shell: str, tmp_path: Path) -> None:
+def test_the_rank_is_told_before_the_end_and_one_without_a_handler_goes_on(
+    shell: str, tmp_path: Path
+) -> None:
     (tmp_path / "asleep.py").write_text(ASLEEP)
     near = {"HPCSTACK_GRACE": "100", "HPCSTACK_END": str(int(time.time()) + 102)}
     with start(shell, sys.executable, str(tmp_path / "asleep.py"), "told", **near) as told:
         assert told.stdout and told.stdout.read() == "ready\nSIGUSR1\n" and told.wait(10) == 7
-    process = start(shell, sys.executable, "-c", "import time; time.sleep(4); print('went on')", **near)
+    process = start(
+        shell, sys.executable, "-c", "import time; time.sleep(4); print('went on')", **near
+    )
     assert process.communicate(timeout=20)[0] == "went on\n" and process.returncode == 0
 
 
@@ -103,7 +115,8 @@ def test_the_rank_is_told_before_the_end_and_one_without_a_handler_goes_on(shell
 def test_a_program_that_still_starts_is_told_once_it_listens(shell: str, tmp_path: Path) -> None:
     (tmp_path / "asleep.py").write_text(ASLEEP)
     near = {"HPCSTACK_GRACE": "100", "HPCSTACK_END": str(int(time.time()) + 101)}
-    late = f"sleep 3; {sys.executable} {tmp_path}/asleep.py told; echo ended with $?"  # a script runs it, and late
+    # a script runs it, and late
+    late = f"sleep 3; {sys.executable} {tmp_path}/asleep.py told; echo ended with $?"
     process = start(shell, "sh", "-c", late, **near)
     assert process.communicate(timeout=20)[0] == "ready\nSIGUSR1\nended with 7\n"
 

@@ -1,4 +1,6 @@
-"""NCCL's RAS: its documented texts, read; and asked through the shell of `hang`, of a server that speaks as it does."""
+"""NCCL's RAS: its documented texts, read; and asked through the shell of `hang`, of a server that
+speaks as it does.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from hpcstack.launch.ras import parse_ras, summarise_ras
 
 def rank(number: int, **counts: int) -> dict[str, object]:
     status = {"init_state": 0, "async_error": 0, "finalize_called": False}
-    return {"rank": number, "host": "10.0.0.5", "pid": 1000 + number, "status": status, "collective_counts": counts}
+    return {
+        "rank": number,
+        "host": "10.0.0.5",
+        "pid": 1000 + number,
+        "status": status,
+        "collective_counts": counts,
+    }
 
 
 def said(document: object) -> str:
@@ -27,7 +35,11 @@ def said(document: object) -> str:
     return "".join(f"0: hpcstack-ras: {line}\n" for line in lines)
 
 
-WELL = {"communicators": [{"hash": "0xae", "size": 2, "ranks": [rank(0, AllReduce=7), rank(1, AllReduce=7)]}]}
+WELL = {
+    "communicators": [
+        {"hash": "0xae", "size": 2, "ranks": [rank(0, AllReduce=7), rank(1, AllReduce=7)]}
+    ]
+}
 
 
 def test_ranks_that_all_answer() -> None:
@@ -37,12 +49,21 @@ def test_ranks_that_all_answer() -> None:
 
 
 def test_a_rank_that_does_not_answer_and_one_that_is_behind() -> None:
-    gone = {"rank": 3, "host": "10.0.0.6", "pid": 77, "status": {"unresponsive": True, "considered_dead": True}}
+    gone = {
+        "rank": 3,
+        "host": "10.0.0.6",
+        "pid": 77,
+        "status": {"unresponsive": True, "considered_dead": True},
+    }
     one = {"hash": "0xae", "size": 4, "missing_ranks": [gone],
            "ranks": [rank(0, AllReduce=7), rank(1, AllReduce=7), rank(2, AllReduce=6, Broadcast=1)]}  # fmt: skip
     found = parse_ras(said({"communicators": [one]}))
-    assert found and found.odd == ("rank 3 (process 77 on 10.0.0.6) is dead; communicator 0xae of 4 ranks",)
-    assert found.notes[0].startswith("rank 2 (process 1002 on 10.0.0.5) has launched 6 AllReduce, 2 ranks 7")
+    assert found and found.odd == (
+        "rank 3 (process 77 on 10.0.0.6) is dead; communicator 0xae of 4 ranks",
+    )
+    assert found.notes[0].startswith(
+        "rank 2 (process 1002 on 10.0.0.5) has launched 6 AllReduce, 2 ranks 7"
+    )
     assert "1 Broadcast, 2 ranks 0" in found.notes[1]
 
 
@@ -75,11 +96,15 @@ Warnings
 
 
 def test_the_text_of_older_releases() -> None:
-    found = parse_ras("ERROR: no\n" + "".join(f"12: hpcstack-ras: {line}\n" for line in TEXT.splitlines()))
+    found = parse_ras(
+        "ERROR: no\n" + "".join(f"12: hpcstack-ras: {line}\n" for line in TEXT.splitlines())
+    )
     assert found and found.odd == (
         "Process 3487984 on node 172.16.64.213 managing GPU 5 does not answer NCCL", "missing from NCCL: rank 21",
     )  # fmt: skip
-    assert found.notes == ("rank 0 (process 483072 on 172.16.64.210) has launched up to operation 6649",)
+    assert found.notes == (
+        "rank 0 (process 483072 on 172.16.64.210) has launched up to operation 6649",
+    )
 
 
 def test_no_answer_is_none_and_no_verdict() -> None:
@@ -115,18 +140,37 @@ def server(answers: list[bytes]) -> tuple[threading.Thread, int, list[bytes]]:
 def test_it_is_asked_by_its_own_words(shell: str) -> None:
     thread, port, sent = server([b"OK\n", b"OK\n", json.dumps(WELL, indent=1).encode() + b"\n"])
     program = "import time; print('here', flush=True); time.sleep(30)"
-    env = {**os.environ, "SLURM_JOB_ID": f"99{os.getpid()}", "RANK": "0", "NCCL_RAS_ADDR": f"127.0.0.1:{port}"}
+    env = {
+        **os.environ,
+        "SLURM_JOB_ID": f"99{os.getpid()}",
+        "RANK": "0",
+        "NCCL_RAS_ADDR": f"127.0.0.1:{port}",
+    }
     env.pop("SLURMD_NODENAME", None)
-    child = subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert child.stdout and child.stdout.readline() == "here\n"
         base = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-        argv = [shell, "-c", data.read_script("on-node/stacks.sh"), "stacks", env["SLURM_JOB_ID"], "", "no-spy"]
+        argv = [
+            shell,
+            "-c",
+            data.read_script("on-node/stacks.sh"),
+            "stacks",
+            env["SLURM_JOB_ID"],
+            "",
+            "no-spy",
+        ]
         done = subprocess.run(argv, env=base, capture_output=True, text=True, timeout=60)
     finally:
         child.kill()
         child.wait()
     thread.join(10)
-    assert [line.lower() for line in sent] == [b"timeout 8\n", b"set format json\n", b"verbose status\n"]
+    assert [line.lower() for line in sent] == [
+        b"timeout 8\n",
+        b"set format json\n",
+        b"verbose status\n",
+    ]
     found = parse_ras(done.stdout)
     assert found and not found.odd, done.stdout

@@ -33,7 +33,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begin(*settings: Variable) -> Path:
-    return record.begin_record(PLAN, ARTIFACT, "the image built last", ("true",), list(settings), {})
+    return record.begin_record(
+        PLAN, ARTIFACT, "the image built last", ("true",), list(settings), {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,12 @@ def test_the_prolog_of_a_job_that_waits_outlives_the_installation_it_came_from(
     shutil.rmtree(installed)
     assert prolog.is_relative_to(state.parent) and prolog.read_text() == source.read_text()
     launch = begin()
-    environ = {"PATH": os.environ["PATH"], "HPCSTACK_RUN": str(launch), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HPCSTACK_RUN": str(launch),
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+    }
     subprocess.run([prolog], env=environ, check=True)
     assert record.find_launch("7").folder == launch
 
@@ -113,10 +120,15 @@ def test_a_home_that_is_full_keeps_no_launch_from_running(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     here = Plan((Part(("sh", "-c", "exit 3")),), (), "local", "named", "plain")
-    launch = PlannedLaunch(make_site(tmp_path), Runner(), here, ARTIFACT, "why", ("true",), (), None)
+    launch = PlannedLaunch(
+        make_site(tmp_path), Runner(), here, ARTIFACT, "why", ("true",), (), None
+    )
     assert launch.run()[0] == 3
     said = capfd.readouterr().err
-    assert f"{tmp_path}/full/hpcstack cannot be written" in said and f"is kept in {tmp_path}/hpcstack-launches-" in said
+    assert (
+        f"{tmp_path}/full/hpcstack cannot be written" in said
+        and f"is kept in {tmp_path}/hpcstack-launches-" in said
+    )
     assert list(tmp_path.glob("hpcstack-launches-*/2*/launch.json"))
 
 
@@ -129,5 +141,7 @@ def test_the_oldest_go(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_record_says_what_ran() -> None:
     document = json.loads((begin() / record.FILE).read_text())
     assert (
-        document["argv"] == ["srun", "true"] and document["image_sha256"] == "0" * 64 and document["staged"] == "none"
+        document["argv"] == ["srun", "true"]
+        and document["image_sha256"] == "0" * 64
+        and document["staged"] == "none"
     )

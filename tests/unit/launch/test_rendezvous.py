@@ -26,7 +26,10 @@ def test_the_first_host_of_a_node_list(shell: str, nodes: str, first: str) -> No
     script = render_inner("torchrun")
     function = script[script.index("first_host() {") : script.index("nodes=${")]
     done = subprocess.run(
-        [shell, "-u", "-c", f'{function}\nfirst_host "$1"', shell, nodes], capture_output=True, text=True, check=True
+        [shell, "-u", "-c", f'{function}\nfirst_host "$1"', shell, nodes],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == f"{first}\n"
 
@@ -34,7 +37,9 @@ def test_the_first_host_of_a_node_list(shell: str, nodes: str, first: str) -> No
 def torchrun(tmp_path: Path, *arguments: str, **env: str) -> list[str]:
     """What the inner script hands to a torchrun that only prints."""
     fake = tmp_path / "torchrun"
-    fake.write_text('#!/bin/sh\necho "RANK=${RANK-unset}"\nfor word; do printf "%s\\n" "$word"; done\n')
+    fake.write_text(
+        '#!/bin/sh\necho "RANK=${RANK-unset}"\nfor word; do printf "%s\\n" "$word"; done\n'
+    )
     fake.chmod(0o755)
     done = subprocess.run(["/bin/sh", "-c", render_inner("torchrun"), "torchrun", arguments[0], "", "0", *arguments[1:]], capture_output=True, text=True,
                           env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env}, check=True)  # fmt: skip
@@ -60,7 +65,9 @@ def test_the_rendezvous_is_the_first_node_by_its_ipv4_address(tmp_path: Path) ->
 
 
 def test_what_the_user_set_is_kept_and_what_a_hook_set_is_not(tmp_path: Path) -> None:
-    said = torchrun(tmp_path, "1", "./prog", MASTER_ADDR="10.0.0.9", MASTER_PORT="4321", RANK="7", **STEP)
+    said = torchrun(
+        tmp_path, "1", "./prog", MASTER_ADDR="10.0.0.9", MASTER_PORT="4321", RANK="7", **STEP
+    )
     assert said[0] == "RANK=unset"
     assert said[said.index("--master-addr") + 1] == "10.0.0.9"
     assert said[said.index("--master-port") + 1] == "4321"
@@ -68,7 +75,10 @@ def test_what_the_user_set_is_kept_and_what_a_hook_set_is_not(tmp_path: Path) ->
 
 
 def test_two_steps_of_a_job_have_two_ports(tmp_path: Path) -> None:
-    ports = {torchrun(tmp_path, "1", "t.py", **{**STEP, "SLURM_STEP_ID": str(step)})[12] for step in range(4)}
+    ports = {
+        torchrun(tmp_path, "1", "t.py", **{**STEP, "SLURM_STEP_ID": str(step)})[12]
+        for step in range(4)
+    }
     assert len(ports) == 4
 
 
@@ -78,7 +88,13 @@ def test_the_port_of_enroots_hook_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_what_enroots_hooks_set_is_made_anew(tmp_path: Path) -> None:
-    """Neither the user nor the image set it, so a host name in MASTER_ADDR and one thread are the hook's."""
-    hook = {"MASTER_ADDR": "node7", "OMP_NUM_THREADS": "1", "HPCSTACK_UNSET": "MASTER_ADDR MASTER_PORT OMP_NUM_THREADS"}
+    """Neither the user nor the image set it, so a host name in MASTER_ADDR and one thread are the
+    hook's.
+    """
+    hook = {
+        "MASTER_ADDR": "node7",
+        "OMP_NUM_THREADS": "1",
+        "HPCSTACK_UNSET": "MASTER_ADDR MASTER_PORT OMP_NUM_THREADS",
+    }
     said = torchrun(tmp_path, "1", "t.py", **hook, **{**STEP, "SLURM_STEP_NUM_NODES": "1"})
     assert said[said.index("--master-addr") + 1] == "127.0.0.1"

@@ -1,4 +1,6 @@
-"""Every piece of shell that runs on a node or in an image, as it is put together there, read by shellcheck."""
+"""Every piece of shell that runs on a node or in an image, as it is put together there, read by
+shellcheck.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,22 @@ def test_shellcheck_finds_nothing(name: str) -> None:
 
 
 def test_no_fragment_is_forgotten() -> None:
-    """Each is looked at: as it is, in a mode, or in what holds it. What needs or holds another says so first."""
+    """Each is looked at: as it is, in a mode, or in what holds it.
+
+    What needs or holds another says so first.
+    """
     top = data.find_data_folder("launchers")
     held = {"left-out.sh", "task-names.sh", "podman-tidy.sh", "ranks.sh"}
     ranks = {"rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in STARTED_IN_IMAGE)}
     assert {path.name for path in top.rglob("*.sh")} == {"added.sh", *ranks, *ON_NODES, *held}
     for path in top.rglob("*.sh"):
         first, text = path.read_text().splitlines()[0], path.read_text()
-        needs = "left-out.sh" in text or "_hpcstack_left\n" in text or path.stem in STARTED_IN_IMAGE or "#: " in text
-        assert not needs or path.name == "left-out.sh" or first.startswith(("# Needs ", "# Holds ")), path
+        needs = (
+            "left-out.sh" in text
+            or "_hpcstack_left\n" in text
+            or path.stem in STARTED_IN_IMAGE
+            or "#: " in text
+        )
+        assert (
+            not needs or path.name == "left-out.sh" or first.startswith(("# Needs ", "# Holds "))
+        ), path

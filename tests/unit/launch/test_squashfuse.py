@@ -12,7 +12,9 @@ from click.testing import CliRunner
 from hpcstack.cli.site_ import command
 
 
-def test_it_starts_squashfuse_ll_which_ignores_the_signals_of_a_group_that_ends(tmp_path: Path) -> None:
+def test_it_starts_squashfuse_ll_which_ignores_the_signals_of_a_group_that_ends(
+    tmp_path: Path,
+) -> None:
     done = CliRunner().invoke(command, ["squashfuse", "-o", str(tmp_path / "squashfuse")])
     assert done.exit_code == 0 and "PATH" in done.output
     (tmp_path / "squashfuse_ll").write_text('#!/bin/sh\necho "$@"\nexec sleep 30\n')

@@ -1,4 +1,6 @@
-"""What is brought to the nodes' disks: the plan of it, and launchers/on-node/stage.sh under real shells."""
+"""What is brought to the nodes' disks: the plan of it, and launchers/on-node/stage.sh under real
+shells.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,30 @@ class Node:
         self.image = top / "image.sqsh"
         self.image.write_bytes(CONTENT)
 
-    def __call__(self, *words: str, path: str = "", job: str = "7") -> subprocess.CompletedProcess[str]:
-        argv = [self.shell, "-c", read_data_file("launchers", "on-node/stage.sh"), "stage", str(self.folder), *words]
+    def __call__(
+        self, *words: str, path: str = "", job: str = "7"
+    ) -> subprocess.CompletedProcess[str]:
+        argv = [
+            self.shell,
+            "-c",
+            read_data_file("launchers", "on-node/stage.sh"),
+            "stage",
+            str(self.folder),
+            *words,
+        ]
         env = {"PATH": f"{path}:{os.environ['PATH']}".lstrip(":"), "SLURM_JOB_ID": job}
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
     def put(self, sha256: str = SHA, **more: str) -> subprocess.CompletedProcess[str]:
-        return self("put", str(self.image), f"{SHA}.sqsh", str(len(CONTENT)), sha256, "-", "0", **more)
+        return self(
+            "put", str(self.image), f"{SHA}.sqsh", str(len(CONTENT)), sha256, "-", "0", **more
+        )
 
     def there(self) -> list[str]:
         return sorted(
-            path.name for path in self.folder.iterdir() if not path.name.endswith((".lock", ".jobs", ".base"))
+            path.name
+            for path in self.folder.iterdir()
+            if not path.name.endswith((".lock", ".jobs", ".base"))
         )
 
 
@@ -89,12 +104,16 @@ def test_what_slurm_has_broadcast_is_taken_if_it_is_whole(node: Node) -> None:
     assert node.put().returncode == 0 and node.there() == [f"{SHA}.sqsh"]
     (node.folder / f"{SHA}.sqsh").unlink()
     (node.folder / f".{SHA}.sqsh.8.cast").write_bytes(CONTENT[:-1])
-    assert node.put(job="8").returncode == 125 and node.there() == [], "broken off, and nothing to copy"
+    assert node.put(job="8").returncode == 125 and node.there() == [], (
+        "broken off, and nothing to copy"
+    )
     node.image.write_bytes(CONTENT)
     (node.folder / f".{SHA}.sqsh.9.cast").write_bytes(CONTENT[:-1])
     (node.folder / ".x.3.part").write_bytes(b"of a job that was killed")
     (node.folder / ".x.3.cast").write_bytes(b"of a job that was killed")
-    assert node.put(job="9").returncode == 0 and node.there() == [f"{SHA}.sqsh"], "broken off: it is copied"
+    assert node.put(job="9").returncode == 0 and node.there() == [f"{SHA}.sqsh"], (
+        "broken off: it is copied"
+    )
 
 
 def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(node: Node) -> None:
@@ -108,12 +127,27 @@ def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(n
     finally:
         step.kill()
         step.wait()
-    assert node.put(path=str(tools)).returncode == 125 and not (node.folder / "used").exists(), "the job has ended"
+    assert node.put(path=str(tools)).returncode == 125 and not (node.folder / "used").exists(), (
+        "the job has ended"
+    )
     (tools / "df").unlink()
     assert node.put().returncode == 0
     (tools / "df").write_text("#!/bin/sh\necho header\necho x x x 0\n")
     (tools / "df").chmod(0o755)
-    words = (str(node.image), f"{SHA}.sqsh", "1", SHA, "-", "0", str(node.image), "data-1", "1", "-", "-", "0")
+    words = (
+        str(node.image),
+        f"{SHA}.sqsh",
+        "1",
+        SHA,
+        "-",
+        "0",
+        str(node.image),
+        "data-1",
+        "1",
+        "-",
+        "-",
+        "0",
+    )
     assert node("put", *words, path=str(tools)).returncode == 125 and f"{SHA}.sqsh" in node.there()
 
 
@@ -132,12 +166,32 @@ def test_where_slurms_processes_are_hidden_a_jobs_own_tell_of_it(node: Node) -> 
 
     def put() -> None:
         script = read_data_file("launchers", "on-node/stage.sh")
-        words = ("stage", str(folder), "put", str(node.image), f"{SHA}.sqsh", str(len(CONTENT)), SHA, "-", "0")
-        argv = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 none /proc && exec "$@"', "sh", *user]
+        words = (
+            "stage",
+            str(folder),
+            "put",
+            str(node.image),
+            f"{SHA}.sqsh",
+            str(len(CONTENT)),
+            SHA,
+            "-",
+            "0",
+        )
+        argv = [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            'mount -t proc -o hidepid=2 none /proc && exec "$@"',
+            "sh",
+            *user,
+        ]
         env = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
         subprocess.run([*argv, node.shell, "-c", script, *words], env=env, check=False)
 
-    step = subprocess.Popen([*user, "sleep", "60"], env={**os.environ, "SLURM_JOB_ID": "41", "SLURM_STEP_ID": "0"})
+    step = subprocess.Popen(
+        [*user, "sleep", "60"], env={**os.environ, "SLURM_JOB_ID": "41", "SLURM_STEP_ID": "0"}
+    )
     try:
         put()
         assert (folder / "used").exists()
@@ -183,13 +237,17 @@ def test_of_a_second_image_on_a_base_only_what_differs_is_brought(node: Node, ca
     first, second, source = two_on_one_base(node)
     assert node("begun", BASE, str(KEPT)).returncode == 1
     assert node("put", *first).returncode == 0
-    assert node("begun", BASE, str(KEPT)).returncode == 0 and node("begun", BASE, "1").returncode == 1
+    assert (
+        node("begun", BASE, str(KEPT)).returncode == 0 and node("begun", BASE, "1").returncode == 1
+    )
     whole = source.read_bytes()
     if cast:  # Slurm has broadcast the difference
         (node.folder / f".{second[1]}.7.rest").write_bytes(whole[:96] + whole[KEPT:])
         source.unlink()
     else:
-        source.write_bytes(whole[:96] + bytes(KEPT - 96) + whole[KEPT:])  # what is not read may be anything
+        source.write_bytes(
+            whole[:96] + bytes(KEPT - 96) + whole[KEPT:]
+        )  # what is not read may be anything
     done = node("put", *second)
     assert done.returncode == 0, done.stderr
     assert (node.folder / second[1]).read_bytes() == whole
@@ -215,7 +273,9 @@ def test_a_difference_that_does_not_fit_is_not_taken(node: Node, fault: str) -> 
 
 
 def test_killed_at_any_moment_there_is_no_half_of_an_image(node: Node) -> None:
-    """HPCSTACK_FAULTS (5; ci/soak runs 50) moments of bringing a second image on a base, by a kill that nothing survives."""
+    """HPCSTACK_FAULTS (5; ci/soak runs 50) moments of bringing a second image on a base, by a kill
+    that nothing survives.
+    """
     count = int(os.environ.get("HPCSTACK_FAULTS", "5"))
     beginning, words = random.Random(1).randbytes(30_000_000), []
     for name in ("first", "second"):
@@ -223,7 +283,9 @@ def test_killed_at_any_moment_there_is_no_half_of_an_image(node: Node) -> None:
         path = node.top / f"{name}.sqsh"
         path.write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
-        words.append((str(path), f"{digest}.sqsh", str(len(content)), digest, BASE, str(96 + len(beginning))))
+        words.append(
+            (str(path), f"{digest}.sqsh", str(len(content)), digest, BASE, str(96 + len(beginning)))
+        )
     assert node("put", *words[0]).returncode == 0
     began = time.monotonic()
     assert node("put", *words[1]).returncode == 0
@@ -244,7 +306,9 @@ def test_killed_at_any_moment_there_is_no_half_of_an_image(node: Node) -> None:
     early = 0
     for part in range(count):
         staged.unlink(missing_ok=True)
-        process = subprocess.Popen(argv, start_new_session=True, env={**os.environ, "SLURM_JOB_ID": "7"})
+        process = subprocess.Popen(
+            argv, start_new_session=True, env={**os.environ, "SLURM_JOB_ID": "7"}
+        )
         time.sleep(duration * (part + 0.5) / count)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -286,7 +350,8 @@ def test_what_was_used_longest_ago_makes_room(node: Node) -> None:
     tools = node.top / "bin"
     tools.mkdir()
     (tools / "df").write_text(
-        f"#!/bin/sh\necho header\nset -- {node.folder}/*\n[ $# -gt 1 ] && echo x x x 0 || echo x x x 9999999\n"
+        f"#!/bin/sh\necho header\nset -- {node.folder}/*\n[ $# -gt 1 ] && echo x x x 0 || echo "
+        f"x x x 9999999\n"
     )
     (tools / "df").chmod(0o755)
     assert node.put(path=str(tools)).returncode == 0
@@ -311,8 +376,14 @@ def test_the_plan(tmp_path: Path) -> None:
     (tmp_path / "data/x").write_text("1")
     site = make_site(tmp_path)
     assert plan_staging(artifact, site, "", ()) is None
-    copied = plan_staging(artifact, make_site(tmp_path, staging={"how": "copy", "folder": "/local/i"}), "", ())
-    assert copied and copied.image == f"/local/i/hpcstack-staged-{os.getuid()}/{SHA}.sqsh" and copied.how == "copy"
+    copied = plan_staging(
+        artifact, make_site(tmp_path, staging={"how": "copy", "folder": "/local/i"}), "", ()
+    )
+    assert (
+        copied
+        and copied.image == f"/local/i/hpcstack-staged-{os.getuid()}/{SHA}.sqsh"
+        and copied.how == "copy"
+    )
     data = plan_staging(artifact, site, "", (f"{tmp_path}/data:/data",))
     assert data and data.image == "" and data.mounts[0].endswith(":/data")
     (tmp_path / "data/x").write_text("22")

@@ -1,4 +1,6 @@
-"""What of a step's stderr is shown: one traceback of the rank that failed first, and nothing of what follows."""
+"""What of a step's stderr is shown: one traceback of the rank that failed first, and nothing of
+what follows.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,13 @@ from hpcstack.launch.failure import Failure
 from hpcstack.launch.stderr import HELD_S, Screen, Stderr
 
 ENDED = "hpcstack: rank {} on n1 ended with {} [0 {}]\n"
-TRACE = 'Traceback (most recent call last):\n  File "/x/t.py", line 3, in <module>\n    lr = rate\nNameError: rate\n'
+TRACE = (
+    'Traceback (most recent call last):\n  File "/x/t.py", line 3, in <module>\n    lr = '
+    "rate\nNameError: rate\n"
+)
 TORCHRUN = (
-    'Traceback (most recent call last):\n  File "/usr/bin/torchrun", line 8\nChildFailedError: \nsrun: error: x\n'
+    'Traceback (most recent call last):\n  File "/usr/bin/torchrun", line 8\nChildFailedError: '
+    "\nsrun: error: x\n"
 )
 
 
@@ -51,21 +57,28 @@ def step(tmp_path: Path) -> Shown:
 
 
 def test_what_is_no_failure_is_shown_as_it_comes(step: Shown) -> None:
-    assert step.says("loading\n", "10%|#   ", "\r20%|##  ", "\ndone\n") == "loading\n10%|#   \r20%|##  \ndone\n"
+    assert (
+        step.says("loading\n", "10%|#   ", "\r20%|##  ", "\ndone\n")
+        == "loading\n10%|#   \r20%|##  \ndone\n"
+    )
     assert step.ends() == "" and step.screen.left_out == 0
 
 
 def test_one_slip_of_eight_ranks_is_one_traceback(step: Shown) -> None:
     traces = [TRACE.splitlines(keepends=True)] * 8
     mixed = "".join(line for lines in zip(*traces, strict=True) for line in lines)
-    shown = step.says("loading\n", mixed, *(ENDED.format(rank, 1, 1.0 + rank) for rank in range(8)), TORCHRUN)
+    shown = step.says(
+        "loading\n", mixed, *(ENDED.format(rank, 1, 1.0 + rank) for rank in range(8)), TORCHRUN
+    )
     assert shown + step.ends() == "loading\n" + TRACE
     assert step.screen.left_out == 7 * 4 + 8 + 4
 
 
 def test_of_several_tracebacks_that_of_the_first_rank_is_shown(step: Shown) -> None:
     def of(rank: int) -> str:
-        return "".join(f"[rank{rank}]: {line}\n" for line in TRACE.replace("rate", f"rate{rank}").splitlines())
+        return "".join(
+            f"[rank{rank}]: {line}\n" for line in TRACE.replace("rate", f"rate{rank}").splitlines()
+        )
 
     step.says(of(1), of(0), ENDED.format(0, 1, 2.0), ENDED.format(1, 1, 1.0))
     assert step.after(HELD_S) == of(1)
@@ -110,7 +123,8 @@ def test_a_traceback_that_nobody_ends_of_is_shown_in_a_moment(step: Shown) -> No
 
 def test_what_slurm_says_of_memory_is_shown_whenever_it_comes(step: Shown) -> None:
     oom = (
-        "slurmstepd-n1: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+        "slurmstepd-n1: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks "
+        "have been OOM Killed.\n"
     )
     step.says("Killed\n", ENDED.format(0, 137, 1.0))
     step.after(HELD_S)

@@ -19,20 +19,32 @@ def of(name: str) -> Lock:
 
 
 def with_pip(lock: Lock, **versions: str) -> Lock:
-    pip = tuple(LockedPip(name=name, version=version, hashes=("sha256:0",)) for name, version in versions.items())
+    pip = tuple(
+        LockedPip(name=name, version=version, hashes=("sha256:0",))
+        for name, version in versions.items()
+    )
     platforms = {n: p.model_copy(update={"pip": pip}) for n, p in lock.base.platforms.items()}
     return lock.model_copy(update={"base": lock.base.model_copy(update={"platforms": platforms})})
 
 
 def test_two_months() -> None:
-    rows = {(c.section, c.name): (c.before, c.after) for c in diff.diff_locks(of("pytorch-25.10"), of("pytorch-26.08"))}
-    assert rows["base", "image"] == ("nvcr.io/nvidia/pytorch:25.10-py3", "nvcr.io/nvidia/pytorch:26.08-py3")
+    rows = {
+        (c.section, c.name): (c.before, c.after)
+        for c in diff.diff_locks(of("pytorch-25.10"), of("pytorch-26.08"))
+    }
+    assert rows["base", "image"] == (
+        "nvcr.io/nvidia/pytorch:25.10-py3",
+        "nvcr.io/nvidia/pytorch:26.08-py3",
+    )
     assert rows["holds", "CUDA"] == ("13.0.2.006", "13.4.1.012")
     assert rows["holds", "NCCL"] == ("2.27.7", "2.30.7+cuda13.3")
 
 
 def test_packages_that_came_went_and_changed() -> None:
-    before, after = with_pip(of("pytorch-25.10"), a="1", b="1"), with_pip(of("pytorch-25.10"), b="2", c="1")
+    before, after = (
+        with_pip(of("pytorch-25.10"), a="1", b="1"),
+        with_pip(of("pytorch-25.10"), b="2", c="1"),
+    )
     assert diff.diff_locks(before, after) == [
         Difference("pip", "a", "1", ""), Difference("pip", "b", "1", "2"), Difference("pip", "c", "", "1"),
     ]  # fmt: skip
@@ -41,7 +53,9 @@ def test_packages_that_came_went_and_changed() -> None:
 
 def test_markdown_is_a_table_that_no_text_breaks() -> None:
     text = format_changes([Difference("spec", "run", "a | b", "<x>\nline")], "old", "new")
-    assert text.splitlines()[2] == "| spec | `run` | `a \\| b` | `&lt;x>\\nline` |".replace("\\n", " ")
+    assert text.splitlines()[2] == "| spec | `run` | `a \\| b` | `&lt;x>\\nline` |".replace(
+        "\\n", " "
+    )
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 5 for line in text.splitlines())
 
 

@@ -1,4 +1,6 @@
-"""A laptop with no network, no Slurm, no Apptainer and no site.yaml: what works there, and what it says."""
+"""A laptop with no network, no Slurm, no Apptainer and no site.yaml: what works there, and what it
+says.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,41 @@ from hpcstack.resolve.make_lock import lock_to_look_at
 
 CATALOG = Catalog([data.find_data_folder("recipes")])
 HPCSTACK = Path(sys.executable).parent / "hpcstack"
-DEFINITIONS = ("apptainer.def", "Dockerfile", "enroot.sh", "modulefile.lua", "modulefile.tcl", "srun.sh", "sbatch.sh")
+DEFINITIONS = (
+    "apptainer.def",
+    "Dockerfile",
+    "enroot.sh",
+    "modulefile.lua",
+    "modulefile.tcl",
+    "srun.sh",
+    "sbatch.sh",
+)
 
 
 def laptop(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """hpcstack with nothing on PATH and, where this machine lets us, in a network namespace without a network."""
+    """hpcstack with nothing on PATH and, where this machine lets us, in a network namespace without
+    a network.
+    """
     apart = ["unshare", "--user", "--map-current-user", "--net"]
     if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
         apart = []
     words = (*words,) if apart else ("--site", str(home / "site.yaml"), *words)
     (home / "site.yaml").write_text(
-        "apiVersion: hpcstack/site/v1\nregistries: {nvcr.io: {mirror: '127.0.0.1:9', plain_http: true}}\n"
+        "apiVersion: hpcstack/site/v1\nregistries: {nvcr.io: {mirror: '127.0.0.1:9', "
+        "plain_http: true}}\n"
     )
     environment = {"HOME": str(home), "PATH": "/nonexistent", "LANG": "C.UTF-8"}
-    argv = [*apart, "env", "-i", *(f"{name}={value}" for name, value in environment.items()), str(HPCSTACK), *words]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=home, env=dict(os.environ))
+    argv = [
+        *apart,
+        "env",
+        "-i",
+        *(f"{name}={value}" for name, value in environment.items()),
+        str(HPCSTACK),
+        *words,
+    ]
+    return subprocess.run(
+        argv, capture_output=True, text=True, check=False, cwd=home, env=dict(os.environ)
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,13 +86,19 @@ def test_render_says_what_it_could_not_look_up(tmp_path: Path) -> None:
     for name in DEFINITIONS:
         text = (tmp_path / "out" / name).read_text()
         assert all(line in text for line in said), name
-    assert "From: nvcr.io/nvidia/pytorch:24.11-py3\n" in (tmp_path / "out/apptainer.def").read_text()
+    assert (
+        "From: nvcr.io/nvidia/pytorch:24.11-py3\n" in (tmp_path / "out/apptainer.def").read_text()
+    )
     plain = laptop(tmp_path, "render", "pytorch-24.11", "--offline").stdout
     assert "NOT LOOKED UP" in plain and "hpcstack build never takes this text" in plain
 
 
 def test_doctor_does_not_fail_a_store_that_nobody_has_made(tmp_path: Path) -> None:
-    found = [row for row in json.loads(laptop(tmp_path, "doctor", "--json").stdout)["findings"] if "store" in str(row)]
+    found = [
+        row
+        for row in json.loads(laptop(tmp_path, "doctor", "--json").stdout)["findings"]
+        if "store" in str(row)
+    ]
     assert found and not any(row["status"] == "FAIL" for row in found), found
 
 
@@ -105,7 +133,8 @@ def test_such_a_text_is_never_built_nor_kept(tmp_path: Path) -> None:
 
 def test_a_wrapper_named_python_says_how_to_have_it(tmp_path: Path) -> None:
     (tmp_path / "a-1.yaml").write_text(
-        "apiVersion: hpcstack/v1\nname: a\nversion: '1'\nsummary: s\nbase: {image: 'docker.io/library/debian:12'}\n"
+        "apiVersion: hpcstack/v1\nname: a\nversion: '1'\nsummary: s\nbase: {image: "
+        "'docker.io/library/debian:12'}\n"
         "module: {commands: [python]}\n"
     )
     with pytest.raises(InputError, match=r"module: \{python: true\}"):

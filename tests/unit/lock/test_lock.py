@@ -81,7 +81,9 @@ def test_a_file_that_is_no_lock(tmp_path: Path) -> None:
 def test_a_lock_of_other_templates_has_drifted(stack: Stack) -> None:
     lock = resolve_base(stack, Fixed())
     assert find_drift(lock) == []
-    older = Lock.model_validate({k: v for k, v in lock.model_dump().items() if k != "template_version"})
+    older = Lock.model_validate(
+        {k: v for k, v in lock.model_dump().items() if k != "template_version"}
+    )
     assert find_drift(older) == [f"hpcstack's templates were version 1 and are {TEMPLATE_VERSION}"]
 
 
@@ -91,4 +93,6 @@ def test_what_a_lock_leaves_open_by_platform(stack: Stack) -> None:
     assert lock.unresolved == tuple(map(str, found)) == ("apt of linux/amd64", "pip of linux/amd64")
     verdict = Staleness((), found)
     assert verdict.refused("linux/arm64") == []
-    assert verdict.refused("linux/amd64") == ["it leaves open: apt of linux/amd64, pip of linux/amd64"]
+    assert verdict.refused("linux/amd64") == [
+        "it leaves open: apt of linux/amd64, pip of linux/amd64"
+    ]

@@ -1,4 +1,6 @@
-"""The registry client against a real HTTP server that misbehaves on purpose (faults that no registry gives on demand)."""
+"""The registry client against a real HTTP server that misbehaves on purpose (faults that no
+registry gives on demand).
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,22 @@ def digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-MANIFEST = json.dumps({"schemaVersion": 2, "config": {"digest": digest(CONFIG)}, "layers": []}).encode()
+MANIFEST = json.dumps(
+    {"schemaVersion": 2, "config": {"digest": digest(CONFIG)}, "layers": []}
+).encode()
 INDEX = json.dumps(
-    {"manifests": [{"digest": digest(MANIFEST), "platform": {"os": "linux", "architecture": "amd64"}}]}
+    {
+        "manifests": [
+            {"digest": digest(MANIFEST), "platform": {"os": "linux", "architecture": "amd64"}}
+        ]
+    }
 ).encode()
 
 
 class Fake(BaseHTTPRequestHandler):
-    """`faults` maps a part of a path to a list of statuses that are given first; `realm` asks for a token."""
+    """`faults` maps a part of a path to a list of statuses that are given first; `realm` asks for a
+    token.
+    """
 
     faults: dict[str, list[int]] = {}
     realm = ""
@@ -70,7 +80,9 @@ class Fake(BaseHTTPRequestHandler):
         if type(self).realm and self.headers.get("Authorization") != "Bearer t0k":
             self.send(401, b"{}", {"WWW-Authenticate": type(self).realm})
             return
-        body = next((body for part, body in type(self).content.items() if self.path.endswith(part)), None)
+        body = next(
+            (body for part, body in type(self).content.items() if self.path.endswith(part)), None
+        )
         self.send(200 if body is not None else 404, body or b"{}")
 
     given = 0
@@ -106,7 +118,9 @@ class Fake(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[type[Fake], Registry, str]]:
+def fake(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[tuple[type[Fake], Registry, str]]:
     class Mine(Fake):
         faults: dict[str, list[int]] = {}
         content = {"24.11-py3": INDEX, digest(MANIFEST): MANIFEST, digest(CONFIG): CONFIG}
@@ -187,7 +201,9 @@ def test_a_platform_that_is_not_there(fake: Given) -> None:
 
 def test_a_registry_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "BACK_OFF", 0.01)
-    site = make_site(tmp_path, registries={"nvcr.io": {"mirror": "127.0.0.1:1", "plain_http": True}})
+    site = make_site(
+        tmp_path, registries={"nvcr.io": {"mirror": "127.0.0.1:1", "plain_http": True}}
+    )
     with pytest.raises(RegistryError, match="127.0.0.1:1 cannot be reached"):
         Registry(site).look_up(Base(image=IMAGE))
 
@@ -208,7 +224,9 @@ def test_the_users_own_credentials_are_sent_for_a_token(fake: Given, tmp_path: P
     (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
     server.realm = f'Bearer realm="http://{host}/token"'
     client.look_up(Base(image=IMAGE))
-    assert ("Basic " + auth) in [header for path, header in server.seen if path.startswith("/token")]
+    assert ("Basic " + auth) in [
+        header for path, header in server.seen if path.startswith("/token")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +246,9 @@ def test_the_users_own_credentials_are_sent_for_a_token(fake: Given, tmp_path: P
     ],
 )
 def test_both_forms_of_a_challenge(challenge: str, realm: str, query: dict[str, str]) -> None:
-    """nvcr.io's form is recorded in Apache Mesos' test for MESOS-9968, Docker Hub's in its own documentation."""
+    """nvcr.io's form is recorded in Apache Mesos' test for MESOS-9968, Docker Hub's in its own
+    documentation.
+    """
     assert realm_of(challenge, "nvidia/x") == (realm, query)
 
 
@@ -246,20 +266,26 @@ def test_both_forms_of_a_challenge(challenge: str, realm: str, query: dict[str, 
         ("https://10.0.0.1/token", "99.0.0.1", False, False),
     ],
 )
-def test_a_key_goes_to_its_registrys_own_domain_only(realm: str, host: str, plain_http: bool, may: bool) -> None:
+def test_a_key_goes_to_its_registrys_own_domain_only(
+    realm: str, host: str, plain_http: bool, may: bool
+) -> None:
     assert bool(may_know(realm, host, plain_http=plain_http)) is may
 
 
 def test_a_login_page_is_no_answer(fake: Given) -> None:
     server, client, host = fake
     server.content = {**server.content, "24.11-py3": b"<html>please log in</html>"}
-    with pytest.raises(RegistryError, match=f"{host} answered with something that is not a registry's answer"):
+    with pytest.raises(
+        RegistryError, match=f"{host} answered with something that is not a registry's answer"
+    ):
         client.look_up(Base(image=IMAGE))
 
 
 def test_a_mirror_may_have_a_path(fake: Given, tmp_path: Path) -> None:
     server, _, host = fake
-    site = make_site(tmp_path, registries={"nvcr.io": {"mirror": f"{host}/proxy", "plain_http": True}})
+    site = make_site(
+        tmp_path, registries={"nvcr.io": {"mirror": f"{host}/proxy", "plain_http": True}}
+    )
     Registry(site).look_up(Base(image=IMAGE))
     assert server.seen[0][0].startswith("/v2/proxy/nvidia/pytorch/manifests/")
 
@@ -267,7 +293,9 @@ def test_a_mirror_may_have_a_path(fake: Given, tmp_path: Path) -> None:
 def test_a_mirror_that_needs_no_proxy_is_asked_directly(fake: Given, tmp_path: Path) -> None:
     _, _, host = fake
     build = {"proxy": {"http": "http://127.0.0.1:1", "no": "127.0.0.1"}}
-    site = make_site(tmp_path, registries={"nvcr.io": {"mirror": host, "plain_http": True}}, build=build)
+    site = make_site(
+        tmp_path, registries={"nvcr.io": {"mirror": host, "plain_http": True}}, build=build
+    )
     assert Registry(site).look_up(Base(image=IMAGE)).answered_by == host
 
 
@@ -294,8 +322,12 @@ def test_a_list_of_tags_that_never_ends_does(fake: Given, monkeypatch: pytest.Mo
 
 def test_what_a_base_holds(fake: Given) -> None:
     server, client, _ = fake
-    config = json.dumps({"os": "linux", "architecture": "amd64", "config": {"Env": ["CUDA_VERSION=13.0.2"]}}).encode()
-    manifest = json.dumps({"schemaVersion": 2, "config": {"digest": digest(config)}, "layers": []}).encode()
+    config = json.dumps(
+        {"os": "linux", "architecture": "amd64", "config": {"Env": ["CUDA_VERSION=13.0.2"]}}
+    ).encode()
+    manifest = json.dumps(
+        {"schemaVersion": 2, "config": {"digest": digest(config)}, "layers": []}
+    ).encode()
     server.content = {"24.11-py3": manifest, digest(config): config}
     assert client.facts(Base(image=IMAGE)) == {"CUDA": "13.0.2"}
 
@@ -321,7 +353,9 @@ def test_answers_that_always_break_off_are_said(fake: Given) -> None:
      b"[]", b'{"manifests": []}', b'{"manifests": [{"digest": "x"}]}', b'{"config": {}}', b"null", b'{"manifests": 7}',
      b'{"manifests": [{"digest": "sha256:zz", "platform": {"os": "linux", "architecture": "amd64"}}]}'],
 )  # fmt: skip
-def test_a_registry_that_talks_nonsense_is_refused_without_a_traceback(fake: Given, index: bytes) -> None:
+def test_a_registry_that_talks_nonsense_is_refused_without_a_traceback(
+    fake: Given, index: bytes
+) -> None:
     server, client, _ = fake
     server.content = {**server.content, "24.11-py3": index}
     with pytest.raises(RegistryError):
@@ -336,7 +370,9 @@ def test_a_token_that_expires_is_fetched_anew(fake: Given) -> None:
     assert len([path for path, _ in server.seen if path.startswith("/token")]) >= 2
 
 
-def test_enroots_login_is_sent_for_a_token(fake: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enroots_login_is_sent_for_a_token(
+    fake: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import base64
 
     server, client, host = fake
@@ -356,7 +392,9 @@ def test_enroots_login_is_sent_for_a_token(fake: Given, tmp_path: Path, monkeypa
 def test_an_image_config_of_other_types_is_refused(fake: Given, inner: object) -> None:
     server, client, _ = fake
     config = json.dumps({"os": "linux", "architecture": "amd64", "config": inner}).encode()
-    manifest = json.dumps({"schemaVersion": 2, "config": {"digest": digest(config)}, "layers": []}).encode()
+    manifest = json.dumps(
+        {"schemaVersion": 2, "config": {"digest": digest(config)}, "layers": []}
+    ).encode()
     server.content = {"24.11-py3": manifest, digest(config): config}
     if inner == []:
         assert client.look_up(Base(image=IMAGE)).configs  # nothing is said

@@ -1,4 +1,6 @@
-"""Logins, from docker's files and helpers, from Enroot's .credentials, and from a file that the site names."""
+"""Logins, from docker's files and helpers, from Enroot's .credentials, and from a file that the
+site names.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def docker(path: Path, host: str, user: str, key: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"auths": {host: {"auth": base64.b64encode(f"{user}:{key}".encode()).decode()}}}))
+    path.write_text(
+        json.dumps({"auths": {host: {"auth": base64.b64encode(f"{user}:{key}".encode()).decode()}}})
+    )
     return path
 
 
@@ -50,11 +54,17 @@ def test_dockers_config_comes_before_enroots(home: Path) -> None:
 
 def test_enroots_file_as_enroot_reads_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "# a comment with machine nvcr.io password no\nmachine other login x password y\n"
-    text += "machine nvcr.io login $oauthtoken password k#ey\nmachine auth.example login z password $NGC_KEY\n"
+    text += (
+        "machine nvcr.io login $oauthtoken password k#ey\nmachine auth.example login z password "
+        "$NGC_KEY\n"
+    )
     enroot(home, text)
     monkeypatch.setenv("NGC_KEY", "fr0m-env")
     assert credentials("nvcr.io") == ("$oauthtoken", "k#ey")
-    assert credentials("nvcr.io:443") == ("$oauthtoken", "k#ey")  # Enroot matches the host without its port
+    assert credentials("nvcr.io:443") == (
+        "$oauthtoken",
+        "k#ey",
+    )  # Enroot matches the host without its port
     assert credentials("auth.example") == ("z", "fr0m-env")
     assert credentials("docker.io") == ("", "")
 
@@ -102,7 +112,9 @@ def test_a_credential_helper_is_asked(home: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["registry-1.docker.io", "auth.docker.io", "docker.io"])
 def test_docker_hub_has_the_names_that_enroots_manuals_give_it(home: Path, name: str) -> None:
-    enroot(home, f"machine other login x password y\nmachine {name} login someone password s3cret\n")
+    enroot(
+        home, f"machine other login x password y\nmachine {name} login someone password s3cret\n"
+    )
     assert credentials("docker.io") == ("someone", "s3cret")
 
 
@@ -114,7 +126,9 @@ def test_of_two_logins_the_one_that_was_named(home: Path) -> None:
 
 
 def test_a_login_that_is_none_is_named(home: Path) -> None:
-    """docker's library takes it for a wrong value, whatever host is asked for, and the client took that for the network."""
+    """docker's library takes it for a wrong value, whatever host is asked for, and the client took
+    that for the network.
+    """
     path = home / "docker/config.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"auths": {"another.example": {"auth": "!!!"}}}))

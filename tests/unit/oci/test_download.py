@@ -1,4 +1,6 @@
-"""Layers from registries that are busy, break off, lie or stall; and what an earlier, killed run has left."""
+"""Layers from registries that are busy, break off, lie or stall; and what an earlier, killed run
+has left.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,18 @@ def faults() -> Faults:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    places = {"store": tmp_path / "store", "lock_dir": tmp_path / "locks", "module_root": tmp_path / "modules"}
+    places = {
+        "store": tmp_path / "store",
+        "lock_dir": tmp_path / "locks",
+        "module_root": tmp_path / "modules",
+    }
     return Site.model_validate({**places, "build": {"cachedir": str(tmp_path / "cache")}})
 
 
 @pytest.fixture
-def imported(tmp_path: Path, faults: Faults, site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
+def imported(
+    tmp_path: Path, faults: Faults, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Import]:
     monkeypatch.setattr(download, "BACK_OFF", 0.01)
     with serving(layout(tmp_path / "image", LAYERS), faults) as address:
         reached = site.model_copy(update={"registries": Site.model_validate(
@@ -90,7 +98,12 @@ def test_what_passes_is_overcome(imported: Import, faults: Faults, coming: list[
     ],
 )
 def test_what_does_not_pass_is_told_and_leaves_nothing(
-    imported: Import, faults: Faults, tmp_path: Path, always: str, says: str, monkeypatch: pytest.MonkeyPatch
+    imported: Import,
+    faults: Faults,
+    tmp_path: Path,
+    always: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hpcstack.oci.client.BACK_OFF", 0.01)
     faults.always = always
@@ -104,7 +117,10 @@ def test_what_does_not_pass_is_told_and_leaves_nothing(
 def test_a_registry_that_drips_is_given_up(
     imported: Import, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """N19: one that gave a byte every three seconds kept an import for ever. Five minutes are half a second here."""
+    """N19: one that gave a byte every three seconds kept an import for ever.
+
+    Five minutes are half a second here.
+    """
     monkeypatch.setattr(rate, "PERIOD_S", 0.1)
     faults.always = "drip"
     began = time.monotonic()
@@ -117,7 +133,9 @@ def test_a_registry_that_drips_is_given_up(
     assert held(imported())["d/big"] == ("file", BIG)
 
 
-def test_who_takes_his_time_is_not_taken_for_a_slow_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_his_time_is_not_taken_for_a_slow_registry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rate, "PERIOD_S", 0.05)
     pieces = iter([b"x"] * 20 + [b""])
     for _ in rate.not_too_slow(lambda: next(pieces), "a registry"):
@@ -130,12 +148,30 @@ def test_what_a_killed_run_has_fetched_is_used_if_it_is_right(
 ) -> None:
     data, index = LAYERS[0], (tmp_path / "image/index.json").read_text()
     digest = index.split('"digest": "')[1].partition('"')[0]
-    part = cache_of(site).top / "partial" / digest.replace(":", "-") / "blobs" / sha(data).replace(":", "-")
+    part = (
+        cache_of(site).top
+        / "partial"
+        / digest.replace(":", "-")
+        / "blobs"
+        / sha(data).replace(":", "-")
+    )
     part.parent.mkdir(parents=True)
-    part.write_bytes({"half": data[: 1 << 20], "wrong": bytes(1 << 20), "whole": data, "too long": data + b"x"}[left])
+    part.write_bytes(
+        {"half": data[: 1 << 20], "wrong": bytes(1 << 20), "whole": data, "too long": data + b"x"}[
+            left
+        ]
+    )
     assert held(imported())["d/big"] == ("file", BIG)
     ranges = [ranges for digest, ranges in faults.asked if digest == sha(data)]
-    assert ranges == {"half": ["bytes=1048576-"], "wrong": ["bytes=1048576-", ""], "whole": [], "too long": [""]}[left]
+    assert (
+        ranges
+        == {
+            "half": ["bytes=1048576-"],
+            "wrong": ["bytes=1048576-", ""],
+            "whole": [],
+            "too long": [""],
+        }[left]
+    )
     assert not part.parent.exists()
 
 
@@ -163,10 +199,18 @@ SMALL = tar([member("again", b"x")])
         lambda big: [*big, tar([member("a", b"1"), member("a", b"2")])],
         lambda big: [tar([member("a", b"1"), member("a", b"2")]), *big],
     ],
-    ids=["the lowest again on top", "one again in the middle", "twice read from the top", "twice read from below"],
+    ids=[
+        "the lowest again on top",
+        "one again in the middle",
+        "twice read from the top",
+        "twice read from below",
+    ],
 )
 def test_no_order_of_layers_holds_up_the_one_that_is_read(
-    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, order: Callable[[list[bytes]], list[bytes]]
+    tmp_path: Path,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    order: Callable[[list[bytes]], list[bytes]],
 ) -> None:
     """With a window that each layer is larger than, as real layers are larger than the real one."""
     monkeypatch.setattr(download, "WINDOW", 1 << 16)

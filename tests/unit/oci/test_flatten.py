@@ -1,4 +1,6 @@
-"""How layers become one tree: one pass, newest first, and the plan give the same image as applying layers in order."""
+"""How layers become one tree: one pass, newest first, and the plan give the same image as applying
+layers in order.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, clean_name, parse_whiteout, plan_layers
+from hpcstack.oci.flatten import (
+    ClimbsOut,
+    NeedsTwoPasses,
+    Newest,
+    TreeEntry,
+    clean_name,
+    parse_whiteout,
+    plan_layers,
+)
 
 Layer = list[TreeEntry]
 Tree = dict[str, tuple[str, int, int]]
@@ -28,7 +38,9 @@ def one_pass(layers: list[Layer]) -> Tree:
 def planned(layers: list[Layer]) -> Tree:
     names, _ = plan_layers(layers)
     return {
-        path: (layers[number][place].kind, number, place) for (number, place), paths in names.items() for path in paths
+        path: (layers[number][place].kind, number, place)
+        for (number, place), paths in names.items()
+        for path in paths
     }
 
 
@@ -67,9 +79,12 @@ def test_layers_in_one_pass_and_by_plan(layers: list[Layer], there: set[str]) ->
     ("layers", "there"),
     [
         ([[file("a"), file("a")]], {"a": (0, 1)}),  # the last of two counts
-        ([[file("a"), TreeEntry("b", "hard", "a")], [file("a")]], {"a": (1, 0), "b": (0, 0)}),  # the old file lives on as b
-        ([[file("a")], [TreeEntry("b", "hard", "a")]], {"a": (0, 0), "b": (0, 0)}),  # a link to a lower layer's file
-        ([[folder("usr"), TreeEntry("lib", "link", "usr")], [file("lib/x")]], {"usr/x": (1, 0)}),  # through a link
+        # the old file lives on as b
+        ([[file("a"), TreeEntry("b", "hard", "a")], [file("a")]], {"a": (1, 0), "b": (0, 0)}),
+        # a link to a lower layer's file
+        ([[file("a")], [TreeEntry("b", "hard", "a")]], {"a": (0, 0), "b": (0, 0)}),
+        # through a link
+        ([[folder("usr"), TreeEntry("lib", "link", "usr")], [file("lib/x")]], {"usr/x": (1, 0)}),
         ([[file("d")], [file("d/x")]], {"d/x": (1, 0)}),  # a folder nobody names, where a file was
         ([[TreeEntry("l", "link", "/etc"), file("l/x")]], {"etc/x": (0, 1)}),
         ([[folder("b"), TreeEntry("a", "link", "b")], [file("a/x")], [file(".wh.a")]], {"b/x": (1, 0)}),
@@ -81,7 +96,9 @@ def test_layers_in_one_pass_and_by_plan(layers: list[Layer], there: set[str]) ->
         ([[file("d/x"), TreeEntry("d", "link", "e"), file("d/y")], [file("d/.wh.x")]], {"e/y": (0, 2)}),
     ],
 )  # fmt: skip
-def test_what_one_pass_cannot_decide_is_planned(layers: list[Layer], there: dict[str, tuple[int, int]]) -> None:
+def test_what_one_pass_cannot_decide_is_planned(
+    layers: list[Layer], there: dict[str, tuple[int, int]]
+) -> None:
     with pytest.raises(NeedsTwoPasses):
         one_pass(layers)
     found = planned(layers)
@@ -116,7 +133,8 @@ def test_names_that_climb_out(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "path"), [("./a/b", "a/b"), ("/etc/x", "etc/x"), ("a//b/", "a/b"), (".", ""), ("./", "")]
+    ("name", "path"),
+    [("./a/b", "a/b"), ("/etc/x", "etc/x"), ("a//b/", "a/b"), (".", ""), ("./", "")],
 )
 def test_names_are_cleaned(name: str, path: str) -> None:
     assert clean_name(name) == path
@@ -128,7 +146,9 @@ PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/z", "b/x", "c"])
 @st.composite
 def entries(draw: st.DrawFn) -> TreeEntry:
     path = draw(PATHS)
-    kind = draw(st.sampled_from(["file", "file", "dir", "dir", "hard", "link", "gone", "opaque", "device"]))
+    kind = draw(
+        st.sampled_from(["file", "file", "dir", "dir", "hard", "link", "gone", "opaque", "device"])
+    )
     head, _, name = path.rpartition("/")
     if kind == "gone":
         return file(f"{head}/.wh.{name}".lstrip("/"))
@@ -144,7 +164,9 @@ def entries(draw: st.DrawFn) -> TreeEntry:
 @example([[TreeEntry("a/x", "link", "a"), file("a/x/z")], [file("a/x")]])
 @example([[file("a/x")], [file("a")], [folder("a")]])
 @example([[folder("a"), file("a/x"), file("a")], [folder("a")]])
-@example([[folder("b"), file("a/x"), TreeEntry("b", "link", "a")], [file("b/.wh..wh..opq")], [file("b")]])
+@example(
+    [[folder("b"), file("a/x"), TreeEntry("b", "link", "a")], [file("b/.wh..wh..opq")], [file("b")]]
+)
 def test_one_pass_agrees_with_the_plan_where_it_is_sure(layers: list[Layer]) -> None:
     try:
         first = one_pass(layers)

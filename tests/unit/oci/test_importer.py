@@ -39,7 +39,9 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path 
     site = make_site(tmp_path)
 
     def run(image: Path | str) -> Imported:
-        return import_image(str(image), "linux/amd64", tmp_path / "out.sqsh", bench(site), force=True)
+        return import_image(
+            str(image), "linux/amd64", tmp_path / "out.sqsh", bench(site), force=True
+        )
 
     return run
 
@@ -49,7 +51,9 @@ def contents(imported: Callable[[Path | str], Imported]) -> Import:
     return lambda image: held(imported(image).path)
 
 
-SMALL = tar([folder("bin"), member("bin/sh", b"shell", mode=0o755), folder("etc"), member("etc/x", b"1")])
+SMALL = tar(
+    [folder("bin"), member("bin/sh", b"shell", mode=0o755), folder("etc"), member("etc/x", b"1")]
+)
 TOP = tar([member("etc/x", b"2"), member("etc/.wh.y"), member("new", b"n")])
 
 
@@ -58,53 +62,92 @@ TOP = tar([member("etc/x", b"2"), member("etc/.wh.y"), member("new", b"n")])
     [
         pytest.param(lambda data: data, id="plain"),
         pytest.param(zipped, id="gzip"),
-        pytest.param(lambda data: zipped(data[:700]) + zipped(data[700:]), id="gzip of two members"),
+        pytest.param(
+            lambda data: zipped(data[:700]) + zipped(data[700:]), id="gzip of two members"
+        ),
         pytest.param(lambda data: zipped(data) + bytes(512), id="gzip and padding"),
         pytest.param(lambda data: zstd.compress(data), id="zstd"),
-        pytest.param(lambda data: zstd.compress(data[:600]) + zstd.compress(data[600:]), id="zstd of two frames"),
+        pytest.param(
+            lambda data: zstd.compress(data[:600]) + zstd.compress(data[600:]),
+            id="zstd of two frames",
+        ),
     ],
 )
-def test_layers_in_every_compression(contents: Import, tmp_path: Path, stored: Callable[[bytes], bytes]) -> None:
+def test_layers_in_every_compression(
+    contents: Import, tmp_path: Path, stored: Callable[[bytes], bytes]
+) -> None:
     found = contents(layout(tmp_path / "image", [stored(SMALL), stored(TOP)]))
-    assert found["bin/sh"] == ("file", b"shell") and found["etc/x"] == ("file", b"2") and found["new"] == ("file", b"n")
+    assert (
+        found["bin/sh"] == ("file", b"shell")
+        and found["etc/x"] == ("file", b"2")
+        and found["new"] == ("file", b"n")
+    )
 
 
 def test_what_three_runtimes_look_for_is_there(contents: Import, tmp_path: Path) -> None:
     found = contents(layout(tmp_path / "image", [SMALL]))
     assert found["etc/environment"] == ("file", b"PATH=/usr/bin:/bin\nA=1\n")
-    assert b"cd /work" in found["etc/rc"][1] and found["etc/fstab"][1] == b"" and found["work"][0] == "dir"
+    assert (
+        b"cd /work" in found["etc/rc"][1]
+        and found["etc/fstab"][1] == b""
+        and found["work"][0] == "dir"
+    )
     assert b"A=1" in found[".singularity.d/env/10-docker2singularity.sh"][1]
     assert found["singularity"] == ("link", b".singularity.d/runscript")
     assert {"dev", "proc", "sys", "tmp", "var/tmp", "etc/resolv.conf"} <= set(found)
 
 
 def test_what_the_image_brings_itself_stays(contents: Import, tmp_path: Path) -> None:
-    own = tar([folder(".singularity.d"), member(".singularity.d/notes", b"NVIDIA"), member("etc/hosts", b"own")])
+    own = tar(
+        [
+            folder(".singularity.d"),
+            member(".singularity.d/notes", b"NVIDIA"),
+            member("etc/hosts", b"own"),
+        ]
+    )
     found = contents(layout(tmp_path / "image", [own]))
-    assert found[".singularity.d/notes"] == ("file", b"NVIDIA") and found["etc/hosts"] == ("file", b"own")
+    assert found[".singularity.d/notes"] == ("file", b"NVIDIA") and found["etc/hosts"] == (
+        "file",
+        b"own",
+    )
 
 
 @pytest.mark.parametrize("cuda", ["cuda-12.6", "cuda"])
-def test_r10_no_library_of_the_image_hides_a_nodes_driver(contents: Import, tmp_path: Path, cuda: str) -> None:
-    """NVIDIA's images have a link by which theirs comes first under Apptainer; what a lower layer has there stays away."""
+def test_r10_no_library_of_the_image_hides_a_nodes_driver(
+    contents: Import, tmp_path: Path, cuda: str
+) -> None:
+    """NVIDIA's images have a link by which theirs comes first under Apptainer; what a lower layer
+    has there stays away.
+    """
     place = f"usr/local/{cuda}/compat"
     below = tar([folder("usr/local"), member(f"{place}/lib/libcuda.so.1", b"old")])
     above = tar([member(f"{place}/lib.real/libcuda.so.1", b"560"), link(f"./{place}/lib", f"/{place}/lib.real"),
                  link(f"{place}/other", "lib.real"), link("opt/lib", "lib.real")])  # fmt: skip
     found = contents(layout(tmp_path / "image", [below, above]))
-    assert not [path for path in found if path == f"{place}/lib" or path.startswith(f"{place}/lib/")]
+    assert not [
+        path for path in found if path == f"{place}/lib" or path.startswith(f"{place}/lib/")
+    ]
     assert found[f"{place}/lib.real/libcuda.so.1"] == ("file", b"560")
-    assert found[f"{place}/other"] == ("link", b"lib.real") and found["opt/lib"] == ("link", b"lib.real")
+    assert found[f"{place}/other"] == ("link", b"lib.real") and found["opt/lib"] == (
+        "link",
+        b"lib.real",
+    )
 
 
-def test_links_long_names_and_no_devices(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:
+def test_links_long_names_and_no_devices(
+    imported: Callable[[Path | str], Imported], tmp_path: Path
+) -> None:
     long = "/".join(["d" * 90] * 4)
     base = tar([member("a", b"one"), hard("b", "a"), link("c", "a"), member(long, b"deep"), member("ü/ñ", b"u"),
                 member("dev/null", type=tarfile.CHRTYPE, devmajor=1, devminor=3)])  # fmt: skip
     gnu = tar([member(long + "2", b"deeper"), link("to", "x" * 150)], tarfile.GNU_FORMAT)
     done = imported(layout(tmp_path / "image", [base, gnu]))
     found = held(done.path)
-    assert found["b"] == ("file", b"one") and found["c"] == ("link", b"a") and found[long] == ("file", b"deep")
+    assert (
+        found["b"] == ("file", b"one")
+        and found["c"] == ("link", b"a")
+        and found[long] == ("file", b"deep")
+    )
     assert found["ü/ñ"] == ("file", b"u") and found[long + "2"] == ("file", b"deeper")
     assert found["to"] == ("link", b"x" * 150) and "dev/null" not in found and done.passes == 1
 
@@ -114,14 +157,20 @@ def test_a_link_to_a_file_of_a_lower_layer_takes_two_passes(
 ) -> None:
     done = imported(
         layout(
-            tmp_path / "image", [tar([member("a", b"old"), hard("b", "a")]), tar([member("a", b"new"), hard("c", "b")])]
+            tmp_path / "image",
+            [
+                tar([member("a", b"old"), hard("b", "a")]),
+                tar([member("a", b"new"), hard("c", "b")]),
+            ],
         )
     )
     found = held(done.path)
     assert (found["a"][1], found["b"][1], found["c"][1], done.passes) == (b"new", b"old", b"old", 2)
 
 
-def test_sparse_files_and_extended_attributes(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:
+def test_sparse_files_and_extended_attributes(
+    imported: Callable[[Path | str], Imported], tmp_path: Path
+) -> None:
     import subprocess
 
     with (tmp_path / "sparse").open("wb") as file:
@@ -129,7 +178,10 @@ def test_sparse_files_and_extended_attributes(imported: Callable[[Path | str], I
         file.write(b"end")
     capability = "\x01\x00\x00\x02\x00\x20" + "\x00" * 14
     info, data = member("ping", b"x")
-    info.pax_headers = {"SCHILY.xattr.security.capability": capability, "SCHILY.xattr.system.acl": "no"}
+    info.pax_headers = {
+        "SCHILY.xattr.security.capability": capability,
+        "SCHILY.xattr.system.acl": "no",
+    }
     layers = [tar([(info, data)])]
     for form in ("gnu", "posix"):
         argv = ["tar", "-C", str(tmp_path), "--sparse", f"--format={form}", "-c", "sparse"]
@@ -158,13 +210,28 @@ def listed(image: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", list(PACKERS))
 def test_each_packer_makes_the_same_image(
-    imported: Callable[[Path | str], Imported], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    imported: Callable[[Path | str], Imported],
+    tmp_path: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(importer, "pack_argv", lambda _has, *rest: pack_argv(lambda tool: tool == name, *rest))
+    monkeypatch.setattr(
+        importer, "pack_argv", lambda _has, *rest: pack_argv(lambda tool: tool == name, *rest)
+    )
     first = imported(
         layout(
             tmp_path / "image",
-            [tar([folder("."), member("a", b"one"), hard("b", "a"), member("s/t", b"x", mode=0o4755)]), TOP],
+            [
+                tar(
+                    [
+                        folder("."),
+                        member("a", b"one"),
+                        hard("b", "a"),
+                        member("s/t", b"x", mode=0o4755),
+                    ]
+                ),
+                TOP,
+            ],
         )
     )
     found = held(first.path)
@@ -173,20 +240,27 @@ def test_each_packer_makes_the_same_image(
     time.sleep(1.1)  # a packer that takes the time of day for anything would differ now
     again = imported(tmp_path / "image").path
     assert held(again) == found and listed(again)[1:] == rows[1:]
-    assert again.read_bytes() == before or name == "mksquashfs"  # 4.5 sets the root's time itself, whatever one says
+    assert (
+        again.read_bytes() == before or name == "mksquashfs"
+    )  # 4.5 sets the root's time itself, whatever one says
 
 
 @pytest.mark.parametrize("name", list(PACKERS))
 @pytest.mark.parametrize(
     "layers",
-    [[tar([member("s/t", b"x")])], [tar([member("a", b"1"), member("a", b"2"), member("s/t", b"x")])]],
+    [
+        [tar([member("s/t", b"x")])],
+        [tar([member("a", b"1"), member("a", b"2"), member("s/t", b"x")])],
+    ],
     ids=["in one pass", "by plan"],
 )
 def test_a_folder_that_no_layer_names_has_a_mode_and_no_time_of_its_own(
     imported: Callable[[Path | str], Imported], tmp_path: Path, name: str, layers: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(importer, "pack_argv", lambda _has, *rest: pack_argv(lambda tool: tool == name, *rest))
+    monkeypatch.setattr(
+        importer, "pack_argv", lambda _has, *rest: pack_argv(lambda tool: tool == name, *rest)
+    )
     rows = {row[5]: row for row in listed(imported(layout(tmp_path / "image", layers)).path)}
     assert rows["squashfs-root/s"][::3] == ["drwxr-xr-x", "1970-01-01"]
     assert rows["squashfs-root"][0] == "drwxr-xr-x"
@@ -197,7 +271,11 @@ def test_a_folder_that_no_layer_names_has_a_mode_and_no_time_of_its_own(
     ("members", "kind", "says"),
     [
         ([member("../../etc/passwd", b"x")], InputError, "outside the image: ../../etc/passwd"),
-        ([link("l", "../../../etc"), member("l/passwd", b"x")], InputError, "a link that leads out of the image"),
+        (
+            [link("l", "../../../etc"), member("l/passwd", b"x")],
+            InputError,
+            "a link that leads out of the image",
+        ),
         ([link("l", "l"), member("l/passwd", b"x")], InputError, "a link to itself"),
         ([hard("b", "../../etc/passwd")], InputError, "outside the image"),
         ([hard("b", "etc/none")], InputError, "which does not exist"),
@@ -214,7 +292,10 @@ def test_a_base_that_climbs_out_is_refused(
 
 def test_absolute_names_and_links_stay_inside(contents: Import, tmp_path: Path) -> None:
     found = contents(
-        layout(tmp_path / "image", [tar([member("/etc/x", b"1"), link("l", "/etc"), member("l/y", b"2")])])
+        layout(
+            tmp_path / "image",
+            [tar([member("/etc/x", b"1"), link("l", "/etc"), member("l/y", b"2")])],
+        )
     )
     assert found["etc/x"] == ("file", b"1") and found["etc/y"] == ("file", b"2")
 
@@ -223,7 +304,10 @@ def test_absolute_names_and_links_stay_inside(contents: Import, tmp_path: Path) 
     ("data", "says"),
     [
         (zipped(SMALL)[:-20], "ends in the middle"),
-        (zipped(SMALL)[:40] + b"\xff" * 40 + zipped(SMALL)[80:], "damaged|no tar|other bytes|middle"),
+        (
+            zipped(SMALL)[:40] + b"\xff" * 40 + zipped(SMALL)[80:],
+            "damaged|no tar|other bytes|middle",
+        ),
         (SMALL[:1000], "ends in the middle"),
         (b"no tar at all" * 100, "is not a tar archive"),
         (zstd.compress(SMALL)[:-9], "damaged|middle|no tar"),
@@ -266,7 +350,9 @@ def test_the_platform_is_looked_at_wherever_the_image_comes_from(
             import_image(str(image), "", tmp_path / "o", bench(site))
 
 
-def test_other_bytes_than_the_layout_names(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:
+def test_other_bytes_than_the_layout_names(
+    imported: Callable[[Path | str], Imported], tmp_path: Path
+) -> None:
     top = layout(tmp_path / "image", [SMALL])
     (top / "blobs" / sha(SMALL).replace(":", "/")).write_bytes(TOP)
     with pytest.raises(RegistryError, match="other bytes than"):

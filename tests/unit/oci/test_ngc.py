@@ -1,4 +1,6 @@
-"""The registry client and a stand-in that behaves as nvcr.io does: what NVIDIA's own made fail (R1 to R3, P9)."""
+"""The registry client and a stand-in that behaves as nvcr.io does: what NVIDIA's own made fail (R1
+to R3, P9).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ from hpcstack.oci import client
 from hpcstack.oci.client import Registry
 from hpcstack.recipe.model import Base
 from hpcstack.site.load import Site
-from support.ngc_registry import AUTHN, LAYERS, REGISTRY, NgcRegistry, make_certificates, resolve_here
+from support.ngc_registry import (
+    AUTHN,
+    LAYERS,
+    REGISTRY,
+    NgcRegistry,
+    make_certificates,
+    resolve_here,
+)
 
 REPOSITORY = "nvidia/pytorch"
 
@@ -87,7 +96,9 @@ def test_an_image_comes_by_the_hosts_of_a_pull(ngc: NgcRegistry, site: Site) -> 
     assert fetch(Registry(site), base()) == [layer("a"), layer("b")]
     assert len(asked_of(ngc, LAYERS)) == 3  # the config and two layers
     assert len([what for what in asked_of(ngc, REGISTRY) if "proxy_auth" in what]) == 1
-    assert not [shown for host, _, shown in ngc.asked if host == LAYERS and shown], "the token went to another host"
+    assert not [shown for host, _, shown in ngc.asked if host == LAYERS and shown], (
+        "the token went to another host"
+    )
     assert Registry(site).look_up(base()).manifests.keys() == {"linux/amd64"}
 
 
@@ -96,7 +107,10 @@ def test_r1_a_token_that_has_run_out_is_renewed(ngc: NgcRegistry, site: Site) ->
     registry = Registry(site)
     registry.look_up(base())
     for token, (repository, _) in ngc.tokens.items():
-        ngc.tokens[token] = (repository, 0.0)  # the server's clock is ahead, or somebody has revoked it
+        ngc.tokens[token] = (
+            repository,
+            0.0,
+        )  # the server's clock is ahead, or somebody has revoked it
     assert fetch(registry, base()) == [layer("a"), layer("b")]
     assert asked_of(ngc, AUTHN) == []
 
@@ -122,7 +136,10 @@ def test_r1_many_stacks_outlive_many_tokens(ngc: NgcRegistry, site: Site) -> Non
         ngc.add_image(REPOSITORY, f"25.{month:02}-py3", [layer(f"{month}")])
         assert fetch(registry, base(f"25.{month:02}-py3")) == [layer(f"{month}")]
         for token, (repository, _) in ngc.tokens.items():
-            ngc.tokens[token] = (repository, 0.0)  # by no clock of the test's: a busy machine has its own
+            ngc.tokens[token] = (
+                repository,
+                0.0,
+            )  # by no clock of the test's: a busy machine has its own
     assert ngc.stale == 7 and asked_of(ngc, AUTHN) == []
 
 
@@ -130,7 +147,9 @@ def test_r2_the_host_that_cannot_be_reached_is_named(ngc: NgcRegistry, site: Sit
     ngc.layers_down = True
     with pytest.raises(RegistryError) as caught:
         Registry(site, tries=1).look_up(base())
-    assert caught.value.message.startswith(f"{ngc.address(LAYERS)}, where {ngc.address(REGISTRY)} sends for")
+    assert caught.value.message.startswith(
+        f"{ngc.address(LAYERS)}, where {ngc.address(REGISTRY)} sends for"
+    )
     assert f"let this machine reach {ngc.address(LAYERS)}" in caught.value.hint
 
 
@@ -142,16 +161,25 @@ def test_r2_a_cut_is_of_the_host_that_cuts(ngc: NgcRegistry, site: Site) -> None
         b"".join(registry.blob(base(), found.layers[0].digest, 0))
 
 
-def test_r3_a_bad_key_does_not_keep_a_public_image_away(ngc: NgcRegistry, site: Site, tmp_path: Path) -> None:
+def test_r3_a_bad_key_does_not_keep_a_public_image_away(
+    ngc: NgcRegistry, site: Site, tmp_path: Path
+) -> None:
     """It is named, once, with the file that has it."""
     path = log_in(tmp_path, ngc, "expired")
     said: list[str] = []
     registry = Registry(site, warn=said.append)
     assert fetch(registry, base()) == [layer("a"), layer("b")]
-    assert said == [f"{ngc.address(REGISTRY)} refuses the login in {path}: {base().image} is asked for without it"]
+    assert said == [
+        (
+            f"{ngc.address(REGISTRY)} refuses the login in {path}: {base().image} is asked for "
+            f"without it"
+        )
+    ]
 
 
-def test_r3_a_bad_key_on_a_private_image_names_its_file(ngc: NgcRegistry, site: Site, tmp_path: Path) -> None:
+def test_r3_a_bad_key_on_a_private_image_names_its_file(
+    ngc: NgcRegistry, site: Site, tmp_path: Path
+) -> None:
     ngc.add_image("org/private", "1", [layer("p")])
     ngc.private.add("org/private")
     path = log_in(tmp_path, ngc, "expired")
@@ -180,7 +208,9 @@ def test_r3_terms_that_nobody_has_accepted(ngc: NgcRegistry, site: Site, tmp_pat
     assert "accept its terms" in caught.value.hint and "org and team" in caught.value.hint
 
 
-@pytest.mark.parametrize("place", ["run/containers/auth.json", ".config/containers/auth.json", "REGISTRY_AUTH_FILE"])
+@pytest.mark.parametrize(
+    "place", ["run/containers/auth.json", ".config/containers/auth.json", "REGISTRY_AUTH_FILE"]
+)
 def test_p9_podmans_login(
     ngc: NgcRegistry, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -229,14 +259,20 @@ def test_p9_an_identity_token(ngc: NgcRegistry, site: Site, tmp_path: Path) -> N
 
 
 def test_r2_doctor_follows_a_pull_to_its_last_host(ngc: NgcRegistry, site: Site) -> None:
-    (found,) = [one for one in look_at_registries(site, "here", [base()]) if one.code == "registry.layers"]
+    (found,) = [
+        one for one in look_at_registries(site, "here", [base()]) if one.code == "registry.layers"
+    ]
     assert found.status == "OK" and LAYERS in found.found
     ngc.layers_down = True
-    (found,) = [one for one in look_at_registries(site, "here", [base()]) if one.code == "registry.layers"]
+    (found,) = [
+        one for one in look_at_registries(site, "here", [base()]) if one.code == "registry.layers"
+    ]
     assert found.status == "FAIL" and ngc.address(LAYERS) in found.found and found.remedy
 
 
-def test_r3_a_token_server_that_fails_refuses_no_login(ngc: NgcRegistry, site: Site, tmp_path: Path) -> None:
+def test_r3_a_token_server_that_fails_refuses_no_login(
+    ngc: NgcRegistry, site: Site, tmp_path: Path
+) -> None:
     """An expired key, and then a server that is down: the key is not what keeps the image away."""
     log_in(tmp_path, ngc, "expired")
     ngc.down_for_nobody = True
@@ -248,7 +284,15 @@ def test_r3_a_token_server_that_fails_refuses_no_login(ngc: NgcRegistry, site: S
 def test_the_stand_ins_certificates_are_what_strict_clients_want(tmp_path: Path) -> None:
     """Python 3.13 and newer look at them so by default."""
     make_certificates(tmp_path, ["nvcr.test", "layers.nvcr.test"])
-    strictly = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-verify_hostname", "layers.nvcr.test"]
+    strictly = [
+        "openssl",
+        "verify",
+        "-x509_strict",
+        "-purpose",
+        "sslserver",
+        "-verify_hostname",
+        "layers.nvcr.test",
+    ]
     argv = [*strictly, "-CAfile", str(tmp_path / "ca.pem"), str(tmp_path / "server.pem")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -44,14 +44,18 @@ def test_the_next_run_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
     first = begin(tmp_path / "k")
     (first / BLOBS / NAME).write_bytes(DATA[: 3 * PIECE])
     second = begin(tmp_path / "k")
-    assert not any(first.iterdir()) and [path.name for path in (second / BLOBS).iterdir()] == [NAME + LEFT]
+    assert not any(first.iterdir()) and [path.name for path in (second / BLOBS).iterdir()] == [
+        NAME + LEFT
+    ]
     assert fetched(second) == (DATA, [3 * PIECE])
     third = begin(tmp_path / "k")
     assert fetched(third) == (DATA, []), "all of it was there"
 
 
 def test_who_was_stopped_and_writes_on_harms_nobody(tmp_path: Path) -> None:
-    """Its lease was lost: what it writes goes into a file of its own, which the other has copied and checked."""
+    """Its lease was lost: what it writes goes into a file of its own, which the other has copied
+    and checked.
+    """
     first = begin(tmp_path / "k")
     with (first / BLOBS / NAME).open("wb") as file:
         file.write(DATA[: 3 * PIECE])

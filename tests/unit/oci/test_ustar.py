@@ -1,4 +1,6 @@
-"""Plain headers read by hand are what the standard library reads; what it would read in another way is left to it."""
+"""Plain headers read by hand are what the standard library reads; what it would read in another way
+is left to it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SHOWN = ("name", "mode", "uid", "gid", "size", "mtime", "type", "linkname", "pax
 
 @st.composite
 def members(draw: st.DrawFn) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(draw(st.text(min_size=1, max_size=120).filter(lambda text: "\0" not in text)))
+    member = tarfile.TarInfo(
+        draw(st.text(min_size=1, max_size=120).filter(lambda text: "\0" not in text))
+    )
     member.type = draw(KINDS)
     member.linkname = draw(st.text(max_size=110).filter(lambda text: "\0" not in text))
     member.mode, member.mtime = draw(st.integers(0, 0o7777777)), draw(st.integers(0, 2**34))
@@ -44,7 +48,9 @@ def of_library(block: bytes) -> tarfile.TarInfo | None:
 
 
 @given(member=members(), how=FORMATS)
-def test_what_is_read_is_what_the_library_reads(member: tarfile.TarInfo, how: Literal[0, 1, 2]) -> None:
+def test_what_is_read_is_what_the_library_reads(
+    member: tarfile.TarInfo, how: Literal[0, 1, 2]
+) -> None:
     try:
         data = member.tobuf(how, "utf-8", "surrogateescape")
     except ValueError:
@@ -54,11 +60,15 @@ def test_what_is_read_is_what_the_library_reads(member: tarfile.TarInfo, how: Li
     if read_plain(block, mine):
         theirs = of_library(block)
         assert theirs is not None
-        assert {name: getattr(mine, name) for name in SHOWN} == {name: getattr(theirs, name) for name in SHOWN}
+        assert {name: getattr(mine, name) for name in SHOWN} == {
+            name: getattr(theirs, name) for name in SHOWN
+        }
         if passes_on(block, mine):
             again = of_library(make_header(mine, mine.name))
             assert again is not None
-            assert {name: getattr(again, name) for name in SHOWN} == {name: getattr(theirs, name) for name in SHOWN}
+            assert {name: getattr(again, name) for name in SHOWN} == {
+                name: getattr(theirs, name) for name in SHOWN
+            }
 
 
 @given(member=members(), place=st.integers(0, 511), value=st.integers(0, 255), whole=st.booleans())
@@ -78,7 +88,9 @@ def test_a_header_with_a_wrong_byte_is_read_as_the_library_reads_it(
     if read_plain(bytes(block), mine):
         theirs = of_library(bytes(block))
         assert theirs is not None
-        assert {name: getattr(mine, name) for name in SHOWN} == {name: getattr(theirs, name) for name in SHOWN}
+        assert {name: getattr(mine, name) for name in SHOWN} == {
+            name: getattr(theirs, name) for name in SHOWN
+        }
 
 
 def test_a_header_that_is_passed_on_is_the_very_one() -> None:
@@ -93,12 +105,18 @@ def test_a_header_that_is_passed_on_is_the_very_one() -> None:
 
 def test_a_global_pax_header_still_counts_for_plain_members() -> None:
     first = tarfile.TarInfo("a")
-    data = tarfile.TarInfo.create_pax_global_header({"mtime": "7"}) + first.tobuf(tarfile.USTAR_FORMAT) + bytes(1024)
+    data = (
+        tarfile.TarInfo.create_pax_global_header({"mtime": "7"})
+        + first.tobuf(tarfile.USTAR_FORMAT)
+        + bytes(1024)
+    )
     (found,) = list(Members(Flow(iter([data]))))
     assert found.mtime == 7 and not found.block
 
 
-@pytest.mark.parametrize("number", [b"+0002000", b"0o002000", b"0_002000", b" 0002000", b"00002000"])
+@pytest.mark.parametrize(
+    "number", [b"+0002000", b"0o002000", b"0_002000", b" 0002000", b"00002000"]
+)
 def test_a_number_that_readers_take_in_two_ways_is_not_passed_on(number: bytes) -> None:
     """A packer takes `+2000` for 0, and the file's body for more members."""
     member = tarfile.TarInfo("a")

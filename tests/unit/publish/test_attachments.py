@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("kept", "beside", "comes"),
-    [("same", "later", True), ("", "same", True), ("", "later", False), ("torn", "same", True), ("", "", False)],
+    [
+        ("same", "later", True),
+        ("", "same", True),
+        ("", "later", False),
+        ("torn", "same", True),
+        ("", "", False),
+    ],
 )
 def test_the_lock_of_the_image_comes_with_the_release(
     tmp_path: Path,
@@ -38,8 +44,15 @@ def test_the_lock_of_the_image_comes_with_the_release(
 ) -> None:
     monkeypatch.setattr(attachments, "read_distribution", lambda *_: Distribution("debian", "12"))
     monkeypatch.setattr("hpcstack.store.sbom.make_sbom", lambda *_: "{}")
-    texts = {"same": lock.text(), "later": lock.model_copy(update={"template_version": "0"}).text(), "torn": "{"}
-    recipe, folder = Catalog([data.find_data_folder("recipes")]).find(stack.full_name), tmp_path / "image"
+    texts = {
+        "same": lock.text(),
+        "later": lock.model_copy(update={"template_version": "0"}).text(),
+        "torn": "{",
+    }
+    recipe, folder = (
+        Catalog([data.find_data_folder("recipes")]).find(stack.full_name),
+        tmp_path / "image",
+    )
     for path, which in ((folder / "lock.json", kept), (lock_path(recipe, site), beside)):
         path.parent.mkdir(parents=True, exist_ok=True)
         if which:

@@ -1,7 +1,8 @@
 """What `status --check` sees of a tree that somebody damaged, and what `repair` puts back.
 
-The property: whatever is deleted, edited, cut or swapped among what publish wrote is seen, and is as before after a
-repair, or is named. HPCSTACK_DAMAGES: how many random damages (50; ci/soak 2,000).
+The property: whatever is deleted, edited, cut or swapped among what publish wrote is seen, and is
+as before after a repair, or is named. HPCSTACK_DAMAGES: how many random damages (50; ci/soak
+2,000).
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ DAMAGES = int(os.environ.get("HPCSTACK_DAMAGES", "50"))
 
 
 def damage(place: Place) -> list[Damage]:
-    return [one for name in names_with_traces(place.tree) for one in find_damage(place.tree, place.store, name)]
+    return [
+        one
+        for name in names_with_traces(place.tree)
+        for one in find_damage(place.tree, place.store, name)
+    ]
 
 
 def mend(place: Place) -> list[Damage]:
@@ -74,7 +79,9 @@ def test_a_tree_that_nobody_touched_is_well(place: Place) -> None:
 
 @pytest.mark.lmod
 def test_a_modulefile_that_is_gone_is_seen_and_comes_back(place: Place) -> None:
-    """admin 1: the production default's modulefile was removed, `status --check` said 0, and users got another version."""
+    """admin 1: the production default's modulefile was removed, `status --check` said 0, and users
+    got another version.
+    """
     before = shown(place)
     modulefile(place).unlink()
     (one,) = damage(place)
@@ -83,7 +90,8 @@ def test_a_modulefile_that_is_gone_is_seen_and_comes_back(place: Place) -> None:
     assert mend(place) == [] and shown(place) == before
     assert "pytorch/24.11" in seen(place, "lmod")
     assert (
-        bash(place, "lmod", "module load pytorch/24.11 && echo $HPCSTACK_RELEASE").stdout.strip() == "pytorch/24.11-r2"
+        bash(place, "lmod", "module load pytorch/24.11 && echo $HPCSTACK_RELEASE").stdout.strip()
+        == "pytorch/24.11-r2"
     )
 
 
@@ -104,11 +112,16 @@ def edit(path: Path) -> None:
         ("store/releases/pytorch/24.11-r2/libexec/run", edit),
         ("store/releases/pytorch/24.11-r2/release.json", Path.unlink),
         ("store/releases/pytorch/24.11-r2/inventory.json", edit),
-        ("store/releases/pytorch/24.11-r2/inventory.json", lambda path: path.write_text(path.read_text().rstrip())),
+        (
+            "store/releases/pytorch/24.11-r2/inventory.json",
+            lambda path: path.write_text(path.read_text().rstrip()),
+        ),
         ("store/releases/pytorch/24.11-r2/modulefile.lua", Path.unlink),
     ],
 )
-def test_what_a_verb_wrote_is_compared_and_put_back(place: Place, where: str, how: Callable[[Path], object]) -> None:
+def test_what_a_verb_wrote_is_compared_and_put_back(
+    place: Place, where: str, how: Callable[[Path], object]
+) -> None:
     before = shown(place)
     how(place.top / where)
     assert damage(place), "nothing is seen"
@@ -122,13 +135,16 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(place: Place
     modulefile(place).unlink()
     modulefile(place).symlink_to(victim)
     assert "no ordinary file" in damage(place)[0].what
-    assert mend(place) == [] and victim.read_text() == "mine\n" and not modulefile(place).is_symlink()
+    assert (
+        mend(place) == [] and victim.read_text() == "mine\n" and not modulefile(place).is_symlink()
+    )
 
 
 @pytest.mark.parametrize("path", ["../../../../victim", "/victim", "a/../../x", "./x", ""])
 def test_an_inventorys_paths_are_never_believed(place: Place, path: str) -> None:
-    """Who may write into a release's folder may write an inventory, with a digest that fits: repair would write as him
-    who repairs, wherever it says."""
+    """Who may write into a release's folder may write an inventory, with a digest that fits: repair
+    would write as him who repairs, wherever it says.
+    """
     folder = place.store.top / "releases/pytorch/24.11-r2"
     planted = inventory_files("pytorch/24.11-r2", {path: "evil"})
     for name, text in planted.items():
@@ -147,7 +163,9 @@ def test_an_inventory_of_somebody_who_is_no_publisher_counts_for_nothing(
 
 
 def test_a_first_publish_that_was_interrupted_is_not_lost(place: Place) -> None:
-    """Its generations are there before `current` is: `repair --generation` would have thrown the rest of it away."""
+    """Its generations are there before `current` is: `repair --generation` would have thrown the
+    rest of it away.
+    """
     state = place.site.module_root / "state/new"
     shutil.copytree(place.site.module_root / "state/pytorch/current", state / "1")
     (state / "journal.json").write_text("{}")
@@ -158,7 +176,9 @@ def test_a_first_publish_that_was_interrupted_is_not_lost(place: Place) -> None:
 
 
 def test_a_state_that_leads_elsewhere_is_told_and_not_followed(place: Place) -> None:
-    """A member of the group lets `current` lead to a folder of his own, with a ledger and an inventory that fit."""
+    """A member of the group lets `current` lead to a folder of his own, with a ledger and an
+    inventory that fit.
+    """
     state = place.site.module_root / "state/pytorch"
     elsewhere = place.top / "elsewhere"
     shutil.copytree(state / "current", elsewhere)
@@ -214,17 +234,24 @@ def test_one_flipped_byte_of_an_image_is_found_by_reading_it(place: Place) -> No
     artifact.image.chmod(0o644)
     artifact.image.write_bytes(content)
     os.utime(artifact.image, ns=(about.st_atime_ns, about.st_mtime_ns))
-    wrong = [one.release for one in check_published(place.site, place.store, Progress()) if one.wrong]
+    wrong = [
+        one.release for one in check_published(place.site, place.store, Progress()) if one.wrong
+    ]
     assert wrong == ["pytorch/24.11-r2"]
-    assert damage(place) == [] and len(touched_images(place.tree, place.store, "pytorch")) == 1, "it was touched"
+    assert damage(place) == [] and len(touched_images(place.tree, place.store, "pytorch")) == 1, (
+        "it was touched"
+    )
     artifact.image.write_bytes(content)
-    assert [one.repair for one in damage(place)] == ["image"], "its times say that somebody wrote to it"
+    assert [one.repair for one in damage(place)] == ["image"], (
+        "its times say that somebody wrote to it"
+    )
 
 
 def test_the_verbs(place: Place) -> None:
     site = place.top / "site.yaml"
     site.write_text(
-        f"store: {place.site.store}\nlock_dir: {place.site.lock_dir}\nmodule_root: {place.site.module_root}\n"
+        f"store: {place.site.store}\nlock_dir: {place.site.lock_dir}\nmodule_root: "
+        f"{place.site.module_root}\n"
         "modules: {direct: [pytorch]}\n"
     )
 
@@ -236,11 +263,14 @@ def test_the_verbs(place: Place) -> None:
     modulefile(place).unlink()
     checked = verb("status", "--check")
     assert (
-        checked.returncode == 1 and f"{modulefile(place)} is gone: hpcstack repair pytorch/24.11-r2" in checked.stdout
+        checked.returncode == 1
+        and f"{modulefile(place)} is gone: hpcstack repair pytorch/24.11-r2" in checked.stdout
     )
     dry = json.loads(verb("repair", "--dry-run", "--json").stdout)
     assert len(dry["mended"]) == 1 and dry["left"] == [] and not modulefile(place).exists()
-    assert verb("repair", "jax").returncode == 0 and not modulefile(place).exists(), "of another name alone"
+    assert verb("repair", "jax").returncode == 0 and not modulefile(place).exists(), (
+        "of another name alone"
+    )
     assert verb("repair").returncode == 0 and verb("status", "--check").returncode == 0
     assert verb("repair", "no-such-name").returncode == 2
     refused = verb("repair", "pytorch/24.11")
@@ -286,7 +316,9 @@ def published_images(place: Place) -> list[Path]:
 
 
 def published_files(place: Place) -> list[Path]:
-    """What publish wrote and users or verbs read: modulefiles, the current state, the releases' folders."""
+    """What publish wrote and users or verbs read: modulefiles, the current state, the releases'
+    folders.
+    """
     tops = (place.site.module_root / "Core", place.site.module_root / "Tcl", place.site.module_root / "more",
             *(path.resolve() for path in (place.site.module_root / "state").glob("*/current")),
             place.store.top / "releases")  # fmt: skip
@@ -296,8 +328,12 @@ def published_files(place: Place) -> list[Path]:
     )  # fmt: skip
 
 
-def test_whatever_is_damaged_is_seen_and_put_back_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcstack.publish.repair.rebuild_cache", lambda *_: "")  # Lmod's own program takes a second
+def test_whatever_is_damaged_is_seen_and_put_back_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "hpcstack.publish.repair.rebuild_cache", lambda *_: ""
+    )  # Lmod's own program takes a second
     place = Place(tmp_path / "place", modules={"direct": ["pytorch"]})
     place.publish(content=b"one")
     place.publish(content=b"two")
@@ -315,10 +351,14 @@ def test_whatever_is_damaged_is_seen_and_put_back_or_named(tmp_path: Path, monke
         act(path, chance, files)
         where = f"turn {turn}: {act.__name__} {path.relative_to(place.top)}"
         assert damage(place) or (is_image and damage_of_images(place)), f"{where}: not seen"
-        if is_image:  # whether its bytes can be made again is tests/integration/test_rebuilding.py's
+        if (
+            is_image
+        ):  # whether its bytes can be made again is tests/integration/test_rebuilding.py's
             of_images += 1
             left = [*mend(place), *damage_of_images(place)]
-            assert left and all("/" in one.subject for one in left), f"{where}: not named, with its release"
+            assert left and all("/" in one.subject for one in left), (
+                f"{where}: not named, with its release"
+            )
         elif not mend(place):
             mended += 1
             assert damage(place) == [], where
@@ -327,8 +367,13 @@ def test_whatever_is_damaged_is_seen_and_put_back_or_named(tmp_path: Path, monke
         for folder in ("modules", "store"):
             shutil.rmtree(place.top / folder)
             shutil.copytree(kept / folder, place.top / folder, symlinks=True)
-        for name in ("pytorch", "jax"):  # the copies of images are other files than those that were read
+        for name in (
+            "pytorch",
+            "jax",
+        ):  # the copies of images are other files than those that were read
             for entry in place.tree.ledger(name).entries:
                 place.publisher.renew_image_seal(name, entry, place.store.artifact(entry.key))  # type: ignore[arg-type]
-    assert mended >= (DAMAGES - of_images) * 0.9, f"{mended} of {DAMAGES - of_images} files were put back"
+    assert mended >= (DAMAGES - of_images) * 0.9, (
+        f"{mended} of {DAMAGES - of_images} files were put back"
+    )
     assert of_images

@@ -17,13 +17,27 @@ from hpcstack.site.model import Gpus, NodeType
 from hpcstack_smoke.select import CHECKS
 from support.modules import Place, report
 
-PYTORCH = ("node", "fabric", "io", "tasks", "nccl", "ddp", "fsdp", "parallel", "train", "scaling", "deepspeed")
+PYTORCH = (
+    "node",
+    "fabric",
+    "io",
+    "tasks",
+    "nccl",
+    "ddp",
+    "fsdp",
+    "parallel",
+    "train",
+    "scaling",
+    "deepspeed",
+)
 CPU = NodeType(virtual=True)
 H100 = NodeType(gpus=Gpus(model="H100-SXM5-80GB", count=8), hcas=("mlx5_0",), hca_rate=400)
 
 
 def test_an_image_is_proven_on_nodes_that_can_run_it(tmp_path: Path) -> None:
-    """With a module tree for each architecture an arm64 image has no report of an x86_64 node, and never will."""
+    """With a module tree for each architecture an arm64 image has no report of an x86_64 node, and
+    never will.
+    """
     kinds = {"dgx": {}, "grace": {"architecture": "aarch64"}}
     place = Place(tmp_path, node_types=kinds, modules={"prove_on": ["dgx", "grace"]})
     stack = place.stack()
@@ -31,7 +45,10 @@ def test_an_image_is_proven_on_nodes_that_can_run_it(tmp_path: Path) -> None:
         artifact = place.artifact(stack, platform.encode(), platform=platform)
         with pytest.raises(AnswerIsNo) as shut_gate:
             reports.require_proof(stack, artifact, place.site, [], "")
-        assert f"{kind}: there is no report" in shut_gate.value.message and f"{other}:" not in shut_gate.value.message
+        assert (
+            f"{kind}: there is no report" in shut_gate.value.message
+            and f"{other}:" not in shut_gate.value.message
+        )
 
 
 def test_every_check_says_what_it_needs() -> None:
@@ -42,12 +59,19 @@ def test_a_node_type_requires_what_it_can_run() -> None:
     cpu, gpu = list_required(PYTORCH, "standard", CPU), list_required(PYTORCH, "standard", H100)
     assert {"ddp.fp32", "deepspeed.zero3", "nccl.gloo", "io.lock"} <= set(cpu)
     assert not {"nccl.exact", "node.ecc", "fabric.hcas", "node.hbm"} & set(cpu)
-    assert {"nccl.exact", "nccl.bandwidth", "node.ecc", "fabric.hcas", "node.hbm", "ddp.scaler"} <= set(gpu)
+    assert {
+        "nccl.exact",
+        "nccl.bandwidth",
+        "node.ecc",
+        "fabric.hcas",
+        "node.hbm",
+        "ddp.scaler",
+    } <= set(gpu)
     assert "nccl.gloo" not in gpu and "fabric.gid" not in gpu and "train.dali" not in gpu
     assert "nccl.bandwidth" not in list_required(PYTORCH, "quick", CPU)
-    assert "mpi.cuda" in list_required(("mpi.cuda",), "standard", H100) and "mpi.cuda" not in list_required(
-        ("mpi",), "standard", H100
-    )
+    assert "mpi.cuda" in list_required(
+        ("mpi.cuda",), "standard", H100
+    ) and "mpi.cuda" not in list_required(("mpi",), "standard", H100)
 
 
 @pytest.fixture
@@ -66,16 +90,18 @@ def good() -> dict[str, str]:
         ({}, {}, []),
         ({"node.ecc": "SKIP", "train.dali": "SKIP"}, {}, []),
         ({"ddp.fp32": "SKIP"}, {}, ["ddp.fp32 is SKIP: why"]),
-        ({"ddp.fp32": "WARN", "io.lock": "ERROR"}, {}, ["io.lock is ERROR: why", "ddp.fp32 is WARN: why"]),
+        ({"ddp.fp32": "WARN", "io.lock": "ERROR"}, {}, [("io.lock is ERROR: " "why"), ("ddp.fp32 is WARN: " "why")]),
         ({"train.dali": "FAIL"}, {}, ["train.dali is FAIL"]),
-        ({"ddp.fp32": ""}, {"tier": "quick"}, ["ddp.fp32 was not run (the report's tier is quick, standard is required)"]),
+        ({"ddp.fp32": ""}, {"tier": "quick"}, [("ddp.fp32 was not run (the report's tier is quick, standard is " "required)")]),
         ({}, {"image_sha256": "1" * 64}, ["the report is of another image: sha256 111111111111"]),
         ({}, {"suite": "0.0.1"}, ["the report is of suite 0.0.1; the image's is 0.1.0"]),
-        ({}, {"suite_from_host": True}, ["the report is of suite 0.1.0 (the host's); the image's is 0.1.0"]),
+        ({}, {"suite_from_host": True}, [("the report is of suite 0.1.0 (the host's); the image's is " "0.1.0")]),
         ({}, {"planted": "bugs.py"}, ["a bug was planted in that run"]),
     ],
 )  # fmt: skip
-def test_what_keeps_the_gate_shut(place: Place, change: dict[str, str], more: dict[str, Any], says: list[str]) -> None:
+def test_what_keeps_the_gate_shut(
+    place: Place, change: dict[str, str], more: dict[str, Any], says: list[str]
+) -> None:
     artifact = place.artifact(place.stack())
     statuses = {code: status for code, status in {**good(), **change}.items() if status}
     found = report(artifact, statuses, node_type="cpu", **more)
@@ -84,16 +110,21 @@ def test_what_keeps_the_gate_shut(place: Place, change: dict[str, str], more: di
 
 
 @pytest.mark.parametrize(("needs_root", "opens"), [(True, True), (False, False)])
-def test_what_only_root_may_read_opens_the_gate(place: Place, needs_root: bool, opens: bool) -> None:
+def test_what_only_root_may_read_opens_the_gate(
+    place: Place, needs_root: bool, opens: bool
+) -> None:
     """On a site with dmesg_restrict nobody can make node.xid pass."""
     artifact = place.artifact(place.stack())
     statuses = dict.fromkeys(list_required(PYTORCH, "standard", H100), "PASS")
     found = report(artifact, {**statuses, "node.xid": "SKIP"}, node_type="h100")
     outcomes = [
-        one.model_copy(update={"needs_root": needs_root}) if one.code == "node.xid" else one for one in found.outcomes
+        one.model_copy(update={"needs_root": needs_root}) if one.code == "node.xid" else one
+        for one in found.outcomes
     ]
     found = found.model_copy(update={"outcomes": tuple(outcomes)})
-    assert (not find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite)) is opens
+    assert (
+        not find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite)
+    ) is opens
     assert any("node.xid was not read" in value for _, value in describe_report(found)) is opens
 
 
@@ -101,7 +132,9 @@ def test_a_check_is_told_beside_one_whose_name_begins_alike(place: Place) -> Non
     """A FAIL of nccl.gloo went unsaid where nccl.gloo-bandwidth was said."""
     artifact = place.artifact(place.stack())
     statuses = dict.fromkeys(list_required(PYTORCH, "standard", H100), "PASS")
-    found = report(artifact, {**statuses, "nccl.gloo": "FAIL", "nccl.gloo-bandwidth": "FAIL"}, node_type="h100")
+    found = report(
+        artifact, {**statuses, "nccl.gloo": "FAIL", "nccl.gloo-bandwidth": "FAIL"}, node_type="h100"
+    )
     obstacles = find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite)
     assert [str(one) for one in obstacles] == ["nccl.gloo is FAIL", "nccl.gloo-bandwidth is FAIL"]
 
@@ -119,7 +152,10 @@ def test_each_node_type_that_the_site_names_must_be_proven(tmp_path: Path, place
     stack = place.stack()
     artifact = place.artifact(stack)
     proven = report(artifact, good(), node_type="cpu")
-    assert reports.require_proof(stack, artifact, place.site, [proven], "not needed") == (proven, "")
+    assert reports.require_proof(stack, artifact, place.site, [proven], "not needed") == (
+        proven,
+        "",
+    )
     strict = place.site.model_copy(
         update={"modules": place.site.modules.model_copy(update={"prove_on": ("cpu", "h100")})}
     )
@@ -131,14 +167,24 @@ def test_the_newest_report_that_ran_the_checks_decides(place: Place) -> None:
     stack = place.stack()
     artifact = place.artifact(stack)
     old = report(artifact, good(), node_type="cpu")
-    bad = report(artifact, {**good(), "ddp.fp32": "FAIL"}, node_type="cpu", started="2026-12-01T00:00:00+00:00")
-    part = report(artifact, {"io.lock": "PASS"}, node_type="cpu", started="2026-12-02T00:00:00+00:00")
+    bad = report(
+        artifact,
+        {**good(), "ddp.fp32": "FAIL"},
+        node_type="cpu",
+        started="2026-12-01T00:00:00+00:00",
+    )
+    part = report(
+        artifact, {"io.lock": "PASS"}, node_type="cpu", started="2026-12-02T00:00:00+00:00"
+    )
     assert reports.require_proof(stack, artifact, place.site, [part, old], "") == (old, ""), (
         "a run of one check says nothing"
     )
     with pytest.raises(AnswerIsNo, match="ddp.fp32 is FAIL"):
         reports.require_proof(stack, artifact, place.site, [part, bad, old], "")
-    assert reports.require_proof(stack, artifact, place.site, [bad, old], "", named=True) == (old, "")
+    assert reports.require_proof(stack, artifact, place.site, [bad, old], "", named=True) == (
+        old,
+        "",
+    )
 
 
 @pytest.mark.parametrize("kind", ["", "retired-type"])
@@ -146,7 +192,9 @@ def test_a_report_of_no_known_node_type_proves_nothing(place: Place, kind: str) 
     stack = place.stack()
     artifact = place.artifact(stack)
     with pytest.raises(AnswerIsNo, match="and site.yaml knows cpu, h100"):
-        reports.require_proof(stack, artifact, place.site, [report(artifact, good(), node_type=kind)], "")
+        reports.require_proof(
+            stack, artifact, place.site, [report(artifact, good(), node_type=kind)], ""
+        )
 
 
 def test_nothing_that_can_be_required_keeps_shut_and_no_tests_mean_the_node() -> None:
@@ -157,10 +205,15 @@ def test_nothing_that_can_be_required_keeps_shut_and_no_tests_mean_the_node() ->
 
 def test_what_a_release_says_of_its_report(place: Place) -> None:
     artifact = place.artifact(place.stack())
-    found = report(artifact, {"ddp.fp32": "PASS", "node.ecc": "SKIP"}, node_type="cpu", virtual_nodes=True)
+    found = report(
+        artifact, {"ddp.fp32": "PASS", "node.ecc": "SKIP"}, node_type="cpu", virtual_nodes=True
+    )
     said = dict(describe_report(found))
     assert said["verdict"] == "PASS (1 PASS, 1 SKIP)" and said["date"] == "2026-11-20"
-    assert said["on"] == "2 nodes of type cpu: node1, node2; 4 ranks by apptainer" and "VIRTUAL" in said["NOTE"]
+    assert (
+        said["on"] == "2 nodes of type cpu: node1, node2; 4 ranks by apptainer"
+        and "VIRTUAL" in said["NOTE"]
+    )
 
 
 def test_the_newest_report_of_this_image_is_taken(
@@ -168,7 +221,9 @@ def test_the_newest_report_of_this_image_is_taken(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     artifact = place.artifact(place.stack())
-    for number, more in enumerate(({}, {"started": "2026-11-21T00:00:00+00:00"}, {"image_sha256": "1" * 64})):
+    for number, more in enumerate(
+        ({}, {"started": "2026-11-21T00:00:00+00:00"}, {"image_sha256": "1" * 64})
+    ):
         folder = tmp_path / "state/hpcstack/tests/pytorch-24.11" / str(number)
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(report(artifact, good(), **more).model_dump_json())
@@ -178,7 +233,9 @@ def test_the_newest_report_of_this_image_is_taken(
     assert [one.started[:10] for one in found] == ["2026-11-21", "2026-11-20"]
 
 
-def test_one_tests_and_a_colleague_promotes(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_tests_and_a_colleague_promotes(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """admin 9: "there is no report", which lay in the tester's home."""
     artifact = place.artifact(place.stack())
     made = report(artifact, good())
@@ -192,4 +249,6 @@ def test_one_tests_and_a_colleague_promotes(place: Place, tmp_path: Path, monkey
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "the colleague"))
     assert reports.find_reports("pytorch-24.11", artifact.sha256, place.store) == [made]
     monkeypatch.setattr(sharing, "is_publisher", lambda number: False)
-    assert reports.find_reports("pytorch-24.11", artifact.sha256, place.store) == [], "of somebody who is no publisher"
+    assert reports.find_reports("pytorch-24.11", artifact.sha256, place.store) == [], (
+        "of somebody who is no publisher"
+    )

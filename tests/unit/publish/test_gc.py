@@ -61,7 +61,9 @@ def test_who_begins_to_build_meanwhile_keeps_what_is_there(site: Site) -> None:
     assert not folder.exists() and not list(folder.parent.iterdir())
 
 
-def test_what_somebody_else_has_made_stays_under_its_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_somebody_else_has_made_stays_under_its_name(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = cache_of(site).top / "partial/k.1"
     folder.mkdir(parents=True)
     (item,) = gc.list_items(site, Runner(), 0, slurm=False)
@@ -90,7 +92,9 @@ def test_a_kill_leaves_no_half_of_a_step(site: Site, monkeypatch: pytest.MonkeyP
     }
 
 
-def test_what_another_machine_has_left_goes_after_a_week(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_machine_has_left_goes_after_a_week(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = str(replace(lease.identify_process(), boot="00000000")).rpartition("+")[0]
     step(site, f".{other}+k")
     assert kept(site, 0) == {f".{other}+k": "somebody may be writing it"}
@@ -117,4 +121,7 @@ class Slurm(Runner):
 def test_where_a_jobs_script_may_not_be_read_nothing_is_removed(site: Site) -> None:
     with pytest.raises(SlurmError, match="job 7 cannot be read"):
         gc.list_items(site, Slurm("job script retrieval failed: Access/permission denied"), 14)
-    assert gc.list_items(site, Slurm("job script retrieval failed: Invalid job id specified"), 14) == []
+    assert (
+        gc.list_items(site, Slurm("job script retrieval failed: Invalid job id specified"), 14)
+        == []
+    )

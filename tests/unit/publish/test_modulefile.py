@@ -41,7 +41,9 @@ foreach c {module-whatis prepend-path setenv conflict} { interp alias {} $c {} s
 proc module-info {args} { return 0 }
 fconfigure stdout -encoding utf-8 -translation lf
 """
-anything = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\1\2"), max_size=40)
+anything = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0\1\2"), max_size=40
+)
 
 
 def calls(program: list[str], text: str, tmp_path: Path) -> list[list[str]]:
@@ -59,7 +61,9 @@ def lua() -> list[str]:
 
 
 @pytest.mark.lua
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(anything, anything, anything)
 def test_any_text_survives_lua(tmp_path: Path, summary: str, said: str, override: str) -> None:
     release = replace(RELEASE, stack=STACK.model_copy(update={"summary": summary}), stand_in=said, override=override,
@@ -67,11 +71,15 @@ def test_any_text_survives_lua(tmp_path: Path, summary: str, said: str, override
     found = calls(lua(), LUA + render_modulefile(release), tmp_path)
     assert [call[1] for call in found if call[0] == "whatis"][2:] == list_whatis(release)
     assert [call[1] for call in found if call[0] == "help"] == [help_text(release)]
-    assert ["setenv", "HPCSTACK_RELEASE", "pytorch/24.11-r3"] in found and len(found) == 10 + len(list_whatis(release))
+    assert ["setenv", "HPCSTACK_RELEASE", "pytorch/24.11-r3"] in found and len(found) == 10 + len(
+        list_whatis(release)
+    )
 
 
 @pytest.mark.tcl
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(anything, anything)
 def test_any_text_survives_tcl(tmp_path: Path, summary: str, said: str) -> None:
     release = replace(RELEASE, stack=STACK.model_copy(update={"summary": summary}), stand_in=said)
@@ -94,7 +102,13 @@ def test_whatis_lines_are_short_and_single() -> None:
 
 
 def test_extensions_are_the_images_own_versions() -> None:
-    pip = (("torch", "2.6.0a0+x"), ("deepspeed", "0.16.2"), ("idna", "3.1"), ("numpy", "1 2"), ("cowsay", "6.1"))
+    pip = (
+        ("torch", "2.6.0a0+x"),
+        ("deepspeed", "0.16.2"),
+        ("idna", "3.1"),
+        ("numpy", "1 2"),
+        ("cowsay", "6.1"),
+    )
     packages = STACK.packages.model_copy(update={"pip": ("cowsay==6.1",)})
     release = replace(RELEASE, pip=pip, stack=STACK.model_copy(update={"packages": packages}))
     assert list_extensions(release) == ["torch/2.6.0a0+x", "deepspeed/0.16.2", "cowsay/6.1"]
@@ -102,12 +116,15 @@ def test_extensions_are_the_images_own_versions() -> None:
 
 def test_nothing_runs_when_a_modulefile_is_looked_at() -> None:
     for text in (render_modulefile(RELEASE), modulefile_tcl(RELEASE)):
-        assert not any(word in text for word in ("capture(", "subprocess", "execute{", "os.execute", "[exec", "popen"))
+        assert not any(
+            word in text
+            for word in ("capture(", "subprocess", "execute{", "os.execute", "[exec", "popen")
+        )
 
 
 def test_help_has_lines_to_copy() -> None:
     said = help_text(RELEASE)
-    for part in ("hpcstack launch pytorch-24.11 -N 2 -- train.py", "--batch", '--container-image="$HPCSTACK_IMAGE"',
+    for part in (("hpcstack launch pytorch-24.11 -N 2 -- " "train.py"), "--batch", '--container-image="$HPCSTACK_IMAGE"',
                  "driver: 525.60.13 or newer", "none of this image"):  # fmt: skip
         assert part in said
 
@@ -115,9 +132,15 @@ def test_help_has_lines_to_copy() -> None:
 @pytest.mark.lmod
 @pytest.mark.emodules
 @pytest.mark.parametrize("which", ["lmod", "emodules"])
-def test_an_image_for_other_processors_is_refused_in_a_job_and_told_on_a_login_node(tmp_path: Path, which: str) -> None:
-    """admin 2: a module of an arm64 image on an amd64 node loaded without a word, and its commands failed."""
-    other, here = ("linux/arm64", "x86_64") if os.uname().machine == "x86_64" else ("linux/amd64", "aarch64")
+def test_an_image_for_other_processors_is_refused_in_a_job_and_told_on_a_login_node(
+    tmp_path: Path, which: str
+) -> None:
+    """admin 2: a module of an arm64 image on an amd64 node loaded without a word, and its commands
+    failed.
+    """
+    other, here = (
+        ("linux/arm64", "x86_64") if os.uname().machine == "x86_64" else ("linux/amd64", "aarch64")
+    )
     place = Place(tmp_path)
     place.publish(platform=other)
     load = "module load pytorch/24.11; echo loaded:$HPCSTACK_RELEASE"
@@ -128,7 +151,9 @@ def test_an_image_for_other_processors_is_refused_in_a_job_and_told_on_a_login_n
     said = " ".join(in_a_job.stderr.split())  # Lmod breaks lines
     assert in_a_job.stdout == "loaded:\n" and f"and this node is {here}" in said, in_a_job
     wrapper = next((place.store.top / "releases/pytorch/24.11-r1/bin").iterdir())
-    done = subprocess.run([str(wrapper)], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        [str(wrapper)], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"}
+    )
     assert done.returncode == 125 and f"this node is {here}" in done.stderr, done
     place.publish(content=b"ours")
     assert "this node is" not in bash(place, which, load).stderr

@@ -22,7 +22,10 @@ from hpcstack.recipe.catalog import Catalog, Recipe
 from hpcstack.releases.records import RECORD, read_record
 from support.modules import Place, report
 
-TEXT = "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: Demo\nbase: {image: 'nvcr.io/nvidia/pytorch:24.11-py3'}\n"
+TEXT = (
+    "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: Demo\nbase: {image: "
+    "'nvcr.io/nvidia/pytorch:24.11-py3'}\n"
+)
 
 
 def run_git(folder: Path, *words: str) -> str:
@@ -47,7 +50,9 @@ def recipe(tmp_path: Path) -> Recipe:
 def test_the_commit_of_a_recipe_and_whether_it_still_is_that(recipe: Recipe) -> None:
     head = run_git(recipe.path.parent, "rev-parse", "HEAD")
     assert find_commit(recipe.path, Runner()) == head
-    (recipe.path.parent / "_template.yaml").write_text("summary: other\n")  # what the recipe may build on counts too
+    (recipe.path.parent / "_template.yaml").write_text(
+        "summary: other\n"
+    )  # what the recipe may build on counts too
     assert find_commit(recipe.path, Runner()) == f"{head}, changed since"
 
 
@@ -75,16 +80,24 @@ def test_a_repositorys_own_program_is_not_run(recipe: Recipe, tmp_path: Path) ->
 
 
 @pytest.mark.lmod
-def test_a_release_and_what_is_promoted_of_it_say_where_they_came_from(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_release_and_what_is_promoted_of_it_say_where_they_came_from(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     place = Place(tmp_path / "site")
     place.artifact(recipe.stack)
     head = run_git(recipe.path.parent, "rev-parse", "HEAD")
     asked = ReleaseRequest()
     release_candidate(candidate_of_recipe(recipe, asked, place.publisher), asked, place.publisher)
-    run_git(recipe.path.parent, "commit", "--quiet", "--allow-empty", "-m", "two")  # after the image was made
+    run_git(
+        recipe.path.parent, "commit", "--quiet", "--allow-empty", "-m", "two"
+    )  # after the image was made
 
     to_production = ReleaseRequest("production", override="a test")
-    release_candidate(candidate_of_release("demo/1", to_production, place.publisher), to_production, place.publisher)
+    release_candidate(
+        candidate_of_release("demo/1", to_production, place.publisher),
+        to_production,
+        place.publisher,
+    )
 
     for name in ("1-r1", "1-r2"):
         record = read_record(place.store, "demo", name)
@@ -92,11 +105,15 @@ def test_a_release_and_what_is_promoted_of_it_say_where_they_came_from(recipe: R
 
 
 @pytest.mark.lmod
-def test_an_override_of_a_gate_that_was_open_is_the_reason_in_the_history(recipe: Recipe, tmp_path: Path) -> None:
+def test_an_override_of_a_gate_that_was_open_is_the_reason_in_the_history(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     place = Place(tmp_path / "site")
     artifact = place.artifact(recipe.stack)
     asked = ReleaseRequest("production", override="moved from /old")
-    judged_well = Candidate(recipe.stack, artifact, report(artifact, {"node.image": "PASS"}), "", recipe)
+    judged_well = Candidate(
+        recipe.stack, artifact, report(artifact, {"node.image": "PASS"}), "", recipe
+    )
     release_candidate(judged_well, asked, place.publisher)
     assert place.tree.ledger("demo").events[-1].reason == "moved from /old"
 

@@ -1,4 +1,6 @@
-"""images/conda.py with the real rattler and a real channel: solved, locked without the mirror, installed by hash."""
+"""images/conda.py with the real rattler and a real channel: solved, locked without the mirror,
+installed by hash.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,12 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def conda(folder: Path, mirror: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "HPCSTACK_CONDA_ALIAS": mirror}
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "HPCSTACK_CONDA_ALIAS": mirror,
+    }
     argv = [sys.executable, str(SCRIPT), *arguments]
     return subprocess.run(argv, capture_output=True, text=True, env=env, cwd=folder, check=False)
 
@@ -55,7 +62,9 @@ def solved(folder: Path, mirror: str, *packages: str) -> list[dict[str, Any]]:
 def test_specs_are_solved_with_what_they_need(tmp_path: Path, mirror: str) -> None:
     rows = solved(tmp_path, mirror, "hello<2")
     assert [(row["name"], row["version"]) for row in rows] == [("hello", "1.0"), ("word", "2.1")]
-    assert rows[0]["url"] == "https://conda.anaconda.org/hpc/noarch/hello-1.0-0.tar.bz2"  # not the mirror's address
+    assert (
+        rows[0]["url"] == "https://conda.anaconda.org/hpc/noarch/hello-1.0-0.tar.bz2"
+    )  # not the mirror's address
     assert all(len(row["sha256"]) == 64 for row in rows)
 
 
@@ -64,7 +73,9 @@ def test_what_was_locked_is_installed_from_the_mirror_and_runs(tmp_path: Path, m
     prefix = tmp_path / "prefix"
     done = conda(tmp_path, mirror, "install", "locked.json", str(prefix))
     assert done.returncode == 0, done.stderr
-    said = subprocess.run([str(prefix / "bin/hello")], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [str(prefix / "bin/hello")], capture_output=True, text=True, check=True
+    ).stdout
     assert said == f"hello 1.0 from {prefix}, word\n"
 
 

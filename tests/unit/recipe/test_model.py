@@ -46,7 +46,11 @@ def problems(folder: Path, text: str) -> list[str]:
 def test_a_good_recipe(tmp_path: Path) -> None:
     stack = read(written(tmp_path, GOOD)).stack
     assert stack.full_name == "demo-1.0"
-    assert (stack.base.registry, stack.base.repository, stack.base.tag) == ("nvcr.io", "nvidia/pytorch", "24.11-py3")
+    assert (stack.base.registry, stack.base.repository, stack.base.tag) == (
+        "nvcr.io",
+        "nvidia/pytorch",
+        "24.11-py3",
+    )
 
 
 def test_the_version_is_text_even_without_quotes(tmp_path: Path) -> None:
@@ -57,20 +61,56 @@ def test_the_version_is_text_even_without_quotes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("packages:", "pakages:", "demo-1.0.yaml:6:1: pakages: unknown key 'pakages' (did you mean 'packages'?)"),
-        ("  apt:", "  apts:", "demo-1.0.yaml:7:3: packages.apts: unknown key 'apts' (did you mean 'apt'?)"),
+        (
+            "packages:",
+            "pakages:",
+            "demo-1.0.yaml:6:1: pakages: unknown key 'pakages' (did you mean 'packages'?)",
+        ),
+        (
+            "  apt:",
+            "  apts:",
+            "demo-1.0.yaml:7:3: packages.apts: unknown key 'apts' (did you mean 'apt'?)",
+        ),
         ("summary: A demo\n", "", "demo-1.0.yaml:1:1: the key 'summary' is missing"),
         ("pytorch:24.11-py3", "pytorch", "demo-1.0.yaml:5:15: base.image: name a tag"),
-        ("nvcr.io/nvidia/pytorch", "pytorch", "demo-1.0.yaml:5:15: base.image: write REGISTRY/REPOSITORY:TAG"),
-        ("deepspeed==0.19.8", "deepspeed=0.19", "demo-1.0.yaml:8:9: packages.pip[0]: not a pip requirement"),
-        ("infiniband-diags", '"x; rm -rf /"', "demo-1.0.yaml:7:9: packages.apt[0]: not an apt package"),
+        (
+            "nvcr.io/nvidia/pytorch",
+            "pytorch",
+            "demo-1.0.yaml:5:15: base.image: write REGISTRY/REPOSITORY:TAG",
+        ),
+        (
+            "deepspeed==0.19.8",
+            "deepspeed=0.19",
+            "demo-1.0.yaml:8:9: packages.pip[0]: not a pip requirement",
+        ),
+        (
+            "infiniband-diags",
+            '"x; rm -rf /"',
+            "demo-1.0.yaml:7:9: packages.apt[0]: not an apt package",
+        ),
         ('"1"}', '"a\\nb"}', "demo-1.0.yaml:9:18: environment.A: newlines and control characters"),
         ("{A:", "{A-B:", "demo-1.0.yaml:9:14: environment: 'A-B' is not a variable's name"),
         ("{A:", "{SLURM_X:", "demo-1.0.yaml:9:14: environment: SLURM_X belongs to"),
-        ("ddp.fp32", "dpp", "demo-1.0.yaml:10:8: tests: no check or family 'dpp' (did you mean 'ddp'?)"),
-        ("ddp.fp32", "ddp.fp23", "demo-1.0.yaml:10:8: tests: no check or family 'ddp.fp23' (did you mean 'ddp.fp32'?)"),
-        ("hpcstack/v1", "hpcstack/v9", "demo-1.0.yaml:1:13: apiVersion: input should be 'hpcstack/v1'"),
-        ("name: demo", "name: demos", "demo-1.0.yaml:2:7: name: the file of demos-1.0 must be named"),
+        (
+            "ddp.fp32",
+            "dpp",
+            "demo-1.0.yaml:10:8: tests: no check or family 'dpp' (did you mean 'ddp'?)",
+        ),
+        (
+            "ddp.fp32",
+            "ddp.fp23",
+            "demo-1.0.yaml:10:8: tests: no check or family 'ddp.fp23' (did you mean 'ddp.fp32'?)",
+        ),
+        (
+            "hpcstack/v1",
+            "hpcstack/v9",
+            "demo-1.0.yaml:1:13: apiVersion: input should be 'hpcstack/v1'",
+        ),
+        (
+            "name: demo",
+            "name: demos",
+            "demo-1.0.yaml:2:7: name: the file of demos-1.0 must be named",
+        ),
         ("name: demo", "name: De mo", "demo-1.0.yaml:2:7: name: string should match pattern"),
         ('"1"}', '"${HOME}"}', "demo-1.0.yaml:9:18: environment.A: Enroot would replace ${HOME}"),
         (
@@ -78,10 +118,16 @@ def test_the_version_is_text_even_without_quotes(tmp_path: Path) -> None:
             "module: {commands: [python]}\ntests:",
             "demo-1.0.yaml:10:21: module.commands[0]: a wrapper named python",
         ),
-        ("tests:", "launch: {mode: mpirun}\ntests:", "demo-1.0.yaml:10:16: launch.mode: input should be 'torchrun',"),
+        (
+            "tests:",
+            "launch: {mode: mpirun}\ntests:",
+            "demo-1.0.yaml:10:16: launch.mode: input should be 'torchrun',",
+        ),
     ],
 )
-def test_each_problem_has_its_line_and_a_hint(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_each_problem_has_its_line_and_a_hint(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
     assert old in GOOD
     assert problems(tmp_path, GOOD.replace(old, new, 1))[0].startswith(expected)
 
@@ -92,10 +138,13 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
-    """What it extends is not there, nor is a file; both are said, and what is wrong beside them, but nothing is missing."""
+    """What it extends is not there, nor is a file; both are said, and what is wrong beside them,
+    but nothing is missing.
+    """
     wrong = (
         'apiVersion: hpcstack/v1\nname: demo\nversion: "1.0"\nextends: none-1\nsumary: a\n'
-        "files: [{path: /etc/a, source: gone.txt}, {path: etc/b, content: b}]\nlaunch: {mode: mpirun}\n"
+        "files: [{path: /etc/a, source: gone.txt}, {path: etc/b, content: b}]\nlaunch: {mode: "
+        "mpirun}\n"
     )
     said = problems(tmp_path, wrong)
     expected = (
@@ -105,8 +154,13 @@ def test_what_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
         "files[1].path",
         "launch.mode",
     )
-    assert len(said) == len(expected) and all(any(part in line for line in said) for part in expected), said
-    said = problems(tmp_path, wrong.replace("extends: none-1\n", "base: {image: nvcr.io/nvidia/pytorch:24.11-py3}\n"))
+    assert len(said) == len(expected) and all(
+        any(part in line for line in said) for part in expected
+    ), said
+    said = problems(
+        tmp_path,
+        wrong.replace("extends: none-1\n", "base: {image: nvcr.io/nvidia/pytorch:24.11-py3}\n"),
+    )
     assert len(said) == 5 and any("'summary' is missing" in line for line in said), said
 
 
@@ -174,11 +228,16 @@ packages: {pip: [einops==0.8.1]}
     ],
     ids=["only pip", "apt too", "environment", "replaced", "nothing", "no such base"],
 )
-def test_a_recipe_that_only_adds_packages_of_pips_is_a_layer(tmp_path: Path, text: str, layer: object) -> None:
+def test_a_recipe_that_only_adds_packages_of_pips_is_a_layer(
+    tmp_path: Path, text: str, layer: object
+) -> None:
     written(tmp_path, GOOD)
     written(tmp_path, text, "mine-1.yaml")
     assert Catalog([tmp_path]).layer("mine-1") == layer
-    assert Catalog([tmp_path]).layer("demo-1.0") is None and Catalog([tmp_path]).layer("nothing-1") is None
+    assert (
+        Catalog([tmp_path]).layer("demo-1.0") is None
+        and Catalog([tmp_path]).layer("nothing-1") is None
+    )
 
 
 def test_a_bundles_recipe_holds_the_text_of_its_files(tmp_path: Path) -> None:
@@ -188,7 +247,8 @@ def test_a_bundles_recipe_holds_the_text_of_its_files(tmp_path: Path) -> None:
 
     (tmp_path / "a.sh").write_text("#!/bin/sh\necho said\n")
     (tmp_path / "demo-1.yaml").write_text(
-        "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: s\nbase: {image: nvcr.io/x/y:1}\n"
+        "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: s\nbase: {image: "
+        "nvcr.io/x/y:1}\n"
         "files: [{source: a.sh, path: /opt/a.sh}]\n"
     )
     recipe = Catalog([tmp_path]).find("demo-1")
@@ -197,4 +257,7 @@ def test_a_bundles_recipe_holds_the_text_of_its_files(tmp_path: Path) -> None:
     other.mkdir()
     (other / "demo-1.yaml").write_text(text)
     again = Catalog([other]).find("demo-1").stack
-    assert again.files[0].content == "#!/bin/sh\necho said\n" and again.checksum() == recipe.stack.checksum()
+    assert (
+        again.files[0].content == "#!/bin/sh\necho said\n"
+        and again.checksum() == recipe.stack.checksum()
+    )

@@ -17,7 +17,9 @@ from hpcstack.recipe.catalog import Catalog
 
 def schema(*options: str) -> dict[str, Any]:
     argv = [sys.executable, "-m", "hpcstack", "schema", *options]
-    found: dict[str, Any] = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    found: dict[str, Any] = json.loads(
+        subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    )
     return found
 
 
@@ -30,7 +32,10 @@ def test_every_recipe_file_of_the_package_fits_it() -> None:
     validator = jsonschema.Draft202012Validator(schema())
     for path in sorted(data.find_data_folder("recipes").glob("*.yaml")):
         found = yaml.load(path.read_text(), yaml.BaseLoader)
-        errors = [f"{path.name}: {error.json_path}: {error.message}" for error in validator.iter_errors(found)]
+        errors = [
+            f"{path.name}: {error.json_path}: {error.message}"
+            for error in validator.iter_errors(found)
+        ]
         assert errors == []
 
 
@@ -49,7 +54,13 @@ def test_every_effective_spec_fits_it() -> None:
      {"matrix": {"flavour": []}}],
 )  # fmt: skip
 def test_it_refuses_what_lint_refuses(wrong: dict[str, Any]) -> None:
-    good = {"apiVersion": "hpcstack/v1", "name": "a", "version": "1", "summary": "s", "base": {"image": "x.y/z:1"}}
+    good = {
+        "apiVersion": "hpcstack/v1",
+        "name": "a",
+        "version": "1",
+        "summary": "s",
+        "base": {"image": "x.y/z:1"},
+    }
     validator = jsonschema.Draft202012Validator(schema())
     assert not list(validator.iter_errors(good))
     assert list(validator.iter_errors(good | wrong))

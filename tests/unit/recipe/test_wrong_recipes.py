@@ -1,5 +1,6 @@
-"""Forty and more ways to write a recipe wrong: each is refused by the real command line, at its line, in a useful
-sentence, with exit code 2 and never a traceback."""
+"""Forty and more ways to write a recipe wrong: each is refused by the real command line, at its
+line, in a useful sentence, with exit code 2 and never a traceback.
+"""
 
 from __future__ import annotations
 
@@ -137,14 +138,20 @@ def test_the_good_one_is_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "line", "says"), CASES, ids=range(len(CASES)))
-def test_each_is_refused_at_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
+def test_each_is_refused_at_its_line(
+    tmp_path: Path, old: str, new: str, line: int, says: str
+) -> None:
     assert old in GOOD
     path = tmp_path / "demo-1.0.yaml"
     path.write_text(GOOD.replace(old, new, 1))
     done = lint(path)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
-    said = [entry for entry in done.stderr.splitlines() if f"demo-1.0.yaml:{line}:" in entry and says in entry]
+    said = [
+        entry
+        for entry in done.stderr.splitlines()
+        if f"demo-1.0.yaml:{line}:" in entry and says in entry
+    ]
     assert said, done.stderr
 
 

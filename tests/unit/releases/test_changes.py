@@ -1,4 +1,6 @@
-"""Any sequence of the verbs on what is published keeps what production means, and any of them can be taken back."""
+"""Any sequence of the verbs on what is published keeps what production means, and any of them can
+be taken back.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ VERSIONS = ("24.11", "25.10", "25.10-cu13")
 
 
 def event(verb: str, number: int, release: str = "") -> Event:
-    return Event(f"{DAY}T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00", "me", verb, release)
+    return Event(
+        f"{DAY}T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00",
+        "me",
+        verb,
+        release,
+    )
 
 
 def seen(ledger: Ledger) -> tuple[object, ...]:
@@ -44,7 +51,9 @@ def step(ledger: Ledger, dice: random.Random, number: int) -> Ledger:
     version = dice.choice(VERSIONS)
     releases = [one.release for one in ledger.entries] or ["24.11-r1"]
     some = dice.sample(releases, dice.randint(1, min(3, len(releases))))
-    verb = dice.choice(("publish", "promote", "rollback", "default", "retire", "cancel", "remove", "undo", "gc"))
+    verb = dice.choice(
+        ("publish", "promote", "rollback", "default", "retire", "cancel", "remove", "undo", "gc")
+    )
     said = event(verb, number)
     if verb in ("publish", "promote"):
         release, image = ledger.next(version, []), dice.choice(("A", "B", "C"))
@@ -56,16 +65,24 @@ def step(ledger: Ledger, dice: random.Random, number: int) -> Ledger:
     if verb == "default":
         return changes.choose_default(ledger, dice.choice([version, ""]), said)
     if verb == "retire":
-        return changes.retire_version(ledger, version, Dates(DAY, dice.choice((DAY, "2027-01-01"))), DAY, said)
+        return changes.retire_version(
+            ledger, version, Dates(DAY, dice.choice((DAY, "2027-01-01"))), DAY, said
+        )
     if verb == "cancel":
         return changes.retire_version(ledger, version, Dates(), DAY, said)
     if verb == "remove":
         return changes.remove_releases(ledger, some, said)
-    return changes.undo_changes(ledger, said) if verb == "undo" else changes.purge_releases(ledger, some, said)
+    return (
+        changes.undo_changes(ledger, said)
+        if verb == "undo"
+        else changes.purge_releases(ledger, some, said)
+    )
 
 
 def test_sequences_of_verbs() -> None:
-    """Without force production is never empty or untested; history names a version; undo gives what was before."""
+    """Without force production is never empty or untested; history names a version; undo gives what
+    was before.
+    """
     done = dict.fromkeys(("acted", "refused", "harmful", "in use"), 0)
     for seed in range(SEQUENCES):
         dice, ledger = random.Random(seed), Ledger("pytorch")
@@ -75,7 +92,10 @@ def test_sequences_of_verbs() -> None:
             except InputError:
                 done["refused"] += 1
                 continue
-            jobs = [(f"job {n}", f"module load pytorch/{dice.choice(VERSIONS)}-r{n}\n") for n in range(1, 4)]
+            jobs = [
+                (f"job {n}", f"module load pytorch/{dice.choice(VERSIONS)}-r{n}\n")
+                for n in range(1, 4)
+            ]
             if any(changes.used_by(ledger, one, jobs) for one in changes.list_going(ledger, after)):
                 done["in use"] += 1
                 continue
@@ -94,7 +114,9 @@ def check(before: Ledger, after: Ledger, *, forced: bool) -> None:
     assert last.by and last.at and last.subject and last.verb, last
     assert parse_ledger(as_json(after), "x") == after
     states = {one.release: one for one in after.entries}
-    assert all(states[release].state == "live" for release in after.aliases.values()), "an alias means a live release"
+    assert all(states[release].state == "live" for release in after.aliases.values()), (
+        "an alias means a live release"
+    )
     assert not after.default or after.default in after.aliases.values()
     if not forced:
         for version, release in before.aliases.items():
@@ -112,7 +134,9 @@ def check(before: Ledger, after: Ledger, *, forced: bool) -> None:
     new = {one.release for one in after.entries} - {one.release for one in before.entries}
     expected, got = seen(before), seen(back)
     assert got[:5] == expected[:5] and set(got[5]) - new == expected[5], last  # type: ignore[call-overload]
-    assert seen(changes.undo_changes(back, event("undo", 86399))) == seen(after), "taken back twice, it is there again"
+    assert seen(changes.undo_changes(back, event("undo", 86399))) == seen(after), (
+        "taken back twice, it is there again"
+    )
 
 
 def test_a_second_rollback_does_not_take_production_away(tmp_path: Path) -> None:
@@ -127,46 +151,72 @@ def test_a_second_rollback_does_not_take_production_away(tmp_path: Path) -> None
     before = place.modulerc()
     with pytest.raises(InputError, match="would mean 24.11-r1, which is in testing") as refused:
         place.publisher.change(
-            "pytorch", "rollback", lambda now, event: changes.roll_back_version(now, "24.11", "", event)
+            "pytorch",
+            "rollback",
+            lambda now, event: changes.roll_back_version(now, "24.11", "", event),
         )
     assert "--force --reason" in refused.value.hint and place.modulerc() == before
     after = place.publisher.change("pytorch", "undo", changes.undo_changes)
     assert after.aliases["24.11"] == "24.11-r4" and after.default == "24.11-r4"
 
 
-def test_what_is_removed_comes_back_until_gc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_removed_comes_back_until_gc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("gc", "publisher"):  # others of this machine name pytorch
         monkeypatch.setattr(f"hpcstack.publish.{module}.find_users", lambda *_, **__: [])
     place = Place(tmp_path, modules={"keep_days": 0})
     for image in (b"A", b"B", b"C"):
         place.publish(content=image, channel="production")
     tree = place.tree
-    lua, tcl = (tree.core.with_name(one) / "pytorch" / f"24.11-r1{end}" for one, end in (("Core", ".lua"), ("Tcl", "")))
+    lua, tcl = (
+        tree.core.with_name(one) / "pytorch" / f"24.11-r1{end}"
+        for one, end in (("Core", ".lua"), ("Tcl", ""))
+    )
     texts = [one.read_text() for one in (lua, tcl)]
 
     def take(*releases: str) -> None:
-        place.publisher.change("pytorch", "remove", lambda now, event: changes.remove_releases(now, releases, event))
+        place.publisher.change(
+            "pytorch", "remove", lambda now, event: changes.remove_releases(now, releases, event)
+        )
 
     take("24.11-r1")
-    assert not lua.exists() and not tcl.exists() and "24.11-r1" not in bash(place, "lmod", "module -t avail").stderr
+    assert (
+        not lua.exists()
+        and not tcl.exists()
+        and "24.11-r1" not in bash(place, "lmod", "module -t avail").stderr
+    )
     place.publisher.change("pytorch", "undo", changes.undo_changes)
     assert [one.read_text() for one in (lua, tcl)] == texts
-    assert bash(place, "lmod", "module load pytorch/24.11-r1 && echo $HPCSTACK_RELEASE").stdout == "pytorch/24.11-r1\n"
+    assert (
+        bash(place, "lmod", "module load pytorch/24.11-r1 && echo $HPCSTACK_RELEASE").stdout
+        == "pytorch/24.11-r1\n"
+    )
     take("24.11-r1")
     with pytest.raises(InputError, match="in production and would be gone"):
         take("24.11-r2", "24.11-r3")
     assert not list_rows(tree, place.store)[0]["wrong"]
-    going = [one for one in list_items(place.site, place.publisher.runner, 0, slurm=False) if not one.keep]
+    going = [
+        one
+        for one in list_items(place.site, place.publisher.runner, 0, slurm=False)
+        if not one.keep
+    ]
     assert [one.what for one in going if one.kind == "release"] == ["pytorch/24.11-r1"]
-    place.publisher.change("pytorch", "gc", lambda now, event: changes.purge_releases(now, ["24.11-r1"], event))
+    place.publisher.change(
+        "pytorch", "gc", lambda now, event: changes.purge_releases(now, ["24.11-r1"], event)
+    )
     for one in going:
         remove_item(one, place.site)
     folder = place.store.top / "releases/pytorch"
     assert sorted(one.name for one in folder.glob("2*")) == ["24.11-r2", "24.11-r3"]
-    assert [one["wrong"] for one in list_rows(tree, place.store, "pytorch") if one["state"] == "live"] == [[], []]
+    assert [
+        one["wrong"] for one in list_rows(tree, place.store, "pytorch") if one["state"] == "live"
+    ] == [[], []]
     with pytest.raises(InputError, match="gc has taken its files"):
         place.publisher.change("pytorch", "undo", changes.undo_changes)
-    assert place.publish(content=b"D").release == "pytorch/24.11-r4", "a number is never given twice"
+    assert place.publish(content=b"D").release == "pytorch/24.11-r4", (
+        "a number is never given twice"
+    )
 
 
 def test_what_somebody_has_loaded_is_not_removed(tmp_path: Path) -> None:
@@ -179,9 +229,13 @@ def test_what_somebody_has_loaded_is_not_removed(tmp_path: Path) -> None:
         ["sleep", "60"], env={"PATH": "/usr/bin:/bin", "LOADEDMODULES": "gcc/12:pytorch/24.11-r1"}
     ) as user:
         try:
-            with pytest.raises(InputError, match=rf"in use by .*process {user.pid}\b"):  # and others of this machine
+            with pytest.raises(
+                InputError, match=rf"in use by .*process {user.pid}\b"
+            ):  # and others of this machine
                 place.publisher.change(
-                    "pytorch", "remove", lambda now, event: changes.remove_releases(now, ["24.11-r1"], event)
+                    "pytorch",
+                    "remove",
+                    lambda now, event: changes.remove_releases(now, ["24.11-r1"], event),
                 )
         finally:
             user.kill()
@@ -190,24 +244,30 @@ def test_what_somebody_has_loaded_is_not_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "names"),
     [
-        ("module load pytorch/24.11", True), ("module load pytorch/24.11-r2", True), ("pytorch-24.11", True),
-        ("srun --container-image=hpcstack/pytorch:24.11", True), ("module load pytorch/24.11-r1", False),
-        ("module load mypytorch/24.11", False), ("pytorch/24.110", False), ("pytorch/24.11-r22", False),
+        (("module load " "pytorch/24.11"), True), (("module load " "pytorch/24.11-r2"), True), ("pytorch-24.11", True),
+        ("srun --container-image=hpcstack/pytorch:24.11", True), (("module load " "pytorch/24.11-r1"), False),
+        (("module load " "mypytorch/24.11"), False), ("pytorch/24.110", False), ("pytorch/24.11-r22", False),
         ("comment hpcstack:keyb", True), ("module load pytorch/default", True),
     ],
 )  # fmt: skip
 def test_who_names_a_release(said: str, names: bool) -> None:
     ledger = Ledger("pytorch")
     for number, image in ((1, "A"), (2, "B")):
-        entry = Entry(f"24.11-r{number}", "24.11", "production", f"key{image}".lower(), image, DAY, "me")
-        ledger = changes.publish_entry(ledger, entry, Dates(), event("publish", number, entry.release))
+        entry = Entry(
+            f"24.11-r{number}", "24.11", "production", f"key{image}".lower(), image, DAY, "me"
+        )
+        ledger = changes.publish_entry(
+            ledger, entry, Dates(), event("publish", number, entry.release)
+        )
     assert bool(changes.used_by(ledger, ledger.entry("24.11-r2"), [("job 1", said)])) is names
 
 
 def test_the_alias_of_a_retired_version_says_why(tmp_path: Path) -> None:
     place = Place(tmp_path)
     stack = place.stack()
-    done = place.publish(stack=stack, channel="production", report=report(place.artifact(stack), {}))
+    done = place.publish(
+        stack=stack, channel="production", report=report(place.artifact(stack), {})
+    )
     dates = Dates("2026-01-01", DAY, "pytorch/25.10", "CVE-2026-1")
     after = place.publisher.change(
         "pytorch",
@@ -218,7 +278,9 @@ def test_the_alias_of_a_retired_version_says_why(tmp_path: Path) -> None:
     assert after.aliases == {} and done.new
     for which in ("lmod", "emodules"):
         said = bash(place, which, "module load pytorch/24.11")
-        assert "was retired on 2026-06-01 (CVE-2026-1); use pytorch/25.10" in " ".join(said.stderr.split())
+        assert "was retired on 2026-06-01 (CVE-2026-1); use pytorch/25.10" in " ".join(
+            said.stderr.split()
+        )
 
 
 def test_what_changes_nothing_leaves_no_row_for_undo_to_take(tmp_path: Path) -> None:
@@ -226,7 +288,9 @@ def test_what_changes_nothing_leaves_no_row_for_undo_to_take(tmp_path: Path) -> 
     place.publish(content=b"A", channel="production")
     place.publish("pytorch-25.10", content=b"B", channel="production")
     for _ in range(2):
-        place.publisher.change("pytorch", "default", lambda now, event: changes.choose_default(now, "24.11", event))
+        place.publisher.change(
+            "pytorch", "default", lambda now, event: changes.choose_default(now, "24.11", event)
+        )
     verbs = [event.verb for event in place.tree.ledger("pytorch").events]
     assert verbs == ["promote", "promote", "default"]
     after = place.publisher.change("pytorch", "undo", changes.undo_changes)
@@ -239,15 +303,21 @@ def test_a_default_that_will_be_refused_is_said_before(tmp_path: Path) -> None:
     place.publish(content=b"A", channel="production")
     only = Dates("2099-01-01", "2099-02-01")
     retire = lambda now, event: changes.retire_version(now, "24.11", only, "2026-11-22", event)  # noqa: E731
-    place.publisher.change("pytorch", "retire", retire)  # there is no other: nothing to choose instead
+    place.publisher.change(
+        "pytorch", "retire", retire
+    )  # there is no other: nothing to choose instead
     place.publisher.change("pytorch", "undo", changes.undo_changes)
     place.publish("pytorch-25.10", content=b"B", channel="production")
     place.publisher.change("pytorch", "retire", retire)  # the default is 25.10
     choose = lambda now, event: changes.choose_default(now, "24.11", event)  # noqa: E731
-    with pytest.raises(InputError, match="refused from 2099-02-01 on: first hpcstack default pytorch/25.10"):
+    with pytest.raises(
+        InputError, match="refused from 2099-02-01 on: first hpcstack default pytorch/25.10"
+    ):
         place.publisher.change("pytorch", "default", choose)
     place.publisher.change("pytorch", "default", choose, force=True, reason="meant")
-    assert all(row["wrong"] == [] for row in list_rows(place.tree, place.store)), "it is not wrong before its day"
+    assert all(row["wrong"] == [] for row in list_rows(place.tree, place.store)), (
+        "it is not wrong before its day"
+    )
     (note,) = notes_of_dates(place.tree)
     assert note.startswith("pytorch/24.11-r1 is the default, and refused from 2099-02-01 on")
 
@@ -278,7 +348,9 @@ def test_several_changes_are_taken_back_at_once(tmp_path: Path) -> None:
     place.publish("pytorch-25.10", content=b"four")
     states = {one.release: one.state for one in place.tree.ledger("pytorch").entries}
     assert set(states.values()) == {"live"}
-    back = place.publisher.change("pytorch", "undo", lambda now, event: changes.undo_changes(now, event, 2), force=True)
+    back = place.publisher.change(
+        "pytorch", "undo", lambda now, event: changes.undo_changes(now, event, 2), force=True
+    )
     assert back.aliases == {"24.11": "24.11-r1"} and back.default == "24.11-r1"
     assert back.events[-1].reason == "takes back all since event 2: publish, publish, publish"
     again = place.publisher.change("pytorch", "undo", changes.undo_changes, force=True)

@@ -20,7 +20,9 @@ EVENT = Event(f"{TODAY}T00:00:00+00:00", "me", "verb", "")
 
 
 def entry(release: str, channel: str = "testing", image: str = "") -> Entry:
-    return Entry(release, release.rpartition("-r")[0], channel, "key", image or release, TODAY, "me")
+    return Entry(
+        release, release.rpartition("-r")[0], channel, "key", image or release, TODAY, "me"
+    )
 
 
 def made(*releases: str) -> Ledger:
@@ -42,7 +44,11 @@ def made(*releases: str) -> Ledger:
         (["1-r1!", "2-r1"], {"1": "1-r1", "2": "2-r1"}, "1-r1"),
         (["1-r1!", "2-r1!"], {"1": "1-r1", "2": "2-r1"}, "2-r1"),
         (["9.2-r1!", "9.10-r1!"], {"9.2": "9.2-r1", "9.10": "9.10-r1"}, "9.10-r1"),
-        (["25.04-py3-r1", "25.10-r1"], {"25.04-py3": "25.04-py3-r1", "25.10": "25.10-r1"}, "25.10-r1"),
+        (
+            ["25.04-py3-r1", "25.10-r1"],
+            {"25.04-py3": "25.04-py3-r1", "25.10": "25.10-r1"},
+            "25.10-r1",
+        ),
     ],
 )
 def test_a_testing_release_takes_the_alias_while_production_has_none(
@@ -69,23 +75,32 @@ def test_rollback_goes_to_the_production_release_before_and_then_to_testing() ->
     assert back(back(first)).aliases["1"] == "1-r1"
     with pytest.raises(InputError, match="only one that is live"):
         back(back(back(first)))
-    assert back(first, to="1-r4").aliases["1"] == "1-r4" and back(first, to="1-r4").entry("1-r4").state == "live"
+    assert (
+        back(first, to="1-r4").aliases["1"] == "1-r4"
+        and back(first, to="1-r4").entry("1-r4").state == "live"
+    )
 
 
 def promoted(*images: str) -> Ledger:
-    """A ledger in which each image was published to testing and then promoted: two releases an image."""
+    """A ledger in which each image was published to testing and then promoted: two releases an
+    image.
+    """
     ledger, number = Ledger("pytorch"), 0
     for image in images:
         for channel in ledgers.CHANNELS:
             number += 1
             one = entry(f"1-r{number}", channel, image)
-            ledger = changes.publish_entry(ledger, one, Dates(), replace(EVENT, release=one.release))
+            ledger = changes.publish_entry(
+                ledger, one, Dates(), replace(EVENT, release=one.release)
+            )
     return ledger
 
 
 def test_rollback_never_goes_to_the_image_that_it_leaves() -> None:
     first = back(promoted("A", "B"))
-    assert first.aliases["1"] == "1-r2" and first.entry("1-r3").state == "withdrawn", "the twin in testing goes too"
+    assert first.aliases["1"] == "1-r2" and first.entry("1-r3").state == "withdrawn", (
+        "the twin in testing goes too"
+    )
     assert back(first).aliases["1"] == "1-r1", "A was promoted by mistake: it is in testing again"
     with pytest.raises(InputError, match="only one that is live"):
         back(back(first))
@@ -98,7 +113,9 @@ def test_what_a_verb_said_of_dates_a_recipe_does_not_change() -> None:
     assert ledger.dates["1"] == recipe
     said = Dates("2026-01-01", "2026-12-01", "x/1", "CVE")
     ledger = changes.retire_version(ledger, "1", said, TODAY, EVENT)
-    assert "refused from 2026-12-01" in ledger.events[-1].reason and ledger.events[-1].version == "1"
+    assert (
+        "refused from 2026-12-01" in ledger.events[-1].reason and ledger.events[-1].version == "1"
+    )
     assert changes.publish_entry(ledger, entry("1-r2"), recipe, EVENT).dates["1"] == said
 
 
@@ -139,16 +156,22 @@ def test_what_was_retired_comes_back_as_it_was() -> None:
 
 
 def test_what_is_retired_later_stays_until_then() -> None:
-    ledger = changes.retire_version(made("1-r1!"), "1", Dates("2026-01-01", "2099-01-01"), TODAY, EVENT)
+    ledger = changes.retire_version(
+        made("1-r1!"), "1", Dates("2026-01-01", "2099-01-01"), TODAY, EVENT
+    )
     assert ledger.aliases == {"1": "1-r1"} and ledger.default == "1-r1"
     with pytest.raises(InputError, match="not published"):
         changes.retire_version(ledger, "7", Dates(), TODAY, EVENT)
 
 
 def test_a_version_past_its_day_is_not_the_default() -> None:
-    ledger = changes.retire_version(made("1-r1!", "2-r1!"), "2", Dates("2026-01-01", "2026-07-01"), TODAY, EVENT)
+    ledger = changes.retire_version(
+        made("1-r1!", "2-r1!"), "2", Dates("2026-01-01", "2026-07-01"), TODAY, EVENT
+    )
     assert ledger.default == "2-r1"
-    later = changes.publish_entry(ledger, entry("1-r2", "production"), Dates(), replace(EVENT, at="2026-07-01"))
+    later = changes.publish_entry(
+        ledger, entry("1-r2", "production"), Dates(), replace(EVENT, at="2026-07-01")
+    )
     assert later.default == "1-r2"
 
 
@@ -167,7 +190,10 @@ def test_what_is_not_published_is_refused_with_the_nearest() -> None:
 
 
 verbs = st.lists(
-    st.tuples(st.sampled_from(["testing", "production", "back", "retire", "default"]), st.sampled_from("123")),
+    st.tuples(
+        st.sampled_from(["testing", "production", "back", "retire", "default"]),
+        st.sampled_from("123"),
+    ),
     max_size=12,
 )
 
@@ -183,7 +209,9 @@ def test_whatever_is_done_the_ledger_holds(steps: list[tuple[str, str]]) -> None
             elif what == "back":
                 ledger = back(ledger, version)
             elif what == "retire":
-                ledger = changes.retire_version(ledger, version, Dates("2026-01-01", TODAY), TODAY, EVENT)
+                ledger = changes.retire_version(
+                    ledger, version, Dates("2026-01-01", TODAY), TODAY, EVENT
+                )
             else:
                 ledger = changes.choose_default(ledger, version, EVENT)
         except InputError:
@@ -193,28 +221,39 @@ def test_whatever_is_done_the_ledger_holds(steps: list[tuple[str, str]]) -> None
         assert all(release in names for release in ledger.aliases.values())
         assert not ledger.default or ledger.default in ledger.aliases.values()
         assert not set(ledger.hidden()) & set(ledger.aliases.values())
-        assert ledger_format.parse_ledger(json.loads(json.dumps(ledger_format.as_json(ledger))), "x") == ledger
+        assert (
+            ledger_format.parse_ledger(json.loads(json.dumps(ledger_format.as_json(ledger))), "x")
+            == ledger
+        )
 
 
-@pytest.mark.parametrize("text", ['{"format": "hpcstack/modules/v9"}', "{}", "[]", '{"format": "hpcstack/modules/v1"}'])
+@pytest.mark.parametrize(
+    "text", ['{"format": "hpcstack/modules/v9"}', "{}", "[]", '{"format": "hpcstack/modules/v1"}']
+)
 def test_a_damaged_ledger_is_told(text: str) -> None:
     with pytest.raises(StoreError, match="where it is"):
         ledger_format.parse_ledger(json.loads(text), "where it is")
 
 
 def test_modulerc_for_both() -> None:
-    ledger = changes.retire_version(made("1-r1", "1-r2!"), "1", Dates("", "2099-01-01", "", 'a "reason"'), TODAY, EVENT)
+    ledger = changes.retire_version(
+        made("1-r1", "1-r2!"), "1", Dates("", "2099-01-01", "", 'a "reason"'), TODAY, EVENT
+    )
     assert render_modulerc(ledger, ("1-r3",), "modulerc.lua.j2") == (
-        "-- Written by hpcstack: which release each version means, which one is the default, and what avail does not show.\n"
+        "-- Written by hpcstack: which release each version means, which one is the default, and "
+        "what avail does not show.\n"
         'do\nmodule_version("pytorch/1-r2", "1")\nmodule_version("pytorch/1-r2", "default")\n'
         'hide_version("pytorch/1-r1")\nhide_version("pytorch/1-r3")\n'
         "if forbid then -- Lmod 8.8 and newer; the modulefiles themselves refuse everywhere\n"
-        '    forbid{ name = "pytorch/1-r1", after = "2099-01-01T00:00", message = "pytorch/1 was retired on 2099-01-01 (a \\"reason\\")" }\n'
-        '    forbid{ name = "pytorch/1-r2", after = "2099-01-01T00:00", message = "pytorch/1 was retired on 2099-01-01 (a \\"reason\\")" }\nend\nend\n'
+        '    forbid{ name = "pytorch/1-r1", after = "2099-01-01T00:00", message = "pytorch/1 was '
+        'retired on 2099-01-01 (a \\"reason\\")" }\n'
+        '    forbid{ name = "pytorch/1-r2", after = "2099-01-01T00:00", message = "pytorch/1 was '
+        'retired on 2099-01-01 (a \\"reason\\")" }\nend\nend\n'
     )
     assert render_modulerc(ledger, (), "modulerc.tcl.j2") == (
         "#%Module\n"
-        "# Written by hpcstack: which release each version means, which one is the default, and what avail does not show.\n"
+        "# Written by hpcstack: which release each version means, which one is the default, and "
+        "what avail does not show.\n"
         'module-version "pytorch/1-r2" "1"\nmodule-version "pytorch/1-r2" default\n'
         'if { [info commands module-hide] ne "" } {\n    module-hide "pytorch/1-r1"\n}\n'
     )

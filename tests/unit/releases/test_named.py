@@ -1,4 +1,6 @@
-"""NAME, NAME/VERSION, NAME/VERSION-rN and NAME-VERSION are one thing; STACK may be left out where a module is loaded."""
+"""NAME, NAME/VERSION, NAME/VERSION-rN and NAME-VERSION are one thing; STACK may be left out where a
+module is loaded.
+"""
 
 from __future__ import annotations
 

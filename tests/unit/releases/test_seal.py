@@ -1,4 +1,6 @@
-"""What a launch compares instead of an image's bytes, and whose records count at a site that names its publishers."""
+"""What a launch compares instead of an image's bytes, and whose records count at a site that names
+its publishers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def released(place: Place) -> ChosenImage:
 
 
 def replace_image(image: Path, content: bytes) -> None:
-    """IMAGE with other bytes of the same size and time, as somebody who may write to the store would."""
+    """IMAGE with other bytes of the same size and time, as somebody who may write to the store
+    would.
+    """
     before = image.stat()
     fresh = image.with_name("fresh")
     fresh.write_bytes(content)
@@ -64,11 +68,17 @@ def test_an_image_that_was_replaced_is_seen(tmp_path: Path, how: str, required: 
         with pytest.raises(StoreError, match="has changed since it was read on"):
             released(place)
     else:
-        assert "the image of pytorch/24.11-r1 has changed since it was read on" in released(place).doubt
+        assert (
+            "the image of pytorch/24.11-r1 has changed since it was read on"
+            in released(place).doubt
+        )
     (checked,) = check_published(place.site, place.store, Progress())
     if how == "touched":
         assert (checked.wrong, checked.renewed) == ("", True)
-        assert (released(place).why, released(place).doubt) == ("release pytorch/24.11-r1 in testing", "")
+        assert (released(place).why, released(place).doubt) == (
+            "release pytorch/24.11-r1 in testing",
+            "",
+        )
     else:
         assert "and was published with" in checked.wrong and not checked.renewed
 
@@ -87,7 +97,10 @@ def test_a_launch_reads_next_to_nothing_of_an_image(tmp_path: Path) -> None:
     new = {"size": about.st_size, "mtime_ns": about.st_mtime_ns, "ctime_ns": about.st_ctime_ns}
     seal.write_text(json.dumps({**json.loads(seal.read_text()), **new}))
     began, read = time.monotonic(), bytes_read()
-    assert (released(place).why, released(place).doubt) == ("release pytorch/24.11-r1 in testing", "")
+    assert (released(place).why, released(place).doubt) == (
+        "release pytorch/24.11-r1 in testing",
+        "",
+    )
     assert bytes_read() - read < 1 << 20
     assert time.monotonic() - began < 0.5  # 0.01 s on a quiet machine
 
@@ -108,7 +121,9 @@ def test_a_seal_is_of_the_bytes_that_were_published(tmp_path: Path) -> None:
 def test_who_signs_bytes_alone_signs_no_stack_and_no_lock() -> None:
     """N11: what is wanted comes of the caller, and empty never equals it."""
     signed, wanted = Statement("a" * 64), Statement("a" * 64, "pytorch-24.11", "b" * 64)
-    assert "stack unknown" in signed.differs(wanted) and "lock sha256 unknown" in signed.differs(wanted)
+    assert "stack unknown" in signed.differs(wanted) and "lock sha256 unknown" in signed.differs(
+        wanted
+    )
 
 
 def test_what_is_not_what_was_built_is_not_published(tmp_path: Path) -> None:
@@ -124,7 +139,10 @@ def test_a_release_of_before_there_were_seals_is_launched(tmp_path: Path) -> Non
     place = Place(tmp_path)
     place.publish()
     (place.store.top / "releases/pytorch/24.11-r1/seal.json").unlink()
-    assert (released(place).why, released(place).doubt) == ("release pytorch/24.11-r1 in testing", "")
+    assert (released(place).why, released(place).doubt) == (
+        "release pytorch/24.11-r1 in testing",
+        "",
+    )
     (checked,) = check_published(place.site, place.store, Progress())
     assert checked.renewed and (place.store.top / "releases/pytorch/24.11-r1/seal.json").exists()
 
@@ -141,8 +159,12 @@ def believed() -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
 @pytest.mark.parametrize("what", ["ledger.json", "release.json", "seal.json"])
-def test_records_count_where_a_publisher_has_written_them(tmp_path: Path, what: str, believed: None) -> None:
-    """`modules.publishers`: another who may write there, a member of the group, say, publishes nothing."""
+def test_records_count_where_a_publisher_has_written_them(
+    tmp_path: Path, what: str, believed: None
+) -> None:
+    """`modules.publishers`: another who may write there, a member of the group, say, publishes
+    nothing.
+    """
     place = Place(tmp_path)
     place.publish()
     path = current_ledger(place, "pytorch") if what == "ledger.json" else next(tmp_path.rglob(what))
@@ -155,7 +177,9 @@ def test_records_count_where_a_publisher_has_written_them(tmp_path: Path, what: 
         released(place)
 
 
-def test_a_seal_that_was_taken_away_is_missed_where_publishers_are_named(tmp_path: Path, believed: None) -> None:
+def test_a_seal_that_was_taken_away_is_missed_where_publishers_are_named(
+    tmp_path: Path, believed: None
+) -> None:
     """The group's folders let any member do that."""
     place = Place(tmp_path)
     place.publish()
@@ -164,7 +188,9 @@ def test_a_seal_that_was_taken_away_is_missed_where_publishers_are_named(tmp_pat
     assert "has no seal of its publisher's" in released(place).doubt
 
 
-def test_who_is_no_publisher_renews_no_seal(tmp_path: Path, believed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_no_publisher_renews_no_seal(
+    tmp_path: Path, believed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """His seal would be believed by nobody, and would keep everybody from launching."""
     place = Place(tmp_path)
     place.publish()
@@ -187,7 +213,10 @@ def test_publishing_again_renews_the_seal_of_an_image_that_was_built_again(tmp_p
     replace_image(image, image.read_bytes())
     assert "has changed" in released(place).doubt
     place.publish()
-    assert (released(place).why, released(place).doubt) == ("release pytorch/24.11-r1 in testing", "")
+    assert (released(place).why, released(place).doubt) == (
+        "release pytorch/24.11-r1 in testing",
+        "",
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
@@ -211,7 +240,9 @@ def publish_three(place: Place) -> None:
         place.publish(content=f"image {number}".encode())
     for number, day in ((1, "2026-03-01"), (2, "2026-01-01"), (3, "2026-02-01")):
         path = place.store.top / f"releases/pytorch/24.11-r{number}/seal.json"
-        path.write_text(path.read_text().replace(json.loads(path.read_text())["read"], f"{day}T00:00:00+00:00"))
+        path.write_text(
+            path.read_text().replace(json.loads(path.read_text())["read"], f"{day}T00:00:00+00:00")
+        )
 
 
 def test_a_few_images_a_night_are_those_that_were_read_longest_ago(
@@ -221,25 +252,35 @@ def test_a_few_images_a_night_are_those_that_were_read_longest_ago(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     place = Place(tmp_path)
     publish_three(place)
-    nights = [[one.release for one in check_published(place.site, place.store, Progress(), most=1)] for _ in range(3)]
+    nights = [
+        [one.release for one in check_published(place.site, place.store, Progress(), most=1)]
+        for _ in range(3)
+    ]
     assert nights == [["pytorch/24.11-r2"], ["pytorch/24.11-r3"], ["pytorch/24.11-r1"]]
 
 
 def test_an_image_that_is_wrong_keeps_none_of_the_others_from_being_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its seal is not renewed, nor is any by who may not write it: it was read night after night, and no other."""
+    """Its seal is not renewed, nor is any by who may not write it: it was read night after night,
+    and no other.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     place = Place(tmp_path)
     publish_three(place)
     wrong = place.store.artifact(place.tree.ledger("pytorch").entry("24.11-r2").key)
     assert wrong
     replace_image(wrong.image, b"image X")
-    nights = [[one.release for one in check_published(place.site, place.store, Progress(), most=1)] for _ in range(3)]
+    nights = [
+        [one.release for one in check_published(place.site, place.store, Progress(), most=1)]
+        for _ in range(3)
+    ]
     assert nights == [["pytorch/24.11-r2"], ["pytorch/24.11-r3"], ["pytorch/24.11-r1"]]
 
 
-def test_a_look_at_one_name_forgets_none_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_at_one_name_forgets_none_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     place = Place(tmp_path)
     place.publish()

@@ -1,4 +1,6 @@
-"""images/compat.sh: the image's own libcuda first where the driver is older than its CUDA, and nowhere else."""
+"""images/compat.sh: the image's own libcuda first where the driver is older than its CUDA, and
+nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ import pytest
 from hpcstack.core import data
 
 SCRIPT = data.find_data_folder("images") / "compat.sh"
-VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Mon Jan  1 00:00:00 UTC 2024\nGCC version:  gcc 12.2.0\n"
+VERSION = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Mon Jan  1 00:00:00 UTC 2024\nGCC "
+    "version:  gcc 12.2.0\n"
+)
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@host)\n"
 
 
@@ -38,7 +43,9 @@ def library_path(
         **more,
     }
     line = line or f'. {SCRIPT}; printf %s "$LD_LIBRARY_PATH"'
-    done = subprocess.run([shell, "-euc", line], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [shell, "-euc", line], env=environment, capture_output=True, text=True, check=True
+    )
     return done.stdout.replace(str(folder), "")
 
 
@@ -57,7 +64,9 @@ def test_where_it_is_needed(tmp_path: Path, driver: str, cuda: str, first: bool,
 def cuda_check(folder: Path, status: int) -> Path:
     """A stand-in of NVIDIA's cudaCheck, which says with which libcuda it was asked."""
     path = folder / "cudaCheck"
-    path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$LD_LIBRARY_PATH" >>{folder}/asked\nexit {status}\n')
+    path.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$LD_LIBRARY_PATH" >>{folder}/asked\nexit {status}\n'
+    )
     path.chmod(0o755)
     return folder / "asked"
 
@@ -66,10 +75,28 @@ def cuda_check(folder: Path, status: int) -> Path:
 @pytest.mark.parametrize(
     ("driver", "made_for", "works", "asked", "first"),
     [
-        ("580.65.06", "590.48.01", True, True, True),  # CUDA 13.1 on a driver of 13.0: what is compiled at run time
-        ("580.65.06", "590.48.01", False, True, False),  # a GPU that takes no other libcuda than its driver's
+        (
+            "580.65.06",
+            "590.48.01",
+            True,
+            True,
+            True,
+        ),  # CUDA 13.1 on a driver of 13.0: what is compiled at run time
+        (
+            "580.65.06",
+            "590.48.01",
+            False,
+            True,
+            False,
+        ),  # a GPU that takes no other libcuda than its driver's
         ("535.104.05", "580.95.05", True, True, True),
-        ("535.104.05", "580.95.05", False, True, False),  # GeForce: error 804 instead of 803 helps nobody
+        (
+            "535.104.05",
+            "580.95.05",
+            False,
+            True,
+            False,
+        ),  # GeForce: error 804 instead of 803 helps nobody
         ("590.48.01", "590.44.01", True, False, False),
         ("615.65.02", "590.44.01", True, False, False),
     ],
@@ -88,14 +115,18 @@ def test_p1_nvidias_own_program_decides(
 def test_p1_it_is_asked_once_for_all_that_a_step_starts(tmp_path: Path) -> None:
     said = cuda_check(tmp_path, 1)
     line = f'. {SCRIPT}; sh -euc ". {SCRIPT}"; bash -c ". {SCRIPT}; echo \\$HPCSTACK_COMPAT"'
-    found = library_path(tmp_path, "580.65.06", "13.1.0", line=line, CUDA_DRIVER_VERSION="590.48.01")
+    found = library_path(
+        tmp_path, "580.65.06", "13.1.0", line=line, CUDA_DRIVER_VERSION="590.48.01"
+    )
     assert found == "580 .. /compat/lib.real no\n" and len(said.read_text().splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"version", "compat", "cudaCheck", "asked"}
 
 
 def test_p1_a_check_that_hangs_is_given_up(tmp_path: Path) -> None:
     cuda_check(tmp_path, 0).parent.joinpath("cudaCheck").write_text("#!/bin/sh\nsleep 30\n")
-    found = library_path(tmp_path, "580.65.06", "13.1.0", CUDA_DRIVER_VERSION="590.48.01", _CUDA_COMPAT_TIMEOUT="0.3")
+    found = library_path(
+        tmp_path, "580.65.06", "13.1.0", CUDA_DRIVER_VERSION="590.48.01", _CUDA_COMPAT_TIMEOUT="0.3"
+    )
     assert found == "/base"
 
 
@@ -103,7 +134,9 @@ def test_no_driver_and_no_library(tmp_path: Path) -> None:
     assert library_path(tmp_path, "", "13.0.2") == "/base"
     (tmp_path / "x").mkdir()
     environment = {"HPCSTACK_DRIVER_FILE": str(tmp_path / "none"), "CUDA_VERSION": "13.0.2"}
-    subprocess.run(["sh", "-euc", f'. {SCRIPT}; [ -z "${{LD_LIBRARY_PATH:-}}" ]'], env=environment, check=True)
+    subprocess.run(
+        ["sh", "-euc", f'. {SCRIPT}; [ -z "${{LD_LIBRARY_PATH:-}}" ]'], env=environment, check=True
+    )
 
 
 @pytest.mark.parametrize("place", ["lib.real", "lib", "."])
@@ -118,5 +151,7 @@ def test_as_a_prefix_it_runs_the_command_with_its_arguments(tmp_path: Path) -> N
     script = folder / "compat.sh"
     script.write_text(SCRIPT.read_text())
     script.chmod(0o755)
-    done = subprocess.run([str(script), "printf", "<%s>", "a b", "$c"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [str(script), "printf", "<%s>", "a b", "$c"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "<a b><$c>"

@@ -1,4 +1,6 @@
-"""How a build fetches locked source distributions: from where pip looks, by their hashes, each into a folder of its own."""
+"""How a build fetches locked source distributions: from where pip looks, by their hashes, each into
+a folder of its own.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def fetch(
     tmp_path: Path, sha256: str, file: str = FILE, conf: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
     """The script's own run, as a build has it; what it fetched is in tmp_path/out."""
-    wanted = [{"name": "My.Project", "version": "1.0", "file": file, "hashes": [f"sha256:{sha256}"]}]
+    wanted = [
+        {"name": "My.Project", "version": "1.0", "file": file, "hashes": [f"sha256:{sha256}"]}
+    ]
     (tmp_path / "list.json").write_text(json.dumps(wanted))
     (tmp_path / "pip.conf").write_text(conf)
     variables = {
@@ -66,7 +70,9 @@ def test_from_the_index(tmp_path: Path, folder: Path) -> None:
     assert done.returncode == 0 and is_fetched(tmp_path, folder), done.stderr
 
 
-def test_from_an_extra_index_where_the_first_has_no_such_project(tmp_path: Path, folder: Path) -> None:
+def test_from_an_extra_index_where_the_first_has_no_such_project(
+    tmp_path: Path, folder: Path
+) -> None:
     empty = tmp_path / "empty"
     add_sdist(empty, "other", "1.0", {})
     with serve_index(folder) as url, serve_index(empty) as first:
@@ -78,11 +84,15 @@ def test_from_an_extra_index_where_the_first_has_no_such_project(tmp_path: Path,
 def test_a_site_without_an_index_asks_none(tmp_path: Path, folder: Path) -> None:
     """A private project's name is nobody's business: with no-index, PyPI is not asked."""
     links = folder / "simple/my-project"
-    done = fetch(tmp_path, digest(folder), conf=f"[global]\nno-index = true\nfind-links = {links}\n")
+    done = fetch(
+        tmp_path, digest(folder), conf=f"[global]\nno-index = true\nfind-links = {links}\n"
+    )
     assert done.returncode == 0 and is_fetched(tmp_path, folder), done.stderr
     (tmp_path / "again").mkdir()
     gone = fetch(tmp_path / "again", digest(folder), conf="[global]\nno-index = true\n")
-    assert gone.returncode and "nobody has" in gone.stderr and "pypi" not in gone.stdout + gone.stderr
+    assert (
+        gone.returncode and "nobody has" in gone.stderr and "pypi" not in gone.stdout + gone.stderr
+    )
 
 
 def test_an_index_that_is_a_folder(tmp_path: Path, folder: Path) -> None:
@@ -100,10 +110,15 @@ class WithLogin(Quiet):
     """Wants a login, and answers with the newer form of a page."""
 
     def do_GET(self) -> None:
-        if self.headers.get("Authorization") != "Basic " + base64.b64encode(b"user:secret").decode():
+        if (
+            self.headers.get("Authorization")
+            != "Basic " + base64.b64encode(b"user:secret").decode()
+        ):
             self.send_error(401)
         elif self.path.endswith("/my-project/"):
-            body = json.dumps({"files": [{"filename": FILE, "url": f"../../files/{FILE}"}]}).encode()
+            body = json.dumps(
+                {"files": [{"filename": FILE, "url": f"../../files/{FILE}"}]}
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
             self.send_header("Content-Length", str(len(body)))
@@ -117,7 +132,9 @@ class WithLogin(Quiet):
 def with_login(folder: Path) -> Iterator[str]:
     (folder / "files").mkdir()
     (folder / "files" / FILE).write_bytes((folder / "simple/my-project" / FILE).read_bytes())
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(WithLogin, directory=str(folder)))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(WithLogin, directory=str(folder))
+    )
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield f"127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -130,7 +147,9 @@ def test_an_index_with_a_login(tmp_path: Path, folder: Path, with_login: str) ->
 
 
 def test_a_login_is_in_no_log(tmp_path: Path, folder: Path, with_login: str) -> None:
-    done = fetch(tmp_path, digest(folder), PIP_INDEX_URL=f"http://user:wrong-secret@{with_login}/simple")
+    done = fetch(
+        tmp_path, digest(folder), PIP_INDEX_URL=f"http://user:wrong-secret@{with_login}/simple"
+    )
     assert done.returncode and "wrong-secret" not in done.stdout + done.stderr
 
 

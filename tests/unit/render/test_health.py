@@ -1,4 +1,6 @@
-"""The script of `hpcstack site health`, by real shells: programs that hang, fail and lie, and what it says of them."""
+"""The script of `hpcstack site health`, by real shells: programs that hang, fail and lie, and what
+it says of them.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,15 @@ SITE = {
 GOOD = {
     "index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n1, GPU-bb, Disabled\n",
     "ecc.errors.uncorrected.volatile.sram": "0, 0\n1, 0\n",
-    "ecc.errors.uncorrected.aggregate.sram": "0, 0\n1, 4\n",  # of long ago, which nothing takes back: no reason
+    # of long ago, which nothing takes back: no reason
+    "ecc.errors.uncorrected.aggregate.sram": "0, 0\n1, 4\n",
     "remapped_rows.failure": "0, No\n1, No\n",
     "gpu_recovery_action": "0, None\n1, None\n",
 }
-LINKS = "GPU 0: NVIDIA H100 (UUID: GPU-aa)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\nGPU 1: NVIDIA H100 (UUID: GPU-bb)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"
+LINKS = (
+    "GPU 0: NVIDIA H100 (UUID: GPU-aa)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\nGPU 1: "
+    "NVIDIA H100 (UUID: GPU-bb)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"
+)
 REFUSED = 'Field "%s" is not a valid field to query.\n\n'
 
 
@@ -43,16 +49,22 @@ def smi(
     slices: int = 0,
     slow: float = 0,
 ) -> None:
-    """An nvidia-smi that answers GOOD but for QUERY ({field: text, or None for a driver that does not know it})."""
+    """An nvidia-smi that answers GOOD but for QUERY ({field: text, or None for a driver that does
+    not know it}).
+    """
     answers = folder / "answers"
     answers.mkdir(exist_ok=True)
     for old in answers.iterdir():
         old.unlink()
     for field, text in {**GOOD, **(query or {})}.items():
-        if not text.startswith("Field "):  # what a driver does not know, it refuses, and says so by its exit status
+        if not text.startswith(
+            "Field "
+        ):  # what a driver does not know, it refuses, and says so by its exit status
             (answers / field).write_text(text)
     (folder / "links").write_text(links)
-    (folder / "slices").write_text("GPU 0: A100 (UUID: GPU-aa)\n" + "  MIG 1g.10gb Device 0: (UUID: MIG-x)\n" * slices)
+    (folder / "slices").write_text(
+        "GPU 0: A100 (UUID: GPU-aa)\n" + "  MIG 1g.10gb Device 0: (UUID: MIG-x)\n" * slices
+    )
     tool = folder / "bin/nvidia-smi"
     tool.parent.mkdir(exist_ok=True)
     # A process that heeds no signal but KILL, as one that waits for a broken device
@@ -95,12 +107,20 @@ def told(
     script = folder / "health.sh"
     own = {"health": {"folder": str(folder / "health.d"), "ignore": ["kernel"]}}
     script.write_text(render_health(Site.model_validate({**SITE, **own, **paths, **(site or {})})))
-    text = script.read_text().replace("PATH=/usr/sbin", f"PATH={folder}/bin:/usr/sbin", 1)  # before the machine's own
+    text = script.read_text().replace(
+        "PATH=/usr/sbin", f"PATH={folder}/bin:/usr/sbin", 1
+    )  # before the machine's own
     script.write_text(text)
     base = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    base |= {"PATH": f"{base['PATH']}:{folder}/bin", "HPCSTACK_HEALTH_ROOT": str(folder), "HPCSTACK_NODE_TYPE": "gpu"}
+    base |= {
+        "PATH": f"{base['PATH']}:{folder}/bin",
+        "HPCSTACK_HEALTH_ROOT": str(folder),
+        "HPCSTACK_NODE_TYPE": "gpu",
+    }
     began = time.monotonic()
-    done = subprocess.run([shell, str(script)], env={**base, **env}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [shell, str(script)], env={**base, **env}, capture_output=True, text=True, timeout=60
+    )
     took = time.monotonic() - began
     assert done.stderr == "" or env, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -121,22 +141,26 @@ def test_a_node_that_is_well(node: Path, shell: str) -> None:
 
 @pytest.mark.parametrize(("change", "says"), [
     ({"query": {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"}}, "1 of 2 GPUs"),
-    ({"query": {"ecc.errors.uncorrected.volatile.sram": "0, 0\n1, 3\n"}}, "GPU 1: 3 uncorrectable errors in SRAM since the driver was"),
-    ({"query": {"ecc.errors.uncorrected.aggregate.sram": "0, 0\n1, 5\n"}}, "GPU 1: 5 uncorrectable errors in SRAM since it was made"),
+    ({"query": {"ecc.errors.uncorrected.volatile.sram": "0, 0\n1, 3\n"}}, ("GPU 1: 3 uncorrectable errors in SRAM since the driver " "was")),
+    ({"query": {"ecc.errors.uncorrected.aggregate.sram": "0, 0\n1, 5\n"}}, ("GPU 1: 5 uncorrectable errors in SRAM since it was " "made")),
     ({"query": {"remapped_rows.failure": "0, Yes\n1, No\n"}}, "GPU 0: a row could not be remapped"),
     ({"query": {"gpu_recovery_action": "0, Reset\n1, None\n"}}, "GPU 0: the driver asks for Reset"),
-    ({"query": {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n1, GPU-bb, [GPU requires reset]\n"}}, "GPU 1 does not answer"),
-    ({"query": dict.fromkeys(list(GOOD)[1:], "0, [N/A]\n1, [N/A]\n")}, ""),  # what a GPU does not say is no fault
-    ({"query": {name: REFUSED % name for name in list(GOOD)[1:]}}, ""),  # c: nor what a driver does not know
-    ({"query": {"index,uuid,mig.mode.current": "NVML: Driver/library version mismatch\n"}, "status": 18}, "nvidia-smi failed: NVML: Driver/library"),
-    ({"query": {"index,uuid,mig.mode.current": "$(id) `id` \"; drop\n"}, "status": 1}, "nvidia-smi failed: $(id) `id`"),
-    ({"links": LINKS.replace("Link 1: 26.562 GB/s", "Link 1: <inactive>", 1)}, "GPU 0: NVLink 1 is inactive"),
-    ({"links": LINKS.replace("Link 1: 26.562 GB/s", "Link 1: <inactive>")}, ""),  # f: H100 NVL has 12 of 18
+    ({"query": {"index,uuid,mig.mode.current": ("0, GPU-aa, Disabled\n1, GPU-bb, [GPU requires " "reset]\n")}}, ("GPU 1 does not " "answer")),
+    # what a GPU does not say is no fault
+    ({"query": dict.fromkeys(list(GOOD)[1:], "0, [N/A]\n1, [N/A]\n")}, ""),
+    # c: nor what a driver does not know
+    ({"query": {name: REFUSED % name for name in list(GOOD)[1:]}}, ""),
+    ({"query": {"index,uuid,mig.mode.current": ("NVML: Driver/library version " "mismatch\n")}, "status": 18}, ("nvidia-smi failed: NVML: " "Driver/library")),
+    ({"query": {"index,uuid,mig.mode.current": "$(id) `id` \"; drop\n"}, "status": 1}, ("nvidia-smi failed: $(id) " "`id`")),
+    ({"links": LINKS.replace(("Link 1: 26.562 " "GB/s"), "Link 1: <inactive>", 1)}, ("GPU 0: NVLink 1 is " "inactive")),
+    # f: H100 NVL has 12 of 18
+    ({"links": LINKS.replace("Link 1: 26.562 GB/s", "Link 1: <inactive>")}, ""),
     ({"links": LINKS.replace("26.562 GB/s", "<inactive>")}, "GPU 0: no NVLink is active"),
-    ({"links": "NVML: Unable to retrieve Nvlink information as all links are inActive\n"}, "no NVLink is active"),
+    ({"links": ("NVML: Unable to retrieve Nvlink information as all links are " "inActive\n")}, ("no NVLink is " "active")),
     ({"links": "Nvlink queries are not supported for Devices in MIG mode\n"}, ""),
-    ({"query": {"index,uuid,mig.mode.current": "0, GPU-aa, Enabled\n"}, "slices": 2}, ""),  # e: slices count
-    ({"query": {"index,uuid,mig.mode.current": "0, GPU-aa, Enabled\n"}, "slices": 1}, "1 of 2 GPUs"),
+    # e: slices count
+    ({"query": {"index,uuid,mig.mode.current": "0, GPU-aa, Enabled\n"}, "slices": 2}, ""),
+    ({"query": {"index,uuid,mig.mode.current": ("0, GPU-aa, " "Enabled\n")}, "slices": 1}, "1 of 2 GPUs"),
     ({"slow": 0.4}, ""),  # d: a busy node is no broken one
 ])  # fmt: skip
 def test_what_is_wrong_with_its_gpus(node: Path, change: dict[str, Any], says: str) -> None:
@@ -151,7 +175,11 @@ def test_what_is_wrong_with_its_gpus(node: Path, change: dict[str, Any], says: s
 def test_by_hand_what_does_not_answer_is_unknown(node: Path, hangs: str) -> None:
     smi(node, hangs=hangs)
     status, found, took = told(node)
-    assert status == 0 and found["healthy"] is None and "nvidia-smi has not answered yet" in found["unknown"], found
+    assert (
+        status == 0
+        and found["healthy"] is None
+        and "nvidia-smi has not answered yet" in found["unknown"]
+    ), found
     assert took < 8
 
 
@@ -160,7 +188,9 @@ CORPORA = yaml.safe_load((Path(__file__).parents[2] / "data/corpora.yaml").read_
 
 @pytest.mark.parametrize("capture", CORPORA["captures"], ids=lambda one: str(one["name"]))
 def test_the_boards_of_two_public_corpora(node: Path, capture: dict[str, Any]) -> None:
-    """Values that real boards gave, with 17 drivers; all but one are healthy, idle and loaded, with MIG and without."""
+    """Values that real boards gave, with 17 drivers; all but one are healthy, idle and loaded, with
+    MIG and without.
+    """
     gpus = [{**capture.get("common", {}), **gpu} for gpu in capture["gpus"]]
     unknown = capture.get("unknown_fields", [])
     query = {
@@ -193,20 +223,42 @@ def log_of(node: Path, *messages: str) -> dict[str, Any]:
 
 FATAL = [
     "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-    "NVRM: Xid (PCI:0000:3b:00): 95, pid=12, name=python, Uncontained: LTC (0x1). RST: Yes, D-RST: No",
-    "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+    (
+        "NVRM: Xid (PCI:0000:3b:00): 95, pid=12, name=python, Uncontained: LTC (0x1). RST: Yes, "
+        "D-RST: No"
+    ),
+    (
+        "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU "
+        "Reset Required)"
+    ),
     "NVRM: Xid (PCI:0000:3b:00): 48, pid=1, name=x, DBE",
     "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
-    "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1 offset:0x0 grain:32)",
+    (
+        "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 "
+        "page:0x1 offset:0x0 grain:32)"
+    ),
     "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:00:01.0",
-    "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2: comm ls: reading directory lblock 0",
-    "XFS (sda1): Corruption of in-memory data (0x8) detected at xfs_trans_cancel. Shutting down filesystem.",
+    (
+        "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2: comm ls: reading directory "
+        "lblock 0"
+    ),
+    (
+        "XFS (sda1): Corruption of in-memory data (0x8) detected at xfs_trans_cancel. Shutting "
+        "down filesystem."
+    ),
 ]
 HARMLESS = [
-    "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",  # g
+    # g
+    (
+        "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset "
+        "Required) to 0x0 (None)"
+    ),
     "NVRM: Xid (PCI:0000:3b:00): 63, pid=1, name=x, Row Remapper: New row marked for remapping",
     # what a program of any user brings about: NVIDIA's catalogue says to restart that
-    "NVRM: Xid (PCI:0000:3b:00): 69, pid=12, name=python3, Class Error: ChId 0005, Class 0000a097, Offset 00000d9c",
+    (
+        "NVRM: Xid (PCI:0000:3b:00): 69, pid=12, name=python3, Class Error: ChId 0005, Class "
+        "0000a097, Offset 00000d9c"
+    ),
     "NVRM: Xid (PCI:0000:3b:00): 68, pid=12, name=ffmpeg, NVDEC0 Exception",
     "NVRM: Xid (PCI:0000:3b:00): 80, pid=12, name=python3, PBDMA: pushbuffer CRC mismatch",
     "NVRM: Xid (PCI:0000:3b:00): 94, pid=12, name=python3, Contained: SM (0x1)",
@@ -218,14 +270,26 @@ HARMLESS = [
     "EDAC MC0: 0 UE on any memory ( page:0x0 offset:0x0 grain:32)",
     "EDAC MC0: 3 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0)",
     # N13: processes of 15 characters, which segfault
-    "EXT4-fs error [4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on CPU 3 (core 1, socket 0)",
-    "EDAC MC0: 1 UE [4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on CPU 3 (core 1, socket 0)",
+    (
+        "EXT4-fs error [4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on "
+        "CPU 3 (core 1, socket 0)"
+    ),
+    (
+        "EDAC MC0: 1 UE [4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on "
+        "CPU 3 (core 1, socket 0)"
+    ),
     "NVRM: Xid : 79,[4711]: segfault at 0 ip 0000 sp 0000 error 4",
     "XFS Corruption[4711]: segfault at 0 ip 0000 sp 0000 error 4",
     "nvidia-nvswitch0: SXid [4711]: segfault at 0 ip 0000 sp 0000 error 4",
     # an image file of a user's, mounted
-    "EXT4-fs error (device loop0): ext4_find_entry:1455: inode #2: comm ls: reading directory lblock 0",
-    "XFS (loop1): Corruption of in-memory data (0x8) detected at xfs_trans_cancel. Shutting down filesystem.",
+    (
+        "EXT4-fs error (device loop0): ext4_find_entry:1455: inode #2: comm ls: reading directory "
+        "lblock 0"
+    ),
+    (
+        "XFS (loop1): Corruption of in-memory data (0x8) detected at xfs_trans_cancel. Shutting "
+        "down filesystem."
+    ),
     "traps: EXT4-fs error[4711] general protection fault ip:0 sp:0 error:0",
 ]
 
@@ -243,10 +307,17 @@ def test_what_the_kernel_logs_of_a_healthy_one_and_what_users_make_it_log(node: 
 
 @pytest.mark.parametrize("line", FATAL)
 def test_no_user_writes_what_drains_a_node(node: Path, line: str) -> None:
-    """N13: the kernel names the program that failed, and the file in which it did: these are the user's to choose."""
-    of_program = f"{line[:15]}[4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on CPU 3"
+    """N13: the kernel names the program that failed, and the file in which it did: these are the
+    user's to choose.
+    """
+    of_program = (
+        f"{line[:15]}[4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on CPU "
+        f"3"
+    )
     of_file = f"a[4711]: segfault at 0 ip 0000 sp 0000 error 6 in {line}[1132,400000+1000]"
-    over_two_lines = f"a[4711]: segfault at 0 ip 0000 sp 0000 error 6 in a\n{line}[1132,400000+1000]"
+    over_two_lines = (
+        f"a[4711]: segfault at 0 ip 0000 sp 0000 error 6 in a\n{line}[1132,400000+1000]"
+    )
     found = log_of(node, of_program, of_file, over_two_lines)
     assert found["healthy"] is True, found
 
@@ -262,7 +333,7 @@ def test_without_a_journal_dmesg_is_read_and_what_is_old_there_is_no_reason(node
 
 @pytest.mark.parametrize(("file", "text", "says"), [
     ("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN", "mlx5_0 is DOWN"),
-    ("sys/class/infiniband/mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)", "mlx5_0 has 200 of 400 Gb/s"),
+    ("sys/class/infiniband/mlx5_0/ports/1/rate", ("200 Gb/sec (4X " "HDR)"), ("mlx5_0 has 200 of 400 " "Gb/s")),
     ("proc/driver/nvidia/version", "NVRM version: Module  535.1  x", "the driver is not 550.54.15"),
     ("sys/class/infiniband/mlx5_0", None, "mlx5_0 is not here"),
     ("proc/driver/nvidia/version", None, "no NVIDIA driver"),
@@ -280,12 +351,14 @@ def test_what_is_missing_on_it(node: Path, file: str, text: str | None, says: st
 @pytest.mark.parametrize(("hca", "files", "healthy"), [
     ("mlx5_0:1", {}, True),  # b
     ("mlx5_0:2", {}, False),
-    ("mlx5_0", {"infiniband/mlx5_0/ports/2/state": "1: DOWN", "infiniband/mlx5_0/ports/2/rate": "10 Gb/sec (4X SDR)"}, True),
+    ("mlx5_0", {"infiniband/mlx5_0/ports/2/state": "1: DOWN", "infiniband/mlx5_0/ports/2/rate": ("10 Gb/sec (4X " "SDR)")}, True),
     ("cxi0", {"cxi/cxi0/device/net/hsn0/operstate": "up"}, True),  # a
     ("cxi0", {"cxi/cxi0/device/net/hsn0/operstate": "down"}, False),
     ("cxi0", {}, False),
 ])  # fmt: skip
-def test_ports_as_sites_name_them(node: Path, hca: str, files: dict[str, str], healthy: bool) -> None:
+def test_ports_as_sites_name_them(
+    node: Path, hca: str, files: dict[str, str], healthy: bool
+) -> None:
     for path, text in files.items():
         place = node / "sys/class" / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -304,7 +377,11 @@ def test_another_kind_of_node_needs_none_of_it(node: Path) -> None:
 def test_a_site_has_checks_of_its_own(node: Path) -> None:
     own = node / "health.d"
     own.mkdir()
-    for name, text in (("good", "exit 0"), ("bad.sh", "echo the clock is wrong; exit 1"), ("odd name", "exit 0")):
+    for name, text in (
+        ("good", "exit 0"),
+        ("bad.sh", "echo the clock is wrong; exit 1"),
+        ("odd name", "exit 0"),
+    ):
         (own / name).write_text(f"#!/bin/sh\n{text}\n")
         (own / name).chmod(0o755)
     (own / "notes.txt").write_text("not a program")
@@ -315,7 +392,9 @@ def test_a_site_has_checks_of_its_own(node: Path) -> None:
 
 def test_what_the_site_writes_is_text(node: Path) -> None:
     status, found, _ = told(node, HPCSTACK_NODE_TYPE="3")
-    assert status == 1 and "is not here" in found["failed"][0]["why"] and not Path("/tmp/no").exists()
+    assert (
+        status == 1 and "is not here" in found["failed"][0]["why"] and not Path("/tmp/no").exists()
+    )
 
 
 class Slurm:
@@ -329,7 +408,9 @@ class Slurm:
     def state(self, own: str, others: list[str]) -> None:
         """OWN is `STATE|USER|REASON` of n1; OTHERS are `NODE|TIME|REASON` of others."""
         state, user, reason = own.split("|")
-        rows = "\n".join([*others, *(f"n{number}|Unknown|none" for number in range(len(others) + 1, 101))])
+        rows = "\n".join(
+            [*others, *(f"n{number}|Unknown|none" for number in range(len(others) + 1, 101))]
+        )
         (self.node / "bin/sinfo").write_text(f"""#!/bin/sh
 case "$*" in
 *%T*%u*) echo '{state}|{user}|{reason}' ;;
@@ -353,15 +434,24 @@ def rounds(node: Path, count: int, **more: Any) -> list[dict[str, Any]]:
     found = []
     for _ in range(count):
         status, said, took = told(
-            node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(node / "state"), HPCSTACK_HEALTH_LIMIT="1", **more
+            node,
+            SLURMD_NODENAME="n1",
+            HPCSTACK_HEALTH_STATE=str(node / "state"),
+            HPCSTACK_HEALTH_LIMIT="1",
+            **more,
         )
         assert status == 0
-        assert took < (6.0 if "drain" in said["action"] or said["action"] == "brake" else 1.5), "slurmd waits for it"
+        assert took < (6.0 if "drain" in said["action"] or said["action"] == "brake" else 1.5), (
+            "slurmd waits for it"
+        )
         found.append(said)
         until = time.monotonic() + 3
         while (
             time.monotonic() < until
-            and subprocess.run(["pgrep", "-f", f"{node}/health.sh --probes"], capture_output=True).returncode == 0
+            and subprocess.run(
+                ["pgrep", "-f", f"{node}/health.sh --probes"], capture_output=True
+            ).returncode
+            == 0
         ):
             time.sleep(0.05)
         time.sleep(1.05)  # answers have their time in seconds
@@ -386,7 +476,10 @@ def test_evidence_drains_once_and_what_somebody_else_has_drained_stays_his(node:
     smi(node, {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"})
     assert rounds(node, 2)[-1]["action"] == "drain"
     assert slurm.told() == ["update nodename=n1 state=drain reason=hpcstack: 1 of 2 GPUs"]
-    for own, action in (("drained|root|hpcstack: 1 of 2 GPUs", "drain"), ("draining|alice|new memory", "none")):
+    for own, action in (
+        ("drained|root|hpcstack: 1 of 2 GPUs", "drain"),
+        ("draining|alice|new memory", "none"),
+    ):
         slurm.state(own, [])
         assert rounds(node, 1)[-1]["action"] == action
     assert len(slurm.told()) == 1, "and no reason of somebody else is written over"
@@ -406,10 +499,14 @@ def test_one_miss_is_a_note_and_the_last_in_a_row_drains(node: Path) -> None:
 
 @needs_root
 def test_a_query_that_waits_in_the_kernel_is_evidence(node: Path) -> None:
-    """D state, where no signal ends it, so that the probe itself never ends either: the first miss drains."""
+    """D state, where no signal ends it, so that the probe itself never ends either: the first miss
+    drains.
+    """
     slurm = Slurm(node)
     waits = node / "bin/timeout"
-    waits.write_text('#!/bin/sh\ncase $* in *nvlink*) sleep 20 ;; esac\nexec /usr/bin/timeout "$@"\n')
+    waits.write_text(
+        '#!/bin/sh\ncase $* in *nvlink*) sleep 20 ;; esac\nexec /usr/bin/timeout "$@"\n'
+    )
     waits.chmod(0o755)
     (node / "proc/4711").mkdir()
     (node / "proc/4711/stat").write_text("4711 (nvidia-smi) D 1 1 1 0 -1 4194304\n")
@@ -420,7 +517,9 @@ def test_a_query_that_waits_in_the_kernel_is_evidence(node: Path) -> None:
 
 @needs_root
 def test_what_several_nodes_miss_is_a_servers_fault(node: Path) -> None:
-    """A file server that stalls all nodes would drain as many as the brake lets: two stay, the others are well."""
+    """A file server that stalls all nodes would drain as many as the brake lets: two stay, the
+    others are well.
+    """
     slurm = Slurm(node)
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
     smi(node, hangs="nvlink")
@@ -436,9 +535,15 @@ def test_what_several_nodes_miss_is_a_servers_fault(node: Path) -> None:
 def test_no_more_nodes_are_drained_at_a_time_than_the_site_says(node: Path) -> None:
     slurm = Slurm(node)
     smi(node, {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"})
-    slurm.state("idle|root|none", [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in range(2, 12)])
+    slurm.state(
+        "idle|root|none",
+        [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in range(2, 12)],
+    )
     assert rounds(node, 2)[-1]["action"] == "brake" and slurm.told() == []
-    slurm.state("idle|root|none", [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in range(2, 11)])
+    slurm.state(
+        "idle|root|none",
+        [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in range(2, 11)],
+    )
     assert rounds(node, 1)[-1]["action"] == "drain"
 
 
@@ -450,7 +555,11 @@ def test_what_a_node_finds_when_it_has_just_come_up_is_not_yet_evidence(node: Pa
     port.write_text("2: INIT\n")
     (node / "proc/uptime").write_text("75.20 300.10\n")
     found = rounds(node, 2)[-1]
-    assert found["action"] == "none" and found["healthy"] is None and "mlx5_0 is INIT" in found["unknown"]
+    assert (
+        found["action"] == "none"
+        and found["healthy"] is None
+        and "mlx5_0 is INIT" in found["unknown"]
+    )
     port.write_text("4: ACTIVE\n")
     assert rounds(node, 2)[-1]["healthy"] is True and slurm.told() == []
     port.write_text("2: INIT\n")
@@ -459,11 +568,15 @@ def test_what_a_node_finds_when_it_has_just_come_up_is_not_yet_evidence(node: Pa
 
 
 @needs_root
-def test_what_was_there_before_somebody_gave_a_node_back_does_not_drain_it_again(node: Path) -> None:
+def test_what_was_there_before_somebody_gave_a_node_back_does_not_drain_it_again(
+    node: Path,
+) -> None:
     """A line of the kernel's log of the last two hours, of a GPU that was replaced meanwhile."""
     slurm = Slurm(node)
     lines = node / "log"
-    lines.write_text(as_journal(["NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."]))
+    lines.write_text(
+        as_journal(["NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."])
+    )
     journal = node / "bin/journalctl"  # as the real one: nothing of before --since
     journal.write_text(f"""#!/bin/sh
 for word; do case $word in --since=@*) since=${{word#--since=@}} ;; esac; done
@@ -476,8 +589,14 @@ if [ "$(stat -c %Y {lines})" -ge "$since" ]; then cat {lines}; fi
     assert rounds(node, 1, site=site)[-1]["action"] == "drain"
     slurm.state("idle|root|none", [])
     found = rounds(node, 4, site=site)
-    assert [one["action"] for one in found] == ["none"] * 4 and found[-1]["healthy"] and len(slurm.told()) == 1
-    assert "reset:" not in (node / "state/kept").read_text(), "and what it finds next may be given back"
+    assert (
+        [one["action"] for one in found] == ["none"] * 4
+        and found[-1]["healthy"]
+        and len(slurm.told()) == 1
+    )
+    assert "reset:" not in (node / "state/kept").read_text(), (
+        "and what it finds next may be given back"
+    )
 
 
 @needs_root
@@ -485,10 +604,15 @@ def test_the_brake_holds_for_the_whole_cluster(node: Path) -> None:
     slurm = Slurm(node)
     smi(node, {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"})
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
-    slurm.state("idle|root|none", [f"n{number}|{now}|hpcstack: nvidia-smi does not answer" for number in (2, 3)])
+    slurm.state(
+        "idle|root|none",
+        [f"n{number}|{now}|hpcstack: nvidia-smi does not answer" for number in (2, 3)],
+    )
     found = rounds(node, 2)[-1]
     assert found["action"] == "brake" and found["healthy"] is False and slurm.told() == []
-    slurm.state("idle|root|none", [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in (2, 3)])
+    slurm.state(
+        "idle|root|none", [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in (2, 3)]
+    )
     assert rounds(node, 1)[-1]["action"] == "drain"
 
 
@@ -535,7 +659,9 @@ def test_a_full_run_is_unknown_and_forgets_nothing(node: Path) -> None:
     slurm = Slurm(node)
     state = node / "state"
     state.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(state)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(state)], check=True
+    )
     try:
         smi(node, {"gpu_recovery_action": "0, Reset\n1, None\n"})
         rounds(node, 2)
@@ -544,13 +670,20 @@ def test_a_full_run_is_unknown_and_forgets_nothing(node: Path) -> None:
         smi(node)
         for _ in range(2):
             subprocess.run(["sh", "-c", f"cat /dev/zero >>{state}/fill 2>/dev/null"], check=False)
-            told(node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(state), HPCSTACK_HEALTH_LIMIT="1")
+            told(
+                node,
+                SLURMD_NODENAME="n1",
+                HPCSTACK_HEALTH_STATE=str(state),
+                HPCSTACK_HEALTH_LIMIT="1",
+            )
             assert "reset:n1" in (state / "kept").read_text()
             time.sleep(1)
         subprocess.run(["pkill", "-f", f"{node}/health.sh --probes"], check=False)
         time.sleep(0.5)
         subprocess.run(["mount", "-o", "remount,ro", str(state)], check=True)
-        _, found, _ = told(node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(state), HPCSTACK_HEALTH_LIMIT="1")
+        _, found, _ = told(
+            node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(state), HPCSTACK_HEALTH_LIMIT="1"
+        )
         assert found["healthy"] is None and "cannot be written" in found["unknown"]
     finally:
         subprocess.run(["pkill", "-f", f"{node}/health.sh --probes"], check=False)
@@ -572,10 +705,18 @@ def test_probes_never_run_two_at_a_time(node: Path) -> None:
     Slurm(node)
     smi(node, hangs="--query")
     for _ in range(3):
-        told(node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(node / "state"), HPCSTACK_HEALTH_LIMIT="15")
+        told(
+            node,
+            SLURMD_NODENAME="n1",
+            HPCSTACK_HEALTH_STATE=str(node / "state"),
+            HPCSTACK_HEALTH_LIMIT="15",
+        )
         time.sleep(0.3)
     running = subprocess.run(
-        ["pgrep", "-cf", f"{node}/bin/nvidia-smi --query"], capture_output=True, text=True, check=False
+        ["pgrep", "-cf", f"{node}/bin/nvidia-smi --query"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert running.stdout.strip() in ("1", "2"), "timeout and what it started"
     subprocess.run(["pkill", "-KILL", "-f", str(node)], check=False)
@@ -592,8 +733,12 @@ def test_a_prolog_ends_with_the_last_verdict(node: Path) -> None:
         "SLURMD_NODENAME": "n1",
         "HPCSTACK_HEALTH_STATE": str(node / "state"),
     }
-    done = subprocess.run(["dash", str(node / "health.sh")], env={**os.environ, **env}, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr == "hpcstack: 1 of 2 GPUs\n" and slurm.told() == before
+    done = subprocess.run(
+        ["dash", str(node / "health.sh")], env={**os.environ, **env}, capture_output=True, text=True
+    )
+    assert (
+        done.returncode == 1 and done.stderr == "hpcstack: 1 of 2 GPUs\n" and slurm.told() == before
+    )
 
 
 def test_it_is_good_shell(node: Path) -> None:

@@ -1,6 +1,8 @@
-"""`site health` on all made-up clusters (tests/clusters): silent on each healthy node, and what it says of each fault.
+"""`site health` on all made-up clusters (tests/clusters): silent on each healthy node, and what it
+says of each fault.
 
-The script runs on its own, with the node's files below a root of its own and programs that answer as the node's do.
+The script runs on its own, with the node's files below a root of its own and programs that answer
+as the node's do.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ QUESTIONS = (
     "--query-gpu=index,ecc.errors.uncorrected.aggregate.sram", "--query-gpu=index,remapped_rows.failure",
     "--query-gpu=index,gpu_recovery_action", "-L", "nvlink -s",
 )  # fmt: skip
-# What `site health` says of a fault of tests/clusters/faults.yaml; of every other one it says nothing: nothing is to be
-# seen of it while no job runs, it takes a measurement, another node to compare with, or a word in site.yaml.
+# What `site health` says of a fault of tests/clusters/faults.yaml; of every other one it says
+# nothing: nothing is to be seen of it while no job runs, it takes a measurement, another node to
+# compare with, or a word in site.yaml.
 SAYS = {
     "dead rail": "is DOWN|has no link",
     "slow rail": r"has \d+ of \d+ Gb/s",
     "mlx5_ib not loaded": "is not here",
     "inactive NVLink": r"GPU 1: NVLink 4 is inactive",
-    "all NVLinks down": "nvidia-smi shows no NVLink",  # unknown at first: it prints nothing, as of boards without
+    # unknown at first: it prints nothing, as of boards without
+    "all NVLinks down": "nvidia-smi shows no NVLink",
     "lost GPU": r"\d+ of \d+ GPUs",
     "GPU that wants a reset": "GPU 3 does not answer",
     "uncorrectable error in SRAM": "uncorrectable errors in SRAM since the driver was loaded",
@@ -83,16 +87,24 @@ def look(node: Node, promised: dict[str, Any], folder: Path) -> dict[str, Any]:
     lay_out(node, folder)
     kind: dict[str, Any] = {}
     if "gpu" in promised:
-        gpus = {"model": promised["gpu"], "count": promised["node_gpus"], "nvlink": promised.get("nvlink", False)}
+        gpus = {
+            "model": promised["gpu"],
+            "count": promised["node_gpus"],
+            "nvlink": promised.get("nvlink", False),
+        }
         kind = {"gpus": gpus}
     kind |= {"hcas": promised.get("hcas", []), "hca_rate": int(promised.get("fabric_rate", 0))}
     places = {"store": str(folder), "lock_dir": str(folder), "module_root": str(folder)}
-    site = Site.model_validate({**places, "node_types": {"n": kind}, "health": {"folder": "/nowhere"}})
+    site = Site.model_validate(
+        {**places, "node_types": {"n": kind}, "health": {"folder": "/nowhere"}}
+    )
     text = render_health(site).replace("PATH=/usr/sbin", f"PATH={folder}/bin:/usr/sbin", 1)
     program(folder / "health.sh", text)
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     env |= {"HPCSTACK_HEALTH_ROOT": str(folder), "HPCSTACK_NODE_TYPE": "n"}
-    done = subprocess.run(["dash", str(folder / "health.sh")], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["dash", str(folder / "health.sh")], env=env, capture_output=True, text=True, timeout=60
+    )
     assert done.stderr == "", done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -101,9 +113,16 @@ def look(node: Node, promised: dict[str, Any], folder: Path) -> dict[str, Any]:
 def look_at_all(name: str, fault: dict[str, Any] | None, folder: Path) -> dict[str, dict[str, Any]]:
     """{node: what the script says of it} of a cluster."""
     cluster = clusters.Cluster(name, {**fault, "change": fault["on"][name]} if fault else None)
-    nodes = cluster.nodes if not fault else [node for node in cluster.nodes if node.host == cluster.broken]
+    nodes = (
+        cluster.nodes
+        if not fault
+        else [node for node in cluster.nodes if node.host == cluster.broken]
+    )
     with ThreadPoolExecutor(4) as pool:
-        asked = {node.host: pool.submit(look, node, cluster.spec["site"], folder / node.host) for node in nodes}
+        asked = {
+            node.host: pool.submit(look, node, cluster.spec["site"], folder / node.host)
+            for node in nodes
+        }
         return {host: one.result() for host, one in asked.items()}
 
 
@@ -113,8 +132,12 @@ def test_of_healthy_clusters_it_says_nothing(tmp_path: Path, name: str) -> None:
     assert {host: one for host, one in found.items() if one["healthy"] is not True} == {}
 
 
-@pytest.mark.parametrize(("name", "fault"), FAULTS, ids=lambda one: one if isinstance(one, str) else one["name"])
-def test_of_each_fault_it_says_what_can_be_seen_of_it(tmp_path: Path, name: str, fault: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "fault"), FAULTS, ids=lambda one: one if isinstance(one, str) else one["name"]
+)
+def test_of_each_fault_it_says_what_can_be_seen_of_it(
+    tmp_path: Path, name: str, fault: dict[str, Any]
+) -> None:
     (found,) = look_at_all(name, fault, tmp_path).values()
     why = "; ".join([*(one["why"] for one in found["failed"]), found["unknown"]])
     says = SAYS.get(fault["name"], "") if (fault["name"], name) not in UNPROMISED else ""

@@ -1,4 +1,6 @@
-"""Scripts of a site whose nodes bring the fabric's libraries: what shellcheck says, and what a shell makes of them."""
+"""Scripts of a site whose nodes bring the fabric's libraries: what shellcheck says, and what a
+shell makes of them.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,16 @@ def injection(*libraries: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.shellcheck
 @pytest.mark.parametrize("kind", ["", "slingshot"])
 def test_shellcheck_finds_nothing(tmp_path: Path, kind: str) -> None:
-    one = injection("/opt/cray/lib64", "/usr/lib64/libcxi.so.1", files=["/etc/cxi.conf:/etc/cxi.conf"])
+    one = injection(
+        "/opt/cray/lib64", "/usr/lib64/libcxi.so.1", files=["/etc/cxi.conf:/etc/cxi.conf"]
+    )
     cases: list[dict[str, Any]] = [
         {"settings": {"NCCL_IB_HCA": {"value": "mlx5", "reason": HOSTILE}}},
         {"injections": {"cxi": one, "more": injection("/opt/more/lib")}},
-        {"settings": {"NCCL_IB_HCA": {"value": "mlx5", "reason": HOSTILE}}, "injections": {"cxi": one}},
+        {
+            "settings": {"NCCL_IB_HCA": {"value": "mlx5", "reason": HOSTILE}},
+            "injections": {"cxi": one},
+        },
     ]
     for number, fabric in enumerate(cases):
         scripts(tmp_path / str(number), kind=kind, **fabric)
@@ -57,7 +64,9 @@ def test_shellcheck_finds_nothing(tmp_path: Path, kind: str) -> None:
 
 @pytest.fixture
 def wrapper(tmp_path: Path) -> Path:
-    """`libexec/run` where one of two injections is on the machine, and programs that print how they were called."""
+    """`libexec/run` where one of two injections is on the machine, and programs that print how they
+    were called.
+    """
     (tmp_path / "here").mkdir()
     (tmp_path / "image.sqsh").write_text("")
     both = {"cxi": injection(f"{tmp_path}/here"), "other": injection(f"{tmp_path}/away")}
@@ -69,7 +78,9 @@ def wrapper(tmp_path: Path) -> Path:
     programs.mkdir()
     for name in ("apptainer", "srun"):
         said = 'printf "%s\\n" "$@"; env | grep -E "^(APPTAINERENV_)?(FI_|NCCL_)" | sort\n'
-        help_text = '[ "$1" != --help ] || { echo --container-image; exit; }\n' if name == "srun" else ""
+        help_text = (
+            '[ "$1" != --help ] || { echo --container-image; exit; }\n' if name == "srun" else ""
+        )
         (programs / name).write_text(f"#!/bin/sh\n{help_text}{said}")
         (programs / name).chmod(0o755)
     return tmp_path / "libexec/run"
@@ -101,7 +112,10 @@ def test_pyxis_is_told_the_same(wrapper: Path, shell: str) -> None:
     job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"}
     said = run(wrapper, shell, "pyxis", **job)
     mounts = next(line for line in said if line.startswith("--container-mounts="))
-    assert mounts == f"--container-mounts=/scratch:/scratch,{wrapper.parents[1]}/here:/opt/hpcstack-host/cxi.1"
+    assert (
+        mounts
+        == f"--container-mounts=/scratch:/scratch,{wrapper.parents[1]}/here:/opt/hpcstack-host/cxi.1"
+    )
     names = next(line for line in said if line.startswith("--container-env="))
     assert {"FI_PROVIDER", "NCCL_NET"} <= set(names.partition("=")[2].split(","))
     assert "FI_PROVIDER=cxi" in said and "NCCL_NET=AWS Libfabric" in said
@@ -110,9 +124,13 @@ def test_pyxis_is_told_the_same(wrapper: Path, shell: str) -> None:
 @pytest.mark.parametrize("environment", [{}, {"SLURM_JOB_NUM_NODES": "1"}])
 def test_one_node_gets_nothing(wrapper: Path, environment: dict[str, str]) -> None:
     said = run(wrapper, "sh", "apptainer", **environment)
-    assert "host-libraries" not in said and not any("hpcstack-host" in line or "FI_" in line for line in said)
+    assert "host-libraries" not in said and not any(
+        "hpcstack-host" in line or "FI_" in line for line in said
+    )
 
 
 def test_what_the_caller_has_set_wins(wrapper: Path) -> None:
-    said = run(wrapper, "sh", "apptainer", SLURM_JOB_NUM_NODES="2", FI_PROVIDER="verbs", NCCL_NET="Socket")
+    said = run(
+        wrapper, "sh", "apptainer", SLURM_JOB_NUM_NODES="2", FI_PROVIDER="verbs", NCCL_NET="Socket"
+    )
     assert "APPTAINERENV_FI_PROVIDER=verbs" in said and "APPTAINERENV_NCCL_NET=Socket" in said

@@ -22,7 +22,9 @@ PROGRAM = (data.find_data_folder("images") / "live_indexes.py").read_text()
 
 
 def look(folder: Path, *indexes: str, conf: str = "", **env: str) -> list[str]:
-    """The lines that the program prints: the indexes that answer, then those that do not, and why; none where all do."""
+    """The lines that the program prints: the indexes that answer, then those that do not, and why;
+    none where all do.
+    """
     variables = {"PATH": os.environ["PATH"], "HOME": str(folder), **env}
     if indexes:
         variables["PIP_EXTRA_INDEX_URL"] = " ".join(indexes)
@@ -30,7 +32,9 @@ def look(folder: Path, *indexes: str, conf: str = "", **env: str) -> list[str]:
         (folder / ".config/pip").mkdir(parents=True)
         (folder / ".config/pip/pip.conf").write_text(conf)
     argv = [sys.executable, "-I", "-"] if not conf else [sys.executable, "-"]
-    done = subprocess.run(argv, input=PROGRAM, env=variables, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        argv, input=PROGRAM, env=variables, capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()
 
 
@@ -63,22 +67,37 @@ def silent() -> Iterator[str]:
 
 def test_what_answers_or_is_no_server_is_left_in(tmp_path: Path, alive: str) -> None:
     with_login = alive.replace("://", "://user:secret@")
-    assert look(tmp_path, alive, with_login, "file:///opt/wheels/simple", alive.replace("http:", "https:")) == []
+    assert (
+        look(
+            tmp_path,
+            alive,
+            with_login,
+            "file:///opt/wheels/simple",
+            alive.replace("http:", "https:"),
+        )
+        == []
+    )
     assert look(tmp_path) == []
 
 
-def test_what_does_not_answer_is_left_out_within_three_seconds(tmp_path: Path, alive: str, silent: str) -> None:
+def test_what_does_not_answer_is_left_out_within_three_seconds(
+    tmp_path: Path, alive: str, silent: str
+) -> None:
     began = time.monotonic()
     live, *dead = look(tmp_path, "https://pypi.ngc.hpcstack.invalid", silent, alive, silent + "2")
     assert time.monotonic() - began < 4.5, "three seconds for all of them, and Python's start"
     assert live == alive
     assert dead[0].startswith("https://pypi.ngc.hpcstack.invalid: ")
     assert dead[1].endswith(": no answer within 3 s") or "timed out" in dead[1]
-    assert not [line for line in dead if "secret" in line], "a password stays out of the log and the lock"
+    assert not [line for line in dead if "secret" in line], (
+        "a password stays out of the log and the lock"
+    )
 
 
 def test_where_none_is_left_pip_is_told_of_none(tmp_path: Path) -> None:
-    """pip takes an empty variable for none at all, and reads its files; a blank is a list without a word."""
+    """pip takes an empty variable for none at all, and reads its files; a blank is a list without a
+    word.
+    """
     conf = "[global]\nextra_index_url = https://a.hpcstack.invalid\n"
     blank, _ = look(tmp_path, conf=conf)
     assert blank.isspace()
@@ -88,16 +107,23 @@ def test_where_none_is_left_pip_is_told_of_none(tmp_path: Path) -> None:
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_EXTRA_INDEX_URL": blank}, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    assert "127.0.0.1:9" in listed.stdout + listed.stderr and "hpcstack.invalid" not in listed.stdout + listed.stderr
+    assert (
+        "127.0.0.1:9" in listed.stdout + listed.stderr
+        and "hpcstack.invalid" not in listed.stdout + listed.stderr
+    )
 
 
 (PIP,) = re.findall(r"^(hpcstack_pip\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("isolated", [True, False])
-def test_r6_what_pip_is_told_and_what_its_build_environments_are(tmp_path: Path, isolated: bool) -> None:
-    """A base's constraints on the command line; to where source distributions are built only its torch, if there is a
-    place of its own for that: pip 25.3 takes a build constraint without one for a mistake."""
+def test_r6_what_pip_is_told_and_what_its_build_environments_are(
+    tmp_path: Path, isolated: bool
+) -> None:
+    """A base's constraints on the command line; to where source distributions are built only its
+    torch, if there is a place of its own for that: pip 25.3 takes a build constraint without one
+    for a mistake.
+    """
     (tmp_path / "python3").write_text('#!/bin/sh\nenv | grep ^PIP_\necho "$@"\n')
     (tmp_path / "python3").chmod(0o755)
     (tmp_path / "constraint.txt").write_text("numpy==1.26.4\ntorch==2.6.0a0+nv24.11\n")
@@ -109,19 +135,30 @@ export PIP_CONSTRAINT=/etc/pip/constraint.txt PIP_BUILD_CONSTRAINT=/etc/pip/buil
 hpcstack_pip install {"" if isolated else "--no-build-isolation"} einops
 """
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], env=env, capture_output=True, text=True, check=True
+    )
     *variables, argv = done.stdout.splitlines()
     against = f"{tmp_path}/against.txt"
-    assert sorted(variables) == ([f"PIP_BUILD_CONSTRAINT={against}", f"PIP_CONSTRAINT={against}"] if isolated else [])
-    assert "--constraint /etc/pip/constraint.txt" in argv and f"--constraint {tmp_path}/constraint.txt" in argv
+    assert sorted(variables) == (
+        [f"PIP_BUILD_CONSTRAINT={against}", f"PIP_CONSTRAINT={against}"] if isolated else []
+    )
+    assert (
+        "--constraint /etc/pip/constraint.txt" in argv
+        and f"--constraint {tmp_path}/constraint.txt" in argv
+    )
     assert (f"--find-links {tmp_path}/of-base" in argv) == isolated
 
 
-(OFFER,) = re.findall(r"^(hpcstack_offer_base_to_builds\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE)
+(OFFER,) = re.findall(
+    r"^(hpcstack_offer_base_to_builds\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE
+)
 
 
 def test_r7_a_build_environment_is_offered_the_bases_torch(tmp_path: Path) -> None:
-    """As pip makes a build environment: the wheel in a folder that is added to a Python without the base's packages."""
+    """As pip makes a build environment: the wheel in a folder that is added to a Python without the
+    base's packages.
+    """
     base = tmp_path / "base/site-packages"
     (base / "torch").mkdir(parents=True)
     (base / "torch/__init__.py").write_text("__version__ = '2.6.0a0+nv24.11'\n")
@@ -138,17 +175,36 @@ hpcstack_offer_base_to_builds
     (wheel,) = (tmp_path / "of-base").iterdir()
     assert wheel.name == "torch-2.6.0a0+nv24.11-py3-none-any.whl"
 
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheel.parent)]
-    subprocess.run([*pip, "--target", str(tmp_path / "built"), "torch==2.6.0a0+nv24.11"], check=True)
-    say = f"import site; site.addsitedir({str(tmp_path / 'built')!r}); import torch; print(torch.__version__)"
-    said = subprocess.run([sys.executable, "-I", "-S", "-c", say], capture_output=True, text=True, check=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--find-links",
+        str(wheel.parent),
+    ]
+    subprocess.run(
+        [*pip, "--target", str(tmp_path / "built"), "torch==2.6.0a0+nv24.11"], check=True
+    )
+    say = (
+        f"import site; site.addsitedir({str(tmp_path / 'built')!r}); import torch; "
+        f"print(torch.__version__)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", say], capture_output=True, text=True, check=True
+    )
     assert said.stdout == "2.6.0a0+nv24.11\n"
 
 
 (NETWORK,) = re.findall(r"^(hpcstack_has_network\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE)
 HEAD = "Iface Destination Gateway Flags\n"
 DEFAULT = "0" * 32
-ROUTE = "{} {} 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 {}\n"
+ROUTE = (
+    "{} {} 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 "
+    "00000000 00000003 {}\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +218,13 @@ ROUTE = "{} {} 00000000000000000000000000000000 00 fe800000000000000000000000000
     ],
     ids=["none", "ipv4", "ipv6-alone", "a-link-and-no-way-out", "a-kernel-without-ipv6"],
 )
-def test_whether_a_step_has_a_network(tmp_path: Path, ipv4: str, ipv6: str | None, there: bool) -> None:
+def test_whether_a_step_has_a_network(
+    tmp_path: Path, ipv4: str, ipv6: str | None, there: bool
+) -> None:
     (tmp_path / "route").write_text(ipv4)
     if ipv6 is not None:
         (tmp_path / "ipv6_route").write_text(ipv6)
-    done = subprocess.run(["bash", "-c", f"{NETWORK}\nhpcstack_has_network {tmp_path}"], check=False)
+    done = subprocess.run(
+        ["bash", "-c", f"{NETWORK}\nhpcstack_has_network {tmp_path}"], check=False
+    )
     assert (done.returncode == 0) == there

@@ -1,7 +1,8 @@
 """What is rendered: whole files of every recipe against goldens, and what other tools read in them.
 
-HPCSTACK_GOLDEN=write makes the goldens anew; then read the diff. A golden is all files of one stack, one after another: six
-whole, each of another kind, and a digest of every other, so that a person can read what an edit of a template changes.
+HPCSTACK_GOLDEN=write makes the goldens anew; then read the diff. A golden is all files of one
+stack, one after another: six whole, each of another kind, and a digest of every other, so that a
+person can read what an edit of a template changes.
 """
 
 from __future__ import annotations
@@ -40,8 +41,16 @@ COMMON = (
 GOLDEN = Path(__file__).parents[2] / "golden"
 PLATFORM = "linux/amd64"
 WRITE = os.environ.get("HPCSTACK_GOLDEN") == "write"
-# An NGC image with what it brings, a newer CUDA, a plain Debian, conda, a second framework, a CUDA base with MPI
-WHOLE = ("pytorch-24.11", "pytorch-25.10", "python-3.12-mpi", "miniforge-26.3", "horovod-24.10", "openmpi-12.9")
+# An NGC image with what it brings, a newer CUDA, a plain Debian, conda, a second framework, a CUDA
+# base with MPI
+WHOLE = (
+    "pytorch-24.11",
+    "pytorch-25.10",
+    "python-3.12-mpi",
+    "miniforge-26.3",
+    "horovod-24.10",
+    "openmpi-12.9",
+)
 
 
 def example_site() -> Site:
@@ -87,7 +96,9 @@ def test_whole_files_are_as_the_goldens(full_name: str) -> None:
 
 def test_every_other_stack_is_as_its_digest() -> None:
     others = [name for name in NAMES if name not in WHOLE]
-    digests = {name: hashlib.sha256(as_one(rendered(name)[3]).encode()).hexdigest() for name in others}
+    digests = {
+        name: hashlib.sha256(as_one(rendered(name)[3]).encode()).hexdigest() for name in others
+    }
     text = "".join(f"{digest}  {name}\n" for name, digest in digests.items())
     if WRITE:
         (GOLDEN / "rendered.sha256").write_text(text)
@@ -95,7 +106,9 @@ def test_every_other_stack_is_as_its_digest() -> None:
 
 
 def test_no_golden_is_left_over() -> None:
-    assert sorted(path.name.removesuffix(".txt") for path in (GOLDEN / "rendered").iterdir()) == sorted(WHOLE)
+    assert sorted(
+        path.name.removesuffix(".txt") for path in (GOLDEN / "rendered").iterdir()
+    ) == sorted(WHOLE)
 
 
 @pytest.mark.parametrize("full_name", NAMES)
@@ -113,7 +126,10 @@ def test_shellcheck_finds_nothing_in_any_script_of_any_recipe(tmp_path: Path) ->
                 (tmp_path / full_name / path).write_text(text)
     scripts = sorted(str(path) for path in tmp_path.rglob("*") if path.is_file())
     done = subprocess.run(
-        ["shellcheck", "--severity=warning", "--exclude=SC2155", *scripts], capture_output=True, text=True, check=False
+        ["shellcheck", "--severity=warning", "--exclude=SC2155", *scripts],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[:4000]
     for script in scripts:
@@ -148,7 +164,9 @@ def test_dockers_own_parser_reads_every_dockerfile(full_name: str) -> None:
 
     stack, lock, platform, files = rendered(full_name)
     read = dockerfile.parse_string(files["Dockerfile"])
-    assert read[0].value == (f"{stack.base.registry}/{stack.base.repository}@{lock.platform(platform).digest}",)
+    assert read[0].value == (
+        f"{stack.base.registry}/{stack.base.repository}@{lock.platform(platform).digest}",
+    )
     runs = [command.value[0] for command in read if command.cmd.lower() == "run"]
     wanted = plan_steps(stack, lock.platform(platform), lock.sources)
     assert len(runs) == len(wanted)
@@ -156,19 +174,34 @@ def test_dockers_own_parser_reads_every_dockerfile(full_name: str) -> None:
 
 
 def test_the_files_that_the_chain_promises(files: dict[str, str]) -> None:
-    assert {"apptainer.def", "Dockerfile", "enroot.sh", "modulefile.lua", "srun.sh", "sbatch.sh"} <= set(files)
+    assert {
+        "apptainer.def",
+        "Dockerfile",
+        "enroot.sh",
+        "modulefile.lua",
+        "srun.sh",
+        "sbatch.sh",
+    } <= set(files)
 
 
-def test_rendering_twice_gives_the_same_bytes(stack: Stack, lock: Lock, files: dict[str, str]) -> None:
+def test_rendering_twice_gives_the_same_bytes(
+    stack: Stack, lock: Lock, files: dict[str, str]
+) -> None:
     assert stack_files(stack, lock, example_site(), PLATFORM) == files
 
 
-def test_a_definition_that_says_something_else_is_refused(stack: Stack, lock: Lock, files: dict[str, str]) -> None:
+def test_a_definition_that_says_something_else_is_refused(
+    stack: Stack, lock: Lock, files: dict[str, str]
+) -> None:
     with pytest.raises(BuildError, match="with the base"):
-        check_definition(stack, lock, PLATFORM, files["apptainer.def"].replace("@sha256:", "@sha512:"))
+        check_definition(
+            stack, lock, PLATFORM, files["apptainer.def"].replace("@sha256:", "@sha512:")
+        )
     for step in plan_steps(stack, lock.platform(PLATFORM), lock.sources):
         with pytest.raises(BuildError, match="reads back without"):
-            check_definition(stack, lock, PLATFORM, files["apptainer.def"].replace(step.lines[0], "true"))
+            check_definition(
+                stack, lock, PLATFORM, files["apptainer.def"].replace(step.lines[0], "true")
+            )
 
 
 @pytest.mark.parametrize("place", [str(Path.cwd()), __file__])
@@ -190,7 +223,9 @@ def test_a_site_lends_only_what_it_has(site: Site) -> None:
         "ca_bundle": "/etc/ca.pem",
         "apt": {"mirrors": {"http://deb.debian.org/debian": "http://mirror/debian"}},
     }
-    lent = lent_files(site.model_copy(update={"build": type(site.build).model_validate(build)}))["hpcstack-site.sh"]
+    lent = lent_files(site.model_copy(update={"build": type(site.build).model_validate(build)}))[
+        "hpcstack-site.sh"
+    ]
     for part in (
         "http_proxy=http://proxy:3128",
         "PIP_INDEX_URL=https://user:secret@mirror/simple",
@@ -210,28 +245,45 @@ def test_the_mirror_is_in_registries_conf_only(site: Site, files: dict[str, str]
 
 
 def test_the_template_version_is_that_of_the_templates() -> None:
-    """A lock says which templates it was made for: when they change, TEMPLATE_VERSION goes up, and this digest with it."""
+    """A lock says which templates it was made for: when they change, TEMPLATE_VERSION goes up, and
+    this digest with it.
+    """
     import hashlib
 
     from hpcstack.lock.model import TEMPLATE_VERSION
 
     files = rendered("pytorch-24.11")[3]
-    own = {path: text for path, text in files.items() if path in ("apptainer.def", "Dockerfile", "enroot.sh")}
-    before = ("resolve.sh", "fetch.sh", "build_requirements.py")  # run inside a base, and leave nothing in an image
-    beside = ("mount.sh", "overlay.sh", "enclose.py", "supervise.py")  # run by the machine that builds
+    own = {
+        path: text
+        for path, text in files.items()
+        if path in ("apptainer.def", "Dockerfile", "enroot.sh")
+    }
+    before = (
+        "resolve.sh",
+        "fetch.sh",
+        "build_requirements.py",
+    )  # run inside a base, and leave nothing in an image
+    beside = (
+        "mount.sh",
+        "overlay.sh",
+        "enclose.py",
+        "supervise.py",
+    )  # run by the machine that builds
     images = (
         path
         for path in sorted(data.find_data_folder("images").iterdir())
         if path.is_file() and path.name not in (*before, *beside)
     )
     own |= {path.name: path.read_text() for path in images}
-    digest = hashlib.sha256("".join(f"{name}\0{text}\0" for name, text in sorted(own.items())).encode()).hexdigest()[
-        :16
-    ]
+    digest = hashlib.sha256(
+        "".join(f"{name}\0{text}\0" for name, text in sorted(own.items())).encode()
+    ).hexdigest()[:16]
     record = GOLDEN / "template-version.txt"
     if os.environ.get("HPCSTACK_GOLDEN") == "write":
         record.write_text(f"{TEMPLATE_VERSION} {digest}\n")
-    assert record.read_text() == f"{TEMPLATE_VERSION} {digest}\n", "raise TEMPLATE_VERSION in lock/model.py"
+    assert record.read_text() == f"{TEMPLATE_VERSION} {digest}\n", (
+        "raise TEMPLATE_VERSION in lock/model.py"
+    )
 
 
 def test_condas_installer_is_taken_by_its_hash() -> None:
@@ -243,15 +295,26 @@ def test_condas_installer_is_taken_by_its_hash() -> None:
     assert re.fullmatch(r"py-rattler==[0-9.]+(\s+--hash=sha256:[0-9a-f]{64}){2}", wanted)
 
 
-def test_r8_apptainer_build_reads_no_script_for_nodes(files: dict[str, str], tmp_path: Path) -> None:
-    """As Apptainer runs a %post with -c (1.5, internal/pkg/build/util.go): sh -ex -c "ARGUMENTS SCRIPT". NVIDIA's images
-    name a script in BASH_ENV, which on a node with a GPU takes compat/lib out of the image."""
+def test_r8_apptainer_build_reads_no_script_for_nodes(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    """As Apptainer runs a %post with -c (1.5, internal/pkg/build/util.go): sh -ex -c "ARGUMENTS
+    SCRIPT". NVIDIA's images name a script in BASH_ENV, which on a node with a GPU takes compat/lib
+    out of the image.
+    """
     found = re.search(r"^%post -c (.*)$", files["apptainer.def"], re.MULTILINE)
     assert found
     (tmp_path / "for-nodes").write_text(f"touch {tmp_path}/was-read\n")
     (tmp_path / "script").write_text(f"touch {tmp_path}/ran\n")
-    named = {"PATH": "/usr/bin:/bin", "BASH_ENV": f"{tmp_path}/for-nodes", "ENV": f"{tmp_path}/for-nodes"}
+    named = {
+        "PATH": "/usr/bin:/bin",
+        "BASH_ENV": f"{tmp_path}/for-nodes",
+        "ENV": f"{tmp_path}/for-nodes",
+    }
     subprocess.run(
-        ["/bin/sh", "-ex", "-c", f"{found[1]} {tmp_path}/script"], env=named, check=True, capture_output=True
+        ["/bin/sh", "-ex", "-c", f"{found[1]} {tmp_path}/script"],
+        env=named,
+        check=True,
+        capture_output=True,
     )
     assert (tmp_path / "ran").exists() and not (tmp_path / "was-read").exists()

@@ -11,7 +11,10 @@ from hpcstack.report import Outcome, Report, merge_rows, render_junit, render_te
 
 
 def report(*statuses: str, **fields: Any) -> Report:
-    outcomes = tuple(Outcome(code=f"node.c{n}", status=status, evidence="seen") for n, status in enumerate(statuses))
+    outcomes = tuple(
+        Outcome(code=f"node.c{n}", status=status, evidence="seen")
+        for n, status in enumerate(statuses)
+    )
     base: dict[str, Any] = {"stack": "s-1", "image": "/i", "image_sha256": "0" * 64, "suite": "0", "runtime": "pyxis",
                             "started": "2026-01-01T00:00:00+00:00", "seconds": 1.0, "outcomes": outcomes}  # fmt: skip
     return Report(**{**base, **fields})
@@ -37,7 +40,13 @@ def test_strict_makes_a_skip_fail() -> None:
 
 
 def row(status: str, where: str) -> dict[str, Any]:
-    return {"code": "node.gpus", "status": status, "where": where, "evidence": f"{status} on {where}", "seconds": 1.0}
+    return {
+        "code": "node.gpus",
+        "status": status,
+        "where": where,
+        "evidence": f"{status} on {where}",
+        "seconds": 1.0,
+    }
 
 
 def test_the_worst_rank_is_named() -> None:
@@ -57,16 +66,33 @@ def test_skipped_everywhere_is_a_skip() -> None:
 
 def test_text_says_what_stands_in() -> None:
     shown = render_text(report("PASS", stand_in="Debian", virtual_nodes=True))
-    assert "STAND-IN: Debian" in shown and "VIRTUAL" in shown and shown.endswith("PASS, CPU only: 1 PASS\n")
+    assert (
+        "STAND-IN: Debian" in shown
+        and "VIRTUAL" in shown
+        and shown.endswith("PASS, CPU only: 1 PASS\n")
+    )
 
 
 def test_junit_has_real_skips_and_errors() -> None:
-    suite = ElementTree.fromstring(render_junit(report("PASS", "SKIP", "ERROR", "FAIL")).split("\n", 1)[1])
-    assert [suite.get(name) for name in ("tests", "skipped", "errors", "failures")] == ["4", "1", "1", "1"]
-    assert [len(suite.findall(f".//{name}")) for name in ("skipped", "error", "failure")] == [1, 1, 1]
+    suite = ElementTree.fromstring(
+        render_junit(report("PASS", "SKIP", "ERROR", "FAIL")).split("\n", 1)[1]
+    )
+    assert [suite.get(name) for name in ("tests", "skipped", "errors", "failures")] == [
+        "4",
+        "1",
+        "1",
+        "1",
+    ]
+    assert [len(suite.findall(f".//{name}")) for name in ("skipped", "error", "failure")] == [
+        1,
+        1,
+        1,
+    ]
     assert suite.find("properties/property[@name='image_sha256']") is not None
 
 
 def test_junit_survives_control_characters() -> None:
     outcome = Outcome(code="a.b", status="FAIL", evidence="\x00\x1b[31m<&>\ud800")
-    ElementTree.fromstring(render_junit(report().model_copy(update={"outcomes": (outcome,)})).split("\n", 1)[1])
+    ElementTree.fromstring(
+        render_junit(report().model_copy(update={"outcomes": (outcome,)})).split("\n", 1)[1]
+    )

@@ -29,7 +29,12 @@ MATRIX = {
     "values": [[0, 40.0], [40.0, 0]],
     "y_unit": "GB/s",
 }
-WORDS = {"kind": "words", "name": "transport", "labels": ["0", "1"], "values": [["", "P2P"], ["P2P", ""]]}
+WORDS = {
+    "kind": "words",
+    "name": "transport",
+    "labels": ["0", "1"],
+    "values": [["", "P2P"], ["P2P", ""]],
+}
 EVIL = '</td><script>alert("x")</script>|`$(rm -rf /)`\n# x'
 
 
@@ -79,12 +84,18 @@ def checked(page: str) -> list[str]:
 
 def test_the_page_is_whole_and_tells_all() -> None:
     page = render_html(
-        made(), [Past(f"2026-01-0{n}", "k", {}, "PASS", {"nccl.bandwidth/busbw_GB_s": 40.0 + n}) for n in (1, 2, 3)]
+        made(),
+        [
+            Past(f"2026-01-0{n}", "k", {}, "PASS", {"nccl.bandwidth/busbw_GB_s": 40.0 + n})
+            for n in (1, 2, 3)
+        ],
     )
     seen = checked(page)
     assert seen.count("svg") == 4  # bandwidth, pairs, scaling, history
     assert "gate 35" in page and "STAND-IN" in page and "over 3 runs" in page
-    assert re.search(r'<svg [^>]*role="img" aria-label="nccl.bandwidth: all_reduce float32: 10 to 40 GB/s"', page)
+    assert re.search(
+        r'<svg [^>]*role="img" aria-label="nccl.bandwidth: all_reduce float32: 10 to 40 GB/s"', page
+    )
     assert "url(" not in page and "@import" not in page and "http" not in page
 
 
@@ -92,7 +103,11 @@ def test_the_page_is_whole_and_tells_all() -> None:
 def test_no_text_becomes_markup(text: str) -> None:
     checked(render_html(made(text)))
     assert "<script" not in render_markdown(made(text))
-    assert all(line.count(" | ") == 5 for line in render_markdown(made(text)).splitlines() if line.startswith("| FAIL"))
+    assert all(
+        line.count(" | ") == 5
+        for line in render_markdown(made(text)).splitlines()
+        if line.startswith("| FAIL")
+    )
 
 
 @given(st.text())
@@ -101,17 +116,25 @@ def test_any_text_can_be_shown(text: str) -> None:
     checked(render_html(report))
     render_markdown(report)
     for line in render_prometheus(report).splitlines():
-        assert line.startswith("#") or re.fullmatch(r'hpcstack_\w+\{(\w+="([^"\\]|\\.)*",?)*\} [-+0-9.e]+', line), line
+        assert line.startswith("#") or re.fullmatch(
+            r'hpcstack_\w+\{(\w+="([^"\\]|\\.)*",?)*\} [-+0-9.e]+', line
+        ), line
 
 
 def test_prometheus_has_a_line_a_check_and_a_figure() -> None:
     text = render_prometheus(made())
     assert (
-        'hpcstack_check{stack="s-1",image="000000000000",runtime="pyxis",code="nccl.bandwidth",status="FAIL"} 1' in text
+        'hpcstack_check{stack="s-1",image="000000000000",runtime="pyxis",code="nccl.bandwidth",status="FAIL"} 1'
+        in text
     )
     assert 'figure="efficiency",informational="true"} 0.5' in text
 
 
 def test_ticks_are_round_and_sizes_binary() -> None:
     assert choose_ticks(0, 43) == [0, 10, 20, 30, 40]
-    assert [format_bytes(value) for value in (8, 65536, 1 << 28, 8 << 30)] == ["8 B", "64 KiB", "256 MiB", "8 GiB"]
+    assert [format_bytes(value) for value in (8, 65536, 1 << 28, 8 << 30)] == [
+        "8 B",
+        "64 KiB",
+        "256 MiB",
+        "8 GiB",
+    ]

@@ -59,7 +59,10 @@ SHA256: 9999
 def report(**archive: object) -> str:
     entry = {
         "metadata": {"name": "Py_Cpuinfo", "version": "9.0.0"},
-        "download_info": {"url": "https://u:p@files.example/py_cpuinfo-9.0.0-py3-none-any.whl#sha256=x", **archive},
+        "download_info": {
+            "url": "https://u:p@files.example/py_cpuinfo-9.0.0-py3-none-any.whl#sha256=x",
+            **archive,
+        },
     }
     return json.dumps({"install": [entry]})
 
@@ -72,7 +75,10 @@ def report(**archive: object) -> str:
 def test_pips_report_in_both_forms(archive: dict[str, object]) -> None:
     (found,) = read_pip(report(**archive))
     assert found == LockedPip(
-        name="py-cpuinfo", version="9.0.0", hashes=("sha256:aa",), file="py_cpuinfo-9.0.0-py3-none-any.whl"
+        name="py-cpuinfo",
+        version="9.0.0",
+        hashes=("sha256:aa",),
+        file="py_cpuinfo-9.0.0-py3-none-any.whl",
     )
 
 
@@ -90,12 +96,17 @@ def test_apts_simulation() -> None:
     found = {entry.name: entry for entry in read_apt(SIMULATED, RECORDS)}
     assert list(found) == ["infiniband-diags", "libibumad3", "tzdata"]
     assert (found["libibumad3"].version, found["libibumad3"].hash) == ("44.0-2", "sha256:abcd")
-    assert (found["tzdata"].file, found["tzdata"].hash) == ("tzdata_2025b-0+deb12u2_all.deb", "sha256:0123")
+    assert (found["tzdata"].file, found["tzdata"].hash) == (
+        "tzdata_2025b-0+deb12u2_all.deb",
+        "sha256:0123",
+    )
 
 
 def test_a_package_of_nvidias_that_would_be_replaced_is_refused_when_it_is_locked() -> None:
     line = "Inst rdma-core [56.0mlnx] (44.0-2 Debian:12.9/stable [amd64])\n"
-    with pytest.raises(InputError, match=r"apt would replace rdma-core 56\.0mlnx of the base by 44\.0-2"):
+    with pytest.raises(
+        InputError, match=r"apt would replace rdma-core 56\.0mlnx of the base by 44\.0-2"
+    ):
         read_apt(line, "")
     with pytest.raises(InputError, match="apt would remove libucx0 of the base"):
         read_apt("Remv libucx0 [1.18]\n", "")
@@ -104,7 +115,14 @@ def test_a_package_of_nvidias_that_would_be_replaced_is_refused_when_it_is_locke
 
 
 def test_condas_answer() -> None:
-    row = {"name": "n", "version": "1", "build": "h_0", "subdir": "noarch", "url": "https://c/n.conda", "sha256": "aa"}
+    row = {
+        "name": "n",
+        "version": "1",
+        "build": "h_0",
+        "subdir": "noarch",
+        "url": "https://c/n.conda",
+        "sha256": "aa",
+    }
     assert read_conda(json.dumps([row]))[0].build_number == 0
 
 
@@ -122,20 +140,31 @@ def test_a_resolved_lock_installs_these_files_and_no_others(stack: Stack) -> Non
     assert "py-cpuinfo==9.0.0 \\\n    --hash=sha256:aa\n" in render_requirements(locked.pip or ())
     lines = [line for step in plan_steps(stack, locked, {}) for line in step.lines]
     assert any("--require-hashes" in line and "--no-deps" in line for line in lines)
-    assert any("hpcstack_apt_locked" in line and "libibumad3=44.0-2 tzdata=1:2025b-0+deb12u2" in line for line in lines)
+    assert any(
+        "hpcstack_apt_locked" in line and "libibumad3=44.0-2 tzdata=1:2025b-0+deb12u2" in line
+        for line in lines
+    )
     assert step_files(stack, locked)["build/apt.sha256"].split() == ["0123", "abcd", "ffff"]
     loose = [line for step in plan_steps(stack, open_platform, {}) for line in step.lines]
     assert any("deepspeed==0.19.8" in line and line.startswith("hpcstack_pip ") for line in loose)
 
 
 def test_what_is_built_with_the_base_is_asked_and_installed_apart(stack: Stack) -> None:
-    """R7: in a build environment of its own it would be compiled against another torch than NVIDIA's."""
+    """R7: in a build environment of its own it would be compiled against another torch than
+    NVIDIA's.
+    """
     packages = stack.packages.model_copy(
-        update={"pip": ("einops", "Flash_Attn==2.7", "my-ext>=1"), "no_build_isolation": ("my-ext",)}
+        update={
+            "pip": ("einops", "Flash_Attn==2.7", "my-ext>=1"),
+            "no_build_isolation": ("my-ext",),
+        }
     )
     mine = stack.model_copy(update={"packages": packages})
     wanted = want_files(mine)
-    assert wanted["want/pip.txt"] == "einops\n" and wanted["want/pip-of-base.txt"] == "Flash_Attn==2.7\nmy-ext>=1\n"
+    assert (
+        wanted["want/pip.txt"] == "einops\n"
+        and wanted["want/pip-of-base.txt"] == "Flash_Attn==2.7\nmy-ext>=1\n"
+    )
     entries = [LockedPip(name=name, version="1", hashes=("sha256:aa",), file=file)
                for name, file in (("einops", "e.whl"), ("flash-attn", "f.tar.gz"), ("my-ext", "m.whl"))]  # fmt: skip
     locked = example_lock(mine).platform("linux/amd64").model_copy(update={"pip": tuple(entries)})
@@ -145,14 +174,21 @@ def test_what_is_built_with_the_base_is_asked_and_installed_apart(stack: Stack) 
     (step,) = [one for one in plan_steps(mine, locked, {}) if one.title.startswith("pip:")]
     isolated, of_base = (line for line in step.lines if " pip " in line)
     assert "--no-build-isolation" not in isolated and "--no-build-isolation" in of_base
-    open_lines = [line for one in plan_steps(mine, locked.model_copy(update={"pip": None}), {}) for line in one.lines]
+    open_lines = [
+        line
+        for one in plan_steps(mine, locked.model_copy(update={"pip": None}), {})
+        for line in one.lines
+    ]
     assert "hpcstack_pip install --no-cache-dir --no-compile einops" in open_lines
 
 
 def test_r5_what_may_be_replaced_is_no_reason_to_refuse() -> None:
     """`packages.allow_replace` held for builds, not for locks."""
     simulated = "Inst libnccl2 [2.23.4-1] (2.25.1-1 NVIDIA:cuda [amd64])\n"
-    record = f"Package: libnccl2\nVersion: 2.25.1-1\nArchitecture: amd64\nFilename: pool/n.deb\nSHA256: {'a' * 64}\n"
+    record = (
+        f"Package: libnccl2\nVersion: 2.25.1-1\nArchitecture: amd64\nFilename: pool/n.deb\nSHA256: "
+        f"{'a' * 64}\n"
+    )
     with pytest.raises(InputError, match="apt would replace libnccl2"):
         read_apt(simulated, record)
     (entry,) = read_apt(simulated, record, ("nccl",))
@@ -167,21 +203,36 @@ def test_r4_what_a_base_says_of_its_indexes_is_kept_short() -> None:
     assert "\x1b" not in said and len(said) == 500
 
 
-@pytest.mark.parametrize("package", ["libopenmpi-dev", "openmpi-bin", "libopenmpi3", "libmpich12", "mpich"])
+@pytest.mark.parametrize(
+    "package", ["libopenmpi-dev", "openmpi-bin", "libopenmpi3", "libmpich12", "mpich"]
+)
 def test_r11_no_second_mpi_comes_beside_the_bases_own(package: str) -> None:
-    """Debian's Open MPI beside HPC-X locked without a word; programs were then built with one and started with the other."""
+    """Debian's Open MPI beside HPC-X locked without a word; programs were then built with one and
+    started with the other.
+    """
     simulated = f"Inst {package} (4.1.4-3 Debian:12/stable [amd64])\n"
-    records = f"Package: {package}\nArchitecture: amd64\nVersion: 4.1.4-3\nFilename: x/{package}.deb\nSHA256: 00ff\n"
+    records = (
+        f"Package: {package}\nArchitecture: amd64\nVersion: 4.1.4-3\nFilename: "
+        f"x/{package}.deb\nSHA256: 00ff\n"
+    )
     mpi = own_mpi({"HPCX_VERSION": "2.21", "OPENMPI_VERSION": "4.1.7"})
     with pytest.raises(
-        InputError, match=rf"install {package} 4.1.4-3 beside the base's own HPC-X 2.21 with Open MPI 4"
+        InputError,
+        match=rf"install {package} 4.1.4-3 beside the base's own HPC-X 2.21 with Open MPI 4",
     ):
         read_apt(simulated, records, mpi=mpi)
-    assert read_apt(simulated, records, ("mpi",), mpi) and read_apt(simulated, records, (), own_mpi({}))
+    assert read_apt(simulated, records, ("mpi",), mpi) and read_apt(
+        simulated, records, (), own_mpi({})
+    )
 
 
 def test_r11_files_that_the_base_has_removed_are_named() -> None:
-    text = "libibverbs-dev /usr/lib/x86_64-linux-gnu/libibverbs.so\nlibibverbs-dev /usr/include/a b\x1b[2J\nx /y\n"
+    text = (
+        "libibverbs-dev /usr/lib/x86_64-linux-gnu/libibverbs.so\nlibibverbs-dev /usr/include/a "
+        "b\x1b[2J\nx /y\n"
+    )
     found = read_missing(text)
-    assert found["libibverbs-dev"][0] == "/usr/lib/x86_64-linux-gnu/libibverbs.so" and found["x"] == ["/y"]
+    assert found["libibverbs-dev"][0] == "/usr/lib/x86_64-linux-gnu/libibverbs.so" and found[
+        "x"
+    ] == ["/y"]
     assert "\x1b" not in found["libibverbs-dev"][1]

@@ -1,4 +1,6 @@
-"""What source distributions are built with, as images/build_requirements.py finds out by the pip that it has."""
+"""What source distributions are built with, as images/build_requirements.py finds out by the pip
+that it has.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,12 @@ OWN = 'build-backend = "backend"\nbackend-path = ["."]\n'
 
 def project(folder: Path, name: str, requires: str) -> None:
     pyproject = f"[build-system]\nrequires = [{requires}]\n{OWN}"
-    add_sdist(folder, name, "1.0", {"pyproject.toml": pyproject, "backend.py": BACKEND.replace("NAME", name)})
+    add_sdist(
+        folder,
+        name,
+        "1.0",
+        {"pyproject.toml": pyproject, "backend.py": BACKEND.replace("NAME", name)},
+    )
 
 
 @pytest.fixture
@@ -52,7 +59,9 @@ def index(tmp_path: Path) -> Iterator[str]:
     with serve_index(folder) as url:
         # Its page is there only now: it names the server's own address.
         project(folder, "address", f'"tool @ {url}/tool/tool-2.0-py3-none-any.whl"')
-        (folder / "simple/address/index.html").write_text('<a href="address-1.0.tar.gz">address-1.0.tar.gz</a>')
+        (folder / "simple/address/index.html").write_text(
+            '<a href="address-1.0.tar.gz">address-1.0.tar.gz</a>'
+        )
         yield url
 
 
@@ -65,11 +74,20 @@ def find(tmp_path: Path, index: str, *names: str, wanted: str = "") -> dict[str,
         }
         for name in names
     ]
-    report, answer, of_base = tmp_path / "report.json", tmp_path / "answer.json", tmp_path / "of-base"
+    report, answer, of_base = (
+        tmp_path / "report.json",
+        tmp_path / "answer.json",
+        tmp_path / "of-base",
+    )
     report.write_text(json.dumps({"install": rows}))
     of_base.mkdir()
     script = str(data.find_data_folder("images") / "build_requirements.py")
-    own = {"PIP_INDEX_URL": index, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1", "WANTED": wanted}
+    own = {
+        "PIP_INDEX_URL": index,
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_CACHE_DIR": "1",
+        "WANTED": wanted,
+    }
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **own}
     argv = [sys.executable, script, str(report), str(of_base), str(tmp_path / "work"), str(answer)]
     subprocess.run(argv, check=True, env=env, capture_output=True)
@@ -88,7 +106,11 @@ def test_what_a_project_names_and_what_that_needs(tmp_path: Path, index: str) ->
 
 
 def test_what_its_backend_asks_for(tmp_path: Path, index: str) -> None:
-    assert versions(find(tmp_path, index, "plain", wanted="asked")) == ["asked 1.5", "below 5.1", "tool 2.0"]
+    assert versions(find(tmp_path, index, "plain", wanted="asked")) == [
+        "asked 1.5",
+        "below 5.1",
+        "tool 2.0",
+    ]
 
 
 def test_a_project_that_needs_nothing(tmp_path: Path, index: str) -> None:
@@ -96,7 +118,9 @@ def test_a_project_that_needs_nothing(tmp_path: Path, index: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing", "address"])
-def test_what_cannot_be_known_is_said_and_hides_no_other(tmp_path: Path, index: str, name: str) -> None:
+def test_what_cannot_be_known_is_said_and_hides_no_other(
+    tmp_path: Path, index: str, name: str
+) -> None:
     found = find(tmp_path, index, name, "plain")
     assert list(found["open"]) == [f"{name} 1.0"] and found["open"][f"{name} 1.0"]
     assert versions(found) == ["below 5.1", "tool 2.0"]

@@ -1,4 +1,6 @@
-"""Packages without an engine: git's refs by the real git, and what another machine has resolved already."""
+"""Packages without an engine: git's refs by the real git, and what another machine has resolved
+already.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def repository(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     work = tmp_path / "tool"
     work.mkdir()
     env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"}
-    env |= {f"GIT_{who}_{what}": "x@y.z" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    env |= {
+        f"GIT_{who}_{what}": "x@y.z"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
 
     def git(*argv: str) -> str:
         return subprocess.run(
@@ -60,7 +66,9 @@ def test_a_ref_is_that_ref_and_no_other_that_ends_alike(
 
 
 @pytest.mark.parametrize("ref", ["head", "1", "nothing", "v"])
-def test_a_ref_that_is_not_there(repository: tuple[Path, dict[str, str]], tmp_path: Path, ref: str) -> None:
+def test_a_ref_that_is_not_there(
+    repository: tuple[Path, dict[str, str]], tmp_path: Path, ref: str
+) -> None:
     source = Source(name="tool", git=f"file://{repository[0]}", ref=ref, build="make")
     with pytest.raises(InputError, match=f"has no '{ref}'"):
         _find_commit(source, make_site(tmp_path), Runner())
@@ -68,7 +76,9 @@ def test_a_ref_that_is_not_there(repository: tuple[Path, dict[str, str]], tmp_pa
 
 def test_a_mirror_of_git_is_asked(repository: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     work, commits = repository
-    site = make_site(tmp_path, build={"git": {"mirrors": {"https://git.example.org/": f"file://{work.parent}/"}}})
+    site = make_site(
+        tmp_path, build={"git": {"mirrors": {"https://git.example.org/": f"file://{work.parent}/"}}}
+    )
     source = Source(name="tool", git="https://git.example.org/tool", ref="v2", build="make")
     assert _find_commit(source, site, Runner()) == commits["v2"]
 
@@ -86,15 +96,21 @@ def test_what_another_architecture_has_resolved_is_kept(tmp_path: Path) -> None:
     fresh = base_lock(stack)
     pip = (LockedPip(name="a", version="1", hashes=("sha256:00",), file="a-1-py3-none-any.whl"),)
     platforms = {other: fresh.platform(other).model_copy(update={"pip": pip})}
-    before = fresh.model_copy(update={"base": fresh.base.model_copy(update={"platforms": platforms})})
+    before = fresh.model_copy(
+        update={"base": fresh.base.model_copy(update={"platforms": platforms})}
+    )
 
     def again(old: Lock | None) -> Lock:
         site = make_site(tmp_path)
-        return resolve_packages(stack, fresh, Workbench(site, Registry(site), Runner(), Progress()), old)
+        return resolve_packages(
+            stack, fresh, Workbench(site, Registry(site), Runner(), Progress()), old
+        )
 
     assert again(before).platform(other).pip == pip and again(before).unresolved == ()
     assert again(None).unresolved == (f"pip of {other}",)
     assert again(before.model_copy(update={"spec_sha256": "0"})).platform(other).pip is None
     moved = {other: platforms[other].model_copy(update={"digest": f"sha256:{'9' * 64}"})}
-    elsewhere = before.model_copy(update={"base": before.base.model_copy(update={"platforms": moved})})
+    elsewhere = before.model_copy(
+        update={"base": before.base.model_copy(update={"platforms": moved})}
+    )
     assert again(elsewhere).platform(other).pip is None

@@ -37,8 +37,14 @@ KINDS = {
 def make_key(folder: Path, name: str, kind: str = "ecdsa") -> Path:
     """A private key; its public half is beside it, with .pub."""
     key = folder / name
-    subprocess.run(["openssl", "genpkey", *KINDS[kind].split(), "-out", str(key)], check=True, capture_output=True)
-    subprocess.run(["openssl", "pkey", "-in", str(key), "-pubout", "-out", f"{key}.pub"], check=True)
+    subprocess.run(
+        ["openssl", "genpkey", *KINDS[kind].split(), "-out", str(key)],
+        check=True,
+        capture_output=True,
+    )
+    subprocess.run(
+        ["openssl", "pkey", "-in", str(key), "-pubout", "-out", f"{key}.pub"], check=True
+    )
     return key
 
 
@@ -87,7 +93,9 @@ def test_a_signed_base_is_recorded(tmp_path: Path, ngc: NgcRegistry, kind: str) 
     digest = ngc.add_image(REPOSITORY, "24.11-py3", [])
     ngc.sign(REPOSITORY, digest, make_key(tmp_path, "somebody"))  # others may sign it, too
     site = site_with(tmp_path, ngc, f"{key}.pub", required=True)
-    with pytest.raises(InputError, match=r"has signatures, and none of them is of the key in .*nvidia\.pub"):
+    with pytest.raises(
+        InputError, match=r"has signatures, and none of them is of the key in .*nvidia\.pub"
+    ):
         lock(site)
     ngc.sign(REPOSITORY, digest, key)
     found = lock(site)
@@ -103,7 +111,10 @@ def test_a_signature_of_another_image_does_not_count(tmp_path: Path, ngc: NgcReg
     ngc.sign(REPOSITORY, digest, key, about=f"sha256:{'1' * 64}")
     with pytest.raises(InputError, match="none of them is of the key") as caught:
         lock(site_with(tmp_path, ngc, f"{key}.pub"))
-    assert "somebody has changed it" in caught.value.hint and "registries.nvcr.io.signature_key" in caught.value.hint
+    assert (
+        "somebody has changed it" in caught.value.hint
+        and "registries.nvcr.io.signature_key" in caught.value.hint
+    )
 
 
 def test_a_platform_that_is_signed_by_itself_counts(tmp_path: Path, ngc: NgcRegistry) -> None:
@@ -120,7 +131,9 @@ def test_without_a_signature_it_is_said_or_refused(tmp_path: Path, ngc: NgcRegis
     ngc.add_image(REPOSITORY, "24.11-py3", [])
     said = Said()
     found = lock(site_with(tmp_path, ngc, f"{key}.pub"), said)
-    assert found.base.signed_by is None and any("has no signature" in line for line in said.sentences)
+    assert found.base.signed_by is None and any(
+        "has no signature" in line for line in said.sentences
+    )
     assert "signed_by" not in found.text(), "a lock is the same as before"
     required = site_with(tmp_path, ngc, f"{key}.pub", required=True)
     with pytest.raises(InputError, match="has no signature"):
@@ -133,7 +146,9 @@ def test_without_a_signature_it_is_said_or_refused(tmp_path: Path, ngc: NgcRegis
             refused()
 
 
-@pytest.mark.parametrize("text", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])
+@pytest.mark.parametrize(
+    "text", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"]
+)
 def test_what_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "key").write_text(text)
     with pytest.raises(InputError, match="is no public key in PEM"):

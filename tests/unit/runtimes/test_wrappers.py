@@ -1,7 +1,8 @@
-"""Wrappers, run by real shells: which runtime is chosen, and that nothing comes back to a wrapper without end.
+"""Wrappers, run by real shells: which runtime is chosen, and that nothing comes back to a wrapper
+without end.
 
-The runtimes are fakes that print what they were given: which one is chosen cannot be provoked with real ones. What real
-ones do with it is tested on the testbed (tests/integration/test_wrappers.py).
+The runtimes are fakes that print what they were given: which one is chosen cannot be provoked with
+real ones. What real ones do with it is tested on the testbed (tests/integration/test_wrappers.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Wrapped:
             (self.tools / name).symlink_to(f"/usr/bin/{name}")
         (top / "image.sqsh").write_bytes(b"x")
         stack = (
-            Place(top / "place").stack().model_copy(update={"module": ModuleSpec(commands=("torchrun",), python=True)})
+            Place(top / "place")
+            .stack()
+            .model_copy(update={"module": ModuleSpec(commands=("torchrun",), python=True)})
         )
         self.release = replace(
             Release(stack, 1, str(top / "image.sqsh"), "0", str(top / "release"), "base", runtime=runtime),
@@ -58,7 +61,9 @@ class Wrapped:
         (self.tools / name).write_text(text)
         (self.tools / name).chmod(0o755)
 
-    def run(self, *words: str, command: str = "torchrun", **env: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, command: str = "torchrun", **env: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run([str(self.top / "release/bin" / command), *words], env={"PATH": str(self.tools), **env}, cwd=self.top,
                               capture_output=True, text=True, timeout=20, check=False)  # fmt: skip
 
@@ -131,10 +136,16 @@ def test_the_sites_mounts_and_this_folder_are_bound(tmp_path: Path) -> None:
 
 
 def test_inside_the_image_it_is_the_program_itself(wrapped: Wrapped) -> None:
-    """However often the wrappers stand on PATH, and also where a program of that name starts another."""
+    """However often the wrappers stand on PATH, and also where a program of that name starts
+    another.
+    """
     wrapped.tool("torchrun", '#!/bin/sh\necho "own $*"\n')
     own = f"{wrapped.top}/release/bin"
-    for path in (f"{own}:{wrapped.tools}", f"{own}:{own}:{wrapped.tools}:{own}", f"{wrapped.tools}:{own}"):
+    for path in (
+        f"{own}:{wrapped.tools}",
+        f"{own}:{own}:{wrapped.tools}:{own}",
+        f"{wrapped.tools}:{own}",
+    ):
         assert wrapped.run("x", PATH=path, APPTAINER_CONTAINER="/i").stdout == "own x\n"
     done = wrapped.run("x", command="python3", PATH=f"{own}:{wrapped.tools}", ENROOT_ROOTFS="/i")
     assert done.returncode == 125 and "which has no python3 of its own" in done.stderr
@@ -151,7 +162,8 @@ def test_a_folder_spelt_otherwise_on_path_does_not_come_back(wrapped: Wrapped) -
 def test_the_callers_variables_stay_his(wrapped: Wrapped) -> None:
     wrapped.tool("apptainer", "#!/bin/sh\nenv\n")
     mine = dict.fromkeys(
-        ("command", "image", "here", "void", "name", "names", "mounts", "rest", "left", "home"), "mine"
+        ("command", "image", "here", "void", "name", "names", "mounts", "rest", "left", "home"),
+        "mine",
     )
     done = subprocess.run([f"{wrapped.top}/release/bin/torchrun"], env={"PATH": str(wrapped.tools), **mine},
                           capture_output=True, text=True, check=False)  # fmt: skip
@@ -164,14 +176,19 @@ def test_a_folder_that_was_removed_is_no_folder_to_bind(wrapped: Wrapped, shell:
     wrapped.has("apptainer")
     gone = wrapped.top / "gone"
     gone.mkdir()
-    script = f'cd "{gone}" && rmdir "{gone}" && exec {shell} "{wrapped.top}/release/libexec/run" torchrun'
+    script = (
+        f'cd "{gone}" && rmdir "{gone}" && exec {shell} "{wrapped.top}/release/libexec/run" '
+        f"torchrun"
+    )
     done = subprocess.run(["sh", "-c", script], env={"PATH": f"{wrapped.tools}:/usr/bin:/bin"}, capture_output=True,
                           text=True, check=False)  # fmt: skip
     said = done.stdout.splitlines()
     assert said[said.index("--pwd") + 1] == "/" and "--bind" not in said
 
 
-@pytest.mark.parametrize(("home", "mounted"), [("/", False), ("//", False), (".", False), ("/tmp", True), ("", False)])
+@pytest.mark.parametrize(
+    ("home", "mounted"), [("/", False), ("//", False), (".", False), ("/tmp", True), ("", False)]
+)
 def test_enroot_gets_home_where_it_is_one(wrapped: Wrapped, home: str, mounted: bool) -> None:
     done = wrapped.has("enroot").run(HOME=home, HPCSTACK_RUNTIME="enroot")
     assert (f"{home}:{home}:none" in done.stdout) == mounted
@@ -186,9 +203,14 @@ def test_two_releases_on_path_do_not_call_each_other_without_end(tmp_path: Path)
     assert done.returncode == 125 and "already inside a container" in done.stderr
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(
-    st.lists(st.text(st.characters(exclude_characters="\0\n\r", exclude_categories=["Cs"]), max_size=20), max_size=4)
+    st.lists(
+        st.text(st.characters(exclude_characters="\0\n\r", exclude_categories=["Cs"]), max_size=20),
+        max_size=4,
+    )
 )
 def test_arguments_arrive_as_they_are(wrapped: Wrapped, words: list[str]) -> None:
     wrapped.has("apptainer")
@@ -199,7 +221,9 @@ def test_arguments_arrive_as_they_are(wrapped: Wrapped, words: list[str]) -> Non
 @pytest.mark.shellcheck
 def test_shellcheck_takes_them(wrapped: Wrapped) -> None:
     files = [str(path) for path in (wrapped.top / "release").rglob("*") if path.is_file()]
-    done = subprocess.run(["shellcheck", "--severity=warning", *files], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["shellcheck", "--severity=warning", *files], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 

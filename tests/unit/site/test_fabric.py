@@ -1,4 +1,6 @@
-"""What site.yaml says of the network: libraries of the nodes' own, and for which images and nodes they are."""
+"""What site.yaml says of the network: libraries of the nodes' own, and for which images and nodes
+they are.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ CXI: dict[str, Any] = {
     "reason": "the node's libfabric reaches Slingshot",
     "node_types": ["gh200"],
     "cuda": ["12"],
-    "libraries": ["/usr/lib64/libcxi.so.1", "/opt/cray/libfabric/1.22.0/lib64", "/opt/aws-ofi-nccl/lib"],
+    "libraries": [
+        "/usr/lib64/libcxi.so.1",
+        "/opt/cray/libfabric/1.22.0/lib64",
+        "/opt/aws-ofi-nccl/lib",
+    ],
     "files": ["/etc/cxi.conf:/etc/cxi.conf"],
     "settings": {"FI_PROVIDER": {"value": "cxi", "reason": "the only one that reaches it"}},
     "mapped": ["libnccl-net.so", "libfabric.so.1"],
@@ -33,7 +39,11 @@ def test_files_and_folders_have_places_of_their_own_which_the_loader_searches() 
         "/opt/aws-ofi-nccl/lib:/opt/hpcstack-host/cxi.2",
         "/etc/cxi.conf:/etc/cxi.conf",
     )
-    assert one.folders == ("/opt/hpcstack-host/cxi", "/opt/hpcstack-host/cxi.1", "/opt/hpcstack-host/cxi.2")
+    assert one.folders == (
+        "/opt/hpcstack-host/cxi",
+        "/opt/hpcstack-host/cxi.1",
+        "/opt/hpcstack-host/cxi.2",
+    )
     assert one.sources == (*CXI["libraries"], "/etc/cxi.conf")
 
 
@@ -49,7 +59,9 @@ def test_files_and_folders_have_places_of_their_own_which_the_loader_searches() 
     ],
 )
 def test_for_which_nodes_and_images(node_type: str | None, cuda: str, count: int) -> None:
-    """`""` is a node of which site.yaml says nothing; None stands for all nodes, as a modulefile is for."""
+    """`""` is a node of which site.yaml says nothing; None stands for all nodes, as a modulefile is
+    for.
+    """
     assert len(fabric().bring(node_type, {"CUDA_VERSION": cuda})) == count
 
 
@@ -86,7 +98,9 @@ def test_a_node_type_that_the_site_does_not_know_is_refused() -> None:
         "store": "/s", "lock_dir": "/l", "module_root": "/m", "node_types": {"gh20": {}},
         "fabric": {"injections": {"cxi": CXI}},
     }  # fmt: skip
-    with pytest.raises(ValidationError, match="fabric.injections.cxi: there is no node type 'gh200'.*gh20"):
+    with pytest.raises(
+        ValidationError, match="fabric.injections.cxi: there is no node type 'gh200'.*gh20"
+    ):
         Site.model_validate(document)
 
 

@@ -32,8 +32,13 @@ def test_without_a_file_everything_is_below_home(environ: dict[str, str], tmp_pa
     assert str(loaded.origins["store"]) == "built-in"
 
 
-def test_each_layer_overrides_the_weaker_key_by_key(environ: dict[str, str], tmp_path: Path) -> None:
-    put(tmp_path / "etc.yaml", "name: a\nbuild: {tmpdir: /a, compression: gzip}\nstore: /a\nruntime: pyxis\n")
+def test_each_layer_overrides_the_weaker_key_by_key(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    put(
+        tmp_path / "etc.yaml",
+        "name: a\nbuild: {tmpdir: /a, compression: gzip}\nstore: /a\nruntime: pyxis\n",
+    )
     put(tmp_path / "home/.config/hpcstack/site.yaml", "name: b\nbuild: {tmpdir: /b}\nstore: /b\n")
     environ["HPCSTACK_SITE"] = put(tmp_path / "env.yaml", "name: c\nbuild: {tmpdir: /c}\n")
     explicit = put(tmp_path / "explicit.yaml", "name: d\n")
@@ -52,16 +57,22 @@ def test_what_etc_forces_nothing_overrides(environ: dict[str, str], tmp_path: Pa
     assert loaded.origins["store"].forced
 
 
-def test_a_signature_that_etc_requires_is_required_of_everybody(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_signature_that_etc_requires_is_required_of_everybody(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
     wants = "{policy: {require_signed_base: true, defaults: {environment: {A: '1'}}}}"
     put(tmp_path / "etc.yaml", f"store: /a\nforce: {wants}\n")
     explicit = put(tmp_path / "explicit.yaml", "policy: {require_signed_base: false}\n")
     loaded = load.load_site(explicit, environ)
-    assert loaded.site.policy.require_signed_base and loaded.site.policy.defaults == {"environment": {"A": "1"}}
+    assert loaded.site.policy.require_signed_base and loaded.site.policy.defaults == {
+        "environment": {"A": "1"}
+    }
     assert not load.load_site("", {**environ, "HPCSTACK_SITE": ""}).site.policy.force
 
 
-def test_force_elsewhere_is_refused_and_not_ignored(environ: dict[str, str], tmp_path: Path) -> None:
+def test_force_elsewhere_is_refused_and_not_ignored(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
     explicit = put(tmp_path / "explicit.yaml", "force: {store: /mine}\n")
     with pytest.raises(ProblemsError, match="explicit.yaml:1:1: force: `force` counts in"):
         load.load_site(explicit, environ)
@@ -89,7 +100,10 @@ def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
         ('store: "/a,b"\n', ":1:8: store: '/a,b': no control characters"),
         (
             "build: {engine: dokcer}\n",
-            ":1:17: build.engine: input should be 'auto', 'apptainer', 'enroot', 'builtin' or 'docker'",
+            (
+                ":1:17: build.engine: input should be 'auto', 'apptainer', 'enroot', 'builtin' or "
+                "'docker'"
+            ),
         ),
         (
             "node_types: {a: {gpus: {model: H100, count: four}}}\n",
@@ -106,7 +120,9 @@ def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
         ("- a\n", ":1:1: a site file is a mapping"),
     ],
 )
-def test_a_wrong_site_says_where(environ: dict[str, str], tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_site_says_where(
+    environ: dict[str, str], tmp_path: Path, text: str, says: str
+) -> None:
     explicit = put(tmp_path / "explicit.yaml", text)
     with pytest.raises(ProblemsError) as caught:
         load.load_site(explicit, environ)
@@ -115,7 +131,10 @@ def test_a_wrong_site_says_where(environ: dict[str, str], tmp_path: Path, text: 
 
 def test_real_gpus_are_those_with_a_device_behind_them() -> None:
     virtual = load.NodeType(gpus=load.Gpus(model="virtual", count=4))
-    assert (virtual.real_gpus, load.NodeType(gpus=load.Gpus(model="H100", count=8)).real_gpus) == (0, 8)
+    assert (virtual.real_gpus, load.NodeType(gpus=load.Gpus(model="H100", count=8)).real_gpus) == (
+        0,
+        8,
+    )
 
 
 def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
@@ -123,9 +142,15 @@ def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
     first.write_text("policy: {defaults: {packages: {pip: [numpy]}, environment: {A: first}}}\n")
     second.write_text("policy: {defaults: {packages: {pip: [scipy]}, environment: {A: second}}}\n")
     loaded = load.load_site(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
-    assert loaded.policy.defaults and loaded.policy.defaults.value["packages"]["pip"] == ["numpy", "scipy"]
+    assert loaded.policy.defaults and loaded.policy.defaults.value["packages"]["pip"] == [
+        "numpy",
+        "scipy",
+    ]
     assert str(loaded.policy.defaults.mark(("environment", "A"))) == f"{second}:1"
-    assert loaded.site.policy.defaults["packages"]["pip"] == ["numpy", "scipy"]  # what is shown is what counts
+    assert loaded.site.policy.defaults["packages"]["pip"] == [
+        "numpy",
+        "scipy",
+    ]  # what is shown is what counts
 
 
 @pytest.mark.parametrize(
@@ -136,11 +161,11 @@ def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
         ("policy: {force: {enviroment: {}}}\n", "did you mean 'environment'"),
         ("fabric: {settings: {PATH: {value: x, reason: y}}}\n", "'PATH' is not a setting of NCCL"),
         ("fabric: {settings: {NCCL_DEBUG: {value: INFO}}}\n", "the key 'reason' is missing"),
-        ("registries: {nvcr.io: {credentials: s3cret-key}}\n", "a key itself never stands in site.yaml"),
+        (("registries: {nvcr.io: {credentials: " "s3cret-key}}\n"), ("a key itself never stands in " "site.yaml")),
         ("node_types: {n: {driver: new}}\n", "node_types.n.driver"),
         ("baselines: {nope: {x: {value: 1, source: s}}}\n", "there is no node type 'nope'"),
         ("node_types: {n: {}}\nbaselines: {n: {x: {value: inf, source: s}}}\n", "finite number"),
-        ("node_types: {n: {}}\npartitions: {a: {node_type: n, default: true}, b: {node_type: n, default: true}}\n",
+        (("node_types: {n: {}}\npartitions: {a: {node_type: n, default: true}, b: {node_type: n, " "default: true}}\n"),
          "more than one is the default"),
     ],
 )  # fmt: skip
@@ -160,12 +185,20 @@ def test_two_layers_of_nonsense_are_refused(tmp_path: Path) -> None:
     assert loaded.policy.defaults is None
 
 
-def test_who_may_not_write_the_store_has_one_of_his_own(environ: dict[str, str], tmp_path: Path) -> None:
-    """admin 10: "must be writable by you"; and with a site.yaml of his own the site's stacks vanish."""
+def test_who_may_not_write_the_store_has_one_of_his_own(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """admin 10: "must be writable by you"; and with a site.yaml of his own the site's stacks
+    vanish.
+    """
     store = tmp_path / "store"
-    explicit = put(tmp_path / "explicit.yaml", f"store: {store}\nuser_store: {tmp_path}/of-{{user}}/hpcstack\n")
+    explicit = put(
+        tmp_path / "explicit.yaml", f"store: {store}\nuser_store: {tmp_path}/of-{{user}}/hpcstack\n"
+    )
     site = load.load_site(explicit, environ).site
-    assert site.own_store == store and site.own_lock_dir == site.lock_dir, "one that is not there is the site's to make"
+    assert site.own_store == store and site.own_lock_dir == site.lock_dir, (
+        "one that is not there is the site's to make"
+    )
     store.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.access", lambda *_: False)
@@ -178,7 +211,9 @@ def test_who_may_not_write_the_store_has_one_of_his_own(environ: dict[str, str],
         assert plain.own_store == tmp_path / "home/.local/share/hpcstack/store"
 
 
-def test_a_store_of_users_that_is_one_for_all_is_refused(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_store_of_users_that_is_one_for_all_is_refused(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
     explicit = put(tmp_path / "explicit.yaml", "user_store: /scratch/all\n")
     with pytest.raises(InputError, match="one folder for all users"):
         load.load_site(explicit, environ)

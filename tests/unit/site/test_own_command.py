@@ -1,4 +1,6 @@
-"""How hpcstack is started in a job, where the nodes are of this machine's kind and where they are not."""
+"""How hpcstack is started in a job, where the nodes are of this machine's kind and where they are
+not.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,8 @@ def test_nodes_of_another_kind_run_their_own() -> None:
 
 
 def test_where_there_is_none_for_them_it_is_said_before_a_job_waits() -> None:
-    with pytest.raises(InputError, match=f"installed for {HERE}, and the job would run on {OTHER} nodes") as refused:
+    with pytest.raises(
+        InputError, match=f"installed for {HERE}, and the job would run on {OTHER} nodes"
+    ) as refused:
         hpcstack_on(NodeType.model_validate({"architecture": OTHER}))
     assert "in site.yaml" in refused.value.hint

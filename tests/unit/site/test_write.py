@@ -12,11 +12,10 @@ from hpcstack.site import load as site
 from hpcstack.site.discover import Nodes, Probe, probe_site, read_gres, read_mpi, read_sinfo
 from hpcstack.site.write import site_text
 
-SINFO = (
-    "gpu*|16|112|gpu:h100:8(S:0-1)\ncpu|4|64|(null)\nmixed|2|64+|gpu:a100:4(S:0),gpu:a100:4(S:1)\nmixed|1|32|(null)\n"
-)
+SINFO = "gpu*|16|112|gpu:h100:8(S:0-1)\ncpu|4|64|(null)\nmixed|2|64+|gpu:a100:4(S:0),gpu:a100:4(S:1)\nmixed|1|32|(null)\n"
 MPI_22 = (
-    "MPI plugin types are...\n\tpmix\n\tnone\n\tcray_shasta\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n"
+    "MPI plugin types are...\n\tpmix\n\tnone\n\tcray_shasta\n\tpmi2\nspecific pmix plugin versions "
+    "available: pmix_v4\n"
 )
 MPI_20 = "srun: MPI types are...\nsrun: none\nsrun: pmi2\n"
 
@@ -31,10 +30,17 @@ class Said(Runner):
         return any(argv[0] == tool for argv in self.table)
 
     def output(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60, **_: object
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
+        **_: object,
     ) -> Completed:
         text = self.table.get(tuple(argv))
-        return Completed(tuple(argv), 0 if text is not None else 1, tuple((text or "").splitlines()), text or "")
+        return Completed(
+            tuple(argv), 0 if text is not None else 1, tuple((text or "").splitlines()), text or ""
+        )
 
 
 def dgx(root: Path) -> Probe:
@@ -45,14 +51,19 @@ def dgx(root: Path) -> Probe:
         (port / "state").write_text("4: ACTIVE\n")
     (root / "proc/driver/nvidia").mkdir(parents=True)
     (root / "proc/driver/nvidia/version").write_text(
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build\nGCC version: 12\n"
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release "
+        "Build\nGCC version: 12\n"
     )
     said = {
         ("sinfo", "--noheader", "--format", "%P|%D|%c|%G"): SINFO,
         ("srun", "--help"): "      --container-image=[USER@]...",
         ("srun", "--mpi=list"): MPI_22,
         ("srun", "--version"): "slurm 23.11.4",
-        ("scontrol", "show", "config"): "ClusterName             = my cluster\nMpiDefault              = pmix\n",
+        (
+            "scontrol",
+            "show",
+            "config",
+        ): "ClusterName             = my cluster\nMpiDefault              = pmix\n",
         ("enroot", "version"): "4.1.2",
         ("nvidia-smi", "topo", "-m"): "GPU0 X NV18 NV18\n",
     }
@@ -67,7 +78,12 @@ def load(folder: Path, text: str) -> site.Site:
 
 def test_a_gpu_cluster(tmp_path: Path) -> None:
     found = dgx(tmp_path)
-    assert (found.driver, found.nvlink, found.pyxis, found.versions["enroot"]) == ("550.54.15", True, True, "4.1.2")
+    assert (found.driver, found.nvlink, found.pyxis, found.versions["enroot"]) == (
+        "550.54.15",
+        True,
+        True,
+        "4.1.2",
+    )
     loaded = load(tmp_path, site_text(found, "ignored"))
     assert (loaded.name, loaded.runtime) == ("my-cluster", "pyxis")
     assert load(tmp_path, site_text(found, "ignored", "asked-for")).name == "asked-for"
@@ -91,13 +107,22 @@ def test_a_gpu_cluster(tmp_path: Path) -> None:
 def test_a_machine_with_nothing(tmp_path: Path) -> None:
     text = site_text(probe_site(Said({}), tmp_path), "box")
     loaded = load(tmp_path, text)
-    assert (loaded.name, loaded.runtime, loaded.node_types, loaded.fabric.kind) == ("box", "auto", {}, "")
+    assert (loaded.name, loaded.runtime, loaded.node_types, loaded.fabric.kind) == (
+        "box",
+        "auto",
+        {},
+        "",
+    )
     assert "Slurm was not there to ask" in text and "No InfiniBand" in text
 
 
 def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
     text = site_text(dgx(tmp_path), "x")
-    lines = [line for line in text.splitlines() if line.startswith("    ") and not line.lstrip().startswith("#")]
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.startswith("    ") and not line.lstrip().startswith("#")
+    ]
     assert all("#" in line or "reason:" in line for line in lines), lines
 
 
@@ -128,20 +153,36 @@ def test_sinfo_and_mpi_of_several_releases() -> None:
                 "%P|%D|%c|%G",
             ): "gpu*|x|112|gpu:h100:8\n||||\nnull|1|8|gpu:null:1\na|99999999999|1|gpu:²\n"
         },
-        {("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"): "H100, [N/A]\n"},
-        {("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"): "no devices were found\n"},
+        {
+            (
+                "nvidia-smi",
+                "--query-gpu=name,driver_version",
+                "--format=csv,noheader",
+            ): "H100, [N/A]\n"
+        },
+        {
+            (
+                "nvidia-smi",
+                "--query-gpu=name,driver_version",
+                "--format=csv,noheader",
+            ): "no devices were found\n"
+        },
         {("apptainer", "--version"): "no version\nname: evil\u0085name: evil\n"},
         {("scontrol", "show", "config"): 'ClusterName = "x\\ny: z"\n'},
     ],
     ids=range(5),
 )
-def test_tools_that_talk_nonsense_give_a_file_that_loads(tmp_path: Path, said: dict[tuple[str, ...], str]) -> None:
+def test_tools_that_talk_nonsense_give_a_file_that_loads(
+    tmp_path: Path, said: dict[tuple[str, ...], str]
+) -> None:
     text = site_text(probe_site(Said(said), tmp_path), "box")
     loaded = load(tmp_path, text)
     assert "evil" not in loaded.name
 
 
-def test_a_program_that_cannot_be_run_is_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_cannot_be_run_is_no_reason_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in (("sinfo", "#!/no/such/interpreter\n"), ("srun", "")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)

@@ -33,7 +33,9 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_job_this_shell_is_in_is_left_out(tools: Path) -> None:
     assert submit_job(tools / "job.sh", Runner(), env={"HPCSTACK_RUN": "/r"}) == "17"
-    seen = dict(line.split("=", 1) for line in (tools / "seen").read_text().splitlines() if "=" in line)
+    seen = dict(
+        line.split("=", 1) for line in (tools / "seen").read_text().splitlines() if "=" in line
+    )
     assert {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "HPCSTACK_RUN"} <= seen.keys()
     assert not {"SLURM_JOB_ID", "SLURM_NNODES", "HPCSTACK_GRACE"} & seen.keys()
 
@@ -42,7 +44,10 @@ def test_a_refusal_is_slurms_own(tools: Path) -> None:
     with pytest.raises(SlurmError, match="sbatch refused: sbatch: error: no") as refused:
         submit_job(tools / "refused.sh", Runner(), hint="do this")
     assert refused.value.hint == "do this"
-    assert find_refusal(tools / "job.sh", Runner()) == "sbatch would refuse it: sbatch: error: no such partition"
+    assert (
+        find_refusal(tools / "job.sh", Runner())
+        == "sbatch would refuse it: sbatch: error: no such partition"
+    )
 
 
 def test_no_slurm_is_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from hpcstack.core.errors import InputError
 from hpcstack.launch import limits
 from hpcstack.launch.resources import Resources
-from hpcstack.slurm.query import Limits, parse_minutes, parse_srun_options, read_partitions, read_pmi
+from hpcstack.slurm.query import (
+    Limits,
+    parse_minutes,
+    parse_srun_options,
+    read_partitions,
+    read_pmi,
+)
 
 SINFO = """\
 batch*|up|1-00:00:00|12|64|gpu:h100:8(S:0-1)|ib,h100
@@ -48,11 +54,16 @@ def test_no_answer_of_slurm_is_too_strange(text: str) -> None:
 
 
 def test_options_and_pmi_types() -> None:
-    assert parse_srun_options("  -n, --ntasks=ntasks     number\n      --overlap          Force\n") == {
+    assert parse_srun_options(
+        "  -n, --ntasks=ntasks     number\n      --overlap          Force\n"
+    ) == {
         "--ntasks",
         "--overlap",
     }
-    assert read_pmi("srun: MPI types are...\nsrun: none\nsrun: pmix\nsrun: pmi2\n") == ("pmix", "pmi2")
+    assert read_pmi("srun: MPI types are...\nsrun: none\nsrun: pmix\nsrun: pmi2\n") == (
+        "pmix",
+        "pmi2",
+    )
     assert read_pmi("MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions: pmix_v4\n") == (
         "pmix", "pmi2",
     )  # fmt: skip
@@ -62,10 +73,18 @@ def test_options_and_pmi_types() -> None:
     ("resources", "says", "hint"),
     [
         (Resources(nodes=17), "17 nodes: partition batch has 16", "ask for less"),
-        (Resources(nodes=3, partition="long"), "3 nodes: partition long has 2", "--partition batch"),
+        (
+            Resources(nodes=3, partition="long"),
+            "3 nodes: partition long has 2",
+            "--partition batch",
+        ),
         (Resources(gpus_per_node=9), "9 GPUs per node", "ask for less"),
         (Resources(gpus_per_node=1, partition="long"), "have none", "--partition batch"),
-        (Resources(ntasks_per_node=8, cpus_per_task=20), "160 CPUs per node (8 x 20)", "ask for less"),
+        (
+            Resources(ntasks_per_node=8, cpus_per_task=20),
+            "160 CPUs per node (8 x 20)",
+            "ask for less",
+        ),
         (Resources(time="2-0"), "at most 1440 minutes", "--partition long"),
         (Resources(partition="old"), "is not up", "--partition batch"),
         (Resources(partition="bacth"), "did you mean 'batch'?", "there are: batch"),
@@ -88,4 +107,6 @@ def test_what_fits_is_not_refused_and_silence_refuses_nothing() -> None:
         limits.check_limits(one, read_partitions(SINFO))
     limits.check_limits(Resources(nodes=999), {})
     with pytest.raises(InputError, match="this allocation"):
-        limits.check_allocation(Resources(nodes=3), {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"})
+        limits.check_allocation(
+            Resources(nodes=3), {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"}
+        )

@@ -16,7 +16,12 @@ from hpcstack.slurm.state import UNKNOWN, JobState, read_state, state_of_status
         ("FAILED", "3:0", JobState("FAILED", 3), "FAILED, exit 3"),
         ("CANCELLED+", "0:15", JobState("CANCELLED"), "CANCELLED"),
         (f"CANCELLED by {os.getuid()}", "0:0", JobState("CANCELLED", 0, "you"), "CANCELLED by you"),
-        ("CANCELLED by 4294967294", "", JobState("CANCELLED", 0, "user 4294967294"), "CANCELLED by user 4294967294"),
+        (
+            "CANCELLED by 4294967294",
+            "",
+            JobState("CANCELLED", 0, "user 4294967294"),
+            "CANCELLED by user 4294967294",
+        ),
         ("", "", UNKNOWN, ""),
     ],
 )

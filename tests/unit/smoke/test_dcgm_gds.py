@@ -1,4 +1,6 @@
-"""DCGM's diagnostics in the forms of its releases (one of DCGM's own tests' text), and what is made of a GDS read."""
+"""DCGM's diagnostics in the forms of its releases (one of DCGM's own tests' text), and what is made
+of a GDS read.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from hpcstack_smoke.result import Skip
 
 def third(**status: str) -> str:
     """DCGM up to 3: categories, gpu_ids, a null among the tests."""
-    tests: list[Any] = [{"name": name, "results": [{"gpu_ids": "0,1", "status": one}]} for name, one in status.items()]
+    tests: list[Any] = [
+        {"name": name, "results": [{"gpu_ids": "0,1", "status": one}]}
+        for name, one in status.items()
+    ]
     return "WARNING: THIS SHOULD NOT HAPPEN\n" + json.dumps(
         {
             "DCGM GPU Diagnostic": {
@@ -46,7 +51,9 @@ def test_a_failure_is_named_with_its_gpu_and_reason() -> None:
     ]
     result = judge_diagnostics(226, json.dumps({"tests": [{"name": "memory", "results": rows}]}))
     assert result.status == "FAIL" and result.remedy
-    assert result.measured.startswith("memory on GPU 3: GPU 3 has uncorrectable memory errors; 7 passed, 1 failed")
+    assert result.measured.startswith(
+        "memory on GPU 3: GPU 3 has uncorrectable memory errors; 7 passed, 1 failed"
+    )
 
 
 @pytest.mark.parametrize("word", ["Warn", "Not Run", "Frobnicated"])
@@ -58,7 +65,9 @@ def test_what_cannot_be_asked_is_skipped_and_what_broke_is_an_error() -> None:
     with pytest.raises(Skip, match="no dcgmi"):
         judge_diagnostics(127, "")
     with pytest.raises(Skip, match="does not answer"):
-        judge_diagnostics(1, "Error: unable to establish a connection to the specified host: localhost")
+        judge_diagnostics(
+            1, "Error: unable to establish a connection to the specified host: localhost"
+        )
     with pytest.raises(Skip, match="skipped every test"):
         judge_diagnostics(0, third(Memory="Skip"))
     assert judge_diagnostics(124, "").status == judge_diagnostics(1, "segfault {").status == "ERROR"
@@ -72,7 +81,9 @@ def test_what_cannot_be_asked_is_skipped_and_what_broke_is_an_error() -> None:
         st.none() | st.text(max_size=4),
         lambda one: (
             st.lists(one, max_size=3)
-            | st.dictionaries(st.sampled_from(["name", "results", "status", "tests", "warnings"]), one, max_size=4)
+            | st.dictionaries(
+                st.sampled_from(["name", "results", "status", "tests", "warnings"]), one, max_size=4
+            )
         ),
         max_leaves=9,
     ).map(json.dumps),
@@ -83,10 +94,17 @@ def test_any_text_gets_a_verdict(status: int, text: str) -> None:
 
 
 def test_a_read_that_nvidia_fs_did_not_count_is_not_direct() -> None:
-    assert judge_read(0, 4, 8, 6.5).measured == "0 wrong words; 6.50 GB/s" and judge_read(0, 4, 8, 6.5).status == "PASS"
-    assert judge_read(0, 4, 4, 6.5).status == "WARN" and judge_read(0, None, None, 6.5).status == "PASS"
+    assert (
+        judge_read(0, 4, 8, 6.5).measured == "0 wrong words; 6.50 GB/s"
+        and judge_read(0, 4, 8, 6.5).status == "PASS"
+    )
+    assert (
+        judge_read(0, 4, 4, 6.5).status == "WARN"
+        and judge_read(0, None, None, 6.5).status == "PASS"
+    )
     assert judge_read(3, 4, 8, 6.5).status == "FAIL"
     found = READS.search(
-        "GDS Version: 1.9.1\nNVFS statistics(ver: 4.0)\nReads\t\t\t\t: n=12 ok=12 err=0 readMiB=48\nWrites: n=3"
+        "GDS Version: 1.9.1\nNVFS statistics(ver: 4.0)\nReads\t\t\t\t: n=12 ok=12 err=0 "
+        "readMiB=48\nWrites: n=3"
     )
     assert found and found[1] == "12"

@@ -17,9 +17,13 @@ OURS = LoadedLibrary("libfabric.so.1", f"{PLACE}/cxi.1/libfabric.so.1", before=T
 def test_the_loader_says_by_which_path_a_library_was_found() -> None:
     """libm is in every Python process; another library of the machine is loaded by the look itself."""
     found = find_library("libm.so.6")
-    assert found.before and Path(found.path).name == "libm.so.6" and Path(found.path).is_absolute(), found
+    assert (
+        found.before and Path(found.path).name == "libm.so.6" and Path(found.path).is_absolute()
+    ), found
     gone = find_library("libhpcstack-nowhere.so.1")
-    assert not gone.path and "libhpcstack-nowhere.so.1: cannot open shared object file" in gone.error
+    assert (
+        not gone.path and "libhpcstack-nowhere.so.1: cannot open shared object file" in gone.error
+    )
 
 
 @pytest.mark.gcc
@@ -27,9 +31,14 @@ def test_a_library_of_the_search_path_is_found_where_it_lies(tmp_path: Path) -> 
     made = tmp_path / "libhpcstack-net.so.1"
     argv = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
     subprocess.run(argv, input="int version(void) { return 2; }", text=True, check=True)
-    code = "from hpcstack_smoke.collectives.injected import find_library; print(find_library('libhpcstack-net.so.1'))"
+    code = (
+        "from hpcstack_smoke.collectives.injected import find_library; "
+        "print(find_library('libhpcstack-net.so.1'))"
+    )
     environment = {"PYTHONPATH": ":".join(sys.path), "LD_LIBRARY_PATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert f"path='{made}', before=False" in done.stdout, "this look loaded it"
 
 
@@ -41,8 +50,16 @@ def test_all_ranks_have_the_nodes_own() -> None:
 @pytest.mark.parametrize(
     ("found", "by_nccl", "said"),
     [
-        (LoadedLibrary("libfabric.so.1", "/usr/lib/libfabric.so.1"), False, "node2: libfabric.so.1 is the image's own"),
-        (LoadedLibrary("libfabric.so.1", "/opt/hpcstack-hosts/libfabric.so.1"), False, "is the image's own"),
+        (
+            LoadedLibrary("libfabric.so.1", "/usr/lib/libfabric.so.1"),
+            False,
+            "node2: libfabric.so.1 is the image's own",
+        ),
+        (
+            LoadedLibrary("libfabric.so.1", "/opt/hpcstack-hosts/libfabric.so.1"),
+            False,
+            "is the image's own",
+        ),
         (
             LoadedLibrary("libfabric.so.1", error="version `GLIBC_2.38' not found"),
             False,

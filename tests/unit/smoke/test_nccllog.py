@@ -24,7 +24,17 @@ def test_each_line_is_read(one: dict[str, Any]) -> None:
     log = nccllog.parse_log([one["line"]])
     if "pair" in one:
         assert log.pairs == {tuple(one["pair"]): {one["kind"]}}
-    for name in ("hcas", "layers", "network", "version", "nvls", "nvls_channels", "gdr", "plugin", "no_ib"):
+    for name in (
+        "hcas",
+        "layers",
+        "network",
+        "version",
+        "nvls",
+        "nvls_channels",
+        "gdr",
+        "plugin",
+        "no_ib",
+    ):
         if name in one:
             assert getattr(log, name) == one[name]
     if "algorithm" in one:
@@ -37,7 +47,9 @@ def line(a: int, b: int, via: str) -> str:
 
 
 def seen(lines: list[str], expected: Expected, domains: tuple[str, str] = ("", "")) -> Result:
-    """LINES, as four ranks on two nodes of these NVLink DOMAINS would each have them in its own log, judged."""
+    """LINES, as four ranks on two nodes of these NVLink DOMAINS would each have them in its own
+    log, judged.
+    """
     places = [("n1", domains[0])] * 2 + [("n2", domains[1])] * 2
     log = nccllog.parse_log(lines)
     return judge_transports([summarise_log(log, rank, places) for rank in range(4)], expected)
@@ -46,9 +58,15 @@ def seen(lines: list[str], expected: Expected, domains: tuple[str, str] = ("", "
 FABRIC = Expected(fabric="site.yaml", nvlink=True)
 
 
-def test_a_silent_fall_back_to_sockets_is_a_failure_on_a_fabric_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_fall_back_to_sockets_is_a_failure_on_a_fabric_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     result = seen(SOCKETS, FABRIC)
-    assert result.status == FAIL and "1 pair(s) by Socket" in result.measured and "NCCL_IB_HCA" in result.remedy
+    assert (
+        result.status == FAIL
+        and "1 pair(s) by Socket" in result.measured
+        and "NCCL_IB_HCA" in result.remedy
+    )
     assert "1-2 (n1, n2)" in result.measured
     assert seen(SOCKETS, Expected()).status == PASS
     assert seen(SOCKETS, Expected(perhaps=True)).status == WARN  # a network card that could do RoCE
@@ -60,9 +78,18 @@ def test_a_silent_fall_back_to_sockets_is_a_failure_on_a_fabric_only(monkeypatch
 def test_an_nvlink_domain_that_goes_over_the_network_is_a_failure() -> None:
     lines = [line(0, 1, "P2P/CUMEM"), line(1, 2, "NET/IB/0/GDRDMA")]
     result = seen(lines, FABRIC, ("uuid/1", "uuid/1"))
-    assert result.status == FAIL and "one NVLink domain, yet by IB+GDR" in result.measured and "IMEX" in result.remedy
+    assert (
+        result.status == FAIL
+        and "one NVLink domain, yet by IB+GDR" in result.measured
+        and "IMEX" in result.remedy
+    )
     assert seen(lines, FABRIC, ("uuid/1", "uuid/2")).status == PASS
-    assert seen([line(0, 1, "P2P/MNNVL"), line(1, 2, "P2P/MNNVL")], FABRIC, ("uuid/1", "uuid/1")).status == PASS
+    assert (
+        seen(
+            [line(0, 1, "P2P/MNNVL"), line(1, 2, "P2P/MNNVL")], FABRIC, ("uuid/1", "uuid/1")
+        ).status
+        == PASS
+    )
 
 
 def test_a_rank_without_a_log_is_told() -> None:
@@ -75,7 +102,9 @@ def test_a_rank_without_a_log_is_told() -> None:
 def test_rdma_without_gpudirect_and_shared_memory_are_warnings() -> None:
     assert seen([line(0, 1, "P2P/CUMEM"), line(1, 2, "NET/IB/0")], FABRIC).status == WARN
     assert seen([line(0, 1, "SHM/direct/direct")], FABRIC).status == WARN
-    assert seen([line(0, 1, "SHM/direct/direct")], Expected()).status == PASS  # GPUs on PCIe of two sockets
+    assert (
+        seen([line(0, 1, "SHM/direct/direct")], Expected()).status == PASS
+    )  # GPUs on PCIe of two sockets
     good = seen([line(0, 1, "P2P/CUMEM"), line(1, 2, "NET/IB/0/GDRDMA")], FABRIC)
     assert good.status == PASS and good.series[0]["values"][1][2] == "IB+GDR"
 
@@ -86,8 +115,14 @@ def test_an_empty_log_proves_nothing() -> None:
 
 
 def test_ranks_that_began_and_never_finished_are_named() -> None:
-    text = [f"n:1:1 [0] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks 3 - Init START" for rank in range(3)]
-    text += [f"n:1:1 [0] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks 3 - Init COMPLETE" for rank in (0, 2)]
+    text = [
+        f"n:1:1 [0] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks 3 - Init START"
+        for rank in range(3)
+    ]
+    text += [
+        f"n:1:1 [0] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks 3 - Init COMPLETE"
+        for rank in (0, 2)
+    ]
     assert nccllog.parse_log(text).hung() == [1]
 
 

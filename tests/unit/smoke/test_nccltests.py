@@ -1,4 +1,7 @@
-"""The tables of nccl-tests and perftest, read. Their form is that of the programs' own sources; no rig of ours printed them."""
+"""The tables of nccl-tests and perftest, read.
+
+Their form is that of the programs' own sources; no rig of ours printed them.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,17 @@ def test_wrong_values_count_wherever_they_are_told() -> None:
 
 
 def test_a_row_with_a_line_of_nccls_in_it_is_left_out() -> None:
-    torn = TABLE.replace("  1073741824     268435456", "  1073741824     node1:1:2 [0] NCCL INFO x\n268435456")
+    torn = TABLE.replace(
+        "  1073741824     268435456", "  1073741824     node1:1:2 [0] NCCL INFO x\n268435456"
+    )
     assert list(read_table(torn).rows) == [8]
 
 
 def test_ib_write_bw() -> None:
-    text = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 65536      1800000          0.00               393.40 \t\t   0.750347\n"
+    text = (
+        " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 65536  "
+        "    1800000          0.00               393.40 \t\t   0.750347\n"
+    )
     assert read_average(text) == 393.4
     assert read_average("no such device") == 0.0
 

@@ -7,7 +7,13 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.collectives.pairs import find_guilty, odd_ones, odd_rails, plan_tournament, slow_pairs
+from hpcstack_smoke.collectives.pairs import (
+    find_guilty,
+    odd_ones,
+    odd_rails,
+    plan_tournament,
+    slow_pairs,
+)
 
 
 @given(st.integers(2, 40))
@@ -46,5 +52,7 @@ def test_one_slow_hca_of_a_node_is_named_with_its_rank() -> None:
 
 @given(st.floats(0.9, 1.1), st.integers(3, 12))
 def test_noise_blames_nobody(noise: float, count: int) -> None:
-    matrix = {pair: 40.0 * (noise if sum(pair) % 3 else 1.0) for pair in combinations(range(count), 2)}
+    matrix = {
+        pair: 40.0 * (noise if sum(pair) % 3 else 1.0) for pair in combinations(range(count), 2)
+    }
     assert odd_ones(matrix, count) == []

@@ -1,4 +1,6 @@
-"""To whom nodes send, and what is made of what arrives; the exchange itself runs on the testbed (nccl.gloo-permutations)."""
+"""To whom nodes send, and what is made of what arrives; the exchange itself runs on the testbed
+(nccl.gloo-permutations).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.collectives.permutations import judge_permutations, plan_permutations, slow_nodes
+from hpcstack_smoke.collectives.permutations import (
+    judge_permutations,
+    plan_permutations,
+    slow_nodes,
+)
 
 
 @given(st.integers(3, 200), st.integers(1, 8))
@@ -21,10 +27,15 @@ def test_everybody_sends_to_one_other_and_gets_of_one(count: int, rounds: int) -
 
 @given(st.integers(4, 40))
 def test_a_slow_node_makes_nobody_else_look_slow(count: int) -> None:
-    """Each exchange goes at the pace of the slower of its two nodes; a node is named by its best permutation."""
+    """Each exchange goes at the pace of the slower of its two nodes; a node is named by its best
+    permutation.
+    """
     made = plan_permutations(count)
     for slow in range(count):
-        rates = [[10.0 if slow in (node, to[node], to.index(node)) else 40.0 for to in made] for node in range(count)]
+        rates = [
+            [10.0 if slow in (node, to[node], to.index(node)) else 40.0 for to in made]
+            for node in range(count)
+        ]
         assert slow_nodes([[("", 0.0, own, [])] for own in rates]) == [slow]
 
 
@@ -38,7 +49,12 @@ def context(nodes: int, ranks: int = 2) -> Any:
 
 def rows(nodes: int, slow: tuple[int, ...] = ()) -> list[tuple[str, float, list[float], list[int]]]:
     return [
-        (f"n{node}", 48.0 if node < 2 else 0.0, [10.0 if node in slow else 40.0, 11.0 if node in slow else 30.0], [])
+        (
+            f"n{node}",
+            48.0 if node < 2 else 0.0,
+            [10.0 if node in slow else 40.0, 11.0 if node in slow else 30.0],
+            [],
+        )
         for node in range(nodes)
         for _ in range(2)
     ]
@@ -56,7 +72,9 @@ def test_healthy() -> None:
 def test_a_node_that_is_slow_with_everybody_is_named() -> None:
     result = judge_permutations(context(8), rows(8, slow=(5,)), [""] * 8)
     assert result.status == "WARN" and result.measured.startswith("slow with every partner: n5;")
-    assert judge_permutations(context(2), rows(2, slow=(1,)), [""] * 2).status == "PASS"  # of two nobody can say which
+    assert (
+        judge_permutations(context(2), rows(2, slow=(1,)), [""] * 2).status == "PASS"
+    )  # of two nobody can say which
 
 
 def test_what_arrives_wrong_is_a_failure() -> None:

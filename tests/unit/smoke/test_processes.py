@@ -8,11 +8,16 @@ import time
 
 from hpcstack_smoke.processes import end_process
 
-STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+STUBBORN = (
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
+    "time.sleep(60)"
+)
 
 
 def start(program: str) -> subprocess.Popen[bytes]:
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True
+    )
     assert child.stdout and child.stdout.readline()
     return child
 

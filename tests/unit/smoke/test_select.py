@@ -20,7 +20,9 @@ def test_every_check_has_a_function_and_a_known_tier() -> None:
     for check in CHECKS:
         module, _, function = check.where.partition(":")
         tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
-        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, check
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (
+            check
+        )
         assert check.tier in (*TIERS, BURN) and check.scope in SCOPES and check.about
     assert set(FAMILIES) < set(list_names())
 
@@ -37,7 +39,10 @@ def test_a_code_runs_at_any_tier_and_a_family_up_to_the_tier() -> None:
 
 
 def test_skip_wins_and_what_was_done_is_not_done_again() -> None:
-    assert codes("ddp", "ranks", "standard", "ddp.scaler", "ddp.fp32,ddp.placement") == ["ddp.buckets", "ddp.autocast"]
+    assert codes("ddp", "ranks", "standard", "ddp.scaler", "ddp.fp32,ddp.placement") == [
+        "ddp.buckets",
+        "ddp.autocast",
+    ]
 
 
 def test_every_check_stands_in_the_docs() -> None:
@@ -48,7 +53,14 @@ def test_every_check_stands_in_the_docs() -> None:
 
 def test_a_burn_is_a_tier_of_its_own() -> None:
     """Whatever the recipe's tests are; and no other tier burns unasked."""
-    assert codes("deepspeed", "ranks", "burn") == ["node.same", "node.arch", "fabric.injected", "burn.compute"]
-    assert "node.counters" in codes("deepspeed", "after", "burn") and codes("", "tasks", "burn") == []
+    assert codes("deepspeed", "ranks", "burn") == [
+        "node.same",
+        "node.arch",
+        "fabric.injected",
+        "burn.compute",
+    ]
+    assert (
+        "node.counters" in codes("deepspeed", "after", "burn") and codes("", "tasks", "burn") == []
+    )
     assert not {"burn.compute"} & set(codes("", "ranks", "full"))
     assert codes("burn", "ranks", "standard") == ["burn.compute"]

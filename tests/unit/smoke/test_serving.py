@@ -1,4 +1,7 @@
-"""What the suite's clients say of servers that are right, wrong, slow or gone. Each server here is a real one."""
+"""What the suite's clients say of servers that are right, wrong, slow or gone.
+
+Each server here is a real one.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,17 @@ from hpcstack_smoke.tasks import free_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ANSWERS = {alphabet.make_prompt(number): alphabet.expect_answer(number) for number in range(alphabet.CLIENTS)}
+ANSWERS = {
+    alphabet.make_prompt(number): alphabet.expect_answer(number)
+    for number in range(alphabet.CLIENTS)
+}
 SLOW_S = 0.6
 
 
 class Handler(BaseHTTPRequestHandler):
-    """OpenAI's API and KServe's, with the fault of its server: one of FAULTS, or `always`, which streams all it says."""
+    """OpenAI's API and KServe's, with the fault of its server: one of FAULTS, or `always`, which
+    streams all it says.
+    """
 
     protocol_version = "HTTP/1.0"
 
@@ -59,7 +67,11 @@ class Handler(BaseHTTPRequestHandler):
         if question["stream"] or fault == "always":
             self._stream(text, fault)
         else:
-            whole = {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "length"}]}
+            whole = {
+                "choices": [
+                    {"message": {"role": "assistant", "content": text}, "finish_reason": "length"}
+                ]
+            }
             self._say(json.dumps(whole), fault=fault)
 
     def _say(self, text: str, kind: str = "application/json", fault: str = "") -> None:
@@ -161,7 +173,10 @@ def test_nothing_listens() -> None:
 )
 def test_numbers_doubled_by_triton(serving: Callable[[str], int], fault: str, says: str) -> None:
     if not says:
-        assert "8 clients at once" in kserve.exercise_inference(Target("127.0.0.1", serving(fault))).measured
+        assert (
+            "8 clients at once"
+            in kserve.exercise_inference(Target("127.0.0.1", serving(fault))).measured
+        )
         return
     with pytest.raises(WrongAnswer, match=says):
         kserve.exercise_inference(Target("127.0.0.1", serving(fault)))
@@ -204,19 +219,29 @@ def test_a_server_that_never_gets_ready(tmp_path: Path) -> None:
     assert server.stop() == "" and server.ended() == "it was ended by SIGTERM"
 
 
-def test_what_does_not_end_is_counted_and_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_end_is_counted_and_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(servers, "STOP_S", 1.0)
-    child = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    child = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
+        "time.sleep(60)"
+    )
     server = _server(
         tmp_path,
-        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); import time; time.sleep(60)",
+        (
+            f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); import "
+            f"time; time.sleep(60)"
+        ),
     )
     while server.last_line() != "up":
         time.sleep(0.05)
     assert server.stop() == "1 of its processes had to be killed 1 s after TERM"
 
 
-def test_a_server_is_no_rank_and_asks_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_no_rank_and_asks_no_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("RANK", "SLURM_JOB_ID", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"):
         monkeypatch.setenv(name, "1")
     found = servers.make_server_environment(str(tmp_path))
@@ -224,7 +249,9 @@ def test_a_server_is_no_rank_and_asks_no_hub(tmp_path: Path, monkeypatch: pytest
     assert found["HF_HUB_OFFLINE"] == "1" and found["HF_HOME"] == str(tmp_path / "hf_home")
 
 
-@pytest.mark.parametrize(("gpus", "over"), [(0, 1), (1, 1), (3, 2), (4, 4), (6, 4), (8, 8), (16, 8)])
+@pytest.mark.parametrize(
+    ("gpus", "over"), [(0, 1), (1, 1), (3, 2), (4, 4), (6, 4), (8, 8), (16, 8)]
+)
 def test_a_model_goes_over_as_many_gpus_as_divide_its_heads(gpus: int, over: int) -> None:
     assert count_gpus_of_model(gpus) == over
 
@@ -279,7 +306,11 @@ def serve_on_nodes(tmp_path: Path, faults: tuple[str, ...], each: int = 2) -> li
 
     def one(rank: int) -> None:
         fault = faults[rank // each]
-        program = SERVES.format(path=paths, fault=fault) if fault != "dies" else "raise SystemExit('no such model')"
+        program = (
+            SERVES.format(path=paths, fault=fault)
+            if fault != "dies"
+            else "raise SystemExit('no such model')"
+        )
         kind = serve.Serving(
             "sh", lambda folder: True, lambda folder, host, port, gpus: [sys.executable, "-c", program, host, str(port)],
             "/health", completions.warm_completions, completions.exercise_completions,
@@ -304,7 +335,9 @@ def test_servers_of_two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not list(Path(tempfile.gettempdir()).glob("hpcstack-serve-*/hf_home"))
 
 
-def test_one_that_does_not_start_and_one_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_start_and_one_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serve, "find_address", lambda: "127.0.0.1")
     said = serve_on_nodes(tmp_path, ("", "dies"))
     assert [one.status for one in said] == ["SKIP", "SKIP", "FAIL", "PASS"]
@@ -314,16 +347,22 @@ def test_one_that_does_not_start_and_one_that_is_wrong(tmp_path: Path, monkeypat
 
 
 def test_where_one_task_cannot_none_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "gpus_here", lambda: 8 if threading.current_thread().name == "with" else 0)
+    monkeypatch.setattr(
+        serve, "gpus_here", lambda: 8 if threading.current_thread().name == "with" else 0
+    )
     tasks, said = Tasks(2, 2, str(tmp_path)), []
 
     def one(rank: int) -> None:
         try:
-            serve.serve_model(tasks.task(rank), serve.Serving("sh", bool, list, "/", print, print), gpus=True)  # type: ignore[arg-type]
+            serving = serve.Serving("sh", bool, list, "/", print, print)  # type: ignore[arg-type]
+            serve.serve_model(tasks.task(rank), serving, gpus=True)
         except Exception as error:
             said.append(str(error))
 
-    threads = [threading.Thread(target=one, args=(0,), name="with"), threading.Thread(target=one, args=(1,))]
+    threads = [
+        threading.Thread(target=one, args=(0,), name="with"),
+        threading.Thread(target=one, args=(1,)),
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -331,7 +370,9 @@ def test_where_one_task_cannot_none_does(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(said) == 2 and all(one.endswith(": sh is not started without one") for one in said)
 
 
-def test_a_server_ends_with_a_client_that_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_ends_with_a_client_that_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever is raised on the way, nothing of the server is left."""
     tasks = Tasks(1, 1, str(tmp_path))
     program = SERVES.format(path=[str(Path(__file__).parent), *sys.path], fault="")
@@ -348,12 +389,17 @@ def test_a_server_ends_with_a_client_that_breaks(tmp_path: Path, monkeypatch: py
     with pytest.raises(RuntimeError, match="planted"):
         serve.serve_model(tasks.task(0), kind)
     assert pids and not any(
-        Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids
+        Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in pids
     )
 
 
-@pytest.mark.parametrize(("visible", "open_", "count"), [(None, 8, 8), ("0,1", 8, 2), ("", 8, 0), ("0,1,2,3", 2, 2)])
-def test_the_gpus_of_this_step(visible: str | None, open_: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("visible", "open_", "count"), [(None, 8, 8), ("0,1", 8, 2), ("", 8, 0), ("0,1,2,3", 2, 2)]
+)
+def test_the_gpus_of_this_step(
+    visible: str | None, open_: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serve, "open_gpus", lambda: [str(n) for n in range(open_)])
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -387,7 +433,10 @@ def test_a_front_lets_in_who_knows_the_key(front: Target) -> None:
     ],
 )  # fmt: skip
 def test_a_front_takes_nothing_else_for_a_key(front: Target, head: bytes) -> None:
-    with socket.create_connection((front.host, front.port), 10) as line, contextlib.suppress(ConnectionError):
+    with (
+        socket.create_connection((front.host, front.port), 10) as line,
+        contextlib.suppress(ConnectionError),
+    ):
         line.sendall(head)
         line.shutdown(socket.SHUT_WR)
         assert line.recv(4096).startswith(b"HTTP/1.1 401")

@@ -1,4 +1,7 @@
-"""Checks of a node against trees in the kernel's form. The layout of sysfs is Documentation/ABI/stable/sysfs-class-infiniband."""
+"""Checks of a node against trees in the kernel's form.
+
+The layout of sysfs is Documentation/ABI/stable/sysfs-class-infiniband.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,21 @@ def hcas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def port(
-    folder: Path, name: str, number: int, state: str, rate: str = "400 Gb/sec (4X NDR)", layer: str = "InfiniBand"
+    folder: Path,
+    name: str,
+    number: int,
+    state: str,
+    rate: str = "400 Gb/sec (4X NDR)",
+    layer: str = "InfiniBand",
 ) -> Path:
     where = folder / name / "ports" / str(number)
     (where / "counters").mkdir(parents=True)
-    for file, text in (("state", state), ("rate", rate), ("link_layer", layer), ("counters/symbol_error", "0")):
+    for file, text in (
+        ("state", state),
+        ("rate", rate),
+        ("link_layer", layer),
+        ("counters/symbol_error", "0"),
+    ):
         (where / file).write_text(f"{text}\n")
     return where
 
@@ -88,7 +101,9 @@ def test_an_adapter_without_its_driver_is_found(hcas: Path) -> None:
     for name, text in (("vendor", "0x15b3"), ("class", "0x020700"), ("device", "0x1021")):
         (folder / name).write_text(f"{text}\n")
     result = fabric.hcas(HERE)
-    assert result.status == FAIL and "0000:18:00.0" in result.measured and "mlx5_ib" in result.remedy
+    assert (
+        result.status == FAIL and "0000:18:00.0" in result.measured and "mlx5_ib" in result.remedy
+    )
     (folder / "class").write_text("0x020000\n")  # the same as a network card
     with pytest.raises(Skip):
         fabric.hcas(HERE)
@@ -116,7 +131,9 @@ def test_a_slow_port_is_a_warning_and_all_below_the_sites_word_a_failure(hcas: P
 
 def test_roce_wants_a_routable_gid(hcas: Path) -> None:
     where = port(hcas, "mlx5_0", 1, "4: ACTIVE", layer="Ethernet")
-    for index, (gid, kind) in enumerate([("fe80::1", "RoCE v2"), ("::ffff:10.0.0.1", "IB/RoCE v1")]):
+    for index, (gid, kind) in enumerate(
+        [("fe80::1", "RoCE v2"), ("::ffff:10.0.0.1", "IB/RoCE v1")]
+    ):
         for path, text in ((f"gids/{index}", gid), (f"gid_attrs/types/{index}", kind)):
             (where / path).parent.mkdir(parents=True, exist_ok=True)
             (where / path).write_text(f"{text}\n")
@@ -134,11 +151,18 @@ def test_counters_that_move_during_the_run_are_found(hcas: Path) -> None:
     assert fabric.judge_port_gains(before, sysfs.read_error_counters()).status == PASS
     (where / "counters/symbol_error").write_text("7\n")
     result = fabric.judge_port_gains(before, sysfs.read_error_counters())
-    assert result.status == PASS and result.evidence == "mlx5_0:1/symbol_error +7"  # healthy links count some
+    assert (
+        result.status == PASS and result.evidence == "mlx5_0:1/symbol_error +7"
+    )  # healthy links count some
     (where / "counters/symbol_error").write_text("700\n")
     assert fabric.judge_port_gains(before, sysfs.read_error_counters()).status == WARN
     (where / "counters/link_downed").write_text("1\n")
-    assert fabric.judge_port_gains({**before, "mlx5_0:1/link_downed": 0}, sysfs.read_error_counters()).status == FAIL
+    assert (
+        fabric.judge_port_gains(
+            {**before, "mlx5_0:1/link_downed": 0}, sysfs.read_error_counters()
+        ).status
+        == FAIL
+    )
     with pytest.raises(Skip):
         fabric.judge_port_gains({}, sysfs.read_error_counters())
 

@@ -38,7 +38,12 @@ def test_a_gpus_memory_and_kernel() -> None:
     assert mpi.device({**FOUND, "device": 1}).status == FAIL
     with pytest.raises(Skip, match="no nvcc"):
         mpi.cuda({**FOUND, "cuda_skip": "no nvcc in the image"})
-    thrown = {"gpu_thrown": 10**9, "gpu_inside": round(math.pi / 4 * 10**9), "gpu_s": 0.1, "gpu_error": 0}
+    thrown = {
+        "gpu_thrown": 10**9,
+        "gpu_inside": round(math.pi / 4 * 10**9),
+        "gpu_s": 0.1,
+        "gpu_error": 0,
+    }
     assert mpi.cuda({**FOUND, **thrown}).status == PASS
     assert mpi.cuda({**FOUND, **thrown, "gpu_inside": 8 * 10**8}).status == FAIL
     assert mpi.cuda({**FOUND, **thrown, "gpu_error": 35}).status == FAIL

@@ -1,4 +1,6 @@
-"""The store by which agents and tasks of a run meet: values, those who are missing, how it grows with the nodes."""
+"""The store by which agents and tasks of a run meet: values, those who are missing, how it grows
+with the nodes.
+"""
 
 from __future__ import annotations
 
@@ -70,9 +72,12 @@ def test_a_first_node_that_is_gone_is_an_error_and_no_hang(root: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"wrong\n", b"\n", b"x" * 10_000, TOKEN.encode() + b"\n[]\n", TOKEN.encode() + b"\n{}\n"]
+    "said",
+    [b"wrong\n", b"\n", b"x" * 10_000, TOKEN.encode() + b"\n[]\n", TOKEN.encode() + b"\n{}\n"],
 )
-def test_who_has_not_the_token_or_speaks_otherwise_is_not_listened_to(root: Store, said: bytes) -> None:
+def test_who_has_not_the_token_or_speaks_otherwise_is_not_listened_to(
+    root: Store, said: bytes
+) -> None:
     good = client(root)
     good.put("secret", 0, "value")
     with socket.create_connection(("127.0.0.1", root.port)) as line:
@@ -84,7 +89,9 @@ def test_who_has_not_the_token_or_speaks_otherwise_is_not_listened_to(root: Stor
 
 
 def traffic(nodes: int, ranks: int = 8) -> int:
-    """Bytes that the first node moves when NODES leaders act as the tasks of tasks.exchange and io.shared do."""
+    """Bytes that the first node moves when NODES leaders act as the tasks of tasks.exchange and
+    io.shared do.
+    """
     store = Store(TOKEN)
     store.start()
     leaders = [client(store) for _ in range(nodes)]

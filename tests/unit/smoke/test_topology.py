@@ -1,4 +1,6 @@
-"""`nvidia-smi topo -m`, in its forms: with NIC columns and a legend, with the devices' names, without HCAs."""
+"""`nvidia-smi topo -m`, in its forms: with NIC columns and a legend, with the devices' names,
+without HCAs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def test_each_gpus_nearest() -> None:
 
 def test_the_node_whose_card_is_elsewhere_is_named_with_that_alone() -> None:
     moved = LEGEND.replace("PIX", "SYS")
-    nodes = {f"n{n}": {"alike": {"HCAs near GPUs": nearest_hcas(moved if n == 2 else LEGEND)}} for n in range(4)}
+    nodes = {
+        f"n{n}": {"alike": {"HCAs near GPUs": nearest_hcas(moved if n == 2 else LEGEND)}}
+        for n in range(4)
+    }
     result = check(nodes)
     assert result.status == "WARN"
     assert result.measured == "n2: HCAs near GPUs GPU0 SYS mlx5_0 mlx5_3 (others: GPU0 PIX mlx5_0)"

@@ -47,7 +47,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pack(tree: Path, output: Path, *words: str) -> Path:
-    subprocess.run(["mksquashfs", str(tree), str(output), "-quiet", "-no-progress", *words], check=True)
+    subprocess.run(
+        ["mksquashfs", str(tree), str(output), "-quiet", "-no-progress", *words], check=True
+    )
     return output
 
 
@@ -61,9 +63,13 @@ def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("-comp", "gzip", "-noI", "-noD", "-noF"), ("-comp", "zstd", "-b", "4096"), ("-comp", "zstd", "-b", "1M"),
     ("-comp", "zstd", "-no-fragments"), ("-comp", "zstd", "-always-use-fragments"),
 ])  # fmt: skip
-def test_every_file_is_read_as_it_was_packed(tree: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_every_file_is_read_as_it_was_packed(
+    tree: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     with Squashfs(pack(tree, tmp_path / "image.sqsh", *words)) as opened:
-        files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
+        files = [
+            path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()
+        ]
         assert len(files) > 600
         for path in files:
             found = find_inode(opened, str(path.relative_to(tree)))
@@ -75,13 +81,20 @@ def test_every_file_is_read_as_it_was_packed(tree: Path, tmp_path: Path, words: 
     ("bin/text", "opt/tail-text"), ("/bin/text", "opt/tail-text"), ("opt/up", "opt/tail-text"), ("//opt/./up/", "opt/tail-text"),
     ("etc/os-release", "opt/a/file-007"), ("opt/a/b/abs/a/b/abs/tail-text", "opt/tail-text"), ("../../opt/up", "opt/tail-text"),
 ])  # fmt: skip
-def test_links_are_followed_as_in_the_image(tree: Path, image: Path, path: str, leads_to: str) -> None:
+def test_links_are_followed_as_in_the_image(
+    tree: Path, image: Path, path: str, leads_to: str
+) -> None:
     with Squashfs(image) as opened:
         found = find_inode(opened, path)
-        assert found is not None and read_content(opened, found, 1 << 20) == (tree / leads_to).read_bytes()
+        assert (
+            found is not None
+            and read_content(opened, found, 1 << 20) == (tree / leads_to).read_bytes()
+        )
 
 
-@pytest.mark.parametrize("path", ["opt/loop", "opt/loop/x", "opt/none", "nothing", "opt/tail-text/x", "opt/a/file-600"])
+@pytest.mark.parametrize(
+    "path", ["opt/loop", "opt/loop/x", "opt/none", "nothing", "opt/tail-text/x", "opt/a/file-600"]
+)
 def test_what_is_not_there_is_not_found(image: Path, path: str) -> None:
     with Squashfs(image) as opened:
         assert find_inode(opened, path) is None
@@ -108,12 +121,18 @@ def test_a_file_larger_than_asked_for_is_not_read(image: Path) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(data=st.data())
-def test_a_damaged_image_is_unreadable_and_no_more(image: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_a_damaged_image_is_unreadable_and_no_more(
+    image: Path, tmp_path: Path, data: st.DataObject
+) -> None:
     whole = bytearray(image.read_bytes())
     tables = int.from_bytes(whole[64:72], "little")
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(
-            st.one_of(st.integers(0, 95), st.integers(tables, len(whole) - 1), st.integers(0, len(whole) - 1))
+            st.one_of(
+                st.integers(0, 95),
+                st.integers(tables, len(whole) - 1),
+                st.integers(0, len(whole) - 1),
+            )
         )
         whole[at] = data.draw(st.integers(0, 255))
     torn = tmp_path / "torn.sqsh"
@@ -127,8 +146,12 @@ def test_a_damaged_image_is_unreadable_and_no_more(image: Path, tmp_path: Path, 
         pass
 
 
-def test_a_table_has_as_many_entries_as_any_image_needs(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small file may claim what fills the memory: blocks of its tables may not overlap, and there is a bound."""
+def test_a_table_has_as_many_entries_as_any_image_needs(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file may claim what fills the memory: blocks of its tables may not overlap, and there
+    is a bound.
+    """
     with Squashfs(image) as opened:
         assert opened.exported()
         monkeypatch.setattr("hpcstack.squashfs.read.MOST_INODES", 10)

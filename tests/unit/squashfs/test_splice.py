@@ -51,7 +51,10 @@ def test_any_base_and_any_changes(seed: int, packed: str, size: int, changes: li
         result = case.splice()
         output = case.folder / "out.sqsh"
         assert "unsquashfs" in judge(output, case.expected)
-        assert (result.sha256, result.size) == (hashlib.sha256(output.read_bytes()).hexdigest(), output.stat().st_size)
+        assert (result.sha256, result.size) == (
+            hashlib.sha256(output.read_bytes()).hexdigest(),
+            output.stat().st_size,
+        )
         assert case.splice("again.sqsh") == result, "the same base and layers give the same bytes"
 
 
@@ -75,16 +78,22 @@ def test_a_base_that_tar2sqfs_packed(tmp_path: Path) -> None:
     case = Case(tmp_path)
     case.make_base(3, 150)
     tar = subprocess.run(
-        ["tar", "-C", tmp_path / "base", "--sort=name", "--xattrs", "-c", "."], capture_output=True, check=True
+        ["tar", "-C", tmp_path / "base", "--sort=name", "--xattrs", "-c", "."],
+        capture_output=True,
+        check=True,
     )
-    subprocess.run(["tar2sqfs", "-q", "-f", "-c", "zstd", tmp_path / "base.sqsh"], input=tar.stdout, check=True)
+    subprocess.run(
+        ["tar2sqfs", "-q", "-f", "-c", "zstd", tmp_path / "base.sqsh"], input=tar.stdout, check=True
+    )
     case.change_by(4, 60)
     case.splice()
     judge(tmp_path / "out.sqsh", case.expected)
 
 
 def test_what_overlays_mark(case: Case) -> None:
-    """Deletions, folders made anew over old ones, a folder for a file and the other way round, nothing at all."""
+    """Deletions, folders made anew over old ones, a folder for a file and the other way round,
+    nothing at all.
+    """
     (case.folder / "base/gone/deep").mkdir(parents=True)
     (case.folder / "base/gone/deep/file").write_text("x")
     (case.folder / "base/anew").mkdir()
@@ -99,17 +108,25 @@ def test_what_overlays_mark(case: Case) -> None:
     case.change("true")
     case.splice()
     judge(case.folder / "out.sqsh", case.expected)
-    assert case.expected["anew"] and "anew/old" not in case.expected and "anew/new" not in case.expected
+    assert (
+        case.expected["anew"]
+        and "anew/old" not in case.expected
+        and "anew/new" not in case.expected
+    )
 
 
 def test_hard_links(case: Case) -> None:
-    """New ones, one of the base's that loses a name, one that gets another content: the other names stay as they are."""
+    """New ones, one of the base's that loses a name, one that gets another content: the other names
+    stay as they are.
+    """
     for name in ("one", "two", "three"):
         (case.folder / f"base/{name}").write_text(name * 1000)
     for source, name in (("one", "one-b"), ("two", "two-b"), ("three", "three-b")):
         os.link(case.folder / f"base/{source}", case.folder / f"base/{name}")
     case.pack("base", "base.sqsh")
-    case.change("rm one-b; echo more >>two-b; echo n >new; ln new new-b; mkdir -p sub; ln new sub/new-c")
+    case.change(
+        "rm one-b; echo more >>two-b; echo n >new; ln new new-b; mkdir -p sub; ln new sub/new-c"
+    )
     case.change("rm new")
     case.splice()
     judge(case.folder / "out.sqsh", case.expected)
@@ -130,7 +147,9 @@ def test_capabilities_and_attributes(case: Case) -> None:
         found = image.find(b"tool")
         assert found
         xattrs = dict(image.xattrs(found))
-    assert xattrs[b"user.a"] == b"b" and xattrs[b"security.capability"][:4] == struct.pack("<I", 0x02000001)
+    assert xattrs[b"user.a"] == b"b" and xattrs[b"security.capability"][:4] == struct.pack(
+        "<I", 0x02000001
+    )
     assert not [name for name in xattrs if b"overlay" in name]
 
 
@@ -141,7 +160,9 @@ def test_a_folder_of_many_names_is_found_in_by_its_index(case: Case) -> None:
         (case.folder / "base/many" / name).write_text(name)
     case.pack("base", "base.sqsh")
     (case.folder / "names").write_text("".join(f"{name}\n" for name in names[1::2]))
-    case.change(f"cd many; while read -r name; do echo $name >$name; done <{case.folder}/names; rm n00000*")
+    case.change(
+        f"cd many; while read -r name; do echo $name >$name; done <{case.folder}/names; rm n00000*"
+    )
     case.splice()
     judge(case.folder / "out.sqsh", case.expected)
     with Squashfs(case.folder / "out.sqsh") as image:
@@ -158,7 +179,9 @@ def test_sparse_and_large_files(case: Case) -> None:
         found = image.find(b"sparse")
         assert found and found.size == 5 << 30
         assert found.sparse > 4 << 30
-    done = subprocess.run(["unsquashfs", "-cat", case.folder / "out.sqsh", "large"], capture_output=True, check=True)
+    done = subprocess.run(
+        ["unsquashfs", "-cat", case.folder / "out.sqsh", "large"], capture_output=True, check=True
+    )
     assert (
         hashlib.sha256(done.stdout).hexdigest()
         == hashlib.sha256((case.folder / "upper-0/large").read_bytes()).hexdigest()
@@ -166,9 +189,12 @@ def test_sparse_and_large_files(case: Case) -> None:
 
 
 @pytest.mark.parametrize("gigabytes", [5, 17])
-def test_tables_and_data_beyond_32_bits(case: Case, gigabytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base whose tables begin behind so many bytes: new data need 64 bits to be named. All of them are copied and read
-    in ci/soak; here they are a hole, which is left out."""
+def test_tables_and_data_beyond_32_bits(
+    case: Case, gigabytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base whose tables begin behind so many bytes: new data need 64 bits to be named. All of
+    them are copied and read in ci/soak; here they are a hole, which is left out.
+    """
     if EXAMPLES < 100:
         monkeypatch.setattr("hpcstack.squashfs.kept.copy_bytes", copy_data)
         monkeypatch.setattr("hpcstack.squashfs.kept.LOCAL", ())
@@ -207,9 +233,9 @@ def move_tables(image: Path, far: int) -> Path:
 
     def shift(at: int, count: int) -> None:
         for place in range(at - end, at - end + 8 * count, 8):
-            tables[place : place + 8] = (int.from_bytes(tables[place : place + 8], "little") + far).to_bytes(
-                8, "little"
-            )
+            tables[place : place + 8] = (
+                int.from_bytes(tables[place : place + 8], "little") + far
+            ).to_bytes(8, "little")
 
     with Squashfs(image) as read:
         sets = len(read.attributes.sets)
@@ -220,7 +246,14 @@ def move_tables(image: Path, far: int) -> Path:
         shift(about.xattr_table, 1)
         shift(about.xattr_table + 16, -(-sets * 16 // 8192))
         about.xattr_table += far
-    for name in ("used", "id_table", "inode_table", "folder_table", "fragment_table", "export_table"):
+    for name in (
+        "used",
+        "id_table",
+        "inode_table",
+        "folder_table",
+        "fragment_table",
+        "export_table",
+    ):
         setattr(about, name, getattr(about, name) + far)
     out = image.with_name("moved.sqsh")
     with out.open("wb") as file:
@@ -232,11 +265,16 @@ def move_tables(image: Path, far: int) -> Path:
 
 
 def test_spliced_again_and_again(case: Case) -> None:
-    """A chain: the image of one splice is the base of the next. Beyond a bound that is refused, unless it is wanted."""
+    """A chain: the image of one splice is the base of the next.
+
+    Beyond a bound that is refused, unless it is wanted.
+    """
     for number in range(10):
         case.change_by(number, 10)
         output = case.folder / f"chain-{number}.sqsh"
-        base = case.folder / "base.sqsh" if number == 0 else case.folder / f"chain-{number - 1}.sqsh"
+        base = (
+            case.folder / "base.sqsh" if number == 0 else case.folder / f"chain-{number - 1}.sqsh"
+        )
         splice_image(base, case.layers[-1:], output, TIME, always=True)
     judge(output, case.expected)
     about = read_splice(output)
@@ -266,7 +304,9 @@ def test_what_goes_from_a_folder_that_was_touched_before_is_dead_too(case: Case)
     assert 2_800_000 < case.splice().about.dead < 3_100_000
 
 
-def test_a_base_that_cannot_be_read_to_its_end_gives_no_sum(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_that_cannot_be_read_to_its_end_gives_no_sum(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case.change_by(4, 20)
 
     def refused(*_: object) -> int:
@@ -294,7 +334,8 @@ def test_a_maze_of_folders_is_refused(case: Case, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "filling", ['{"depth": Infinity}', "[" * 3000, '{"base": "x", "kept": 96, "depth": -9, "dead": -9}']
+    "filling",
+    ['{"depth": Infinity}', "[" * 3000, '{"base": "x", "kept": 96, "depth": -9, "dead": -9}'],
 )
 def test_a_filling_that_lies_is_not_believed(case: Case, filling: str) -> None:
     base = case.folder / "base.sqsh"
@@ -323,7 +364,9 @@ def test_what_a_layer_had_deleted_is_not_in_the_file(case: Case) -> None:
 
 
 def test_owners(case: Case) -> None:
-    """New owners get a place in the table of ids; `rooted` makes all of it root's; more than 65,535 are refused."""
+    """New owners get a place in the table of ids; `rooted` makes all of it root's; more than 65,535
+    are refused.
+    """
     lines = [f"/f{number} f 644 {number} {number + 1} echo x" for number in range(1, 40)]
     made = case.folder / "base.sqsh"
     made.unlink()
@@ -337,7 +380,9 @@ def test_owners(case: Case) -> None:
         assert found and (found.uid, found.gid) == (7, 8)
     splice_image(made, case.layers, case.folder / "rooted.sqsh", TIME, rooted=True)
     assert all_root(case.folder / "rooted.sqsh")
-    assert {about[1] for about in mounted_by("squashfuse_ll", case.folder / "rooted.sqsh").values()} == {0}
+    assert {
+        about[1] for about in mounted_by("squashfuse_ll", case.folder / "rooted.sqsh").values()
+    } == {0}
 
 
 def test_more_owners_than_there_can_be(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,8 +394,12 @@ def test_more_owners_than_there_can_be(case: Case, monkeypatch: pytest.MonkeyPat
             writer._id(4711)
 
 
-@pytest.mark.parametrize("refusal", ["clone", "direct", "writes past the cache", "copy_file_range", "zero"])
-def test_every_way_to_copy_gives_the_same_bytes(case: Case, monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
+@pytest.mark.parametrize(
+    "refusal", ["clone", "direct", "writes past the cache", "copy_file_range", "zero"]
+)
+def test_every_way_to_copy_gives_the_same_bytes(
+    case: Case, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
     case.change_by(4, 40)
     whole = case.splice()
     assert whole.how in ("shared", "direct", "kernel")
@@ -358,7 +407,9 @@ def test_every_way_to_copy_gives_the_same_bytes(case: Case, monkeypatch: pytest.
     if refusal != "clone":
         monkeypatch.setattr(kept, "LOCAL", ())
     if refusal == "writes past the cache":
-        monkeypatch.setattr(kept, "LOCAL", tuple({"ext4", "xfs", filesystem_of(case.folder.stat().st_dev)}))
+        monkeypatch.setattr(
+            kept, "LOCAL", tuple({"ext4", "xfs", filesystem_of(case.folder.stat().st_dev)})
+        )
         monkeypatch.setattr(os, "pwrite", cannot_be_tried)
     if refusal in ("clone", "direct", "writes past the cache"):
         pass
@@ -394,15 +445,27 @@ def test_a_base_of_many_pieces(case: Case, monkeypatch: pytest.MonkeyPatch, way:
     whole = case.splice()
     monkeypatch.setattr(copy, "_clone", lambda *_: 0)
     monkeypatch.setattr(kept, "PIECE", mmap.PAGESIZE * 3)
-    monkeypatch.setattr(kept, "LOCAL", (filesystem_of(case.folder.stat().st_dev),) if way == "direct" else ())
+    monkeypatch.setattr(
+        kept, "LOCAL", (filesystem_of(case.folder.stat().st_dev),) if way == "direct" else ()
+    )
     other = case.splice("other.sqsh")
-    assert other.how == way or (way == "direct" and filesystem_of(case.folder.stat().st_dev) not in ("ext4", "xfs"))
-    assert (case.folder / "base.sqsh").stat().st_size > 20 * kept.PIECE or mmap.PAGESIZE > copy.ALIGNED
-    assert other.sha256 == whole.sha256 == hashlib.sha256((case.folder / "other.sqsh").read_bytes()).hexdigest()
+    assert other.how == way or (
+        way == "direct" and filesystem_of(case.folder.stat().st_dev) not in ("ext4", "xfs")
+    )
+    assert (
+        case.folder / "base.sqsh"
+    ).stat().st_size > 20 * kept.PIECE or mmap.PAGESIZE > copy.ALIGNED
+    assert (
+        other.sha256
+        == whole.sha256
+        == hashlib.sha256((case.folder / "other.sqsh").read_bytes()).hexdigest()
+    )
 
 
 @pytest.mark.parametrize("where", ["write_all", "copy_bytes", "read_all"])
-def test_a_disk_that_gets_full_while_it_is_copied(case: Case, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_a_disk_that_gets_full_while_it_is_copied(
+    case: Case, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     """The error is the disk's, from whichever thread it comes, and nothing is left running."""
     case.change_by(4, 40)
     monkeypatch.setattr(copy, "_clone", lambda *_: 0)
@@ -432,7 +495,9 @@ def test_a_base_that_is_no_squashfs_or_damaged(case: Case, tmp_path: Path) -> No
     for _ in range(150):  # whatever is torn in its tables: refused or spliced, never anything else
         torn = bytearray(good)
         for _ in range(chance.choice((1, 3, 30))):
-            torn[chance.choice((chance.randrange(96), chance.randrange(at, len(torn))))] = chance.randrange(256)
+            torn[chance.choice((chance.randrange(96), chance.randrange(at, len(torn))))] = (
+                chance.randrange(256)
+            )
         path = tmp_path / "torn"
         path.write_bytes(torn)
         try:

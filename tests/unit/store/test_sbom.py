@@ -23,8 +23,12 @@ ARTIFACT = Artifact(
     [(Distribution("ubuntu", "22.04"), "ubuntu-22.04"), (Distribution("debian", "12"), "debian-12"),
      (Distribution("debian"), None)],
 )  # fmt: skip
-def test_scanners_know_whose_packages_they_are(distribution: Distribution, qualifier: str | None) -> None:
-    """admin 8: without `distro` and a component of the operating system, Trivy and Grype matched no package."""
+def test_scanners_know_whose_packages_they_are(
+    distribution: Distribution, qualifier: str | None
+) -> None:
+    """admin 8: without `distro` and a component of the operating system, Trivy and Grype matched no
+    package.
+    """
     found = json.loads(sbom.make_sbom(ARTIFACT, distribution))["components"]
     (system,) = [one for one in found if one["type"] == "operating-system"]
     assert (system["name"], system.get("version", "")) == (distribution.name, distribution.version)

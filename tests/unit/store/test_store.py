@@ -58,7 +58,9 @@ def test_an_image_is_put_instead_of_another(tmp_path: Path, image: Path) -> None
     other = tmp_path / "other"
     other.write_bytes(b"another image")
     put = store.put(artifact(other), other, tmp_path / "log", instead=True)
-    assert put.image.read_bytes() == b"another image" and not list((tmp_path / "store/incoming").iterdir())
+    assert put.image.read_bytes() == b"another image" and not list(
+        (tmp_path / "store/incoming").iterdir()
+    )
 
 
 def test_a_torn_image_is_refused(tmp_path: Path, image: Path) -> None:
@@ -97,7 +99,9 @@ def _wait(path: Path) -> None:
 
 
 def test_the_lease_of_a_killed_builder_is_taken_over(tmp_path: Path) -> None:
-    holder = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path, tmp_path / "ready"))
+    holder = multiprocessing.get_context("fork").Process(
+        target=_hold, args=(tmp_path, tmp_path / "ready")
+    )
     holder.start()
     _wait(tmp_path / "ready")
     assert holder.pid
@@ -128,7 +132,9 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
     assert log.read_text() == "in\nout\n" * 6
 
 
-def test_an_empty_lease_blocks_nobody_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_lease_blocks_nobody_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a machine that lost its power may leave: a file whose content was not written."""
     monkeypatch.setattr("hpcstack.core.lease.PATIENCE_S", 1.0)
     store = Store(tmp_path)
@@ -139,8 +145,12 @@ def test_an_empty_lease_blocks_nobody_for_ever(tmp_path: Path, monkeypatch: pyte
         assert told and "the holder of" in told[0]
 
 
-def test_what_stopped_all_of_us_is_nobodys_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file server that answers nobody for minutes: the holder could not renew, and who waits could not look."""
+def test_what_stopped_all_of_us_is_nobodys_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file server that answers nobody for minutes: the holder could not renew, and who waits
+    could not look.
+    """
     from hpcstack.core import lease
 
     now = [0.0]
@@ -156,7 +166,9 @@ def test_what_stopped_all_of_us_is_nobodys_death(tmp_path: Path, monkeypatch: py
 
 
 def test_a_living_holder_is_waited_for_and_named(tmp_path: Path) -> None:
-    holder = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path, tmp_path / "ready"))
+    holder = multiprocessing.get_context("fork").Process(
+        target=_hold, args=(tmp_path, tmp_path / "ready")
+    )
     holder.start()
     try:
         _wait(tmp_path / "ready")
@@ -195,7 +207,13 @@ def test_what_is_stored_is_readable_for_all_whatever_the_umask(tmp_path: Path, i
         put = Store(tmp_path / "store").put(artifact(image), image, tmp_path / "log")
     finally:
         os.umask(old)
-    for path in (put.image, put.image.parent, put.image.parent.parent, tmp_path / "store", tmp_path / "store/stacks"):
+    for path in (
+        put.image,
+        put.image.parent,
+        put.image.parent.parent,
+        tmp_path / "store",
+        tmp_path / "store/stacks",
+    ):
         assert path.stat().st_mode & 0o444 == 0o444, path
 
 
@@ -204,7 +222,9 @@ def test_leftovers_and_damage_do_not_disturb_a_list(tmp_path: Path, image: Path)
     put = store.put(artifact(image), image, tmp_path / "log")
     (tmp_path / "store/stacks/.demo-1.0.abc.part").write_text("k1")
     (tmp_path / "store/stacks/other-1").write_bytes(b"\xff")
-    store.put(replace(artifact(image, "k2"), stack="damaged-1"), image, tmp_path / "log").image.write_bytes(b"")
+    store.put(
+        replace(artifact(image, "k2"), stack="damaged-1"), image, tmp_path / "log"
+    ).image.write_bytes(b"")
     assert store.stacks() == {"demo-1.0": put}
 
 
@@ -231,7 +251,9 @@ def test_a_pointer_whose_writer_was_killed_is_swept_by_the_next(tmp_path: Path) 
 def change_record(path: Path, change: dict[str, object], *, without: tuple[str, ...] = ()) -> None:
     """The record PATH with CHANGE in it."""
     document = {**json.loads(path.read_text()), **change}
-    path.write_text(json.dumps({name: value for name, value in document.items() if name not in without}))
+    path.write_text(
+        json.dumps({name: value for name, value in document.items() if name not in without})
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,7 +270,9 @@ def change_record(path: Path, change: dict[str, object], *, without: tuple[str, 
         ({"stack": "x" * 3000}, "stack: String should have at most"),
     ],
 )
-def test_a_record_says_what_a_record_can(tmp_path: Path, image: Path, change: dict[str, object], says: str) -> None:
+def test_a_record_says_what_a_record_can(
+    tmp_path: Path, image: Path, change: dict[str, object], says: str
+) -> None:
     store = Store(tmp_path / "store")
     record = store.put(artifact(image), image, tmp_path / "log").image.parent / "artifact.json"
     change_record(record, change)
@@ -268,9 +292,13 @@ def test_what_is_no_record_is_refused(tmp_path: Path, image: Path, text: str) ->
 def test_a_record_of_a_newer_hpcstack_is_read_and_not_replaced(tmp_path: Path, image: Path) -> None:
     store = Store(tmp_path / "store")
     made = store.put(artifact(image), image, tmp_path / "log")
-    change_record(made.image.parent / "artifact.json", {"format": "hpcstack/artifact/v2", "added": {"x": 1}})
+    change_record(
+        made.image.parent / "artifact.json", {"format": "hpcstack/artifact/v2", "added": {"x": 1}}
+    )
     assert store.artifact("k1") == made
-    with pytest.raises(StoreError, match=r"written by a newer hpcstack \(format 2; this one writes 1\)"):
+    with pytest.raises(
+        StoreError, match=r"written by a newer hpcstack \(format 2; this one writes 1\)"
+    ):
         store.put(artifact(image), image, tmp_path / "log", instead=True)
     assert store.artifact("k1") == made
 
@@ -278,15 +306,21 @@ def test_a_record_of_a_newer_hpcstack_is_read_and_not_replaced(tmp_path: Path, i
 def test_a_record_of_before_there_were_formats_is_read(tmp_path: Path, image: Path) -> None:
     store = Store(tmp_path / "store")
     made = store.put(artifact(image), image, tmp_path / "log")
-    change_record(made.image.parent / "artifact.json", {"known_once": 1}, without=("format", "unconfined"))
+    change_record(
+        made.image.parent / "artifact.json", {"known_once": 1}, without=("format", "unconfined")
+    )
     assert store.artifact("k1") == made
 
 
-@pytest.mark.parametrize(("refusal", "lives"), [(PermissionError, True), (ProcessLookupError, False)])
+@pytest.mark.parametrize(
+    ("refusal", "lives"), [(PermissionError, True), (ProcessLookupError, False)]
+)
 def test_a_process_that_proc_hides_is_not_taken_for_dead(
     monkeypatch: pytest.MonkeyPatch, refusal: type[OSError], lives: bool
 ) -> None:
-    """/proc with hidepid cannot be mounted for one test: a pid that /proc has not, and a kernel that says whose it is."""
+    """/proc with hidepid cannot be mounted for one test: a pid that /proc has not, and a kernel
+    that says whose it is.
+    """
     import os
 
     from hpcstack.core import lease
@@ -308,14 +342,23 @@ def test_a_users_own_store_lies_over_the_sites(tmp_path: Path, image: Path) -> N
     assert own.images() == [of_the_site, mine] and below.images() == [of_the_site]
     assert own.artifact("a1") == of_the_site and of_the_site.image.is_relative_to(below.top)
     mine_of_the_sites_name = own.put(artifact(image, "c3"), image, tmp_path / "log")
-    assert own.newest("demo-1.0") == mine_of_the_sites_name and below.newest("demo-1.0") == of_the_site
+    assert (
+        own.newest("demo-1.0") == mine_of_the_sites_name and below.newest("demo-1.0") == of_the_site
+    )
     assert own.releases == below.top / "releases"
 
 
-def test_a_store_of_ones_own_that_is_anothers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_ones_own_that_is_anothers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("own", "site"):
         (tmp_path / name).mkdir()
-    site = Site(store=tmp_path / "site", user_store=tmp_path / "own", lock_dir=tmp_path, module_root=tmp_path)
+    site = Site(
+        store=tmp_path / "site",
+        user_store=tmp_path / "own",
+        lock_dir=tmp_path,
+        module_root=tmp_path,
+    )
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr(Site, "_is_administrators", lambda _: False)
     assert open_store(site).below
@@ -331,7 +374,9 @@ def test_a_store_of_ones_own_that_is_anothers_is_refused(tmp_path: Path, monkeyp
 def test_a_way_to_ones_own_store_that_anybody_may_change_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
 ) -> None:
-    """/scratch without a sticky bit: another user could put his store in the place of ours, before it is made or after."""
+    """/scratch without a sticky bit: another user could put his store in the place of ours, before
+    it is made or after.
+    """
     (tmp_path / "site").mkdir()
     open_to_all = tmp_path / "scratch"
     open_to_all.mkdir()

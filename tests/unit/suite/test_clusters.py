@@ -1,4 +1,6 @@
-"""Whole made-up clusters (tests/clusters), healthy and each with one fault, through the suite's own readers and judges."""
+"""Whole made-up clusters (tests/clusters), healthy and each with one fault, through the suite's own
+readers and judges.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,10 @@ def report(cluster: str, fault: dict[str, Any] | None = None, *, promised: bool 
 def test_a_healthy_cluster_has_nothing_that_a_person_must_act_on(name: str, promised: bool) -> None:
     found = report(name, promised=promised)
     said = {
-        ("mixed", True): ("node.same",), ("mixed", False): ("node.same",),  # two models of GPU in one run
-        ("l40s", False): ("nccl.transport",),  # cards that could do RoCE, which NCCL does not use: what are they?
+        # two models of GPU in one run
+        ("mixed", True): ("node.same",), ("mixed", False): ("node.same",),
+        # cards that could do RoCE, which NCCL does not use: what are they?
+        ("l40s", False): ("nccl.transport",),
     }  # fmt: skip
     bad = [(one.code, one.status, one.measured or one.evidence) for one in found.outcomes
            if one.status in BAD and one.code not in said.get((name, promised), ())]  # fmt: skip
@@ -54,14 +58,20 @@ def finding(found: Report, fault: dict[str, Any], host: str) -> tuple[str, str]:
     return "", ""
 
 
-@pytest.mark.parametrize(("name", "fault"), CASES, ids=[f"{fault['name']}, {name}" for name, fault in CASES])
+@pytest.mark.parametrize(
+    ("name", "fault"), CASES, ids=[f"{fault['name']}, {name}" for name, fault in CASES]
+)
 def test_each_fault_is_found_and_its_node_named(name: str, fault: dict[str, Any]) -> None:
     for promised in (True, False):
         if not promised and fault.get("alone", {}).get(name) is False:
             continue
         found = report(name, fault, promised=promised)
         host = clusters.load(name)["nodes"][fault.get("place", 1)]
-        said = [(one.code, one.status, one.measured or one.evidence) for one in found.outcomes if one.status in BAD]
+        said = [
+            (one.code, one.status, one.measured or one.evidence)
+            for one in found.outcomes
+            if one.status in BAD
+        ]
         assert finding(found, fault, host)[0], (promised, said)
         assert not [one for one in said if one[1] == "ERROR"]
 
@@ -75,7 +85,11 @@ def test_no_node_but_the_broken_one_is_blamed() -> None:
         broken = hosts[fault.get("place", 1)]
         for one in found.outcomes:
             if one.status in BAD and one.code in clusters.ON_NODES + clusters.AFTER:
-                assert all(where.startswith(broken) for where in one.where), (name, fault["name"], one)
+                assert all(where.startswith(broken) for where in one.where), (
+                    name,
+                    fault["name"],
+                    one,
+                )
 
 
 def table() -> str:
@@ -85,19 +99,31 @@ def table() -> str:
         verdicts = []
         for promised in (True, False):
             bad = [
-                f"{one.status} `{one.code}`" for one in report(name, promised=promised).outcomes if one.status in BAD
+                f"{one.status} `{one.code}`"
+                for one in report(name, promised=promised).outcomes
+                if one.status in BAD
             ]
             verdicts.append(", ".join(bad) or "nothing")
-        out.append(f"| none | {name}: {clusters.load(name)['about']} | {verdicts[0]} | {verdicts[1]} |")
+        out.append(
+            f"| none | {name}: {clusters.load(name)['about']} | {verdicts[0]} | {verdicts[1]} |"
+        )
     for fault in clusters.faults():
         rows: dict[tuple[str, ...], list[str]] = {}
         for name in fault["on"]:
             host = clusters.load(name)["nodes"][fault.get("place", 1)]
-            found = [finding(report(name, fault, promised=promised), fault, host) for promised in (True, False)]
+            found = [
+                finding(report(name, fault, promised=promised), fault, host)
+                for promised in (True, False)
+            ]
             named = "" if fault.get("everywhere") else ", names the node"
-            cells = tuple(f"{status} `{code}`{named}" if status else "not seen" for status, code in found)
+            cells = tuple(
+                f"{status} `{code}`{named}" if status else "not seen" for status, code in found
+            )
             rows.setdefault(cells, []).append(name)
-        out += [f"| {fault['name']} | {', '.join(on)} | {first} | {second} |" for (first, second), on in rows.items()]
+        out += [
+            f"| {fault['name']} | {', '.join(on)} | {first} | {second} |"
+            for (first, second), on in rows.items()
+        ]
     return "\n".join(out)
 
 

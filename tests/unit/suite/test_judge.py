@@ -19,11 +19,23 @@ GIB = 1 << 30
 
 
 def report(
-    gpu: str = "NVIDIA A100-SXM4-80GB", gpus: int = 8, value: float = 235.0, size: int = 16 * GIB, **more: Any
+    gpu: str = "NVIDIA A100-SXM4-80GB",
+    gpus: int = 8,
+    value: float = 235.0,
+    size: int = 16 * GIB,
+    **more: Any,
 ) -> Report:
     name = f"all_reduce_float32_{size}_busbw_GB_s"
-    line = {"name": "all_reduce float32", "x": [size], "y": [value], "x_unit": "bytes", "y_unit": "GB/s"}
-    outcome = Outcome(code="nccl.bandwidth", status="PASS", measured="m", figures={name: value}, series=(line,))
+    line = {
+        "name": "all_reduce float32",
+        "x": [size],
+        "y": [value],
+        "x_unit": "bytes",
+        "y_unit": "GB/s",
+    }
+    outcome = Outcome(
+        code="nccl.bandwidth", status="PASS", measured="m", figures={name: value}, series=(line,)
+    )
     base: dict[str, Any] = {
         "stack": "s-1", "image": "/i", "image_sha256": "0" * 64, "suite": "0", "runtime": "pyxis", "backend": "nccl",
         "nodes": ("n1",), "world_size": gpus, "started": "2026-01-01T00:00:00+00:00", "seconds": 1.0,
@@ -39,8 +51,10 @@ def report(
     (report(gpu="NVIDIA H200", value=460.0, size=8 * GIB), "PASS"),
     (report(gpu="NVIDIA H200 NVL", value=100.0, size=8 * GIB), "PASS"),
     (report(gpu="NVIDIA GH200 480GB", value=100.0, size=8 * GIB), "PASS"),
-    (report(gpu="NVIDIA H200", value=400.0, size=8 * GIB), "WARN"),  # others have seen more; nobody demands it
-    (report(gpu="NVIDIA H200", gpus=4, value=300.0, size=8 * GIB), "PASS"),  # four GPUs are another topology
+    # others have seen more; nobody demands it
+    (report(gpu="NVIDIA H200", value=400.0, size=8 * GIB), "WARN"),
+    # four GPUs are another topology
+    (report(gpu="NVIDIA H200", gpus=4, value=300.0, size=8 * GIB), "PASS"),
     (report(gpu="NVIDIA L40S", value=5.0), "PASS"),  # nothing is sourced
     (report(value=100.0, world_size=4), "PASS"),  # not every GPU of the node took part
 ])  # fmt: skip
@@ -73,7 +87,11 @@ def test_what_the_site_expects_of_its_nodes_warns_below_95_percent() -> None:
 def test_every_gate_has_a_source() -> None:
     table = gates.read_gates()
     for gate in table["gates"]:
-        assert gate["source"] in table["sources"] and gate["kind"] in ("gate", "seen") and gate["busbw"] > 0
+        assert (
+            gate["source"] in table["sources"]
+            and gate["kind"] in ("gate", "seen")
+            and gate["busbw"] > 0
+        )
 
 
 def fill(path: Path, values: list[float]) -> list[history.Past]:
@@ -87,27 +105,42 @@ def fill(path: Path, values: list[float]) -> list[history.Past]:
 
 def test_worse_than_the_sites_own_history_is_a_warning(tmp_path: Path) -> None:
     pasts = fill(tmp_path / "h.jsonl", [40.0, 40.4, 39.8, 40.1, 40.2, 39.9, 40.0, 40.3])
-    assert judge_report(report(gpu="NVIDIA L40S", value=39.0), pasts, {}).outcomes[0].status == "PASS"
+    assert (
+        judge_report(report(gpu="NVIDIA L40S", value=39.0), pasts, {}).outcomes[0].status == "PASS"
+    )
     one = judge_report(report(gpu="NVIDIA L40S", value=36.0), pasts, {}).outcomes[0]
     assert one.status == "WARN" and "median of 8 runs 40" in one.measured
 
 
 def test_seven_runs_are_too_few_and_other_nodes_are_no_history(tmp_path: Path) -> None:
     pasts = fill(tmp_path / "h.jsonl", [40.0] * 7)
-    assert judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts, {}).outcomes[0].status == "PASS"
+    assert (
+        judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts, {}).outcomes[0].status == "PASS"
+    )
     pasts = fill(tmp_path / "h.jsonl", [40.0])
-    assert judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts, {}).outcomes[0].status == "WARN"
-    assert judge_report(report(gpu="NVIDIA L40S", value=10.0, nodes=("n2",)), pasts, {}).outcomes[0].status == "PASS"
+    assert (
+        judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts, {}).outcomes[0].status == "WARN"
+    )
+    assert (
+        judge_report(report(gpu="NVIDIA L40S", value=10.0, nodes=("n2",)), pasts, {})
+        .outcomes[0]
+        .status
+        == "PASS"
+    )
 
 
 def test_noisy_figures_have_more_room(tmp_path: Path) -> None:
     pasts = fill(tmp_path / "h.jsonl", [40.0, 20.0, 60.0, 30.0, 50.0, 45.0, 35.0, 40.0])
-    assert judge_report(report(gpu="NVIDIA L40S", value=30.0), pasts, {}).outcomes[0].status == "PASS"
+    assert (
+        judge_report(report(gpu="NVIDIA L40S", value=30.0), pasts, {}).outcomes[0].status == "PASS"
+    )
 
 
 def test_latency_gets_worse_upwards() -> None:
     outcome = Outcome(code="nccl.latency", status="PASS", figures={"all_reduce_8_us": 30.0})
-    pasts = [history.Past("2026", "k", {"nccl.latency/all_reduce_8_us": 20.0}, "PASS") for _ in range(8)]
+    pasts = [
+        history.Past("2026", "k", {"nccl.latency/all_reduce_8_us": 20.0}, "PASS") for _ in range(8)
+    ]
     assert history.judge_regression(outcome, pasts).status == "WARN"
     lower = outcome.model_copy(update={"figures": {"all_reduce_8_us": 10.0}})
     assert history.judge_regression(lower, pasts).status == "PASS"
@@ -139,5 +172,8 @@ def test_the_median_itself_never_regresses(values: list[float]) -> None:
 
 def test_only_figures_with_a_direction_are_compared() -> None:
     outcome = Outcome(code="ddp.fp32", status="PASS", figures={"loss_error": 1e-7, "ports": 1.0})
-    pasts = [history.Past("2026", "k", {"ddp.fp32/loss_error": 5e-7, "ddp.fp32/ports": 8.0}, "PASS") for _ in range(9)]
+    pasts = [
+        history.Past("2026", "k", {"ddp.fp32/loss_error": 5e-7, "ddp.fp32/ports": 8.0}, "PASS")
+        for _ in range(9)
+    ]
     assert history.judge_regression(outcome, pasts).status == "PASS"

@@ -12,7 +12,14 @@ SIZE = Size(nodes=2, world=4, tests="ddp.fp32", tier="quick")
 
 
 def row(rank: int, status: str = "PASS", code: str = "ddp.fp32", **more: Any) -> dict[str, Any]:
-    return {"code": code, "where": f"n{rank // 2}:{rank}", "status": status, "seconds": 1.0, "evidence": "", **more}
+    return {
+        "code": code,
+        "where": f"n{rank // 2}:{rank}",
+        "status": status,
+        "seconds": 1.0,
+        "evidence": "",
+        **more,
+    }
 
 
 def found(*documents: dict[str, Any]) -> RunFiles:
@@ -31,9 +38,16 @@ def test_a_rank_that_never_came_is_named() -> None:
     documents: list[dict[str, Any]] = [
         {"rank": rank, "planted": "", "host": f"n{rank // 2}", "rows": []} for rank in (0, 1, 3)
     ]
-    task = {"rank": 2, "host": "n1", "rows": [row(2, code="tasks.exchange")]}  # its task came: that is another process
+    task = {
+        "rank": 2,
+        "host": "n1",
+        "rows": [row(2, code="tasks.exchange")],
+    }  # its task came: that is another process
     (one,) = make_outcomes(SIZE, found(*documents, task), "DistStoreError: timeout")
-    assert (one.status, one.measured) == ("ERROR", "4 of 4 ranks left no result; never started: rank 2")
+    assert (one.status, one.measured) == (
+        "ERROR",
+        "4 of 4 ranks left no result; never started: rank 2",
+    )
     assert one.evidence == "DistStoreError: timeout"
 
 
@@ -46,7 +60,14 @@ def test_a_rank_that_hangs_in_a_check_is_named() -> None:
 
 def test_an_agents_word_for_its_image_counts_for_all_its_ranks() -> None:
     rows = [
-        {"code": "ddp.fp32", "where": f"n{n}", "status": "SKIP", "seconds": 0.0, "evidence": "no torch"} for n in (0, 1)
+        {
+            "code": "ddp.fp32",
+            "where": f"n{n}",
+            "status": "SKIP",
+            "seconds": 0.0,
+            "evidence": "no torch",
+        }
+        for n in (0, 1)
     ]
     (one,) = make_outcomes(SIZE, found({"host": "n0", "inventory": {}, "rows": rows}), "")
     assert (one.status, one.evidence) == ("SKIP", "no torch")
@@ -59,7 +80,10 @@ def test_families_stay_together() -> None:
 
 
 def test_a_gpu_that_lags_behind_the_others_is_named() -> None:
-    rows = [row(rank, code="node.hbm", figures={"hbm_TB_s": 2.0 if rank != 3 else 1.2}) for rank in range(4)]
+    rows = [
+        row(rank, code="node.hbm", figures={"hbm_TB_s": 2.0 if rank != 3 else 1.2})
+        for rank in range(4)
+    ]
     one = judge_lag(merge_rows(rows), {})
     assert one.status == "WARN" and "n1:3 1.2 of 2 hbm_TB_s" in one.measured
     assert judge_lag(merge_rows(rows[:3]), {}).status == "PASS"
@@ -67,7 +91,12 @@ def test_a_gpu_that_lags_behind_the_others_is_named() -> None:
 
 def test_figures_and_series_of_the_first_rank_are_kept() -> None:
     series = [{"name": "loss", "x": [0], "y": [1.0]}]
-    one = merge_rows([row(0, figures={"a_GB_s": 1.0}, series=series), row(1, figures={"a_GB_s": 1.0}, series=series)])
+    one = merge_rows(
+        [
+            row(0, figures={"a_GB_s": 1.0}, series=series),
+            row(1, figures={"a_GB_s": 1.0}, series=series),
+        ]
+    )
     assert one.figures == {"a_GB_s": 1.0} and one.series == tuple(series) and one.peers == {}
     assert isinstance(one, Outcome)
 
@@ -88,5 +117,7 @@ def test_the_slowest_rank_speaks_for_all_and_nothing_infinite_is_kept() -> None:
 
 
 def test_what_is_no_row_of_ours_is_left_out() -> None:
-    out = found({"rank": 0, "host": "n0", "rows": [{"code": "x"}, 5, {**row(0), "status": "FINE"}, row(0)]})
+    out = found(
+        {"rank": 0, "host": "n0", "rows": [{"code": "x"}, 5, {**row(0), "status": "FINE"}, row(0)]}
+    )
     assert len(out.rows) == 1

@@ -14,7 +14,8 @@ from support.modules import Place
 
 
 @pytest.mark.parametrize(
-    ("version", "reads"), [("0.1.0", False), ("0.2.0", True), ("0.10.1", True), ("1.0", True), ("", False)]
+    ("version", "reads"),
+    [("0.1.0", False), ("0.2.0", True), ("0.10.1", True), ("1.0", True), ("", False)],
 )
 def test_which_suites_read_requests(tmp_path: Path, version: str, reads: bool) -> None:
     place = Place(tmp_path)
@@ -23,7 +24,9 @@ def test_which_suites_read_requests(tmp_path: Path, version: str, reads: bool) -
 
 
 def test_an_older_suite_gets_the_same_as_options() -> None:
-    words = old_words(Request("/r", "ddp", "full", "io", "pytorch-24.11", 8, 8, 2, 1.0, 60.0, 400.0))
+    words = old_words(
+        Request("/r", "ddp", "full", "io", "pytorch-24.11", 8, 8, 2, 1.0, 60.0, 400.0)
+    )
     said = dict(zip(words[::2], words[1::2], strict=True))
     assert said["--tests"] == "ddp" and said["--gpus"] == "8" and said["--fabric-rate"] == "400.0"
 
@@ -34,7 +37,9 @@ def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_request(request)
     assert read_request(str(tmp_path)) == request
     document = json.loads((tmp_path / FILE).read_text())
-    (tmp_path / FILE).write_text(json.dumps({**document, "of_a_newer_host": 1, "output": "/elsewhere"}))
+    (tmp_path / FILE).write_text(
+        json.dumps({**document, "of_a_newer_host": 1, "output": "/elsewhere"})
+    )
     assert read_request(str(tmp_path)) == request
     assert [check.code for check in request.checks("node")] == []
     assert {check.family for check in request.checks("ranks")} == {"nccl", "ddp"}

@@ -31,11 +31,16 @@ def swept(slow: str = "", failing: str = "") -> Swept:
 def test_a_slow_node_is_named_with_the_reason() -> None:
     found = swept(slow="n2")
     assert list(found.odd) == ["n2"]
-    assert found.drain_list() == "n2\thpcstack sweep: best pair 5 GB/s, others' median 40 (limit 0.7)\n"
+    assert (
+        found.drain_list()
+        == "n2\thpcstack sweep: best pair 5 GB/s, others' median 40 (limit 0.7)\n"
+    )
 
 
 def test_a_node_that_fails_with_everybody_is_named() -> None:
-    assert swept(failing="n3").odd == {"n3": "hpcstack sweep: failed with every partner: nccl.exact: wrong"}
+    assert swept(failing="n3").odd == {
+        "n3": "hpcstack sweep: failed with every partner: nccl.exact: wrong"
+    }
 
 
 def test_a_healthy_partition_has_none() -> None:
@@ -67,7 +72,12 @@ def bisected(count: int, bad: set[str], failing: bool = False) -> tuple[Bisectio
         taken = [node for group in groups for node in group]
         assert len(taken) == len(set(taken))  # each round's jobs run beside each other
         slow = Measured(failed="nccl.exact: wrong") if failing else Measured(12.0)
-        state.learn({group: slow if bad & set(group) else Measured(40.0 + len(group) % 3) for group in groups})
+        state.learn(
+            {
+                group: slow if bad & set(group) else Measured(40.0 + len(group) % 3)
+                for group in groups
+            }
+        )
     return state, jobs
 
 
@@ -81,7 +91,9 @@ def test_up_to_three_bad_nodes_are_found_in_log_rounds(count: int, data: st.Data
 
 def test_sixty_four_nodes_take_few_jobs() -> None:
     state, jobs = bisected(64, {"n3", "n4", "n60"})
-    assert set(state.odd) == {"n3", "n4", "n60"} and state.rounds <= 5 and jobs < 30  # of 2,016 pairs
+    assert (
+        set(state.odd) == {"n3", "n4", "n60"} and state.rounds <= 5 and jobs < 30
+    )  # of 2,016 pairs
     assert bisected(64, set()) == (bisected(64, set())[0], 8)
 
 
@@ -91,7 +103,8 @@ def test_where_most_nodes_are_bad_nobody_is_blamed() -> None:
 
 
 STATES = (
-    "n1 idle\nn2 drained\nn3 idle*\nn4 mixed\nn5 maint\nn6 reserved\nn7 draining\nn8 idle~\nn9 down*\nn10 allocated$\n"
+    "n1 idle\nn2 drained\nn3 idle*\nn4 mixed\nn5 maint\nn6 reserved\nn7 draining\nn8 idle~\nn9 "
+    "down*\nn10 allocated$\n"
 )
 
 
@@ -118,6 +131,9 @@ def test_a_node_alone_in_its_rack_is_not_blamed() -> None:
             out.together.add(pair)
     judge_pairs(out)
     assert out.odd == {}
-    out.busbw = {pair: 100.0 if "n2" in pair and pair in out.together else value for pair, value in out.busbw.items()}
+    out.busbw = {
+        pair: 100.0 if "n2" in pair and pair in out.together else value
+        for pair, value in out.busbw.items()
+    }
     judge_pairs(out)
     assert list(out.odd) == ["n2"]

@@ -1,8 +1,9 @@
 """Apptainer: its steps run as everybody's do, in hpcstack's enclosure, and the image is spliced.
 
-Where no enclosure can be made, and only where site.yaml says `build.unconfined`: `apptainer build` from the imported
-base, whose squashfs is taken out of the SIF. Defaults taken there: user namespaces or fakeroot as Apptainer chooses;
-the site's compression, level 1 for zstd (1.2 GB: 22 s against 112 s with gzip).
+Where no enclosure can be made, and only where site.yaml says `build.unconfined`: `apptainer build`
+from the imported base, whose squashfs is taken out of the SIF. Defaults taken there: user
+namespaces or fakeroot as Apptainer chooses; the site's compression, level 1 for zstd (1.2 GB: 22 s
+against 112 s with gzip).
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
 
-LEVEL = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
+LEVEL = {
+    "zstd": "-comp zstd -Xcompression-level 1",
+    "gzip": "-comp gzip",
+    "xz": "-comp xz",
+    "lz4": "-comp lz4",
+}
 OFFSET, SIZE = re.compile(r"Offset:\s*(\d+)"), re.compile(r"Size:\s*(\d+)")
 PARTITION = re.compile(r"^(\d+)\s*\|.*\|FS \(Squashfs/\*System/", re.MULTILINE)
 
@@ -39,7 +45,9 @@ def build_argv(job: Job, sif: Path) -> list[str]:
         f"{job.work}/scratch:/tmp",
         "--bind",
         f"{job.work}/scratch:/var/tmp",
-        *(["--ignore-subuid"] if job.offline else []),  # newuidmap does not work in the namespace without a network
+        *(
+            ["--ignore-subuid"] if job.offline else []
+        ),  # newuidmap does not work in the namespace without a network
         "--mksquashfs-args",
         f"-no-xattrs {LEVEL[job.settings.compression]}",
         str(sif),
@@ -51,7 +59,9 @@ LAYERED = Layered("apptainer")
 
 
 def make_apptainer_environment(job: Job, home: Path) -> dict[str, str]:
-    """Where Apptainer works, in a home of the build's own: the user's settings do not reach into an image."""
+    """Where Apptainer works, in a home of the build's own: the user's settings do not reach into an
+    image.
+    """
     return {
         **list_proxies(job.settings),
         "HOME": str(home),
@@ -64,9 +74,14 @@ def make_apptainer_environment(job: Job, home: Path) -> dict[str, str]:
 
 
 def without_settings(argv: list[str], env: dict[str, str]) -> list[str]:
-    """ARGV without the user's own settings of Apptainer but for those in ENV: binds and variables for containers that
-    he runs have no place in an image."""
-    his = [name for name in os.environ if name.startswith(("APPTAINER", "SINGULARITY")) and name not in env]
+    """ARGV without the user's own settings of Apptainer but for those in ENV: binds and variables
+    for containers that he runs have no place in an image.
+    """
+    his = [
+        name
+        for name in os.environ
+        if name.startswith(("APPTAINER", "SINGULARITY")) and name not in env
+    ]
     return ["env", *(f"--unset={name}" for name in sorted(his)), *argv]
 
 
@@ -97,7 +112,9 @@ class ApptainerEngine:
 
     def build(self, job: Job, runner: Runner) -> Completed:
         if re.search(r"[,:]", str(job.work)):
-            raise InputError(f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir")
+            raise InputError(
+                f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir"
+            )
         if not (why := enclosure_refused(runner)):
             try:
                 return LAYERED.build(job, runner)
@@ -110,11 +127,17 @@ class ApptainerEngine:
             )
         if job.offline and os.geteuid():
             return Completed(
-                ("apptainer", "exec"), 1, (why, "no network can be shut out so: --engine builtin or enroot")
+                ("apptainer", "exec"),
+                1,
+                (why, "no network can be shut out so: --engine builtin or enroot"),
             )
         if not job.settings.unconfined:
             raise BuildError(
-                f"Apptainer can run no step in an enclosure here ({why}), and would run them beside you", UNCONFINED
+                (
+                    f"Apptainer can run no step in an enclosure here ({why}), and would run them "
+                    f"beside you"
+                ),
+                UNCONFINED,
             )
         job.unconfined.append(why)
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
@@ -129,7 +152,9 @@ class ApptainerEngine:
         env = make_apptainer_environment(job, prepare_home(job))
         argv = without_settings(build_argv(job, sif), env)
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
-        done = runner.logged(supervise_command(argv), job.log, env=env, cwd=job.context, on_line=job.on_line)
+        done = runner.logged(
+            supervise_command(argv), job.log, env=env, cwd=job.context, on_line=job.on_line
+        )
         if done.status:
             return done
         listing = runner.output(["apptainer", "sif", "list", str(sif)])
@@ -148,7 +173,9 @@ class ApptainerEngine:
         if info.status or not offset or not size:
             return Completed(info.argv, info.status or 1, info.tail)
         copy_range(sif, job.output, int(offset[1]), int(size[1]))
-        with job.output.open("r+b") as file:  # the superblock's time; Apptainer spoils mksquashfs' -mkfs-time
+        with job.output.open(
+            "r+b"
+        ) as file:  # the superblock's time; Apptainer spoils mksquashfs' -mkfs-time
             file.seek(8)
             file.write(struct.pack("<I", EPOCH))
         sif.unlink()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 STEP = "== hpcstack step "
 ANSWERS = "answers"  # the folder at /opt/hpcstack that a script inside a base writes to
 UNCONFINED = (
-    "another engine, say --engine builtin; or build.unconfined: true in site.yaml: then programs of a base and of a "
+    "another engine, say --engine builtin; or build.unconfined: true in site.yaml: then programs "
+    "of a base and of a "
     "recipe can read and write what you can"
 )
 EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the same
@@ -31,9 +32,10 @@ EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the 
 class Job:
     """One build: `work` is on local disk, and private to it.
 
-    `context` holds the rendered files, `lent` what the site lends (bound at /mnt), `base` is the imported base as a
-    squashfs, `environment` its variables, `output` becomes the image. `cache` is a folder in which an engine may keep
-    the unpacked base and finished steps; `fresh` says not to use what is there.
+    `context` holds the rendered files, `lent` what the site lends (bound at /mnt), `base` is the
+    imported base as a squashfs, `environment` its variables, `output` becomes the image. `cache` is
+    a folder in which an engine may keep the unpacked base and finished steps; `fresh` says not to
+    use what is there.
     """
 
     context: Path
@@ -50,10 +52,17 @@ class Job:
     fresh: bool = False
     offline: bool = False
     squash: bool = False  # all is packed anew, whatever the site's build.splice says
-    beside: Path | None = None  # where an image may be made at once that is no work to make: on the store's filesystem
+    beside: Path | None = (
+        # where an image may be made at once that is no work to make: on the store's filesystem
+        None
+    )
 
-    made: list[Result] = field(default_factory=list)  # the image as it was spliced; none where it was packed
-    unconfined: list[str] = field(default_factory=list)  # why steps ran in no enclosure; empty where they did in one
+    made: list[Result] = field(
+        default_factory=list
+    )  # the image as it was spliced; none where it was packed
+    unconfined: list[str] = field(
+        default_factory=list
+    )  # why steps ran in no enclosure; empty where they did in one
     clock: list[tuple[str, float]] = field(default_factory=list)  # each step, and when it began
 
     def on_line(self, line: str) -> None:
@@ -81,10 +90,11 @@ class Job:
 
 
 class Engine(Protocol):
-    """`build` makes job.image or returns the program that failed; it leaves clean-up of job.work to the caller.
+    """`build` makes job.image or returns the program that failed; it leaves clean-up of job.work to
+    the caller.
 
-    `run_inside` runs SCRIPT, a path in FOLDER, in job.base, with FOLDER at /opt/hpcstack, nothing of the user's home,
-    and no other folder of the host but what the site lends.
+    `run_inside` runs SCRIPT, a path in FOLDER, in job.base, with FOLDER at /opt/hpcstack, nothing
+    of the user's home, and no other folder of the host but what the site lends.
     """
 
     @property
@@ -110,7 +120,12 @@ class Engine(Protocol):
 def list_proxies(settings: BuildSite) -> dict[str, str]:
     """The site's proxy and CA bundle for a program that an engine starts."""
     proxy, bundle = settings.proxy, settings.ca_bundle
-    said = {"http_proxy": proxy.http, "https_proxy": proxy.https, "no_proxy": proxy.no, "SSL_CERT_FILE": bundle}
+    said = {
+        "http_proxy": proxy.http,
+        "https_proxy": proxy.https,
+        "no_proxy": proxy.no,
+        "SSL_CERT_FILE": bundle,
+    }
     return {name: value for name, value in said.items() if value}
 
 

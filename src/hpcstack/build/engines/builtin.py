@@ -1,4 +1,5 @@
-"""No engine at all: every step in a container of hpcstack's own. For machines that have nothing else.
+"""No engine at all: every step in a container of hpcstack's own. For machines that have nothing
+else.
 
 Neither root nor an entry in /etc/subuid is needed. Steps are layers that are kept (overlay.py).
 """

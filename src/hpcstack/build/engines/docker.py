@@ -1,7 +1,9 @@
-"""Docker, or podman's compatible socket: the rendered Dockerfile through Docker's SDK, then straight into a squashfs.
+"""Docker, or podman's compatible socket: the rendered Dockerfile through Docker's SDK, then
+straight into a squashfs.
 
-The base comes from the import, not from a pull. What the site lends lies in a layer of its own below the build's (a
-Dockerfile's RUN has no mounts), is left out when the image is taken from the daemon, and is removed from it.
+The base comes from the import, not from a pull. What the site lends lies in a layer of its own
+below the build's (a Dockerfile's RUN has no mounts), is left out when the image is taken from the
+daemon, and is removed from it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-MARK = "org.hpcstack.build.build"  # on what is made from the lent files, so that none of it stays in the daemon
+# on what is made from the lent files, so that none of it stays in the daemon
+MARK = "org.hpcstack.build.build"
 FROM = re.compile(r"^FROM .*$", re.MULTILINE)
 INSIDE = """\
 FROM {base}
@@ -34,11 +37,17 @@ RUN env -u BASH_ENV -u ENV /bin/bash /opt/hpcstack/{script}
 
 def list_changes(environment: dict[str, str]) -> list[str]:
     """What makes an imported tree an image with the base's variables."""
-    return [f"ENV {name}={quote_dockerfile(value)}" for name, value in environment.items() if VARIABLE.fullmatch(name)]
+    return [
+        f"ENV {name}={quote_dockerfile(value)}"
+        for name, value in environment.items()
+        if VARIABLE.fullmatch(name)
+    ]
 
 
 def list_left_out(job: Job) -> list[str]:
-    """Paths of the daemon's image that are not the stack's: what was lent, and the daemon's own files."""
+    """Paths of the daemon's image that are not the stack's: what was lent, and the daemon's own
+    files.
+    """
     lent = [f"mnt/.wh.{path.name}" for path in job.lent.iterdir()]
     return [".wh..dockerenv", "tmp/.wh..wh..opq", "var/tmp/.wh..wh..opq", *lent]
 
@@ -82,10 +91,16 @@ class Docker:
             connect_daemon().copy_out(found, f"{HOME}/{ANSWERS}", folder)
             return Completed(("docker", "build"), 0)
 
-        return self._with_base(job, runner, INSIDE.replace("{script}", script), folder.parent, finish)
+        return self._with_base(
+            job, runner, INSIDE.replace("{script}", script), folder.parent, finish
+        )
 
-    def _with_base(self, job: Job, runner: Runner, text: str, context: Path, then: object) -> Completed:
-        """TEXT built on the imported base with what the site lends; THEN is called with the image, all is removed."""
+    def _with_base(
+        self, job: Job, runner: Runner, text: str, context: Path, then: object
+    ) -> Completed:
+        """TEXT built on the imported base with what the site lends; THEN is called with the image,
+        all is removed.
+        """
         from hpcstack.oci.daemon import connect_daemon
 
         daemon, mark = connect_daemon(), uuid.uuid4().hex[:12]
@@ -104,17 +119,28 @@ class Docker:
             made.append(lent)
             tail: list[str] = []
             lines = daemon.build(
-                job.lent.parent, "Dockerfile.lent", lent, network, list_proxies(job.settings), fresh=True
+                job.lent.parent,
+                "Dockerfile.lent",
+                lent,
+                network,
+                list_proxies(job.settings),
+                fresh=True,
             )
             if error := _follow(lines, job, tail):
-                return Completed(("docker", "build", "--file", "Dockerfile.lent", "."), 1, (*tail[-20:], error))
+                return Completed(
+                    ("docker", "build", "--file", "Dockerfile.lent", "."), 1, (*tail[-20:], error)
+                )
             local = context / "Dockerfile.local"
             local.write_text(FROM.sub(f"FROM {lent}", text, count=1).replace("{base}", lent))
             image = f"hpcstack-build:{mark}"
             made.insert(0, image)
-            lines = daemon.build(context, local.name, image, network, list_proxies(job.settings), fresh=True)
+            lines = daemon.build(
+                context, local.name, image, network, list_proxies(job.settings), fresh=True
+            )
             if error := _follow(lines, job, tail):
-                return Completed(("docker", "build", "--file", str(local), "."), 1, (*tail[-20:], error))
+                return Completed(
+                    ("docker", "build", "--file", str(local), "."), 1, (*tail[-20:], error)
+                )
             assert callable(then)
             done: Completed = then(image)
             return done

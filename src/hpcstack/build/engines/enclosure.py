@@ -1,7 +1,8 @@
-"""Where programs of a base and of a recipe run: one enclosure a build, the same for every engine (images/enclose.py).
+"""Where programs of a base and of a recipe run: one enclosure a build, the same for every engine
+(images/enclose.py).
 
-An engine's own container lies within it. So whatever gets out of that finds the system's programs, read-only, and this
-build's folders, and nothing else of the machine.
+An engine's own container lies within it. So whatever gets out of that finds the system's programs,
+read-only, and this build's folders, and nothing else of the machine.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Enclosure:
     process: int
 
     def enter(self, *, offline: bool = False) -> list[str]:
-        """The beginning of the argv of a command in it, which follows `--`. OFFLINE: without a network."""
+        """The beginning of the argv of a command in it, which follows `--`.
+
+        OFFLINE: without a network.
+        """
         argv = [*_python("enclose.py"), "enter", "--process", str(self.process), *_as_user()]
         return [*argv, *(["--offline"] if offline else [])]
 
@@ -65,12 +69,15 @@ def _python(name: str) -> list[str]:
 
 
 def supervise_command(argv: list[str]) -> list[str]:
-    """ARGV of a program that runs in no enclosure: it and all that it starts end with us (images/supervise.py)."""
+    """ARGV of a program that runs in no enclosure: it and all that it starts end with us
+    (images/supervise.py).
+    """
     return [*_python("supervise.py"), *argv]
 
 
 def builders_id() -> int | None:
-    """Who runs the steps of a build: None for whoever builds; of the machine's root an id of its own.
+    """Who runs the steps of a build: None for whoever builds; of the machine's root an id of its
+    own.
 
     Root of a user namespace (in a rootless container, say) is no root of the machine.
     """
@@ -83,7 +90,9 @@ def _as_user() -> list[str]:
 
 
 def give_to_builder(top: Path) -> None:
-    """All of TOP, a folder of this build's that nobody else can enter, belongs to who runs the steps."""
+    """All of TOP, a folder of this build's that nobody else can enter, belongs to who runs the
+    steps.
+    """
     number = builders_id()
     if number is None:
         return
@@ -94,8 +103,10 @@ def give_to_builder(top: Path) -> None:
 
 
 def open_to_builder(work: Path) -> None:
-    """Who runs the steps may enter WORK and write its folders, but makes and removes nothing in WORK itself: what root
-    writes there by name, its logs among it, lies where no step ever puts a link."""
+    """Who runs the steps may enter WORK and write its folders, but makes and removes nothing in
+    WORK itself: what root writes there by name, its logs among it, lies where no step ever puts a
+    link.
+    """
     number = builders_id()
     if number is None:
         return
@@ -132,8 +143,9 @@ def prepare_output(job: Job) -> None:
 
 
 def make_cache(folder: Path) -> None:
-    """FOLDER, where layers are kept, is there, and closed to all but the builder: a step may have left a file in it
-    that takes on its owner's rights."""
+    """FOLDER, where layers are kept, is there, and closed to all but the builder: a step may have
+    left a file in it that takes on its owner's rights.
+    """
     descriptors.make_folder(folder, 0o700)
     give_folder_to_builder(folder)
     with descriptors.hold_folder(folder) as descriptor:
@@ -142,9 +154,15 @@ def make_cache(folder: Path) -> None:
 
 
 def list_shown(job: Job, runner: Runner) -> list[str]:
-    """What of the machine an enclosure shows beside the system's folders: Python, our scripts, the programs that mount
-    and pack, with their libraries."""
-    shown = [Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), data.find_data_folder("images")]
+    """What of the machine an enclosure shows beside the system's folders: Python, our scripts, the
+    programs that mount and pack, with their libraries.
+    """
+    shown = [
+        Path(sys.executable),
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+        data.find_data_folder("images"),
+    ]
     tools = [runner.which(name) for name in TOOLS if runner.has(name)]
     for tool in (*tools, *bundled_squashfuses()):
         shown += with_libraries(Path(tool).resolve())
@@ -152,8 +170,9 @@ def list_shown(job: Job, runner: Runner) -> list[str]:
 
 
 def _outside_of_system(paths: list[Path]) -> list[str]:
-    """Those of PATHS that no enclosure shows by itself, and what they lead to: a link is shown as the link it is, and
-    many a site has one in the place of the folder that holds hpcstack."""
+    """Those of PATHS that no enclosure shows by itself, and what they lead to: a link is shown as
+    the link it is, and many a site has one in the place of the folder that holds hpcstack.
+    """
     found = [one for path in paths for one in _chain_of_links(path)]
     return [str(path) for path in found if path.parts[1] not in SYSTEM]
 
@@ -168,8 +187,9 @@ def _chain_of_links(path: Path) -> list[Path]:
 
 
 def with_libraries(tool: Path) -> list[Path]:
-    """What TOOL needs to run, as far as its place says: it, and the libraries beside its folder (conda's and Spack's
-    prefixes have them there). Never the folder around it, which may be a home."""
+    """What TOOL needs to run, as far as its place says: it, and the libraries beside its folder
+    (conda's and Spack's prefixes have them there). Never the folder around it, which may be a home.
+    """
     beside = [tool.parents[1] / name for name in ("lib", "lib64")] if len(tool.parts) > 2 else []
     return [tool, *(folder for folder in beside if folder.is_dir())]
 
@@ -188,8 +208,9 @@ def bundled_squashfuses() -> list[str]:
 def open_enclosure(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> Iterator[Enclosure]:
     """An enclosure for JOB, as long as the block runs.
 
-    COMMAND is its first process: it gets one word more, the path of a file to make when it is ready, and ends when its
-    input does. NoEnclosure where there is none; EnclosureEnded where COMMAND ends before it is ready.
+    COMMAND is its first process: it gets one word more, the path of a file to make when it is
+    ready, and ends when its input does. NoEnclosure where there is none; EnclosureEnded where
+    COMMAND ends before it is ready.
     """
     own = work_folder(
         job, "begun"
@@ -197,16 +218,22 @@ def open_enclosure(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> I
     ready, number, log = own / "ready", job.work / "enclosure.pid", job.work / "enclosure.log"
     for path in (ready, number, log):
         path.unlink(missing_ok=True)
-    argv = _words_to_make(job.work / "enclosure", number, list_shown(job, runner), [job.work, job.cache])
+    argv = _words_to_make(
+        job.work / "enclosure", number, list_shown(job, runner), [job.work, job.cache]
+    )
     open_to_builder(job.work)
-    with runner.fed([*argv, "--", *(command or HOLD), str(ready)], log, clean=True, wait=False) as held:
+    with runner.fed(
+        [*argv, "--", *(command or HOLD), str(ready)], log, clean=True, wait=False
+    ) as held:
         _wait(held, ready, number)
         yield Enclosure(int(number.read_text()))
 
 
 def _words_to_make(root: Path, number: Path, shown: list[str], writable: list[Path]) -> list[str]:
-    """The beginning of the argv of an enclosure's first process, which follows `--`. The enclosure is mounted at ROOT,
-    the first process's number is written to NUMBER, and what is SHOWN cannot be written."""
+    """The beginning of the argv of an enclosure's first process, which follows `--`. The enclosure
+    is mounted at ROOT, the first process's number is written to NUMBER, and what is SHOWN cannot be
+    written.
+    """
     argv = [*_python("enclose.py"), "make", *_as_user(), "--root", str(root), "--pid", str(number)]
     for path in shown:
         argv += ["--ro", path]
@@ -216,7 +243,9 @@ def _words_to_make(root: Path, number: Path, shown: list[str], writable: list[Pa
 
 
 def try_enclosed(folder: Path, command: list[str], runner: Runner) -> Completed:
-    """COMMAND as who runs the steps, in an enclosure that shows FOLDER, one of ours, and is gone when it ends."""
+    """COMMAND as who runs the steps, in an enclosure that shows FOLDER, one of ours, and is gone
+    when it ends.
+    """
     give_to_builder(folder)
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as own:
         shown = _outside_of_system([data.find_data_folder("images")])
@@ -225,7 +254,9 @@ def try_enclosed(folder: Path, command: list[str], runner: Runner) -> Completed:
 
 
 def _wait(held: Fed, ready: Path, number: Path) -> None:
-    """Until HELD makes READY and writes its NUMBER: two processes, of which either may be the first."""
+    """Until HELD makes READY and writes its NUMBER: two processes, of which either may be the
+    first.
+    """
     until = time.monotonic() + READY_S
     while not (ready.exists() and number.exists() and number.read_text()):
         status = held.process.poll()

@@ -1,8 +1,9 @@
 """Enroot: its steps run as everybody's do, in hpcstack's enclosure, and the image is spliced.
 
-Where no enclosure can be made, and only where site.yaml says `build.unconfined`: the rendered enroot.sh creates a
-container of the imported base, runs all steps in it, and exports it. Defaults taken there: folders of the build's own,
-Enroot's own mounts, none of its hooks (they write the builder's name and home into the image).
+Where no enclosure can be made, and only where site.yaml says `build.unconfined`: the rendered
+enroot.sh creates a container of the imported base, runs all steps in it, and exports it. Defaults
+taken there: folders of the build's own, Enroot's own mounts, none of its hooks (they write the
+builder's name and home into the image).
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ from hpcstack.core.namespaces import no_namespaces
 if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
 
-OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
+OPTIONS = {
+    "zstd": "-comp zstd -Xcompression-level 1",
+    "gzip": "-comp gzip",
+    "xz": "-comp xz",
+    "lz4": "-comp lz4",
+}
 
 
 def make_enroot_environment(job: Job) -> dict[str, str]:
     """Enroot's folders below the build's own, and how it packs."""
     own = job.work / "enroot"
     folders = {
-        f"ENROOT_{name.upper()}_PATH": str(own / name) for name in ("data", "cache", "runtime", "temp", "config")
+        f"ENROOT_{name.upper()}_PATH": str(own / name)
+        for name in ("data", "cache", "runtime", "temp", "config")
     }
     for folder in folders.values():
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -40,7 +47,9 @@ def make_enroot_environment(job: Job) -> dict[str, str]:
         "HPCSTACK_LENT": str(job.lent),
         "HPCSTACK_ONE_ID": "yes",
         "NVIDIA_VISIBLE_DEVICES": "void",
-        "ENROOT_SQUASH_OPTIONS": f"{OPTIONS[job.settings.compression]} -mkfs-time {EPOCH} -no-xattrs",
+        "ENROOT_SQUASH_OPTIONS": (
+            f"{OPTIONS[job.settings.compression]} -mkfs-time {EPOCH} -no-xattrs"
+        ),
     }
 
 
@@ -54,7 +63,9 @@ class EnrootEngine:
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
-        return explain_missing(self.tools, runner) or (no_namespaces("enroot*") if os.geteuid() else "")
+        return explain_missing(self.tools, runner) or (
+            no_namespaces("enroot*") if os.geteuid() else ""
+        )
 
     def build(self, job: Job, runner: Runner) -> Completed:
         if not (why := enclosure_refused(runner)):
@@ -64,14 +75,22 @@ class EnrootEngine:
                 why = error.message
         if not job.settings.unconfined:
             raise BuildError(
-                f"Enroot can run no step in an enclosure here ({why}), and would run them beside you", UNCONFINED
+                (
+                    f"Enroot can run no step in an enclosure here ({why}), and would run them "
+                    f"beside you"
+                ),
+                UNCONFINED,
             )
         job.unconfined.append(why)
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         argv = ["bash", "enroot.sh", str(job.output)]
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
         return runner.logged(
-            supervise_command(argv), job.log, env=make_enroot_environment(job), cwd=job.context, on_line=job.on_line
+            supervise_command(argv),
+            job.log,
+            env=make_enroot_environment(job),
+            cwd=job.context,
+            on_line=job.on_line,
         )
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:

@@ -1,6 +1,8 @@
-"""From a base and a build's layers to one image: spliced, where that can be and is wanted, else packed anew.
+"""From a base and a build's layers to one image: spliced, where that can be and is wanted, else
+packed anew.
 
-Each layer is packed once, as the base is, and kept beside it. What is spliced keeps the base's compressed bytes.
+Each layer is packed once, as the base is, and kept beside it. What is spliced keeps the base's
+compressed bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ class Layers:
 
 
 class Packing:
-    """Layers are packed, each once, while the next step runs. `words` are mksquashfs's, as the base is packed."""
+    """Layers are packed, each once, while the next step runs.
+
+    `words` are mksquashfs's, as the base is packed.
+    """
 
     def __init__(self, job: Job, runner: Runner) -> None:
         self.job, self.runner = job, runner
@@ -72,7 +77,9 @@ class Packing:
             self.why = self.why or str(error)
 
     def add(self, layer: Path) -> None:
-        """LAYER, an upper folder, is packed beside itself, if it is not yet and something will be spliced."""
+        """LAYER, an upper folder, is packed beside itself, if it is not yet and something will be
+        spliced.
+        """
         if self.why:
             return
         final = name_packed(layer)
@@ -119,7 +126,9 @@ class Packing:
             *self.words,
         ]
         with contextlib.suppress(_NotPacked), replace_file(final) as part:
-            with self.runner.fed([*argv, str(part), *more], self.job.work / "pack.log") as self.running:
+            with self.runner.fed(
+                [*argv, str(part), *more], self.job.work / "pack.log"
+            ) as self.running:
                 done = self.running.finish()
             if done.status:
                 raise _NotPacked
@@ -127,7 +136,10 @@ class Packing:
 
 
 def to_read_all() -> tuple[str, ...]:
-    """Words before a program that reads what a step has closed to everybody. Root may: it needs none."""
+    """Words before a program that reads what a step has closed to everybody.
+
+    Root may: it needs none.
+    """
     return AS_ROOT if os.geteuid() else ()
 
 
@@ -168,11 +180,19 @@ def _splice(job: Job, files: list[Path], *, always: bool) -> Completed:
 
 
 def _room(folder: Path, job: Job) -> None:
-    """StoreError where what is left of the disk cannot take the image: it is hardly smaller than its base."""
+    """StoreError where what is left of the disk cannot take the image: it is hardly smaller than
+    its base.
+    """
     free, needed = shutil.disk_usage(folder).free, job.base.stat().st_size
     name = "store" if job.beside and folder == job.beside.parent else "build.tmpdir"
     if free < needed:
         raise StoreError(
-            f"{folder} has {show_bytes(free)} free, the image needs about {show_bytes(needed)} more",
-            f"make room and build again: what is done is kept; or name another folder: {name} in site.yaml",
+            (
+                f"{folder} has {show_bytes(free)} free, the image needs about {show_bytes(needed)} "
+                f"more"
+            ),
+            (
+                f"make room and build again: what is done is kept; or name another folder: {name} "
+                f"in site.yaml"
+            ),
         )

@@ -1,7 +1,9 @@
-"""Which libraries of the base's a step may have changed, by what its layer holds: without a look at any other.
+"""Which libraries of the base's a step may have changed, by what its layer holds: without a look at
+any other.
 
-Those are compared inside, as they are without its layer and with it (images/lib.sh, hpcstack_guard_sums). To read all
-libraries of an image of NVIDIA's takes minutes, and nearly no step touches one.
+Those are compared inside, as they are without its layer and with it (images/lib.sh,
+hpcstack_guard_sums). To read all libraries of an image of NVIDIA's takes minutes, and nearly no
+step touches one.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
 def touched_places(upper: Path, base: Path, layers: Sequence[Path]) -> list[bytes]:
-    """Where the layer in UPPER may have changed a library that the BASE, a squashfs, or LAYERS hold: files that have
-    a library's name, and folders of which something is hidden. All of the image where that cannot be told."""
+    """Where the layer in UPPER may have changed a library that the BASE, a squashfs, or LAYERS
+    hold: files that have a library's name, and folders of which something is hidden. All of the
+    image where that cannot be told.
+    """
     try:
         with Squashfs(base) as image:
 
@@ -49,21 +53,31 @@ def touched_places(upper: Path, base: Path, layers: Sequence[Path]) -> list[byte
 
 
 def has_no_conda(base: Path, layers: Sequence[Path]) -> bool:
-    """Whether neither the BASE, a squashfs, nor one of LAYERS has a folder of conda's records. False for not known."""
+    """Whether neither the BASE, a squashfs, nor one of LAYERS has a folder of conda's records.
+
+    False for not known.
+    """
     try:
         with Squashfs(base) as image:
             if image.may_hold(CONDA_META.encode()):
                 return False
         return not any(
-            CONDA_META in visit.folders for layer in layers for visit in descriptors.walk_folders(layer, anyones=True)
+            CONDA_META in visit.folders
+            for layer in layers
+            for visit in descriptors.walk_folders(layer, anyones=True)
         )
     except (OSError, Unreadable, StoreError):
         return False
 
 
 def _find_touched(upper: Path, modes_below: Callable[[str], list[int]]) -> Iterator[str]:
-    """The same from the image's root on. MODES_BELOW says what kinds of things have a name in what is below UPPER."""
-    new: set[str] = set()  # folders that are not there below: they hide nothing, and what they hold replaces nothing
+    """The same from the image's root on.
+
+    MODES_BELOW says what kinds of things have a name in what is below UPPER.
+    """
+    new: set[str] = (
+        set()
+    )  # folders that are not there below: they hide nothing, and what they hold replaces nothing
     for visit in descriptors.walk_folders(upper, anyones=True):
         if visit.path == OWN_AROUND and OWN_NAME in visit.folders:
             visit.folders.remove(OWN_NAME)

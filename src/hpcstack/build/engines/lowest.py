@@ -1,7 +1,9 @@
-"""The base of a build as the lowest of its layers: mounted for as long as the build runs, and never unpacked.
+"""The base of a build as the lowest of its layers: mounted for as long as the build runs, and never
+unpacked.
 
-squashfuse serves the base in the build's enclosure, which each step enters. So what one step has read of the base the
-next one finds in memory. Where the base cannot be mounted it is unpacked, and kept.
+squashfuse serves the base in the build's enclosure, which each step enters. So what one step has
+read of the base the next one finds in memory. Where the base cannot be mounted it is unpacked, and
+kept.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ DNS = "/etc/resolv.conf"
 
 @dataclass(frozen=True)
 class Lowest:
-    """`layer` is what an overlay calls the base, seen from the cache; `enclosure` is where one is mounted."""
+    """`layer` is what an overlay calls the base, seen from the cache; `enclosure` is where one is
+    mounted.
+    """
 
     layer: str
     enclosure: Enclosure
@@ -89,10 +93,15 @@ class _NotMounted(BuildError):
 
 
 def find_squashfuses(runner: Runner) -> list[str]:
-    """What may mount a squashfs here, the best first. Apptainer may bring one of its own, which is in no PATH."""
+    """What may mount a squashfs here, the best first.
+
+    Apptainer may bring one of its own, which is in no PATH.
+    """
     bundled = bundled_squashfuses()
     installed = [name for name in ("squashfuse_ll", "squashfuse") if runner.has(name)]
-    many, one = (["squashfuse_ll"], installed[1:]) if "squashfuse_ll" in installed else ([], installed)
+    many, one = (
+        (["squashfuse_ll"], installed[1:]) if "squashfuse_ll" in installed else ([], installed)
+    )
     return list(dict.fromkeys((*many, *bundled, *one)))
 
 
@@ -116,7 +125,9 @@ def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
 
 
 def _to_mount(job: Job) -> Path:
-    """The base of JOB as a file that is all root's: a copy of it, where it is not (of a bundle of long ago, say)."""
+    """The base of JOB as a file that is all root's: a copy of it, where it is not (of a bundle of
+    long ago, say).
+    """
     if all_root(job.base):
         return job.base
     copy = job.cache / f"{base_folder(job).name}.sqsh"
@@ -138,14 +149,19 @@ def open_unpacked(job: Job, runner: Runner) -> Iterator[tuple[Path, Enclosure]]:
 
 
 def unpack_base(job: Job, kept: Path, runner: Runner) -> None:
-    """The base of JOB as the folder KEPT, all of it the builder's own. BuildError where that cannot be done."""
+    """The base of JOB as the folder KEPT, all of it the builder's own.
+
+    BuildError where that cannot be done.
+    """
     part = kept.with_name(f".{make_label()}{kept.name}")
     argv = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-dest", str(part), str(job.base)]
     done = runner.logged(argv, job.log)
     if done.status:
         remove_tree(part)
         said = done.tail[-1] if done.tail else f"exit {done.status}"
-        raise BuildError(f"the base could not be unpacked: {said}", "is there room? build.cachedir in site.yaml")
+        raise BuildError(
+            f"the base could not be unpacked: {said}", "is there room? build.cachedir in site.yaml"
+        )
     _own(part)
     put_base_in_place(part, kept, runner)
 
@@ -160,7 +176,9 @@ def in_base(job: Job, path: str) -> Inode | None:
 
 
 def resolv_conf(job: Job) -> str:
-    """Where the base of JOB has its resolv.conf; where there is a link in its place, at what that points to."""
+    """Where the base of JOB has its resolv.conf; where there is a link in its place, at what that
+    points to.
+    """
     found = in_base(job, DNS)
     if not found or not found.target:
         return DNS
@@ -174,7 +192,8 @@ def resolv_conf(job: Job) -> str:
 
 
 def _own(root: Path) -> None:
-    """Every file below ROOT the builder's own: root would keep owners without an id in an enclosure.
+    """Every file below ROOT the builder's own: root would keep owners without an id in an
+    enclosure.
 
     Modes are said again, as a change of owner takes set-user-id away.
     """
@@ -187,7 +206,9 @@ def _own(root: Path) -> None:
         os.fchmod(visit.descriptor, mode)
         for name in visit.others:
             about = os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False)
-            if stat.S_ISCHR(about.st_mode) or stat.S_ISBLK(about.st_mode):  # which unsquashfs makes for root: live ones
+            if stat.S_ISCHR(about.st_mode) or stat.S_ISBLK(
+                about.st_mode
+            ):  # which unsquashfs makes for root: live ones
                 os.unlink(name, dir_fd=visit.descriptor)
                 continue
             os.chown(name, number, number, dir_fd=visit.descriptor, follow_symlinks=False)
@@ -196,12 +217,18 @@ def _own(root: Path) -> None:
 
 
 def put_base_in_place(part: Path, final: Path, runner: Runner) -> None:
-    """PART under its final name, on disk as it is; another builder may have been faster with the same."""
+    """PART under its final name, on disk as it is; another builder may have been faster with the
+    same.
+    """
     runner.output(["sync", "--file-system", str(part)], timeout=600)
     try:
         part.rename(final)
-    except PermissionError:  # a folder that its owner may not write (`chmod 555 /`) moves to no other one
-        done = runner.output(["unshare", "--user", "--map-root-user", "mv", "-T", str(part), str(final)], timeout=600)
+    except (
+        PermissionError
+    ):  # a folder that its owner may not write (`chmod 555 /`) moves to no other one
+        done = runner.output(
+            ["unshare", "--user", "--map-root-user", "mv", "-T", str(part), str(final)], timeout=600
+        )
         if done.status and not final.is_dir():
             raise
         remove_tree(part)
@@ -212,8 +239,10 @@ def put_base_in_place(part: Path, final: Path, runner: Runner) -> None:
 
 
 def give_modes(job: Job, layers: list[str], upper: Path) -> None:
-    """The folders of UPPER, which lies over LAYERS, newest first, get the modes that they have there, or 755: what the
-    cache around it hands on (set-group-id, an ACL, the umask) is none of the image's."""
+    """The folders of UPPER, which lies over LAYERS, newest first, get the modes that they have
+    there, or 755: what the cache around it hands on (set-group-id, an ACL, the umask) is none of
+    the image's.
+    """
     places = [visit.path for visit in descriptors.walk_folders(upper, anyones=True)]
     with contextlib.ExitStack() as opened:
         image = None

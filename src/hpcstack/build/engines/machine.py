@@ -1,4 +1,7 @@
-"""What this machine lets builds do: tried with trees of our own. A base would choose by what it lacks."""
+"""What this machine lets builds do: tried with trees of our own.
+
+A base would choose by what it lacks.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ def enclosure_refused(runner: Runner) -> str:
         return no_namespaces() or f"this kernel lets ordinary users make no name spaces: {said}"
     if runner.output([*UNSHARE, "--pid", "--fork", "--mount-proc", "true"]).status:
         return (
-            "/proc is masked here, as in a container: no other one can be mounted (podman: --security-opt unmask=ALL)"
+            "/proc is masked here, as in a container: no other one can be mounted (podman: "
+            "--security-opt unmask=ALL)"
         )
     return ""
 
@@ -41,10 +45,15 @@ def overlay_refused(runner: Runner) -> str:
         for folder in ("a", "b", "merged"):
             (Path(name) / folder).mkdir()
         options = f"ro,userxattr,lowerdir={name}/a:{name}/b"
-        done = runner.output([*UNSHARE, "sh", find_script("overlay.sh"), name, f"{name}/merged", options, "true"])
+        done = runner.output(
+            [*UNSHARE, "sh", find_script("overlay.sh"), name, f"{name}/merged", options, "true"]
+        )
     if not done.status:
         return ""
     if closed := no_namespaces():
         return closed
     said = done.tail[-1] if done.tail else f"exit {done.status}"
-    return f"this kernel does not let ordinary users mount an overlay, as Linux 5.11 or newer does: {said}"
+    return (
+        f"this kernel does not let ordinary users mount an overlay, as Linux 5.11 or newer does: "
+        f"{said}"
+    )

@@ -1,10 +1,11 @@
 """Steps as layers: the kernel's overlay over the mounted base, each finished step kept by its key.
 
-Only what changed runs again. Defaults taken: an overlay that an ordinary user may mount in a user namespace
-(`userxattr`, Linux 5.11); no root and no entry in /etc/subuid is needed. A step runs in a container of ours
-(`container.py`). The base is mounted by squashfuse_ll in the same enclosure, and unpacked only where that cannot be
-(`lowest.py`); the image is the base with the layers spliced to it (`finish.py`). Where a kernel or a filesystem takes
-no layers, steps run in an unpacked copy, none is kept, and the copy is packed.
+Only what changed runs again. Defaults taken: an overlay that an ordinary user may mount in a user
+namespace (`userxattr`, Linux 5.11); no root and no entry in /etc/subuid is needed. A step runs in a
+container of ours (`container.py`). The base is mounted by squashfuse_ll in the same enclosure, and
+unpacked only where that cannot be (`lowest.py`); the image is the base with the layers spliced to
+it (`finish.py`). Where a kernel or a filesystem takes no layers, steps run in an unpacked copy,
+none is kept, and the copy is packed.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ CONTEXT = "context/hpcstack"
 VERSION = "6"  # of how steps are run: part of every step's key
 LEFT_BEHIND = (STEP.lstrip("/"), "mnt")  # places of ours in a tree: they are not the image's
 COMMAND = ["/bin/bash", f"{STEP}/step.sh"]
-TICK = 0.1  # seconds: times of files are those of the kernel's last tick, and what comes with a step is made in its own
+# seconds: times of files are those of the kernel's last tick, and what comes with a step is made in
+# its own
+TICK = 0.1
 
 
 def step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
@@ -87,7 +90,9 @@ class Layered:
     name: str
 
     def build(self, job: Job, runner: Runner) -> Completed:
-        """Every step in a layer of its own, then an image of all; where there can be no layers, in an unpacked copy."""
+        """Every step in a layer of its own, then an image of all; where there can be no layers, in
+        an unpacked copy.
+        """
         try:
             if why := overlay_refused(runner):
                 raise NoLayers(why)
@@ -107,7 +112,9 @@ class Layered:
 
                 def merged(argv: list[str]) -> Completed:
                     options = f"ro,userxattr,lowerdir={':'.join(layers)}"
-                    return _run_merged(job, base.enclosure, options, work_folder(job, "merged"), argv, runner)
+                    return _run_merged(
+                        job, base.enclosure, options, work_folder(job, "merged"), argv, runner
+                    )
 
                 return finish_image(job, Layers(merged, work_folder(job, "merged")), packing)
         finally:
@@ -116,14 +123,24 @@ class Layered:
                 name_packed(path).unlink(missing_ok=True)
 
     def _build_unpacked(self, job: Job, why: str, runner: Runner) -> Completed:
-        """Every step in one tree, which is then packed whole. For kernels and filesystems that take no layers."""
+        """Every step in one tree, which is then packed whole.
+
+        For kernels and filesystems that take no layers.
+        """
         if job.settings.splice == "always" and not job.squash:
-            raise BuildError(f"the image cannot be spliced: {why}", "build.splice: auto in site.yaml packs it")
-        job.progress(f"no step is kept, and all is packed anew: steps run in an unpacked copy of the base ({why})")
+            raise BuildError(
+                f"the image cannot be spliced: {why}", "build.splice: auto in site.yaml packs it"
+            )
+        job.progress(
+            f"no step is kept, and all is packed anew: steps run in an unpacked copy of the "
+            f"base ({why})"
+        )
         with open_unpacked(job, runner) as (tree, enclosure):
             brought: set[str] = set()
             for number, step in enumerate(job.steps, 1):
-                files = {path: data for path, data in _reads(step, job).items() if path not in brought}
+                files = {
+                    path: data for path, data in _reads(step, job).items() if path not in brought
+                }
                 brought |= set(files)
                 lines = step_script(step, number, len(job.steps))
                 done = self._step_in_tree(job, tree, enclosure, lines, files, step, runner)
@@ -148,7 +165,9 @@ class Layered:
         _place_files(tree, files)
         give_to_builder(tree / HOME.lstrip("/"))
         offline = job.offline or not step.network
-        done = _run_in_tree(job, tree, enclosure, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline)
+        done = _run_in_tree(
+            job, tree, enclosure, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline
+        )
         if done.status:
             return done
         _check_depth(tree)
@@ -160,9 +179,18 @@ class Layered:
         return reset if reset.status else done
 
     def _steps(
-        self, job: Job, base: Lowest, layers: list[str], own: list[Path], packing: Packing, runner: Runner
+        self,
+        job: Job,
+        base: Lowest,
+        layers: list[str],
+        own: list[Path],
+        packing: Packing,
+        runner: Runner,
     ) -> Completed | None:
-        """Every step as a layer, newest first in LAYERS. Those of a fresh build are its OWN, and go with it."""
+        """Every step as a layer, newest first in LAYERS.
+
+        Those of a fresh build are its OWN, and go with it.
+        """
         key, brought = f"{self.name} {base_folder(job).name}", set[str]()
         for number, step in enumerate(job.steps, 1):
             files = _reads(step, job)
@@ -172,12 +200,18 @@ class Layered:
             name = f".{make_label()}{key}-fresh" if job.fresh else key
             if (job.cache / name).is_dir():
                 mark_used(job.cache / name)
-                job.progress(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
+                job.progress(
+                    f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)"
+                )
             else:
                 own += [job.cache / name] if job.fresh else []
-                name_packed(job.cache / name).unlink(missing_ok=True)  # of a layer that somebody has removed
+                name_packed(job.cache / name).unlink(
+                    missing_ok=True
+                )  # of a layer that somebody has removed
                 lines = step_script(step, number, len(job.steps))
-                if ALL in step.reads and has_no_conda(job.base, [job.cache / layer for layer in layers[:-1]]):
+                if ALL in step.reads and has_no_conda(
+                    job.base, [job.cache / layer for layer in layers[:-1]]
+                ):
                     lines = f"export HPCSTACK_NO_CONDA=yes\n{lines}"
                 done = self._step(job, base, layers, name, lines, files, step, runner)
                 if done.status:
@@ -197,8 +231,10 @@ class Layered:
         step: BuildStep,
         runner: Runner,
     ) -> Completed:
-        """One step in a layer of its own, which is kept under KEY when it has succeeded. Of one that may change no
-        library of the base's all are looked at where its layer says that it may have."""
+        """One step in a layer of its own, which is kept under KEY when it has succeeded. Of one
+        that may change no library of the base's all are looked at where its layer says that it may
+        have.
+        """
         guarded, offline = CHECK in step.lines, job.offline or not step.network
         began = _mark_beginning(job)
         part = job.cache / f".{make_label()}{key}"
@@ -216,7 +252,14 @@ class Layered:
         merged = part / "merged"
         try:
             done = self._inside(
-                job, base, options, merged, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline
+                job,
+                base,
+                options,
+                merged,
+                {step_folder(job, lines): STEP},
+                COMMAND,
+                runner,
+                offline=offline,
             )
             below = [job.cache / layer for layer in layers[:-1]]
             if not done.status and guarded and (places := touched_places(upper, job.base, below)):
@@ -224,23 +267,33 @@ class Layered:
             if not done.status:
                 _check_depth(upper)
                 for left in LEFT_BEHIND:
-                    if not any(os.path.lexists(job.cache / layer / left) for layer in layers) and not in_base(
-                        job, left
-                    ):
+                    if not any(
+                        os.path.lexists(job.cache / layer / left) for layer in layers
+                    ) and not in_base(job, left):
                         _drop(upper, upper / left)
                 if (reset := reset_times(upper, began, runner)).status:
                     return reset
-                os.utime(upper, (EPOCH, EPOCH))  # the root of the image, which the line above has changed
+                os.utime(
+                    upper, (EPOCH, EPOCH)
+                )  # the root of the image, which the line above has changed
                 put_base_in_place(upper, job.cache / key, runner)
             return done
         finally:
             remove_tree(part)
 
     def _compare(
-        self, job: Job, base: Lowest, options: str, part: Path, lines: str, places: list[bytes], runner: Runner
+        self,
+        job: Job,
+        base: Lowest,
+        options: str,
+        part: Path,
+        lines: str,
+        places: list[bytes],
+        runner: Runner,
     ) -> Completed:
-        """The libraries at PLACES before a step, in all layers but its own, and after it. Fails as the step does that
-        has changed one; LINES are its script, OPTIONS its overlay's."""
+        """The libraries at PLACES before a step, in all layers but its own, and after it. Fails as
+        the step does that has changed one; LINES are its script, OPTIONS its overlay's.
+        """
         below = options.partition(",upperdir=")[0]
         for name in ("unused", "unused-work", "below"):
             (part / name).mkdir()
@@ -254,11 +307,15 @@ class Layered:
         (shared / PLACES).write_bytes(b"".join(place + b"\0" for place in places))
         (shared / COMPARE).write_text(compare_script(lines))
         give_to_builder(shared)
-        done = self._inside(job, base, before, part / "below", {shared: STEP}, COMMAND, runner, offline=True)
+        done = self._inside(
+            job, base, before, part / "below", {shared: STEP}, COMMAND, runner, offline=True
+        )
         if done.status:
             return done
         command = ["/bin/bash", f"{STEP}/{COMPARE}"]
-        return self._inside(job, base, options, part / "merged", {shared: STEP}, command, runner, offline=True)
+        return self._inside(
+            job, base, options, part / "merged", {shared: STEP}, command, runner, offline=True
+        )
 
     def _inside(
         self,
@@ -273,7 +330,10 @@ class Layered:
         offline: bool,
     ) -> Completed:
         """COMMAND in a container whose tree is the overlay that OPTIONS say."""
-        words = [*_overlay_words(job, options, merged), *container_words(job, merged, binds, command, sees_files=True)]
+        words = [
+            *_overlay_words(job, options, merged),
+            *container_words(job, merged, binds, command, sees_files=True),
+        ]
         return _run_enclosed(job, base.enclosure, words, runner, offline=offline)
 
     def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:
@@ -284,10 +344,14 @@ class Layered:
         if why := overlay_refused(runner):
             job.progress(f"in an unpacked copy of the base: {why}")
             with open_unpacked(job, runner) as (tree, enclosure):
-                return _run_in_tree(job, tree, enclosure, {folder: HOME}, command, runner, offline=job.offline)
+                return _run_in_tree(
+                    job, tree, enclosure, {folder: HOME}, command, runner, offline=job.offline
+                )
         with open_lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
-            return self._inside(job, base, options, merged, {folder: HOME}, command, runner, offline=job.offline)
+            return self._inside(
+                job, base, options, merged, {folder: HOME}, command, runner, offline=job.offline
+            )
 
 
 def _check_depth(upper: Path) -> None:
@@ -295,13 +359,18 @@ def _check_depth(upper: Path) -> None:
     for visit in descriptors.walk_folders(upper, anyones=True):
         if visit.path.count("/") >= MAX_DEPTH:
             raise BuildError(
-                f"a step made folders more than {MAX_DEPTH} deep in one another, below /{visit.path[:80]}",
+                (
+                    f"a step made folders more than {MAX_DEPTH} deep in one another, below "
+                    f"/{visit.path[:80]}"
+                ),
                 "no layer of an image may: look at what it runs",
             )
 
 
 def _overlay_words(job: Job, options: str, merged: Path) -> list[str]:
-    """Words of `enclose.py enter` that mount an overlay at MERGED; its layers are named from the cache on."""
+    """Words of `enclose.py enter` that mount an overlay at MERGED; its layers are named from the
+    cache on.
+    """
     return ["--folder", str(job.cache), "--overlay", options, str(merged)]
 
 
@@ -309,7 +378,9 @@ def _run_merged(
     job: Job, enclosure: Enclosure, options: str, merged: Path, argv: list[str], runner: Runner
 ) -> Completed:
     """ARGV, a program of this machine's, where all layers are one tree at MERGED."""
-    return _run_enclosed(job, enclosure, [*_overlay_words(job, options, merged), "--", *argv], runner, offline=True)
+    return _run_enclosed(
+        job, enclosure, [*_overlay_words(job, options, merged), "--", *argv], runner, offline=True
+    )
 
 
 def _run_in_tree(
@@ -324,11 +395,17 @@ def _run_in_tree(
 ) -> Completed:
     """COMMAND in a container whose tree is TREE itself."""
     return _run_enclosed(
-        job, enclosure, container_words(job, tree, binds, command, sees_files=False), runner, offline=offline
+        job,
+        enclosure,
+        container_words(job, tree, binds, command, sees_files=False),
+        runner,
+        offline=offline,
     )
 
 
-def _run_enclosed(job: Job, enclosure: Enclosure, words: list[str], runner: Runner, *, offline: bool) -> Completed:
+def _run_enclosed(
+    job: Job, enclosure: Enclosure, words: list[str], runner: Runner, *, offline: bool
+) -> Completed:
     """What WORDS say, in the ENCLOSURE; its lines into the log."""
     argv = [*enclosure.enter(offline=offline), *words]
     return runner.logged(argv, job.log, cwd=job.cache, on_line=job.on_line, clean=True)
@@ -343,19 +420,25 @@ def _mark_beginning(job: Job) -> Path:
 
 
 def _place_files(top: Path, files: dict[str, bytes]) -> None:
-    """FILES below HOME in the tree TOP. What a base or a step has put there is replaced, no link is followed."""
+    """FILES below HOME in the tree TOP.
+
+    What a base or a step has put there is replaced, no link is followed.
+    """
     for path, data in files.items():
         target = top / HOME.lstrip("/") / path
         without_links(top, target.parent)
         descriptors.make_folder(target.parent)
-        descriptors.write_file(target, data, 0o755 if data.startswith(b"#!") else 0o644, on_disk=False)
+        descriptors.write_file(
+            target, data, 0o755 if data.startswith(b"#!") else 0o644, on_disk=False
+        )
 
 
 def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
-    """All in UPPER that changed since the file BEGAN was made, and hpcstack's own, gets the time that a build gives.
+    """All in UPPER that changed since the file BEGAN was made, and hpcstack's own, gets the time
+    that a build gives.
 
-    images/lib.sh does the same at a build's end for engines without layers: there each file that an earlier layer holds
-    would be copied up by it.
+    images/lib.sh does the same at a build's end for engines without layers: there each file that an
+    earlier layer holds would be copied up by it.
     """
     own = ("-newer", str(began), "-o", "-path", f"{upper}{HOME}*")
     touch = ("-exec", "touch", "-h", "-d", f"@{EPOCH}", "{}", "+")
@@ -363,8 +446,9 @@ def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
 
 
 def step_folder(job: Job, lines: str) -> Path:
-    """A folder with LINES as step.sh, new for each start: what an earlier step has left in its own, a link in the place
-    of its script, say, is never written through."""
+    """A folder with LINES as step.sh, new for each start: what an earlier step has left in its own,
+    a link in the place of its script, say, is never written through.
+    """
     folder = Path(tempfile.mkdtemp(prefix="step-", dir=job.work))
     (folder / "step.sh").write_text(lines)
     give_to_builder(folder)
@@ -384,7 +468,9 @@ def _reads(step: BuildStep, job: Job) -> dict[str, bytes]:
 def _drop(top: Path, path: Path) -> None:
     """PATH, below TOP, gone, if it is an empty file or folder; the folder around it keeps its time."""
     with contextlib.suppress(OSError, StoreError):
-        without_links(top, path.parent)  # the step may have put a link there, which leads out of the image
+        without_links(
+            top, path.parent
+        )  # the step may have put a link there, which leads out of the image
         around, about = path.parent.stat(), path.lstat()
         path.parent.chmod(stat.S_IMODE(around.st_mode) | 0o700)
         try:
@@ -402,25 +488,34 @@ class NoLayers(BuildError):
 
 
 def with_layers(job: Job, runner: Runner) -> Job:
-    """JOB with a cache that takes an overlay's upper layers: its own, or a folder of the build's. NoLayers for none."""
+    """JOB with a cache that takes an overlay's upper layers: its own, or a folder of the build's.
+
+    NoLayers for none.
+    """
     make_cache(job.cache)
     if takes_layers(job.cache, runner):
         return job
     if not takes_layers(job.work, runner):
         raise NoLayers(
-            f"neither {job.cache} nor {job.work} takes layers of an overlay, as NFS, Lustre and FUSE do not",
+            (
+                f"neither {job.cache} nor {job.work} takes layers of an overlay, as NFS, Lustre "
+                f"and FUSE do not"
+            ),
             "build.cachedir or build.tmpdir in site.yaml: a folder on a local disk",
         )
     job.progress(
-        f"steps are not kept: {job.cache} takes no layers of an overlay, as NFS, Lustre and FUSE do not"
+        f"steps are not kept: {job.cache} takes no layers of an overlay, as NFS, Lustre and FUSE "
+        f"do not"
         " (build.cachedir in site.yaml: a folder on a local disk)"
     )
     return replace(job, cache=work_folder(job, "layers"))
 
 
 def takes_layers(folder: Path, runner: Runner) -> bool:
-    """Whether an overlay of an ordinary user keeps in FOLDER what a step may do: a file and a folder that go, and one
-    in the place of another, for which a filesystem needs attributes of users."""
+    """Whether an overlay of an ordinary user keeps in FOLDER what a step may do: a file and a
+    folder that go, and one in the place of another, for which a filesystem needs attributes of
+    users.
+    """
     tried = Path(tempfile.mkdtemp(prefix=f".{make_label()}", dir=folder))
     try:
         for name in ("lower/folder", "upper", "work", "merged"):
@@ -441,7 +536,9 @@ def takes_layers(folder: Path, runner: Runner) -> bool:
             "sh",
             str(tried / "merged"),
         ]
-        done = try_enclosed(tried, step, runner)  # as steps run: the machine's root cannot enter a builder's folder so
+        done = try_enclosed(
+            tried, step, runner
+        )  # as steps run: the machine's root cannot enter a builder's folder so
         return not done.status and (tried / "upper/folder").is_dir()
     finally:
         remove_tree(tried)
