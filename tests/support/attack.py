@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from hpcstack.build.engines import find_engine
-from hpcstack.build.engines.base import Job
+from hpcstack.build.engines.base import Job, ProgramFailed
 from hpcstack.core.errors import HpcstackError
 from hpcstack.core.files import remove_tree
-from hpcstack.core.process import Runner
+from hpcstack.core.process import Completed, Runner
 from hpcstack.core.progress import Progress
 from hpcstack.render.steps import BuildStep
 from hpcstack.site.load import BuildSite
@@ -49,7 +49,11 @@ def main() -> int:
             (inside / "attack.sh").write_text(script)
             done = find_engine(name).run_inside("attack.sh", inside, job, Runner())
         else:
-            done = find_engine(name).build(job, Runner())
+            try:
+                find_engine(name).build(job, Runner())
+                done = Completed((name,), 0)
+            except ProgramFailed as failed:
+                done = failed.done
     except HpcstackError as error:
         print(f"REFUSED {error.message}")
         return 3

@@ -9,9 +9,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from hpcstack.build.diagnose_log import explain_failure
+from hpcstack.build.engines.base import ProgramFailed
 from hpcstack.build.job import make_job, read_log, redact_log
 from hpcstack.build.offline import lend_bundle
 from hpcstack.build.request import BuildRequest, find_built
@@ -22,7 +23,7 @@ from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import Tree
 from hpcstack.render.image import CONTEXT
-from hpcstack.render.steps import HOME, plan_steps
+from hpcstack.render.steps import HOME
 from hpcstack.site.logins import redact_logins
 from hpcstack.store.artifact import IMAGE, Artifact
 from hpcstack.store.contents import read_image_file
@@ -30,7 +31,7 @@ from hpcstack.store.workspace import make_workspace
 from hpcstack_smoke import __version__ as suite_version
 
 if TYPE_CHECKING:
-    from hpcstack.build.engines import Job
+    from hpcstack.build.engines.base import BuildResult, Job
     from hpcstack.build.workbench import Workbench
     from hpcstack.store.store import Store
 
@@ -39,11 +40,11 @@ Complete = Callable[[BuildRequest, Path], BuildRequest]
 
 
 @dataclass(frozen=True)
-class How:
-    """How a build goes about it: FRESH takes nothing from earlier builds, OFFLINE has no network.
+class BuildPolicy:
+    """What a build may use: `fresh` takes nothing from earlier builds, `offline` has no network.
 
-    AGAIN is the sha256 of an image that is made again: another is not stored, and its stack names
-    what it named before.
+    `again` is the sha256 of an image that is made again. An image of other bytes is not stored
+    then, and the stack keeps naming the image that it named before.
     """
 
     fresh: bool = False
@@ -51,7 +52,9 @@ class How:
     again: str = ""
 
 
-def build_image(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Artifact, bool]:
+def build_image(
+    request: BuildRequest, bench: Workbench, policy: BuildPolicy = BuildPolicy()
+) -> tuple[Artifact, bool]:
     """The image of REQUEST, and whether it had to be built.
 
     BuildError leaves nothing in the store.
@@ -59,17 +62,17 @@ def build_image(request: BuildRequest, bench: Workbench, how: How = How()) -> tu
     from hpcstack.build.base import base_of, bundled_base, imported_base
 
     store, progress = bench.store, bench.progress
-    given = bundled_base(request.lock, request.platform, request.site) if how.offline else None
-    if how.offline and imported_base(request.lock, request.platform, request.site).exists():
+    given = bundled_base(request.lock, request.platform, request.site) if policy.offline else None
+    if policy.offline and imported_base(request.lock, request.platform, request.site).exists():
         given = None  # what a registry's digest vouches for comes first
-    elif how.offline and not given:
+    elif policy.offline and not given:
         raise InputError(
             f"the base of {request.stack.full_name} is not here, and --offline fetches nothing",
             "hpcstack bundle create where there is a network, hpcstack bundle apply here",
         )
     if given:  # an image on it is never taken for one on the registry's base: find_built
         request = replace(request, bundled=given.stem)
-    if not (how.fresh or how.again) and (found := find_built(request, store)):
+    if not (policy.fresh or policy.again) and (found := find_built(request, store)):
         return found, False
     _check_engine(request, bench)
     base = given or base_of(request.lock, request.platform, bench)
@@ -77,7 +80,7 @@ def build_image(request: BuildRequest, bench: Workbench, how: How = How()) -> tu
         progress(
             "on the base that a bundle brought: whoever made the bundle is trusted with this image"
         )
-    return _build_once(request, base, bench, how)
+    return _build_once(request, base, bench, policy)
 
 
 def build_on(
@@ -91,7 +94,7 @@ def build_on(
     if found := find_built(request, bench.store):
         return found, False
     _check_engine(request, bench)
-    return _build_once(request, image, bench, How(), complete)
+    return _build_once(request, image, bench, BuildPolicy(), complete)
 
 
 def _check_engine(request: BuildRequest, bench: Workbench) -> None:
@@ -102,17 +105,21 @@ def _check_engine(request: BuildRequest, bench: Workbench) -> None:
 
 
 def _build_once(
-    request: BuildRequest, base: Path, bench: Workbench, how: How, complete: Complete | None = None
+    request: BuildRequest,
+    base: Path,
+    bench: Workbench,
+    policy: BuildPolicy,
+    complete: Complete | None = None,
 ) -> tuple[Artifact, bool]:
     """The image of REQUEST, made on BASE by one builder at a time; and whether it had to be made."""
     store, progress, name = bench.store, bench.progress, request.stack.full_name
     with store.lease(
         request.key, lambda owner: progress(f"waiting for another builder of {name}: {owner}")
     ):
-        if not (how.fresh or how.again) and (found := find_built(request, store)):
+        if not (policy.fresh or policy.again) and (found := find_built(request, store)):
             return found, False
         if (
-            how.again and not how.fresh and (found := _stored(request, store))
+            policy.again and not policy.fresh and (found := _stored(request, store))
         ):  # somebody else made it meanwhile
             return found, False
         if store.below:
@@ -125,73 +132,80 @@ def _build_once(
             make_workspace(request.site, bench.runner, request.needed_bytes) as work,
             store.incoming() as incoming,
         ):
-            job = make_image(work, request, base, bench, how, kept, incoming / IMAGE)
+            job, made = make_image(work, request, base, bench, policy, kept, incoming / IMAGE)
             if complete:
-                request = complete(request, job.image)
-            return _store(job, request, bench, how), True
+                request = complete(request, made.image)
+            return _store_image(made, job.log, request, bench, policy), True
 
 
-def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artifact:
+def _store_image(
+    made: BuildResult, log: Path, request: BuildRequest, bench: Workbench, policy: BuildPolicy
+) -> Artifact:
+    """Put the image that was MADE into the store, with its LOG, and return it as it lies there.
+
+    StoreError where a release that can come back was made of other bytes.
+    """
     store, progress = bench.store, bench.progress
     progress.event("phase", name="inspect")
-    artifact = _inspect(request, job)
+    artifact = _describe_image(request, made)
     progress.event("phase", name="store")
-    progress(f"storing {artifact.size / 1e6:.0f} MB{_told(job)}")
-    if how.again and artifact.sha256 != how.again:
-        said = f"sha256 {artifact.sha256[:12]}, not {how.again[:12]}"
+    progress(f"storing {artifact.size / 1e6:.0f} MB{_describe_splice(made)}")
+    if policy.again and artifact.sha256 != policy.again:
+        said = f"sha256 {artifact.sha256[:12]}, not {policy.again[:12]}"
         raise StoreError(
             f"the image was built, and has other bytes than before: {said}",
             "bring it back from a backup; or build, test and publish the stack anew",
         )
     old = _stored(request, store)
-    replaces = how.fresh or bool(old and old.bundled and not request.bundled)
+    replaces = policy.fresh or bool(old and old.bundled and not request.bundled)
     same = old is not None and digest_of(old.image) == artifact.sha256
-    if old and how.fresh and same and old.bundled == request.bundled:
+    if old and policy.fresh and same and old.bundled == request.bundled:
         progress("the same bytes as the image that is there, which stays")
         return old
-    if names := _others(request, store, artifact.sha256):
-        stays = (
-            "stays"
-            if old
-            else (
-                f"is gone; the new one is not put in its place, since {names[0]} was proven with "
-                f"the old"
-            )
-        )
-        look = f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}"
-        bring_back = f"bring {store.top}/images/{request.key}"
-        raise StoreError(
-            f"the new image differs from the one published as {names[0]}, which {stays}",
-            look
-            if old
-            else f"{bring_back} back from a backup; or: hpcstack remove {names[0]}, then build",
-        )
+    if names := _published_with_other_bytes(request, store, artifact.sha256):
+        _refuse_other_bytes(request, store, names[0], there=old is not None)
     stored = store.put(
         artifact,
-        job.image,
-        job.log,
+        made.image,
+        log,
         lock=request.lock.text(),
         instead=replaces or old is None,
-        as_newest=not how.again,
+        as_newest=not policy.again,
     )
-    if request.platform == request.stack.base.platforms[0] and not how.again:
+    if request.platform == request.stack.base.platforms[0] and not policy.again:
         store.point(stored.stack, stored.key)
     return stored
 
 
-def _told(job: Job) -> str:
-    """What of the image is new, and how the rest came."""
-    how = {"shared": "shared with it"}
-    return "".join(
-        f" (the base's as they are, {how.get(one.how, 'copied')}; {one.new / 1e6:.1f} MB new)"
-        for one in job.made
+def _refuse_other_bytes(
+    request: BuildRequest, store: Store, release: str, *, there: bool
+) -> NoReturn:
+    """Raise StoreError: RELEASE was published with other bytes, and its image may be THERE yet."""
+    differs = f"the new image differs from the one published as {release}, which "
+    if there:
+        raise StoreError(
+            f"{differs}stays",
+            f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}",
+        )
+    raise StoreError(
+        f"{differs}is gone; the new one is not put in its place, since {release} was proven with "
+        "the old",
+        f"bring {store.top}/images/{request.key} back from a backup; or: "
+        f"hpcstack remove {release}, then build",
     )
 
 
-def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:
-    """The releases of the image of REQUEST, as far as they can come back, that were made of other
-    bytes than SHA256.
-    """
+def _describe_splice(made: BuildResult) -> str:
+    """Return what of the image is new, and how the rest came; nothing where all is new."""
+    spliced = made.spliced
+    if spliced is None:
+        return ""
+    way = "shared with it" if spliced.how == "shared" else "copied"
+    return f" (the base's as they are, {way}; {spliced.new / 1e6:.1f} MB new)"
+
+
+def _published_with_other_bytes(request: BuildRequest, store: Store, sha256: str) -> list[str]:
+    """Return the releases of the image of REQUEST that can come back and were not made of SHA256."""
     trees = [Tree(one.module_tree) for one in request.site.every_architecture()]
     found = [
         name
@@ -220,24 +234,25 @@ def make_image(
     request: BuildRequest,
     base: Path,
     bench: Workbench,
-    how: How,
+    policy: BuildPolicy,
     kept: Path,
     beside: Path | None = None,
-) -> Job:
-    """The image of REQUEST made in WORK, or as the file BESIDE where a copy is all that it takes;
-    in no store yet. The log is KEPT whatever becomes of it.
+) -> tuple[Job, BuildResult]:
+    """Build the image of REQUEST in WORK, or as the file BESIDE where it takes no more than a copy.
+
+    It is in no store yet. The log is KEPT whatever becomes of the build. BuildError where the build
+    fails.
     """
     job = make_job(work, request.files, base, request.lock.base.registry, bench)
     locked = request.lock.platform(request.platform)
-    planned = tuple(plan_steps(request.stack, locked, request.lock.sources))
-    if how.offline:
+    if policy.offline:
         lend_bundle(job.lent, request)
     job = replace(
         job,
-        steps=planned,
+        steps=request.steps,
         environment=locked.environment,
-        fresh=how.fresh,
-        offline=how.offline,
+        fresh=policy.fresh,
+        offline=policy.offline,
         squash=request.squash,
         beside=beside,
     )
@@ -246,28 +261,28 @@ def make_image(
     try:
         try:
             with store.acting("the build ran into the machine's limits"):
-                failed = request.engine.build(job, bench.runner)
+                made = request.engine.build(job, bench.runner)
         finally:
             with store.acting("the log was not kept"):
                 redact_log(job.log, request.site)
-        with job.log.open("a", encoding="utf-8") as log:
-            log.write(job.times())
-        if failed.status:
-            explained = explain_failure(failed, job.log, kept, request.lock, request.site)
-            raise BuildError(explained.message("the build failed"), explained.hint)
-        return job
+                with job.log.open("a", encoding="utf-8") as log:
+                    log.write(job.clock.report())
+        return job, made
+    except ProgramFailed as failed:
+        explained = explain_failure(failed.done, job.log, kept, request.lock, request.site)
+        raise BuildError(explained.message("the build failed"), explained.hint) from None
     finally:
-        with store.acting("the log was not kept"):
-            write_text(
-                kept, redact_logins(read_log(job.log), request.site), sharing.log_mode()
-            )  # also where the disk was full just now
+        with store.acting("the log was not kept"):  # also where the disk was full just now
+            log_text = redact_logins(read_log(job.log), request.site)
+            write_text(kept, log_text, sharing.log_mode())
 
 
-def _inspect(request: BuildRequest, job: Job) -> Artifact:
-    """What the finished image says of itself, read out of the squashfs."""
+def _describe_image(request: BuildRequest, made: BuildResult) -> Artifact:
+    """Return the record of the image that was MADE, with what it says of itself."""
+    image = made.image
 
     def read(path: str) -> str:
-        return read_image_file(job.image, path)
+        return read_image_file(image, path)
 
     about = json.loads(read(f"{HOME}/stack.json"))
     if about != json.loads(request.files[f"{CONTEXT}/stack.json"]):
@@ -275,15 +290,15 @@ def _inspect(request: BuildRequest, job: Job) -> Artifact:
     return Artifact(
         stack=request.stack.full_name,
         key=request.key,
-        sha256=job.made[0].sha256 if job.made else digest_of(job.image),
-        size=job.image.stat().st_size,
+        sha256=made.spliced.sha256 if made.spliced else digest_of(image),
+        size=image.stat().st_size,
         platform=request.platform,
         engine=request.engine.name,
         lock_sha256=request.lock.digest(),
         base=str(about["base"]),
         adopted=describe_adopted(request.stack),
         bundled=request.bundled,
-        unconfined="; ".join(job.unconfined),
+        unconfined=made.unconfined,
         stand_in=request.lock.stand_in(),
         suite=suite_version,
         facts=request.lock.facts(request.platform),

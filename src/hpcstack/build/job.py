@@ -40,7 +40,7 @@ def make_job(
         lent=work / "lent",
         work=work,
         base=base,
-        cache=own_cache(site).top / "steps",
+        layers=own_cache(site).top / "steps",
         output=work / "image.sqsh",
         log=work / "build.log",
         settings=settings,

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,21 +27,17 @@ if TYPE_CHECKING:
     from hpcstack.lock.model import Lock, LockedPlatform
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.recipe.model import Stack
+    from hpcstack.render.steps import BuildStep
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
 KEY = re.compile(r"[0-9a-f]{40}")
-LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
-OWN = (
-    "core",
-    "squashfs",
-    "render",
-    "oci",
-    "recipe",
-    "lock",
-    "hardware",
-)  # the parts of this package that decide what is rendered
+LEAST_BYTES = 2 << 30
+UNPACKED = 5  # times the compressed base: unpacked, its squashfs in a SIF, and out of it
+# The parts of this package that decide what is rendered, and what of it makes the key. A test
+# renders a stack and compares them with the files that were opened.
+DECIDING = ("build", "core", "squashfs", "render", "oci", "recipe", "lock", "hardware")
 
 
 @dataclass(frozen=True)
@@ -59,10 +55,18 @@ class BuildRequest:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """{path: text} of all that determines the image."""
-        from hpcstack.render.image import image_files
+        """Return {path: text} of what the engine reads."""
+        from hpcstack.render.image import build_files
 
-        return image_files(self.stack, self.lock, self.platform)
+        return build_files(self.stack, self.lock, self.platform, self.engine.definition)
+
+    @cached_property
+    def steps(self) -> tuple[BuildStep, ...]:
+        """What runs inside the base, in order."""
+        from hpcstack.render.steps import plan_steps
+
+        locked = self.lock.platform(self.platform)
+        return tuple(plan_steps(self.stack, locked, self.lock.sources))
 
     @property
     def needed_bytes(self) -> int:
@@ -79,7 +83,7 @@ class BuildRequest:
         in a group's. A key becomes a path.
         """
         try:
-            memo = own_cache(self.site).top / "keys" / self._asked
+            memo = own_cache(self.site).top / "keys" / self._question
         except StoreError:  # a cache that cannot be ours remembers nothing
             return self._rendered_key()
         with contextlib.suppress(OSError, InputError):
@@ -92,27 +96,32 @@ class BuildRequest:
         return key
 
     def _rendered_key(self) -> str:
+        settings: dict[str, object] = {
+            "engine": self.engine.name,
+            "compression": self.site.build.compression,
+            "steps": [asdict(step) for step in self.steps],
+        }
+        if self._packed_anew:  # the same files, in other bytes
+            settings["packed"] = "anew"
+
         digest = hashlib.sha256()
-        settings = {"engine": self.engine.name, "compression": self.site.build.compression}
-        settings |= (
-            {"packed": "anew"} if self._packed_anew else {}
-        )  # the same files, in other bytes
         for path, text in sorted({**self.files, "": json.dumps(settings, sort_keys=True)}.items()):
             digest.update(f"{path}\0{len(text)}\0{text}".encode())
         return digest.hexdigest()[:40]
 
     @property
-    def _asked(self) -> str:
-        asked = (
+    def _question(self) -> str:
+        """A digest of all that the key is a function of, which takes no rendering to know."""
+        parts = (
             self.stack.checksum(),
             self.lock.digest(),
             self.platform,
             self.engine.name,
             self.site.build.compression,
             "anew" if self._packed_anew else "",
-            _own(),
+            _describe_hpcstack(),
         )
-        return hashlib.sha256("\0".join(asked).encode()).hexdigest()[:40]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
     @property
     def _packed_anew(self) -> bool:
@@ -120,25 +129,25 @@ class BuildRequest:
         return self.engine.splices and (self.squash or self.site.build.splice == "never")
 
 
-def _own() -> str:
-    """This very hpcstack: its version, and which files of it decide what is rendered, by size and
-    time.
-    """
-    here = Path(__file__).parents[1]
-    folders = [
-        data.find_data_folder("images"),
-        here.parent / "hpcstack_smoke",
-        *(here / name for name in OWN),
-    ]
-    files = [
-        Path(top) / name
-        for folder in folders
-        for top, _, names in os.walk(folder)
-        for name in names
-        if not name.endswith(".pyc")
-    ]
-    facts = sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-    return f"{__version__} {facts}"
+def list_deciding_folders() -> list[Path]:
+    """Return the folders of this hpcstack whose files decide what is rendered."""
+    package = Path(__file__).parents[1]
+    own = [package / name for name in DECIDING]
+    return [data.find_data_folder("images"), package.parent / "hpcstack_smoke", *own]
+
+
+def _describe_hpcstack() -> str:
+    """Return this hpcstack's version, and the size and time of each file that decides."""
+    facts = []
+    for folder in list_deciding_folders():
+        for top, _, names in os.walk(folder):
+            for name in names:
+                if name.endswith(".pyc"):
+                    continue
+                path = Path(top, name)
+                about = path.stat()
+                facts.append((str(path), about.st_size, about.st_mtime_ns))
+    return f"{__version__} {sorted(facts)}"
 
 
 def needed_bytes(locked: LockedPlatform) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.build.base import base_of
-from hpcstack.build.build import How, make_image
+from hpcstack.build.build import BuildPolicy, make_image
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of
 from hpcstack.core.untrusted import parse_untrusted_json
@@ -175,9 +175,9 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
         bench.progress(f"build {number} of 2 with {request.engine.name}")
         with make_workspace(request.site, bench.runner, request.needed_bytes) as work:
             kept = bench.store.top / "logs" / f"{request.stack.full_name}-reproducible-{number}.log"
-            job = make_image(work, request, base, bench, How(fresh=True), kept)
-            digests.append(digest_of(job.image))
-            contents.append(read_image(job.image, bench.runner).contents)
+            _, made = make_image(work, request, base, bench, BuildPolicy(fresh=True), kept)
+            digests.append(digest_of(made.image))
+            contents.append(read_image(made.image, bench.runner).contents)
     if digests[0] == digests[1]:
         return None
     return find_differences(*contents) or [

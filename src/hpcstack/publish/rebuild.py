@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack import __version__
-from hpcstack.build.build import How, build_image
+from hpcstack.build.build import BuildPolicy, build_image
 from hpcstack.build.engines import ENGINES, find_engine
 from hpcstack.build.request import BuildRequest
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
@@ -100,7 +100,7 @@ def _bring_back(publisher: Publisher, bench: Workbench, name: str, entry: Entry)
         request = request_of_release(publisher, name, entry)
         refuse_unsigned(request.lock, bench.site)
         artifact, _ = build_image(
-            request, bench, How(fresh=artifact is not None, again=entry.sha256)
+            request, bench, BuildPolicy(fresh=artifact is not None, again=entry.sha256)
         )
     sign_and_check(artifact, publisher)
     for other in publisher.tree.ledger(name).entries:

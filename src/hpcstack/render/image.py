@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
 
 CONTEXT = "context/hpcstack"
+# The file that each kind of builder reads, and its template. An image's key is made of the one
+# that its engine reads, so a format that is added here changes no key.
+DEFINITIONS = {
+    "apptainer.def": "apptainer.def.j2",
+    "Dockerfile": "Dockerfile.j2",
+    "enroot.sh": "enroot.sh.j2",
+}
 KERNEL_NAMES = {
     "linux/amd64": "x86_64",
     "linux/arm64": "aarch64",
@@ -34,15 +41,35 @@ def local_definition(definition: str, base: str) -> str:
 
 
 def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
-    """{path: text} of all that determines the image: `apptainer.def`, `Dockerfile`, `enroot.sh` and
-    the context.
-    """
+    """Return {path: text} of the image's definition in every format, and of the context."""
+    context = context_files(stack, lock, platform)
     if stack.adopted:  # there is nothing to build it from
-        return context_files(stack, lock, platform)
+        return context
+
+    values = _definition_values(stack, lock, platform)
+    definitions = {
+        name: fill_template("images", template, **values) for name, template in DEFINITIONS.items()
+    }
+    return definitions | context
+
+
+def build_files(stack: Stack, lock: Lock, platform: str, definition: str) -> dict[str, str]:
+    """Return {path: text} of the context, and of DEFINITION, one of DEFINITIONS or empty."""
+    context = context_files(stack, lock, platform)
+    if not definition:
+        return context
+
+    values = _definition_values(stack, lock, platform)
+    text = fill_template("images", DEFINITIONS[definition], **values)
+    return {definition: text, **context}
+
+
+def _definition_values(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
+    """Return what the templates of the definitions are filled with."""
     base = lock.base
     locked = lock.platform(platform)
     digest = locked.digest if locked.digest != UNKNOWN else base.tag
-    values = {
+    return {
         "stack": stack,
         "steps": plan_steps(stack, locked, lock.sources),
         "environment": stack.variables(locked.environment),
@@ -57,12 +84,6 @@ def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "enroot_uri": f"docker://{base.registry}#{base.repository}:{digest}",
         "architecture": KERNEL_NAMES[platform],
         "stand_in": lock.stand_in(),
-    }
-    return {
-        "apptainer.def": fill_template("images", "apptainer.def.j2", **values),
-        "Dockerfile": fill_template("images", "Dockerfile.j2", **values),
-        "enroot.sh": fill_template("images", "enroot.sh.j2", **values),
-        **context_files(stack, lock, platform),
     }
 
 

@@ -96,10 +96,10 @@ def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> Buil
     request = request_stack(recipe, options, bench)
     artifact, built = (None if options.no_cache else find_built(request, bench.store)), False
     if artifact is None:
-        from hpcstack.build.build import How, build_image
+        from hpcstack.build.build import BuildPolicy, build_image
 
         artifact, built = build_image(
-            request, bench, How(fresh=options.no_cache, offline=options.offline)
+            request, bench, BuildPolicy(fresh=options.no_cache, offline=options.offline)
         )
     if sif:
         from hpcstack.store.sif import assemble_sif

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from hpcstack.build.engines import find_engine
-from hpcstack.build.engines.base import Job
+from hpcstack.build.engines.base import BuildResult, Job, ProgramFailed
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.core import data
 from hpcstack.core.errors import BuildError
@@ -92,8 +92,17 @@ def make_job(folder: Path, base: Path, *steps: BuildStep, splice: str = "auto") 
     return job
 
 
-def read_image(job: Job, path: str) -> str:
-    argv = ["unsquashfs", "-cat", str(job.image), path]
+def build(name: str, job: Job, runner: Runner) -> BuildResult:
+    """Build JOB with the engine NAME; where that fails, its log is what the test shows."""
+    try:
+        return find_engine(name).build(job, runner)
+    except ProgramFailed:
+        print(job.log.read_text())
+        raise
+
+
+def read_image(image: Path, path: str) -> str:
+    argv = ["unsquashfs", "-cat", str(image), path]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
@@ -106,27 +115,24 @@ SECOND = BuildStep(
 @pytest.mark.parametrize("splice", ["auto", "never"])
 def test_steps_build_on_one_another(name: str, splice: str, base: Path, tmp_path: Path) -> None:
     job, runner = make_job(tmp_path, base, FIRST, SECOND, splice=splice), Recorder()
-    done = find_engine(name).build(job, runner)
-    assert done.status == 0, job.log.read_text()
-    assert read_image(job, "opt/second") == "one a b\ntwo\n"
-    listed = subprocess.run(
-        ["unsquashfs", "-l", str(job.image)], capture_output=True, text=True, check=True
-    ).stdout
-    assert (
-        "squashfs-root/usr/bin/id" not in listed.splitlines()
-        and "squashfs-root/usr/bin/bash" in listed.splitlines()
-    )
-    assert not [line for line in listed.splitlines() if "hpcstack-step" in line], (
+    made = build(name, job, runner)
+    assert read_image(made.image, "opt/second") == "one a b\ntwo\n"
+    argv = ["unsquashfs", "-l", str(made.image)]
+    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "squashfs-root/usr/bin/id" not in listed
+    assert "squashfs-root/usr/bin/bash" in listed
+    assert not [line for line in listed if "hpcstack-step" in line], (
         "a place of the build's own is left"
     )
-    assert bool(job.made) == (splice == "auto")
+    assert (made.spliced is not None) == (splice == "auto")
+    assert made.unconfined == ""
 
 
 def test_programs_of_a_base_run_in_the_enclosure_alone(
     name: str, base: Path, tmp_path: Path
 ) -> None:
     job, runner = make_job(tmp_path, base, FIRST, SECOND), Recorder()
-    assert find_engine(name).build(job, runner).status == 0, job.log.read_text()
+    build(name, job, runner)
     first, second = runner.steps()
     for argv in (first, second):
         words = [Path(word).name for word in argv[:8]]
@@ -140,21 +146,24 @@ def test_programs_of_a_base_run_in_the_enclosure_alone(
 
 def test_a_finished_step_is_kept(name: str, base: Path, tmp_path: Path) -> None:
     """Only what changed runs again; with `fresh` all does."""
-    assert find_engine(name).build(make_job(tmp_path, base, FIRST, SECOND), Runner()).status == 0
+    build(name, make_job(tmp_path, base, FIRST, SECOND), Runner())
     runner = Recorder()
     changed = BuildStep("second", ("echo three >>/opt/first",))
     job = make_job(tmp_path, base, FIRST, changed)
-    assert find_engine(name).build(job, runner).status == 0, job.log.read_text()
+    made = build(name, job, runner)
     assert len(runner.steps()) == 1, "the first step ran again:\n" + job.log.read_text()
-    assert read_image(job, "opt/first") == "one a b\nthree\n"
+    assert read_image(made.image, "opt/first") == "one a b\nthree\n"
 
 
 def test_a_step_that_fails_ends_the_build(name: str, base: Path, tmp_path: Path) -> None:
     failing = BuildStep("failing", ("echo why it fails", "false", "touch /opt/never"))
     job, runner = make_job(tmp_path, base, failing, SECOND), Recorder()
-    done = find_engine(name).build(job, runner)
-    assert done.status and "why it fails" in job.log.read_text()
-    assert len(runner.steps()) == 1 and not job.image.exists()
+    with pytest.raises(ProgramFailed) as failed:
+        find_engine(name).build(job, runner)
+    assert failed.value.done.status
+    assert "why it fails" in job.log.read_text()
+    assert len(runner.steps()) == 1
+    assert not job.output.exists()
     assert not [path for path in (tmp_path / "cache").iterdir() if len(path.name) == 24], (
         "a failed step was kept"
     )
@@ -216,4 +225,4 @@ def test_only_the_site_lets_steps_run_beside_the_builder(
               BuildSite(), Progress())  # fmt: skip
     with pytest.raises(BuildError, match="would run them beside you"):
         find_engine(name).build(job, Nobody())
-    assert begun == [] and job.unconfined == []
+    assert begun == []

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcstack.build.build import _others
+from hpcstack.build.build import _published_with_other_bytes
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.publish.gc import list_items, remove_item
 from hpcstack.publish.status import list_rows, notes_of_dates
@@ -336,8 +336,10 @@ def test_an_image_that_is_not_the_published_one_is_wrong_and_is_not_run(tmp_path
     with pytest.raises(StoreError, match="is not the one that was published"):
         find_released("pytorch-24.11", place.site, place.store)
     order = SimpleNamespace(key=artifact.key, site=place.site)
-    assert _others(order, place.store, other) == [done.release]  # type: ignore[arg-type]
-    assert _others(order, place.store, record["sha256"]) == []  # type: ignore[arg-type]
+    others = _published_with_other_bytes(order, place.store, other)  # type: ignore[arg-type]
+    assert others == [done.release]
+    same = _published_with_other_bytes(order, place.store, record["sha256"])  # type: ignore[arg-type]
+    assert same == []
 
 
 def test_several_changes_are_taken_back_at_once(tmp_path: Path) -> None:

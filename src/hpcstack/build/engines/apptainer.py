@@ -14,7 +14,17 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, explain_missing, list_proxies
+from hpcstack.build.engines.base import (
+    EPOCH,
+    NO_NETWORK,
+    UNCONFINED,
+    BuildResult,
+    Job,
+    ProgramFailed,
+    explain_missing,
+    list_proxies,
+    require_success,
+)
 from hpcstack.build.engines.container import make_scratch
 from hpcstack.build.engines.enclosure import NoEnclosure, supervise_command
 from hpcstack.build.engines.machine import enclosure_refused
@@ -105,17 +115,19 @@ def prepare_home(job: Job) -> Path:
 class ApptainerEngine:
     name: str = "apptainer"
     tools: tuple[str, ...] = ("apptainer", "mksquashfs", "unsquashfs")
+    definition: str = "apptainer.def"
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
         return explain_missing(self.tools, runner)
 
-    def build(self, job: Job, runner: Runner) -> Completed:
+    def build(self, job: Job, runner: Runner) -> BuildResult:
         if re.search(r"[,:]", str(job.work)):
             raise InputError(
                 f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir"
             )
-        if not (why := enclosure_refused(runner)):
+        why = enclosure_refused(runner)
+        if not why:
             try:
                 return LAYERED.build(job, runner)
             except NoEnclosure as error:
@@ -126,60 +138,55 @@ class ApptainerEngine:
                 "build.splice: auto in site.yaml packs it",
             )
         if job.offline and os.geteuid():
-            return Completed(
-                ("apptainer", "exec"),
-                1,
-                (why, "no network can be shut out so: --engine builtin or enroot"),
-            )
+            reason = (why, "no network can be shut out so: --engine builtin or enroot")
+            raise ProgramFailed(Completed(("apptainer", "exec"), 1, reason))
         if not job.settings.unconfined:
             raise BuildError(
-                (
-                    f"Apptainer can run no step in an enclosure here ({why}), and would run them "
-                    f"beside you"
-                ),
+                f"Apptainer can run no step in an enclosure here ({why}), and would run them "
+                "beside you",
                 UNCONFINED,
             )
-        job.unconfined.append(why)
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
-        return self._build_whole(job, runner)
+        self._build_whole(job, runner)
+        return BuildResult(job.output, unconfined=why)
 
-    def _build_whole(self, job: Job, runner: Runner) -> Completed:
+    def _build_whole(self, job: Job, runner: Runner) -> None:
+        """Build with `apptainer build`, which runs all steps itself, and take out the squashfs."""
         from hpcstack.render.image import local_definition
 
         sif = job.work / "image.sif"
-        definition = (job.context / "apptainer.def").read_text()
+        definition = (job.context / self.definition).read_text()
         (job.context / "local.def").write_text(local_definition(definition, str(job.base)))
         env = make_apptainer_environment(job, prepare_home(job))
         argv = without_settings(build_argv(job, sif), env)
-        argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
+        if job.offline:
+            argv = [*NO_NETWORK, *argv]
         done = runner.logged(
             supervise_command(argv), job.log, env=env, cwd=job.context, on_line=job.on_line
         )
-        if done.status:
-            return done
+        require_success(done)
         listing = runner.output(["apptainer", "sif", "list", str(sif)])
-        if listing.status:
-            return listing
-        return self._extract(sif, find_system_partition(listing.stdout), job, runner)
+        require_success(listing)
+        self._extract(sif, find_system_partition(listing.stdout), job, runner)
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         return LAYERED.run_inside(script, folder, job, runner)
 
-    def _extract(self, sif: Path, number: str, job: Job, runner: Runner) -> Completed:
-        """The partition's bytes into job.output, as they are."""
+    def _extract(self, sif: Path, number: str, job: Job, runner: Runner) -> None:
+        """Copy the partition NUMBER of SIF to the output of JOB, byte by byte."""
         info = runner.output(["apptainer", "sif", "info", number, str(sif)])
-        text = info.stdout
-        offset, size = OFFSET.search(text), SIZE.search(text)
-        if info.status or not offset or not size:
-            return Completed(info.argv, info.status or 1, info.tail)
+        require_success(info)
+        offset = OFFSET.search(info.stdout)
+        size = SIZE.search(info.stdout)
+        if not offset or not size:
+            raise ProgramFailed(Completed(info.argv, 1, info.tail))
+
         copy_range(sif, job.output, int(offset[1]), int(size[1]))
-        with job.output.open(
-            "r+b"
-        ) as file:  # the superblock's time; Apptainer spoils mksquashfs' -mkfs-time
+        with job.output.open("r+b") as file:
+            # The superblock's time: `apptainer build` overrides mksquashfs's -mkfs-time.
             file.seek(8)
             file.write(struct.pack("<I", EPOCH))
         sif.unlink()
-        return info
 
 
 ENGINE = ApptainerEngine()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcstack.core.progress import Progress
     from hpcstack.render.steps import BuildStep
     from hpcstack.site.load import BuildSite
-    from hpcstack.squashfs.splice import Result
+    from hpcstack.squashfs.splice import Result as Spliced
 
 STEP = "== hpcstack step "
 ANSWERS = "answers"  # the folder at /opt/hpcstack that a script inside a base writes to
@@ -25,24 +25,47 @@ UNCONFINED = (
     "of a base and of a "
     "recipe can read and write what you can"
 )
+NO_NETWORK = ("unshare", "--user", "--map-current-user", "--net")  # before an argv
 EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the same
+
+
+class StepClock:
+    """When each step of a build began."""
+
+    def __init__(self) -> None:
+        self._began: list[tuple[str, float]] = []
+
+    def begin(self, title: str) -> None:
+        """Note that the step TITLE begins now, and that the one before it has ended."""
+        self._began.append((title, time.monotonic()))
+
+    def report(self) -> str:
+        """Return how long each step took, a line each, for the end of the log."""
+        if not self._began:
+            return ""
+        ends = [began for _, began in self._began[1:]] + [time.monotonic()]
+        return "".join(
+            f"== hpcstack took {end - began:.1f} s: {title}\n"
+            for (title, began), end in zip(self._began, ends, strict=True)
+        )
 
 
 @dataclass(frozen=True)
 class Job:
-    """One build: `work` is on local disk, and private to it.
+    """One build: what an engine is given.
 
-    `context` holds the rendered files, `lent` what the site lends (bound at /mnt), `base` is the
-    imported base as a squashfs, `environment` its variables, `output` becomes the image. `cache` is
-    a folder in which an engine may keep the unpacked base and finished steps; `fresh` says not to
-    use what is there.
+    `work` is on local disk, and private to the build. `context` holds the rendered files, `lent`
+    what the site lends (bound at /mnt). `base` is the imported base as a squashfs, `environment`
+    its variables. An engine may keep the unpacked base and finished steps in `layers`; `fresh` says
+    not to use what is there. The image is made as `output`; where making it takes no more than a
+    copy, as `beside`, which is on the store's filesystem.
     """
 
     context: Path
     lent: Path
     work: Path
     base: Path
-    cache: Path
+    layers: Path
     output: Path
     log: Path
     settings: BuildSite
@@ -52,50 +75,48 @@ class Job:
     fresh: bool = False
     offline: bool = False
     squash: bool = False  # all is packed anew, whatever the site's build.splice says
-    beside: Path | None = (
-        # where an image may be made at once that is no work to make: on the store's filesystem
-        None
-    )
-
-    made: list[Result] = field(
-        default_factory=list
-    )  # the image as it was spliced; none where it was packed
-    unconfined: list[str] = field(
-        default_factory=list
-    )  # why steps ran in no enclosure; empty where they did in one
-    clock: list[tuple[str, float]] = field(default_factory=list)  # each step, and when it began
+    beside: Path | None = None
+    clock: StepClock = field(default_factory=StepClock)
 
     def on_line(self, line: str) -> None:
-        """Of all that a build prints, the lines that say where it is."""
+        """Show a LINE that the build prints, if it says which step begins."""
         if line.startswith(STEP):
             title = line.removeprefix(STEP)
-            self.clock.append((title, time.monotonic()))
+            self.clock.begin(title)
             self.progress(f"step {title}")
             self.progress.event("step", title=title)
 
-    @property
-    def image(self) -> Path:
-        """Where the finished image is."""
-        return self.beside if self.beside and self.made else self.output
 
-    def times(self) -> str:
-        """How long each step took, for the end of the log."""
-        if not self.clock:
-            return ""
-        ends = [began for _, began in self.clock[1:]] + [time.monotonic()]
-        return "".join(
-            f"== hpcstack took {end - began:.1f} s: {title}\n"
-            for (title, began), end in zip(self.clock, ends, strict=True)
-        )
+@dataclass(frozen=True)
+class BuildResult:
+    """What an engine made.
+
+    `image` is the finished squashfs. `spliced` says how the base's compressed bytes were kept in
+    it; None where all of it was packed anew. `unconfined` is why its steps ran in no enclosure;
+    empty where they ran in one.
+    """
+
+    image: Path
+    spliced: Spliced | None = None
+    unconfined: str = ""
+
+
+class ProgramFailed(Exception):
+    """A program of a build failed: `done` is how it ended."""
+
+    def __init__(self, done: Completed) -> None:
+        super().__init__(f"{done.argv[0]} ended with {done.status}")
+        self.done = done
+
+
+def require_success(done: Completed) -> None:
+    """Raise ProgramFailed unless the program that is DONE succeeded."""
+    if done.status:
+        raise ProgramFailed(done)
 
 
 class Engine(Protocol):
-    """`build` makes job.image or returns the program that failed; it leaves clean-up of job.work to
-    the caller.
-
-    `run_inside` runs SCRIPT, a path in FOLDER, in job.base, with FOLDER at /opt/hpcstack, nothing
-    of the user's home, and no other folder of the host but what the site lends.
-    """
+    """One way to run steps inside a base and to make an image of the result."""
 
     @property
     def name(self) -> str: ...
@@ -104,17 +125,33 @@ class Engine(Protocol):
     def tools(self) -> tuple[str, ...]: ...
 
     @property
+    def definition(self) -> str:
+        """The rendered file that it reads, beside the steps and the context; empty for none."""
+        ...
+
+    @property
     def splices(self) -> bool:
         """Whether its images keep the base's compressed bytes where that can be."""
         ...
 
     def usable(self, runner: Runner) -> str:
-        """Why this engine cannot be used here; empty where it can."""
+        """Return why this engine cannot be used here; empty where it can."""
         ...
 
-    def build(self, job: Job, runner: Runner) -> Completed: ...
+    def build(self, job: Job, runner: Runner) -> BuildResult:
+        """Build the image of JOB.
 
-    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed: ...
+        ProgramFailed where a step or a tool fails. Cleaning up job.work is left to the caller.
+        """
+        ...
+
+    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
+        """Run SCRIPT, a path in FOLDER, inside the base of JOB, and return how it ended.
+
+        It finds FOLDER at /opt/hpcstack, nothing of the user's home, and no other folder of the
+        host but what the site lends.
+        """
+        ...
 
 
 def list_proxies(settings: BuildSite) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import Job, explain_missing
+from hpcstack.build.engines.base import BuildResult, Job, explain_missing
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.build.engines.overlay import Layered
 
@@ -25,12 +25,13 @@ LAYERED = Layered("builtin")
 class Builtin:
     name: str = "builtin"
     tools: tuple[str, ...] = ("unshare", "mount", "sh", "unsquashfs", "mksquashfs")
+    definition: str = ""
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
         return explain_missing(self.tools, runner) or enclosure_refused(runner)
 
-    def build(self, job: Job, runner: Runner) -> Completed:
+    def build(self, job: Job, runner: Runner) -> BuildResult:
         return LAYERED.build(job, runner)
 
     def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:

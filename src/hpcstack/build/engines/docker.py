@@ -13,7 +13,14 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import ANSWERS, Job, explain_missing, list_proxies
+from hpcstack.build.engines.base import (
+    ANSWERS,
+    BuildResult,
+    Job,
+    explain_missing,
+    list_proxies,
+    require_success,
+)
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import HpcstackError, MissingToolError
 from hpcstack.core.process import Completed, Runner
@@ -22,7 +29,7 @@ from hpcstack.oci.metadata import make_file_member
 from hpcstack.render.steps import HOME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 # on what is made from the lent files, so that none of it stays in the daemon
@@ -56,6 +63,7 @@ def list_left_out(job: Job) -> list[str]:
 class Docker:
     name: str = "docker"
     tools: tuple[str, ...] = ("sqfs2tar",)
+    definition: str = "Dockerfile"
     splices: bool = False
 
     def usable(self, runner: Runner) -> str:
@@ -69,10 +77,10 @@ class Docker:
             return error.message
         return ""
 
-    def build(self, job: Job, runner: Runner) -> Completed:
-        text = (job.context / "Dockerfile").read_text()
+    def build(self, job: Job, runner: Runner) -> BuildResult:
+        text = (job.context / self.definition).read_text()
 
-        def finish(found: str) -> Completed:
+        def pack(found: str) -> None:
             from hpcstack.oci.daemon import connect_daemon
             from hpcstack.oci.importer import pack_tars, tars_of
 
@@ -80,26 +88,26 @@ class Docker:
             above = [make_file_member(path, "") for path in list_left_out(job)]
             tars = tars_of(above, connect_daemon().filesystem(found))
             pack_tars(tars, job.output, job.work, job.settings.compression, runner)
-            return Completed(("docker", "build"), 0)
 
-        return self._with_base(job, runner, text, job.context, finish)
+        require_success(self._with_base(job, runner, text, job.context, pack))
+        return BuildResult(job.output)
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
-        def finish(found: str) -> Completed:
+        def copy_answers(found: str) -> None:
             from hpcstack.oci.daemon import connect_daemon
 
             connect_daemon().copy_out(found, f"{HOME}/{ANSWERS}", folder)
-            return Completed(("docker", "build"), 0)
 
-        return self._with_base(
-            job, runner, INSIDE.replace("{script}", script), folder.parent, finish
-        )
+        text = INSIDE.replace("{script}", script)
+        return self._with_base(job, runner, text, folder.parent, copy_answers)
 
     def _with_base(
-        self, job: Job, runner: Runner, text: str, context: Path, then: object
+        self, job: Job, runner: Runner, text: str, context: Path, then: Callable[[str], None]
     ) -> Completed:
-        """TEXT built on the imported base with what the site lends; THEN is called with the image,
-        all is removed.
+        """Build the Dockerfile TEXT on the imported base with what the site lends, and return how
+        that ended.
+
+        THEN is called with the image's name. All that the daemon holds of the build is removed.
         """
         from hpcstack.oci.daemon import connect_daemon
 
@@ -141,9 +149,8 @@ class Docker:
                 return Completed(
                     ("docker", "build", "--file", str(local), "."), 1, (*tail[-20:], error)
                 )
-            assert callable(then)
-            done: Completed = then(image)
-            return done
+            then(image)
+            return Completed(("docker", "build"), 0)
         except HpcstackError as error:
             return Completed(("docker", "build"), 1, tuple(error.message.splitlines()))
         finally:

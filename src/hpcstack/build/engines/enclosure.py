@@ -219,7 +219,7 @@ def open_enclosure(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> I
     for path in (ready, number, log):
         path.unlink(missing_ok=True)
     argv = _words_to_make(
-        job.work / "enclosure", number, list_shown(job, runner), [job.work, job.cache]
+        job.work / "enclosure", number, list_shown(job, runner), [job.work, job.layers]
     )
     open_to_builder(job.work)
     with runner.fed(

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, explain_missing, list_proxies
+from hpcstack.build.engines.base import (
+    EPOCH,
+    NO_NETWORK,
+    UNCONFINED,
+    BuildResult,
+    Job,
+    explain_missing,
+    list_proxies,
+    require_success,
+)
 from hpcstack.build.engines.enclosure import NoEnclosure, supervise_command
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.build.engines.overlay import Layered
@@ -60,6 +69,7 @@ LAYERED = Layered("enroot")
 class EnrootEngine:
     name: str = "enroot"
     tools: tuple[str, ...] = ("enroot", "setpriv", "unshare", "mksquashfs", "unsquashfs")
+    definition: str = "enroot.sh"
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
@@ -67,31 +77,32 @@ class EnrootEngine:
             no_namespaces("enroot*") if os.geteuid() else ""
         )
 
-    def build(self, job: Job, runner: Runner) -> Completed:
-        if not (why := enclosure_refused(runner)):
+    def build(self, job: Job, runner: Runner) -> BuildResult:
+        why = enclosure_refused(runner)
+        if not why:
             try:
                 return LAYERED.build(job, runner)
             except NoEnclosure as error:
                 why = error.message
         if not job.settings.unconfined:
             raise BuildError(
-                (
-                    f"Enroot can run no step in an enclosure here ({why}), and would run them "
-                    f"beside you"
-                ),
+                f"Enroot can run no step in an enclosure here ({why}), and would run them "
+                "beside you",
                 UNCONFINED,
             )
-        job.unconfined.append(why)
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
-        argv = ["bash", "enroot.sh", str(job.output)]
-        argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
-        return runner.logged(
+        argv = ["bash", self.definition, str(job.output)]
+        if job.offline:
+            argv = [*NO_NETWORK, *argv]
+        done = runner.logged(
             supervise_command(argv),
             job.log,
             env=make_enroot_environment(job),
             cwd=job.context,
             on_line=job.on_line,
         )
+        require_success(done)
+        return BuildResult(job.output, unconfined=why)
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         return LAYERED.run_inside(script, folder, job, runner)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import EPOCH, Job, squash_argv
+from hpcstack.build.engines.base import EPOCH, BuildResult, Job, require_success, squash_argv
 from hpcstack.build.engines.enclosure import prepare_output
 from hpcstack.core.errors import BuildError, StoreError
-from hpcstack.core.process import Completed
 from hpcstack.core.replacing import replace_file
 from hpcstack.core.sizes import show_bytes
 from hpcstack.oci.pack import OWN_TIMES
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hpcstack.core.process import Fed, Runner
+    from hpcstack.core.process import Completed, Fed, Runner
 
 AS_ROOT = ("unshare", "--user", "--map-root-user")
 MEMORY = "128M"
@@ -148,9 +146,9 @@ def name_packed(layer: Path) -> Path:
     return layer.with_name(f"{layer.name}.sqsh")
 
 
-def finish_image(job: Job, layers: Layers, packing: Packing) -> Completed:
-    """The image of JOB, spliced or packed as its site says (`build.splice`)."""
-    job.clock.append((IMAGE, time.monotonic()))
+def finish_image(job: Job, layers: Layers, packing: Packing) -> BuildResult:
+    """Make the image of JOB, spliced or packed as its site says (`build.splice`)."""
+    job.clock.begin(IMAGE)
     always = job.settings.splice == "always" and not job.squash
     try:
         if packing.why:
@@ -166,17 +164,18 @@ def finish_image(job: Job, layers: Layers, packing: Packing) -> Completed:
     _room(job.output.parent, job)
     job.progress.event("phase", name="pack")
     prepare_output(job)
-    return layers.merged(squash_argv(str(layers.place), job.output, job.settings.compression))
+    argv = squash_argv(str(layers.place), job.output, job.settings.compression)
+    require_success(layers.merged(argv))
+    return BuildResult(job.output)
 
 
-def _splice(job: Job, files: list[Path], *, always: bool) -> Completed:
+def _splice(job: Job, files: list[Path], *, always: bool) -> BuildResult:
     job.progress.event("phase", name="pack")
     output = job.beside or job.output
     _room(output.parent, job)
     job.progress("splicing the steps to the base")
-    done = splice_image(job.base, files, output, EPOCH, always=always, rooted=True)
-    job.made.append(done)
-    return Completed(("splice",), 0)
+    spliced = splice_image(job.base, files, output, EPOCH, always=always, rooted=True)
+    return BuildResult(output, spliced)
 
 
 def _room(folder: Path, job: Job) -> None:

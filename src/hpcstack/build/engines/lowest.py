@@ -60,14 +60,14 @@ class Lowest:
 
 def base_folder(job: Job) -> Path:
     """Where the base of JOB lies unpacked, if it does; its name is part of every step's key."""
-    return job.cache / ("base-" + hashlib.sha256(job.base.name.encode()).hexdigest()[:16])
+    return job.layers / ("base-" + hashlib.sha256(job.base.name.encode()).hexdigest()[:16])
 
 
 @contextlib.contextmanager
 def open_lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
     """The base of JOB, mounted or unpacked, in an enclosure. BuildError where it is neither."""
-    make_cache(job.cache)
-    remove_leftovers(job.cache, ".", remove_tree)
+    make_cache(job.layers)
+    remove_leftovers(job.layers, ".", remove_tree)
     kept = base_folder(job)
     why = ""
     if not kept.is_dir():
@@ -130,7 +130,7 @@ def _to_mount(job: Job) -> Path:
     """
     if all_root(job.base):
         return job.base
-    copy = job.cache / f"{base_folder(job).name}.sqsh"
+    copy = job.layers / f"{base_folder(job).name}.sqsh"
     if not copy.exists():
         with replace_file(copy) as part:
             splice_image(job.base, [], part, EPOCH, rooted=True)
@@ -141,7 +141,7 @@ def _to_mount(job: Job) -> Path:
 @contextlib.contextmanager
 def open_unpacked(job: Job, runner: Runner) -> Iterator[tuple[Path, Enclosure]]:
     """A copy of the base of JOB that steps may write, and an enclosure that shows it."""
-    make_cache(job.cache)
+    make_cache(job.layers)
     tree = job.work / "tree"
     unpack_base(job, tree, runner)
     with open_enclosure(job, runner) as enclosure:
@@ -257,7 +257,7 @@ def give_modes(job: Job, layers: list[str], upper: Path) -> None:
 
 def _mode_below(job: Job, layers: list[str], place: str, image: Squashfs | None) -> int:
     for layer in layers[:-1]:  # the last one is the base, which is mounted elsewhere
-        path = job.cache / layer / place
+        path = job.layers / layer / place
         if path.is_dir() and not path.is_symlink():
             return stat.S_IMODE(path.stat().st_mode)
     found = None

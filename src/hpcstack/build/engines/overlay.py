@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import EPOCH, Job, squash_argv
+from hpcstack.build.engines.base import EPOCH, BuildResult, Job, require_success, squash_argv
 from hpcstack.build.engines.container import container_words
 from hpcstack.build.engines.enclosure import (
     Enclosure,
@@ -89,9 +89,10 @@ class Layered:
 
     name: str
 
-    def build(self, job: Job, runner: Runner) -> Completed:
-        """Every step in a layer of its own, then an image of all; where there can be no layers, in
-        an unpacked copy.
+    def build(self, job: Job, runner: Runner) -> BuildResult:
+        """Run every step in a layer of its own, then make one image of all.
+
+        Where there can be no layers, steps run in an unpacked copy of the base.
         """
         try:
             if why := overlay_refused(runner):
@@ -101,29 +102,29 @@ class Layered:
             return self._build_unpacked(job, error.message, runner)
         return self._build_layers(layered, runner)
 
-    def _build_layers(self, job: Job, runner: Runner) -> Completed:
+    def _build_layers(self, job: Job, runner: Runner) -> BuildResult:
         own: list[Path] = []
         packing = Packing(job, runner)
         try:
             with open_lowest(job, runner) as base, contextlib.closing(packing):
                 layers = [base.layer]
-                if failed := self._steps(job, base, layers, own, packing, runner):
-                    return failed
+                self._run_steps(job, base, layers, own, packing, runner)
 
-                def merged(argv: list[str]) -> Completed:
+                def run_merged(argv: list[str]) -> Completed:
                     options = f"ro,userxattr,lowerdir={':'.join(layers)}"
                     return _run_merged(
                         job, base.enclosure, options, work_folder(job, "merged"), argv, runner
                     )
 
-                return finish_image(job, Layers(merged, work_folder(job, "merged")), packing)
+                whole = Layers(run_merged, work_folder(job, "merged"))
+                return finish_image(job, whole, packing)
         finally:
             for path in own:
                 remove_tree(path)
                 name_packed(path).unlink(missing_ok=True)
 
-    def _build_unpacked(self, job: Job, why: str, runner: Runner) -> Completed:
-        """Every step in one tree, which is then packed whole.
+    def _build_unpacked(self, job: Job, why: str, runner: Runner) -> BuildResult:
+        """Run every step in one tree, which is then packed whole.
 
         For kernels and filesystems that take no layers.
         """
@@ -143,13 +144,12 @@ class Layered:
                 }
                 brought |= set(files)
                 lines = step_script(step, number, len(job.steps))
-                done = self._step_in_tree(job, tree, enclosure, lines, files, step, runner)
-                if done.status:
-                    return done
+                self._step_in_tree(job, tree, enclosure, lines, files, step, runner)
             job.progress.event("phase", name="pack")
             prepare_output(job)
             argv = squash_argv(str(tree), job.output, job.settings.compression)
-            return _run_enclosed(job, enclosure, ["--", *argv], runner, offline=True)
+            require_success(_run_enclosed(job, enclosure, ["--", *argv], runner, offline=True))
+        return BuildResult(job.output)
 
     def _step_in_tree(
         self,
@@ -160,25 +160,22 @@ class Layered:
         files: dict[str, bytes],
         step: BuildStep,
         runner: Runner,
-    ) -> Completed:
+    ) -> None:
+        """Run STEP, whose script is LINES, in TREE itself; ProgramFailed where it fails."""
         began = _mark_beginning(job)
         _place_files(tree, files)
         give_to_builder(tree / HOME.lstrip("/"))
         offline = job.offline or not step.network
-        done = _run_in_tree(
-            job, tree, enclosure, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline
-        )
-        if done.status:
-            return done
+        binds = {step_folder(job, lines): STEP}
+        require_success(_run_in_tree(job, tree, enclosure, binds, COMMAND, runner, offline=offline))
         _check_depth(tree)
         for left in LEFT_BEHIND:
             if not in_base(job, left):
                 _drop(tree, tree / left)
-        reset = reset_times(tree, began, runner)
+        require_success(reset_times(tree, began, runner))
         os.utime(tree, (EPOCH, EPOCH))
-        return reset if reset.status else done
 
-    def _steps(
+    def _run_steps(
         self,
         job: Job,
         base: Lowest,
@@ -186,10 +183,10 @@ class Layered:
         own: list[Path],
         packing: Packing,
         runner: Runner,
-    ) -> Completed | None:
-        """Every step as a layer, newest first in LAYERS.
+    ) -> None:
+        """Run every step as a layer, newest first in LAYERS; ProgramFailed where one fails.
 
-        Those of a fresh build are its OWN, and go with it.
+        The layers of a fresh build are its OWN, and go with it.
         """
         key, brought = f"{self.name} {base_folder(job).name}", set[str]()
         for number, step in enumerate(job.steps, 1):
@@ -198,29 +195,26 @@ class Layered:
             files = {path: data for path, data in files.items() if path not in brought}
             brought |= set(files)
             name = f".{make_label()}{key}-fresh" if job.fresh else key
-            if (job.cache / name).is_dir():
-                mark_used(job.cache / name)
+            if (job.layers / name).is_dir():
+                mark_used(job.layers / name)
                 job.progress(
                     f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)"
                 )
             else:
-                own += [job.cache / name] if job.fresh else []
-                name_packed(job.cache / name).unlink(
-                    missing_ok=True
-                )  # of a layer that somebody has removed
+                if job.fresh:
+                    own.append(job.layers / name)
+                # Somebody may have removed a layer and left what it was packed to.
+                name_packed(job.layers / name).unlink(missing_ok=True)
                 lines = step_script(step, number, len(job.steps))
                 if ALL in step.reads and has_no_conda(
-                    job.base, [job.cache / layer for layer in layers[:-1]]
+                    job.base, [job.layers / layer for layer in layers[:-1]]
                 ):
                     lines = f"export HPCSTACK_NO_CONDA=yes\n{lines}"
-                done = self._step(job, base, layers, name, lines, files, step, runner)
-                if done.status:
-                    return done
+                self._run_step(job, base, layers, name, lines, files, step, runner)
             layers.insert(0, name)
-            packing.add(job.cache / name)
-        return None
+            packing.add(job.layers / name)
 
-    def _step(
+    def _run_step(
         self,
         job: Job,
         base: Lowest,
@@ -230,14 +224,16 @@ class Layered:
         files: dict[str, bytes],
         step: BuildStep,
         runner: Runner,
-    ) -> Completed:
-        """One step in a layer of its own, which is kept under KEY when it has succeeded. Of one
-        that may change no library of the base's all are looked at where its layer says that it may
-        have.
+    ) -> None:
+        """Run STEP in a layer of its own, and keep that under KEY; ProgramFailed where it fails.
+
+        A step that may change no library of the base is checked: where its layer says that it may
+        have, the libraries before and after it are compared.
         """
-        guarded, offline = CHECK in step.lines, job.offline or not step.network
+        guarded = CHECK in step.lines
+        offline = job.offline or not step.network
         began = _mark_beginning(job)
-        part = job.cache / f".{make_label()}{key}"
+        part = job.layers / f".{make_label()}{key}"
         upper = part / "upper"
         descriptors.make_new_folder(part, 0o755)
         upper.mkdir()
@@ -251,33 +247,25 @@ class Layered:
         options = f"userxattr,lowerdir={':'.join(layers)},upperdir={part.name}/upper,workdir={part.name}/work"
         merged = part / "merged"
         try:
-            done = self._inside(
-                job,
-                base,
-                options,
-                merged,
-                {step_folder(job, lines): STEP},
-                COMMAND,
-                runner,
-                offline=offline,
+            binds = {step_folder(job, lines): STEP}
+            require_success(
+                self._inside(job, base, options, merged, binds, COMMAND, runner, offline=offline)
             )
-            below = [job.cache / layer for layer in layers[:-1]]
-            if not done.status and guarded and (places := touched_places(upper, job.base, below)):
-                done = self._compare(job, base, options, part, lines, places, runner)
-            if not done.status:
-                _check_depth(upper)
-                for left in LEFT_BEHIND:
-                    if not any(
-                        os.path.lexists(job.cache / layer / left) for layer in layers
-                    ) and not in_base(job, left):
-                        _drop(upper, upper / left)
-                if (reset := reset_times(upper, began, runner)).status:
-                    return reset
-                os.utime(
-                    upper, (EPOCH, EPOCH)
-                )  # the root of the image, which the line above has changed
-                put_base_in_place(upper, job.cache / key, runner)
-            return done
+            below = [job.layers / layer for layer in layers[:-1]]
+            touched = touched_places(upper, job.base, below) if guarded else []
+            if touched:
+                require_success(self._compare(job, base, options, part, lines, touched, runner))
+
+            _check_depth(upper)
+            for left in LEFT_BEHIND:
+                in_a_layer = any(os.path.lexists(job.layers / layer / left) for layer in layers)
+                if not in_a_layer and not in_base(job, left):
+                    _drop(upper, upper / left)
+
+            require_success(reset_times(upper, began, runner))
+            # The root of the image, which resetting the times has just changed.
+            os.utime(upper, (EPOCH, EPOCH))
+            put_base_in_place(upper, job.layers / key, runner)
         finally:
             remove_tree(part)
 
@@ -371,7 +359,7 @@ def _overlay_words(job: Job, options: str, merged: Path) -> list[str]:
     """Words of `enclose.py enter` that mount an overlay at MERGED; its layers are named from the
     cache on.
     """
-    return ["--folder", str(job.cache), "--overlay", options, str(merged)]
+    return ["--folder", str(job.layers), "--overlay", options, str(merged)]
 
 
 def _run_merged(
@@ -408,7 +396,7 @@ def _run_enclosed(
 ) -> Completed:
     """What WORDS say, in the ENCLOSURE; its lines into the log."""
     argv = [*enclosure.enter(offline=offline), *words]
-    return runner.logged(argv, job.log, cwd=job.cache, on_line=job.on_line, clean=True)
+    return runner.logged(argv, job.log, cwd=job.layers, on_line=job.on_line, clean=True)
 
 
 def _mark_beginning(job: Job) -> Path:
@@ -492,23 +480,23 @@ def with_layers(job: Job, runner: Runner) -> Job:
 
     NoLayers for none.
     """
-    make_cache(job.cache)
-    if takes_layers(job.cache, runner):
+    make_cache(job.layers)
+    if takes_layers(job.layers, runner):
         return job
     if not takes_layers(job.work, runner):
         raise NoLayers(
             (
-                f"neither {job.cache} nor {job.work} takes layers of an overlay, as NFS, Lustre "
+                f"neither {job.layers} nor {job.work} takes layers of an overlay, as NFS, Lustre "
                 f"and FUSE do not"
             ),
             "build.cachedir or build.tmpdir in site.yaml: a folder on a local disk",
         )
     job.progress(
-        f"steps are not kept: {job.cache} takes no layers of an overlay, as NFS, Lustre and FUSE "
+        f"steps are not kept: {job.layers} takes no layers of an overlay, as NFS, Lustre and FUSE "
         f"do not"
         " (build.cachedir in site.yaml: a folder on a local disk)"
     )
-    return replace(job, cache=work_folder(job, "layers"))
+    return replace(job, layers=work_folder(job, "layers"))
 
 
 def takes_layers(folder: Path, runner: Runner) -> bool:
