@@ -37,6 +37,9 @@ def compare_runs(
     raise click.exceptions.Exit(0 if all(report.verdict() == "PASS" for report in reports) else 1)
 
 
+OF_TASKS = ("--ntasks", "--ntasks-per-node")
+
+
 def _in_allocation(session: Session, options: dict[str, Any]) -> None:
     """This very command line inside `salloc`; it ends with what that ends with."""
     from hpcstack.cli.resources import parse_resources
@@ -45,7 +48,7 @@ def _in_allocation(session: Session, options: dict[str, Any]) -> None:
     words = [
         "salloc",
         "--quiet",
-        *(word for word in asked.slurm() if not word.startswith("--ntasks")),
+        *(part.words[0] for part in asked.parts() if part.option not in OF_TASKS),
     ]
     say("both run in one allocation: salloc")
     os.execvp(

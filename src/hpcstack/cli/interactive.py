@@ -32,7 +32,7 @@ def _begins(args: list[str]) -> int:
     --cpus-per-task).
     """
     from hpcstack.cli.launch_ import command
-    from hpcstack.cli.resources import SHORT, VALUED
+    from hpcstack.slurm.options import SHORT, VALUED
 
     valued = {
         name

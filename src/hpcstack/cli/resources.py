@@ -14,6 +14,7 @@ import click
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import RUNTIMES
 from hpcstack.launch.resources import Resources
+from hpcstack.slurm.options import SHORT, VALUED, SlurmOptions
 
 
 class Passing(click.Command):
@@ -61,19 +62,6 @@ class Passing(click.Command):
         )
 
 
-# Options of srun and sbatch that take a value, and their short forms:
-# https://slurm.schedmd.com/srun.html
-VALUED = (
-    "--mem", "--mem-per-cpu", "--mem-per-gpu", "--gres", "--job-name", "--array", "--output", "--error",
-    "--dependency", "--mail-type", "--mail-user", "--exclude", "--chdir", "--gpus-per-task", "--cpu-bind", "--mpi",
-    "--begin", "--comment", "--open-mode", "--signal", "--tmp", "--cpus-per-gpu", "--ntasks-per-gpu", "--licenses",
-)  # fmt: skip
-SHORT = {
-    "-J": "--job-name", "-o": "--output", "-e": "--error", "-d": "--dependency", "-x": "--exclude",
-    "-a": "--array", "-D": "--chdir", "-b": "--begin", "-L": "--licenses",
-}  # fmt: skip
-
-
 def _takes_a_value(param: click.Parameter) -> bool:
     return isinstance(param, click.Option) and not param.is_flag and not param.count
 
@@ -102,7 +90,6 @@ def join_values(args: list[str], own: set[str], valued: set[str] = frozenset()) 
     return [*out, *args[cut:]]
 
 
-TASKS = re.compile(r"--ntasks=(\d+)")
 COMMAND = r"\.(py|sh)$|^(python3?|bash|sh|\./.*)$"  # what looks like the beginning of a command
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -183,10 +170,12 @@ def parse_resources(options: dict[str, Any]) -> Resources:
         {name: value for name, value in options.items() if name in own},
         options.get("batch", False),
     )
-    given["extra"] = tuple(word for word in given.get("extra", ()) if not TASKS.fullmatch(word))
-    for word in options.get("extra", ()):
-        if found := TASKS.fullmatch(word):
-            given["ntasks"] = int(found[1])
+    extra = SlurmOptions.parse(options.get("extra", ()))
+    tasks = extra.value("--ntasks")
+    if tasks.isdecimal():
+        given["ntasks"] = int(tasks)
+        extra = SlurmOptions(tuple(one for one in extra.given if one.name != "--ntasks"))
+    given["extra"] = extra
     allocated = (
         os.environ.get("SLURM_JOB_NUM_NODES", "")
         if options["runtime"] != "local" and not batch

@@ -49,7 +49,7 @@ def bind_ranks(resources: Resources, node: NodeType | None, taken: Share) -> Bin
         or not takes_whole_node(resources, node, taken)
     ):
         return None
-    if any(word.startswith("--cpu-bind") for word in resources.extra):
+    if resources.extra.has("--cpu-bind"):
         return None
     ranks = resources.ntasks_per_node or taken.ranks
     if ranks != len(near):

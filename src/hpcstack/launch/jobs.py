@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch import stderr
 from hpcstack.launch.record import Launch, read_launches
+from hpcstack.slurm.options import OPTIONS, Value
 from hpcstack.slurm.state import UNKNOWN, JobState, read_state, state_of_status
 
 if TYPE_CHECKING:
@@ -32,11 +33,8 @@ JUST_STARTED = re.compile(
 # https://slurm.schedmd.com/sbatch.html, --output
 DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
 MOST_OF_A_SCRIPT = 1 << 20
-# sbatch's options that take no value: https://slurm.schedmd.com/sbatch.html
+# sbatch's short options that take no value: https://slurm.schedmd.com/sbatch.html
 SHORT_FLAGS = "HIOQVWhksv"
-FLAGS = ("--parsable", "--hold", "--exclusive", "--requeue", "--no-requeue", "--wait", "--quiet", "--verbose",
-         "--test-only", "--contiguous", "--overcommit", "--oversubscribe", "--spread-job", "--use-min-nodes",
-         "--ignore-pbs", "--reboot", "--get-user-env", "--propagate")  # fmt: skip
 
 
 class NotStarted(InputError):
@@ -322,7 +320,8 @@ def _split_sbatch(words: list[str], folder: Path) -> tuple[list[str], Path | Non
         elif word == "--wrap" or word.startswith("--wrap="):
             return words, None
         elif word.startswith("--"):
-            is_a_value = "=" not in word and word not in FLAGS
+            known = OPTIONS.get(word)  # none where a value follows in the word itself
+            is_a_value = "=" not in word and (known is None or known.value is Value.NEEDED)
         elif word.startswith("-"):
             is_a_value = len(word) == 2 and word[1] not in SHORT_FLAGS
         else:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.launch.resources import Resources, Share, gpus_said
 from hpcstack.render.launchers import ABOUT, render_inner
-from hpcstack.runtimes.base import Part
+
+if TYPE_CHECKING:
+    from hpcstack.runtimes.base import Part
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,7 @@ def list_task_options(mode: str, resources: Resources, taken: Share) -> list[Par
     """srun's options for RESOURCES in MODE, each with its reason."""
     how = MODES[mode]
     said, why = resources, {}
-    if (
-        taken.gpus
-        and not gpus_said(resources)
-        and not any(word.startswith("--gpus=") for word in resources.extra)
-    ):
+    if taken.gpus and not gpus_said(resources) and not resources.extra.has("--gpus"):
         said = replace(resources, gpus_per_node=taken.gpus)
         why["--gpus-per-node"] = "all GPUs of the node type, or of the job"
     if how.ranks_in_a_task:
@@ -59,8 +58,7 @@ def list_task_options(mode: str, resources: Resources, taken: Share) -> list[Par
     if resources.cpus_per_task:
         why.pop("--cpus-per-task", None)
     return [
-        Part(part.words, why.get(part.words[0].partition("=")[0], part.why))
-        for part in said.parts()
+        replace(part, why=why[part.option]) if part.option in why else part for part in said.parts()
     ]
 
 
@@ -130,7 +128,7 @@ def check_mode(mode: str, resources: Resources) -> None:
         )
     if not how.ranks_in_a_task and not how.a_task_a_rank and resources.nproc_per_node:
         raise InputError(f"--nproc-per-node has no effect in mode {mode}", "--ntasks-per-node")
-    if how.a_task_a_rank and any(word.startswith("--gpus-per-task") for word in resources.extra):
+    if how.a_task_a_rank and resources.extra.has("--gpus-per-task"):
         raise InputError(
             (
                 f"--gpus-per-task in mode {mode}: each rank would see one GPU, as number 0 "

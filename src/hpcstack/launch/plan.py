@@ -17,6 +17,7 @@ from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, list_step_
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
+from hpcstack.runtimes.base import make_option
 from hpcstack.slurm.query import find_allocation, pmi_type, query_partitions
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hpcstack.launch.staging import Staging
     from hpcstack.site.injection import Brought
     from hpcstack.site.load import NodeType, Site
+    from hpcstack.slurm.options import SlurmOptions
     from hpcstack.store.artifact import Artifact
 
 OWN_FAILURE = 125
@@ -223,6 +225,14 @@ def bring_libraries(
 
 # What srun reads of a job that asked for GPUs by the task: the one task that starts all ranks would
 # see one GPU
+ABOUT_GPUS = (
+    "--gpu-bind",
+    "--gpu-freq",
+    "--gpus",
+    "--gpus-per-node",
+    "--gpus-per-socket",
+    "--gpus-per-task",
+)
 BY_THE_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
 
 
@@ -233,9 +243,7 @@ def _freed(
     this step too.
     """
     found = [name for name in BY_THE_TASK if name in inside]
-    by_the_task = any(
-        word.startswith(("--gpus-per-task", "--tres-per-task")) for word in resources.extra
-    )
+    by_the_task = resources.extra.has("--gpus-per-task", "--tres-per-task")
     if chosen.name == "local" or mode == "plain" or by_the_task or not found:
         return []
     words = tuple(word for name in found for word in ("-u", name))
@@ -262,9 +270,7 @@ def _inside(
 ) -> tuple[str, ...]:
     """What each task runs inside the image."""
     inside = command_in(mode, command, resources, taken)
-    own = chosen.name == "local" or any(
-        word.startswith("--pty") for word in resources.extra
-    )  # a person's terminal
+    own = chosen.name == "local" or resources.extra.has("--pty")  # a person's terminal
     if inside == command and not own:
         inside = wrap_rank(command)
     if mode in ("mpi", "plain") and taken.gpus and chosen.name != "apptainer":
@@ -286,46 +292,39 @@ def _slurm(
 ) -> list[Part]:
     if chosen.name == "local":
         return []
-    out = [
-        Part(
-            ("--kill-on-bad-exit=1",), "one rank that fails ends all: the others would wait for it"
-        )
-    ]
+    given = resources.extra
     if resources.elastic:
-        left = "elastic: the nodes that are left go on"
-        out = [Part(("--kill-on-bad-exit=0",), left), Part(("--no-kill",), left)]
-    out.append(Part((f"--job-name={artifact.stack}",), "what squeue shows"))
-    if not any(word.startswith("--comment") for word in resources.extra):
-        out.append(Part((f"--comment=hpcstack:{artifact.key}",), "gc sees which image is in use"))
-    if MODES[mode].pmi and not any(word.startswith("--mpi") for word in resources.extra):
+        why = "elastic: the nodes that are left go on"
+        out = [make_option("--kill-on-bad-exit", 0, why), make_option("--no-kill", why=why)]
+    else:
+        why = "one rank that fails ends all: the others would wait for it"
+        out = [make_option("--kill-on-bad-exit", 1, why)]
+    out.append(make_option("--job-name", artifact.stack, "what squeue shows"))
+    if not given.has("--comment"):
+        mark = f"hpcstack:{artifact.key}"
+        out.append(make_option("--comment", mark, "gc sees which image is in use"))
+    if MODES[mode].pmi and not given.has("--mpi"):
         found = pmi_type(runner)
         if not found:
             raise MissingToolError(
                 "srun has no PMI: MPI programs would each be alone", "ask for Slurm's PMIx plugin"
             )
-        out.append(Part((f"--mpi={found}",), "what `srun --mpi=list` has"))
-    if prolog and not any(word.startswith("--prolog") for word in resources.extra):
-        out.append(Part((f"--prolog={prolog}",), "writes down which job and nodes this became"))
-    if "SLURM_STEP_ID" in inside and "--overlap" not in resources.extra:
-        out.append(
-            Part(("--overlap",), "this shell is a step itself, and has what it would wait for")
-        )
+        out.append(make_option("--mpi", found, "what `srun --mpi=list` has"))
+    if prolog and not given.has("--prolog"):
+        out.append(make_option("--prolog", prolog, "writes down which job and nodes this became"))
+    if "SLURM_STEP_ID" in inside and not given.has("--overlap"):
+        why = "this shell is a step itself, and has what it would wait for"
+        out.append(make_option("--overlap", why=why))
     asked = _said(list_task_options(mode, resources, taken), resources, inside)
     out += asked
     if count := _count(asked, resources, inside):
-        out.append(
-            Part(
-                (f"--ntasks={count}",), "of all nodes: else the job's own SLURM_NTASKS would count"
-            )
-        )
-    if (
-        mode != "plain"
-        and "SLURM_GPUS_PER_TASK" in inside
-        and not any("--gpu" in word for word in resources.extra)
-    ):
-        out.append(Part(("--gpu-bind=none",), "each task sees all GPUs of the step"))
+        why = "of all nodes: else the job's own SLURM_NTASKS would count"
+        out.append(make_option("--ntasks", count, why))
+    job_gives_by_the_task = "SLURM_GPUS_PER_TASK" in inside
+    if mode != "plain" and job_gives_by_the_task and not given.has(*ABOUT_GPUS):
+        out.append(make_option("--gpu-bind", "none", "each task sees all GPUs of the step"))
     if bound and MODES[mode].a_task_a_rank:
-        out.append(Part((f"--cpu-bind=mask_cpu:{bound.masks}",), bound.why))
+        out.append(make_option("--cpu-bind", f"mask_cpu:{bound.masks}", bound.why))
     return out
 
 
@@ -338,7 +337,7 @@ def _said(asked: list[Part], resources: Resources, inside: Mapping[str, str]) ->
     """
     if not resources.elastic or inside or resources.ntasks_per_node not in (0, 1):
         return asked
-    return [part for part in asked if part.words != ("--ntasks-per-node=1",)]
+    return [part for part in asked if (part.option, part.value) != ("--ntasks-per-node", "1")]
 
 
 def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> int:
@@ -350,12 +349,7 @@ def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -
         return 0
     if resources.ntasks:
         return 0
-    said = [
-        word.partition("=")[2]
-        for part in asked
-        for word in part.words
-        if word.startswith("--ntasks-per-node=")
-    ]
+    said = [part.value for part in asked if part.option == "--ntasks-per-node"]
     whole = resources.nodes == int(inside.get("SLURM_JOB_NUM_NODES", "0"))
     if said:
         each = int(said[0])
@@ -448,10 +442,10 @@ def _check(
         _check_spare(resources, extras, inside)
     if runtime.name == "local":
         _check_local(mode, resources, extras, job=job)
-        if asked := replace(resources, nodes=0, gpus_per_node=0).slurm():
+        if asked := replace(resources, nodes=0, gpus_per_node=0).parts():
+            words = " ".join(part.words[0] for part in asked)
             raise InputError(
-                f"{' '.join(asked)}: there is no Slurm in this step, only this machine",
-                "leave it out",
+                f"{words}: there is no Slurm in this step, only this machine", "leave it out"
             )
         if resources.nodes > 1:
             raise InputError(
@@ -484,14 +478,15 @@ def _slurm_refusal(
     return None
 
 
-def _check_watchdog(extra: tuple[str, ...], *, job: bool) -> None:
+def _check_watchdog(given: SlurmOptions, *, job: bool) -> None:
     """InputError where the step's output does not come by srun, which is what a watchdog sees."""
-    if any(word.startswith("--pty") for word in extra):
+    if given.has("--pty"):
         raise InputError(
             "--watchdog: a step with a terminal of its own (--pty) is not watched",
             "leave one of them out",
         )
-    if not job and (files := [word for word in extra if word.startswith(("--output", "--error"))]):
+    files = [one.word for one in given.given if one.name in ("--output", "--error")]
+    if files and not job:
         raise InputError(
             f"--watchdog sees what srun writes, and with {files[0]} the nodes write",
             "leave one out",
@@ -515,7 +510,7 @@ def _check_spare(resources: Resources, extras: Extras, inside: Mapping[str, str]
             "--spare with --stage or --stage-in: the nodes are chosen first",
             "leave one of them out",
         )
-    if any(word.startswith("--pty") for word in resources.extra):
+    if resources.extra.has("--pty"):
         raise InputError(
             "--spare is a script's, and --pty wants the terminal", "leave one of them out"
         )

@@ -126,9 +126,7 @@ def begin_record(
         "argv": list(plan.argv),
         "folder": str(Path.cwd()),
         "terminal": this_terminal(),
-        "array": any(
-            len(part.words) == 1 and part.words[0].startswith("--array=") for part in plan.parts
-        ),
+        "array": any(part.option == "--array" for part in plan.parts),
         "environment": [
             {**asdict(one), "value": HIDDEN if is_secret(one.name, one.value) else one.value}
             for one in settings

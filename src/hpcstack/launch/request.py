@@ -16,10 +16,10 @@ from hpcstack.launch.plan import Extras, plan_step
 from hpcstack.launch.record import keep_prolog
 from hpcstack.launch.resources import machine_of
 from hpcstack.launch.run import PlannedLaunch
-from hpcstack.launch.script import JOB_ONLY
 from hpcstack.launch.staging import plan_staging
 from hpcstack.recipe.fields import check_mount
 from hpcstack.site.model import PLATFORMS
+from hpcstack.slurm.options import Scope, find_scope
 from hpcstack.slurm.query import find_allocation, parse_minutes, parse_srun_options
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def check_srun_options(
         known |= parse_srun_options("\n".join(runner.output([tool, "--help"]).tail))
     for word in passed if known else ():
         option = word.partition("=")[0]
-        if option not in known and not batch and option in JOB_ONLY:
+        if option not in known and not batch and find_scope(option) is Scope.JOB:
             raise InputError(
                 f"{option} is sbatch's, and this launch is not a job of its own", "add --batch"
             )

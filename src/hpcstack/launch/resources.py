@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.runtimes.base import Part
+from hpcstack.runtimes.base import Part, make_option
+from hpcstack.slurm.options import NO_OPTIONS, SlurmOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +41,7 @@ class Resources:
     exclusive: bool = False
     elastic: str = ""
     restarts: int = 0
-    extra: tuple[str, ...] = field(default=())
+    extra: SlurmOptions = NO_OPTIONS
 
     def __post_init__(self) -> None:
         if self.elastic:
@@ -48,11 +49,6 @@ class Resources:
             if not (least.isdigit() and most.isdigit() and 0 < int(least) <= int(most)):
                 raise InputError(
                     f"--elastic {self.elastic}: MIN:MAX nodes are wanted", "e.g. --elastic 2:4"
-                )
-        for word in self.extra:
-            if not word.startswith("--"):
-                raise InputError(
-                    f"{word}: write the long form of an option of srun's", "e.g. --ntasks=8 for -n8"
                 )
 
     @property
@@ -78,13 +74,11 @@ class Resources:
             "nodelist": self.nodelist,
             "time": self.time,
         }
-        out = [Part((f"--{name}={value}",), ASKED) for name, value in said.items() if value]
-        out += [Part(("--exclusive",), ASKED)] if self.exclusive else []
-        return [*out, *(Part((option,), ASKED) for option in self.extra)]
-
-    def slurm(self) -> list[str]:
-        """The same without reasons."""
-        return [word for part in self.parts() for word in part.words]
+        out = [make_option(f"--{name}", value, ASKED) for name, value in said.items() if value]
+        if self.exclusive:
+            out.append(make_option("--exclusive", why=ASKED))
+        out += [make_option(one.name, one.value, ASKED) for one in self.extra.given]
+        return out
 
 
 ASKED = "asked for"
@@ -101,9 +95,9 @@ class Share:
     cpus: int
 
 
-GPUS = re.compile(
-    r"--(?:gres=(?:.*,)?gpu(?::[A-Za-z][A-Za-z0-9_.-]*)?:|gpus-per-task=(?:[a-z0-9_]+:)?)(\d+)"
-)
+# The number of GPUs in the values of --gres and --gpus-per-task.
+OF_GRES = re.compile(r"(?:.*,)?gpu(?::[A-Za-z][A-Za-z0-9_.-]*)?:(\d+)")
+OF_A_TASK = re.compile(r"(?:[a-z0-9_]+:)?(\d+)")
 
 
 def gpus_said(resources: Resources) -> int:
@@ -112,11 +106,12 @@ def gpus_said(resources: Resources) -> int:
     """
     if resources.gpus_per_node:
         return resources.gpus_per_node
-    for word in resources.extra:
-        if match := GPUS.match(word):
-            return int(match[1]) * (
-                (resources.ntasks_per_node or 1) if word.startswith("--gpus-per-task") else 1
-            )
+    of_the_node = OF_GRES.match(resources.extra.value("--gres"))
+    if of_the_node:
+        return int(of_the_node[1])
+    of_each_task = OF_A_TASK.match(resources.extra.value("--gpus-per-task"))
+    if of_each_task:
+        return int(of_each_task[1]) * (resources.ntasks_per_node or 1)
     return 0
 
 

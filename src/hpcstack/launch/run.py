@@ -305,18 +305,10 @@ class PlannedLaunch:
         """Where the job writes, as Slurm fills in the pattern:
         https://slurm.schedmd.com/sbatch.html.
         """
-        said = [
-            part.words[0]
-            for part in list_directives(self.plan)
-            if part.words[0].startswith("--output=")
-        ]
-        pattern = said[-1].partition("=")[2]
-        named = [
-            part.words[0].partition("=")[2]
-            for part in self.plan.parts
-            if part.words[0].startswith("--job-name=")
-        ]
-        array = any(part.words[0].startswith("--array=") for part in self.plan.parts)
+        outputs = [part.value for part in list_directives(self.plan) if part.option == "--output"]
+        pattern = outputs[-1]
+        named = [part.value for part in self.plan.parts if part.option == "--job-name"]
+        array = any(part.option == "--array" for part in self.plan.parts)
         own = (
             () if array else (("%j", job),)
         )  # of an array's task %j is a number that nobody knows yet

@@ -17,7 +17,8 @@ from hpcstack.releases.named import resolve_name
 from hpcstack.releases.tree import Tree
 from hpcstack.render.launchers import job_template
 from hpcstack.render.template import fill_template, read_data_file
-from hpcstack.runtimes import Part
+from hpcstack.runtimes.base import Part, make_option
+from hpcstack.slurm.options import OPTIONS, Scope, find_scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,28 +27,12 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
-# What a job is asked for and its steps take over, or do not know; all else is the step's own.
-OF_THE_JOB = ("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--nodelist", "--job-name", "--mem",
-              "--mem-per-gpu", "--mem-per-cpu", "--exclude", "--gres", "--gpus", "--gpus-per-task", "--ntasks", "--tmp",
-              "--mincpus", "--contiguous", "--clusters", "--no-kill")  # fmt: skip
-JOB_ONLY = ("--partition", "--account", "--qos", "--reservation", "--constraint", "--time", "--dependency", "--array",
-            "--mail-user", "--mail-type", "--nice", "--begin", "--licenses", "--requeue", "--no-requeue", "--output",
-            "--error", "--signal", "--switches", "--exclusive", "--comment", "--open-mode", "--hold",
-            "--deadline", "--wckey", "--kill-on-invalid-dep", "--wait-all-nodes", "--parsable", "--wait")  # fmt: skip
-OF_THE_STEP = (
-    "--output",
-    "--error",
-    "--open-mode",
-    "--array",
-    "--requeue",
-    "--no-requeue",
-)  # salloc has none of these
 # Options that a person need not see to know what would run
 LONG = ("--container-mounts", "--cpu-bind", "--container-env", "--prolog", "--comment")
 END = "HPCSTACK_INSIDE"
 NO_COMMAND = ("jupyter",)  # templates that start a program of their own
 STACK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-OUTPUT = "--output=%x-%j.out"
+OUTPUT = "%x-%j.out"
 
 
 def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -> str:
@@ -55,7 +40,7 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
 
     The same plan gives the same bytes.
     """
-    parts = [part for part in plan.parts if not (job and name_of(part) in JOB_ONLY)]
+    parts = [part for part in plan.parts if not (job and find_scope(part.option) is Scope.JOB)]
     scripts = [one for part in parts for one in part.words if one.endswith("\n") and END not in one]
 
     staging = None
@@ -107,13 +92,13 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
 
 def render_outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
     """The line of PLAN for people: a script of ours is named, not shown; variables are counted."""
-    program = next((part.words[0] for part in plan.parts if not name_of(part)), "")
-    shown = [part.words[0] for part in plan.parts if name_of(part) and name_of(part) not in LONG]
-    of_the_job = (
-        [part.words[0] for part in list_directives(plan) if name_of(part) in JOB_ONLY]
-        if batch
-        else []
-    )
+    program = next((part.words[0] for part in plan.parts if not part.option), "")
+    shown = [part.words[0] for part in plan.parts if part.option and part.option not in LONG]
+    of_the_job = []
+    if batch:
+        of_the_job = [
+            part.words[0] for part in list_directives(plan) if find_scope(part.option) is Scope.JOB
+        ]
     by_a_script = any(word.endswith("\n") for part in plan.parts for word in part.words)
 
     lines = [
@@ -132,9 +117,7 @@ def render_outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
 
 def on_terminal(parts: tuple[Part, ...]) -> bool:
     """Whether the step has a terminal of its own (srun --pty), which nothing may come between."""
-    return any(
-        word == "--pty" or word.startswith("--pty=") for part in parts for word in part.words
-    )
+    return any(part.option == "--pty" for part in parts)
 
 
 def quote_word(text: str) -> str:
@@ -147,14 +130,17 @@ def list_directives(plan: Plan) -> tuple[Part, ...]:
     """The #SBATCH lines of a job for PLAN: what its step asks for, what only a job can ask for,
     where it writes.
     """
-    own = [
-        with_spare(part, plan) for part in plan.parts if name_of(part) in (*OF_THE_JOB, *JOB_ONLY)
-    ]
-    if any(name_of(part) == "--output" for part in own):
+    own = [with_spare(part, plan) for part in plan.parts if is_of_the_job(part)]
+    if any(part.option == "--output" for part in own):
         return tuple(own)
-    array = any(name_of(part) == "--array" for part in own)
-    output = OUTPUT.replace("%j", "%A_%a") if array else OUTPUT
-    return (*own, Part((output,), "the job's output: its name and number"))
+    is_array = any(part.option == "--array" for part in own)
+    output = OUTPUT.replace("%j", "%A_%a") if is_array else OUTPUT
+    return (*own, make_option("--output", output, "the job's output: its name and number"))
+
+
+def is_of_the_job(part: Part) -> bool:
+    """Whether PART is an option that a job is asked for."""
+    return bool(part.option) and find_scope(part.option) is not Scope.STEP
 
 
 def make_salloc_line(plan: Plan) -> tuple[str, ...]:
@@ -162,28 +148,17 @@ def make_salloc_line(plan: Plan) -> tuple[str, ...]:
     own = [
         with_spare(part, plan)
         for part in plan.parts
-        if name_of(part) in {*OF_THE_JOB, *JOB_ONLY} - {*OF_THE_STEP}
+        if is_of_the_job(part) and OPTIONS[part.option].salloc
     ]
     return ("salloc", "--quiet", *(word for part in own for word in part.words))
 
 
 def with_spare(part: Part, plan: Plan) -> Part:
     """PART as the job has it: --nodes with those that are spare."""
-    if not plan.spare or name_of(part) != "--nodes":
+    if not plan.spare or part.option != "--nodes":
         return part
-    return Part(
-        (f"--nodes={plan.spare.nodes + plan.spare.more}",),
-        f"{part.why}, and {plan.spare.more} to spare",
-    )
-
-
-def name_of(part: Part) -> str:
-    """The option that a part is, without its value; nothing for what is no option."""
-    return (
-        part.words[0].partition("=")[0]
-        if len(part.words) == 1 and part.words[0].startswith("--")
-        else ""
-    )
+    count = plan.spare.nodes + plan.spare.more
+    return make_option("--nodes", count, f"{part.why}, and {plan.spare.more} to spare")
 
 
 def copied_script(

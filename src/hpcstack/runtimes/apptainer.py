@@ -14,6 +14,7 @@ from hpcstack.runtimes.base import (
     explain_binds,
     list_forced_variables,
     list_kept_variables,
+    make_option,
     make_shield,
 )
 
@@ -29,13 +30,11 @@ def exec_parts(step: Step) -> list[Part]:
         )
     ]
     if step.gpus:
-        out.append(Part(("--nv",), "the nodes have GPUs: their driver goes into the container"))
+        why = "the nodes have GPUs: their driver goes into the container"
+        out.append(make_option("--nv", why=why))
     if not step.home:
-        out.append(
-            Part(
-                ("--no-home",), "asked for: nothing of the home directory, but for what is mounted"
-            )
-        )
+        why = "asked for: nothing of the home directory, but for what is mounted"
+        out.append(make_option("--no-home", why=why))
     out += [Part(("--bind", mount), why) for mount, why in explain_binds(step)]
     if str(step.workdir) != "/":
         out.append(Part(("--pwd", str(step.workdir)), "where it was started"))

@@ -15,10 +15,22 @@ VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 @dataclass(frozen=True)
 class Part:
-    """One or more words of a command line, and why they are there."""
+    """One or more words of a command line, and why they are there.
+
+    `option` and `value` are the same in parts, where the words are one long option.
+    """
 
     words: tuple[str, ...]
     why: str = ""
+    option: str = ""
+    value: str = ""
+
+
+def make_option(name: str, value: object = None, why: str = "") -> Part:
+    """Return the part of the option NAME, as `NAME=VALUE`, or alone where VALUE is None."""
+    if value is None:
+        return Part((name,), why, name)
+    return Part((f"{name}={value}",), why, name, str(value))
 
 
 @dataclass(frozen=True)

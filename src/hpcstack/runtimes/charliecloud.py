@@ -18,6 +18,7 @@ from hpcstack.runtimes.base import (
     explain_binds,
     list_forced_variables,
     list_kept_variables,
+    make_option,
 )
 
 RUN = 'ch-run --env-no-expand "$@" <&3 &'
@@ -53,19 +54,21 @@ class Charliecloud:
             )
         )
         out += [
-            Part((f"--set-env={name}={value}",), "the image's own")
+            make_option("--set-env", f"{name}={value}", "the image's own")
             for name, value in list_kept_variables(step).items()
         ]
         if (
             step.mounted_home
         ):  # unasked it says /root, where what a library writes is gone with the container
             out.append(
-                Part(
-                    (f"--set-env=HOME={step.mounted_home}",), "the home directory, which is mounted"
+                make_option(
+                    "--set-env",
+                    f"HOME={step.mounted_home}",
+                    "the home directory, which is mounted",
                 )
             )
-        out += [Part((f"--bind={mount}",), why) for mount, why in explain_binds(step)]
-        out.append(Part((f"--cd={step.workdir}",), "where it was started"))
+        out += [make_option("--bind", mount, why) for mount, why in explain_binds(step)]
+        out.append(make_option("--cd", step.workdir, "where it was started"))
         return [
             *out,
             Part((str(step.image), "--"), "the image"),

@@ -21,6 +21,7 @@ from hpcstack.runtimes.base import (
     explain_binds,
     list_forced_variables,
     list_kept_variables,
+    make_option,
 )
 
 
@@ -55,7 +56,7 @@ class Podman:
                 )
             )
         out += [Part(("-v", mount), why) for mount, why in explain_binds(step)]
-        out.append(Part((f"--workdir={step.workdir}",), "where it was started"))
+        out.append(make_option("--workdir", step.workdir, "where it was started"))
         out.append(Part(("@image",), "nothing is unpacked, nothing is written to it"))
         return [*out, Part(step.command, "what each task runs")]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.core.errors import InputError
-from hpcstack.runtimes.base import SRUN, Part, Step, list_binds, list_forced_variables
+from hpcstack.runtimes.base import SRUN, Part, Step, list_binds, list_forced_variables, make_option
 
 
 def is_offered(srun_help: str) -> bool:
@@ -27,13 +27,14 @@ class Pyxis:
     def parts(self, step: Step) -> list[Part]:
         out = [SRUN, *step.slurm]
         out.append(
-            Part(
-                (f"--container-image={step.image}",), "the image; a bare name would be Docker Hub's"
+            make_option(
+                "--container-image", step.image, "the image; a bare name would be Docker Hub's"
             )
         )
         out.append(
-            Part(
-                ("--no-container-mount-home",), "what lies in the home directory is not the image's"
+            make_option(
+                "--no-container-mount-home",
+                why="what lies in the home directory is not the image's",
             )
         )
         if any(sign in str(step.workdir) for sign in "$`\"'\\ "):
@@ -46,12 +47,12 @@ class Pyxis:
                 "the site's, the user's, this folder",
                 *dict.fromkeys(step.mount_reasons.values()),
             ]
-            out.append(Part((f"--container-mounts={','.join(mounts)}",), "; ".join(reasons)))
+            out.append(make_option("--container-mounts", ",".join(mounts), "; ".join(reasons)))
         if str(step.workdir) != "/":
-            out.append(Part((f"--container-workdir={step.workdir}",), "where it was started"))
+            out.append(make_option("--container-workdir", step.workdir, "where it was started"))
         if names := sorted(list_forced_variables(step)):
             out.append(
-                Part((f"--container-env={','.join(names)}",), "these win over the image's own")
+                make_option("--container-env", ",".join(names), "these win over the image's own")
             )
         return [*out, Part(step.command, "what each task runs")]
 

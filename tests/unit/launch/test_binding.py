@@ -18,6 +18,7 @@ from hpcstack.launch.binding import bind_ranks, share_cores
 from hpcstack.launch.resources import Resources, share_resources
 from hpcstack.render.launchers import render_inner
 from hpcstack.site.load import Site
+from hpcstack.slurm.options import SlurmOptions
 
 NAMES = list(facts.read_topologies())
 
@@ -82,7 +83,9 @@ def test_a_whole_node_is_bound_and_less_is_not(tmp_path: Path) -> None:
     assert bound(site(tmp_path, cpus=0)) is None, "the site does not say how many cores Slurm gives"
     assert bound(site(tmp_path, cpus=0), exclusive=True) is not None
     assert bound(site(tmp_path), nproc_per_node=2) is None, "not a rank per GPU"
-    assert bound(site(tmp_path), extra=("--cpu-bind=none",)) is None, "the user has said how"
+    assert bound(site(tmp_path), extra=SlurmOptions.parse(["--cpu-bind=none"])) is None, (
+        "the user has said how"
+    )
     assert bound(site(tmp_path, topology="")) is None
 
 

@@ -27,7 +27,9 @@ from hpcstack.launch.variables import of_mode
 from hpcstack.recipe.model import Mode
 from hpcstack.render.launchers import ABOUT, job_template, render_inner, with_compat, wrap_rank
 from hpcstack.runtimes import RUNTIMES, choose_runtime
+from hpcstack.runtimes.base import make_option
 from hpcstack.site.load import Site
+from hpcstack.slurm.options import SlurmOptions
 from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
@@ -119,7 +121,7 @@ def test_in_an_allocation_without_gpus_none_is_asked_for(
 )
 def test_gpus_in_another_of_slurms_words_are_seen(tmp_path: Path, word: str) -> None:
     for site in (gpu_site(tmp_path), make_site(tmp_path)):
-        said = line(site, PLAIN, "torchrun", extra=(word,))
+        said = line(site, PLAIN, "torchrun", extra=SlurmOptions.parse([word]))
         assert (
             "--nv" in said
             and word in said
@@ -194,7 +196,7 @@ def test_a_full_disk_leaves_the_tool_itself_first_on_path(tmp_path: Path, shell:
 
 def test_a_short_option_is_asked_for_in_its_long_form() -> None:
     with pytest.raises(InputError, match="long form"):
-        Resources(extra=("-n8",))
+        SlurmOptions.parse(["-n8"])
 
 
 def test_a_template_takes_what_was_asked_for(tmp_path: Path) -> None:
@@ -507,9 +509,8 @@ def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(
 ) -> None:
     """Slurm 24.11 gives the second node of --nodes=1-2 --ntasks-per-node=1 no CPUs."""
     from hpcstack.launch.plan import _said
-    from hpcstack.runtimes.base import Part
 
-    asked = [Part(("--ntasks-per-node=1",), "x"), Part(("--nodes=1-2",), "x")]
+    asked = [make_option("--ntasks-per-node", 1, "x"), make_option("--nodes", "1-2", "x")]
     left = _said(asked, Resources(elastic=elastic), {"SLURM_JOB_ID": "1"} if inside else {})
     assert (asked[0] in left) == said and asked[1] in left
 
@@ -523,7 +524,7 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
     from hpcstack.launch.script import list_directives, render_script
 
     def planned(*extra: str, job: bool = True, watchdog: int = 0) -> Plan:
-        asked = Resources(nodes=2, extra=extra)
+        asked = Resources(nodes=2, extra=SlurmOptions.parse(extra))
         return plan_step(
             ARTIFACT,
             ("hostname",),
@@ -584,7 +585,7 @@ def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(
             ARTIFACT,
             ("x.py",),
             "task-per-gpu",
-            Resources(extra=("--gpus-per-task=1",)),
+            Resources(extra=SlurmOptions.parse(["--gpus-per-task=1"])),
             gpu_site(tmp_path),
             PYXIS,
         )

@@ -1,0 +1,188 @@
+"""Options of Slurm's: one table of what each is for, and what somebody asked for by them.
+
+What an option means, which value it takes and its short form: https://slurm.schedmd.com/srun.html,
+https://slurm.schedmd.com/sbatch.html and https://slurm.schedmd.com/salloc.html.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Scope(Enum):
+    """Who is asked by an option."""
+
+    JOB_AND_STEP = "a job asks for it, and its steps take it over"
+    JOB = "a job alone: a step does not know it, or must not say it again"
+    STEP = "a step alone"
+
+
+class Value(Enum):
+    """Whether a value follows an option."""
+
+    NEEDED = "--mem=4G, or --mem 4G"
+    OPTIONAL = "--exclusive, or --exclusive=user"
+    NONE = "--contiguous"
+
+
+@dataclass(frozen=True)
+class SlurmOption:
+    """One option of srun, sbatch or salloc, by its long form.
+
+    `salloc` says whether salloc knows it.
+    """
+
+    name: str
+    short: str = ""
+    scope: Scope = Scope.STEP
+    value: Value = Value.NEEDED
+    salloc: bool = True
+
+
+def _of_job_and_step(name: str, short: str = "", value: Value = Value.NEEDED) -> SlurmOption:
+    return SlurmOption(name, short, Scope.JOB_AND_STEP, value)
+
+
+def _of_job(
+    name: str, short: str = "", value: Value = Value.NEEDED, *, salloc: bool = True
+) -> SlurmOption:
+    return SlurmOption(name, short, Scope.JOB, value, salloc)
+
+
+_ROWS = (
+    _of_job_and_step("--clusters", "-M"),
+    _of_job_and_step("--contiguous", value=Value.NONE),
+    _of_job_and_step("--cpus-per-task", "-c"),
+    _of_job_and_step("--exclude", "-x"),
+    _of_job_and_step("--gpus", "-G"),
+    _of_job_and_step("--gpus-per-node"),
+    _of_job_and_step("--gpus-per-task"),
+    _of_job_and_step("--gres"),
+    _of_job_and_step("--job-name", "-J"),
+    _of_job_and_step("--mem"),
+    _of_job_and_step("--mem-per-cpu"),
+    _of_job_and_step("--mem-per-gpu"),
+    _of_job_and_step("--mincpus"),
+    _of_job_and_step("--no-kill", "-k", Value.OPTIONAL),
+    _of_job_and_step("--nodelist", "-w"),
+    _of_job_and_step("--nodes", "-N"),
+    _of_job_and_step("--ntasks", "-n"),
+    _of_job_and_step("--ntasks-per-node"),
+    _of_job_and_step("--tmp"),
+    _of_job("--account", "-A"),
+    _of_job("--array", "-a", salloc=False),
+    _of_job("--begin", "-b"),
+    _of_job("--comment"),
+    _of_job("--constraint", "-C"),
+    _of_job("--deadline"),
+    _of_job("--dependency", "-d"),
+    _of_job("--error", "-e", salloc=False),
+    _of_job("--exclusive", value=Value.OPTIONAL),
+    _of_job("--hold", "-H", Value.NONE),
+    _of_job("--kill-on-invalid-dep"),
+    _of_job("--licenses", "-L"),
+    _of_job("--mail-type"),
+    _of_job("--mail-user"),
+    _of_job("--nice", value=Value.OPTIONAL),
+    _of_job("--no-requeue", value=Value.NONE, salloc=False),
+    _of_job("--open-mode", salloc=False),
+    _of_job("--output", "-o", salloc=False),
+    _of_job("--parsable", value=Value.NONE),
+    _of_job("--partition", "-p"),
+    _of_job("--qos", "-q"),
+    _of_job("--requeue", value=Value.NONE, salloc=False),
+    _of_job("--reservation"),
+    _of_job("--signal"),
+    _of_job("--switches"),
+    _of_job("--time", "-t"),
+    _of_job("--wait", "-W", Value.NONE),
+    _of_job("--wait-all-nodes"),
+    _of_job("--wckey"),
+    SlurmOption("--chdir", "-D"),
+    SlurmOption("--cpu-bind"),
+    SlurmOption("--cpus-per-gpu"),
+    SlurmOption("--gpu-bind"),
+    SlurmOption("--mpi"),
+    SlurmOption("--ntasks-per-gpu"),
+    SlurmOption("--overlap", value=Value.NONE),
+    SlurmOption("--prolog"),
+    SlurmOption("--pty", value=Value.OPTIONAL),
+    SlurmOption("--tres-per-task"),
+    # sbatch's own: the word after one of them may be the job script, and is no value.
+    SlurmOption("--get-user-env", value=Value.OPTIONAL),
+    SlurmOption("--ignore-pbs", value=Value.NONE),
+    SlurmOption("--overcommit", "-O", value=Value.NONE),
+    SlurmOption("--oversubscribe", "-s", value=Value.NONE),
+    SlurmOption("--propagate", value=Value.OPTIONAL),
+    SlurmOption("--quiet", "-Q", value=Value.NONE),
+    SlurmOption("--reboot", value=Value.NONE),
+    SlurmOption("--spread-job", value=Value.NONE),
+    SlurmOption("--test-only", value=Value.NONE),
+    SlurmOption("--use-min-nodes", value=Value.NONE),
+    SlurmOption("--verbose", "-v", value=Value.NONE),
+)
+OPTIONS = {row.name: row for row in _ROWS}
+# `--mem 4G`: the next word is the value.
+VALUED = frozenset(row.name for row in _ROWS if row.value is Value.NEEDED)
+SHORT = {row.short: row.name for row in _ROWS if row.short and row.value is Value.NEEDED}
+
+
+def find_scope(name: str) -> Scope:
+    """Return whose the option NAME is; the step's, where the table does not have it."""
+    known = OPTIONS.get(name)
+    return known.scope if known else Scope.STEP
+
+
+@dataclass(frozen=True)
+class GivenOption:
+    """One option as it was given; `value` is None where none follows it."""
+
+    name: str
+    value: str | None = None
+
+    @property
+    def word(self) -> str:
+        """The option as one word of a command line."""
+        return self.name if self.value is None else f"{self.name}={self.value}"
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """Options that somebody gave in Slurm's own words, in their order."""
+
+    given: tuple[GivenOption, ...] = ()
+
+    @classmethod
+    def parse(cls, words: Iterable[str]) -> SlurmOptions:
+        """Return the options that WORDS are, each `--name` or `--name=value`.
+
+        InputError for a short form, whose value could not be told from it.
+        """
+        given = []
+        for word in words:
+            if not word.startswith("--"):
+                raise InputError(
+                    f"{word}: write the long form of an option of srun's", "e.g. --ntasks=8 for -n8"
+                )
+            name, sign, value = word.partition("=")
+            given.append(GivenOption(name, value if sign else None))
+        return cls(tuple(given))
+
+    def has(self, *names: str) -> bool:
+        """Return whether one of the options NAMES was given."""
+        return any(one.name in names for one in self.given)
+
+    def value(self, name: str) -> str:
+        """Return the value of the option NAME; of several the last one's, as Slurm has it."""
+        values = [one.value for one in self.given if one.name == name]
+        return values[-1] or "" if values else ""
+
+
+NO_OPTIONS = SlurmOptions()

@@ -1,0 +1,90 @@
+"""Slurm's options: the one table, and what somebody gave."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcstack.core.errors import InputError
+from hpcstack.core.process import Runner
+from hpcstack.slurm.options import OPTIONS, SHORT, Scope, SlurmOptions, Value, find_scope
+from hpcstack.slurm.query import parse_srun_options
+
+WORD = re.compile(r"(?:-(\w), )?(--[a-z-]+)(\[?=\S+)?")
+
+
+def test_an_option_that_is_given_is_found_by_its_name() -> None:
+    found = SlurmOptions.parse(["--mem=4G", "--pty", "--gres=gpu:2,nvme:1", "--mem=8G", "--x="])
+    assert found.has("--pty")
+    assert found.has("--pity", "--gres")
+    assert not found.has("--p", "--me")
+    assert found.value("--mem") == "8G", "the last one counts"
+    assert found.value("--gres") == "gpu:2,nvme:1"
+    assert found.value("--pty") == ""
+    assert found.value("--time") == ""
+
+
+def test_a_short_form_is_refused() -> None:
+    with pytest.raises(InputError, match="-n8: write the long form"):
+        SlurmOptions.parse(["-n8"])
+
+
+@given(st.lists(st.from_regex(r"--[a-z]+(-[a-z]+)?(=[^\n]*)?", fullmatch=True)))
+def test_words_are_given_on_as_they_came(words: list[str]) -> None:
+    assert [one.word for one in SlurmOptions.parse(words).given] == words
+
+
+def test_scopes() -> None:
+    assert find_scope("--nodes") is Scope.JOB_AND_STEP
+    assert find_scope("--partition") is Scope.JOB
+    assert find_scope("--container-image") is Scope.STEP, "what is not in the table is srun's"
+    of_scripts = {name for name, row in OPTIONS.items() if not row.salloc}
+    assert of_scripts == {
+        "--array",
+        "--error",
+        "--no-requeue",
+        "--open-mode",
+        "--output",
+        "--requeue",
+    }
+
+
+@pytest.mark.slurm
+def test_the_table_is_as_slurms_own_help() -> None:
+    """Of each program that knows an option: whether a value follows, and the short form."""
+    runner = Runner()
+    wrong, seen = [], set()
+    for tool in ("srun", "sbatch", "salloc"):
+        help_text = "\n".join(runner.output([tool, "--help"]).tail)
+        for short, name, value in WORD.findall(help_text):
+            row = OPTIONS.get(name)
+            if row is None:
+                continue
+            seen.add(name)
+            if short and row.short and row.short != f"-{short}":
+                wrong.append(f"{tool}: {name} is -{short}, not {row.short}")
+            if value.startswith("=") and row.value is Value.NONE:
+                wrong.append(f"{tool}: a value follows {name}")
+            if not value and row.value is Value.NEEDED:
+                wrong.append(f"{tool}: no value follows {name}")
+    assert len(seen) > 40, "the help was not read"
+    assert not wrong
+
+
+@pytest.mark.slurm
+def test_what_salloc_does_not_know_is_marked() -> None:
+    known = parse_srun_options("\n".join(Runner().output(["salloc", "--help"]).tail))
+    assert "--nodes" in known
+    of_jobs = [row for row in OPTIONS.values() if row.scope is not Scope.STEP]
+    wrong = [row.name for row in of_jobs if row.salloc and row.name not in known]
+    assert not wrong
+
+
+def test_short_forms_stand_for_one_option_each() -> None:
+    shorts = [row.short for row in OPTIONS.values() if row.short]
+    assert len(shorts) == len(set(shorts))
+    assert SHORT["-J"] == "--job-name"
+    assert "-H" not in SHORT, "no value follows it"
