@@ -46,7 +46,11 @@ if TYPE_CHECKING:
     help="Whether the home directory is mounted; as the site says: yes.",
 )
 @click.option(
-    "--with", "wanted", multiple=True, metavar="PACKAGE", help="A pip package to add to the image."
+    "--with",
+    "packages",
+    multiple=True,
+    metavar="PACKAGE",
+    help="A pip package to add to the image.",
 )
 @click.option(
     "--stage",
@@ -56,7 +60,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--stage-in",
-    "data",
+    "stage_in",
     multiple=True,
     metavar="SOURCE:TARGET",
     help="Copied to nodes' disks, and bound.",
@@ -143,7 +147,7 @@ def command(
     from hpcstack.core.errors import HpcstackError, InputError
     from hpcstack.launch.commands import check_step
     from hpcstack.launch.plan import OWN_FAILURE
-    from hpcstack.launch.request import plan_launch
+    from hpcstack.launch.plan_launch import plan_launch
 
     session: Session = ctx.obj
     try:
@@ -217,7 +221,7 @@ def _start(launch: PlannedLaunch, as_json: bool, *, batch: bool, quiet: bool) ->
     from hpcstack.launch.commands import advise
 
     if said := launch.missing():
-        raise InputError(said, advise(launch.argv, Path.cwd()))
+        raise InputError(said, advise(launch.command, Path.cwd()))
     if launch.added:
         with show_progress("adding") as progress:
             launch.prepare(progress)
@@ -241,8 +245,8 @@ def _example(name: str) -> str:
 OF_JOBS = ("ntasks", "ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task", "partition", "account", "qos",
            "reservation", "constraint", "nodelist", "time", "exclusive")  # fmt: skip
 OF_LAUNCHES = {
-    "mode": "--mode", "elastic": "--elastic", "restarts": "--restarts", "mounts": "--mount", "wanted": "--with",
-    "stage": "--stage", "data": "--stage-in", "grace": "--grace", "watchdog": "--watchdog",
+    "mode": "--mode", "elastic": "--elastic", "restarts": "--restarts", "mounts": "--mount", "packages": "--with",
+    "stage": "--stage", "stage_in": "--stage-in", "grace": "--grace", "watchdog": "--watchdog",
     "spare": "--spare",
     "nproc_per_node": "--nproc-per-node",
     "runtime": "--runtime", "home": "--home", "no_bind": "--no-bind",
@@ -306,9 +310,9 @@ def _request(
     mounts: tuple[str, ...],
     argv: tuple[str, ...],
     *,
-    wanted: tuple[str, ...],
+    packages: tuple[str, ...],
     stage: str,
-    data: tuple[str, ...],
+    stage_in: tuple[str, ...],
     grace: int,
     watchdog: int,
     spare: int,
@@ -334,18 +338,18 @@ def _request(
     check_srun_options(passed, own, session.runner, batch=batch)
     asked = parse_resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
     return LaunchRequest(
-        name,
         argv,
         asked,
-        mode,
-        options["runtime"],
-        mounts,
-        wanted,
-        stage,
-        data,
-        grace,
-        watchdog,
-        spare,
+        name=name,
+        mode=mode,
+        runtime=options["runtime"],
+        mounts=mounts,
+        packages=packages,
+        stage=stage,
+        stage_in=stage_in,
+        grace=grace,
+        watchdog=watchdog,
+        spare=spare,
         bind=not no_bind,
         batch=batch,
         home=home,

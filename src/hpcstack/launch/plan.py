@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
     from hpcstack.hardware.compatibility import Fit
     from hpcstack.launch.packages import Added
+    from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.staging import Staging
     from hpcstack.site.injection import Brought
     from hpcstack.site.load import NodeType, Site
@@ -42,22 +43,6 @@ class Spare:
     nodes: int
     more: int
     script: str
-
-
-@dataclass(frozen=True)
-class Extras:
-    """What a launch may have besides: what lies on the nodes' disks, added packages, seconds of
-    warning before the time is up, seconds of silence that it is ended after, how many nodes more
-    than it needs the job has, and whether ranks are bound to the cores near their GPUs.
-    """
-
-    staged: Staging | None = None
-    added: Added | None = None
-    grace: int = 0
-    watchdog: int = 0
-    spare: int = 0
-    bind: bool = True
-    asked: bool = False  # staging was asked for, and is not only the site's way
 
 
 @dataclass(frozen=True)
@@ -98,107 +83,134 @@ class Plan:
 
 
 def plan_step(
+    request: LaunchRequest,
     artifact: Artifact,
-    command: tuple[str, ...],
-    mode: str,
-    resources: Resources,
     site: Site,
     runner: Runner,
     *,
-    runtime: str = "auto",
-    workdir: Path | None = None,
-    mounts: tuple[str, ...] = (),
-    environment: dict[str, str] | None = None,
-    job: bool = False,
     prolog: str = "",
-    home: bool | None = None,
-    extras: Extras = Extras(),
-    only_shown: bool = False,
+    staged: Staging | None = None,
+    added: Added | None = None,
 ) -> Plan:
-    """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense
-    here.
+    """Return the step of REQUEST in the image of ARTIFACT. InputError for resources that make no
+    sense here.
 
-    JOB: the step is for a job of its own, whatever allocation this shell is in. HOME: whether the
-    home directory is in the container; None leaves it to the runtime. PROLOG: a program that srun
-    runs as the step begins, which writes down which job it became (record.keep_prolog). ONLY_SHOWN:
-    what Slurm's limits say against it is told and not refused, for a script is also written for a
-    partition that is yet to come.
+    A request for a batch job is planned for a job of its own, whatever allocation this shell is in.
+    PROLOG is a program that srun runs as the step begins, which writes down which job it became
+    (record.keep_prolog). STAGED lies on the nodes' own disks before the step, ADDED are packages
+    that are not the image's.
     """
-    chosen, reason = choose_runtime(site.runtime if runtime == "auto" else runtime, runner)
+    wanted_runtime = site.runtime if request.runtime == "auto" else request.runtime
+    runtime, reason = choose_runtime(wanted_runtime, runner)
+    here = runtime.name == "local"
+    allocation = {} if request.batch else find_allocation(os.environ)
+
+    mode = request.mode or artifact.mode
+    resources = request.resources
     if resources.ntasks:
         resources = with_even_tasks(mode, resources)
-    here, inside = chosen.name == "local", {} if job else find_allocation(os.environ)
-    taken, node = (
-        share_resources(resources, site, inside, here=here),
-        node_of(resources, site, inside),
-    )
-    _check(mode, command, resources, chosen, site, extras, inside, job=job)
-    refusal = None if here else _slurm_refusal(mode, resources, taken, inside, runner)
-    if refusal and not only_shown:
+    request = replace(request, mode=mode, resources=resources)
+    share = share_resources(resources, site, allocation, here=here)
+    node = node_of(resources, site, allocation)
+
+    _check_request(request, runtime, site, allocation, staged)
+    refusal = None if here else _slurm_refusal(request, share, allocation, runner)
+    if refusal and not request.only_shown:
         raise refusal
     _check_architecture(artifact, node, here=here)
-    bound = bind_ranks(resources, node, taken) if extras.bind and not here else None
-    staged = extras.staged if not here else None
+
+    if here:
+        staged = None
+    binding = None
+    if request.bind and not here:
+        binding = bind_ranks(resources, node, share)
     brought = bring_libraries(site, node, artifact, resources.nodes)
-    given = list_step_variables(site, resources.nodes, artifact.environment, brought=brought) + [
-        Variable(name, value, OPTION) for name, value in (environment or {}).items()
+    variables = [
+        *list_step_variables(site, resources.nodes, artifact.environment, brought=brought),
+        *(Variable(name, value, OPTION) for name, value in request.environment.items()),
+        *of_mode(mode, runtime.name, artifact.environment, binding, request.grace),
     ]
-    given += of_mode(mode, chosen.name, artifact.environment, bound, extras.grace)
-    workdir = workdir or Path.cwd()
-    if mode in ("mpi", "plain") and (command[0] == "-m" or is_python(workdir / command[0])):
-        command = ("python3", *command)
-    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, inside, prolog=prolog)
-    added = (*(staged.mounts if staged else ()), *(extras.added.mounts if extras.added else ()))
-    of_nodes = [mount for one in brought for mount in one.mounts]
-    searched = [folder for one in brought for folder in one.folders]
-    step = Step(
-        image=Path(staged.image) if staged and staged.image else artifact.image,
-        command=with_host_libraries(
-            searched, _inside(mode, command, resources, taken, chosen, extras)
-        ),
-        slurm=tuple(slurm),
-        mounts=(*site.mounts, *artifact.mounts, *of_nodes, *_home(chosen, home), *mounts, *added),
-        workdir=workdir,
-        home=home is not False,
-        mounted_home=home_to_mount() if _home(chosen, home) else "",
-        gpus=bool(taken.gpus),
-        grace=bool(extras.grace),
-        environment={one.name: one.value for one in given},
-        image_environment=artifact.environment,
-        mount_reasons={
-            mount: f"{one.reason} (fabric.injections.{one.name})"
-            for one in brought
-            for mount in one.mounts
-        }
-        | dict.fromkeys(
-            _home(chosen, home), "the home directory: where libraries keep their caches"
-        ),
+    options: list[Part] = []
+    if not here:
+        options = _list_srun_options(
+            request, artifact, share, runner, binding, allocation, prolog=prolog
+        )
+    command = _command_inside(request, runtime, share, added)
+    step = _make_step(
+        request, artifact, site, runtime, share, command, options, variables, staged, added, brought
     )
-    line = (*_freed(mode, resources, chosen, inside), *chosen.parts(step))
+    words_before = _without_gpus_by_the_task(request, runtime, allocation)
+    spare = None
+    if request.spare:
+        spare = Spare(resources.nodes, request.spare, render_health(site))
     return Plan(
-        line,
-        tuple(_settings(chosen, step, given)),
-        chosen.name,
-        reason,
-        mode,
-        _fit(artifact, node),
-        staged,
-        extras.grace,
-        extras.watchdog,
-        taken.ranks,
-        0 if taken.gpus or here else gpus_said(resources),
-        Spare(resources.nodes, extras.spare, render_health(site)) if extras.spare else None,
-        brought,
-        refusal.message if refusal else "",
+        parts=(*words_before, *runtime.parts(step)),
+        settings=tuple(_list_settings(runtime, step, variables)),
+        runtime=runtime.name,
+        reason=reason,
+        mode=mode,
+        fit=_judge_fit(artifact, node),
+        staged=staged,
+        grace=request.grace,
+        watchdog=request.watchdog,
+        ranks=share.ranks,
+        virtual_gpus=0 if share.gpus or here else gpus_said(resources),
+        spare=spare,
+        brought=brought,
+        slurm_refuses=refusal.message if refusal else "",
     )
 
 
-def _home(chosen: Runtime, wanted: bool | None) -> tuple[str, ...]:
-    """The mount of the home directory, where it is WANTED and the runtime does not bring it by
-    itself.
-    """
+def _make_step(
+    request: LaunchRequest,
+    artifact: Artifact,
+    site: Site,
+    runtime: Runtime,
+    share: Share,
+    command: tuple[str, ...],
+    options: list[Part],
+    variables: list[Variable],
+    staged: Staging | None,
+    added: Added | None,
+    brought: tuple[Brought, ...],
+) -> Step:
+    """Return the step that RUNTIME is given: COMMAND with OPTIONS, VARIABLES and all mounts."""
+    home = _mount_home(runtime, request.home)
+    mounts = [*site.mounts, *artifact.mounts]
+    reasons = dict.fromkeys(home, "the home directory: where libraries keep their caches")
+    folders: list[str] = []
+    for one in brought:
+        mounts += one.mounts
+        folders += one.folders
+        why = f"{one.reason} (fabric.injections.{one.name})"
+        reasons |= dict.fromkeys(one.mounts, why)
+    mounts += [*home, *request.mounts]
+    if staged:
+        mounts += staged.mounts
+    if added:
+        mounts += added.mounts
+    return Step(
+        image=Path(staged.image) if staged and staged.image else artifact.image,
+        command=with_host_libraries(folders, command),
+        slurm=tuple(options),
+        mounts=tuple(mounts),
+        workdir=request.workdir or Path.cwd(),
+        home=request.home is not False,
+        mounted_home=home_to_mount() if home else "",
+        gpus=bool(share.gpus),
+        grace=bool(request.grace),
+        environment={one.name: one.value for one in variables},
+        image_environment=artifact.environment,
+        mount_reasons=reasons,
+    )
+
+
+def _mount_home(runtime: Runtime, wanted: bool | None) -> tuple[str, ...]:
+    """Return the mount of the home directory, where it is WANTED and RUNTIME does not bring it."""
     home = home_to_mount()
-    return (f"{home}:{home}",) if wanted and home and "home" not in chosen.brings else ()
+    if not wanted or not home or "home" in runtime.brings:
+        return ()
+    return (f"{home}:{home}",)
 
 
 def home_to_mount() -> str:
@@ -236,23 +248,19 @@ ABOUT_GPUS = (
 BY_THE_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
 
 
-def _freed(
-    mode: str, resources: Resources, chosen: Runtime, inside: Mapping[str, str]
+def _without_gpus_by_the_task(
+    request: LaunchRequest, runtime: Runtime, allocation: Mapping[str, str]
 ) -> list[Part]:
-    """`env -u ...` before srun, where the job's own words about GPUs by the task would count for
-    this step too.
+    """Return `env -u ...`, to stand before srun where the job's own words about GPUs by the task
+    would count for this step too.
     """
-    found = [name for name in BY_THE_TASK if name in inside]
-    by_the_task = resources.extra.has("--gpus-per-task", "--tres-per-task")
-    if chosen.name == "local" or mode == "plain" or by_the_task or not found:
+    found = [name for name in BY_THE_TASK if name in allocation]
+    by_the_task = request.resources.extra.has("--gpus-per-task", "--tres-per-task")
+    if runtime.name == "local" or request.mode == "plain" or by_the_task or not found:
         return []
     words = tuple(word for name in found for word in ("-u", name))
-    return [
-        Part(
-            ("env", *words),
-            "the job gives GPUs by the task; each rank takes its own of all that the node has",
-        )
-    ]
+    why = "the job gives GPUs by the task; each rank takes its own of all that the node has"
+    return [Part(("env", *words), why)]
 
 
 def is_python(path: Path) -> bool:
@@ -260,38 +268,38 @@ def is_python(path: Path) -> bool:
     return path.suffix == ".py" and path.is_file()
 
 
-def _inside(
-    mode: str,
-    command: tuple[str, ...],
-    resources: Resources,
-    taken: Share,
-    chosen: Runtime,
-    extras: Extras,
+def _command_inside(
+    request: LaunchRequest, runtime: Runtime, share: Share, added: Added | None
 ) -> tuple[str, ...]:
-    """What each task runs inside the image."""
-    inside = command_in(mode, command, resources, taken)
-    own = chosen.name == "local" or resources.extra.has("--pty")  # a person's terminal
-    if inside == command and not own:
+    """Return what each task runs inside the image."""
+    mode, command = request.mode, request.command
+    if mode in ("mpi", "plain"):
+        program = (request.workdir or Path.cwd()) / command[0]
+        if command[0] == "-m" or is_python(program):
+            command = ("python3", *command)
+
+    inside = command_in(mode, command, request.resources, share)
+    on_a_terminal = runtime.name == "local" or request.resources.extra.has("--pty")
+    if inside == command and not on_a_terminal:
         inside = wrap_rank(command)
-    if mode in ("mpi", "plain") and taken.gpus and chosen.name != "apptainer":
-        inside = with_compat(inside)  # Apptainer has it in the image's own environment
-    return extras.added.command(inside) if extras.added else inside
+    # Apptainer has it in the image's own environment.
+    if mode in ("mpi", "plain") and share.gpus and runtime.name != "apptainer":
+        inside = with_compat(inside)
+    return added.command(inside) if added else inside
 
 
-def _slurm(
+def _list_srun_options(
+    request: LaunchRequest,
     artifact: Artifact,
-    mode: str,
-    resources: Resources,
-    taken: Share,
-    chosen: Runtime,
+    share: Share,
     runner: Runner,
-    bound: Binding | None,
-    inside: Mapping[str, str],
+    binding: Binding | None,
+    allocation: Mapping[str, str],
     *,
     prolog: str,
 ) -> list[Part]:
-    if chosen.name == "local":
-        return []
+    """Return srun's options for REQUEST, each with its reason."""
+    mode, resources = request.mode, request.resources
     given = resources.extra
     if resources.elastic:
         why = "elastic: the nodes that are left go on"
@@ -312,24 +320,29 @@ def _slurm(
         out.append(make_option("--mpi", found, "what `srun --mpi=list` has"))
     if prolog and not given.has("--prolog"):
         out.append(make_option("--prolog", prolog, "writes down which job and nodes this became"))
-    if "SLURM_STEP_ID" in inside and not given.has("--overlap"):
+    if "SLURM_STEP_ID" in allocation and not given.has("--overlap"):
         why = "this shell is a step itself, and has what it would wait for"
         out.append(make_option("--overlap", why=why))
-    asked = _said(list_task_options(mode, resources, taken), resources, inside)
-    out += asked
-    if count := _count(asked, resources, inside):
+
+    of_tasks = list_task_options(mode, resources, share)
+    of_tasks = _without_tasks_of_elastic(of_tasks, resources, allocation)
+    out += of_tasks
+    if count := _count_tasks(of_tasks, resources, allocation):
         why = "of all nodes: else the job's own SLURM_NTASKS would count"
         out.append(make_option("--ntasks", count, why))
-    job_gives_by_the_task = "SLURM_GPUS_PER_TASK" in inside
+
+    job_gives_by_the_task = "SLURM_GPUS_PER_TASK" in allocation
     if mode != "plain" and job_gives_by_the_task and not given.has(*ABOUT_GPUS):
         out.append(make_option("--gpu-bind", "none", "each task sees all GPUs of the step"))
-    if bound and MODES[mode].a_task_a_rank:
-        out.append(make_option("--cpu-bind", f"mask_cpu:{bound.masks}", bound.why))
+    if binding and MODES[mode].a_task_a_rank:
+        out.append(make_option("--cpu-bind", f"mask_cpu:{binding.masks}", binding.why))
     return out
 
 
-def _said(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> list[Part]:
-    """ASKED, without what breaks an elastic step that makes its own job: one task per node is
+def _without_tasks_of_elastic(
+    asked: list[Part], resources: Resources, inside: Mapping[str, str]
+) -> list[Part]:
+    """Return ASKED without what breaks an elastic step that makes its own job: one task per node is
     srun's default there.
 
     With --nodes=1-2 and --ntasks-per-node=1, Slurm 24.11 gives two nodes and the CPUs of one task
@@ -340,7 +353,7 @@ def _said(asked: list[Part], resources: Resources, inside: Mapping[str, str]) ->
     return [part for part in asked if (part.option, part.value) != ("--ntasks-per-node", "1")]
 
 
-def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> int:
+def _count_tasks(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> int:
     """How many tasks a step of an allocation has; 0 where the allocation says nothing of tasks, or
     all is said.
     """
@@ -360,7 +373,7 @@ def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -
     return each * resources.nodes
 
 
-def _settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[Variable]:
+def _list_settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[Variable]:
     """What the line is started with: the variables in the runtime's own form, each with where it
     comes from.
     """
@@ -392,7 +405,7 @@ REASONS = {
 }
 
 
-def _fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
+def _judge_fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
     """How the nodes' driver and GPU run the image; None where there is no GPU or the site does not
     say.
     """
@@ -421,39 +434,28 @@ def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool
     )
 
 
-def _check(
-    mode: str,
-    command: tuple[str, ...],
-    resources: Resources,
+def _check_request(
+    request: LaunchRequest,
     runtime: Runtime,
     site: Site,
-    extras: Extras,
-    inside: Mapping[str, str],
-    *,
-    job: bool,
+    allocation: Mapping[str, str],
+    staged: Staging | None,
 ) -> None:
+    """Raise InputError for what does not go together, or means nothing here."""
+    mode, resources = request.mode, request.resources
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
     check_mode(mode, resources)
-    commands.check_starter(mode, command)
-    if extras.watchdog:
-        _check_watchdog(resources.extra, job=job)
-    if extras.spare:
-        _check_spare(resources, extras, inside)
+    commands.check_starter(mode, request.command)
+    if request.watchdog:
+        _check_watchdog(resources.extra, job=request.batch)
+    if request.spare:
+        _check_spare(request, allocation, staged)
     if runtime.name == "local":
-        _check_local(mode, resources, extras, job=job)
-        if asked := replace(resources, nodes=0, gpus_per_node=0).parts():
-            words = " ".join(part.words[0] for part in asked)
-            raise InputError(
-                f"{words}: there is no Slurm in this step, only this machine", "leave it out"
-            )
-        if resources.nodes > 1:
-            raise InputError(
-                f"-N {resources.nodes}: there is no Slurm in this step, only this machine",
-                "leave out -N",
-            )
+        _check_local(request, staged)
         return
-    for partition in filter(None, resources.partition.split(",") if site.partitions else ()):
+    asked_for = resources.partition.split(",") if site.partitions else []
+    for partition in filter(None, asked_for):
         if partition not in site.partitions:
             near = did_you_mean(partition, site.partitions)
             raise InputError(
@@ -463,14 +465,17 @@ def _check(
 
 
 def _slurm_refusal(
-    mode: str, resources: Resources, taken: Share, inside: Mapping[str, str], runner: Runner
+    request: LaunchRequest, share: Share, allocation: Mapping[str, str], runner: Runner
 ) -> InputError | None:
-    """Why the allocation, or Slurm's partition, does not have RESOURCES; None where it does."""
-    if MODES[mode].a_task_a_rank:
-        resources = replace(resources, ntasks_per_node=resources.ntasks_per_node or taken.ranks)
+    """Return why the allocation, or Slurm's partition, does not have what REQUEST asks for; None
+    where it does.
+    """
+    resources = request.resources
+    if MODES[request.mode].a_task_a_rank and not resources.ntasks_per_node:
+        resources = replace(resources, ntasks_per_node=share.ranks)
     try:
-        if inside:
-            limits.check_allocation(resources, inside)
+        if allocation:
+            limits.check_allocation(resources, allocation)
         else:
             limits.check_limits(resources, query_partitions(runner))
     except InputError as error:
@@ -493,9 +498,14 @@ def _check_watchdog(given: SlurmOptions, *, job: bool) -> None:
         )
 
 
-def _check_spare(resources: Resources, extras: Extras, inside: Mapping[str, str]) -> None:
-    """InputError where the nodes are given already, or something else must run on all of them."""
-    if inside:
+def _check_spare(
+    request: LaunchRequest, allocation: Mapping[str, str], staged: Staging | None
+) -> None:
+    """Raise InputError where the nodes are given already, or something else must run on all of
+    them.
+    """
+    resources = request.resources
+    if allocation:
         raise InputError(
             "--spare wants a job of its own, and this shell is in one", "leave it out, or --batch"
         )
@@ -505,7 +515,7 @@ def _check_spare(resources: Resources, extras: Extras, inside: Mapping[str, str]
         )
     if resources.nodelist:
         raise InputError("--spare chooses among nodes, and -w names them", "leave one of them out")
-    if extras.staged:
+    if staged:
         raise InputError(
             "--spare with --stage or --stage-in: the nodes are chosen first",
             "leave one of them out",
@@ -516,14 +526,16 @@ def _check_spare(resources: Resources, extras: Extras, inside: Mapping[str, str]
         )
 
 
-def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) -> None:
-    """InputError for what means nothing without Slurm."""
+def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
+    """Raise InputError for what means nothing without Slurm."""
+    mode, resources = request.mode, request.resources
+    stages = bool(request.stage or request.stage_in)  # and not only the site's way
     asked = {
-        "--batch": job,
-        "--grace": extras.grace,
-        "--watchdog": extras.watchdog,
-        "--spare": extras.spare,
-        "--stage and --stage-in": extras.staged and extras.asked,
+        "--batch": request.batch,
+        "--grace": request.grace,
+        "--watchdog": request.watchdog,
+        "--spare": request.spare,
+        "--stage and --stage-in": staged and stages,
     }
     if wrong := [option for option, value in asked.items() if value]:
         raise InputError(
@@ -534,6 +546,16 @@ def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) 
             f"mode {mode}: without Slurm there is one task",
             "--mode torchrun starts several ranks here",
         )
+    if of_slurm := replace(resources, nodes=0, gpus_per_node=0).parts():
+        words = " ".join(part.words[0] for part in of_slurm)
+        raise InputError(
+            f"{words}: there is no Slurm in this step, only this machine", "leave it out"
+        )
+    if resources.nodes > 1:
+        raise InputError(
+            f"-N {resources.nodes}: there is no Slurm in this step, only this machine",
+            "leave out -N",
+        )
 
 
-__all__ = ["ASKED", "OWN_FAILURE", "Extras", "Plan", "bring_libraries", "plan_step"]
+__all__ = ["ASKED", "OWN_FAILURE", "Plan", "bring_libraries", "plan_step"]

@@ -1,46 +1,39 @@
-"""What somebody asks to be launched, judged before Slurm is asked: the image, the mounts, the
-options.
-"""
+"""What somebody asks to be launched, and what of it is refused as it is read."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, did_you_mean
-from hpcstack.launch.image import choose_image
-from hpcstack.launch.packages import plan_packages
-from hpcstack.launch.plan import Extras, plan_step
-from hpcstack.launch.record import keep_prolog
-from hpcstack.launch.resources import machine_of
-from hpcstack.launch.run import PlannedLaunch
-from hpcstack.launch.staging import plan_staging
+from hpcstack.launch.resources import Resources
 from hpcstack.recipe.fields import check_mount
-from hpcstack.site.model import PLATFORMS
 from hpcstack.slurm.options import Scope, find_scope
-from hpcstack.slurm.query import find_allocation, parse_minutes, parse_srun_options
+from hpcstack.slurm.query import parse_minutes, parse_srun_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcstack.core.process import Runner
-    from hpcstack.launch.resources import Resources
-    from hpcstack.recipe.catalog import Catalog
-    from hpcstack.site.load import Site
-    from hpcstack.store.artifact import Artifact
+
+NO_RESOURCES = Resources()
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """NAME (a stack, a module, a recipe, or nothing where a module is loaded), the command, and how
-    it is to be run.
+    """A command to be run in an image, and how: the options of `hpcstack launch` by their names.
+
+    `name` is a stack, a module or a recipe; empty where a loaded module names the image. An empty
+    `mode` is the recipe's, a `workdir` of None this shell's, a `home` of None as the runtime has
+    it. `only_shown`: what Slurm's limits say against it is told and not refused, since a script is
+    also written for a partition that is yet to come.
     """
 
-    name: str
-    argv: tuple[str, ...]
-    resources: Resources
+    command: tuple[str, ...]
+    resources: Resources = NO_RESOURCES
+    name: str = ""
     mode: str = ""
     runtime: str = "auto"
     mounts: tuple[str, ...] = ()
@@ -52,74 +45,16 @@ class LaunchRequest:
     spare: int = 0
     bind: bool = True
     batch: bool = False
-    home: bool | None = None  # None: as the site has it
+    home: bool | None = None
     all_stderr: bool = False
     only_shown: bool = False
+    workdir: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
-
-def plan_launch(
-    request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner
-) -> PlannedLaunch:
-    """REQUEST with its image and plan. InputError for what cannot be launched."""
-    inside = {} if request.batch else find_allocation(os.environ)
-    machine = (
-        os.uname().machine
-        if request.runtime == "local"
-        else machine_of(request.resources, site, inside)
-    )
-    there = site.for_architecture(machine) if machine else site
-    chosen, layer = choose_image(
-        request.name, catalog, there, os.environ, PLATFORMS.get(machine, "")
-    )
-    artifact = chosen.artifact
-    require_signed(artifact, site, runner)
-    home = site.mount_home if request.home is None else request.home
-    wanted = (*layer, *request.packages)
-    more = plan_packages(artifact, wanted, os.environ) if wanted else None
-    made = plan_step(
-        artifact,
-        request.argv,
-        request.mode or artifact.mode,
-        request.resources,
-        site,
-        runner,
-        runtime=request.runtime,
-        mounts=request.mounts,
-        job=request.batch,
-        prolog=keep_prolog(),
-        home=home,
-        only_shown=request.only_shown,
-        extras=Extras(
-            plan_staging(artifact, site, request.stage, request.stage_in),
-            more,
-            request.grace,
-            request.watchdog,
-            request.spare,
-            bind=request.bind,
-            asked=bool(request.stage or request.stage_in),
-        ),
-    )
-    check_grace(request.grace, request.resources.time)
-    runner.which(made.argv[0])
-    if made.fit and not made.fit.runs:
-        raise InputError(
-            f"the image does not run on these nodes: {made.fit}", "hpcstack list shows what does"
-        )
-    goes_on = bool(request.resources.elastic or request.resources.restarts)
-    return PlannedLaunch(
-        site,
-        runner,
-        made,
-        artifact,
-        chosen.why,
-        request.argv,
-        request.mounts,
-        more,
-        request.all_stderr,
-        goes_on,
-        home,
-        chosen.doubt,
-    )
+    @property
+    def goes_on(self) -> bool:
+        """Whether the others go on without a rank that failed: elastic, or started again."""
+        return bool(self.resources.elastic or self.resources.restarts)
 
 
 def absolute_mount(said: str) -> str:
@@ -160,19 +95,6 @@ def check_grace(grace: int, limit: str) -> None:
         raise InputError(
             f"--grace {grace}: the job has {most * 60} s in all (--time {limit})",
             "a smaller --grace",
-        )
-
-
-def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
-    """InputError where the site runs only what is signed, and this is not."""
-    if not site.signatures.required:
-        return
-    from hpcstack.store.signing import why_untrusted
-
-    if why := why_untrusted(artifact, site.signatures.keys, runner):
-        raise InputError(
-            f"this site runs only signed images; {artifact.image}: {why}",
-            "tell who looks after the site: hpcstack sign",
         )
 
 

@@ -38,6 +38,7 @@ from hpcstack.slurm.query import find_allocation as allocation_of
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
+    from hpcstack.launch.request import LaunchRequest
     from hpcstack.runtimes import Part
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
@@ -70,22 +71,24 @@ def asks_for_a_terminal(command: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """One launch: its plan, the image and why that one, the command, and what is added to the
-    image.
+    """One launch: what was asked for, its plan, the image and why that one.
+
+    `doubt` says what of the image may not be as its user expects.
     """
 
-    site: Site
-    runner: Runner
+    request: LaunchRequest
     plan: Plan
     artifact: Artifact
     why: str
-    argv: tuple[str, ...]
-    mounts: tuple[str, ...]
-    added: Added | None
-    all_stderr: bool = False
-    goes_on: bool = False  # without a rank that failed: elastic, or started again
-    home: bool = True
-    doubt: str = ""  # what of the image may not be as its user expects
+    site: Site
+    runner: Runner
+    added: Added | None = None
+    doubt: str = ""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What its user has typed after the `--`."""
+        return self.request.command
 
     @property
     def brings(self) -> tuple[str, ...]:
@@ -107,7 +110,7 @@ class PlannedLaunch:
         out = [self.doubt] if self.doubt else []
         if plan.runtime == "local":
             return out
-        if self.home and not home_to_mount() and "home" not in self.brings:
+        if self.request.home and not home_to_mount() and "home" not in self.brings:
             out.append(
                 f"{Path.home()} cannot be mounted; libraries that keep a cache there need "
                 f"another place: HF_HOME, ..."
@@ -117,9 +120,9 @@ class PlannedLaunch:
                 "/ is not mounted: it runs in the image's own folder; cd to the one with your "
                 "program"
             )
-        if asks_for_a_terminal(self.argv) and not on_terminal(plan.parts):
+        if asks_for_a_terminal(self.command) and not on_terminal(plan.parts):
             out.append(
-                f"{self.argv[0]} waits for somebody to type: --pty before the `--` gives it "
+                f"{self.command[0]} waits for somebody to type: --pty before the `--` gives it "
                 f"this terminal"
             )
         if not os.environ.get("SLURM_STEP_ID"):
@@ -127,12 +130,12 @@ class PlannedLaunch:
                 mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
                 if why := own_folder(cwd, self.site.store, mounts):
                     out.append(f"{why}; nodes that lack it cannot start the step")
-        gone = [one for one in self.mounts if not Path(one.partition(":")[0]).exists()]
+        gone = [one for one in self.request.mounts if not Path(one.partition(":")[0]).exists()]
         out += [
             f"{one.partition(':')[0]} does not exist on this machine; nodes must have it"
             for one in gone
         ]
-        if own := note_own_torch(self.artifact, self.argv, cwd):
+        if own := note_own_torch(self.artifact, self.command, cwd):
             out.append(f"{own}")
         if unseen := not_here(plan.brought):
             out.append(
@@ -149,9 +152,14 @@ class PlannedLaunch:
     def _is_without_home(self) -> bool:
         """Whether the home directory is not in the container, though the user did not say so."""
         targets = {
-            mount.partition(":")[2].rstrip("/") for mount in (*self.mounts, *self.site.mounts)
+            mount.partition(":")[2].rstrip("/")
+            for mount in (*self.request.mounts, *self.site.mounts)
         }
-        return not self.home and str(Path.home()) not in targets and self.site.mount_home is False
+        return (
+            not self.request.home
+            and str(Path.home()) not in targets
+            and self.site.mount_home is False
+        )
 
     def prepare(self, progress: Progress) -> None:
         """What must be there before the nodes are asked for: added packages."""
@@ -166,7 +174,7 @@ class PlannedLaunch:
 
     def outline(self, *, batch: bool) -> str:
         """What would be run, in a few lines: Slurm's program, its options, the command."""
-        return render_outline(self.plan, self.argv, batch=batch)
+        return render_outline(self.plan, self.command, batch=batch)
 
     def document(self) -> dict[str, Any]:
         plan = self.plan
@@ -235,11 +243,11 @@ class PlannedLaunch:
         """Whether what is said after a rank's failure may be left out: the step is over then, and
         somebody watches.
         """
-        goes_on = self.goes_on or "--kill-on-bad-exit=0" in self.plan.argv
+        goes_on = self.request.goes_on or "--kill-on-bad-exit=0" in self.plan.argv
         into_a_jobs_log = bool(allocation_of(os.environ)) and not os.isatty(
             2
         )  # which is read later, and searched
-        return not (self.all_stderr or goes_on or into_a_jobs_log)
+        return not (self.request.all_stderr or goes_on or into_a_jobs_log)
 
     def _seen_by_gc(self) -> dict[str, str]:
         """In an allocation launchers/on-node/began.sh writes the image's key into the job."""
@@ -259,7 +267,7 @@ class PlannedLaunch:
         """
         settings = all_of(list(self.plan.settings), self.artifact.environment, os.environ)
         wanted = self.added.wanted if self.added else ()
-        told = (self.plan, self.artifact, self.why, self.argv, settings, os.environ, wanted)
+        told = (self.plan, self.artifact, self.why, self.command, settings, os.environ, wanted)
         try:
             return record.begin_record(*told)
         except OSError as error:
@@ -330,18 +338,18 @@ class PlannedLaunch:
         if self.added:  # a command may come with what is added, which is made when the launch is
             return ""
         staged = self.plan.staged.sources if self.plan.staged else ()
-        home = (f"{Path.home()}:{Path.home()}",) if self.home else ()
+        home = (f"{Path.home()}:{Path.home()}",) if self.request.home else ()
         tmp = ("/tmp:/tmp",) if "tmp" in self.brings else ()
         nccl = nccl_of(artifact)
         if self.plan.brought and (
             misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform, nccl)
         ):
             return misfit
-        mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.mounts, *staged)
+        mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.request.mounts, *staged)
         look = not (
             self.plan.staged and self.plan.staged.image
         )  # a shared image that is staged is not read once more
-        return explain_missing_command(artifact, self.argv, Path.cwd(), mounts, look=look)
+        return explain_missing_command(artifact, self.command, Path.cwd(), mounts, look=look)
 
     def _slurm_says(self) -> str:
         """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""

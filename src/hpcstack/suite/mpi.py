@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.launch.plan import plan_step
+from hpcstack.launch.request import LaunchRequest
 from hpcstack.suite.steps import python_path, reads_requests, watch_steps
 
 if TYPE_CHECKING:
@@ -48,18 +49,16 @@ def mpi_step(
             str(size.nodes),
         )
     ranks = replace(resources, nproc_per_node=0, ntasks_per_node=each, cpus_per_task=0)
-    line = plan_step(
-        artifact,
+    request = LaunchRequest(
         command,
-        "mpi",
         ranks,
-        site,
-        runner,
+        mode="mpi",
         runtime=runtime,
         workdir=folder,
         mounts=(f"{suite}:{suite}",) if suite else (),
         environment={"PYTHONPATH": python_path(artifact, suite)},
     )
+    line = plan_step(request, artifact, site, runner)
     say(f"{size.world} MPI ranks")
     return runner.logged(
         list(line.argv), folder / "mpi.log", env=line.environment, on_line=watch_steps(say)

@@ -16,6 +16,7 @@ from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, SlurmError, did_you_mean, format_count
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.plan import Plan, bring_libraries, plan_step
+from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources, Share, node_of, share_resources
 from hpcstack.recipe.model import known_tests
 from hpcstack.render.launchers import render_inner
@@ -194,18 +195,16 @@ def step_plan(
     one_a_node = (
         replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
     )
-    return plan_step(
-        artifact,
+    request = LaunchRequest(
         command,
-        "plain",
         one_a_node,
-        site,
-        runner,
+        mode="plain",
         runtime=runtime,
         workdir=run.folder,
         mounts=(f"{suite}:{suite}",) if suite else (),
         environment={"PYTHONPATH": python_path(artifact, suite)},
     )
+    return plan_step(request, artifact, site, runner)
 
 
 def run_suite(

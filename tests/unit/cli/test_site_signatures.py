@@ -89,7 +89,7 @@ def test_a_launch_of_what_is_not_signed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hpcstack.cli.session import Session
-    from hpcstack.launch.request import require_signed
+    from hpcstack.launch.plan_launch import require_signed
 
     own, public = key(tmp_path, "own")
     (tmp_path / "site.yaml").write_text(

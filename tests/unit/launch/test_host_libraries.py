@@ -14,6 +14,7 @@ import pytest
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch.host_libraries import find_misfit, nccl_of, not_here, read_glibc, read_wants
 from hpcstack.launch.plan import Plan, plan_step
+from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
 from hpcstack.site.fabric import Fabric
 from hpcstack.site.injection import Brought
@@ -54,10 +55,14 @@ def site(folder: Path, *libraries: str) -> Site:
 
 def planned(folder: Path, runtime: str, nodes: int = 2, **changes: Any) -> Plan:
     artifact = replace(ARTIFACT, **changes)
-    return plan_step(
-        artifact, ("hostname",), "plain", Resources(nodes=nodes), site(folder), Cluster(), runtime=runtime,
+    request = LaunchRequest(
+        ("hostname",),
+        Resources(nodes=nodes),
+        mode="plain",
+        runtime=runtime,
         workdir=Path("/work"),
-    )  # fmt: skip
+    )
+    return plan_step(request, artifact, site(folder), Cluster())
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer", "enroot", "podman", "charliecloud"])

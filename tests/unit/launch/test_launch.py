@@ -21,7 +21,8 @@ from hpcstack.core.names import MODES as OPTION_MODES
 from hpcstack.core.names import TEMPLATES
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch.modes import MODES
-from hpcstack.launch.plan import Extras, Plan, plan_step
+from hpcstack.launch.plan import Plan, plan_step
+from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
 from hpcstack.launch.variables import of_mode
 from hpcstack.recipe.model import Mode
@@ -65,12 +66,21 @@ def gpu_site(folder: Path, model: str = "H100", count: int = 8) -> Site:
     })  # fmt: skip
 
 
+def plan(
+    artifact: Artifact, command: tuple[str, ...], mode: str, resources: Resources, site: Site,
+    runner: Runner, **options: Any,
+) -> Plan:  # fmt: skip
+    """The plan of COMMAND with OPTIONS, as `hpcstack launch` names them."""
+    request = LaunchRequest(command, resources, mode=mode, **options)
+    return plan_step(request, artifact, site, runner)
+
+
 def line(
     site: Site, runner: Runner, mode: str = "plain", command: tuple[str, ...] = ("hostname",), *,
     artifact: Artifact = ARTIFACT, **resources: object,
 ) -> list[str]:  # fmt: skip
     wanted = Resources(**resources)  # type: ignore[arg-type]
-    made = plan_step(artifact, command, mode, wanted, site, runner, workdir=Path("/work"))
+    made = plan(artifact, command, mode, wanted, site, runner, workdir=Path("/work"))
     return [*(f"{k}={v}" for k, v in sorted(made.environment.items())), *made.argv]
 
 
@@ -131,18 +141,18 @@ def test_gpus_in_another_of_slurms_words_are_seen(tmp_path: Path, word: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("mode", "extras", "says"),
+    ("mode", "options", "says"),
     [
-        ("plain", Extras(grace=60), "--grace"),
-        ("task-per-gpu", Extras(), "without Slurm there is one task"),
+        ("plain", {"grace": 60}, "--grace"),
+        ("task-per-gpu", {}, "without Slurm there is one task"),
     ],
 )
 def test_what_means_nothing_without_slurm_is_refused(
-    tmp_path: Path, mode: str, extras: Extras, says: str
+    tmp_path: Path, mode: str, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InputError, match=says):
         asked = Resources(nproc_per_node=4 if mode != "plain" else 0)
-        plan_step(
+        plan(
             ARTIFACT,
             ("x",),
             mode,
@@ -150,7 +160,7 @@ def test_what_means_nothing_without_slurm_is_refused(
             make_site(tmp_path),
             ALONE,
             workdir=Path("/work"),
-            extras=extras,
+            **options,
         )
 
 
@@ -403,7 +413,7 @@ def test_apptainer_takes_values_as_text(tmp_path: Path) -> None:
 
 def test_pyxis_refuses_a_folder_that_enroot_would_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes quotes, blanks and"):
-        plan_step(
+        plan(
             ARTIFACT,
             ("true",),
             "plain",
@@ -481,7 +491,7 @@ def test_the_image_wins_over_the_hosts_environment(
     image = replace(
         ARTIFACT, environment={"CUDA_HOME": "/usr/local/cuda", "PATH": "/x", "NOT_ON_THE_HOST": "1"}
     )
-    made = plan_step(
+    made = plan(
         image, ("true",), "plain", Resources(), gpu_site(tmp_path), PLAIN, workdir=Path("/work")
     )
     assert made.environment["APPTAINERENV_CUDA_HOME"] == "/usr/local/cuda"
@@ -490,7 +500,7 @@ def test_the_image_wins_over_the_hosts_environment(
 
 def test_a_folder_that_no_runtime_can_mount_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be mounted"):
-        plan_step(
+        plan(
             ARTIFACT,
             ("true",),
             "plain",
@@ -508,10 +518,12 @@ def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(
     elastic: str, inside: bool, said: bool
 ) -> None:
     """Slurm 24.11 gives the second node of --nodes=1-2 --ntasks-per-node=1 no CPUs."""
-    from hpcstack.launch.plan import _said
+    from hpcstack.launch.plan import _without_tasks_of_elastic
 
     asked = [make_option("--ntasks-per-node", 1, "x"), make_option("--nodes", "1-2", "x")]
-    left = _said(asked, Resources(elastic=elastic), {"SLURM_JOB_ID": "1"} if inside else {})
+    left = _without_tasks_of_elastic(
+        asked, Resources(elastic=elastic), {"SLURM_JOB_ID": "1"} if inside else {}
+    )
     assert (asked[0] in left) == said and asked[1] in left
 
 
@@ -525,15 +537,15 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
 
     def planned(*extra: str, job: bool = True, watchdog: int = 0) -> Plan:
         asked = Resources(nodes=2, extra=SlurmOptions.parse(extra))
-        return plan_step(
+        return plan(
             ARTIFACT,
             ("hostname",),
             "plain",
             asked,
             gpu_site(tmp_path),
             PYXIS,
-            job=job,
-            extras=Extras(watchdog=watchdog),
+            batch=job,
+            watchdog=watchdog,
         )
 
     line = planned(watchdog=60)
@@ -573,15 +585,15 @@ def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "p", "SLURM_JOB_NUM_NODES": "1",
                         "SLURM_GPUS_ON_NODE": "8", "SLURM_GPUS_PER_TASK": "1"}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    made = plan_step(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PYXIS)
+    made = plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PYXIS)
     assert (
         made.argv[:4] == ("env", "-u", "SLURM_GPUS_PER_TASK", "srun")
         and "--gpu-bind=none" in made.argv
     )
-    plain = plan_step(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PYXIS)
+    plain = plan(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PYXIS)
     assert plain.argv[0] == "srun"  # what the user asked for, as it is
     with pytest.raises(InputError, match="--gpus-per-task in mode task-per-gpu"):
-        plan_step(
+        plan(
             ARTIFACT,
             ("x.py",),
             "task-per-gpu",
@@ -594,16 +606,15 @@ def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(
 def test_spare_nodes_are_the_jobs_and_the_step_takes_the_healthy_ones(tmp_path: Path) -> None:
     from hpcstack.launch.script import list_directives, make_salloc_line, render_script
 
-    extras = Extras(spare=2)
-    made = plan_step(
+    made = plan(
         ARTIFACT,
         ("x.py",),
         "torchrun",
         Resources(nodes=4),
         gpu_site(tmp_path),
         PYXIS,
-        job=True,
-        extras=extras,
+        batch=True,
+        spare=2,
     )
     script = render_script(made, ARTIFACT, "why", list_directives(made))
     assert (
@@ -618,13 +629,9 @@ def test_spare_nodes_are_the_jobs_and_the_step_takes_the_healthy_ones(tmp_path: 
         (Resources(elastic="1:2"), "--elastic"),
     ):
         with pytest.raises(InputError, match=word):
-            plan_step(
-                ARTIFACT, ("x.py",), "torchrun", resources, gpu_site(tmp_path), PYXIS, extras=extras
-            )
+            plan(ARTIFACT, ("x.py",), "torchrun", resources, gpu_site(tmp_path), PYXIS, spare=2)
     with pytest.raises(InputError, match="--spare: there is no Slurm"):
-        plan_step(
-            ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), ALONE, extras=extras
-        )
+        plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), ALONE, spare=2)
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
@@ -638,14 +645,14 @@ def test_an_image_for_other_processors_is_refused_before_slurm_is_asked(
     grace = site.node_types["n"].model_copy(update={"architecture": "aarch64"})
     site = site.model_copy(update={"node_types": {"n": grace}})
     with pytest.raises(InputError, match="is for x86_64, and these nodes are aarch64") as refused:
-        plan_step(ARTIFACT, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime)
+        plan(ARTIFACT, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime)
     assert "a partition of x86_64 nodes" in refused.value.hint
     arm = replace(ARTIFACT, platform="linux/arm64")
-    assert plan_step(arm, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime).argv
+    assert plan(arm, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime).argv
     with pytest.raises(
         InputError, match=f"is for aarch64, and this machine is {os.uname().machine}"
     ):
-        plan_step(arm, ("true",), "plain", Resources(), make_site(tmp_path), ALONE)
+        plan(arm, ("true",), "plain", Resources(), make_site(tmp_path), ALONE)
 
 
 @pytest.mark.parametrize(
@@ -709,7 +716,7 @@ def test_the_home_directory_is_there_in_every_runtime(
     tools = Cluster("srun", "apptainer", "enroot", "podman", "ch-run")
 
     def said(home: bool | None) -> str:
-        made = plan_step(
+        made = plan(
             ARTIFACT, ("true",), "plain", Resources(), make_site(tmp_path), tools, runtime=runtime,
             workdir=Path("/work"), home=home,
         )  # fmt: skip

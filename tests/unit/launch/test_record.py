@@ -113,6 +113,7 @@ def test_a_home_that_is_full_keeps_no_launch_from_running(
     """researcher 6: "no space left (.../store), name another store in site.yaml", and nothing ran."""
     from conftest import make_site
     from hpcstack.core.process import Runner
+    from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.run import PlannedLaunch
 
     (tmp_path / "full").write_text("a file, where a folder is wanted")
@@ -120,9 +121,8 @@ def test_a_home_that_is_full_keeps_no_launch_from_running(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     here = Plan((Part(("sh", "-c", "exit 3")),), (), "local", "named", "plain")
-    launch = PlannedLaunch(
-        make_site(tmp_path), Runner(), here, ARTIFACT, "why", ("true",), (), None
-    )
+    request = LaunchRequest(("true",), home=True)
+    launch = PlannedLaunch(request, here, ARTIFACT, "why", make_site(tmp_path), Runner())
     assert launch.run()[0] == 3
     said = capfd.readouterr().err
     assert (

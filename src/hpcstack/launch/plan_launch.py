@@ -1,0 +1,74 @@
+"""From what somebody asks for to a launch that is planned: its image, what is added, its step."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import InputError
+from hpcstack.launch.image import choose_image
+from hpcstack.launch.packages import plan_packages
+from hpcstack.launch.plan import plan_step
+from hpcstack.launch.record import keep_prolog
+from hpcstack.launch.request import check_grace
+from hpcstack.launch.resources import machine_of
+from hpcstack.launch.run import PlannedLaunch
+from hpcstack.launch.staging import plan_staging
+from hpcstack.site.model import PLATFORMS
+from hpcstack.slurm.query import find_allocation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcstack.core.process import Runner
+    from hpcstack.launch.request import LaunchRequest
+    from hpcstack.recipe.catalog import Catalog
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+
+
+def plan_launch(
+    request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner
+) -> PlannedLaunch:
+    """Return REQUEST with its image and its plan. InputError for what cannot be launched."""
+    allocation = {} if request.batch else find_allocation(os.environ)
+    if request.runtime == "local":
+        machine = os.uname().machine
+    else:
+        machine = machine_of(request.resources, site, allocation)
+    of_machine = site.for_architecture(machine) if machine else site
+    chosen, of_module = choose_image(
+        request.name, catalog, of_machine, os.environ, PLATFORMS.get(machine, "")
+    )
+    artifact = chosen.artifact
+    require_signed(artifact, site, runner)
+
+    if request.home is None:
+        request = replace(request, home=site.mount_home)
+    packages = (*of_module, *request.packages)
+    added = plan_packages(artifact, packages, os.environ) if packages else None
+    staged = plan_staging(artifact, site, request.stage, request.stage_in)
+    plan = plan_step(
+        request, artifact, site, runner, prolog=keep_prolog(), staged=staged, added=added
+    )
+    check_grace(request.grace, request.resources.time)
+    runner.which(plan.argv[0])
+    if plan.fit and not plan.fit.runs:
+        raise InputError(
+            f"the image does not run on these nodes: {plan.fit}", "hpcstack list shows what does"
+        )
+    return PlannedLaunch(request, plan, artifact, chosen.why, site, runner, added, chosen.doubt)
+
+
+def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
+    """InputError where the site runs only what is signed, and this is not."""
+    if not site.signatures.required:
+        return
+    from hpcstack.store.signing import why_untrusted
+
+    if why := why_untrusted(artifact, site.signatures.keys, runner):
+        raise InputError(
+            f"this site runs only signed images; {artifact.image}: {why}",
+            "tell who looks after the site: hpcstack sign",
+        )
