@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from hpcstack.cli.session import Session, answer, say
+from hpcstack.core.names import WITHOUT_SLURM
 
 
 def compare_runs(
@@ -22,7 +23,7 @@ def compare_runs(
     from hpcstack.slurm.query import find_allocation
     from hpcstack.suite.compare import compare_reports
 
-    if options["runtime"] != "local" and not find_allocation(os.environ):
+    if options["runtime"] != WITHOUT_SLURM and not find_allocation(os.environ):
         _in_allocation(session, options)
     found = [test_one(session, name, wanted, options) for name in names]
     reports = [report for report, _ in found]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.session import say
+from hpcstack.core.names import WITHOUT_SLURM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +78,9 @@ def start_program(ctx: click.Context, program: str) -> None:
 
     session: Session = ctx.obj
     own, arguments = ctx.meta["own"], ctx.meta["arguments"]
-    here = "--runtime=local" in own or ("--runtime", "local") in itertools.pairwise(own)
-    here = here or session.site.runtime == "local"
+    asked_for = ("--runtime", WITHOUT_SLURM) in itertools.pairwise(own)
+    here = asked_for or f"--runtime={WITHOUT_SLURM}" in own
+    here = here or session.site.runtime == WITHOUT_SLURM
     terminal = sys.stdin.isatty() and session.runner.has("srun") and not here
     if note := note_packages(
         own, arguments, ctx.info_name or program, on_terminal=sys.stdin.isatty()

@@ -12,7 +12,7 @@ import click
 from hpcstack.cli.resources import COMMAND, Passing, parse_resources, resource_options
 from hpcstack.cli.session import Session, answer, json_option, optional_stack, say, show_progress
 from hpcstack.core.errors import sanitize_for_terminal
-from hpcstack.core.names import MODES, STAGES, TEMPLATES
+from hpcstack.core.names import MODES, STAGES, TEMPLATES, WITHOUT_SLURM
 
 if TYPE_CHECKING:
     from hpcstack.launch.request import LaunchRequest
@@ -164,7 +164,7 @@ def command(
                 "hpcstack jobs --json lists past launches",
             )
         _check_start(name, argv)
-        by_srun = not batch and options["runtime"] != "local"
+        by_srun = not batch and options["runtime"] != WITHOUT_SLURM
         if by_srun:
             check_step(os.environ)
         if by_srun and quiet and session.runner.has("srun"):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from hpcstack.core.errors import InputError
-from hpcstack.core.names import RUNTIMES
+from hpcstack.core.names import RUNTIMES, WITHOUT_SLURM
 from hpcstack.launch.resources import Resources
 from hpcstack.slurm.options import SHORT, VALUED, SlurmOptions
 
@@ -178,7 +178,7 @@ def parse_resources(options: dict[str, Any]) -> Resources:
     given["extra"] = extra
     allocated = (
         os.environ.get("SLURM_JOB_NUM_NODES", "")
-        if options["runtime"] != "local" and not batch
+        if options["runtime"] != WITHOUT_SLURM and not batch
         else ""
     )
     if not given.get("partition"):

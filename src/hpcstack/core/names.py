@@ -4,16 +4,11 @@ mean is elsewhere.
 
 from __future__ import annotations
 
-RUNTIMES = (
-    "pyxis",
-    "apptainer",
-    "enroot",
-    "podman",
-    "charliecloud",
-    "local",
-)  # a module each: runtimes/
+WITHOUT_SLURM = "local"  # the runtime that starts no step of Slurm's
+RUNTIMES = ("pyxis", "apptainer", "enroot", "podman", "charliecloud", WITHOUT_SLURM)  # runtimes/
 MODES = ("torchrun", "deepspeed", "task-per-gpu", "mpi", "plain")  # launch/modes.py
-STARTED_IN_IMAGE = MODES[:3]  # a script of launchers/in-image/ starts the ranks
+# A script of launchers/in-image/ starts the ranks.
+STARTED_IN_IMAGE = ("torchrun", "deepspeed", "task-per-gpu")
 STAGES = ("none", "copy", "sbcast")  # launch/staging.py
 TEMPLATES = (  # a file each: launchers/to-copy/templates/
     "ddp", "deepspeed", "mpi", "jupyter", "tensorboard", "array", "checkpoint-requeue", "monitoring",

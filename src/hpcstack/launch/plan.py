@@ -102,7 +102,7 @@ def plan_step(
     """
     wanted_runtime = site.runtime if request.runtime == "auto" else request.runtime
     runtime, reason = choose_runtime(wanted_runtime, runner)
-    here = runtime.name == "local"
+    here = not runtime.uses_slurm
     allocation = {} if request.batch else find_allocation(os.environ)
 
     mode = request.mode or artifact.mode
@@ -256,7 +256,7 @@ def _without_gpus_by_the_task(
     """
     found = [name for name in BY_THE_TASK if name in allocation]
     by_the_task = request.resources.extra.has("--gpus-per-task", "--tres-per-task")
-    if runtime.name == "local" or request.mode == "plain" or by_the_task or not found:
+    if not runtime.uses_slurm or request.mode == "plain" or by_the_task or not found:
         return []
     words = tuple(word for name in found for word in ("-u", name))
     why = "the job gives GPUs by the task; each rank takes its own of all that the node has"
@@ -279,11 +279,10 @@ def _command_inside(
             command = ("python3", *command)
 
     inside = command_in(mode, command, request.resources, share)
-    on_a_terminal = runtime.name == "local" or request.resources.extra.has("--pty")
+    on_a_terminal = not runtime.uses_slurm or request.resources.extra.has("--pty")
     if inside == command and not on_a_terminal:
         inside = wrap_rank(command)
-    # Apptainer has it in the image's own environment.
-    if mode in ("mpi", "plain") and share.gpus and runtime.name != "apptainer":
+    if mode in ("mpi", "plain") and share.gpus and not runtime.finds_driver:
         inside = with_compat(inside)
     return added.command(inside) if added else inside
 
@@ -387,7 +386,7 @@ def _list_settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[V
             out.append(Variable(name, value, "the image", "else this shell's own would win"))
         else:
             out.append(Variable(name, value, RUNTIME, REASONS.get(plain, "")))
-    if chosen.name != "local":
+    if chosen.uses_slurm:
         status = os.environ.get("SLURM_EXIT_ERROR", str(OWN_FAILURE))
         out.append(
             Variable(
@@ -451,7 +450,7 @@ def _check_request(
         _check_watchdog(resources.extra, job=request.batch)
     if request.spare:
         _check_spare(request, allocation, staged)
-    if runtime.name == "local":
+    if not runtime.uses_slurm:
         _check_local(request, staged)
         return
     asked_for = resources.partition.split(",") if site.partitions else []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
+from hpcstack.core.names import WITHOUT_SLURM
 from hpcstack.launch.image import choose_image
 from hpcstack.launch.packages import plan_packages
 from hpcstack.launch.plan import plan_step
@@ -33,7 +34,7 @@ def plan_launch(
 ) -> PlannedLaunch:
     """Return REQUEST with its image and its plan. InputError for what cannot be launched."""
     allocation = {} if request.batch else find_allocation(os.environ)
-    if request.runtime == "local":
+    if request.runtime == WITHOUT_SLURM:
         machine = os.uname().machine
     else:
         machine = machine_of(request.resources, site, allocation)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
     from hpcstack.launch.request import LaunchRequest
-    from hpcstack.runtimes import Part
+    from hpcstack.runtimes import Part, Runtime
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
@@ -91,13 +91,14 @@ class PlannedLaunch:
         return self.request.command
 
     @property
-    def brings(self) -> tuple[str, ...]:
-        return RUNTIMES[self.plan.runtime].brings
+    def runtime(self) -> Runtime:
+        """What starts it."""
+        return RUNTIMES[self.plan.runtime]
 
     def notes(self) -> list[str]:
         """What is said before it starts: which image and how."""
         out = [f"{self.artifact.stack} ({self.why}) by {self.plan.runtime} ({self.plan.reason})"]
-        if self.plan.runtime != "local" and self._is_without_home():
+        if self.runtime.uses_slurm and self._is_without_home():
             out.append(
                 "your home directory is not in the container, only this folder and what is "
                 "mounted: --home"
@@ -108,9 +109,9 @@ class PlannedLaunch:
         """What may not be as its user expects."""
         plan, cwd = self.plan, Path.cwd()
         out = [self.doubt] if self.doubt else []
-        if plan.runtime == "local":
+        if not self.runtime.uses_slurm:
             return out
-        if self.request.home and not home_to_mount() and "home" not in self.brings:
+        if self.request.home and not home_to_mount() and "home" not in self.runtime.brings:
             out.append(
                 f"{Path.home()} cannot be mounted; libraries that keep a cache there need "
                 f"another place: HF_HOME, ..."
@@ -202,7 +203,7 @@ class PlannedLaunch:
         scripted = bool(
             self.plan.staged or self.plan.grace or self.plan.watchdog or self.plan.spare
         )
-        heard = self.plan.runtime != "local" and not on_terminal(self.plan.parts)
+        heard = self.runtime.uses_slurm and not on_terminal(self.plan.parts)
         watched = heard and not scripted
         interruption = Interruption(folder, self.runner, errors, screen) if heard else None
         own = {"HPCSTACK_RUN": str(folder), **self._seen_by_gc()}
@@ -339,7 +340,7 @@ class PlannedLaunch:
             return ""
         staged = self.plan.staged.sources if self.plan.staged else ()
         home = (f"{Path.home()}:{Path.home()}",) if self.request.home else ()
-        tmp = ("/tmp:/tmp",) if "tmp" in self.brings else ()
+        tmp = ("/tmp:/tmp",) if "tmp" in self.runtime.brings else ()
         nccl = nccl_of(artifact)
         if self.plan.brought and (
             misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform, nccl)

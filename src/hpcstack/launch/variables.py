@@ -72,12 +72,11 @@ def list_step_variables(
     ]
 
 
-APART = frozenset(
-    name for name, one in RUNTIMES.items() if one.container_per_rank
-)  # Pyxis has one per node
+UNDER_SLURM = frozenset(name for name, one in RUNTIMES.items() if one.uses_slurm)
+APART = frozenset(name for name, one in RUNTIMES.items() if one.container_per_rank)
 # What MPI wants where each rank is in a container of its own: two user namespaces on one node.
 MPI: tuple[tuple[str, str, frozenset[str], str], ...] = (
-    ("PMIX_MCA_gds", "hash", APART | {"pyxis"},
+    ("PMIX_MCA_gds", "hash", UNDER_SLURM,
      "PMIx's shared memory is of the host's version, not the image's (apptainer/singularity#5195)"),
     ("UCX_POSIX_USE_PROC_LINK", "n", APART,
      "ranks in containers of their own may not open each other's /proc/PID/fd (openucx/ucx#4511)"),

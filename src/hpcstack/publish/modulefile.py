@@ -17,6 +17,7 @@ from hpcstack.hardware.compatibility import Driver, driver_of, judge_fit
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import COMPAT, HOST_LIBRARIES
 from hpcstack.render.template import fill_template
+from hpcstack.runtimes import RUNTIMES
 from hpcstack.runtimes.enroot import IN, START
 
 if TYPE_CHECKING:
@@ -319,6 +320,7 @@ def render_wrappers(release: Release) -> dict[str, str]:
         for name, value in sorted(release.environment.items())
         if VARIABLE.fullmatch(name)
     }
+    runtime = RUNTIMES.get(release.runtime)
     own = fill_template(
         "modules",
         "run.sh.j2",
@@ -338,6 +340,6 @@ def render_wrappers(release: Release) -> dict[str, str]:
         ],
         network=release.network,
         host_libraries=HOST_LIBRARIES,
-        runtime=release.runtime if release.runtime in ("apptainer", "enroot", "pyxis") else "auto",
+        runtime=runtime.name if runtime and runtime.in_modules else "auto",
     )
     return {**commands, "libexec/run": own}

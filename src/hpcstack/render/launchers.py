@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.core.quote import check_unbroken, quote_sh
 from hpcstack.render.template import fill_template, read_data_file
+from hpcstack.runtimes import RUNTIMES
 from hpcstack.site.model import NodeType
 from hpcstack_smoke.node.gpu import BAD_XIDS, EVER_MAX, RESET_XIDS
 
@@ -90,6 +91,7 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
     brought = site.fabric.bring(site.kind(), image)
     void = [] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]
     told = [name for one in brought for name in one.settings]
+    runtime = RUNTIMES.get(site.runtime)
     values = {
         "stack": stack.full_name,
         "name": stack.name,
@@ -113,7 +115,7 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
         "brought": brought,
         "searched": ":".join(folder for one in brought for folder in one.folders),
         "host_libraries": HOST_LIBRARIES,
-        "runtime": site.runtime if site.runtime in ("pyxis", "apptainer") else "auto",
+        "runtime": runtime.name if runtime and runtime.in_scripts else "auto",
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }
     return {

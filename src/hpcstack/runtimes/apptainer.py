@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hpcstack.runtimes.base import (
     SRUN,
     Part,
+    Runtime,
     Step,
     explain_binds,
     list_forced_variables,
@@ -60,11 +61,14 @@ def exec_environment(step: Step) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class ApptainerRuntime:
+class ApptainerRuntime(Runtime):
     name: str = "apptainer"
     tool: str = "apptainer"
     brings: tuple[str, ...] = ("home", "tmp")
-    container_per_rank: bool = True
+    finds_driver: bool = True
+    in_modules: bool = True
+    in_scripts: bool = True
+    mounts_by_fuse: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         return [SRUN, *step.slurm, *make_shield(), *exec_parts(step)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from hpcstack.core import data
 from hpcstack.core.characters import VARIABLE
@@ -67,29 +67,33 @@ def make_shield() -> list[Part]:
     return [Part(("/bin/sh", "-c", data.read_script("on-node/shield.sh"), "shield"), why)]
 
 
-class Runtime(Protocol):
-    """`parts` are the whole line; `environment` what it must be started with.
+@dataclass(frozen=True)
+class Runtime(ABC):
+    """One way to start a job step in an image. All that differs between runtimes is here.
 
-    `tool` is the program that nodes must have; `brings` are the host's folders that are in a
-    container unasked: "home", "tmp"; `container_per_rank`: ranks of a node are in containers of
-    their own.
+    `tool` is the program that nodes must have. `brings` are the host's folders that are in a
+    container unasked: "home", "tmp".
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    tool: str
+    brings: tuple[str, ...] = ()
+    uses_slurm: bool = True
+    container_per_rank: bool = True  # ranks of a node are in containers of their own
+    # The image's own environment looks at the node's driver (images/compat.sh).
+    finds_driver: bool = False
+    in_modules: bool = False  # modules/run.sh.j2 can start it
+    in_scripts: bool = False  # launchers/to-copy/srun.sh.j2 can start it
+    mounts_by_fuse: bool = False  # as an ordinary user, on the node
+    needs_subuid: bool = False  # several user ids, from /etc/subuid
 
-    @property
-    def tool(self) -> str: ...
+    @abstractmethod
+    def parts(self, step: Step) -> list[Part]:
+        """Return the whole line of STEP."""
 
-    @property
-    def brings(self) -> tuple[str, ...]: ...
-
-    @property
-    def container_per_rank(self) -> bool: ...
-
-    def parts(self, step: Step) -> list[Part]: ...
-
-    def environment(self, step: Step) -> dict[str, str]: ...
+    @abstractmethod
+    def environment(self, step: Step) -> dict[str, str]:
+        """Return what the line must be started with."""
 
 
 def list_forced_variables(step: Step) -> dict[str, str]:

@@ -14,6 +14,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import (
     SRUN,
     Part,
+    Runtime,
     Step,
     explain_binds,
     list_forced_variables,
@@ -29,13 +30,11 @@ UNSHIELDED = ("env", "--default-signal=USR1,USR2")  # coreutils 8.31 and newer
 
 
 @dataclass(frozen=True)
-class Charliecloud:
+class Charliecloud(Runtime):
     name: str = "charliecloud"
     tool: str = "ch-run"
-    brings: tuple[str, ...] = (
-        "tmp",
-    )  # its own --home mounts it at /home/$USER, and not where it is
-    container_per_rank: bool = True
+    # Not the home directory: its own --home mounts it at /home/$USER, and not where it is.
+    brings: tuple[str, ...] = ("tmp",)
 
     def parts(self, step: Step) -> list[Part]:
         if step.gpus:

@@ -10,6 +10,7 @@ from hpcstack.core import data
 from hpcstack.runtimes.base import (
     SRUN,
     Part,
+    Runtime,
     Step,
     explain_binds,
     list_forced_variables,
@@ -22,11 +23,11 @@ START = "on-node/enroot.sh"
 
 
 @dataclass(frozen=True)
-class EnrootRuntime:
+class EnrootRuntime(Runtime):
     name: str = "enroot"
     tool: str = "enroot"
-    brings: tuple[str, ...] = ()
-    container_per_rank: bool = True
+    in_modules: bool = True
+    mounts_by_fuse: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         own = list(list_kept_variables(step))

@@ -8,18 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcstack.core.names import WITHOUT_SLURM
 from hpcstack.runtimes.apptainer import exec_environment, exec_parts
+from hpcstack.runtimes.base import Runtime
 
 if TYPE_CHECKING:
     from hpcstack.runtimes.base import Part, Step
 
 
 @dataclass(frozen=True)
-class Local:
-    name: str = "local"
+class Local(Runtime):
+    name: str = WITHOUT_SLURM
     tool: str = "apptainer"
     brings: tuple[str, ...] = ("home", "tmp")
+    uses_slurm: bool = False
     container_per_rank: bool = False
+    mounts_by_fuse: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         return exec_parts(step)

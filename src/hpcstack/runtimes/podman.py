@@ -17,6 +17,7 @@ from hpcstack.core import data
 from hpcstack.runtimes.base import (
     SRUN,
     Part,
+    Runtime,
     Step,
     explain_binds,
     list_forced_variables,
@@ -26,11 +27,11 @@ from hpcstack.runtimes.base import (
 
 
 @dataclass(frozen=True)
-class Podman:
+class Podman(Runtime):
     name: str = "podman"
     tool: str = "podman"
     brings: tuple[str, ...] = ("tmp",)
-    container_per_rank: bool = True
+    needs_subuid: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         own = list_kept_variables(step)

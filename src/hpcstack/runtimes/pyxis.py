@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.core.errors import InputError
-from hpcstack.runtimes.base import SRUN, Part, Step, list_binds, list_forced_variables, make_option
+from hpcstack.runtimes.base import (
+    SRUN,
+    Part,
+    Runtime,
+    Step,
+    list_binds,
+    list_forced_variables,
+    make_option,
+)
 
 
 def is_offered(srun_help: str) -> bool:
@@ -18,11 +26,12 @@ def is_offered(srun_help: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Pyxis:
+class Pyxis(Runtime):
     name: str = "pyxis"
     tool: str = "enroot"
-    brings: tuple[str, ...] = ()
-    container_per_rank: bool = False
+    container_per_rank: bool = False  # one a node
+    in_modules: bool = True
+    in_scripts: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         out = [SRUN, *step.slurm]

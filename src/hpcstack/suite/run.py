@@ -217,10 +217,9 @@ def run_suite(
     say: Say,
 ) -> tuple[Report, Path]:
     """The report of one run, and its folder. SlurmError if the step did not start on any node."""
-    here = (
-        choose_runtime(site.runtime if wanted.runtime == "auto" else wanted.runtime, runner)[0].name
-        == "local"
-    )
+    wanted_runtime = site.runtime if wanted.runtime == "auto" else wanted.runtime
+    runtime, _ = choose_runtime(wanted_runtime, runner)
+    here = not runtime.uses_slurm
     run = prepare_run(stack, wanted, resources, site, here=here)
     suite = _host_suite(run) if wanted.suite_from_host else None
     line = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
