@@ -38,6 +38,11 @@ if [ -r /usr/share/lmod/lmod/init/bash ]; then . /usr/share/lmod/lmod/init/bash;
 PROFILE
 }
 
+# A registry that wants a login: tests start one there. Without them nothing answers, and `hpcstack doctor` says so.
+private_registry() {
+    if [ "$FOR_TESTS" = yes ]; then echo "  $(control_address):$PRIVATE_PORT: {plain_http: true}"; fi
+}
+
 # The machine's own proxy, CA bundle and pip index serve the builds; none of them enters an image.
 write_site() {
     cat >"$ETC/site.yaml" <<SITE
@@ -49,7 +54,7 @@ module_root: $TESTBED/site/modules
 registries:
   nvcr.io: {mirror: "$NGC"}
   docker.io: {mirror: "$NGC"}
-  $(control_address):$PRIVATE_PORT: {plain_http: true}
+$(private_registry)
 image_cache: {folder: $TESTBED/images, account: hpcstack-images, socket: $TESTBED/run-images/images.sock}
 build:
   engine: apptainer

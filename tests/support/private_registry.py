@@ -31,7 +31,7 @@ class PrivateRegistry:
             (testbed / "etc/site.yaml").read_text(),
             re.M,
         )
-        assert found
+        assert found, "site.yaml names no registry for tests: ci/testbed up --tests"
         return f"{found[1]}:{found[2]}"
 
     @property
