@@ -1,0 +1,68 @@
+"""The documentation site: Sphinx reads the Markdown pages of this folder with MyST.
+
+`./ci/docs` builds it. What is made here: the reference, of the code, before each build; and the
+list of guides, of those that are there.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS / "_generate"))
+
+import reference_pages  # noqa: E402
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "hpcstack"
+copyright = "the authors of hpcstack; Apache-2.0"
+extensions = ["myst_parser"]
+exclude_patterns = ["_generate", "README.md"]
+nitpicky = True  # a cross reference that leads nowhere is a warning, and ci/docs fails on warnings
+myst_heading_anchors = 4  # every heading can be linked as page.md#heading, as on a git forge
+html_theme = "furo"
+html_title = "hpcstack"
+html_copy_source = False
+html_show_sphinx = False
+
+# Pages that are not yet split into tutorials and how-to guides, as far as they are there.
+GUIDES = (
+    "first-hour",
+    "three-in-the-morning",
+    "installing",
+    "site",
+    "recipes",
+    "images",
+    "image-cache",
+    "modules",
+    "launching",
+    "testing",
+    "testbed",
+)
+PLACE_OF_GUIDES = "<!-- guides -->"  # in index.md
+
+
+def write_reference(_app: Sphinx) -> None:
+    """Make the reference of the code."""
+    reference_pages.write_pages(DOCS / "reference/generated")
+
+
+def fill_in(_app: Sphinx, docname: str, source: list[str]) -> None:
+    """Put the guides into the index; point links to files beside docs/ at their pages here."""
+    if docname == "index":
+        there = [name for name in GUIDES if (DOCS / f"{name}.md").exists()]
+        lines = ["```{toctree}", ":caption: Guides", ":hidden:", "", *there, "```"]
+        source[0] = source[0].replace(PLACE_OF_GUIDES, "\n".join(lines) if there else "")
+    up = "../" * docname.count("/")
+    for name in ("CHANGELOG", "CONTRIBUTING"):
+        source[0] = source[0].replace(f"]({up}../{name}.md", f"]({up}{name.lower()}.md")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("builder-inited", write_reference)
+    app.connect("source-read", fill_in)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
