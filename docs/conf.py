@@ -6,6 +6,7 @@ list of guides, of those that are there.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,11 +53,19 @@ def write_reference(_app: Sphinx) -> None:
 
 
 def fill_in(_app: Sphinx, docname: str, source: list[str]) -> None:
-    """Put the guides into the index; point links to files beside docs/ at their pages here."""
+    """Put the guides into the index; leave out what is not there, link what only is here; point
+    links to files beside docs/ at their pages.
+    """
     if docname == "index":
         there = [name for name in GUIDES if (DOCS / f"{name}.md").exists()]
         lines = ["```{toctree}", ":caption: Guides", ":hidden:", "", *there, "```"]
         source[0] = source[0].replace(PLACE_OF_GUIDES, "\n".join(lines) if there else "")
+    if docname in ("tutorials/index", "how-to/index"):
+        folder = DOCS / docname.partition("/")[0]
+        if not [path for path in folder.glob("*.md") if path.name != "index.md"]:
+            source[0] = source[0].partition("```{toctree}")[0]  # a glob of nothing is a warning
+    if docname == "reference/index":  # on a git forge these pages are not there, and no links
+        source[0] = re.sub(r"^\| (generated/\S+\.md)", r"| [\1](\1)", source[0], flags=re.MULTILINE)
     up = "../" * docname.count("/")
     for name in ("CHANGELOG", "CONTRIBUTING"):
         source[0] = source[0].replace(f"]({up}../{name}.md", f"]({up}{name.lower()}.md")

@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 COLUMNS, WORDS = 100, 1500
 LAB_BOOK = ("docs/performance.md", "docs/scale.md")
 LONG = ("docs/reference/", "docs/changelog.md", "CHANGELOG.md", *LAB_BOOK)
-LINK_ONLY = re.compile(r"\s*(?:[-*]\s+|\d+\.\s+)?(?:!?\[[^\]]*\]\([^)\s]+\)|<?https?://\S+>?)[.,;:]?")
+LINK_ONLY = re.compile(
+    r"\s*(?:[-*]\s+|\d+\.\s+)?(?:!?\[[^\]]*\]\([^)\s]+\)|<?https?://\S+>?)[.,;:]?"
+)
 
 
 def list_guides() -> tuple[str, ...]:

@@ -49,9 +49,7 @@ class Drawing:
         shape = f'x="{x}" y="{y}" width="{width}" height="{height}" rx="6"'
         self.parts.append(f'<rect class="{kind}" {shape}/>')
 
-    def text(
-        self, x: int, y: int, text: str, kind: str = "ink", anchor: str = "start"
-    ) -> None:
+    def text(self, x: int, y: int, text: str, kind: str = "ink", anchor: str = "start") -> None:
         where = f'x="{x}" y="{y}" text-anchor="{anchor}"'
         self.parts.append(f'<text class="{kind}" {where}>{escape(text, quote=False)}</text>')
 
@@ -106,7 +104,9 @@ def draw_chain() -> str:
             drawing.arrow([(x + width, y + height // 2), (x + width + gap - 2, y + height // 2)])
         elif row == 0:
             below, first = y + height + 22, left + width // 2
-            drawing.arrow([(middle, y + height), (middle, below), (first, below), (first, below + 20)])
+            drawing.arrow(
+                [(middle, y + height), (middle, below), (first, below), (first, below + 20)]
+            )
     return drawing.svg()
 
 
@@ -155,7 +155,10 @@ def draw_rooms() -> str:
 
 CONSOLE = re.compile(r"```console\n(.*?)```\n", re.DOTALL)
 KINDS = {"PASS": "pass", "SKIP": "skip", "WARN": "warn", "NOTE": "warn", "FAIL": "fail"}
-SESSIONS = {"build": ("hpcstack lock", "hpcstack build"), "run": ("hpcstack launch", "hpcstack test")}
+SESSIONS = {
+    "build": ("hpcstack lock", "hpcstack build"),
+    "run": ("hpcstack launch", "hpcstack test"),
+}
 
 
 def draw_session(text: str, title: str) -> str:

@@ -25,7 +25,9 @@ from hpcstack.recipe.schema import REPLACE, file_schema
 from hpcstack.site.load import Site, make_defaults
 from hpcstack.suite.gates import WITHIN, read_gates
 from hpcstack_smoke.gpu import judge
-from hpcstack_smoke.select import BURN, CHECKS, FAMILIES, GROUPS as TEST_GROUPS, TIERS, Check
+from hpcstack_smoke.node.gpu import AZURE
+from hpcstack_smoke.select import BURN, CHECKS, FAMILIES, TIERS, Check
+from hpcstack_smoke.select import GROUPS as TEST_GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -101,9 +103,7 @@ def _context(name: str, command: click.Command) -> click.Context:
 
 def visible_options(command: click.Command) -> list[click.Option]:
     """The options of COMMAND that its help shows, without --help itself."""
-    return [
-        one for one in command.params if isinstance(one, click.Option) and not one.hidden
-    ]
+    return [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
 
 
 def _default(option: click.Option, context: click.Context) -> str:
@@ -215,9 +215,11 @@ def _walk(
     default = "required" if required else "" if section else _shown_default(node)
     about = node.get("description", "")
     if section and not about:
-        about = next(way["description"] for way in ways if "properties" in way) if any(
-            "description" in way for way in ways
-        ) else ""
+        about = (
+            next(way["description"] for way in ways if "properties" in way)
+            if any("description" in way for way in ways)
+            else ""
+        )
     kinds = dict.fromkeys(_kind(way, definitions) for way in ways)
     yield Key(path, " or ".join(kinds), default, about, section)
     for way in ways:
@@ -243,7 +245,12 @@ def _named(way: dict[str, Any]) -> Any:
     return patterns[0] if patterns else way.get("additionalProperties")
 
 
-WORDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}
+WORDS = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+}
 BOUNDS = {"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than"}
 
 
@@ -354,7 +361,10 @@ def _on_one_line(node: yaml.Node, text: str) -> str:
 
 def recipe_examples() -> list[Example]:
     """The example of the reference, then every recipe."""
-    paths = [ROOT / "docs/reference/example-recipe.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))]
+    paths = [
+        ROOT / "docs/reference/example-recipe.yaml",
+        *sorted((ROOT / "recipes").glob("*.yaml")),
+    ]
     return [Example.read(path) for path in paths]
 
 
@@ -456,7 +466,7 @@ SUITE_GATES = {
         (judge.COPIED, "TB/s", f"WARN below {judge.SEEN_SHARE * 100:.0f} %", judge.MEASURED),
         (judge.MEMORY, "TB/s", f"WARN below {judge.SHEET_SHARE * 100:.0f} %", judge.DATASHEET),
     ],
-    "node.copies": [(judge.HOST_GATES, "GB/s each way", "FAIL below it", judge.AZURE)],
+    "node.copies": [(judge.HOST_GATES, "GB/s each way", "FAIL below it", AZURE)],
 }
 
 
@@ -574,7 +584,10 @@ EXCEPTIONS = {
 def exits_page() -> str:
     """Each exit code."""
     rows = [(0, "Done.")]
-    rows += [(one.exit_code, plain(_first_sentence(inspect.getdoc(one) or one.__name__))) for one in list_errors()]
+    rows += [
+        (one.exit_code, plain(_first_sentence(inspect.getdoc(one) or one.__name__)))
+        for one in list_errors()
+    ]
     rows += [(number, EXCEPTIONS.get(what, code(what))) for number, what in list_other_exits()]
     merged: dict[int, list[str]] = {}
     for number, text in sorted(rows, key=lambda row: row[0]):
@@ -590,8 +603,8 @@ def exits_page() -> str:
                 [(str(number), " ".join(texts)) for number, texts in merged.items()],
             ),
             "## launch, shell and python\n",
-            f"They end with the status of the job step, which is that of the first rank that "
-            f"failed. Otherwise:\n",
+            "They end with the status of the job step, which is that of the first rank that "
+            "failed. Otherwise:\n",
             table(
                 ("exit code", "what it means"),
                 [
