@@ -1,7 +1,6 @@
 """The documentation site: Sphinx reads the Markdown pages of this folder with MyST.
 
-`./ci/docs` builds it. What is made here: the reference, of the code, before each build; and the
-list of guides, of those that are there.
+`./ci/docs` builds it. The reference is made from the code before each build.
 """
 
 from __future__ import annotations
@@ -30,22 +29,6 @@ html_title = "hpcstack"
 html_copy_source = False
 html_show_sphinx = False
 
-# Pages that are not yet split into tutorials and how-to guides, as far as they are there.
-GUIDES = (
-    "first-hour",
-    "three-in-the-morning",
-    "installing",
-    "site",
-    "recipes",
-    "images",
-    "image-cache",
-    "modules",
-    "launching",
-    "testing",
-    "testbed",
-)
-PLACE_OF_GUIDES = "<!-- guides -->"  # in index.md
-
 
 def write_reference(_app: Sphinx) -> None:
     """Make the reference of the code."""
@@ -53,17 +36,7 @@ def write_reference(_app: Sphinx) -> None:
 
 
 def fill_in(_app: Sphinx, docname: str, source: list[str]) -> None:
-    """Put the guides into the index; leave out what is not there, link what only is here; point
-    links to files beside docs/ at their pages.
-    """
-    if docname == "index":
-        there = [name for name in GUIDES if (DOCS / f"{name}.md").exists()]
-        lines = ["```{toctree}", ":caption: Guides", ":hidden:", "", *there, "```"]
-        source[0] = source[0].replace(PLACE_OF_GUIDES, "\n".join(lines) if there else "")
-    if docname in ("tutorials/index", "how-to/index"):
-        folder = DOCS / docname.partition("/")[0]
-        if not [path for path in folder.glob("*.md") if path.name != "index.md"]:
-            source[0] = source[0].partition("```{toctree}")[0]  # a glob of nothing is a warning
+    """Link what only is here, and point links to files beside docs/ at their pages."""
     if docname == "reference/index":  # on a git forge these pages are not there, and no links
         source[0] = re.sub(r"^\| (generated/\S+\.md)", r"| [\1](\1)", source[0], flags=re.MULTILINE)
     up = "../" * docname.count("/")

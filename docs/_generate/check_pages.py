@@ -4,7 +4,7 @@
 
 Excepted are rows of tables, lines that hold one link and nothing else but marks of lists, and
 generated pages. Words are counted without code blocks and tables. The reference, the lab book and
-the changelog may be longer than a page; so may the pages of conf.py's GUIDES, which are being split.
+the changelog may be longer than a page.
 """
 
 from __future__ import annotations
@@ -24,12 +24,6 @@ LONG = ("docs/reference/", "docs/changelog.md", "CHANGELOG.md", *LAB_BOOK)
 LINK_ONLY = re.compile(
     r"\s*(?:[-*]\s+|\d+\.\s+)?(?:!?\[[^\]]*\]\([^)\s]+\)|<?https?://\S+>?)[.,;:]?"
 )
-
-
-def list_guides() -> tuple[str, ...]:
-    """The pages that are not split yet, as docs/conf.py names them."""
-    found = re.search(r"^GUIDES = \((.*?)^\)", (ROOT / "docs/conf.py").read_text(), re.M | re.S)
-    return tuple(f"docs/{name}.md" for name in re.findall(r'"(.*?)"', found[1])) if found else ()
 
 
 def list_pages() -> list[Path]:
@@ -55,12 +49,9 @@ def count_words(text: str) -> int:
 
 
 def main() -> int:
-    guides = list_guides()
     wrong = []
     for page in list_pages():
         name, text = page.relative_to(ROOT).as_posix(), page.read_text()
-        if name in guides:
-            continue
         wrong += [
             f"{name}:{number}: {columns} columns, at most {COLUMNS}"
             for number, columns in find_long_lines(text)

@@ -1,8 +1,8 @@
 """Where libraries write when nobody tells them where: writable under every runtime, and on the
 nodes' side of it.
 
-Each place is the library's own default (docs/launching.md names where that is said). The libraries
-themselves are not in the image but for torch and pip, which are asked.
+Each place is the library's own default (docs/how-to/where-caches-go.md names where that is said).
+The libraries themselves are not in the image but for torch and pip, which are asked.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ rm image.c node.c
 """
 # Their images' own start looks at the node. By the others `launch` puts the look before the command
 # where it asks for GPUs (tests/unit/launch), and no node here has one: it is put there by hand, as
-# docs/launching.md has it for srun.
+# docs/explanation/forward-compatibility.md has it for srun.
 BY_ITSELF = ("apptainer", "enroot")
 PROBE = """\
 import ctypes

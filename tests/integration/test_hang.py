@@ -125,7 +125,7 @@ def test_a_rank_that_is_killed_does_not_hang_but_is_named(
         ]
 
 
-# By Apptainer, too, docs/first-hour.md is run by test_pages
+# By Apptainer, too, docs/tutorials/first-hour.md is run by test_pages
 @pytest.mark.parametrize("runtime", RUNTIMES if EVERYTHING else RUNTIMES[1:])
 def test_a_launch_that_writes_nothing_is_ended_and_says_why(
     testbed: Testbed, hangs: str, runtime: str

@@ -54,7 +54,7 @@ def run(testbed: Testbed, folder: str, text: str) -> str:
 
 
 def test_the_first_hour(testbed: Testbed, published: dict[str, str]) -> None:
-    said = run(testbed, "first-hour", script("first-hour.md"))
+    said = run(testbed, "first-hour", script("tutorials/first-hour.md"))
     for part in (("4 ranks, sum 4 ['--epochs', " "'1']"), "it could start", ("rank 1 on node2 failed first: ValueError: bad sample " "17"),
                  "OMP_NUM_THREADS=", "cancelled: ", "ODD: rank 1 on node2 is at /"):  # fmt: skip
         assert part in said, (part, said[-3000:])
@@ -68,7 +68,7 @@ def test_three_in_the_morning(testbed: Testbed) -> None:
         testbed.hpcstack("publish", stack, "--channel", "production", "--override", why)
     testbed.hpcstack("default", "python/3.12-mpi", "--reason", "what is undone")
     text = script(
-        "three-in-the-morning.md",
+        "how-to/on-call.md",
         **{"pytorch/24.11": "python/3.12-mpi", "pytorch-24.11": stack, "pytorch": "python"},
     )
     said = run(testbed, "three", text)
@@ -80,6 +80,6 @@ def test_three_in_the_morning(testbed: Testbed) -> None:
 
 def test_each_page_is_named_by_the_readme() -> None:
     readme = (REPO / "README.md").read_text()
-    for page in ("first-hour.md", "three-in-the-morning.md"):
+    for page in ("tutorials/first-hour.md", "how-to/on-call.md"):
         assert f"docs/{page}" in readme
         assert len(commands(page)) > 10 and Path(REPO / "docs" / page).exists()

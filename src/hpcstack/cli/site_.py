@@ -67,7 +67,7 @@ def importer(session: Session, output: str, check: str) -> None:
     In plugstack.conf: required .../spank_pyxis.so importer=FILE use_squashfuse=1. Any other image
     behaves as before. With use_squashfuse=1 (Pyxis 0.22) an image is mounted; without it every step
     unpacks it on every node. Where site.yaml has an image_cache, any other image is imported once
-    for all nodes and users (docs/image-cache.md).
+    for all nodes and users (docs/how-to/set-up-the-image-cache.md).
     """
     from hpcstack.render.launchers import render_importer as script
 

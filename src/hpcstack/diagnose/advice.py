@@ -62,7 +62,8 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     "build.enclosure": (
         "WARN",
         "nothing can be locked or built here: programs of a base are started in an enclosure or not at all",
-        "build on another machine (build.slurm in site.yaml); or open it to user namespaces: docs/security.md",
+        "build on another machine (build.slurm in site.yaml); or open it to user namespaces: "
+        "docs/how-to/allow-user-namespaces.md",
     ),
     "build.unconfined": (
         "WARN",
@@ -158,7 +159,8 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     "image-cache": (
         "FAIL",
         "each node imports each image for itself, and none is shared",
-        "docs/image-cache.md: a folder of the account that image_cache in site.yaml names, which nobody else may write",
+        "docs/how-to/set-up-the-image-cache.md: a folder of the account that image_cache in site.yaml names, "
+        "which nobody else may write",
     ),
     "image-cache.acl": (
         "WARN",

@@ -105,7 +105,7 @@ def _lines(said: str) -> list[str]:
     if said.endswith((".yml", ".yaml")):
         raise InputError(
             f"--with {said}: conda's environments belong in an image",
-            "a recipe: extends: STACK, packages: {conda: [...]} (docs/recipes.md)",
+            "a recipe: extends: STACK, packages: {conda: [...]} (docs/how-to/write-a-recipe.md)",
         )
     if path.is_dir() or not said.endswith(".txt"):
         raise own_package(path, said)

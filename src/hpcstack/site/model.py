@@ -362,7 +362,7 @@ class SignaturesSite(Model):
 
 class ImageCacheSite(Model):
     """One import a cluster: any registry's images, which a service on each node keeps for all
-    (docs/image-cache.md).
+    (docs/how-to/set-up-the-image-cache.md).
     """
 
     folder: str = Field(

@@ -46,7 +46,7 @@ def test_skip_wins_and_what_was_done_is_not_done_again() -> None:
 
 
 def test_every_check_stands_in_the_docs() -> None:
-    docs = (PACKAGE.parents[1] / "docs/testing.md").read_text()
+    docs = (PACKAGE.parents[1] / "docs/reference/test-suite.md").read_text()
     for check in CHECKS:
         assert f"| `{check.code}` | {check.tier} | {check.about} |" in docs, check.code
 

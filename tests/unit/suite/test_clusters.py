@@ -13,7 +13,7 @@ import pytest
 from hpcstack.report import Report
 from support import clusters
 
-DOC = Path(__file__).parents[3] / "docs/testing.md"
+DOC = Path(__file__).parents[3] / "docs/reference/test-results.md"
 BEGIN, END = "<!-- clusters: made by tests/unit/suite/test_clusters.py -->", "<!-- clusters end -->"
 BAD = ("FAIL", "WARN", "ERROR")
 CASES = [(cluster, fault) for fault in clusters.faults() for cluster in fault["on"]]
@@ -93,7 +93,7 @@ def test_no_node_but_the_broken_one_is_blamed() -> None:
 
 
 def table() -> str:
-    """The table of docs/testing.md."""
+    """The table of docs/reference/test-results.md."""
     out = ["| fault | cluster | with site.yaml | without |", "|---|---|---|---|"]
     for name in clusters.names():
         verdicts = []
