@@ -24,8 +24,10 @@ from hpcstack.recipe.model import Stack
 from hpcstack.recipe.schema import REPLACE, file_schema
 from hpcstack.site.load import Site, make_defaults
 from hpcstack.suite.gates import WITHIN, read_gates
+from hpcstack_smoke.collectives import line
 from hpcstack_smoke.gpu import judge
 from hpcstack_smoke.node.gpu import AZURE
+from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.select import BURN, CHECKS, FAMILIES, TIERS, Check
 from hpcstack_smoke.select import GROUPS as TEST_GROUPS
 
@@ -395,7 +397,9 @@ def _keys_page(
 
 def _sentence(text: str) -> str:
     text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", ":", "?")) else ".")
+    first = text.partition(" ")[0]
+    text = text[:1].upper() + text[1:] if first.isalpha() else text
+    return text + ("" if text.endswith((".", ":", "?")) else ".")
 
 
 def _key_table(keys: Iterable[Key], examples: list[Example]) -> str:
@@ -457,16 +461,43 @@ NEEDS = {
     "fabric": "an InfiniBand or RoCE fabric",
     "named": "more than site.yaml says: a recipe requires it only by its own code",
 }
-# Figures that are in the suite's own code: (table, unit, what happens below it, source).
+# Figures that are in the suite's own code: (where, what is demanded, source) of each row.
+
+
+def _rows_of(
+    figures: dict[str, float], unit: str, verdict: str, source: str
+) -> list[tuple[str, str, str]]:
+    return [(gpu, f"{value:g} {unit}; {verdict}", source) for gpu, value in figures.items()]
+
+
 SUITE_GATES = {
-    "node.matmul": [
-        (judge.RATES, "TFLOP/s in bf16", f"WARN below {judge.SHARE * 100:.0f} %", judge.MAMF)
-    ],
+    "node.matmul": _rows_of(
+        judge.RATES, "TFLOP/s in bf16", f"WARN below {judge.SHARE * 100:.0f} %", judge.MAMF
+    ),
     "node.hbm": [
-        (judge.COPIED, "TB/s", f"WARN below {judge.SEEN_SHARE * 100:.0f} %", judge.MEASURED),
-        (judge.MEMORY, "TB/s", f"WARN below {judge.SHEET_SHARE * 100:.0f} %", judge.DATASHEET),
+        *_rows_of(
+            judge.COPIED, "TB/s", f"WARN below {judge.SEEN_SHARE * 100:.0f} %", judge.MEASURED
+        ),
+        *_rows_of(
+            judge.MEMORY, "TB/s", f"WARN below {judge.SHEET_SHARE * 100:.0f} %", judge.DATASHEET
+        ),
     ],
-    "node.copies": [(judge.HOST_GATES, "GB/s each way", "FAIL below it", AZURE)],
+    "node.copies": _rows_of(judge.HOST_GATES, "GB/s each way", "FAIL below it", AZURE),
+    "node.p2p": _rows_of(
+        judge.PEER_GATES, f"GB/s, on boards of {judge.SWITCHED}", "FAIL below it", AZURE
+    ),
+    "node.nvlink": [
+        (gpu, f"{count} links of {rate:g} GB/s each", "bottlerocket-os #4418, k8s-test-infra #371")
+        for gpu, (count, rate) in LINKS.items()
+    ],
+    "nccl.ring": [
+        (
+            "any, by the kind of its fabric",
+            f"{line.LINE_SHARE * 100:.0f} % of the line rate ({line.OTHERS_SHARE * 100:.0f} % on "
+            f"fabrics other than {', '.join(filter(None, line.SOURCED))})",
+            "the rate in site.yaml or of the ports; nccl-tests #290",
+        )
+    ],
 }
 
 
@@ -487,6 +518,8 @@ def list_gates(check: Check) -> list[tuple[str, str, str]]:
     for gate in facts["gates"]:
         if gate["code"] != WITHIN.get(check.code, check.code):
             continue
+        if check.code in WITHIN and gate.get("nodes", 1) != 1:
+            continue
         nodes = f"{gate['nodes']} node{'s' * (gate['nodes'] != 1)}" if "nodes" in gate else ""
         where = f"{', '.join(gate.get('gpu', []))}: {gate.get('gpus', 'all')} GPUs a node"
         where += f", {nodes}" if nodes and check.code not in WITHIN else ""
@@ -494,8 +527,7 @@ def list_gates(check: Check) -> list[tuple[str, str, str]]:
         hard = "FAIL below it" if gate["kind"] == "gate" else "WARN below 95 %"
         demand = f"{gate['collective']} of {size} or more: {gate['busbw']} GB/s; {hard}"
         out.append((where, demand, facts["sources"][gate["source"]]))
-    for figures, unit, verdict, source in SUITE_GATES.get(check.code, []):
-        out += [(gpu, f"{value:g} {unit}; {verdict}", source) for gpu, value in figures.items()]
+    out += SUITE_GATES.get(check.code, [])
     return out
 
 

@@ -182,3 +182,11 @@ def test_every_variable_is_told_or_is_hpcstacks_own() -> None:
 def test_text_of_the_code_is_shown_literally() -> None:
     assert reference_pages.plain("a_b *c* <d> [e] `f_*`") == r"a\_b \*c\* \<d\> \[e\] `f_*`"
     assert reference_pages.cell("a|b\nc") == r"a\|b c"
+
+
+def test_the_table_of_exit_codes_in_the_architecture_is_the_codes() -> None:
+    text = (ROOT / "docs/architecture.md").read_text().partition("## Exit codes")[2]
+    told = [int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
+    made = [error.exit_code for error in reference_pages.list_errors()]
+    made += [number for number, _ in reference_pages.list_other_exits()]
+    assert told == sorted({0, *made})
