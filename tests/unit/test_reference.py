@@ -13,6 +13,7 @@ import click
 import pytest
 import reference_pages
 import yaml
+from click.testing import CliRunner
 from pydantic import BaseModel
 
 from hpcstack.cli import VERBS, group
@@ -190,3 +191,11 @@ def test_the_table_of_exit_codes_in_the_architecture_is_the_codes() -> None:
     made = [error.exit_code for error in reference_pages.list_errors()]
     made += [number for number, _ in reference_pages.list_other_exits()]
     assert told == sorted({0, *made})
+
+
+def test_the_example_of_show_is_what_it_prints() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    (block,) = re.findall(r"^\$ hpcstack (show .*?)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    printed = CliRunner().invoke(group, block[0].split()).output
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert all(" ".join(line.split()) in lines for line in block[1].splitlines())
