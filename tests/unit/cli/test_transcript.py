@@ -65,7 +65,7 @@ def test_a_long_answer_is_shortened(transcript: Any) -> None:
         + "\n\n== 3/7 build (1 s)\n\n$ ls\nx\n$ module load a\nloaded\n"
     )
     first, second = transcript.commands(log)
-    assert first.splitlines() == ["$ hpcstack lock a", *answer[:8], "...", *answer[-1:]]
+    assert first.splitlines() == ["$ hpcstack lock a", *answer[:7], "...", *answer[-1:]]
     assert second == "$ module load a"
 
 
