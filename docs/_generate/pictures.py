@@ -132,22 +132,30 @@ def read_purposes() -> dict[str, str]:
     }
 
 
+def shorten(text: str, most: int = 92) -> str:
+    """TEXT, cut where a part of it ends if it is longer than MOST."""
+    parts = re.split(r"(?=[;:,] | \()", text)
+    while len("".join(parts)) > most and len(parts) > 1:
+        parts.pop()
+    return "".join(parts)
+
+
 def draw_rooms() -> str:
     """One row a room, the highest first: each imports only those below it."""
     rooms, purposes = read_rooms(), read_purposes()
-    row, left, name_width, about_width = 32, 44, 120, 660
+    row, left, name_width, about_width = 32, 44, 120, 680
     height = row * len(rooms) + 50
     drawing = Drawing(
-        left + name_width + about_width + 20, height, "The rooms, from the highest to the lowest"
+        left + name_width + about_width + 20, height, "The packages, from the highest to the lowest"
     )
     for number, name in enumerate(reversed(rooms)):
         y = 16 + row * number
         drawing.box(left, y, name_width + about_width, row - 6)
         drawing.text(left + 12, y + 18, name, "ink bold")
-        drawing.text(left + name_width, y + 18, purposes[name], "soft")
+        drawing.text(left + name_width, y + 18, shorten(purposes[name]), "soft")
     bottom = 16 + row * len(rooms)
     drawing.arrow([(22, 16), (22, bottom - 8)])
-    drawing.text(left, bottom + 16, "A file imports its own room and those below it.", "soft")
+    drawing.text(left, bottom + 16, "A file imports its own package and those below it.", "soft")
     return drawing.svg()
 
 
