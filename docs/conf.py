@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 project = "hpcstack"
 copyright = "the authors of hpcstack; Apache-2.0"
 extensions = ["myst_parser"]
-exclude_patterns = ["_generate", "README.md"]
+exclude_patterns = ["_generate"]
 nitpicky = True  # a cross reference that leads nowhere is a warning, and ci/docs fails on warnings
 myst_heading_anchors = 4  # every heading can be linked as page.md#heading, as on a git forge
 html_theme = "furo"

@@ -11,6 +11,7 @@ from check_pages import find_long_lines
 
 from hpcstack.cli import VERBS
 from hpcstack.diagnose.logs import read_signatures
+from hpcstack.lock.model import TEMPLATE_VERSION
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
 from hpcstack_smoke import __version__ as suite_version
@@ -72,3 +73,9 @@ def test_its_links_lead_somewhere() -> None:
 
 def test_the_pictures_are_what_the_script_makes() -> None:
     assert pictures.find_old_pictures() == [], "./ci/pictures"
+
+
+def test_the_versions_in_the_changelog_are_todays() -> None:
+    changes = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    assert f"The templates are version {TEMPLATE_VERSION}:" in changes
+    assert f"The suite is {suite_version}." in changes
