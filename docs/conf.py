@@ -24,6 +24,7 @@ extensions = ["myst_parser"]
 exclude_patterns = ["_generate"]
 nitpicky = True  # a cross reference that leads nowhere is a warning, and ci/docs fails on warnings
 myst_heading_anchors = 4  # every heading can be linked as page.md#heading, as on a git forge
+smartquotes = False  # of --option it would make a dash
 html_theme = "furo"
 html_title = "hpcstack"
 html_copy_source = False
