@@ -109,7 +109,7 @@ def _check_pip(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
         has = environment.get(find_variable(name, PIP_VARIABLES), "")  # the base's version
 
         is_cuda_library = name.startswith(("nvidia-", "cuda-"))
-        is_other_version = bool(wanted.specifier) and not _meets(has, wanted)
+        is_other_version = bool(wanted.specifier) and not _meets_requirement(has, wanted)
         if is_cuda_library or is_other_version:
             brings = f"{name} {has}" if has else f"a {name} of NVIDIA's own"
             what = (
@@ -119,7 +119,7 @@ def _check_pip(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
             yield recipe.document.problem(("packages", "pip", n), what)
 
 
-def _meets(version: str, wanted: object) -> bool:
+def _meets_requirement(version: str, wanted: object) -> bool:
     """Return whether VERSION, the base's, meets a requirement.
 
     NVIDIA's builds are pre-releases by PEP 440, such as 2.6.0a0: those count as they are.

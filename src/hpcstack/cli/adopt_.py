@@ -107,7 +107,7 @@ def command(
         "not_taken_over": left_out,
         "release": released.release if released else "",
     }
-    answer(document, as_json, lambda: _text(done, left_out, released))
+    answer(document, as_json, lambda: _format_text(done, left_out, released))
 
 
 def _split_full_name(text: str) -> tuple[str, str]:
@@ -123,6 +123,7 @@ def _split_full_name(text: str) -> tuple[str, str]:
 
 
 def _read_lua(session: Session, tree: Path, name: str, version: str, image: str) -> LuaModule:
+    """Find and read the Lua modulefile that offers IMAGE: TREE itself, or one in it."""
     from hpcstack.adopt.lua_module import find_modulefile, read_modulefile
 
     path = find_modulefile(tree, name, version, Path(image))
@@ -131,6 +132,7 @@ def _read_lua(session: Session, tree: Path, name: str, version: str, image: str)
 
 
 def _publish(session: Session, done: Adoption) -> Published:
+    """Publish the image that was adopted as a testing release."""
     from hpcstack.publish.make_release import ReleaseRequest, candidate_of_recipe, release_candidate
 
     request = ReleaseRequest(key=done.artifact.key)
@@ -139,7 +141,7 @@ def _publish(session: Session, done: Adoption) -> Published:
     return release_candidate(candidate, request, publisher)
 
 
-def _text(done: Adoption, left_out: list[str], released: Published | None) -> str:
+def _format_text(done: Adoption, left_out: list[str], released: Published | None) -> str:
     artifact = done.artifact
     adopted = done.lock.adopted
     assert adopted  # `adopt_image` has just made this lock

@@ -153,6 +153,7 @@ def gc(session: Session, dry_run: bool, as_json: bool) -> None:
     The limits are image_cache.keep_days and image_cache.max_gb in site.yaml. The service also
     removes images before each import.
     """
+    from hpcstack.core.errors import format_count
     from hpcstack.imagecache.collect import choose_expired, collect_cache
     from hpcstack.imagecache.layout import open_cache
 
@@ -163,7 +164,7 @@ def gc(session: Session, dry_run: bool, as_json: bool) -> None:
     limits = (settings.keep_days, settings.max_gb * 1e9)  # days, bytes
     if dry_run:
         going = choose_expired(cache.entries(), time.time(), *limits)
-        done = "would go"
+        done = "would remove"
     else:
         going = collect_cache(cache, *limits)
         done = "removed"
@@ -176,7 +177,7 @@ def gc(session: Session, dry_run: bool, as_json: bool) -> None:
 
     def text() -> str:
         rows = [(one.entry.name, f"{one.entry.size / 1e6:.0f} MB", one.why) for one in going]
-        last = f"{done}: {len(going)}, {size / 1e9:.2f} GB\n"
+        last = f"{done} {format_count(len(going), 'image')}, {size / 1e9:.2f} GB\n"
         if not rows:
             return last
         return format_table(rows, ("IMAGE", "SIZE", "WHY")) + last

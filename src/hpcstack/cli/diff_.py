@@ -82,7 +82,7 @@ def command(
 
     changes = diff.diff_locks(low[1], high[1]) if low[1] and high[1] else []
     if low[0] and high[0]:
-        changes += diff.diff_specs(_spec(low[0]), _spec(high[0]))
+        changes += diff.diff_specs(_dump_spec(low[0]), _dump_spec(high[0]))
 
     def text() -> str:
         if as_markdown:
@@ -100,7 +100,7 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _spec(recipe: Recipe) -> dict[str, object]:
+def _dump_spec(recipe: Recipe) -> dict[str, object]:
     return recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 

@@ -47,11 +47,11 @@ def command(session: Session, nodelist: str, job: str, partition: str, as_json: 
 
     failed = sum(one.status == "FAIL" for one in found)
     document = {"findings": [asdict(one) for one in found], "failed": failed}
-    answer(document, as_json, lambda: _text(found, failed))
+    answer(document, as_json, lambda: _format_text(found, failed))
     raise click.exceptions.Exit(1 if failed else 0)
 
 
-def _text(found: list[Finding], failed: int) -> str:
+def _format_text(found: list[Finding], failed: int) -> str:
     order = {"FAIL": 0, "WARN": 1, "OK": 2, "SKIP": 3}  # what needs work comes first
     lines = []
     for one in sorted(found, key=lambda one: order[one.status]):

@@ -67,10 +67,10 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
     found = explain_what(session, what, every=every)
     document = {
         "said": found.said,
-        "findings": [_document(finding) for finding in found.shown],
+        "findings": [_make_document(finding) for finding in found.shown],
         "tasks": [asdict(task) for task in found.tasks],
     }
-    answer(document, as_json, lambda: _text(found))
+    answer(document, as_json, lambda: _format_text(found))
     raise click.exceptions.Exit(0 if found.known else 1)
 
 
@@ -232,7 +232,7 @@ def _explain_text(
     return Explained(said, shown, len(found) - len(shown), known=bool(found or said))
 
 
-def _text(found: Explained) -> str:
+def _format_text(found: Explained) -> str:
     """Return what happened first, then what is known of the log's lines."""
     from hpcstack.core.errors import format_count
 
@@ -259,7 +259,7 @@ def _select_causes(found: list[KnownFailure], *, cause_is_said: bool) -> list[Kn
     return found[:MOST_SHOWN]
 
 
-def _document(finding: KnownFailure) -> dict[str, Any]:
+def _make_document(finding: KnownFailure) -> dict[str, Any]:
     known = finding.signature
     return {
         "id": known.id,
@@ -275,6 +275,7 @@ def _document(finding: KnownFailure) -> dict[str, Any]:
 
 
 def _format_failures(shown: list[KnownFailure], hidden: int) -> str:
+    """Return each known failure with its line, its remedy and where it was seen."""
     if not shown:
         return (
             "nothing in it is known here; the first error in the log is the best thing to search "

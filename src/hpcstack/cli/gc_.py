@@ -40,7 +40,7 @@ def command(
     their stack, or young. Releases that were withdrawn, retired or removed are kept for the site's
     modules.keep_days.
     """
-    from hpcstack.core.errors import InputError
+    from hpcstack.core.errors import InputError, format_count
     from hpcstack.publish import gc
 
     if not 0 <= older_than < 1e6:
@@ -64,10 +64,11 @@ def command(
 
     def text() -> str:
         rows = _list_rows(found, going, every=every)
-        done = "would go" if dry_run else "removed"
-        last = f"{done}: {len(going)}, {total / 1e9:.2f} GB\n"
-        if not every and len(going) < len(found):
-            last += f"{len(found) - len(going)} stay: --all says why\n"
+        done = "would remove" if dry_run else "removed"
+        last = f"{done} {format_count(len(going), 'item')}, {total / 1e9:.2f} GB\n"
+        kept = len(found) - len(going)
+        if kept and not every:
+            last += f"{format_count(kept, 'item')} kept: --all says why\n"
         if not rows:
             return last
         return format_table(rows, ("KIND", "WHAT", "KEY", "ENGINE", "SIZE", "MADE", "WHY")) + last

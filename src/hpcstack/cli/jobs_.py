@@ -38,11 +38,11 @@ def command(session: Session, most: int, as_json: bool) -> None:
     found = read_launches()[:most]
     open_ones = [launch.job_or_array for launch in found if launch.status is None and launch.job]
     known = find_states(open_ones, session.runner)
-    rows = [_row(launch, known) for launch in found]
-    answer(rows, as_json, lambda: _text(rows))
+    rows = [_make_row(launch, known) for launch in found]
+    answer(rows, as_json, lambda: _format_text(rows))
 
 
-def _row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
+def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
     from hpcstack.launch.jobs import state_of_launch
 
     job = launch.job_or_array
@@ -84,7 +84,7 @@ def _format_counts(states: collections.Counter[str]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
 
-def _text(rows: list[dict[str, Any]]) -> str:
+def _format_text(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "nothing was launched yet"
 

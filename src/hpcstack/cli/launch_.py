@@ -220,7 +220,7 @@ def _check_start(name: str, argv: tuple[str, ...]) -> None:
     from hpcstack.core.errors import InputError
 
     if not argv:
-        raise InputError("what is to be run?", _example(name))
+        raise InputError("what is to be run?", _suggest_command(name))
     if not os.path.exists(os.curdir):  # noqa: PTH110
         raise InputError("the folder that this was started in is gone", "cd to one that exists")
 
@@ -253,7 +253,7 @@ def _start(launch: PlannedLaunch, as_json: bool, *, batch: bool, quiet: bool) ->
         _run(launch, quiet=quiet)
 
 
-def _example(name: str) -> str:
+def _suggest_command(name: str) -> str:
     """Return what to type where no command was given. NAME may be a command without its `--`."""
     import shlex
 
@@ -429,6 +429,7 @@ def _say_notes(launch: PlannedLaunch, *, quiet: bool) -> None:
 
 
 def _submit(launch: PlannedLaunch, as_json: bool, *, quiet: bool) -> None:
+    """Submit LAUNCH as a batch job, and print the job's number."""
     done = launch.submit()
     _say_notes(launch, quiet=quiet)
     if not quiet:

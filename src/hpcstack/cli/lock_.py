@@ -59,7 +59,7 @@ def command(
     else:
         path, lock = _write_lock(session, stacks[0], base_only=base_only)
         document = {"path": str(path), **lock.model_dump(mode="json")}
-        answer(document, as_json, lambda: _text(path, lock))
+        answer(document, as_json, lambda: _format_text(path, lock))
 
 
 def _lock_or_check_each(
@@ -104,7 +104,7 @@ def _write_lock(session: Session, name: str, *, base_only: bool) -> tuple[Path, 
     return LockFile(recipe, session.site).write(lock), lock
 
 
-def _text(path: Path, lock: Lock) -> str:
+def _format_text(path: Path, lock: Lock) -> str:
     base = lock.base
     rows = [
         ("base", f"{base.registry}/{base.repository}:{base.tag}"),
@@ -160,6 +160,7 @@ def _find_staleness(file: LockFile) -> Staleness:
 
 
 def _check_lock(session: Session, name: str, as_json: bool) -> None:
+    """Say whether the lock of NAME is current. Raise AnswerIsNo, or end with 1, if it is not."""
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.lock.file import LockFile
 

@@ -175,11 +175,11 @@ def command(
         ],
     }
     gpu = f"{name}: {have / memory.GIB:.1f} GiB, {source}"
-    answer(document, as_json, lambda: _text(one, found, have, first, gpu, fewest))
+    answer(document, as_json, lambda: _format_text(one, found, have, first, gpu, fewest))
     raise click.exceptions.Exit(0 if first else 1)
 
 
-def _text(
+def _format_text(
     one: Transformer, found: list[Use], have: float, first: Use | None, gpu: str, fewest: int
 ) -> str:
     from hpcstack.hardware import memory
@@ -236,6 +236,7 @@ def _text(
 
 
 def _explain_none(one: Transformer, found: list[Use], have: float) -> str:
+    """Return what could be done where no strategy fits into HAVE bytes."""
     from hpcstack.hardware import memory
 
     # would the strategy that takes least, but for activations, fit if all of those were recomputed?

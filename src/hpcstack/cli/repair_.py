@@ -84,7 +84,7 @@ def command(
         "left": left,
         "cache": done.cache,
     }
-    answer(document, as_json, lambda: _text(done, rebuilt_releases, left, dry_run=dry_run))
+    answer(document, as_json, lambda: _format_text(done, rebuilt_releases, left, dry_run=dry_run))
     if left:
         raise AnswerIsNo(
             f"{format_count(len(left), 'thing')} cannot be put back here",
@@ -105,7 +105,7 @@ def _rebuild(
         return rebuild_images(publisher, session.workbench(progress), releases)
 
 
-def _text(done: Repaired, images: list[str], left: list[str], *, dry_run: bool) -> str:
+def _format_text(done: Repaired, images: list[str], left: list[str], *, dry_run: bool) -> str:
     head = "would be put back" if dry_run else "put back"
     lines = [f"{head}: {one.subject}: {one.path or one.what}" for one in done.mended]
     lines += [f"{head}: {release}: its image" for release in images]

@@ -51,16 +51,16 @@ def command(session: Session, name: str, of_site: bool, as_json: bool) -> None:
     recipe = session.recipe(name)
     spec = recipe.stack.model_dump(mode="json", by_alias=True)
     document = {"stack": spec, "recipe": str(recipe.path), "origins": recipe.origins()}
-    answer(document, as_json, lambda: _text(recipe))
+    answer(document, as_json, lambda: _format_text(recipe))
 
 
-def _text(recipe: Recipe) -> str:
+def _format_text(recipe: Recipe) -> str:
     """Return the spec as YAML that is a valid recipe, each value followed by its origin.
 
     Values that are left at their default are not shown.
     """
     spec = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    rows = list(_rows(spec, (), recipe))
+    rows = list(_list_values(spec, (), recipe))
     short = _shorten_files([mark.file for _, mark in rows if mark])
     width = min(max(len(line) for line, _ in rows), 80)
 
@@ -86,7 +86,7 @@ def _shorten_files(files: list[str]) -> dict[str, str]:
     return out
 
 
-def _rows(
+def _list_values(
     value: Any, path: tuple[str | int, ...], recipe: Recipe
 ) -> Iterator[tuple[str, Mark | None]]:
     """Yield (line, origin) for all of VALUE, which stands at PATH of the spec.
@@ -98,16 +98,16 @@ def _rows(
 
     for key, item in items:
         here = (*path, key)
-        head = f"{indent}- " if isinstance(key, int) else f"{indent}{_scalar(key)}: "
+        head = f"{indent}- " if isinstance(key, int) else f"{indent}{_format_scalar(key)}: "
         if isinstance(item, dict | list) and item:
             yield head.rstrip(), None
-            yield from _rows(item, here, recipe)
+            yield from _list_values(item, here, recipe)
         else:
-            scalar = _scalar(item) if isinstance(item, str) else json.dumps(item)
+            scalar = _format_scalar(item) if isinstance(item, str) else json.dumps(item)
             yield head + scalar, _find_origin(here, recipe)
 
 
-def _scalar(text: str) -> str:
+def _format_scalar(text: str) -> str:
     """Return TEXT as a plain YAML scalar, or quoted where YAML would read it as something else."""
     plain = re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./=:@+<>~,-]*[A-Za-z0-9_/]|[A-Za-z]", text)
     is_keyword = text.lower() in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
@@ -125,6 +125,7 @@ def _find_origin(path: tuple[str | int, ...], recipe: Recipe) -> Mark | None:
 
 
 def _show_site(session: Session, as_json: bool) -> None:
+    """Show each value of the site with its origin."""
     document = {
         "site": _without_passwords(session.site.model_dump(mode="json", by_alias=True)),
         "origins": {

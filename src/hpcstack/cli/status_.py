@@ -12,9 +12,8 @@ from hpcstack.core.errors import format_count
 
 # A note where the site requires signatures: which ways to an image do not ask for them.
 UNASKED = (
-    "signatures are asked for by publish, launch and --container-image=hpcstack/STACK; not by a "
-    "module's own commands, "
-    "srun --container-image=PATH, or somebody's own site.yaml"
+    "signatures are checked by publish, launch and --container-image=hpcstack/STACK, but not by a "
+    "module's own commands, by srun --container-image=PATH, or under somebody's own site.yaml"
 )
 
 

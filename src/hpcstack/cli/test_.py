@@ -170,6 +170,7 @@ def _refuse_useless_options(
 
 
 def _list_checks(as_json: bool) -> None:
+    """Show every check with its tier and what it checks."""
     from hpcstack_smoke.select import CHECKS
 
     rows = [

@@ -114,6 +114,7 @@ def command(
 
 
 def _check_parity(session: Session, one: str, other: str, as_json: bool) -> None:
+    """Compare two images. Raise AnswerIsNo if they differ."""
     from hpcstack.build import verify
     from hpcstack.core.errors import AnswerIsNo
 
@@ -141,6 +142,7 @@ def _check_parity(session: Session, one: str, other: str, as_json: bool) -> None
 
 
 def _check_reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:
+    """Build NAME twice. Raise AnswerIsNo if the images have different bytes."""
     from hpcstack.build import verify
     from hpcstack.build.request import request_build
     from hpcstack.core.errors import AnswerIsNo
@@ -167,6 +169,7 @@ def _check_reproducible(session: Session, name: str, engine: str, as_json: bool)
 
 
 def _check_signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:
+    """Check an image's signature. Raise AnswerIsNo if it is not good."""
     from hpcstack.build.verify import check_signature
     from hpcstack.core.errors import AnswerIsNo
 
@@ -181,6 +184,7 @@ def _check_signature(session: Session, name: str, key: str, stack: str, as_json:
 def _check_published(
     session: Session, images: tuple[str, ...], rate: int, most: int, as_json: bool
 ) -> None:
+    """Read the images of all releases. Raise AnswerIsNo if one is not what was published."""
     from hpcstack.cli.reading import read_released_images
     from hpcstack.core.errors import AnswerIsNo, InputError, format_count
 
@@ -209,6 +213,7 @@ def _check_published(
 
 
 def _check_stored(session: Session, name: str, as_json: bool) -> None:
+    """Compare an image with what was stored; `check_stored` raises if they differ."""
     from hpcstack.build.verify import check_stored
 
     found = check_stored(name, session.store)
