@@ -46,7 +46,7 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
 
 
 def _show_history(session: Session, stack: str, options: dict[str, Any], as_json: bool) -> None:
-    """Show the runs of STACK. Of the other formats, only HTML can hold several runs."""
+    """Show the runs of STACK, and write them as a page where --html asks for one."""
     from hpcstack import report as reports
     from hpcstack.core.outputs import write_output
 

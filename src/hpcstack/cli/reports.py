@@ -53,8 +53,8 @@ def add_form_options(function: F) -> F:
 class JsonFile(click.Command):
     """A verb with `--json`, which prints on stdout, and `--json FILE.json`, which writes a file.
 
-    The second is what the other formats do. Click has no option with an optional value of this
-    kind: it becomes the hidden `--json-file FILE.json`.
+    The second is what the options of other formats do. It is handed on as the hidden option
+    `--json-file FILE.json`.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
