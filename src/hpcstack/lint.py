@@ -1,5 +1,6 @@
-"""What is not wrong in a recipe and will still hurt: warnings, each at the place of the value that
-it is about.
+"""Warnings about recipes that are valid, but may fail later: when they are built, or run.
+
+Each warning points at the file, line and column of the value that it is about.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hpcstack.recipe.guard import (
 from hpcstack.recipe.packages import normalize_project
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from hpcstack.lock.model import Lock
     from hpcstack.recipe.catalog import Recipe
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 
 
 def lint_recipe(recipe: Recipe, site: Site, names: Collection[str]) -> list[Problem]:
-    """What RECIPE's lock and its values will do at SITE, though it can be read; NAMES are the
-    stacks there are.
+    """Return the warnings about RECIPE at SITE, and what is wrong with its lock.
+
+    NAMES are those of all stacks.
     """
     file = LockFile(recipe, site)
     try:
@@ -42,6 +44,8 @@ def lint_recipe(recipe: Recipe, site: Site, names: Collection[str]) -> list[Prob
         lock = file.read()
     except InputError as error:
         return [Problem(str(path), 1, 1, "", error.message, warning=True)]
+
+    # recipes that come with hpcstack are locked at the site, if at all
     ours = recipe.path.resolve().parent == data.find_data_folder("recipes").resolve()
     return find_warnings(recipe, site, lock, names, date.today(), needs_lock=not ours)
 
@@ -55,51 +59,58 @@ def find_warnings(
     *,
     needs_lock: bool,
 ) -> list[Problem]:
-    """All warnings of RECIPE at SITE. NAMES are the stacks there are; LOCK is the recipe's, if it
-    has one.
+    """Return all warnings about RECIPE at SITE, sorted.
 
-    NEEDS_LOCK says whether the recipe is one that should have a lock: the package's own get theirs
-    at the site.
+    LOCK is the recipe's, if it has one, and NEEDS_LOCK says whether it should. NAMES are those of
+    all stacks.
     """
     found = [
-        *(_tag(recipe) if needs_lock and lock is None and not recipe.stack.base.digest else ()),
-        *_pip(recipe, lock),
-        *_apt(recipe, lock),
-        *_fit(recipe, site, lock),
-        *_lifecycle(recipe, names, today),
+        *_check_pip(recipe, lock),
+        *_check_apt(recipe, lock),
+        *_check_fit(recipe, site, lock),
+        *_check_lifecycle(recipe, names, today),
     ]
+    if needs_lock and lock is None and not recipe.stack.base.digest:
+        found.append(_warn_of_tag(recipe))
     return sorted({replace(problem, warning=True) for problem in found})
 
 
-def _tag(recipe: Recipe) -> Iterator[Problem]:
+def _warn_of_tag(recipe: Recipe) -> Problem:
     what = (
         f"the tag may change under you; `hpcstack lock {recipe.stack.full_name}` writes down its "
         f"digest"
     )
-    yield recipe.document.problem(("base", "image"), what)
+    return recipe.document.problem(("base", "image"), what)
 
 
-def _nvidias(recipe: Recipe, environment: Mapping[str, str]) -> bool:
-    return bool(environment.get("CUDA_VERSION")) or recipe.stack.base.image.startswith(
-        "nvcr.io/nvidia/"
-    )
+def _is_of_ngc(recipe: Recipe) -> bool:
+    return recipe.stack.base.image.startswith("nvcr.io/nvidia/")
 
 
-def _pip(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
+def _check_pip(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
+    """Warn of pip packages that would replace one of those that NVIDIA built for the base."""
     guarded = [
         (n, text)
         for n, text in enumerate(recipe.stack.packages.pip)
         if GUARDED_PIP.match(normalize_project(text))
     ]
-    environment = base_environment(recipe, lock) if guarded else {}
-    if not guarded or not _nvidias(recipe, environment):
+    if not guarded:
         return
+
+    environment = base_environment(recipe, lock)
+    if not environment.get("CUDA_VERSION") and not _is_of_ngc(recipe):
+        return
+
     from packaging.requirements import Requirement
 
     for n, text in guarded:
-        name, wanted = normalize_project(text), Requirement(text)
-        has = environment.get(find_variable(name, PIP_VARIABLES), "")
-        if name.startswith(("nvidia-", "cuda-")) or (wanted.specifier and not _meets(has, wanted)):
+        name = normalize_project(text)
+        wanted = Requirement(text)
+        has = environment.get(find_variable(name, PIP_VARIABLES), "")  # the base's version
+
+        is_cuda_library = name.startswith(("nvidia-", "cuda-"))
+        is_other_version = bool(wanted.specifier) and not _meets_requirement(has, wanted)
+        if is_cuda_library or is_other_version:
             brings = f"{name} {has}" if has else f"a {name} of NVIDIA's own"
             what = (
                 f"would replace what the base brings ({brings}), or fail the build: leave it out, "
@@ -108,8 +119,11 @@ def _pip(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
             yield recipe.document.problem(("packages", "pip", n), what)
 
 
-def _meets(version: str, wanted: object) -> bool:
-    """Whether VERSION (of the base) meets a requirement, pre-releases taken as they are (PEP 440)."""
+def _meets_requirement(version: str, wanted: object) -> bool:
+    """Return whether VERSION, the base's, meets a requirement.
+
+    NVIDIA's builds are pre-releases by PEP 440, such as 2.6.0a0: those count as they are.
+    """
     from packaging.requirements import Requirement
     from packaging.version import InvalidVersion
 
@@ -120,7 +134,8 @@ def _meets(version: str, wanted: object) -> bool:
         return False
 
 
-def _apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
+def _check_apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
+    """Warn of apt packages that would replace or double what NVIDIA's base brings."""
     guarded = [
         (n, package)
         for n, package in enumerate(recipe.stack.packages.apt)
@@ -132,11 +147,8 @@ def _apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
         has = environment.get(name, "")
         # NVIDIA's framework images bring all of these; a plain CUDA image only what its variables
         # name.
-        if (
-            has
-            or recipe.stack.base.image.startswith("nvcr.io/nvidia/")
-            or (not name and environment.get("CUDA_VERSION"))
-        ):
+        may_be_in_cuda_image = not name and environment.get("CUDA_VERSION")
+        if has or _is_of_ngc(recipe) or may_be_in_cuda_image:
             brings = f" ({has})" if has else ""
             what = (
                 f"would replace or double what NVIDIA's base brings{brings}, and fail the build: "
@@ -145,14 +157,20 @@ def _apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
             yield recipe.document.problem(("packages", "apt", n), what)
 
 
-def _fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:
-    ours = recipe.stack.base.platforms  # a node of another architecture gets another stack
+def _check_fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:
+    """Warn of a stack that does not run on nodes of the site: their architecture, driver or GPU.
+
+    A stack that runs on some of the site's architectures is fine: nodes of another one get another
+    stack.
+    """
+    ours = recipe.stack.base.platforms
     theirs = {node.platform for node in site.node_types.values()}
     if theirs and not theirs & set(ours):
-        what = (
-            f"is for {' and '.join(ours)}, and the site's nodes are {' and '.join(sorted(theirs))}"
-        )
+        its_platforms = " and ".join(ours)
+        site_platforms = " and ".join(sorted(theirs))
+        what = f"is for {its_platforms}, and the site's nodes are {site_platforms}"
         yield recipe.document.problem(("base", "platforms"), what)
+
     nodes = {
         name: node
         for name, node in site.node_types.items()
@@ -160,20 +178,24 @@ def _fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:
     }
     if not nodes:
         return
+
     from hpcstack.hardware.compatibility import judge_fit
 
     for name, node in nodes.items():
         environment = base_environment(recipe, lock, node.platform)
-        answer = judge_fit(node.driver, node.gpus.model if node.gpus else "", environment)
+        gpu = node.gpus.model if node.gpus else ""
+        answer = judge_fit(node.driver, gpu, environment)
         if not answer.runs:
             certain = "" if answer.certain else ", as far as is known"
             what = f"does not run on node type {name}{certain}: {answer.rule} [{answer.source}]"
             yield recipe.document.problem(("base", "image"), what)
 
 
-def _lifecycle(recipe: Recipe, names: Collection[str], today: date) -> Iterator[Problem]:
+def _check_lifecycle(recipe: Recipe, names: Collection[str], today: date) -> Iterator[Problem]:
+    """Warn of a stack that is deprecated or due to be removed, or whose successor is unknown."""
     cycle = recipe.stack.lifecycle
     instead = f"; use {cycle.successor}" if cycle.successor else ""
+
     if cycle.remove and cycle.remove <= today:
         yield recipe.document.problem(
             ("lifecycle", "remove"), f"was to be removed on {cycle.remove}{instead}"
@@ -182,6 +204,7 @@ def _lifecycle(recipe: Recipe, names: Collection[str], today: date) -> Iterator[
         yield recipe.document.problem(
             ("lifecycle", "deprecate"), f"has been deprecated since {cycle.deprecate}{instead}"
         )
+
     if cycle.successor and cycle.successor not in names:
         what = f"there is no stack {cycle.successor!r}{did_you_mean(cycle.successor, names)}"
         yield recipe.document.problem(("lifecycle", "successor"), what)

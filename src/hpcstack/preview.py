@@ -1,4 +1,4 @@
-"""All that is rendered for one stack: what `hpcstack render` writes."""
+"""Everything that is rendered for one stack: what `hpcstack render` writes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ if TYPE_CHECKING:
 def render_stack(
     stack: Stack, lock: Lock, site: Site, platform: str
 ) -> tuple[dict[str, str], list[str]]:
-    """({path: text}, what nobody has looked up), the definition read back: what it says is what was
-    meant.
+    """Return {path: text}, and a line for each fact of the base that was not looked up.
+
+    The Apptainer definition is read back, to be sure that it says what the stack and its lock mean.
     """
     files = stack_files(stack, lock, site, platform)
     if not stack.adopted:
         readback.check_definition(stack, lock, platform, files["apptainer.def"])
-    return files, list_lacking(stack, platform) if lock.not_looked_up else []
+    missing = list_lacking(stack, platform) if lock.not_looked_up else []
+    return files, missing
 
 
 def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:
-    """{path: text}: the definitions, the context, modulefiles as release r1 would have them, and
-    the launchers.
+    """Return {path: text} of the definitions, their context, the modulefiles and the launchers.
+
+    The modulefiles are those that the first release, r1, would have.
     """
     release = preview_release(stack, lock, site, platform)
     files = {
@@ -50,27 +53,37 @@ def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str
         **render_wrappers(release),
         **launcher_files(stack, site, release.environment),
     }
-    return add_note(files, list_lacking(stack, platform)) if lock.not_looked_up else files
+    if lock.not_looked_up:
+        return add_note(files, list_lacking(stack, platform))
+    return files
 
 
 def add_note(files: dict[str, str], lines: list[str]) -> dict[str, str]:
-    """FILES of a stack that nobody has looked up: each definition, modulefile and script says so at
-    its top.
+    """Return FILES with LINES as comments at the top of each definition, modulefile and script.
+
+    They say which facts of the base were not looked up. A first line that is a comment or `#!`
+    stays the first.
     """
     out = {}
     for path, text in files.items():
         if path.startswith("context/"):
             out[path] = text
             continue
+
         sign = "--" if path.endswith(".lua") else "#"
-        note = "".join(f"{sign} {join_lines(said)}\n" for said in lines)
-        first, end, rest = text.partition("\n") if text.startswith("#") else ("", "", text)
+        note = "".join(f"{sign} {join_lines(line)}\n" for line in lines)
+        first, end, rest = "", "", text
+        if text.startswith("#"):
+            first, end, rest = text.partition("\n")
         out[path] = f"{first}{end}{note}{rest}"
     return out
 
 
 def preview_release(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
-    """The release that a first publish would make, before an image exists."""
+    """Return the release that a first publish would make, before there is an image.
+
+    What only an image has, its key and its sha256, is a placeholder.
+    """
     base = lock.platform(platform).environment
     return Release(
         stack=stack,

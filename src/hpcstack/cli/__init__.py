@@ -1,4 +1,4 @@
-"""The command line: each verb parses, calls one plain function, and shows what it returned."""
+"""The command line: a verb parses its options, calls one plain function, and shows the result."""
 
 from __future__ import annotations
 
@@ -13,70 +13,69 @@ from typing import Any, NoReturn
 import click
 
 from hpcstack import OWN_VARIABLES, __version__
+from hpcstack.cli.choices import OptionalChoice
 from hpcstack.core.errors import HpcstackError, sanitize_for_terminal
 
-# What one wants to do -> verb -> what it is for. The module cli/VERB_.py is loaded only when the
-# verb is used.
+# Group of verbs -> verb -> its description in `hpcstack --help`. Each description is also the first
+# paragraph of the verb's own help, which is its docstring in cli/VERB_.py. They are repeated here
+# since importing every verb's module for `--help` is slow. tests/unit/cli/test_verbs.py holds the
+# two equal.
 GROUPS = {
     "Recipes and locks": {
-        "list": "List the stacks that can be built, and which are.",
-        "show": "Show one stack's spec, or the site with the origin of each value.",
-        "lint": "Check recipes; all problems at once.",
+        "list": "List the stacks that can be built, what is proven of each, and which are built.",
+        "show": "Show a stack's spec or the site's configuration, with the origin of each value.",
+        "lint": "Check recipes, and report all problems at once.",
         "schema": "Print the JSON Schema of a recipe or of site.yaml, for editors.",
-        "lock": "Write down what names mean: base, packages and sources, by digest.",
-        "diff": "Show what differs between two locks or two stacks.",
-        "outdated": "Look for newer tags of the same base, and what would change.",
-        "render": "Write the definitions, the modulefile and the launchers.",
+        "lock": "Pin a stack's base image, packages and sources to exact versions and digests.",
+        "diff": "Show what differs between two stacks or two locks.",
+        "outdated": "Look for newer tags of a base image, and show what the newest would change.",
+        "render": "Render a stack's image definitions, modulefiles and launchers.",
     },
     "Images": {
-        "import": (
-            "Make one squashfs that Pyxis, Enroot and Apptainer run of an image from anywhere."
-        ),
+        "import": "Import any image as one squashfs file that Pyxis, Enroot and Apptainer can run.",
         "adopt": "Take over an image that hpcstack did not build, as a release of its own.",
-        "build": "Build the image of a stack into the store.",
+        "build": "Build the images of stacks into the store.",
         "images": "List the images in the store.",
-        "inspect": "Show what an image is: its stack, base, packages, releases.",
-        "verify": "Check that images are intact, alike, reproducible or signed.",
-        "sbom": "Print what an image is made of, as CycloneDX.",
-        "sign": "Sign an image; `verify --signature` checks it.",
-        "bundle": "Pack a stack for machines without a network (bundle create, apply).",
-        "gc": "Remove images and caches that nobody needs.",
-        "cache": "Share one import of any image over the cluster (cache get, serve, list, gc).",
+        "inspect": "Show what an image is: its stack, base, packages and releases.",
+        "verify": "Check that images are intact, equivalent, reproducible or signed.",
+        "sbom": "Print an image's software bill of materials, as CycloneDX JSON.",
+        "sign": "Sign an image; `hpcstack verify --signature` checks the signature.",
+        "bundle": "Take a locked stack to machines without a network (bundle create, apply).",
+        "gc": "Remove images, caches and old releases that nobody needs.",
+        "cache": "Share one import of each image among nodes and users (cache get, serve, ...).",
     },
     "What users load": {
-        "publish": "Make a built image a release with a module.",
-        "promote": "Make a testing release a production one, proven by a report.",
-        "rollback": "Return a version to its earlier release.",
-        "default": "Choose the version that `module load NAME` means.",
-        "retire": "Warn the users of a version, and refuse it from a day on.",
-        "remove": "Take a release, a version or a name out of the module tree.",
-        "undo": "Take back the last change of what is published under a name.",
+        "publish": "Publish a built image as a release with a module.",
+        "promote": "Promote a testing release to production, with a report that proves it.",
+        "rollback": "Return a version to an earlier release.",
+        "default": "Choose the version that `module load NAME` loads.",
+        "retire": "Warn the users of a version, and refuse to load it from a given day on.",
+        "remove": "Remove a release, a version or a whole name from the module tree.",
+        "undo": "Undo the last change to what is published under a name.",
         "status": "Show what is published, as users see it, and what is wrong with it.",
-        "repair": "Put back what is published as it was written, and name what cannot be.",
-        "history": "Show what was done to what is published: when, by whom and why.",
-        "catalog": "Write a site of plain pages about everything that is published.",
+        "repair": "Restore published files that were damaged or lost, and name what is left.",
+        "history": "Show every change to what is published under a name: when, by whom and why.",
+        "catalog": "Write a static website about everything that is published.",
     },
     "Running": {
         "launch": "Run a command in a stack's image, under srun where there is Slurm.",
-        "shell": "Open a shell in a stack's image, on a node.",
-        "python": "Run Python in a stack's image, on a node.",
+        "shell": "Open a shell in a stack's image, on a compute node where there is Slurm.",
+        "python": "Run Python in a stack's image, on a compute node where there is Slurm.",
         "jobs": "List past launches: what ran, where, and how it ended.",
         "logs": "Show what a job wrote.",
-        "cancel": "Cancel jobs of yours.",
-        "test": "Run the smoke suite in a stack's image and report.",
-        "report": "Show a report again, as text, JSON or JUnit.",
-        "plan": "Say how much memory training takes on each GPU, and which strategy fits.",
+        "cancel": "Cancel your own jobs.",
+        "test": "Run the smoke suite in a stack's image, and report each check.",
+        "report": "Show a test report again, or write it in another format.",
+        "plan": "Estimate the GPU memory that training takes, and say which strategy fits.",
     },
     "Trouble": {
-        "doctor": (
-            "Say what is wrong with this machine, this cluster, these nodes, and what to type."
-        ),
-        "explain": "Say what went wrong in a log or a job, and what to type next.",
-        "hang": "Say where the ranks of a running job are, and which one stands out.",
-        "why": "Say where a variable of a launch came from.",
+        "doctor": "Say what is wrong with this machine, the cluster and its nodes, and what to do.",
+        "explain": "Explain what went wrong in a log or a job, and say what to type next.",
+        "hang": "Show where the ranks of a running job are, and which one stands out.",
+        "why": "Show where a variable of a launch got its value.",
     },
     "This machine": {
-        "site": "Ask this cluster what it has, and write a commented site.yaml (site init).",
+        "site": "Write site.yaml for this cluster (site init), and the files that its nodes need.",
         "completion": "Print the completion script of a shell.",
     },
 }
@@ -84,7 +83,10 @@ VERBS = {verb: about for group in GROUPS.values() for verb, about in group.items
 
 
 class Verbs(click.Group):
-    """Loads a verb's module when it is called; `--help` loads none."""
+    """The group of all verbs.
+
+    A verb's module, cli/VERB_.py, is imported when the verb is called. `--help` imports none.
+    """
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -92,6 +94,7 @@ class Verbs(click.Group):
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
+
         module = importlib.import_module(f"hpcstack.cli.{name}_")
         command: click.Command = module.command
         return command
@@ -103,10 +106,13 @@ class Verbs(click.Group):
             raise click.UsageError(
                 f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS)}", ctx
             )
+
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # padded to one width, so that the descriptions of all groups begin in the same column
         width = max(map(len, VERBS))
+
         for group, verbs in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(verb.ljust(width), about) for verb, about in verbs.items()])
@@ -116,22 +122,27 @@ class Verbs(click.Group):
     cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__, prog_name="hpcstack")
-@click.option("--site", default="", metavar="FILE", help="A site.yaml, above all other layers.")
 @click.option(
-    "--recipes", multiple=True, metavar="DIR", help="A folder of recipes, before all others."
+    "--site", default="", metavar="FILE", help="Read this site.yaml on top of all other layers."
+)
+@click.option(
+    "--recipes",
+    multiple=True,
+    metavar="DIR",
+    help="Look for recipes in this folder before all others.",
 )
 @click.option(
     "--arch",
     default="",
-    type=click.Choice(["", "x86_64", "aarch64"]),
-    show_choices=False,
-    metavar="MACHINE",
-    help="x86_64 or aarch64: the module tree of those nodes; by default of this machine's kind.",
+    type=OptionalChoice(["x86_64", "aarch64"]),
+    show_default="this machine's",
+    help="Use the module tree for nodes of this architecture.",
 )
 @click.pass_context
 def group(ctx: click.Context, site: str, recipes: tuple[str, ...], arch: str) -> None:
-    """Containers and environments for HPC AI stacks: a YAML spec becomes a lock, an image, a
-    module, a launcher and a proof.
+    """Build containers and environments for HPC AI stacks.
+
+    A stack is a YAML spec. It becomes a lock, an image, a module, a launcher and a test report.
 
     A first stack:  hpcstack build pytorch-24.11 && hpcstack test pytorch-24.11
     """
@@ -141,69 +152,80 @@ def group(ctx: click.Context, site: str, recipes: tuple[str, ...], arch: str) ->
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """The one boundary between errors and exit codes."""
-    gc.set_threshold(
-        50_000
-    )  # models are built once, at the start: looking for garbage among them takes 10 ms
-    if (
-        "PYDANTIC_DISABLE_PLUGINS" not in os.environ
-    ):  # it would look for some in all that is installed: 15 ms a start
+    """Run the command line, and end with the exit code that its result or its error calls for.
+
+    This is the only place that turns errors into messages and exit codes. ARGUMENTS are those of
+    the process by default.
+    """
+    # Models are built once, at the start. Collecting garbage among them would take 10 ms.
+    gc.set_threshold(50_000)
+
+    # Pydantic would look for plugins in every installed package, which takes 15 ms a start.
+    if "PYDANTIC_DISABLE_PLUGINS" not in os.environ:
         os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
         OWN_VARIABLES.add("PYDANTIC_DISABLE_PLUGINS")
-    for stream in (sys.stdout, sys.stderr):  # a path may hold bytes that are no text
+
+    # A path may hold bytes that cannot be decoded: print them escaped, do not fail on them.
+    for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    program = arguments is None  # else a caller goes on after us
-    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+
+    is_program = arguments is None  # otherwise the caller goes on after us
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        status = group.main(args=arguments, prog_name="hpcstack", standalone_mode=False)
-        _leave(status if isinstance(status, int) else 0, program)
+        status = group.main(args=words or ["--help"], prog_name="hpcstack", standalone_mode=False)
+        _leave(status if isinstance(status, int) else 0, is_program)
     except HpcstackError as error:
-        _refuse(error.message, error.hint)
+        _print_error(error.message, error.hint)
         sys.exit(error.exit_code)
     except click.exceptions.Exit as error:
-        _leave(error.exit_code, program)
+        _leave(error.exit_code, is_program)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        _refuse(
-            error.format_message(),
-            f"{context.command_path} --help" if context else "hpcstack --help",
-        )
+        command = context.command_path if context else "hpcstack"
+        _print_error(error.format_message(), f"{command} --help")
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        _refuse("interrupted", "")
+        _print_error("interrupted", "")
         sys.exit(130)
     except OSError as error:
-        _refuse(
+        _print_error(
             f"{error.strerror or error}: {error.filename or 'a file of hpcstack'}",
-            "is the disk full, or the path not yours?",
+            "is the disk full, or does the path belong to somebody else?",
         )
         sys.exit(7)
     except Exception as error:
         import traceback
 
         traceback.print_exc()
-        _refuse(
+        _print_error(
             f"this is a bug in hpcstack {__version__}: {type(error).__name__}: {error}",
             "please report it with the lines above",
         )
         sys.exit(70)
 
 
-def _leave(status: int, program: bool) -> NoReturn:
-    """End without taking all modules apart first, which takes 20 ms, where nothing but us runs any
-    more.
+def _leave(status: int, is_program: bool) -> NoReturn:
+    """End the process with STATUS.
+
+    Python's own shutdown takes 20 ms to tear down all modules. It is skipped where nobody needs it:
+    IS_PROGRAM says that no caller goes on after us, and no other thread may be running.
     """
-    if program and threading.active_count() == 1:
+    if is_program and threading.active_count() == 1:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
+
     sys.exit(status)
 
 
-def _refuse(message: str, hint: str) -> None:
-    message, hint = sanitize_for_terminal(message), sanitize_for_terminal(hint)
+def _print_error(message: str, hint: str) -> None:
+    """Print MESSAGE, and HINT as what to do next, on stderr. Both may quote untrusted output."""
+    message = sanitize_for_terminal(message)
+    hint = sanitize_for_terminal(hint)
+
+    # None lets click decide by whether stderr is a terminal
     color = False if os.environ.get("NO_COLOR") else None
     click.echo(f"{click.style('ERROR:', fg='red')} {message}", err=True, color=color)
     if hint:

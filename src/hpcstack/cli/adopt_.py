@@ -20,32 +20,41 @@ if TYPE_CHECKING:
 @click.command("adopt")
 @click.argument("image", metavar="IMAGE")
 @click.option(
-    "--as", "full_name", required=True, metavar="NAME/VERSION", help="What it is loaded as."
+    "--as",
+    "full_name",
+    required=True,
+    metavar="NAME/VERSION",
+    help="Publish it under this name: what `module load` takes.",
 )
 @click.option(
     "--lua",
     "tree",
     type=click.Path(path_type=Path),
     metavar="TREE",
-    help="The modulefile that offers it today, or the Lua tree that has it: its variables and paths "
-    "are kept.",
+    help="Keep the variables and paths of the modulefile that offers the image today: a file, or a "
+    "Lua module tree to search for it.",
 )
 @click.option(
     "--recipes-to",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where its recipe goes; by default the first folder of recipes that is yours.",
+    show_default="your first folder of recipes",
+    help="Write its recipe into this folder.",
 )
-@click.option("--summary", default="", metavar="TEXT", help="One line: what it is for.")
+@click.option(
+    "--summary", default="", metavar="TEXT", help="Say in one line what the image is for."
+)
 @click.option(
     "--command",
     "commands",
     multiple=True,
     metavar="NAME",
-    help="A program of it that the module offers.",
+    help="Let the module offer this program of the image. May be given several times.",
 )
 @click.option(
-    "--no-publish", is_flag=True, help="Only into the store: hpcstack publish makes it a release."
+    "--no-publish",
+    is_flag=True,
+    help="Only add the image to the store; `hpcstack publish` makes it a release later.",
 )
 @events_option
 @json_option
@@ -62,17 +71,17 @@ def command(
     events: str,
     as_json: bool,
 ) -> None:
-    """Take over an image that hpcstack did not build: a recipe, a lock of what is in it, and a
-    release of its own.
+    """Take over an image that hpcstack did not build, as a release of its own.
 
-    IMAGE is a squashfs, as `enroot export` makes one, or what `hpcstack import` takes. Its own
-    files stay as they are; what each runtime looks for is written anew from what it says, and the
-    smoke suite is added.
+    The image gets a recipe, a lock of the packages that are in it, and a module. IMAGE is a
+    squashfs file, such as `enroot export` makes, or anything that `hpcstack import` takes. Its own
+    files stay as they are. The metadata that each runtime looks for is written anew, from what the
+    image says, and the smoke suite is added.
     """
     from hpcstack.adopt.adopt_image import AdoptRequest, adopt_image
     from hpcstack.core.errors import InputError
 
-    name, version = _split(full_name)
+    name, version = _split_full_name(full_name)
     modulefile = _read_lua(session, tree, name, version, image) if tree else None
     folder = recipes_to or session.own_folder
     if not folder:
@@ -80,10 +89,12 @@ def command(
             "there is no folder for its recipe",
             "--recipes-to DIR, and recipe_dirs: [DIR] in site.yaml",
         )
+
     request = AdoptRequest(image, name, version, folder, summary, commands, modulefile)
     with show_progress(f"adopting {image}", events) as progress:
         done = adopt_image(request, session.catalog, session.workbench(progress))
     released = None if no_publish else _publish(session, done)
+
     left_out = list(modulefile.left_out) if modulefile else []
     document = {
         "stack": done.recipe.stack.full_name,
@@ -96,10 +107,11 @@ def command(
         "not_taken_over": left_out,
         "release": released.release if released else "",
     }
-    answer(document, as_json, lambda: _text(done, left_out, released))
+    answer(document, as_json, lambda: _format_text(done, left_out, released))
 
 
-def _split(text: str) -> tuple[str, str]:
+def _split_full_name(text: str) -> tuple[str, str]:
+    """Split NAME/VERSION. Raise InputError where one of them is missing."""
     from hpcstack.core.errors import InputError
 
     name, _, version = text.partition("/")
@@ -111,6 +123,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _read_lua(session: Session, tree: Path, name: str, version: str, image: str) -> LuaModule:
+    """Find and read the Lua modulefile that offers IMAGE: TREE itself, or one in it."""
     from hpcstack.adopt.lua_module import find_modulefile, read_modulefile
 
     path = find_modulefile(tree, name, version, Path(image))
@@ -119,22 +132,25 @@ def _read_lua(session: Session, tree: Path, name: str, version: str, image: str)
 
 
 def _publish(session: Session, done: Adoption) -> Published:
+    """Publish the image that was adopted as a testing release."""
     from hpcstack.publish.make_release import ReleaseRequest, candidate_of_recipe, release_candidate
 
-    asked, acts = ReleaseRequest(key=done.artifact.key), make_publisher(session)
-    return release_candidate(candidate_of_recipe(done.recipe, asked, acts), asked, acts)
+    request = ReleaseRequest(key=done.artifact.key)
+    publisher = make_publisher(session)
+    candidate = candidate_of_recipe(done.recipe, request, publisher)
+    return release_candidate(candidate, request, publisher)
 
 
-def _text(done: Adoption, left_out: list[str], released: Published | None) -> str:
-    artifact, adopted = done.artifact, done.lock.adopted
-    assert adopted
+def _format_text(done: Adoption, left_out: list[str], released: Published | None) -> str:
+    artifact = done.artifact
+    adopted = done.lock.adopted
+    assert adopted  # `adopt_image` has just made this lock
+
+    counts = f"{len(adopted.apt)} apt, {len(adopted.pip)} pip, {len(adopted.conda)} conda"
     lines = [
         f"{artifact.stack}: ADOPTED from {artifact.adopted}",
         f"  recipe    {done.recipe.path}",
-        (
-            f"  lock      {done.lock_path} ({len(adopted.apt)} apt, {len(adopted.pip)} pip, "
-            f"{len(adopted.conda)} conda)"
-        ),
+        f"  lock      {done.lock_path} ({counts})",
         f"  image     {artifact.image}",
         f"  base      {artifact.base}",
         *(f"  UNKNOWN   {what}" for what in done.unknown),

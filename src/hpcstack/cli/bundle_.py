@@ -12,19 +12,33 @@ from hpcstack.cli.session import Session, answer, json_option, show_progress, st
 
 @click.group("bundle")
 def command() -> None:
-    """A locked stack for machines without a network: base, packages, lock and SBOM in one file."""
+    """Take a locked stack to machines without a network (bundle create, apply).
+
+    A bundle is one file with the base, the packages, the lock and the SBOM.
+    """
 
 
 @command.command("create")
 @stack_argument
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="By default STACK.bundle.tar."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    show_default="STACK.bundle.tar",
+    help="Write the bundle to this file.",
 )
 @click.option(
-    "--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default."
+    "--platform",
+    default="",
+    metavar="PLATFORM",
+    show_default="the recipe's first",
+    help="linux/amd64 or linux/arm64.",
 )
 @click.option(
-    "--without-base", is_flag=True, help="Name the base only: another bundle has brought it there."
+    "--without-base",
+    is_flag=True,
+    help="Leave the base out, because another bundle has already brought it there.",
 )
 @json_option
 @click.pass_obj
@@ -38,8 +52,8 @@ def create(
 ) -> None:
     """Write the bundle of a stack, as it is locked.
 
-    With --without-base it is as large as the stack's own packages, and goes where the base of it is
-    already.
+    With --without-base it is only as large as the stack's own packages. It can be applied where the
+    base is already.
     """
     from hpcstack.build import bundle
     from hpcstack.build.request import find_built, request_build
@@ -55,11 +69,9 @@ def create(
         size = bundle.create_bundle(
             request, recipe, final, artifact, bench, with_base=not without_base
         )
-    answer(
-        {"bundle": str(final.absolute()), "size": size},
-        as_json,
-        lambda: f"{final}\n  {size / 1e6:.0f} MB",
-    )
+
+    document = {"bundle": str(final.absolute()), "size": size}
+    answer(document, as_json, lambda: f"{final}\n  {size / 1e6:.0f} MB")
 
 
 @command.command("apply")
@@ -67,12 +79,14 @@ def create(
 @click.option(
     "--recipes-to",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the bundle's recipe goes; by default your first folder of recipes.",
+    metavar="DIR",
+    show_default="your first folder of recipes",
+    help="Write the bundle's recipe into this folder.",
 )
 @json_option
 @click.pass_obj
 def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) -> None:
-    """Put what a bundle holds where `build --offline` finds it."""
+    """Put the contents of a bundle where `build --offline` finds them."""
     from dataclasses import asdict
 
     from hpcstack.build import bundle_apply
@@ -86,9 +100,12 @@ def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) 
         "lock": str(done.lock),
         "recipes": [str(path) for path in done.recipes],
     }
+
+    # a recipe in a folder that is not searched has to be named by --recipes in what is typed next
     elsewhere = [path.parent for path in done.recipes if path.parent not in session.folders]
     options = ["--recipes", str(elsewhere[0])] if elsewhere else []
     lines = [f"{done.stack}: {done.files} files, {done.bytes / 1e6:.0f} MB"]
     lines += [f"  recipe: {path}" for path in done.recipes]
-    lines.append(f"  next: {shlex.join(['hpcstack', *options, 'build', '--offline', done.stack])}")
+    next_command = shlex.join(["hpcstack", *options, "build", "--offline", done.stack])
+    lines.append(f"  next: {next_command}")
     answer(document, as_json, lambda: "\n".join(lines))

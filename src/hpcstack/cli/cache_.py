@@ -1,4 +1,4 @@
-"""`hpcstack cache`: one import of any image for the whole cluster."""
+"""`hpcstack cache`: one import of each image for the whole cluster."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from hpcstack.cli.session import (
 
 @click.group("cache")
 def command() -> None:
-    """The image cache, which all nodes and users share: each image is imported once (image_cache in
-    site.yaml).
+    """Share one import of each image among nodes and users (cache get, serve, ...).
+
+    The cache is described by image_cache in site.yaml, and in docs/how-to/set-up-the-image-cache.md.
     """
 
 
@@ -30,10 +31,10 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def get(session: Session, image: str, as_json: bool) -> None:
-    """Print the path of IMAGE in the cache; it is imported first where it is not there.
+    """Print the path of IMAGE in the cache.
 
-    Your own login must be able to read it. Exit code 8: this image, or this node, has no share in
-    the cache.
+    An image that is not there yet is imported first. You need to be able to pull it with your own
+    login. Exit code 8: the cache does not serve this image, or this node.
     """
     from hpcstack.imagecache.ask import ask_service
 
@@ -46,8 +47,10 @@ def get(session: Session, image: str, as_json: bool) -> None:
 @click.argument("image", metavar="IMAGE")
 @click.pass_obj
 def answer_(session: Session, image: str) -> None:
-    """For IMAGE, answer a registry's challenge, {challenge, host, image, repository} on standard
-    input, with the user's login: the importer asks for it (launchers/on-node/ask.py).
+    """Answer a registry's challenge for IMAGE with the user's login.
+
+    The challenge, {challenge, host, image, repository}, comes as a line on standard input. Pyxis's
+    importer calls this verb on the node (launchers/on-node/ask.py).
     """
     import sys
 
@@ -59,18 +62,23 @@ def answer_(session: Session, image: str) -> None:
 
 @command.command("serve")
 @click.option(
-    "--socket", default="", metavar="PATH", help="Listen there instead of where site.yaml says."
+    "--socket",
+    default="",
+    metavar="PATH",
+    show_default="image_cache.socket of site.yaml",
+    help="Listen on this socket.",
 )
 @click.option(
     "--metrics",
     default="",
     metavar="FILE",
-    help="Counters for Prometheus' textfile collector (*.prom).",
+    help="Write counters for Prometheus' textfile collector to this file (*.prom).",
 )
 @click.pass_obj
 def serve(session: Session, socket: str, metrics: str) -> None:
-    """Run the service of this node, as the account that the cache belongs to. Each request is a
-    line on stderr.
+    """Run this node's service, as the account that owns the cache.
+
+    Each request is logged as a line on stderr.
     """
     import signal
 
@@ -78,9 +86,14 @@ def serve(session: Session, socket: str, metrics: str) -> None:
     from hpcstack.imagecache.counters import Counters
     from hpcstack.imagecache.layout import open_cache
 
-    site, cache, runner = session.site, open_cache(session.site), session.runner
+    site = session.site
+    runner = session.runner
+    cache = open_cache(site)
     cache.prepare()
+
     path = Path(socket or site.image_cache.socket)
+    # `session.runner` turns TERM into an interrupt, for verbs that undo what they began. The
+    # service simply ends.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with service.listen_on(path) as listening:
         say(f"serving {cache.top} on {path}")
@@ -95,7 +108,10 @@ def serve(session: Session, socket: str, metrics: str) -> None:
 @json_option
 @click.pass_obj
 def list_(session: Session, as_json: bool) -> None:
-    """What is in the cache, and when it was last used. Its account sees it, and root."""
+    """List the images in the cache, and when each was last used.
+
+    Only the account that owns the cache, and root, can see it.
+    """
     from hpcstack.imagecache.layout import open_cache
 
     found = sorted(open_cache(session.site).entries().items(), key=lambda item: -item[1][1])
@@ -118,7 +134,7 @@ def list_(session: Session, as_json: bool) -> None:
                 one.platform,
                 f"{one.size / 1e6:.0f} MB",
                 "all" if one.public else "who may pull it",
-                _ago(used),
+                _format_age(used),
             )
             for _, (one, used) in found
         ]
@@ -128,24 +144,31 @@ def list_(session: Session, as_json: bool) -> None:
 
 
 @command.command("gc")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @json_option
 @click.pass_obj
 def gc(session: Session, dry_run: bool, as_json: bool) -> None:
-    """Remove what the site does not keep (image_cache.keep_days, max_gb). The service does so
-    before each import.
+    """Remove images that are too old or too many for the site.
+
+    The limits are image_cache.keep_days and image_cache.max_gb in site.yaml. The service also
+    removes images before each import.
     """
+    from hpcstack.core.errors import format_count
     from hpcstack.imagecache.collect import choose_expired, collect_cache
     from hpcstack.imagecache.layout import open_cache
 
-    cache, settings = open_cache(session.site), session.site.image_cache
+    cache = open_cache(session.site)
     cache.prepare()
-    bounds = (settings.keep_days, settings.max_gb * 1e9)
-    going = (
-        choose_expired(cache.entries(), time.time(), *bounds)
-        if dry_run
-        else collect_cache(cache, *bounds)
-    )
+
+    settings = session.site.image_cache
+    limits = (settings.keep_days, settings.max_gb * 1e9)  # days, bytes
+    if dry_run:
+        going = choose_expired(cache.entries(), time.time(), *limits)
+        done = "would remove"
+    else:
+        going = collect_cache(cache, *limits)
+        done = "removed"
+
     document = [
         {"key": one.key, "image": one.entry.image, "bytes": one.entry.size, "why": one.why}
         for one in going
@@ -154,12 +177,17 @@ def gc(session: Session, dry_run: bool, as_json: bool) -> None:
 
     def text() -> str:
         rows = [(one.entry.name, f"{one.entry.size / 1e6:.0f} MB", one.why) for one in going]
-        told = f"{'would go' if dry_run else 'removed'}: {len(going)}, {size / 1e9:.2f} GB\n"
-        return (format_table(rows, ("IMAGE", "SIZE", "WHY")) if rows else "") + told
+        last = f"{done} {format_count(len(going), 'image')}, {size / 1e9:.2f} GB\n"
+        if not rows:
+            return last
+        return format_table(rows, ("IMAGE", "SIZE", "WHY")) + last
 
     answer(document, as_json, text)
 
 
-def _ago(used: float) -> str:
+def _format_age(used: float) -> str:
+    """Return how long ago USED (seconds since the epoch) was."""
     hours = max(time.time() - used, 0) / 3600
-    return f"{hours:.0f} h ago" if hours < 48 else f"{hours / 24:.0f} days ago"
+    if hours < 48:
+        return f"{hours:.0f} h ago"
+    return f"{hours / 24:.0f} days ago"

@@ -12,7 +12,10 @@ from hpcstack.cli.session import Session, answer, json_option
 @json_option
 @click.pass_obj
 def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
-    """Cancel jobs of yours, by number; of an array also by NUMBER_TASK."""
+    """Cancel your own jobs.
+
+    JOB is a job's number. NUMBER_TASK is one task of a job array.
+    """
     import re
 
     from hpcstack.core.errors import InputError, SlurmError
@@ -21,19 +24,25 @@ def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
     for job in jobs:
         if not re.fullmatch(r"[0-9]+(_[0-9]+)?(\.[0-9]+)?", job):
             raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
+
     known = find_states([job.partition(".")[0] for job in jobs], session.runner)
-    if unknown := [job for job in jobs if job.partition(".")[0] not in known]:
+    unknown = [job for job in jobs if job.partition(".")[0] not in known]
+    if unknown:
         raise InputError(
             f"Slurm knows no job {', '.join(unknown)}; nothing was cancelled",
             "squeue --me lists yours",
         )
+
     ended = [job for job in jobs if known[job.partition(".")[0]].has_ended]
-    if going := [job for job in jobs if job not in ended]:
+    going = [job for job in jobs if job not in ended]
+    if going:
+        # scancel may end with 0 although it refused a job: its errors count, too
         done = session.runner.output(["scancel", "--verbose", *going])
         if done.status or any("error:" in line for line in done.tail):
             raise SlurmError(
                 f"scancel refused: {' '.join(done.tail[-2:])}", "squeue --me lists yours"
             )
+
     lines = [f"cancelled: {', '.join(going)}"] if going else []
     lines += [f"{job} had already ended: {known[job.partition('.')[0]]}" for job in ended]
     answer({"cancelled": going, "ended": ended}, as_json, lambda: "\n".join(lines))

@@ -15,20 +15,22 @@ from hpcstack.cli.session import Session, answer, json_option
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="The folder; an older one is replaced.",
+    metavar="DIR",
+    help="Write the pages into this folder. An older catalogue there is replaced.",
 )
 @json_option
 @click.pass_obj
 def command(session: Session, output: Path, as_json: bool) -> None:
-    """A site of plain pages about everything that is published: for a web server, or a browser on
-    the files.
+    """Write a static website about everything that is published.
+
+    The pages can be served by any web server, or opened from the folder in a browser.
     """
     from hpcstack.publish import website
 
     files = website.render_pages(session.site, session.store)
     with session.store.acting("the catalogue was not written"):
         website.write_pages(files, output)
+
     index = output.absolute() / website.MARK
-    answer(
-        {"index": str(index), "files": len(files)}, as_json, lambda: f"{index}: {len(files)} files"
-    )
+    document = {"index": str(index), "files": len(files)}
+    answer(document, as_json, lambda: f"{index}: {len(files)} files")

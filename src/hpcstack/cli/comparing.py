@@ -1,10 +1,10 @@
-"""`hpcstack test A B`: two stacks one after the other in one allocation, compared."""
+"""`hpcstack test A B`: run two stacks one after the other in one allocation, and compare them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -15,16 +15,17 @@ from hpcstack.core.names import WITHOUT_SLURM
 def compare_runs(
     session: Session, names: tuple[str, ...], wanted: Any, options: dict[str, Any], *, as_json: bool
 ) -> None:
-    """Both on the same nodes.
+    """Run the suite in both stacks on the same nodes, show both, and end: with 1 if one failed.
 
-    Outside an allocation, salloc gets one and this verb runs again in it.
+    Outside an allocation, `salloc` gets one and this verb runs again inside it.
     """
     from hpcstack.cli.testing import test_one
     from hpcstack.slurm.query import find_allocation
     from hpcstack.suite.compare import compare_reports
 
     if options["runtime"] != WITHOUT_SLURM and not find_allocation(os.environ):
-        _in_allocation(session, options)
+        _run_again_in_allocation(session, options)
+
     found = [test_one(session, name, wanted, options) for name in names]
     reports = [report for report, _ in found]
     rows = compare_reports(*reports)
@@ -35,30 +36,27 @@ def compare_runs(
         "folders": [str(folder) for _, folder in found],
     }
     answer(document, as_json, lambda: format_comparison(reports, rows))
-    raise click.exceptions.Exit(0 if all(report.verdict() == "PASS" for report in reports) else 1)
+    passed = all(report.verdict() == "PASS" for report in reports)
+    raise click.exceptions.Exit(0 if passed else 1)
 
 
 OF_TASKS = ("--ntasks", "--ntasks-per-node")
 
 
-def _in_allocation(session: Session, options: dict[str, Any]) -> None:
-    """This very command line inside `salloc`; it ends with what that ends with."""
+def _run_again_in_allocation(session: Session, options: dict[str, Any]) -> NoReturn:
+    """Replace this process by `salloc` with this very command line. It does not return."""
     from hpcstack.cli.resources import parse_resources
 
-    asked = parse_resources(options)
-    words = [
-        "salloc",
-        "--quiet",
-        *(part.words[0] for part in asked.parts() if part.option not in OF_TASKS),
-    ]
-    say("both run in one allocation: salloc")
-    os.execvp(
-        session.runner.which("salloc"), [*words, sys.executable, "-m", "hpcstack", *sys.argv[1:]]
-    )
+    # The number of tasks is the steps' own, and is asked for again inside the allocation.
+    parts = parse_resources(options).parts()
+    asked = [part.words[0] for part in parts if part.option not in OF_TASKS]
+    again = [sys.executable, "-m", "hpcstack", *sys.argv[1:]]
+    say("getting one allocation for both stacks: salloc")
+    os.execvp(session.runner.which("salloc"), ["salloc", "--quiet", *asked, *again])
 
 
 def format_comparison(reports: list[Any], rows: list[dict[str, Any]]) -> str:
-    """Two columns."""
+    """Return each check and figure of two reports, in a column each, with the figures' ratio."""
     a, b = (report.stack for report in reports)
     lines = [f"NOTE {caveat}" for caveat in reports[0].caveats()]
     lines += [f"{'':<44} {a:>18} {b:>18} {'ratio':>8}"]
@@ -67,8 +65,6 @@ def format_comparison(reports: list[Any], rows: list[dict[str, Any]]) -> str:
         lines.append(f"{row['code']:<44} {row['statuses'][0]:>18} {row['statuses'][1]:>18}{mark}")
         for name, (one, other, ratio) in row["figures"].items():
             note = " informational" if row["informational"] else ""
-            lines.append(
-                f"  {name[:42]:<42} {one:>18.5g} {other:>18.5g} "
-                f"{ratio if ratio is not None else '':>8}{note}"
-            )
+            shown_ratio = "" if ratio is None else ratio
+            lines.append(f"  {name[:42]:<42} {one:>18.5g} {other:>18.5g} {shown_ratio:>8}{note}")
     return "\n".join(lines) + "\n"

@@ -11,7 +11,10 @@ from hpcstack.cli.session import echo
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell, e.g. eval "$(hpcstack completion bash)"."""
+    """Print the completion script of a shell.
+
+    To use it in this shell: eval "$(hpcstack completion bash)".
+    """
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)

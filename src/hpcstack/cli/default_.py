@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from hpcstack.cli.published import (
@@ -13,15 +15,18 @@ from hpcstack.cli.published import (
 )
 from hpcstack.cli.session import Session, answer, json_option
 
+if TYPE_CHECKING:
+    from hpcstack.releases.ledger import Ledger
+
 CHOSEN = (
-    ", chosen: newer versions do not take its place; to follow the newest again: hpcstack default "
-    "{} --newest"
+    ", chosen by hand: newer versions do not take its place; to follow the newest again: "
+    "hpcstack default {} --newest"
 )
 
 
 @click.command("default")
 @published_argument
-@click.option("--newest", is_flag=True, help="The newest production version again.")
+@click.option("--newest", is_flag=True, help="Follow the newest production version again.")
 @add_changing_options
 @json_option
 @click.pass_obj
@@ -34,7 +39,10 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Choose the version that `module load NAME` means; of a NAME alone, show it."""
+    """Choose the version that `module load NAME` loads.
+
+    With a NAME alone, only show which version that is.
+    """
     from hpcstack.core.errors import InputError
     from hpcstack.releases.changes import choose_default
 
@@ -44,18 +52,12 @@ def command(
             f"{release} is a release; a version is the default",
             f"hpcstack default {ledger.name}/{version}",
         )
-    chosen = "" if newest else version
+
     if name == ledger.name and not newest:
-        shown = f"{ledger.name}/{ledger.default}" if ledger.default else ""
-        answer(
-            {"name": name, "default": shown, "pinned": ledger.pinned},
-            as_json,
-            lambda: (
-                (shown or f"{name} has no default")
-                + (CHOSEN.format(ledger.name) if ledger.pinned else "")
-            ),
-        )
+        _show_default(ledger, as_json)
         return
+
+    chosen = "" if newest else version
     after, changes = make_change(
         session,
         ledger.name,
@@ -77,3 +79,12 @@ def command(
         as_json=as_json,
         last=f"the default is {document['default']}",
     )
+
+
+def _show_default(ledger: Ledger, as_json: bool) -> None:
+    default = f"{ledger.name}/{ledger.default}" if ledger.default else ""
+    text = default or f"{ledger.name} has no default"
+    if ledger.pinned:
+        text += CHOSEN.format(ledger.name)
+    document = {"name": ledger.name, "default": default, "pinned": ledger.pinned}
+    answer(document, as_json, lambda: text)

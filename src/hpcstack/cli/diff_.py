@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     "revision",
     metavar="REVISION",
     default="",
-    help="Compare the stack's lock with REVISION's.",
+    help="Compare the stack's lock with the one that git has in REVISION.",
 )
-@click.option("--markdown", "as_markdown", is_flag=True, help="A table for a pull request.")
+@click.option(
+    "--markdown", "as_markdown", is_flag=True, help="Print a Markdown table for a pull request."
+)
 @click.option("--check", is_flag=True, help="Exit 1 if anything differs.")
 @json_option
 @click.pass_obj
@@ -47,11 +49,11 @@ def command(
     check: bool,
     as_json: bool,
 ) -> None:
-    """What differs between two stacks, or two locks: base, what it holds, packages, sources, spec.
+    """Show what differs between two stacks or two locks.
 
-    A lock is any file, whatever its name: `diff old.lock pytorch-25.10`, `diff <(git show
-    v1:x.lock.json) x`. `diff STACK --git HEAD~1` compares the stack's lock as it was committed then
-    with what it is now; specs are not compared then.
+    The base image and its contents, packages, sources and specs are compared. A lock may be any
+    file, also a pipe: `diff old.lock pytorch-25.10`, `diff <(git show v1:x.lock.json) x`. `diff
+    STACK --git HEAD~1` compares the stack's committed lock with its present one, without the specs.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.lock import diff
@@ -61,54 +63,81 @@ def command(
         raise InputError(
             "two things are compared: two locks or stacks, or one and its --git REVISION", tip
         )
+
     if revision:
-        low, high = _committed(session, before, revision), _side(session, before)
+        low = _read_committed(session, before, revision)
+        high = _read_side(session, before)
         before, after = f"{before} at {revision}", before
     else:
-        low, high = _side(session, before), _side(session, after)
+        low = _read_side(session, before)
+        high = _read_side(session, after)
+
+    # each side is (recipe, lock), of which either may be None
     if low[1] is None or high[1] is None:
         if low[0] is None or high[0] is None:
             unlocked = after if high[1] is None else before
             raise InputError(f"{unlocked} has no lock to compare", f"hpcstack lock {unlocked}")
-        say(f"only the specs are compared: {after if high[1] is None else before} is not locked")
+        unlocked = after if high[1] is None else before
+        say(f"only the specs are compared: {unlocked} is not locked")
+
     changes = diff.diff_locks(low[1], high[1]) if low[1] and high[1] else []
     if low[0] and high[0]:
-        changes += diff.diff_specs(_spec(low[0]), _spec(high[0]))
+        changes += diff.diff_specs(_dump_spec(low[0]), _dump_spec(high[0]))
 
     def text() -> str:
         if as_markdown:
             return diff.format_changes(changes, before, after)
-        rows = [(c.section, c.name, c.before or "-", c.after or "-") for c in changes]
-        return format_table(rows, ("", "", before, after)) if rows else "no difference"
+        if not changes:
+            return "no difference"
+        rows = [
+            (change.section, change.name, change.before or "-", change.after or "-")
+            for change in changes
+        ]
+        return format_table(rows, ("", "", before, after))
 
     answer([asdict(change) for change in changes], as_json, text)
     if check and changes:
         raise click.exceptions.Exit(1)
 
 
-def _spec(recipe: Recipe) -> dict[str, object]:
+def _dump_spec(recipe: Recipe) -> dict[str, object]:
     return recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
-def _side(session: Session, name: str) -> tuple[Recipe | None, Lock | None]:
-    """The recipe that NAME is (None for a lock's file), and its lock (None if there is none)."""
+def _read_side(session: Session, name: str) -> tuple[Recipe | None, Lock | None]:
+    """Return (recipe, lock) of NAME.
+
+    A lock's file has no recipe. A stack that is not locked has no lock.
+    """
     from hpcstack.lock.file import LockFile
 
     if _is_file_of_a_lock(name):
-        return None, _read_any(name)
+        return None, _read_lock_file(name)
+
     recipe = session.recipe(name)
     return recipe, LockFile(recipe, session.site).read()
 
 
+def _find_lock_path(session: Session, name: str) -> Path:
+    from hpcstack.lock.file import LockFile
+
+    if _is_file_of_a_lock(name):
+        return Path(name).absolute()
+    return LockFile(session.recipe(name), session.site).path
+
+
 def _is_file_of_a_lock(name: str) -> bool:
-    """Whether NAME is a file and no recipe. A shell's <(...) is a pipe, /dev/fd/63."""
+    """Return whether NAME is a file other than a recipe.
+
+    A shell's <(...) counts, although it is a pipe: /dev/fd/63.
+    """
     path = Path(name)
     is_there = path.exists() and not path.is_dir()
     return name.endswith(".json") or (is_there and path.suffix not in (".yaml", ".yml"))
 
 
-def _read_any(name: str) -> Lock:
-    """The lock in NAME, which may be a pipe. InputError where it is none."""
+def _read_lock_file(name: str) -> Lock:
+    """Read the lock in NAME, which may be a pipe. Raise InputError where it is no lock."""
     from hpcstack.core.errors import InputError
     from hpcstack.lock import model
 
@@ -119,6 +148,7 @@ def _read_any(name: str) -> Lock:
         raise InputError(
             f"{name}: {error.strerror}", "name a lock, or a stack: hpcstack list"
         ) from None
+
     if len(content) > model.MAX_LOCK:
         raise InputError(
             f"{name} is larger than a lock can be ({model.MAX_LOCK >> 20} MiB)", "name a lock"
@@ -126,32 +156,23 @@ def _read_any(name: str) -> Lock:
     return model.parse_lock(content, name).lock
 
 
-def _committed(session: Session, name: str, revision: str) -> tuple[Recipe | None, Lock | None]:
-    """The lock of the stack, or in the file, NAME as git has it in REVISION.
+def _read_committed(
+    session: Session, name: str, revision: str
+) -> tuple[Recipe | None, Lock | None]:
+    """Read a lock as it was committed in REVISION. NAME is a stack or a lock's file.
 
-    InputError where git has none.
+    Raise InputError where git has none. There is no recipe: it is always None.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.lock import model
-    from hpcstack.lock.file import LockFile
 
-    path = (
-        Path(name).absolute()
-        if _is_file_of_a_lock(name)
-        else LockFile(session.recipe(name), session.site).path
-    )
-    command = [
-        "git",
-        "-C",
-        str(path.parent),
-        "show",
-        "--end-of-options",
-        f"{revision}:./{path.name}",
-    ]
-    done = session.runner.output(command)
+    path = _find_lock_path(session, name)
+    shown = f"{revision}:./{path.name}"
+    done = session.runner.output(["git", "-C", str(path.parent), "show", "--end-of-options", shown])
     if done.status:
         said = done.tail[-1] if done.tail else f"git ended with {done.status}"
         raise InputError(
             f"git has no {path} of {revision}: {said}", f"git -C {path.parent} log -- {path.name}"
         )
+
     return None, model.parse_lock(done.stdout.encode(), f"{path.name} of {revision}").lock

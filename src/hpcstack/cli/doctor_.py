@@ -19,17 +19,23 @@ if TYPE_CHECKING:
     "--nodelist",
     default="",
     metavar="NODES",
-    help="Also look at these compute nodes, by a job step.",
+    help="Also look at these compute nodes, by a job step on them.",
 )
 @click.option(
-    "--job", default="", metavar="JOB", help="Also look at the nodes of a job of yours that runs."
+    "--job",
+    default="",
+    metavar="JOB",
+    help="Also look at the nodes of this job, which is yours and running.",
 )
-@click.option("-p", "--partition", default="", help="Which partition the nodes are of.")
+@click.option(
+    "-p", "--partition", default="", metavar="PARTITION", help="The partition of the nodes."
+)
 @json_option
 @click.pass_obj
 def command(session: Session, nodelist: str, job: str, partition: str, as_json: bool) -> None:
-    """Say what is wrong here for building and launching stacks, why it matters, and what to type.
-    Exit 1: something.
+    """Say what is wrong with this machine, the cluster and its nodes, and what to do.
+
+    What is looked at is what building and launching stacks needs. Exit code 1: something is wrong.
     """
     from hpcstack.diagnose.run import examine_machines, find_locked_bases
 
@@ -38,18 +44,20 @@ def command(session: Session, nodelist: str, job: str, partition: str, as_json: 
         found = examine_machines(
             session.site, session.runner, nodelist, job, partition, progress, bases
         )
+
     failed = sum(one.status == "FAIL" for one in found)
     document = {"findings": [asdict(one) for one in found], "failed": failed}
-    answer(document, as_json, lambda: _text(found, failed))
+    answer(document, as_json, lambda: _format_text(found, failed))
     raise click.exceptions.Exit(1 if failed else 0)
 
 
-def _text(found: list[Finding], failed: int) -> str:
-    order = {"FAIL": 0, "WARN": 1, "OK": 2, "SKIP": 3}
+def _format_text(found: list[Finding], failed: int) -> str:
+    order = {"FAIL": 0, "WARN": 1, "OK": 2, "SKIP": 3}  # what needs work comes first
     lines = []
     for one in sorted(found, key=lambda one: order[one.status]):
         lines.append(f"{one.status:4}  {one.code:12}  {one.where}: {one.found}")
         if one.status in ("FAIL", "WARN"):
             lines += [f"      {one.why}", f"      -> {one.remedy}"]
+
     warned = sum(one.status == "WARN" for one in found)
     return "\n".join([*lines, "", f"{failed} wrong, {warned} to look at, {len(found)} looked at"])

@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from hpcstack.diagnose.logs import KnownFailure
     from hpcstack.launch.jobs import JobPart
 
-LEAST = 25  # the rank of what may be a cause; less is an echo
+LEAST = 25  # the rank from which a known failure may be a cause; below, it is an echo of another
 JOB = re.compile(r"[0-9]+(_[0-9]+)?")
-MOST_SHOWN = 5  # known failures
-MOST_TASKS = 5  # of an array: how many that failed are named with their reason
-MOST_UNKNOWN = 200  # of an array: how many logs are read of tasks whose end nobody knows
-MOST_OF_A_TASK = 4 << 20  # bytes of a task's log
+MOST_SHOWN = 5  # known failures that are shown
+MOST_TASKS = 5  # failed tasks of an array that are named with their reason
+MOST_UNKNOWN = 200  # logs of an array that are read of tasks whose end nobody knows
+MOST_OF_A_TASK = 4 << 20  # bytes that are read of a task's log
 
 
 @dataclass(frozen=True)
 class Explained:
-    """What happened, the known messages that explain it, and how many others there are; of an array
-    its tasks.
+    """What happened, and the known failures that explain it.
+
+    HIDDEN known failures more were found, which are weaker. An array has its TASKS. KNOWN is False
+    where nothing is known of what happened.
     """
 
     said: str
@@ -41,7 +43,7 @@ class Explained:
 
 @dataclass(frozen=True)
 class ExplainedTask:
-    """A task of an array: its state in Slurm's words, and what happened as far as that is known."""
+    """A task of an array: its state in Slurm's words, and what happened, where that is known."""
 
     task: str
     state: str
@@ -50,37 +52,39 @@ class ExplainedTask:
 
 @click.command("explain")
 @click.argument("what", metavar="[LOG|JOB|-]", default="")
-@click.option("--all", "every", is_flag=True, help="Also what is only an echo of something else.")
+@click.option(
+    "--all", "every", is_flag=True, help="Also show what is only an echo of something else."
+)
 @json_option
 @click.pass_obj
 def command(session: Session, what: str, every: bool, as_json: bool) -> None:
-    """Say what failed first, what known failures a log shows, and what to do.
+    """Explain what went wrong in a log or a job, and say what to type next.
 
-    For nothing: the newest launch of this terminal, else the newest that failed. Of an array: each
-    task.
-
-    Exit 1: nothing that is known.
+    First comes what failed first, then the known failures that the log shows. Without an argument,
+    it is the newest launch of this terminal, else the newest that failed. The tasks of a job array
+    are explained one by one. Exit code 1: nothing is known of what happened.
     """
     found = explain_what(session, what, every=every)
     document = {
         "said": found.said,
-        "findings": [_document(finding) for finding in found.shown],
+        "findings": [_make_document(finding) for finding in found.shown],
         "tasks": [asdict(task) for task in found.tasks],
     }
-    answer(document, as_json, lambda: _whole(found.said, found.shown, found.hidden))
+    answer(document, as_json, lambda: _format_text(found))
     raise click.exceptions.Exit(0 if found.known else 1)
 
 
 def explain_what(session: Session, what: str, *, every: bool) -> Explained:
-    """What WHAT means, explained: a file, standard input, a job, or the launch that one most likely
-    asks about.
+    """Explain WHAT: a log file, `-` for standard input, or a job's number.
+
+    If it is empty, explain the launch that the user most likely asks about. Raise InputError for
+    anything else.
     """
     from hpcstack.core.errors import InputError
 
     if what == "-":
-        return _explain_text(
-            session, sys.stdin.buffer.read(MOST).decode(errors="replace"), "", every=every
-        )
+        text = sys.stdin.buffer.read(MOST).decode(errors="replace")
+        return _explain_text(session, text, "", every=every)
     if Path(what).is_file():
         return _explain_text(session, end_of(Path(what)), "", every=every)
     if not what:
@@ -88,24 +92,30 @@ def explain_what(session: Session, what: str, *, every: bool) -> Explained:
     if JOB.fullmatch(what):
         return _explain_job(session, what, every=every)
     raise InputError(
-        f"{what}: no such file, and no number of a job",
+        f"{what}: no such file, and not the number of a job",
         "hpcstack explain LOG, JOB or - (standard input)",
     )
 
 
 def _explain_newest(session: Session, *, every: bool) -> Explained:
-    """The newest launch of this terminal, else the newest that failed."""
+    """Explain the newest launch of this terminal, else the newest that failed."""
     from hpcstack.launch import stderr
     from hpcstack.launch.jobs import BY_CTRL_C
     from hpcstack.launch.record import find_failed
 
     launch = find_failed()
     say(f"the launch of {launch.started}: {launch.stack}")
-    own = launch.folder / stderr.NAME
-    if own.is_file():
-        why = BY_CTRL_C if launch.interrupted else ""
+
+    # a launch that was waited for keeps its stderr; a job's log is asked of Slurm
+    kept_stderr = launch.folder / stderr.NAME
+    if kept_stderr.is_file():
         return _explain_text(
-            session, end_of(own), "", every=every, ended_well=launch.status == 0, ended_because=why
+            session,
+            end_of(kept_stderr),
+            "",
+            every=every,
+            ended_well=launch.status == 0,
+            ended_because=BY_CTRL_C if launch.interrupted else "",
         )
     if launch.status == 0:
         return Explained("it ended with 0", [])
@@ -113,27 +123,25 @@ def _explain_newest(session: Session, *, every: bool) -> Explained:
 
 
 def _explain_job(session: Session, job: str, *, every: bool) -> Explained:
-    """A job of Slurm's, or an array task by task."""
+    """Explain a job of Slurm's by its logs, or a job array task by task."""
     from hpcstack.launch.jobs import logs_of, parts_of
 
     parts = parts_of(job, session.runner)
     if len(parts) > 1 and all(part.task for part in parts):
         return _explain_array(session, parts, every=every)
+
     paths = logs_of(job, session.runner)
     say(f"job {job}: {', '.join(map(str, paths))}")
     text = "\n".join(end_of(path) for path in paths)
-    return _explain_text(
-        session,
-        text,
-        job,
-        every=every,
-        ended_well=any(one.state.word == "COMPLETED" for one in parts),
-    )
+    ended_well = any(part.state.word == "COMPLETED" for part in parts)
+    return _explain_text(session, text, job, every=every, ended_well=ended_well)
 
 
 def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Explained:
-    """How many tasks are in which state; the first few that failed, and why; what the first one's
-    log shows.
+    """Explain a job array by its PARTS.
+
+    Say how many tasks are in which state, name the first few that failed with their reasons, and
+    show the known failures of the first one's log.
     """
     from hpcstack.launch.failure import failure_in
 
@@ -143,7 +151,10 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
     counts: collections.Counter[str] = collections.Counter()
     read = 0
     for part in parts:
-        failed, said, text = part.state.has_failed, "", ""
+        failed = part.state.has_failed
+        said = text = ""
+
+        # An array may have thousands of tasks: few logs are read, those that are worth it.
         is_one_of_the_first = failed and len(worth_naming) < MOST_TASKS
         is_unknown = not part.state.is_known and read < MOST_UNKNOWN
         if is_one_of_the_first or is_unknown:
@@ -151,9 +162,10 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
             text = "\n".join(end_of(path, MOST_OF_A_TASK) for path in part.logs)
             failure = failure_in(text)
             said = failure.first
-            failed = failed or bool(
-                failure.host
-            )  # a rank has said that it ended so; a traceback alone may be of no harm
+            # A host is named where a rank reported its own failure. A traceback alone may do no
+            # harm.
+            failed = failed or bool(failure.host)
+
         state = str(part.state)
         if not part.state.is_known:
             state = "FAILED, by its log" if failed else "ended, nobody knows how"
@@ -164,16 +176,14 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
             worth_naming.append(task)
             first = first or text
 
-    lines = [
-        (
-            f"{counts.total()} tasks: "
-            f"{', '.join(f'{count} {state}' for state, count in counts.most_common())}"
-        )
-    ]
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    lines = [f"{counts.total()} tasks: {states}"]
     lines += [f"{task.task}: {task.said or task.state}" for task in worth_naming[:MOST_TASKS]]
     left = len(worth_naming) - MOST_TASKS
     if left > 0:
-        lines.append(f"{left} more: hpcstack explain {parts[0].job.partition('_')[0]}_TASK, --json")
+        array = parts[0].job.partition("_")[0]
+        lines.append(f"{left} more: hpcstack explain {array}_TASK, --json")
+
     found = _explain_text(session, first, "", every=every) if first else Explained("", [])
     return Explained("\n".join(lines), found.shown, found.hidden, tuple(tasks))
 
@@ -187,9 +197,10 @@ def _explain_text(
     ended_well: bool = False,
     ended_because: str = "",
 ) -> Explained:
-    """A log, which is JOB's where that is known.
+    """Explain a log by its TEXT, which is JOB's where that is known.
 
-    ENDED_BECAUSE: why it was ended from outside, where that is known.
+    EVERY keeps echoes and whatever else explains little. ENDED_WELL says that it is known to have
+    succeeded, ENDED_BECAUSE why it was ended from outside, where that is known.
     """
     from hpcstack.diagnose.logs import ended_at, explain_log, select_relevant
     from hpcstack.launch.failure import EndedBy, failure_in
@@ -197,44 +208,58 @@ def _explain_text(
     from hpcstack.launch.jobs import ended_how
 
     failure = failure_in(text)
-    found = explain_log(text) if every else select_relevant(explain_log(text), failure, text)
-    slurm = ended_because or (ended_how(job, session.runner) if job else "")
-    said = slurm or failure.first or ("it ended with 0" if ended_well else "")
-    if not slurm and failure.ended_by is EndedBy.WATCHDOG:
-        slurm = said = "\n".join([said, *describe_ranks(parse_ranks(text))[0]])
+    found = explain_log(text)
+    if not every:
+        found = select_relevant(found, failure, text)
+
+    # who or what ended it from outside: Ctrl-C, Slurm, or the watchdog
+    ended_by = ended_because
+    if not ended_by and job:
+        ended_by = ended_how(job, session.runner)
+    said = ended_by or failure.first or ("it ended with 0" if ended_well else "")
+    if not ended_by and failure.ended_by is EndedBy.WATCHDOG:
+        ended_by = said = "\n".join([said, *describe_ranks(parse_ranks(text))[0]])
 
     cause_is_said = failure.has_a_reason or (ended_well and not failure.first)
     shown = found if every else _select_causes(found, cause_is_said=cause_is_said)
-    if slurm and not every:  # what a program says while it is ended explains nothing
-        shown = [
-            one for one in shown if one.number < ended_at(text) and one.signature.rank >= LEAST
-        ]
-        said = f"{said}; before that {failure.first}" if failure.host else said
+    if ended_by and not every:
+        # what a program writes while it is being ended explains nothing
+        end = ended_at(text)
+        shown = [one for one in shown if one.number < end and one.signature.rank >= LEAST]
+        if failure.host:
+            said = f"{said}; before that {failure.first}"
+
     return Explained(said, shown, len(found) - len(shown), known=bool(found or said))
 
 
-def _whole(said: str, shown: list[KnownFailure], hidden: int) -> str:
-    """What happened first, then what is known of the log's lines."""
+def _format_text(found: Explained) -> str:
+    """Return what happened first, then what is known of the log's lines."""
     from hpcstack.core.errors import format_count
 
-    if said and not shown:
-        return (
-            f"{said}\n\n{format_count(hidden, 'known message')} besides: --all" if hidden else said
-        )
-    return f"{said}\n\n{_shown(shown, hidden)}" if said else _shown(shown, hidden)
+    if not found.said:
+        return _format_failures(found.shown, found.hidden)
+    if found.shown:
+        return f"{found.said}\n\n{_format_failures(found.shown, found.hidden)}"
+    if found.hidden:
+        return f"{found.said}\n\n{format_count(found.hidden, 'known message')} besides: --all"
+    return found.said
 
 
 def _select_causes(found: list[KnownFailure], *, cause_is_said: bool) -> list[KnownFailure]:
-    """Return the few of FOUND that count: echoes only where nothing stronger is there, and nothing
-    else is said.
+    """Return the few of FOUND that count.
+
+    Echoes count only where nothing stronger was found, and CAUSE_IS_SAID is False: nothing else
+    says why.
     """
     strong = [finding for finding in found if finding.signature.rank >= LEAST]
     if strong:
         return strong[:MOST_SHOWN]
-    return [] if cause_is_said else found[:MOST_SHOWN]
+    if cause_is_said:
+        return []
+    return found[:MOST_SHOWN]
 
 
-def _document(finding: KnownFailure) -> dict[str, Any]:
+def _make_document(finding: KnownFailure) -> dict[str, Any]:
     known = finding.signature
     return {
         "id": known.id,
@@ -249,12 +274,14 @@ def _document(finding: KnownFailure) -> dict[str, Any]:
     }
 
 
-def _shown(shown: list[KnownFailure], hidden: int) -> str:
+def _format_failures(shown: list[KnownFailure], hidden: int) -> str:
+    """Return each known failure with its line, its remedy and where it was seen."""
     if not shown:
         return (
-            "nothing in it that is known here; the first error in the log is the best thing to "
-            "search for"
+            "nothing in it is known here; the first error in the log is the best thing to search "
+            "for"
         )
+
     out = []
     for finding in shown:
         times = f" ({finding.count} times)" if finding.count > 1 else ""
@@ -265,4 +292,6 @@ def _shown(shown: list[KnownFailure], hidden: int) -> str:
             f"     {finding.signature.id}, seen in {finding.signature.source}",
             "",
         ]
-    return "\n".join([*out, *([f"{hidden} more, weaker ones: --all"] if hidden else [])])
+    if hidden:
+        out.append(f"{hidden} more, weaker ones: --all")
+    return "\n".join(out)

@@ -15,71 +15,60 @@ if TYPE_CHECKING:
     from hpcstack.publish.gc import Item
     from hpcstack.releases.ledger import Event, Ledger
 
-MOST_LINES = 12  # of one kind; more are summed
+MOST_LINES = 12  # of one kind; more are shown as one line with their sum
 
 
 @click.command("gc")
 @click.option(
-    "--older-than", default=14.0, show_default=True, metavar="DAYS", help="Keep what is younger."
+    "--older-than",
+    default=14.0,
+    show_default=True,
+    metavar="DAYS",
+    help="Keep images and caches that are younger than this.",
 )
 @click.option("--no-slurm", is_flag=True, help="Do not ask Slurm which images its jobs use.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@click.option("--all", "every", is_flag=True, help="Also what stays, and why.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--all", "every", is_flag=True, help="Also list what is kept, and why.")
 @json_option
 @click.pass_obj
 def command(
     session: Session, older_than: float, no_slurm: bool, dry_run: bool, every: bool, as_json: bool
 ) -> None:
-    """Remove images, bases and kept steps that nobody needs: not published, not in use, not the
-    newest, not young; and releases that were withdrawn, retired or removed longer ago than the site
-    keeps them (modules.keep_days).
+    """Remove images, caches and old releases that nobody needs.
+
+    Images, bases and cached build steps are kept while they are published, in use, the newest of
+    their stack, or young. Releases that were withdrawn, retired or removed are kept for the site's
+    modules.keep_days.
     """
-    from hpcstack.core.errors import InputError
+    from hpcstack.core.errors import InputError, format_count
     from hpcstack.publish import gc
 
     if not 0 <= older_than < 1e6:
         raise InputError(f"--older-than {older_than:g}: a number of days, 0 or more")
+
     found = gc.list_items(session.site, session.runner, older_than, slurm=not no_slurm)
     going = [item for item in found if not item.keep]
     if not dry_run:
-        _purge(session, [item.what for item in going if item.kind == "release"], slurm=not no_slurm)
-    for item in () if dry_run else going:
-        say(f"removing {item.kind} {item.what or item.path.name}")
-        gc.remove_item(item, session.site)
+        releases = [item.what for item in going if item.kind == "release"]
+        _purge_releases(session, releases, slurm=not no_slurm)
+        for item in going:
+            say(f"removing {item.kind} {item.what or item.path.name}")
+            gc.remove_item(item, session.site)
+
     total = sum(item.size for item in going)
     document = {
-        "removed" if not dry_run else "would_remove": [_shown(item) for item in going],
-        "kept": [_shown(item) for item in found if item.keep],
+        "would_remove" if dry_run else "removed": [_item_document(item) for item in going],
+        "kept": [_item_document(item) for item in found if item.keep],
         "bytes": total,
     }
 
     def text() -> str:
-        kinds = [item.kind for item in going]
-        many = [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > MOST_LINES]
-        rows: list[tuple[str, ...]] = [
-            (
-                item.kind,
-                item.what or item.path.name[:24],
-                "" if item.kind == "release" else item.path.name[:12],
-                item.engine,
-                f"{item.size / 1e6:.0f} MB",
-                item.made,
-                item.keep or f"GOES: {item.why}",
-            )
-            for item in found
-            if every or (not item.keep and item.kind not in many)
-        ]
-        rows += (
-            []
-            if every
-            else [_summed(kind, [item for item in going if item.kind == kind]) for kind in many]
-        )
-        last = f"{'would go' if dry_run else 'removed'}: {len(going)}, {total / 1e9:.2f} GB\n"
-        last += (
-            ""
-            if every or len(going) == len(found)
-            else f"{len(found) - len(going)} stay: --all says why\n"
-        )
+        rows = _list_rows(found, going, every=every)
+        done = "would remove" if dry_run else "removed"
+        last = f"{done} {format_count(len(going), 'item')}, {total / 1e9:.2f} GB\n"
+        kept = len(found) - len(going)
+        if kept and not every:
+            last += f"{format_count(kept, 'item')} kept: --all says why\n"
         if not rows:
             return last
         return format_table(rows, ("KIND", "WHAT", "KEY", "ENGINE", "SIZE", "MADE", "WHY")) + last
@@ -87,41 +76,75 @@ def command(
     answer(document, as_json, text)
 
 
-def _summed(kind: str, items: list[Item]) -> tuple[str, ...]:
-    """One line for many things of a KIND, such as the kept steps of every site that this user
-    builds for.
+def _list_rows(found: list[Item], going: list[Item], *, every: bool) -> list[tuple[str, ...]]:
+    """Return the table's rows: all that was FOUND with EVERY, else what is GOING.
+
+    Without EVERY, a kind of which very many are going is one row with their sum.
+    """
+    if every:
+        return [_make_row(item) for item in found]
+
+    kinds = [item.kind for item in going]
+    summed_kinds = [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > MOST_LINES]
+    rows = [_make_row(item) for item in going if item.kind not in summed_kinds]
+    for kind in summed_kinds:
+        rows.append(_sum_up(kind, [item for item in going if item.kind == kind]))
+    return rows
+
+
+def _make_row(item: Item) -> tuple[str, ...]:
+    return (
+        item.kind,
+        item.what or item.path.name[:24],
+        "" if item.kind == "release" else item.path.name[:12],
+        item.engine,
+        f"{item.size / 1e6:.0f} MB",
+        item.made,
+        item.keep or f"GOES: {item.why}",
+    )
+
+
+def _sum_up(kind: str, items: list[Item]) -> tuple[str, ...]:
+    """Return one row for many ITEMS of a KIND.
+
+    Cached build steps become many, for example: a user has some for every site that he builds for.
     """
     size = sum(item.size for item in items)
     return kind, f"{len(items)} of them", "", "", f"{size / 1e6:.0f} MB", "", "GO: --all names each"
 
 
-def _purge(session: Session, releases: list[str], *, slurm: bool) -> None:
-    """RELEASES (`pytorch/24.11-r1`) are gone in their ledgers, with their modulefiles, before their
-    files go.
+def _purge_releases(session: Session, releases: list[str], *, slurm: bool) -> None:
+    """Record in their ledgers that RELEASES, such as `pytorch/24.11-r1`, are gone.
+
+    This also removes their modulefiles, and comes before their files are removed: no module may
+    offer an image that is gone.
     """
     from dataclasses import replace
 
     for site in session.site.every_architecture():
-        acts = replace(make_publisher(session, slurm=slurm), site=site)
-        for name in sorted({one.partition("/")[0] for one in releases} & set(acts.tree.names())):
-            known = {entry.release for entry in acts.tree.ledger(name).entries}
+        publisher = replace(make_publisher(session, slurm=slurm), site=site)
+        tree = publisher.tree
+        names = {release.partition("/")[0] for release in releases} & set(tree.names())
+        for name in sorted(names):
+            # a release of another architecture is not in the ledger of this one's tree
+            known = {entry.release for entry in tree.ledger(name).entries}
             own = [
-                rest
-                for head, _, rest in (one.partition("/") for one in releases)
-                if head == name and rest in known
+                release
+                for head, _, release in (one.partition("/") for one in releases)
+                if head == name and release in known
             ]
             if own:
-                acts.change(name, "gc", _change_for(own), force=True)
+                publisher.change(name, "gc", _make_purge(own), force=True)
 
 
-def _change_for(releases: list[str]) -> Callable[[Ledger, Event], Ledger]:
+def _make_purge(releases: list[str]) -> Callable[[Ledger, Event], Ledger]:
     """Return the change of a ledger that records that the files of RELEASES are gone."""
     from hpcstack.releases.changes import purge_releases
 
     return lambda ledger, event: purge_releases(ledger, releases, event)
 
 
-def _shown(item: object) -> dict[str, object]:
+def _item_document(item: object) -> dict[str, object]:
     from dataclasses import asdict
 
     return {**asdict(item), "path": str(item.path)}  # type: ignore[call-overload, attr-defined]

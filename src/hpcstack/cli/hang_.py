@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -11,25 +12,27 @@ from hpcstack.cli.session import Session, answer, json_option, say
 
 @click.command("hang")
 @click.argument("job", default="", metavar="[JOB]")
-@click.option("--all", "every", is_flag=True, help="Every rank's stacks, too.")
+@click.option("--all", "every", is_flag=True, help="Also print every rank's stacks.")
 @click.option(
     "--flights",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Read what torch's flight recorder has left there instead: no job need run.",
+    help="Read what torch's flight recorder has left in this folder instead. No job needs to run.",
 )
 @json_option
 @click.pass_obj
 def command(session: Session, job: str, every: bool, flights: Path | None, as_json: bool) -> None:
-    """Say where the ranks of a running job are, and which of them is not where the others are.
+    """Show where the ranks of a running job are, and which one stands out.
 
     JOB is its number, or NUMBER.STEP; the newest launch's by default. Every node is asked by a step
-    of its own beside the job's (Python stacks by py-spy; NCCL's own RAS, where it listens; what
-    GPUs and HCAs do; torch's flight recorder, where TORCH_FR_DUMP_TEMP_FILE lies on a shared disk);
-    nothing is stopped. Exit 1: a rank stands out, or none was found.
+    of its own beside the job's, and nothing is stopped. It reports Python stacks by py-spy, NCCL's
+    RAS where it listens, what GPUs and HCAs do, and torch's flight recorder where
+    TORCH_FR_DUMP_TEMP_FILE is on a shared disk. Exit code 1: a rank stands out, or no rank was
+    found.
     """
     if flights:
-        _answer_flights(flights, as_json)
+        _show_flights(flights, as_json)
+
     from hpcstack.core.errors import format_count
     from hpcstack.launch.hang_report import report_hang
     from hpcstack.launch.stacks import ask_nodes, parse_job
@@ -43,17 +46,18 @@ def command(session: Session, job: str, every: bool, flights: Path | None, as_js
             f"NOTE: {format_count(silent, 'node')} did not answer in time: the ranks there "
             f"count as not there"
         )
+
     shown = list(report.lines)
     if every:
         shown += ["", text.rstrip()]
     elif report.document["steps"]:
-        shown += ["", "--all: the stacks"]
+        shown += ["", "--all prints the stacks"]
     answer({"job": asked.job, **report.document}, as_json, lambda: "\n".join(shown))
     raise click.exceptions.Exit(0 if report.well else 1)
 
 
-def _answer_flights(folder: Path, as_json: bool) -> None:
-    """The flight recorders' files of FOLDER alone."""
+def _show_flights(folder: Path, as_json: bool) -> NoReturn:
+    """Show what the flight recorders' files in FOLDER say, and end: with 1 if a rank stands out."""
     from hpcstack.launch.flights import judge_flights, read_flights, summarise_flights
 
     found = read_flights(folder)

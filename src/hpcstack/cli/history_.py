@@ -13,16 +13,18 @@ from hpcstack.cli.session import Session, answer, format_table, json_option
 @json_option
 @click.pass_obj
 def command(session: Session, name: str, as_json: bool) -> None:
-    """What was published, promoted, rolled back, retired, removed and undone under a name: when, by
-    whom, why.
+    """Show every change to what is published under a name: when, by whom and why.
+
+    With a version, only the changes to that version are shown.
     """
     from hpcstack.publish.status import list_history
     from hpcstack.releases.tree import Tree
 
     ledger, version, _ = split_published(session, name)
-    events = list_history(
-        Tree(session.site.module_tree), ledger.name, version if name != ledger.name else ""
-    )
+    if name == ledger.name:
+        version = ""  # all versions, not the default's alone
+    events = list_history(Tree(session.site.module_tree), ledger.name, version)
+
     head = ("#", "when", "who", "what", "release", "alias", "default", "why")
     keys = ("number", "at", "by", "verb", "subject", "alias", "default", "reason")
     rows = [tuple(str(one[key]) for key in keys) for one in events]

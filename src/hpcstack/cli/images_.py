@@ -8,24 +8,26 @@ from hpcstack.cli.session import Session, answer, format_table, json_option
 
 
 @click.command("images")
-@click.option("--all", "every", is_flag=True, help="Every image, not only the newest ones.")
+@click.option("--all", "every", is_flag=True, help="List every image, not only the newest ones.")
 @json_option
 @click.pass_obj
 def command(session: Session, every: bool, as_json: bool) -> None:
-    """The images in the store, the newest of each stack and platform."""
+    """List the images in the store.
 
+    Without --all, only the newest image of each stack and platform is listed.
+    """
     found = session.store.images() if every else session.store.newest_images()
     rows = [
         (
-            a.stack,
-            a.platform,
-            a.engine,
-            a.key[:12],
-            f"{a.size / 1e6:.0f} MB",
-            a.sha256[:12],
-            str(a.image),
+            one.stack,
+            one.platform,
+            one.engine,
+            one.key[:12],
+            f"{one.size / 1e6:.0f} MB",
+            one.sha256[:12],
+            str(one.image),
         )
-        for a in found
+        for one in found
     ]
     head = ("STACK", "PLATFORM", "ENGINE", "KEY", "SIZE", "SHA256", "IMAGE")
     answer([one.as_dict() for one in found], as_json, lambda: format_table(rows, head))

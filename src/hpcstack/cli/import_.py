@@ -15,10 +15,16 @@ from hpcstack.cli.session import Session, answer, events_option, json_option, sh
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="The file to write; by default as Enroot names it.",
+    metavar="FILE",
+    show_default="as Enroot names it, in this folder",
+    help="Write this file.",
 )
 @click.option(
-    "--platform", default="", help="linux/amd64 or linux/arm64; this machine's by default."
+    "--platform",
+    default="",
+    metavar="PLATFORM",
+    show_default="this machine's",
+    help="linux/amd64 or linux/arm64.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @events_option
@@ -33,10 +39,10 @@ def command(
     events: str,
     as_json: bool,
 ) -> None:
-    """An image as ONE squashfs that Pyxis, Enroot and Apptainer run.
+    """Import any image as one squashfs file that Pyxis, Enroot and Apptainer can run.
 
-    IMAGE is a registry's (nvcr.io/nvidia/pytorch:24.11-py3), or oci:FOLDER, docker-archive:FILE,
-    docker-daemon:NAME.
+    IMAGE is an image in a registry, such as nvcr.io/nvidia/pytorch:24.11-py3, or oci:FOLDER,
+    docker-archive:FILE or docker-daemon:NAME.
     """
     from hpcstack.build.base import import_image
 

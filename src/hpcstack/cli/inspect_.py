@@ -12,8 +12,9 @@ from hpcstack.cli.session import Session, answer, image_named, json_option
 @json_option
 @click.pass_obj
 def command(session: Session, image: str, as_json: bool) -> None:
-    """What an image is: its stack, base, packages, releases. IMAGE is a stack, STACK@ENGINE, a key
-    or a file.
+    """Show what an image is: its stack, base, packages and releases.
+
+    IMAGE is a stack, STACK@ENGINE, the beginning of a key, or a file.
     """
     from hpcstack.build import verify
 
@@ -24,10 +25,10 @@ def command(session: Session, image: str, as_json: bool) -> None:
         for name, value in about.items():
             if isinstance(value, dict):
                 lines += [f"{name}:", *(f"  {key}  {one}" for key, one in value.items())]
+            elif isinstance(value, list):
+                lines.append(f"{name}: {', '.join(map(str, value))}")
             else:
-                lines.append(
-                    f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}"
-                )
+                lines.append(f"{name}: {value}")
         return "\n".join(lines)
 
     answer(about, as_json, text)

@@ -1,4 +1,4 @@
-"""Programs that a person talks to, in a stack's image: `hpcstack shell`, `hpcstack python`."""
+"""Interactive programs in a stack's image: `hpcstack shell` and `hpcstack python`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,29 @@ if TYPE_CHECKING:
 
 
 class Interactive(click.Command):
-    """A verb whose words are those of `hpcstack launch`, and the program's own after a `--`."""
+    """A verb that takes the options of `hpcstack launch`, and after a `--` those of its program.
+
+    It parses none of them itself: `start_program` hands them to `launch`, which refuses what is
+    wrong.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         cut = args.index("--") if "--" in args else _begins(args)
         if cut < len(args) and args[cut] != "--":
             args = [*args[:cut], "--", *args[cut:]]
-        ctx.meta["own"], ctx.meta["arguments"] = args[:cut], args[cut + 1 :]
-        return super().parse_args(ctx, ["--help"] if {"--help", "-h"} & set(args[:cut]) else [])
+
+        own = args[:cut]
+        ctx.meta["own"] = own
+        ctx.meta["arguments"] = args[cut + 1 :]
+        wants_help = "--help" in own or "-h" in own
+        return super().parse_args(ctx, ["--help"] if wants_help else [])
 
 
 def _begins(args: list[str]) -> int:
-    """Where what the program is to run begins: a script, -m MODULE, -c CODE (-c NUMBER is
-    --cpus-per-task).
+    """Return the index in ARGS, which have no `--`, of the first word that is for the program.
+
+    That is a script, -m MODULE, or -c CODE. (-c NUMBER is launch's --cpus-per-task.) It is the
+    length of ARGS where nothing is.
     """
     from hpcstack.cli.launch_ import command
     from hpcstack.slurm.options import SHORT, VALUED
@@ -42,51 +52,65 @@ def _begins(args: list[str]) -> int:
         for name in param.opts
     }
     valued |= {*VALUED, *SHORT}
+
     for n, word in enumerate(args):
-        if (n and args[n - 1] in valued) or (word.startswith("-") and word not in ("-m", "-c")):
+        is_value = n > 0 and args[n - 1] in valued
+        is_option = word.startswith("-") and word not in ("-m", "-c")
+        if is_value or is_option:
             continue
-        after = args[n + 1] if n + 1 < len(args) else ""
-        if (
-            word == "-m"
-            or word.endswith((".py", ".sh"))
-            or (word == "-c" and after and not after.isdigit())
-        ):
+
+        if word == "-m" or word.endswith((".py", ".sh")):
             return n
+        after = args[n + 1] if n + 1 < len(args) else ""
+        if word == "-c" and after and not after.isdigit():
+            return n
+
     return len(args)
 
 
 def note_packages(
     own: Sequence[str], arguments: Sequence[str], verb: str, *, on_terminal: bool
 ) -> str:
-    """How packages come into what the VERB starts, for who sits before it; empty where some were
-    asked for.
+    """Return a note on how to keep packages in what VERB starts; empty where it is not needed.
+
+    It is for a person on a terminal who has not asked for packages (--with), and who may install
+    some by pip in there: later launches do not see those.
     """
     asked = any(word == "--with" or word.startswith("--with=") for word in own)
     if asked or arguments or not on_terminal:
         return ""
+
     return (
-        f"NOTE: what pip installs in here is not seen again: hpcstack {verb} --with PACKAGE keeps "
-        f"it"
+        f"NOTE: what pip installs in here is not seen by later launches: hpcstack {verb} --with "
+        f"PACKAGE keeps it"
     )
 
 
 def start_program(ctx: click.Context, program: str) -> None:
-    """`hpcstack launch` of PROGRAM as one task, with a terminal where we have one and Slurm is
-    there.
+    """Run `hpcstack launch` with PROGRAM as its command, as one task; end with its status.
+
+    srun gives the task a terminal (--pty) where there is one here. The local runtime needs no such
+    option.
     """
     from hpcstack.cli.launch_ import command as launch
 
     session: Session = ctx.obj
     own, arguments = ctx.meta["own"], ctx.meta["arguments"]
-    asked_for = ("--runtime", WITHOUT_SLURM) in itertools.pairwise(own)
-    here = asked_for or f"--runtime={WITHOUT_SLURM}" in own
-    here = here or session.site.runtime == WITHOUT_SLURM
-    terminal = sys.stdin.isatty() and session.runner.has("srun") and not here
-    if note := note_packages(
-        own, arguments, ctx.info_name or program, on_terminal=sys.stdin.isatty()
-    ):
+    on_terminal = sys.stdin.isatty()
+
+    asks_for_local = ("--runtime", WITHOUT_SLURM) in itertools.pairwise(own)
+    asks_for_local = asks_for_local or f"--runtime={WITHOUT_SLURM}" in own
+    is_local = asks_for_local or session.site.runtime == WITHOUT_SLURM
+    needs_pty = on_terminal and session.runner.has("srun") and not is_local
+
+    note = note_packages(own, arguments, ctx.info_name or program, on_terminal=on_terminal)
+    if note:
         say(note)
-    line = [*own, "--mode", "plain", *(["--pty"] if terminal else []), "--", program, *arguments]
+
+    options = ["--mode", "plain"]
+    if needs_pty:
+        options.append("--pty")
+    line = [*own, *options, "--", program, *arguments]
     status = launch.main(
         args=line, prog_name=f"hpcstack {ctx.info_name}", standalone_mode=False, obj=session
     )

@@ -16,13 +16,21 @@ if TYPE_CHECKING:
 
 @click.command("jobs")
 @click.option(
-    "-n", "most", default=20, show_default=True, type=click.IntRange(min=1), help="How many."
+    "-n",
+    "most",
+    default=20,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="List at most this many launches.",
 )
 @json_option
 @click.pass_obj
 def command(session: Session, most: int, as_json: bool) -> None:
-    """Past launches, the newest first. Each has a folder with its script, image, lock and
-    variables.
+    """List past launches: what ran, where, and how it ended.
+
+    The newest comes first. With --json, the folder of each launch is named, which holds its script,
+    image, lock and variables.
     """
     from hpcstack.launch.jobs import find_states
     from hpcstack.launch.record import read_launches
@@ -30,15 +38,16 @@ def command(session: Session, most: int, as_json: bool) -> None:
     found = read_launches()[:most]
     open_ones = [launch.job_or_array for launch in found if launch.status is None and launch.job]
     known = find_states(open_ones, session.runner)
-    rows = [_row(launch, known) for launch in found]
-    answer(rows, as_json, lambda: _text(rows))
+    rows = [_make_row(launch, known) for launch in found]
+    answer(rows, as_json, lambda: _format_text(rows))
 
 
-def _row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
+def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
     from hpcstack.launch.jobs import state_of_launch
 
     job = launch.job_or_array
-    state = str(state_of_launch(launch)) or _state(job, known) or _written_down(launch)
+    # what the launch recorded, else what Slurm says, else what the tasks of an array recorded
+    state = str(state_of_launch(launch)) or _state(job, known) or _count_recorded(launch)
     return {
         "job": job,
         "step": launch.step,
@@ -54,42 +63,40 @@ def _row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
 
 
 def _state(job: str, known: dict[str, JobState]) -> str:
-    """JOB's state; of an array how many of its tasks are in which."""
+    """Return what Slurm says of JOB; of an array, how many of its tasks are in which state."""
     tasks = collections.Counter(
         str(state) for one, state in known.items() if one.startswith(f"{job}_")
     )
     if tasks:
-        return _counted(tasks)
+        return _format_counts(tasks)
     return str(known[job]) if job in known else ""
 
 
-def _written_down(launch: Launch) -> str:
-    """How the tasks of an array ended, as each wrote it down: Slurm may no longer know."""
+def _count_recorded(launch: Launch) -> str:
+    """Return how the tasks of an array ended, as each recorded it: Slurm may no longer know."""
     from hpcstack.slurm.state import state_of_status
 
     ended = (str(state_of_status(status)) for status in launch.tasks.values() if status is not None)
-    return _counted(collections.Counter(ended))
+    return _format_counts(collections.Counter(ended))
 
 
-def _counted(states: collections.Counter[str]) -> str:
+def _format_counts(states: collections.Counter[str]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
 
-def _text(rows: list[dict[str, Any]]) -> str:
+def _format_text(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "nothing was launched yet"
-    head = ("JOB", "STACK", "STARTED", "NODES", "STATE", "COMMAND")
-    return format_table(
-        [
-            (
-                row["job"] or "-",
-                row["stack"],
-                row["started"],
-                row["nodes"] or "-",
-                row["state"],
-                " ".join(row["command"])[:50],
-            )
-            for row in rows
-        ],
-        head,
-    )
+
+    shown = [
+        (
+            row["job"] or "-",
+            row["stack"],
+            row["started"],
+            row["nodes"] or "-",
+            row["state"],
+            " ".join(row["command"])[:50],
+        )
+        for row in rows
+    ]
+    return format_table(shown, ("JOB", "STACK", "STARTED", "NODES", "STATE", "COMMAND"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcstack.cli.choices import OptionalChoice
 from hpcstack.cli.resources import COMMAND, Passing, parse_resources, resource_options
 from hpcstack.cli.session import Session, answer, json_option, optional_stack, say, show_progress
 from hpcstack.core.errors import sanitize_for_terminal
@@ -23,98 +24,110 @@ if TYPE_CHECKING:
 @optional_stack
 @resource_options
 @click.option(
-    "--mode", default="", type=click.Choice(["", *MODES]), help="The recipe's by default."
+    "--mode",
+    default="",
+    type=OptionalChoice(MODES),
+    show_default="the recipe's",
+    help="How the ranks are started.",
 )
 @click.option(
     "--elastic",
     default="",
     metavar="MIN:MAX",
-    help="Nodes, of which some may fail (mode torchrun).",
+    help="Run on MIN to MAX nodes, and go on when a node fails (mode torchrun).",
 )
 @click.option(
     "--restarts",
     default=0,
+    show_default=True,
     type=click.IntRange(min=0),
-    help="How often torchrun starts its workers again.",
+    metavar="NUMBER",
+    help="Let torchrun restart failed workers this many times (mode torchrun).",
 )
 @click.option(
-    "--mount", "mounts", multiple=True, metavar="SOURCE:TARGET", help="Bound into the container."
+    "--mount",
+    "mounts",
+    multiple=True,
+    metavar="SOURCE:TARGET",
+    help="Mount SOURCE at TARGET in the container. May be given several times.",
 )
 @click.option(
     "--home/--no-home",
     default=None,
-    help="Whether the home directory is mounted; as the site says: yes.",
+    show_default="as site.yaml says, else mount it",
+    help="Mount the home directory, or do not.",
 )
 @click.option(
     "--with",
     "packages",
     multiple=True,
     metavar="PACKAGE",
-    help="A pip package to add to the image.",
+    help="Add this pip package, or those of a requirements file. May be given several times.",
 )
 @click.option(
     "--stage",
     default="",
-    type=click.Choice(["", *STAGES]),
-    help="How the image gets to nodes' own disks.",
+    type=OptionalChoice(STAGES),
+    show_default="the site's",
+    help="How to bring the image to the nodes' own disks first.",
 )
 @click.option(
     "--stage-in",
     "stage_in",
     multiple=True,
     metavar="SOURCE:TARGET",
-    help="Copied to nodes' disks, and bound.",
+    help="Copy SOURCE to the nodes' own disks first, and mount it at TARGET.",
 )
 @click.option(
     "--grace",
     default=0,
     type=click.IntRange(0, 65535),
     metavar="SECONDS",
-    help="USR1 before the time is up.",
+    help="Send SIGUSR1 to every rank this many seconds before the time limit.",
 )
 @click.option(
     "--watchdog",
     default=0,
     type=click.IntRange(0),
     metavar="SECONDS",
-    help="Written nothing for so long: say what each rank does, and end it.",
+    help="After this many seconds without output, report what each rank is doing and end the step.",
 )
 @click.option(
     "--spare",
     default=0,
     type=click.IntRange(0),
     metavar="NODES",
-    help="So many nodes more, of which those that are not fit are left out.",
+    help="Request this many extra nodes, and leave out nodes that are not healthy.",
 )
 @click.option(
     "-Q",
     "--quiet",
     is_flag=True,
-    help="Say only what may not be as you expect, and what failed; srun's, too.",
+    help="Print only what you may not expect, and what failed. Also passed on to srun.",
 )
 @click.option("--no-bind", is_flag=True, help="Do not bind ranks to the cores near their GPUs.")
-@click.option("--batch", is_flag=True, help="Submit it as a job, and print the job's number.")
+@click.option("--batch", is_flag=True, help="Submit it as a batch job, and print the job's number.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Only show what would be run; with --all every line, and its reason.",
+    help="Only show what would be run.",
 )
 @click.option(
     "--all",
     "every",
     is_flag=True,
-    help="All that a failing step says; of --dry-run the whole script.",
+    help="Show all that a failing step writes to stderr; with --dry-run, the whole script.",
 )
 @click.option(
     "--check",
     is_flag=True,
-    help="Only say whether it could start: limits, image, command. Exit 1: no.",
+    help="Only say whether it could start: limits, image, command. Exit code 1: it could not.",
 )
 @click.option(
     "--template",
     default="",
-    type=click.Choice(["", *TEMPLATES]),
-    help="Print a job script to copy.",
+    type=OptionalChoice(TEMPLATES),
+    help="Print a job script of this kind, for you to copy.",
 )
 @json_option
 @click.argument("argv", metavar="-- COMMAND [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
@@ -136,13 +149,15 @@ def command(
     argv: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns
-    the step's status.
+    """Run a command in a stack's image, under srun where there is Slurm.
 
-    Modes: torchrun and deepspeed start one task per node, which starts the ranks there;
-    task-per-gpu and mpi start each rank as a task of Slurm's; plain runs the command itself. A .py
-    file or -m MODULE is Python. Any other option of srun (with --batch: of sbatch) comes before the
-    `--`, written with `=`.
+    The command is waited for, and its status is returned. A .py file or -m MODULE is run by Python.
+    STACK is the loaded module's by default.
+
+    Modes: torchrun and deepspeed start one task on each node, which starts the ranks there.
+    task-per-gpu and mpi start each rank as a Slurm task. plain runs the command as it is.
+
+    Any other option of srun (of sbatch with --batch) may stand before the `--`, as --mem=10G.
     """
     from hpcstack.core.errors import HpcstackError, InputError
     from hpcstack.launch.commands import check_step
@@ -155,21 +170,22 @@ def command(
             given = {**options, "mode": mode, "mounts": mounts, "home": home}
             answer_template(ctx, name, template, given, argv, as_json=as_json)
             return
+
         if as_json and not (batch or dry_run or check):
             raise InputError(
-                (
-                    "--json goes with --dry-run, --check, --batch or --template: else stdout is "
-                    "the command's"
-                ),
+                "--json goes with --dry-run, --check, --batch or --template: else stdout is the "
+                "command's",
                 "hpcstack jobs --json lists past launches",
             )
         _check_start(name, argv)
+
         by_srun = not batch and options["runtime"] != WITHOUT_SLURM
         if by_srun:
             check_step(os.environ)
         if by_srun and quiet and session.runner.has("srun"):
             options["extra"] = (*options["extra"], "--quiet")
-        request = _request(
+
+        request = _make_request(
             ctx,
             name,
             mode,
@@ -183,12 +199,14 @@ def command(
         )
         launch = plan_launch(request, lambda: session.catalog, session.site, session.runner)
         if check:
-            _check(launch, as_json)
+            _answer_check(launch, as_json)
         elif dry_run:
             _show(launch, as_json, batch=batch, every=every)
         else:
             _start(launch, as_json, batch=batch, quiet=quiet)
     except HpcstackError as error:
+        # The exit code of a launch is the command's own. A failure of hpcstack's ends with 125, so
+        # that the two can be told apart.
         if error.exit_code != WRONG_INPUT:
             error.exit_code = OWN_FAILURE
         raise
@@ -202,7 +220,7 @@ def _check_start(name: str, argv: tuple[str, ...]) -> None:
     from hpcstack.core.errors import InputError
 
     if not argv:
-        raise InputError("what is to be run?", _example(name))
+        raise InputError("what is to be run?", _suggest_command(name))
     if not os.path.exists(os.curdir):  # noqa: PTH110
         raise InputError("the folder that this was started in is gone", "cd to one that exists")
 
@@ -210,7 +228,8 @@ def _check_start(name: str, argv: tuple[str, ...]) -> None:
 def _show(launch: PlannedLaunch, as_json: bool, *, batch: bool, every: bool) -> None:
     """Print what LAUNCH would run."""
     shown = launch.script if every else launch.outline
-    if why := launch.plan.slurm_refuses:
+    why = launch.plan.slurm_refuses
+    if why:
         say(f"NOTE: Slurm would refuse it today: {why}")
     answer(launch.document(), as_json, lambda: shown(batch=batch))
 
@@ -220,19 +239,22 @@ def _start(launch: PlannedLaunch, as_json: bool, *, batch: bool, quiet: bool) ->
     from hpcstack.core.errors import InputError
     from hpcstack.launch.commands import advise
 
-    if said := launch.missing():
-        raise InputError(said, advise(launch.command, Path.cwd()))
+    missing = launch.missing()
+    if missing:
+        raise InputError(missing, advise(launch.command, Path.cwd()))
+
     if launch.added:
         with show_progress("adding") as progress:
             launch.prepare(progress)
+
     if batch:
         _submit(launch, as_json, quiet=quiet)
     else:
         _run(launch, quiet=quiet)
 
 
-def _example(name: str) -> str:
-    """What to type where nothing follows a `--`; NAME may be a command."""
+def _suggest_command(name: str) -> str:
+    """Return what to type where no command was given. NAME may be a command without its `--`."""
     import shlex
 
     if re.search(COMMAND, name):
@@ -242,15 +264,28 @@ def _example(name: str) -> str:
     return f"hpcstack launch {name or 'STACK'} -- train.py, or --template ddp"
 
 
-OF_JOBS = ("ntasks", "ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task", "partition", "account", "qos",
-           "reservation", "constraint", "nodelist", "time", "exclusive")  # fmt: skip
+# What a job script that users copy keeps of their options: those that become #SBATCH lines, and
+# those that stay on its `hpcstack launch` line.
+OF_JOBS = (
+    "ntasks", "ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task",
+    "partition", "account", "qos", "reservation", "constraint", "nodelist", "time", "exclusive",
+)  # fmt: skip
 OF_LAUNCHES = {
-    "mode": "--mode", "elastic": "--elastic", "restarts": "--restarts", "mounts": "--mount", "packages": "--with",
-    "stage": "--stage", "stage_in": "--stage-in", "grace": "--grace", "watchdog": "--watchdog",
+    "mode": "--mode",
+    "elastic": "--elastic",
+    "restarts": "--restarts",
+    "mounts": "--mount",
+    "packages": "--with",
+    "stage": "--stage",
+    "stage_in": "--stage-in",
+    "grace": "--grace",
+    "watchdog": "--watchdog",
     "spare": "--spare",
     "nproc_per_node": "--nproc-per-node",
-    "runtime": "--runtime", "home": "--home", "no_bind": "--no-bind",
-}  # fmt: skip
+    "runtime": "--runtime",
+    "home": "--home",
+    "no_bind": "--no-bind",
+}
 
 
 def answer_template(
@@ -262,48 +297,58 @@ def answer_template(
     *,
     as_json: bool,
 ) -> None:
-    """A job script that users copy, with all that was asked for beside --template; it needs no
-    image.
+    """Print a job script for users to copy, with every option that was given beside --template.
+
+    No image is needed for it.
     """
     from hpcstack.launch.script import copied_script
 
     session: Session = ctx.obj
-    parse_resources({**options, "batch": True})  # refused here, where it makes no sense
-    typed = {key for key in (*OF_JOBS, *OF_LAUNCHES, "nodes") if _typed(ctx, key)}
-    said: dict[str, str | None] = {"nodes": str(options["nodes"])} if "nodes" in typed else {}
-    for key in (one for one in OF_JOBS if one in typed):
+    parse_resources({**options, "batch": True})  # raises for what makes no sense
+    typed = {key for key in (*OF_JOBS, *OF_LAUNCHES, "nodes") if _was_typed(ctx, key)}
+
+    # {option of sbatch: value}; None takes a line of the template away
+    directives: dict[str, str | None] = {}
+    if "nodes" in typed:
+        directives["nodes"] = str(options["nodes"])
+    for key in OF_JOBS:
+        if key not in typed:
+            continue
         value = options[key]
         text = "" if value is True else str(value)  # a flag has no value
-        said[key.replace("_", "-")] = text if value else None
-    if said.get("gpus"):
-        said["gpus-per-node"] = None
+        directives[key.replace("_", "-")] = text if value else None
+    if directives.get("gpus"):
+        directives["gpus-per-node"] = None
     for word in (*ctx.meta["passed"], *options["extra"]):
         option, _, value = word.partition("=")
-        said[option.removeprefix("--")] = value
-    words = [
-        word
-        for key in OF_LAUNCHES
-        if key in typed
-        for word in _words(OF_LAUNCHES[key], options[key])
-    ]
-    text = copied_script(template, name, session.site, said, words, argv)
+        directives[option.removeprefix("--")] = value
+
+    words = []
+    for key, option in OF_LAUNCHES.items():
+        if key in typed:
+            words += _write_option(option, options[key])
+
+    text = copied_script(template, name, session.site, directives, words, argv)
     answer({"template": template, "script": text}, as_json, lambda: text.rstrip("\n"))
 
 
-def _words(option: str, value: Any) -> list[str]:
-    """OPTION with its VALUE, as one types it."""
-    values = value if isinstance(value, tuple) else (value,)
+def _write_option(option: str, value: Any) -> list[str]:
+    """Return OPTION with its VALUE as words of a command line."""
     if value is False:
         return [option.replace("--", "--no-", 1)]
-    return [option] if value is True else [word for one in values for word in (option, str(one))]
+    if value is True:
+        return [option]
+
+    values = value if isinstance(value, tuple) else (value,)
+    return [word for one in values for word in (option, str(one))]
 
 
-def _typed(ctx: click.Context, key: str) -> bool:
-    """Whether an option was given, be it with its default."""
+def _was_typed(ctx: click.Context, key: str) -> bool:
+    """Return whether an option was given on the command line, be it with its default value."""
     return ctx.get_parameter_source(key) is click.core.ParameterSource.COMMANDLINE
 
 
-def _request(
+def _make_request(
     ctx: click.Context,
     name: str,
     mode: str,
@@ -323,16 +368,22 @@ def _request(
     dry_run: bool,
     **options: Any,
 ) -> LaunchRequest:
-    """What was typed; options that are not ours go to srun or sbatch, if they know them."""
+    """Return what was typed as a request. Options that are not ours go to srun or sbatch.
+
+    Raise InputError for options that those do not know either.
+    """
     from hpcstack.core.errors import InputError
     from hpcstack.launch.request import LaunchRequest, absolute_mount, check_srun_options
 
-    session, passed = ctx.obj, ctx.meta["passed"]
+    session: Session = ctx.obj
+    passed = ctx.meta["passed"]
+    # the value of an option of srun's, written with a blank, became a word of the command
     if passed and argv != ctx.meta["command"]:
         raise InputError(
             f"{argv[0]!r} comes before the `--`",
             "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G",
         )
+
     mounts = tuple(map(absolute_mount, mounts))
     own = [name for param in ctx.command.params for name in param.opts]
     check_srun_options(passed, own, session.runner, batch=batch)
@@ -358,44 +409,45 @@ def _request(
     )
 
 
-def _check(launch: PlannedLaunch, as_json: bool) -> None:
-    said = launch.refusal()
+def _answer_check(launch: PlannedLaunch, as_json: bool) -> None:
+    """Say whether LAUNCH could start, and end: with 1 if it could not."""
+    refusal = launch.refusal()
     notes = launch.warnings()
-    document = {"ok": not said, "said": said, "notes": notes, "argv": list(launch.plan.argv)}
-    answer(
-        document,
-        as_json,
-        lambda: said or "\n".join(["it could start", *(f"NOTE: {note}" for note in notes)]),
-    )
-    raise click.exceptions.Exit(1 if said else 0)
+    lines = [refusal] if refusal else ["it could start", *(f"NOTE: {note}" for note in notes)]
+    document = {"ok": not refusal, "said": refusal, "notes": notes, "argv": list(launch.plan.argv)}
+    answer(document, as_json, lambda: "\n".join(lines))
+    raise click.exceptions.Exit(1 if refusal else 0)
 
 
-def _tell_notes(launch: PlannedLaunch, *, quiet: bool) -> None:
-    """What a user must know; QUIET: of that, what may not be as he expects."""
-    for note in [] if quiet else launch.notes():
-        say(note)
+def _say_notes(launch: PlannedLaunch, *, quiet: bool) -> None:
+    """Say which image is run and how, unless QUIET; then what its user may not expect."""
+    if not quiet:
+        for note in launch.notes():
+            say(note)
     for warning in launch.warnings():
         say(f"NOTE: {warning}")
 
 
 def _submit(launch: PlannedLaunch, as_json: bool, *, quiet: bool) -> None:
+    """Submit LAUNCH as a batch job, and print the job's number."""
     done = launch.submit()
-    _tell_notes(launch, quiet=quiet)
+    _say_notes(launch, quiet=quiet)
     if not quiet:
         say(f"the script is {done.script}")
         say(f"it writes to {done.output}: hpcstack logs {done.job}")
-    answer(
-        {"job": done.job, "folder": str(done.folder), "output": str(done.output)},
-        as_json,
-        lambda: done.job,
-    )
+
+    document = {"job": done.job, "folder": str(done.folder), "output": str(done.output)}
+    answer(document, as_json, lambda: done.job)
 
 
 def _run(launch: PlannedLaunch, *, quiet: bool) -> None:
-    _tell_notes(launch, quiet=quiet)
-    if (fit := launch.plan.fit) and fit.kind != "native" and not (quiet and fit.certain):
+    """Run LAUNCH and wait for it; end with the command's status."""
+    _say_notes(launch, quiet=quiet)
+    fit = launch.plan.fit
+    if fit and fit.kind != "native" and not (quiet and fit.certain):
         say(f"driver and image: {fit}")
-    status, last = launch.run()
-    if last:
-        click.echo(sanitize_for_terminal(last), err=True)
+
+    status, summary = launch.run()
+    if summary:
+        click.echo(sanitize_for_terminal(summary), err=True)
     raise click.exceptions.Exit(status)

@@ -23,47 +23,48 @@ if TYPE_CHECKING:
     nargs=-1,
     shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
-@click.option("--all", "everything", is_flag=True, help="Every recipe that can be found.")
+@click.option("--all", "everything", is_flag=True, help="Check every recipe that can be found.")
 @click.option("--strict", is_flag=True, help="Treat warnings as failures (exit 1).")
 @json_option
 @click.pass_obj
 def command(
     session: Session, names: tuple[str, ...], everything: bool, strict: bool, as_json: bool
 ) -> None:
-    """Check recipes; all problems at once, each as file:line:column. Warnings do not fail unless
-    --strict says so.
+    """Check recipes, and report all problems at once.
+
+    Each problem is printed as file:line:column. Warnings do not fail unless --strict is given.
     """
     from hpcstack.core.errors import InputError, ProblemsError
 
     paths = session.catalog.files() if everything else []
     if not names and not everything:
         raise InputError("say which recipes", "hpcstack lint --all")
-    recipes, errors = _read(session, names, paths)
-    found = sorted(
-        {*errors, *(problem for recipe in recipes for problem in _warnings(session, recipe))}
-    )
+
+    recipes, errors = _read_recipes(session, names, paths)
+    problems = set(errors)
+    for recipe in recipes:
+        problems.update(_find_warnings(session, recipe))
+    found = sorted(problems)
     failed = any(not problem.warning for problem in found)
+
     document = {"checked": len(recipes), "problems": [asdict(problem) for problem in found]}
     if failed and not as_json:
         raise ProblemsError(found)
-    answer(
-        document, as_json, lambda: "\n".join([*map(str, found), _summary(len(recipes), len(found))])
-    )
+    lines = [*map(str, found), _summarise(len(recipes), len(found))]
+    answer(document, as_json, lambda: "\n".join(lines))
     if found:
         raise click.exceptions.Exit(2 if failed else int(strict))
 
 
-def _summary(stacks: int, count: int) -> str:
-    return (
-        f"{format_count(stacks, 'stack')}, "
-        f"{format_count(count, 'warning') if count else 'no problem'}"
-    )
+def _summarise(stacks: int, warnings: int) -> str:
+    result = format_count(warnings, "warning") if warnings else "no problem"
+    return f"{format_count(stacks, 'stack')}, {result}"
 
 
-def _read(
+def _read_recipes(
     session: Session, names: tuple[str, ...], paths: list[Path]
 ) -> tuple[list[Recipe], list[Problem]]:
-    """The recipes that can be read, and the problems of the others."""
+    """Return the recipes that can be read, and the problems of the others."""
     from hpcstack.core.errors import InputError, Problem, ProblemsError
 
     recipes: list[Recipe] = []
@@ -72,6 +73,7 @@ def _read(
         try:
             if name.endswith(".yaml") and Path(name).name.startswith("_"):
                 continue  # a template: it is checked with the stacks that extend it
+
             if name.endswith(".yaml"):
                 recipes += session.catalog.read(Path(name))
             else:
@@ -85,9 +87,9 @@ def _read(
     return recipes, problems
 
 
-def _warnings(session: Session, recipe: Recipe) -> list[Problem]:
+def _find_warnings(session: Session, recipe: Recipe) -> list[Problem]:
     from hpcstack.lint import lint_recipe
 
-    return lint_recipe(
-        recipe, session.site, session.names if recipe.stack.lifecycle.successor else ()
-    )
+    # all names, for which every recipe is read, are only needed to look up a successor
+    names = session.names if recipe.stack.lifecycle.successor else ()
+    return lint_recipe(recipe, session.site, names)

@@ -12,28 +12,36 @@ from hpcstack.cli.session import Session, answer, format_table, json_option, say
 @json_option
 @click.pass_obj
 def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
-    """The stacks that can be built: what has been proven of each, and which are built here.
+    """List the stacks that can be built, what is proven of each, and which are built.
 
-    WORDs narrow the list to stacks that name all of them.
+    With WORDs, only stacks whose name, summary or base image contains all of them are listed.
     """
     from hpcstack.core.errors import ProblemsError
     from hpcstack.recipe.evidence import describe_evidence, explain_lack, read_evidence
 
     rows = []
-    whole, records, seen = session.store.stacks(), read_evidence(), set()
+    seen = set()
+    built_stacks = session.store.stacks()
+    records = read_evidence()
+
     for path in session.catalog.files():
         try:
             recipes = session.catalog.read(path)
         except ProblemsError as error:
             say(f"{path.name} is left out: {error.problems[0]}")
             continue
+
         for recipe in recipes:
             stack = recipe.stack
-            searched = f"{stack.full_name} {stack.summary} {stack.base.image}".lower()
-            if stack.full_name in seen or not all(word.lower() in searched for word in words):
+            if stack.full_name in seen:  # a recipe of the same name in an earlier folder counts
                 continue
+
+            searched = f"{stack.full_name} {stack.summary} {stack.base.image}".lower()
+            if not all(word.lower() in searched for word in words):
+                continue
+
             seen.add(stack.full_name)
-            built = whole.get(stack.full_name)
+            built = built_stacks.get(stack.full_name)
             rows.append(
                 {
                     "name": stack.full_name,
@@ -46,9 +54,11 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
                     "stand_in": built.stand_in if built else "",
                 }
             )
+
     rows.sort(key=lambda row: str(row["name"]))
 
     def text() -> str:
+        # (is built, from a stand-in of its base) -> what is shown
         state = {(False, False): "-", (True, False): "built", (True, True): "stand-in"}
         shown = [
             (
@@ -59,11 +69,14 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
             )
             for row in rows
         ]
+        table = format_table(shown, ("STACK", "EVIDENCE", "HERE", "PURPOSE"))
+        if not words:
+            return table
+
+        # somebody who asks for a stack by name wants to know why nothing is proven of it
         reasons = [
-            f"{row['name']} is rendered only: {row['why_not']}\n"
-            for row in rows
-            if row["why_not"] and words
+            f"{row['name']} is rendered only: {row['why_not']}\n" for row in rows if row["why_not"]
         ]
-        return format_table(shown, ("STACK", "EVIDENCE", "HERE", "PURPOSE")) + "".join(reasons)
+        return table + "".join(reasons)
 
     answer(rows, as_json, text)

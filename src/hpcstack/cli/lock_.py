@@ -32,60 +32,69 @@ if TYPE_CHECKING:
     required=True,
     shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
-@click.option("--check", is_flag=True, help="Only check that the lock matches the recipe; offline.")
 @click.option(
-    "--base-only", is_flag=True, help="Ask the registry alone: no pull; says what is left open."
+    "--check", is_flag=True, help="Only check that the lock matches the recipe, without a network."
+)
+@click.option(
+    "--base-only",
+    is_flag=True,
+    help="Lock only the base, without pulling it, and say what is left open.",
 )
 @json_option
 @click.pass_obj
 def command(
     session: Session, names: tuple[str, ...], check: bool, base_only: bool, as_json: bool
 ) -> None:
-    """Write down what a stack's names mean: the base by digest, pip's files by hash, apt's
-    versions, git's commits.
+    """Pin a stack's base image, packages and sources to exact versions and digests.
 
-    The packages are resolved inside the base, by its own pip and apt. Several stacks, or
-    'pytorch-*', come in turn.
+    The base is pinned by digest, pip packages by hash, apt packages by version and git sources by
+    commit. Packages are resolved inside the base, by its own pip and apt. Several stacks, or a
+    pattern such as 'pytorch-*', are locked one after another.
     """
     stacks = choose_stacks(session, names)
     if len(stacks) > 1:
-        _many(session, stacks, check=check, base_only=base_only, as_json=as_json)
+        _lock_or_check_each(session, stacks, check=check, base_only=base_only, as_json=as_json)
     elif check:
-        _check(session, stacks[0], as_json)
+        _check_lock(session, stacks[0], as_json)
     else:
-        path, lock = _locked(session, stacks[0], base_only=base_only)
-        answer(
-            {"path": str(path), **lock.model_dump(mode="json")}, as_json, lambda: _text(path, lock)
-        )
+        path, lock = _write_lock(session, stacks[0], base_only=base_only)
+        document = {"path": str(path), **lock.model_dump(mode="json")}
+        answer(document, as_json, lambda: _format_text(path, lock))
 
 
-def _many(
+def _lock_or_check_each(
     session: Session, stacks: list[str], *, check: bool, base_only: bool, as_json: bool
 ) -> None:
-    """One after another; the first failure's exit code, once all were tried."""
+    """Lock, or with CHECK only check, one stack after another.
+
+    A failure does not stop the rest. The exit code is the first failure's.
+    """
     from hpcstack.core.errors import HpcstackError
     from hpcstack.lock.file import LockFile
 
-    rows, failed = [], 0
+    rows = []
+    failed = 0
     for name in stacks:
         try:
             if check:
-                reasons = _state(LockFile(session.recipe(name), session.site)).reasons
+                reasons = _find_staleness(LockFile(session.recipe(name), session.site)).reasons
                 failed = failed or int(bool(reasons))
-                rows.append({"stack": name, "said": "; ".join(reasons) or "current"})
+                said = "; ".join(reasons) or "current"
             else:
-                rows.append(
-                    {"stack": name, "said": str(_locked(session, name, base_only=base_only)[0])}
-                )
+                path, _ = _write_lock(session, name, base_only=base_only)
+                said = str(path)
         except HpcstackError as error:
             failed = failed or error.exit_code
-            rows.append({"stack": name, "said": error.message})
+            said = error.message
+        rows.append({"stack": name, "said": said})
+
     answer(rows, as_json, lambda: "\n".join(f"{row['stack']}: {row['said']}" for row in rows))
     if failed:
         raise click.exceptions.Exit(failed)
 
 
-def _locked(session: Session, name: str, *, base_only: bool) -> tuple[Path, Lock]:
+def _write_lock(session: Session, name: str, *, base_only: bool) -> tuple[Path, Lock]:
+    """Lock the stack NAME. Return the lock, and the file that it was written to."""
     from hpcstack.lock.file import LockFile
     from hpcstack.resolve.make_lock import make_lock
 
@@ -95,7 +104,7 @@ def _locked(session: Session, name: str, *, base_only: bool) -> tuple[Path, Lock
     return LockFile(recipe, session.site).write(lock), lock
 
 
-def _text(path: Path, lock: Lock) -> str:
+def _format_text(path: Path, lock: Lock) -> str:
     base = lock.base
     rows = [
         ("base", f"{base.registry}/{base.repository}:{base.tag}"),
@@ -103,9 +112,14 @@ def _text(path: Path, lock: Lock) -> str:
     ]
     for name, platform in base.platforms.items():
         rows.append((name, platform.digest))
+
         holds = ", ".join(f"{key} {value}" for key, value in lock.facts(name).items())
-        rows += [("  holds", holds)] if holds else []
-        rows += [("  adds", added)] if (added := _added(platform)) else []
+        if holds:
+            rows.append(("  holds", holds))
+        added = _count_added(platform)
+        if added:
+            rows.append(("  adds", added))
+
         sources = ", ".join(
             f"{entry.name} {entry.version}" for entry in platform.source_distributions()
         )
@@ -114,41 +128,53 @@ def _text(path: Path, lock: Lock) -> str:
             rows.append(("  builds", f"{sources} (from source, with {tools})"))
         elif sources:
             rows.append(("  builds", f"{sources} (from source)"))
+
     rows += [("source", f"{name} {commit}") for name, commit in lock.sources.items()]
-    rows += (
-        [("open", f"{', '.join(lock.unresolved)} (resolved in the build)")]
-        if lock.unresolved
-        else []
-    )
-    rows += [("STAND-IN", lock.stand_in())] if lock.stand_in() else []
+    if lock.unresolved:
+        rows.append(("open", f"{', '.join(lock.unresolved)} (resolved in the build)"))
+    stand_in = lock.stand_in()
+    if stand_in:
+        rows.append(("STAND-IN", stand_in))
     return "\n".join([str(path), *(f"  {key:<12} {value}" for key, value in rows)])
 
 
-def _added(platform: LockedPlatform) -> str:
+def _count_added(platform: LockedPlatform) -> str:
+    """Return how many packages the stack adds to its base, as "2 apt, 5 pip"."""
     sets = {"apt": platform.apt, "conda": platform.conda, "pip": platform.pip}
     return ", ".join(f"{len(found)} {kind}" for kind, found in sets.items() if found)
 
 
-def _state(file: LockFile) -> Staleness:
-    """Why the lock of FILE is not the recipe's, or not what the site requires of a base."""
+def _find_staleness(file: LockFile) -> Staleness:
+    """Return why the lock of FILE is stale, and what it leaves open.
+
+    A lock is also stale where the site requires signed bases, and it does not record a signature.
+    """
     from hpcstack.resolve.signed_base import find_missing_signature
 
-    found, lock = file.state(), file.read()
+    found = file.state()
+    lock = file.read()
     missing = find_missing_signature(lock, file.site) if lock else None
-    return replace(found, reasons=(*found.reasons, missing.reason)) if missing else found
+    if missing:
+        return replace(found, reasons=(*found.reasons, missing.reason))
+    return found
 
 
-def _check(session: Session, name: str, as_json: bool) -> None:
+def _check_lock(session: Session, name: str, as_json: bool) -> None:
+    """Say whether the lock of NAME is current. Raise AnswerIsNo, or end with 1, if it is not."""
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.lock.file import LockFile
 
     recipe = session.recipe(name)
-    file, full = LockFile(recipe, session.site), recipe.stack.full_name
-    path, found = file.path, _state(file)
+    full = recipe.stack.full_name
+    file = LockFile(recipe, session.site)
+    path = file.path
+    found = _find_staleness(file)
+
     if found.reasons and not as_json:
         state = "is stale" if path.exists() else "is not there"
         what = f"the lock of {full} ({path}) {state}: {'; '.join(found.reasons)}"
         raise AnswerIsNo(what, f"hpcstack lock {full}")
+
     unresolved = list(map(str, found.open))
     document = {
         "path": str(path),

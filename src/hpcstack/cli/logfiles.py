@@ -1,4 +1,4 @@
-"""Logs, read from their end."""
+"""Read logs from their end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from hpcstack.cli.session import say
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST = 256 << 20  # bytes of a log; of a longer one the end is read
+MOST = 256 << 20  # bytes that are read of a log; of a longer one, its end
 
 
 def end_of(path: Path, most: int = MOST) -> str:
-    """The last bytes of a log, as text: MOST of them."""
+    """Return the end of the log at PATH as text: at most MOST bytes.
+
+    Raise InputError where it cannot be read.
+    """
     from hpcstack.core.errors import InputError
 
     try:
@@ -21,7 +24,7 @@ def end_of(path: Path, most: int = MOST) -> str:
             size = file.seek(0, 2)
             file.seek(max(0, size - most))
             if size > most:
-                say(f"{path} has {size / 1e6:.0f} MB: the last {most / 1e6:.0f} are read")
+                say(f"{path} has {size / 1e6:.0f} MB: only the last {most / 1e6:.0f} MB are read")
             return file.read().decode(errors="replace")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None

@@ -22,16 +22,18 @@ if TYPE_CHECKING:
     default=50,
     show_default=True,
     type=click.IntRange(min=0),
-    help="How many last lines; 0: all.",
+    metavar="NUMBER",
+    help="Show this many of the last lines; 0 for all.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Follow it as it grows, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log as it grows, until Ctrl-C.")
 @json_option
 @click.pass_obj
 def command(session: Session, job: str, lines: int, follow: bool, as_json: bool) -> None:
-    """What a job wrote, the newest launch's by default. The paths are printed on stderr.
+    """Show what a job wrote.
 
-    Of an array each task's, or one task's: JOB_TASK. Of a launch that you waited for, what it wrote
-    to stderr: the rest went to your terminal.
+    JOB is the newest launch's by default. Of a job array, the log of each task is shown; JOB_TASK
+    is one task's. Of a launch that you waited for, only its stderr is shown: the rest went to your
+    terminal. The paths of the logs are printed on stderr.
     """
     from hpcstack.cli.session import say
     from hpcstack.launch import stderr
@@ -43,30 +45,35 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
             paths = logs_of(job, session.runner)
         else:
             launch = find_launch("")
-            own, job = launch.folder / stderr.NAME, launch.job
-            paths = (
-                [own]
-                if own.is_file()
-                else logs_of(launch.job_or_array or launch.folder.name, session.runner)
-            )
-    except NotStarted as waits:
-        said = waits.message
+            job = launch.job
+            kept_stderr = launch.folder / stderr.NAME
+            if kept_stderr.is_file():
+                paths = [kept_stderr]
+            else:
+                paths = logs_of(launch.job_or_array or launch.folder.name, session.runner)
+    except NotStarted as error:
+        said = error.message
         answer({"job": job, "paths": [], "said": said}, as_json, lambda: said)
         return
+
     if as_json:
         answer({"job": job, "paths": [str(path) for path in paths]}, True, str)
         return
+
     say(", ".join(map(str, paths)))
     if follow:
         _follow(paths, lines, session.runner)
     for path in paths:
         if len(paths) > 1:
             echo(f"==> {path} <==")
-        echo("\n".join(_last(path, lines)))
+        echo("\n".join(_read_last(path, lines)))
 
 
 def _follow(paths: list[Path], lines: int, runner: Runner) -> None:
-    """PATHS as they grow, until Ctrl-C: what a job writes does not command the terminal."""
+    """Print PATHS as they grow, until Ctrl-C.
+
+    `tail` does not write to the terminal itself: `echo` takes out what would control it.
+    """
     import contextlib
     import io
 
@@ -76,7 +83,8 @@ def _follow(paths: list[Path], lines: int, runner: Runner) -> None:
             echo(line.decode(errors="replace").rstrip("\n"))
 
 
-def _last(path: Path, lines: int) -> list[str]:
+def _read_last(path: Path, lines: int) -> list[str]:
+    """Return the last LINES of the log at PATH; 0 means all of them."""
     from hpcstack.cli.logfiles import end_of
 
     found = end_of(path).splitlines()

@@ -16,12 +16,13 @@ from hpcstack.cli.session import Session, answer, complete_stacks, format_table,
     nargs=-1,
     shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
-@click.option("--check", is_flag=True, help="Exit 1 if there is a newer base.")
+@click.option("--check", is_flag=True, help="Exit 1 if there is a newer base image.")
 @json_option
 @click.pass_obj
 def command(session: Session, names: tuple[str, ...], check: bool, as_json: bool) -> None:
-    """Newer tags of the same base, and what would change with the newest. Without STACK: all that
-    are locked here.
+    """Look for newer tags of a base image, and show what the newest would change.
+
+    Without a STACK, all stacks that are locked here are looked at.
     """
     from hpcstack.resolve.outdated import find_newer, locked_recipes
 
@@ -31,20 +32,17 @@ def command(session: Session, names: tuple[str, ...], check: bool, as_json: bool
     rows = [asdict(one) for one in find_newer(recipes, session.site, session.registry)]
 
     def text() -> str:
-        lines = [
-            (
-                row["stack"],
-                row["tag"],
-                row["newest"] or "(newest)",
-                ", ".join(f"{c['name']} {c['before']} -> {c['after']}" for c in row["changes"]),
+        if not rows:
+            return "nothing is locked here"
+
+        lines = []
+        for row in rows:
+            changes = ", ".join(
+                f"{change['name']} {change['before']} -> {change['after']}"
+                for change in row["changes"]
             )
-            for row in rows
-        ]
-        return (
-            format_table(lines, ("STACK", "BASE", "NEWEST", "CHANGES"))
-            if lines
-            else "nothing is locked here"
-        )
+            lines.append((row["stack"], row["tag"], row["newest"] or "(newest)", changes))
+        return format_table(lines, ("STACK", "BASE", "NEWEST", "CHANGES"))
 
     answer(rows, as_json, text)
     if check and any(row["newer"] for row in rows):

@@ -15,39 +15,83 @@ if TYPE_CHECKING:
 
 
 @click.command("plan")
-@click.option("--params", required=True, help="Parameters of the model, e.g. 7e9 or 13B.")
-@click.option("--gpus", required=True, metavar="MODEL:N", help="GPUs of a node, e.g. h100:8.")
-@click.option("-N", "--nodes", default=1, show_default=True, type=click.IntRange(1, 100_000))
+@click.option(
+    "--params",
+    required=True,
+    metavar="NUMBER",
+    help="Number of parameters of the model, as 7e9 or 13B.",
+)
+@click.option(
+    "--gpus",
+    required=True,
+    metavar="MODEL:N",
+    help="Model and number of the GPUs in a node, as h100:8.",
+)
+@click.option(
+    "-N",
+    "--nodes",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 100_000),
+    metavar="NUMBER",
+    help="Number of nodes.",
+)
 @click.option(
     "--memory",
     "gib",
     default=0.0,
     type=click.FloatRange(0, 10_000),
-    help="GiB of a GPU, if not known here.",
+    metavar="GIB",
+    show_default="as known of the model",
+    help="Memory of a GPU in GiB.",
 )
-@click.option("--layers", default=0, type=click.IntRange(0, 10_000))
-@click.option("--hidden", default=0, type=click.IntRange(0, 10_000_000), help="Width of the model.")
-@click.option("--heads", default=0, type=click.IntRange(0, 100_000))
+@click.option(
+    "--layers",
+    default=0,
+    type=click.IntRange(0, 10_000),
+    metavar="NUMBER",
+    show_default="as usual for the parameters",
+    help="Number of layers of the model.",
+)
+@click.option(
+    "--hidden",
+    default=0,
+    type=click.IntRange(0, 10_000_000),
+    metavar="NUMBER",
+    show_default="as usual for the parameters",
+    help="Hidden size of the model.",
+)
+@click.option(
+    "--heads",
+    default=0,
+    type=click.IntRange(0, 100_000),
+    metavar="NUMBER",
+    show_default="as usual for the hidden size",
+    help="Number of attention heads.",
+)
 @click.option(
     "--sequence",
     default=4096,
     show_default=True,
     type=click.IntRange(1, 100_000_000),
-    help="Tokens.",
+    metavar="NUMBER",
+    help="Length of a sequence in tokens.",
 )
 @click.option(
     "--batch",
     default=1,
     show_default=True,
     type=click.IntRange(1, 1_000_000),
-    help="Sequences a GPU.",
+    metavar="NUMBER",
+    help="Number of sequences on each GPU at a time.",
 )
 @click.option(
     "--vocabulary",
     default=32000,
     show_default=True,
     type=click.IntRange(1, 10_000_000),
-    help="For the logits.",
+    metavar="NUMBER",
+    help="Size of the vocabulary, which counts for the logits.",
 )
 @click.option(
     "--deepspeed", is_flag=True, help="Print a configuration for DeepSpeed to begin with."
@@ -55,9 +99,13 @@ if TYPE_CHECKING:
 @click.option(
     "--attention",
     is_flag=True,
-    help="The attention's own activations are kept (no FlashAttention).",
+    help="Count the attention's own activations as kept, as without FlashAttention.",
 )
-@click.option("--recompute", is_flag=True, help="All activations are recomputed (checkpointing).")
+@click.option(
+    "--recompute",
+    is_flag=True,
+    help="Count all activations as recomputed (activation checkpointing).",
+)
 @json_option
 def command(
     params: str,
@@ -75,15 +123,19 @@ def command(
     recompute: bool,
     as_json: bool,
 ) -> None:
-    """Say how much memory training a transformer takes on each GPU, and which strategy fits. Exit
-    1: none does.
+    """Estimate the GPU memory that training takes, and say which strategy fits.
 
-    Mixed precision with Adam. Arithmetic from the papers that it names, not a measurement.
+    A transformer is trained in mixed precision with Adam. The numbers are arithmetic from the
+    papers that the output names, not a measurement. Exit code 1: no strategy fits.
     """
     from hpcstack.hardware import memory
 
     name, count = memory.read_gpus(gpus)
-    have, source = (gib * memory.GIB, "--memory") if gib else memory.find_gpu_memory(name)
+    if gib:
+        have, source = gib * memory.GIB, "--memory"
+    else:
+        have, source = memory.find_gpu_memory(name)
+
     one = memory.make_transformer(
         memory.read_params(params),
         layers,
@@ -100,6 +152,7 @@ def command(
     if deepspeed:
         answer(memory.deepspeed_config(one, first), True, str)
         return
+
     fewest = memory.fewest_nodes(one, count, have)
     document = {
         "fewest_nodes": fewest,
@@ -122,11 +175,11 @@ def command(
         ],
     }
     gpu = f"{name}: {have / memory.GIB:.1f} GiB, {source}"
-    answer(document, as_json, lambda: _text(one, found, have, first, gpu, fewest))
+    answer(document, as_json, lambda: _format_text(one, found, have, first, gpu, fewest))
     raise click.exceptions.Exit(0 if first else 1)
 
 
-def _text(
+def _format_text(
     one: Transformer, found: list[Use], have: float, first: Use | None, gpu: str, fewest: int
 ) -> str:
     from hpcstack.hardware import memory
@@ -160,26 +213,33 @@ def _text(
         "OF P, N RANKS",
     )
     shape = f"{one.params:g} parameters: {one.layers} layers of {one.hidden}, {one.heads} heads"
-    told = f"choose {first.strategy}: the simplest that fits" if first else _none(one, found, have)
-    told += f"; it fits from {format_count(fewest, 'node')} on" if fewest else ""
+    tokens = f"{one.batch} x {one.sequence} tokens a GPU"
+    verdict = _explain_none(one, found, have)
+    if first:
+        verdict = f"choose {first.strategy}: the simplest that fits"
+    if fewest:
+        verdict += f"; it fits from {format_count(fewest, 'node')} on"
+
+    # after its summary, the module's docstring says which papers the arithmetic is from
+    paragraphs = (memory.__doc__ or "").partition("\n\n")[2]
+    sources = [f"  {line.strip()}" for line in paragraphs.splitlines()]
     return "\n".join(
         [
-            (
-                f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {memory.RESERVED:.0%} "
-                f"of it left free"
-            ),
+            f"{shape}; {tokens}; {gpu}; {memory.RESERVED:.0%} of it left free",
             "",
             format_table(rows, head),
-            told,
+            verdict,
             "",
-            *[f"  {line.strip()}" for line in (memory.__doc__ or "").splitlines()[2:]],
+            *sources,
         ]
     )
 
 
-def _none(one: Transformer, found: list[Use], have: float) -> str:
+def _explain_none(one: Transformer, found: list[Use], have: float) -> str:
+    """Return what could be done where no strategy fits into HAVE bytes."""
     from hpcstack.hardware import memory
 
+    # would the strategy that takes least, but for activations, fit if all of those were recomputed?
     if not one.recompute:
         least = min(found, key=lambda use: use.total - use.activations)
         with_less = (

@@ -1,5 +1,7 @@
-"""How long work is shown: bars and a clock on a terminal, plain lines elsewhere, JSON lines in a
-file for machines.
+"""Show the progress of long work.
+
+On a terminal these are bars and a clock, elsewhere plain lines. Machines read JSON lines in a file
+(--events).
 """
 
 from __future__ import annotations
@@ -21,15 +23,20 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Display
     from rich.progress import TaskID
 
-EVERY_S = 10.0  # between two plain lines about one amount
+EVERY_S = 10.0  # seconds between two plain lines about one amount
 
 
 class Lines(Progress):
-    """Plain lines, and events into FILE where one is asked for."""
+    """Plain lines by SAY, and events as JSON lines in FILE, if there is one.
+
+    Downloads report their amounts from several threads.
+    """
 
     def __init__(self, say: Callable[[str], None], file: IO[str] | None) -> None:
-        self.say, self.file, self.began = say, file, time.monotonic()
-        self.told: dict[str, tuple[float, int]] = {}
+        self.say = say
+        self.file = file
+        self.began = time.monotonic()
+        self.told: dict[str, tuple[float, int]] = {}  # {what: (when it was last shown, how much)}
         self.lock = threading.Lock()
 
     def __call__(self, sentence: str) -> None:
@@ -43,6 +50,7 @@ class Lines(Progress):
             if now - last < EVERY_S or done == before:
                 return
             self.told[what] = (now, done)
+
         self.show(what, done, total)
         self.event("amount", what=what, done=done, total=total)
 
@@ -50,58 +58,67 @@ class Lines(Progress):
         self.say(f"{what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
     def event(self, kind: str, **facts: object) -> None:
-        if self.file:
-            line = json.dumps(
-                {"event": kind, "seconds": round(time.monotonic() - self.began, 3), **facts}
-            )
-            with self.lock:
-                self.file.write(line + "\n")
-                self.file.flush()
+        if not self.file:
+            return
+
+        seconds = round(time.monotonic() - self.began, 3)
+        line = json.dumps({"event": kind, "seconds": seconds, **facts})
+        with self.lock:
+            self.file.write(line + "\n")
+            self.file.flush()
 
 
 class Bars(Lines):
-    """A bar for each amount, and a clock."""
+    """A clock with what is being done, and a bar for each amount."""
 
     def __init__(self, bars: Display, doing: str, file: IO[str] | None) -> None:
-        super().__init__(
-            lambda text: bars.console.print(
-                f"* {sanitize_for_terminal(text)}", markup=False, highlight=False
-            ),
-            file,
-        )
-        self.bars, self.tasks = bars, {"": bars.add_task(_plain(doing), total=None)}
+        def say(text: str) -> None:
+            # printed by the display's own console, which keeps the bars below it
+            line = f"* {sanitize_for_terminal(text)}"
+            bars.console.print(line, markup=False, highlight=False)
+
+        super().__init__(say, file)
+        self.bars = bars
+        # {what: its bar}; the empty name has the clock
+        self.tasks = {"": bars.add_task(_escape_markup(doing), total=None)}
 
     def __call__(self, sentence: str) -> None:
         super().__call__(sentence)
-        self.bars.update(self.tasks[""], description=_plain(sentence))
+        self.bars.update(self.tasks[""], description=_escape_markup(sentence))
 
     def amount(self, what: str, done: int, total: int) -> None:
         super().amount(what, done, total)
-        task = self._task(what, total)
+        task = self._find_task(what, total)
         self.bars.update(task, completed=done, visible=done < total)
 
-    def _task(self, what: str, total: int) -> TaskID:
+    def _find_task(self, what: str, total: int) -> TaskID:
         with self.lock:
             if what not in self.tasks:
-                self.tasks[what] = self.bars.add_task(_plain(what), total=total or None)
+                self.tasks[what] = self.bars.add_task(_escape_markup(what), total=total or None)
             return self.tasks[what]
 
     def show(self, what: str, done: int, total: int) -> None:
-        """The bars show it."""
+        """Print no line: the bars show the amount."""
 
 
-def _plain(text: str) -> str:
+def _escape_markup(text: str) -> str:
+    """Return TEXT with rich's markup, such as [bold], taken as it stands."""
     return text.replace("[", "\\[")
 
 
 @contextlib.contextmanager
 def draw_progress(doing: str, say: Callable[[str], None], events: str) -> Iterator[Progress]:
-    """The progress of one command."""
+    """Yield the progress of one command, which is DOING something.
+
+    SAY prints a plain line. EVENTS is the path of a file for JSON lines, or empty. Raise InputError
+    where it cannot be opened.
+    """
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(_open(events)) if events else None
+        file = stack.enter_context(_open_events(events)) if events else None
         if not sys.stderr.isatty():
             yield Lines(say, file)
             return
+
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -123,7 +140,7 @@ def draw_progress(doing: str, say: Callable[[str], None], events: str) -> Iterat
             yield Bars(bars, doing, file)
 
 
-def _open(path: str) -> IO[str]:
+def _open_events(path: str) -> IO[str]:
     try:
         return Path(path).open("w", encoding="utf-8")
     except OSError as error:

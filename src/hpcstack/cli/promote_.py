@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @published_argument
 @REPORTS
 @OVERRIDE
-@click.option("--keep-default", is_flag=True, help="The default stays what it is now.")
+@click.option("--keep-default", is_flag=True, help="Leave the default version as it is now.")
 @REASON
 @DRY_RUN
 @DIFF
@@ -36,8 +36,9 @@ def command(
     diff: bool,
     as_json: bool,
 ) -> None:
-    """A testing release becomes a production one: a new release whose help carries the report that
-    proves it.
+    """Promote a testing release to production, with a report that proves it.
+
+    Production gets a new release of the same image, whose module's help shows the report.
     """
     from hpcstack.publish.make_release import (
         ReleaseRequest,
@@ -47,13 +48,16 @@ def command(
     )
     from hpcstack.releases.inputs import parse_one_line
 
-    override, reason = parse_one_line(override, "--override"), parse_one_line(reason, "--reason")
-    asked = ReleaseRequest("production", reports_, override, reason, keep_default=keep_default)
-    acts = make_publisher(session)
-    candidate = candidate_of_release(name, asked, acts)
+    override = parse_one_line(override, "--override")
+    reason = parse_one_line(reason, "--reason")
+    request = ReleaseRequest("production", reports_, override, reason, keep_default=keep_default)
+
+    publisher = make_publisher(session)
+    candidate = candidate_of_release(name, request, publisher)
     if dry_run or diff:
-        changes, files = foretell_release(candidate, asked, acts)
+        changes, files = foretell_release(candidate, request, publisher)
         show_foretold(changes, files, diff=diff, as_json=as_json)
         return
-    done = release_candidate(candidate, asked, acts)
+
+    done = release_candidate(candidate, request, publisher)
     answer(asdict(done), as_json, lambda: show_published(done))

@@ -31,14 +31,15 @@ if TYPE_CHECKING:
     type=click.Choice(["testing", "production"]),
     default="testing",
     show_default=True,
-    help="production wants a report that proves it, as promote does.",
+    help="Publish into this channel. production needs a report that proves it, as promote does.",
 )
 @click.option(
     "--image",
     "key",
     default="",
     metavar="KEY",
-    help="This image of the stack's; by default the newest.",
+    show_default="the newest",
+    help="Publish this image of the stack.",
 )
 @REPORTS
 @OVERRIDE
@@ -59,46 +60,52 @@ def command(
     diff: bool,
     as_json: bool,
 ) -> None:
-    """Make a built image a release with a module, checked by a real load and unload.
+    """Publish a built image as a release with a module.
 
-    Several stacks, or 'mine-*' (those that are built), come in turn.
+    The module is loaded and unloaded for a check before users can see it. Several stacks are
+    published one after another. Of a pattern, such as 'mine-*', those that are built are published.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.publish.make_release import ReleaseRequest
     from hpcstack.releases.inputs import parse_one_line
 
-    asked = ReleaseRequest(
-        channel,
-        reports_,
-        parse_one_line(override, "--override"),
-        parse_one_line(reason, "--reason"),
-        key,
-    )
-    stacks = _built(session, names)
+    override = parse_one_line(override, "--override")
+    reason = parse_one_line(reason, "--reason")
+    request = ReleaseRequest(channel, reports_, override, reason, key)
+
+    stacks = _choose_built(session, names)
     if key and len(stacks) > 1:
         raise InputError(
             "--image goes with one stack", f"hpcstack publish {stacks[0]} --image {key}"
         )
+
     if len(stacks) > 1:
-        _many(session, stacks, asked, foretell=dry_run or diff, as_json=as_json)
+        _publish_each(session, stacks, request, foretell=dry_run or diff, as_json=as_json)
     elif dry_run or diff:
-        changes, files = _foretold(session, stacks[0], asked)
+        changes, files = _foretell(session, stacks[0], request)
         show_foretold(changes, files, diff=diff, as_json=as_json)
     else:
-        done = _publish(session, stacks[0], asked)
+        done = _publish_one(session, stacks[0], request)
         answer(asdict(done), as_json, lambda: show_published(done))
 
 
-def _built(session: Session, names: tuple[str, ...]) -> list[str]:
-    """The stacks of NAMES; of a pattern's those that have an image."""
+def _choose_built(session: Session, names: tuple[str, ...]) -> list[str]:
+    """Return the stacks that NAMES mean, each once.
+
+    Of a pattern only the stacks that have an image count. A stack that is named exactly counts
+    always: publishing it says what is missing. Raise InputError where nothing is left.
+    """
     from hpcstack.core.errors import InputError
 
     out: list[str] = []
     for name in names:
         for stack in choose_stacks(session, [name]):
-            if stack != name and not session.store.newest(stack):
+            is_of_a_pattern = stack != name
+            if is_of_a_pattern and not session.store.newest(stack):
                 continue
-            out += [stack] if stack not in out else []
+            if stack not in out:
+                out.append(stack)
+
     if not out:
         raise InputError(
             f"nothing is built of {', '.join(names)}", f"hpcstack build {' '.join(names)}"
@@ -106,10 +113,13 @@ def _built(session: Session, names: tuple[str, ...]) -> list[str]:
     return out
 
 
-def _many(
-    session: Session, stacks: list[str], asked: ReleaseRequest, *, foretell: bool, as_json: bool
+def _publish_each(
+    session: Session, stacks: list[str], request: ReleaseRequest, *, foretell: bool, as_json: bool
 ) -> None:
-    """One after another; the first failure's exit code, once all were tried."""
+    """Publish, or with FORETELL only say what that would change, one stack after another.
+
+    A failure does not stop the rest. The exit code is the first failure's.
+    """
     from hpcstack.core.errors import HpcstackError
 
     rows: list[dict[str, Any]] = []
@@ -117,29 +127,34 @@ def _many(
     for name in stacks:
         try:
             if foretell:
-                said = "; ".join(_foretold(session, name, asked)[0]) or "nothing would change"
+                changes, _ = _foretell(session, name, request)
+                said = "; ".join(changes) or "nothing would change"
                 rows.append({"stack": name, "said": said})
             else:
-                done = _publish(session, name, asked)
+                done = _publish_one(session, name, request)
                 rows.append({"stack": name, "said": f"{done.release}: {done.load}", **asdict(done)})
         except HpcstackError as error:
             failed = failed or error.exit_code
-            said = error.message + (f" ({error.hint})" if error.hint else "")
-            rows.append({"stack": name, "said": said})
+            hint = f" ({error.hint})" if error.hint else ""
+            rows.append({"stack": name, "said": error.message + hint})
+
     answer(rows, as_json, lambda: "\n".join(f"{row['stack']}: {row['said']}" for row in rows))
     if failed:
         raise click.exceptions.Exit(failed)
 
 
-def _publish(session: Session, name: str, asked: ReleaseRequest) -> Published:
+def _publish_one(session: Session, name: str, request: ReleaseRequest) -> Published:
     from hpcstack.publish.make_release import candidate_of_recipe, release_candidate
 
-    acts = make_publisher(session)
-    return release_candidate(candidate_of_recipe(session.recipe(name), asked, acts), asked, acts)
+    publisher = make_publisher(session)
+    candidate = candidate_of_recipe(session.recipe(name), request, publisher)
+    return release_candidate(candidate, request, publisher)
 
 
-def _foretold(session: Session, name: str, asked: ReleaseRequest) -> tuple[list[str], str]:
+def _foretell(session: Session, name: str, request: ReleaseRequest) -> tuple[list[str], str]:
+    """Return what publishing NAME would change, a line each, and all its files as one diff."""
     from hpcstack.publish.make_release import candidate_of_recipe, foretell_release
 
-    acts = make_publisher(session)
-    return foretell_release(candidate_of_recipe(session.recipe(name), asked, acts), asked, acts)
+    publisher = make_publisher(session)
+    candidate = candidate_of_recipe(session.recipe(name), request, publisher)
+    return foretell_release(candidate, request, publisher)

@@ -1,5 +1,7 @@
-"""What the verbs on published stacks share: the argument, what it means, and how a change is asked
-for and told.
+"""What the verbs on published stacks share.
+
+These are the argument that names what is published, the options of a change, and how a change is
+made and shown.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def complete_published(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    """Every published name and version that begins with START."""
+    """Complete START to every published name and version that begins with it."""
     from hpcstack.core.errors import HpcstackError
     from hpcstack.releases.tree import Tree
 
@@ -42,25 +44,28 @@ published_argument = click.argument(
 
 
 def add_optional_name(function: Any) -> Any:
+    """Add the argument of verbs that also work on everything that is published."""
     return click.argument(
         "name", metavar="[NAME[/VERSION]]", default="", shell_complete=complete_published
     )(function)
 
 
 REASON = click.option(
-    "--reason", default="", metavar="WHY", help="The reason, recorded in the history."
+    "--reason", default="", metavar="WHY", help="Record this reason in the history."
 )
 FORCE = click.option(
-    "--force", is_flag=True, help="Even if users lose what is in production; needs a --reason."
+    "--force",
+    is_flag=True,
+    help="Do it even if users lose what is in production. Needs a --reason.",
 )
 NO_SLURM = click.option(
-    "--no-slurm", is_flag=True, help="Do not ask Slurm which jobs use what is removed."
+    "--no-slurm", is_flag=True, help="Do not ask Slurm whether jobs use what is removed."
 )
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 
 
 def add_changing_options(function: Any) -> Any:
-    """The options of every verb that changes what users load."""
+    """Add the options that every verb has which changes what users load."""
     return REASON(FORCE(DRY_RUN(function)))
 
 
@@ -75,7 +80,11 @@ def make_change(
     dry_run: bool,
     slurm: bool = True,
 ) -> tuple[Ledger, list[str]]:
-    """(NAME's ledger after ACT, what that changed, a line each); with DRY_RUN nothing is written."""
+    """Change NAME's ledger by ACT. Return the new ledger, and a line for each thing that changed.
+
+    With DRY_RUN nothing is written. VERB is recorded in the history, with REASON. Raise InputError
+    for FORCE without a REASON.
+    """
     from hpcstack.core.errors import InputError
     from hpcstack.releases.changes import describe_changes
     from hpcstack.releases.inputs import parse_one_line
@@ -86,28 +95,35 @@ def make_change(
             "--force needs a reason: it is recorded in the history",
             f"hpcstack {verb} as before, with --force --reason WHY",
         )
-    acts = make_publisher(session, slurm=slurm)
-    before = acts.tree.ledger(name)
+
+    publisher = make_publisher(session, slurm=slurm)
+    before = publisher.tree.ledger(name)
     if dry_run:
-        after = acts.changed(before, verb, act, reason, force=force)
+        after = publisher.changed(before, verb, act, reason, force=force)
     else:
-        after = acts.change(name, verb, act, reason, force=force)
+        after = publisher.change(name, verb, act, reason, force=force)
     return after, describe_changes(before, after)
 
 
 def tell_changes(
     document: dict[str, Any], changes: list[str], *, dry_run: bool, as_json: bool, last: str = ""
 ) -> None:
-    """DOCUMENT with CHANGES, or as text: the changes, what would be done about them, and a LAST
-    line.
+    """Show CHANGES as text, or DOCUMENT with them as JSON.
+
+    The text ends with the line LAST, unless it was a DRY_RUN.
     """
-    head = "this would change:" if dry_run else "changed:"
-    lines = [head, *(f"  {one}" for one in changes)] if changes else ["nothing changes"]
-    whole = {**document, "changes": changes, "dry_run": dry_run}
-    answer(whole, as_json, lambda: "\n".join([*lines, *([last] if last and not dry_run else [])]))
+    lines = ["nothing changes"]
+    if changes:
+        head = "this would change:" if dry_run else "changed:"
+        lines = [head, *(f"  {one}" for one in changes)]
+    if last and not dry_run:
+        lines.append(last)
+
+    answer({**document, "changes": changes, "dry_run": dry_run}, as_json, lambda: "\n".join(lines))
 
 
 def make_publisher(session: Session, *, slurm: bool = True) -> Publisher:
+    """Return what changes the site's module tree; SLURM says whether it asks for running jobs."""
     from hpcstack.publish.publisher import Publisher
 
     return Publisher(session.site, session.store, session.runner, say, slurm)
@@ -120,14 +136,17 @@ def tree_of(session: Session) -> Tree:
 
 
 def split_published(session: Session, name: str) -> tuple[Ledger, str, str]:
-    """(ledger, version, release) that NAME means; release is empty unless it was named."""
+    """Return the (ledger, version, release) that NAME means.
+
+    The release is empty unless NAME names one.
+    """
     from hpcstack.releases.lookup import find_version
 
     return find_version(name, tree_of(session))
 
 
 def with_version(session: Session, verb: str, name: str) -> tuple[Ledger, str, str]:
-    """The same, for a VERB that must not guess which version is meant."""
+    """Return the same for a VERB that must not guess: InputError unless NAME has a version."""
     from hpcstack.releases.lookup import require_version
 
     return require_version(verb, name, tree_of(session))

@@ -1,4 +1,4 @@
-"""What publish and promote share: options, the checks before a release, and how it is shown."""
+"""What publish and promote share: their options, and how a release is shown."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ import click
 from hpcstack.cli.session import answer
 
 OVERRIDE = click.option(
-    "--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down."
+    "--override",
+    default="",
+    metavar="REASON",
+    help="Pass a gate that is shut. REASON is recorded in the history.",
 )
-DIFF = click.option("--diff", is_flag=True, help="Like --dry-run, and every file as a diff.")
+DIFF = click.option("--diff", is_flag=True, help="Like --dry-run, and show every file as a diff.")
 REPORTS = click.option(
     "--report",
     "reports_",
     multiple=True,
     type=click.Path(path_type=Path, exists=True),
     metavar="FILE",
-    help="A report to show and to judge by; by default your newest of this image.",
+    show_default="yours and your group's of this image",
+    help="Judge by this report, and show it in the module's help. May be given several times.",
 )
 
 
 def show_foretold(changes: list[str], files: str, *, diff: bool, as_json: bool) -> None:
-    """What publishing would change: a few lines, and all files as a diff where that is asked for."""
+    """Show what publishing would change, and with DIFF all FILES as a diff."""
     lines = ["nothing would change"]
     if changes:
         more = files if diff else "  (--diff shows the files)"
@@ -32,24 +36,23 @@ def show_foretold(changes: list[str], files: str, *, diff: bool, as_json: bool) 
 
 
 def show_published(done: object) -> str:
-    """What was published, and what a user types."""
+    """Return what was published, and what a user types to load it, as text."""
     from hpcstack.publish.publishable import Published
 
     assert isinstance(done, Published)
-    was = (
-        f"published in {done.channel}: {done.checked}"
-        if done.new
-        else f"was already published in {done.channel}"
-    )
-    lines = [f"{done.release} {was}"]
-    lines += [f"  {done.modulefile}"]
+
+    if done.new:
+        lines = [f"{done.release} published in {done.channel}: {done.checked}"]
+    else:
+        lines = [f"{done.release} was already published in {done.channel}"]
+    lines.append(f"  {done.modulefile}")
+
     if done.takes_alias:
-        lines.append(
-            f"  {done.alias} loads it"
-            + (", and it is the default" if done.default == done.release else "")
-        )
+        and_default = ", and it is the default" if done.default == done.release else ""
+        lines.append(f"  {done.alias} loads it{and_default}")
     elif done.channel == "testing":
         lines.append(
             f"  {done.alias} stays with its production release: hpcstack promote {done.alias}"
         )
+
     return "\n".join([*lines, "", f"  module use {done.modulepath}", f"  {done.load}"])

@@ -12,10 +12,9 @@ from hpcstack.cli.interactive import Interactive, start_program
 )
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Python in a stack's image, on a node of Slurm's where there is Slurm; its arguments follow a
-    `--`.
+    """Run Python in a stack's image, on a compute node where there is Slurm.
 
-    STACK is the loaded module's by default; the options are those of `hpcstack launch`, e.g. -t 60
-    --gpus-per-node 1.
+    STACK is the loaded module's by default. The options are those of `hpcstack launch`, such as -t
+    60 --gpus-per-node 1. Python's own arguments follow a `--`.
     """
     start_program(ctx, "python3")

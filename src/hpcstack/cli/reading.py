@@ -1,6 +1,4 @@
-"""The images of releases, read with progress: what `verify --all` and `status --check --deep`
-share.
-"""
+"""Read the images of releases with progress, for `verify --all` and `status --check --deep`."""
 
 from __future__ import annotations
 
@@ -17,8 +15,9 @@ MEGABYTE = 1_000_000
 def read_released_images(
     session: Session, rate: int = 0, most: int = 0, name: str = ""
 ) -> list[Checked]:
-    """Each release, or those of NAME, whose image was read: at RATE megabytes a second at most, and
-    MOST images.
+    """Read the images of all releases, or of those of NAME. Return what was found of each release.
+
+    RATE is in megabytes a second, and MOST is a number of images; 0 means no limit.
     """
     from hpcstack.publish.read_images import check_published
 

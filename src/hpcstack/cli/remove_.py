@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,12 +16,15 @@ from hpcstack.cli.published import (
 )
 from hpcstack.cli.session import Session, json_option
 
+if TYPE_CHECKING:
+    from hpcstack.releases.ledger import Ledger
+
 
 @click.command("remove")
 @click.argument(
     "name", metavar="[NAME[/VERSION[-rN]]]", default="", shell_complete=complete_published
 )
-@click.option("--all", "every", is_flag=True, help="All that is published here.")
+@click.option("--all", "every", is_flag=True, help="Remove everything that is published here.")
 @add_changing_options
 @NO_SLURM
 @json_option
@@ -29,8 +32,10 @@ from hpcstack.cli.session import Session, json_option
 def command(
     session: Session, /, name: str, every: bool, no_slurm: bool, as_json: bool, **asked: Any
 ) -> None:
-    """Take a release, a version or all of a name out of the module tree. `hpcstack undo` brings it
-    back until `gc` has taken its files, after the site's days (modules.keep_days).
+    """Remove a release, a version or a whole name from the module tree.
+
+    `hpcstack undo` brings it back, until `hpcstack gc` has removed its files. That is after the
+    site's modules.keep_days.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.releases.changes import remove_releases
@@ -41,38 +46,44 @@ def command(
             "name what is to go, or say --all",
             "hpcstack remove NAME/VERSION-rN, NAME/VERSION or NAME",
         )
+
     names = Tree(session.site.module_tree).names() if every else [name]
-    told: list[str] = []
-    gone: list[str] = []
+    all_changes: list[str] = []
+    removed: list[str] = []
     for one in names:
         ledger, version, release = split_published(session, one)
-        going = [
-            entry.release
-            for entry in ledger.entries
-            if entry.state not in ("removed", "gone")
-            and (
-                entry.release == release
-                if release
-                else one == ledger.name or entry.version == version
-            )
-        ]
+        if one == ledger.name:
+            version = ""  # all versions, not the default's alone
+        going = _choose_releases(ledger, version, release)
         if not going and every:
             continue
         if not going:
             raise InputError(f"{one} is removed already", f"hpcstack history {ledger.name}")
 
+        # GOING is bound by a default: the loop gives the name another value
         def act(now: Any, event: Any, going: list[str] = going) -> Any:
             return remove_releases(now, going, event)
 
         _, changes = make_change(session, ledger.name, "remove", act, **asked, slurm=not no_slurm)
-        told += changes
-        gone += [f"{ledger.name}/{one}" for one in going]
+        all_changes += changes
+        removed += [f"{ledger.name}/{release}" for release in going]
+
     days = session.site.modules.keep_days
     tell_changes(
-        {"removed": gone},
-        told,
+        {"removed": removed},
+        all_changes,
         dry_run=asked["dry_run"],
         as_json=as_json,
-        last=f"hpcstack undo NAME brings them back; hpcstack gc takes their files after {days} "
+        last=f"hpcstack undo NAME brings them back; hpcstack gc removes their files after {days} "
         f"days",
     )
+
+
+def _choose_releases(ledger: Ledger, version: str, release: str) -> list[str]:
+    """Return the releases of LEDGER that are not removed yet: RELEASE, or VERSION's, or all."""
+    there = [entry for entry in ledger.entries if entry.state not in ("removed", "gone")]
+    if release:
+        there = [entry for entry in there if entry.release == release]
+    elif version:
+        there = [entry for entry in there if entry.version == version]
+    return [entry.release for entry in there]

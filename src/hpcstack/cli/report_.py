@@ -18,40 +18,25 @@ from hpcstack.core.errors import format_count
     "--history",
     "history_",
     is_flag=True,
-    help="Of a STACK: every figure of its runs here, oldest first.",
+    help="Show every figure of a STACK's runs here, oldest first.",
 )
 @add_form_options
 @json_option
 @click.pass_obj
 def command(session: Session, /, path: str, history_: bool, as_json: bool, **options: Any) -> None:
-    """Show a report again: report.json, a run's folder, or a STACK's newest here. --history: its
-    runs over time.
+    """Show a test report again, or write it in another format.
+
+    It is named by its report.json, by a run's folder, or by a STACK for that stack's newest run
+    here. --history shows the runs of a STACK over time.
     """
     from hpcstack import report as reports
 
-    pasts = read_past(path) if history_ else []
-    if history_ and pasts:
-        file = Path(pasts[-1].folder) / "report.json"
-        rows = [
-            {
-                "started": one.started,
-                "verdict": one.verdict,
-                "nodes": list(one.nodes),
-                "figures": one.drawn,
-                "folder": one.folder,
-                "key": one.key,
-            }
-            for one in pasts
-        ]
-        answer({"stack": path, "runs": rows}, as_json, lambda: format_pasts(pasts))
-        if options["html"]:
-            page = reports.render_html(load_report(file), pasts)
-            from hpcstack.core.outputs import write_output
-
-            with session.store.acting(f"{options['html']} was not written"):
-                write_output(Path(options["html"]), page)
+    if history_:
+        _show_history(session, path, options, as_json)
         return
-    if not history_ and not Path(path).exists() and "/" not in path and not path.endswith(".json"):
+
+    # a word that is no file is a stack, whose newest run is meant
+    if not Path(path).exists() and "/" not in path and not path.endswith(".json"):
         path = read_past(path)[-1].folder
     report = load_report(Path(path) / "report.json" if Path(path).is_dir() else Path(path))
     document = {**report.model_dump(mode="json"), "verdict": report.verdict()}
@@ -60,8 +45,37 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
     write_forms(session, report, document, options)
 
 
+def _show_history(session: Session, stack: str, options: dict[str, Any], as_json: bool) -> None:
+    """Show the runs of STACK, and write them as a page where --html asks for one."""
+    from hpcstack import report as reports
+    from hpcstack.core.outputs import write_output
+
+    pasts = read_past(stack)
+    rows = [
+        {
+            "started": one.started,
+            "verdict": one.verdict,
+            "nodes": list(one.nodes),
+            "figures": one.drawn,
+            "folder": one.folder,
+            "key": one.key,
+        }
+        for one in pasts
+    ]
+    answer({"stack": stack, "runs": rows}, as_json, lambda: format_pasts(pasts))
+
+    if options["html"]:
+        newest = load_report(Path(pasts[-1].folder) / "report.json")
+        page = reports.render_html(newest, pasts)
+        with session.store.acting(f"{options['html']} was not written"):
+            write_output(Path(options["html"]), page)
+
+
 def read_past(stack: str) -> list[Any]:
-    """The runs of STACK that this user has made. InputError where there are none."""
+    """Return the runs of STACK that this user has made, oldest first.
+
+    Raise InputError where there are none.
+    """
     from hpcstack.core.dirs import state_folder
     from hpcstack.core.errors import InputError
     from hpcstack.suite import history
@@ -73,13 +87,18 @@ def read_past(stack: str) -> list[Any]:
 
 
 def format_pasts(pasts: list[Any]) -> str:
-    """A line a run, then each figure with its median and its last value."""
+    """Return a line for each run, then each figure with its median and its last value.
+
+    The median is of runs that can be compared with the last one: `key` names their image, nodes,
+    GPUs and NCCL.
+    """
     import statistics
 
     lines = [
         f"{one.started}  {one.verdict:<5} {format_count(len(one.nodes), 'node')}  {one.folder}"
         for one in pasts
     ]
+
     last = pasts[-1]
     lines += ["", f"{'figure':<60} {'runs':>4} {'median':>12} {'last':>12}"]
     for name in sorted(last.drawn):
@@ -87,16 +106,12 @@ def format_pasts(pasts: list[Any]) -> str:
         lines.append(
             f"{name:<60} {len(values):>4} {statistics.median(values):>12g} {last.drawn[name]:>12g}"
         )
-    return (
-        "\n".join(
-            [*lines, "", "figures are of runs with the last one's image, nodes, GPUs and NCCL"]
-        )
-        + "\n"
-    )
+    lines += ["", "figures are of runs with the last one's image, nodes, GPUs and NCCL"]
+    return "\n".join(lines) + "\n"
 
 
 def load_report(file: Path) -> Any:
-    """The report in FILE. InputError where it is none."""
+    """Read the report in FILE. Raise InputError where it is no report."""
     from pydantic import ValidationError
 
     from hpcstack import report as reports
@@ -105,8 +120,7 @@ def load_report(file: Path) -> Any:
     try:
         return reports.Report.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{file} cannot be read: {getattr(error, 'strerror', '') or error}"
-        ) from None
+        reason = getattr(error, "strerror", "") or error
+        raise InputError(f"{file} cannot be read: {reason}") from None
     except ValidationError as error:
         raise InputError(f"{file}: not a report: {error.errors()[0]['msg']}") from None

@@ -1,6 +1,6 @@
-"""The forms of a report as options, and how they are written.
+"""The options that write a report in other formats.
 
-A FILE of `-` is stdout, in place of the text.
+Where FILE is `-`, the format is printed on stdout, in place of the text.
 """
 
 from __future__ import annotations
@@ -44,25 +44,26 @@ FORM_NAMES = ("junit", "html", "markdown", "prometheus", "tensorboard", "mlflow"
 
 
 def add_form_options(function: F) -> F:
-    """All of them on a command."""
+    """Add all options of OPTIONS to a command."""
     for option in reversed(OPTIONS):
         function = option(function)
     return function
 
 
 class JsonFile(click.Command):
-    """`--json` prints on stdout; `--json FILE.json` writes a file, as the other forms do."""
+    """A verb with `--json`, which prints on stdout, and `--json FILE.json`, which writes a file.
+
+    The second is what the options of other formats do. It is handed on as the hidden option
+    `--json-file FILE.json`.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        out, words = [], list(args)
+        out = []
+        words = list(args)
         while words:
             word = words.pop(0)
-            if (
-                word == "--json"
-                and words
-                and words[0].endswith(".json")
-                and not words[0].startswith("-")
-            ):
+            value = words[0] if words else ""
+            if word == "--json" and value.endswith(".json") and not value.startswith("-"):
                 out += ["--json-file", words.pop(0)]
             else:
                 out.append(word)
@@ -70,14 +71,14 @@ class JsonFile(click.Command):
 
 
 def on_stdout(options: dict[str, Any]) -> bool:
-    """Whether a form takes the place of the text."""
+    """Return whether one of the formats takes the place of the text on stdout."""
     return "-" in [options.get(name) for name in ("junit", "html", "markdown", "prometheus")]
 
 
 def write_forms(
     session: Any, report: Any, document: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    """Every form that OPTIONS name, each whole or not at all."""
+    """Write every format that OPTIONS name. Each file is written whole or not at all."""
     import json
 
     from hpcstack import report as reports
@@ -98,6 +99,7 @@ def write_forms(
         elif path:
             with session.store.acting(f"{path} was not written"):
                 write_output(Path(path), make())
+
     if options.get("tensorboard"):
         scalars.write_tensorboard(report, Path(options["tensorboard"]))
     if options.get("mlflow"):

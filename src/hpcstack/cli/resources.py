@@ -1,4 +1,4 @@
-"""The options that ask for resources: Slurm's own words, one mapping."""
+"""The options that ask Slurm for resources. Their names are Slurm's own."""
 
 from __future__ import annotations
 
@@ -18,44 +18,63 @@ from hpcstack.slurm.options import SHORT, VALUED, SlurmOptions
 
 
 class Passing(click.Command):
-    """A verb that hands options it does not know, before `--`, to srun: `--mem=10G -- train.py`."""
+    """A verb that passes long options which it does not know on to srun: `--mem=10G -- train.py`.
+
+    They stand before the `--`. `ctx.meta` keeps them as "passed", and what follows the `--` as
+    "command" (None without a `--`).
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         valued = {name for param in self.params if _takes_a_value(param) for name in param.opts}
         args = join_values(args, own, valued)
+
         cut = args.index("--") if "--" in args else 0
-        known = [
-            word
-            for word in args[:cut]
-            if not word.startswith("--") or word.partition("=")[0] in (*own, "--help")
-        ]
-        ctx.meta["passed"] = tuple(word for word in args[:cut] if word not in known)
+        known = []
+        passed = []
+        for word in args[:cut]:
+            if not word.startswith("--") or word.partition("=")[0] in (*own, "--help"):
+                known.append(word)
+            else:
+                passed.append(word)
+        ctx.meta["passed"] = tuple(passed)
         ctx.meta["command"] = tuple(args[cut + 1 :]) if "--" in args else None
-        if "--" in args and not self._named(ctx, known):
-            known.append("")  # STACK is left out: what follows the `--` is not it
+
+        # Click would take the command's first word for a STACK that is left out.
+        if "--" in args and not self._has_stack(ctx, known):
+            known.append("")
+
         try:
             return super().parse_args(ctx, [*known, *args[cut:]])
         except click.NoSuchOption as error:
-            raise self._after(ctx, args, error) or error from None
+            raise self._explain_missing_dashes(ctx, args, error) or error from None
 
-    def _named(self, ctx: click.Context, words: list[str]) -> bool:
-        """Whether a STACK stands in WORDS, which are those before the `--`."""
+    def _has_stack(self, ctx: click.Context, words: list[str]) -> bool:
+        """Return whether a STACK is among WORDS, which are those before the `--`."""
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
         given, _, _ = parser.parse_args([one for one in words if one not in ("--help", "-h")])
-        return isinstance(given.get("name"), str)  # click has a mark of its own for what is missing
+        # click has a value of its own, no string, for an argument that is missing
+        return isinstance(given.get("name"), str)
 
-    def _after(
+    def _explain_missing_dashes(
         self, ctx: click.Context, args: list[str], error: click.NoSuchOption
     ) -> click.UsageError | None:
-        """What to say of an option that belongs to the command, which began without a `--`."""
+        """Return what to say of an unknown option that is the command's, not ours.
+
+        That is the case where a command seems to begin before it, without a `--`. Return None for
+        any other unknown option.
+        """
+        if "--" in args:
+            return None
+
         place = next(
             (n for n, word in enumerate(args) if word.partition("=")[0] == error.option_name), 0
         )
         begins = next((n for n in range(place) if re.search(COMMAND, args[n])), -1)
-        if begins < 0 or "--" in args:
+        if begins < 0:
             return None
+
         line = f"{ctx.command_path} {shlex.join([*args[:begins], '--', *args[begins:]])}"
         return click.UsageError(
             f"{error.option_name} follows {args[begins]}; put `--` before the command: {line}"
@@ -67,35 +86,43 @@ def _takes_a_value(param: click.Parameter) -> bool:
 
 
 def join_values(args: list[str], own: set[str], valued: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]
-    """ARGS with `--mem 4G` and `-J name`, as people write them for srun, as one word.
+    """Return ARGS with srun's options and their values, such as `--mem 4G` or `-J name`, joined.
 
-    OWN are options of the verb's, VALUED those of them that take a value, whatever that looks like:
-    `--with '-e .'`.
+    They become one word each, `--mem=4G` or `--job-name=name`, so that they can be told from the
+    verb's own words. OWN are the verb's options. VALUED are those of them that take a value, which
+    may look like an option itself: `--with '-e .'`.
     """
     cut = args.index("--") if "--" in args else len(args)
     out: list[str] = []
     words = iter(args[:cut])
     for word in words:
         if word in valued:
-            out += [word, *([value] if (value := next(words, None)) is not None else [])]
+            out.append(word)
+            value = next(words, None)
+            if value is not None:
+                out.append(value)
             continue
-        option = SHORT.get(word, word) if word not in own else word
-        if word[:2] in SHORT and word[:2] not in own and len(word) > 2:  # -n4
+
+        if word[:2] in SHORT and word[:2] not in own and len(word) > 2:  # -Jname
             out.append(f"{SHORT[word[:2]]}={word[2:].removeprefix('=')}")
-        elif option in VALUED and option not in own:
+            continue
+
+        option = word if word in own else SHORT.get(word, word)
+        if option in VALUED and option not in own:
             value = next(words, None)
             out.append(option if value is None else f"{option}={value}")
         else:
             out.append(word)
+
     return [*out, *args[cut:]]
 
 
-COMMAND = r"\.(py|sh)$|^(python3?|bash|sh|\./.*)$"  # what looks like the beginning of a command
+COMMAND = r"\.(py|sh)$|^(python3?|bash|sh|\./.*)$"  # a word that a command seems to begin with
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class WholeNumber(click.IntRange):
-    """A whole number, refused in plain words."""
+    """A whole number. Click's own refusal, of a range "x>=1", is said in plain words."""
 
     name = "number"
 
@@ -109,87 +136,117 @@ class WholeNumber(click.IntRange):
 NUMBER = WholeNumber(min=0)
 OPTIONS = (
     click.option(
-        "-N", "--nodes", type=WholeNumber(min=1), help="How many nodes; the allocation's, or 1."
+        "-N",
+        "--nodes",
+        type=WholeNumber(min=1),
+        show_default="the allocation's, else 1",
+        help="Number of nodes.",
     ),
     click.option(
         "-n",
         "--ntasks",
         type=NUMBER,
         default=0,
-        help="Tasks of all nodes together (modes mpi, plain).",
+        help="Number of tasks on all nodes together (modes mpi and plain).",
     ),
     click.option(
-        "--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks per node (mode plain)."
+        "--ntasks-per-node",
+        type=NUMBER,
+        default=0,
+        help="Number of tasks on each node (mode plain).",
     ),
-    click.option("--gpus-per-node", type=NUMBER, default=0, help="GPUs per node."),
-    click.option("-G", "--gpus", type=NUMBER, default=0, help="GPUs of all nodes together."),
-    click.option("-c", "--cpus-per-task", type=NUMBER, default=0, help="CPUs per task."),
+    click.option("--gpus-per-node", type=NUMBER, default=0, help="Number of GPUs on each node."),
+    click.option(
+        "-G", "--gpus", type=NUMBER, default=0, help="Number of GPUs on all nodes together."
+    ),
+    click.option("-c", "--cpus-per-task", type=NUMBER, default=0, help="Number of CPUs per task."),
     click.option(
         "--nproc-per-node",
         type=NUMBER,
         default=0,
-        help="Ranks per node (mode torchrun); one per GPU by default.",
+        show_default="one per GPU",
+        help="Number of ranks on each node (mode torchrun).",
     ),
-    click.option("-p", "--partition", default=""),
-    click.option("-A", "--account", default=""),
-    click.option("-q", "--qos", default=""),
-    click.option("--reservation", default=""),
-    click.option("-C", "--constraint", default=""),
-    click.option("-w", "--nodelist", default="", help="Which nodes."),
-    click.option("-t", "--time", default="", help="Time limit: minutes, or 2:30:00 or 1-12."),
-    click.option("--exclusive", is_flag=True),
+    click.option(
+        "-p", "--partition", default="", metavar="PARTITION", help="Partition of the nodes."
+    ),
+    click.option("-A", "--account", default="", metavar="ACCOUNT", help="Account to charge."),
+    click.option("-q", "--qos", default="", metavar="QOS", help="Quality of service."),
+    click.option(
+        "--reservation", default="", metavar="NAME", help="Reservation to take the nodes from."
+    ),
+    click.option(
+        "-C", "--constraint", default="", metavar="FEATURES", help="Features the nodes must have."
+    ),
+    click.option(
+        "-w", "--nodelist", default="", metavar="NODES", help="Nodes to run on, as node[1-4]."
+    ),
+    click.option(
+        "-t",
+        "--time",
+        default="",
+        metavar="TIME",
+        help="Time limit: minutes, HOURS:MINUTES:SECONDS or DAYS-HOURS.",
+    ),
+    click.option("--exclusive", is_flag=True, help="Share the nodes with no other job."),
     click.option(
         "--srun",
         "extra",
         multiple=True,
         metavar="OPTION",
-        help="Any other option of srun, e.g. --srun=--overlap.",
+        help="Pass another option to srun, as in --srun=--overlap. May be given several times.",
     ),
     click.option(
         "--runtime",
         default="auto",
         type=click.Choice(["auto", *RUNTIMES]),
         show_default=True,
+        help="Container runtime. local runs the command here, without Slurm.",
     ),
 )
 
 
 def resource_options(function: F) -> F:
-    """All resource options on a command."""
+    """Add all resource options to a command."""
     for option in reversed(OPTIONS):
         function = option(function)
     return function
 
 
 def parse_resources(options: dict[str, Any]) -> Resources:
-    """Resources from the parsed options, of which others are left alone; `batch`: for a job of its
-    own.
+    """Return the Resources that the parsed OPTIONS ask for. Options of other kinds are left alone.
+
+    `batch` among them says that a job of its own is asked for, for which the present allocation
+    does not count. Raise InputError where --gpus cannot be divided among the nodes.
     """
     own = {field.name for field in fields(Resources)}
-    given, batch = (
-        {name: value for name, value in options.items() if name in own},
-        options.get("batch", False),
-    )
+    given = {name: value for name, value in options.items() if name in own}
+    batch = options.get("batch", False)
+
+    # The number of tasks may also come as an option of srun's: --srun=--ntasks=8.
     extra = SlurmOptions.parse(options.get("extra", ()))
     tasks = extra.value("--ntasks")
     if tasks.isdecimal():
         given["ntasks"] = int(tasks)
         extra = SlurmOptions(tuple(one for one in extra.given if one.name != "--ntasks"))
     given["extra"] = extra
-    allocated = (
-        os.environ.get("SLURM_JOB_NUM_NODES", "")
-        if options["runtime"] != WITHOUT_SLURM and not batch
-        else ""
-    )
+
     if not given.get("partition"):
         given["partition"] = os.environ.get("SBATCH_PARTITION" if batch else "SLURM_PARTITION", "")
+
+    allocated = ""
+    if options["runtime"] != WITHOUT_SLURM and not batch:
+        allocated = os.environ.get("SLURM_JOB_NUM_NODES", "")
     nodes_here = int(allocated) if allocated.isdigit() else 1
-    if total := options["gpus"]:
+
+    total = options["gpus"]
+    if total:
         count = options["nodes"] or nodes_here
         if total % count:
             raise InputError(
-                f"--gpus {total} on {count} nodes: not as many on each", "--gpus-per-node N"
+                f"--gpus {total} cannot be divided among {count} nodes", "--gpus-per-node N"
             )
         given["gpus_per_node"] = given.get("gpus_per_node") or total // count
+
     nodes = options["nodes"] if options["nodes"] is not None else nodes_here
     return Resources(**{**given, "nodes": nodes})

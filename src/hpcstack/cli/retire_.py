@@ -22,19 +22,24 @@ from hpcstack.releases.retirement import NOTICE_DAYS
     "--warn",
     default="",
     metavar="DAY",
-    help="Users are warned from then on; by default from today.",
+    show_default="today",
+    help="Warn users from this day on, as YYYY-MM-DD.",
 )
 @click.option(
     "--on",
     "remove",
     default="",
     metavar="DAY",
-    help=f"It is refused from then on; by default in {NOTICE_DAYS} days.",
+    show_default=f"in {NOTICE_DAYS} days",
+    help="Refuse to load it from this day on, as YYYY-MM-DD.",
 )
-@click.option("--now", is_flag=True, help="It is refused from now on, and no alias names it.")
-@click.option("--cancel", is_flag=True, help="Neither warn nor refuse: the dates are taken away.")
+@click.option("--now", is_flag=True, help="Refuse it from now on, and remove its alias.")
+@click.option("--cancel", is_flag=True, help="Remove the dates: neither warn nor refuse.")
 @click.option(
-    "--successor", default="", metavar="NAME/VERSION", help="What users are told to use instead."
+    "--successor",
+    default="",
+    metavar="NAME/VERSION",
+    help="Tell users to use this version instead.",
 )
 @add_changing_options
 @json_option
@@ -52,8 +57,9 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Warn the users of a version, and refuse it from a day on; they see the --reason. Nobody loses
-    what is loaded.
+    """Warn the users of a version, and refuse to load it from a given day on.
+
+    Users see the --reason. Nobody loses what is already loaded.
     """
     from dataclasses import asdict
 
@@ -70,6 +76,7 @@ def command(
             f"{ledger.name}/{release} is one release; a version is retired",
             f"hpcstack retire {ledger.name}/{version}",
         )
+
     dates = retirement_dates(asked, ledger, version, tree_of(session))
     verb = "retire --cancel" if cancel else "retire"
     after, changes = make_change(
@@ -93,6 +100,7 @@ def command(
 
 
 def describe_retired(document: dict[str, str], *, cancel: bool, now: bool) -> str:
+    """Return in a sentence what users of the version in DOCUMENT will see."""
     if cancel:
         return f"{document['version']} is no longer retired: nobody is warned or refused"
     if now:

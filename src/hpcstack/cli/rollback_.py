@@ -22,8 +22,10 @@ from hpcstack.cli.session import Session, json_option
 def command(
     session: Session, name: str, reason: str, force: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Return a version to its earlier production release, or to the one that is named. Running jobs
-    keep what they loaded. `hpcstack undo` takes it back.
+    """Return a version to an earlier release.
+
+    That is the one that is named, else the newest earlier one, of production if there is one.
+    Running jobs keep what they have loaded. `hpcstack undo` takes a rollback back.
     """
     from hpcstack.releases.changes import roll_back_version
 

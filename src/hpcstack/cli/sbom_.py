@@ -12,12 +12,18 @@ from hpcstack.cli.session import Session, echo, image_named, say
 @click.command("sbom")
 @click.argument("image", metavar="IMAGE")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write it there; by default to stdout."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    show_default="stdout",
+    help="Write it to this file.",
 )
 @click.pass_obj
 def command(session: Session, image: str, output: Path | None) -> None:
-    """What an image is made of, as CycloneDX JSON. IMAGE is a stack, STACK@ENGINE or the beginning
-    of a key.
+    """Print an image's software bill of materials, as CycloneDX JSON.
+
+    IMAGE is a stack, STACK@ENGINE or the beginning of a key.
     """
     from hpcstack.core.outputs import write_output
     from hpcstack.store import sbom
@@ -29,6 +35,7 @@ def command(session: Session, image: str, output: Path | None) -> None:
     if output is None:
         echo(text.rstrip("\n"))
         return
+
     with session.store.acting("the SBOM was not written"):
         write_output(output, text)
     say(f"{output}: {len(found.apt)} apt and {len(found.pip)} pip packages")

@@ -10,9 +10,11 @@ from hpcstack.cli.session import echo
 
 
 @click.command("schema")
-@click.option("--site", "of_site", is_flag=True, help="Of site.yaml instead of a recipe.")
+@click.option(
+    "--site", "of_site", is_flag=True, help="Print the schema of site.yaml instead of a recipe's."
+)
 def command(of_site: bool) -> None:
-    """The JSON Schema of a recipe's file or of site.yaml, for editors."""
+    """Print the JSON Schema of a recipe or of site.yaml, for editors."""
     if of_site:
         from hpcstack.site.load import Site
 
@@ -21,6 +23,6 @@ def command(of_site: bool) -> None:
         from hpcstack.recipe.schema import file_schema
 
         schema = file_schema()
-    echo(
-        json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1)
-    )
+
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    echo(json.dumps({"$schema": dialect, **schema}, indent=1))

@@ -1,5 +1,6 @@
-"""What every verb works with: the site, the recipes, the store, the runner and the registry; made
-when asked for.
+"""What verbs work with: the site, recipes, the store, programs and registries.
+
+Each is made when a verb first asks for it. Here are also the functions that every verb prints with.
 """
 
 from __future__ import annotations
@@ -32,14 +33,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Session:
-    """One call of the command line."""
+    """One call of the command line, with the options before the verb."""
 
     site_file: str
     recipe_options: tuple[str, ...]
-    architecture: str = ""  # whose module tree is meant; empty: this machine's
+    architecture: str = ""  # of the module tree; empty for this machine's
 
     @cached_property
     def loaded(self) -> Loaded:
+        """The layers of site.yaml as one, with the origin of each value.
+
+        Loading it also sets whom this process shares its files with, and whose files it trusts.
+        """
         from hpcstack.core import sharing
         from hpcstack.site import load as site
 
@@ -50,11 +55,13 @@ class Session:
 
     @cached_property
     def site(self) -> Site:
+        """The site, for the architecture that was asked for."""
         from hpcstack.core.errors import InputError
 
         site = self.loaded.site
         if not self.architecture:
             return site
+
         if not site.modules.by_architecture:
             raise InputError(
                 "--arch: this site has one module tree for all nodes",
@@ -64,40 +71,53 @@ class Session:
 
     @cached_property
     def folders(self) -> list[Path]:
-        """Where recipes are looked for, first to last."""
+        """The folders of recipes, in the order in which they are searched."""
         from hpcstack.core import data
         from hpcstack.core.errors import InputError
 
-        named = [folder for folder in os.environ.get("HPCSTACK_RECIPES", "").split(":") if folder]
-        given = [*self.recipe_options, *named]
+        given = [*self.recipe_options, *self._folders_of_environment()]
         for folder in given:
             if not Path(folder).is_dir():
                 how = "--recipes" if folder in self.recipe_options else "$HPCSTACK_RECIPES"
                 raise InputError(f"{how} {folder}: no such folder")
+
         return [*map(Path, given), *self.site.recipe_dirs, data.find_data_folder("recipes")]
+
+    @staticmethod
+    def _folders_of_environment() -> list[str]:
+        return [folder for folder in os.environ.get("HPCSTACK_RECIPES", "").split(":") if folder]
 
     @property
     def own_folder(self) -> Path | None:
-        """The first folder of recipes that is somebody's own, and not hpcstack's: where a new
-        recipe goes.
+        """The folder that a new recipe goes to; None where there is no such folder.
+
+        It is the first folder of recipes that is not the one which comes with hpcstack.
         """
         from hpcstack.core import data
 
         shipped = data.find_data_folder("recipes").resolve()
-        return next(
-            (one for one in self.folders if one.is_dir() and one.resolve() != shipped), None
-        )
+        for folder in self.folders:
+            if folder.is_dir() and folder.resolve() != shipped:
+                return folder
+        return None
 
     def words(self) -> list[str]:
-        """The same options for another process, which may run elsewhere: paths are absolute."""
-        site = ["--site", str(Path(self.site_file).absolute())] if self.site_file else []
-        named = [folder for folder in os.environ.get("HPCSTACK_RECIPES", "").split(":") if folder]
-        folders = [str(Path(folder).absolute()) for folder in (*self.recipe_options, *named)]
-        arch = ["--arch", self.architecture] if self.architecture else []
-        return [*site, *arch, *(word for folder in folders for word in ("--recipes", folder))]
+        """Return the same options as words for another hpcstack, which may run on another node.
+
+        Paths become absolute, and the folders of $HPCSTACK_RECIPES become options.
+        """
+        out = []
+        if self.site_file:
+            out += ["--site", str(Path(self.site_file).absolute())]
+        if self.architecture:
+            out += ["--arch", self.architecture]
+        for folder in (*self.recipe_options, *self._folders_of_environment()):
+            out += ["--recipes", str(Path(folder).absolute())]
+        return out
 
     @cached_property
     def catalog(self) -> Catalog:
+        """All recipes, as the site's policy changes them."""
         from hpcstack.recipe.catalog import Catalog
 
         return Catalog(self.folders, self.loaded.policy)
@@ -108,8 +128,10 @@ class Session:
         return self.catalog.names()
 
     def recipe(self, name: str) -> Recipe:
-        """The recipe of NAME-VERSION, of NAME/VERSION, or of the default of what is published as
-        NAME.
+        """Return the recipe of the stack that NAME means, as NAME-VERSION or NAME/VERSION.
+
+        A NAME alone means the default of what is published under it. Raise InputError where there
+        is none, or ProblemsError where it cannot be read.
         """
         from hpcstack.core.errors import InputError, ProblemsError
 
@@ -118,34 +140,38 @@ class Session:
         except ProblemsError:
             raise
         except InputError as error:
-            if (meant := self._published(name)) and meant != name:
-                return self.catalog.find(meant)
+            published = self._find_published(name)
+            if published and published != name:
+                return self.catalog.find(published)
             raise error from None
 
-    def _published(self, name: str) -> str:
-        """The stack that NAME means in the module tree; empty where it means none there."""
+    def _find_published(self, name: str) -> str:
+        """Return the stack that NAME means in the module tree; empty where it means none there."""
         from hpcstack.core.errors import InputError
         from hpcstack.releases.named import resolve_name
         from hpcstack.releases.tree import Tree
         from hpcstack.store.find import is_file
 
+        if is_file(name):
+            return ""
         try:
-            return (
-                ""
-                if is_file(name)
-                else resolve_name(name, Tree(self.site.module_tree), os.environ).stack
-            )
+            return resolve_name(name, Tree(self.site.module_tree), os.environ).stack
         except InputError:
             return ""
 
     @cached_property
     def store(self) -> Store:
+        """The store of images."""
         from hpcstack.store.store import open_store
 
         return open_store(self.site)
 
     @cached_property
     def runner(self) -> Runner:
+        """What runs other programs.
+
+        From here on, TERM and HUP are taken like Ctrl-C: what was begun is undone.
+        """
         from hpcstack.core.process import Runner
 
         signal.signal(signal.SIGTERM, _terminate)
@@ -154,30 +180,34 @@ class Session:
 
     @cached_property
     def registry(self) -> Registry:
+        """The client of registries, which warns by lines on stderr."""
         from hpcstack.oci.client import Registry
 
         return Registry(self.site, warn=say)
 
     def workbench(self, progress: Progress) -> Workbench:
-        """What images are made with; PROGRESS is told how far it is."""
+        """Return what images are made with. It reports how far it is to PROGRESS."""
         from hpcstack.build.workbench import Workbench
 
         return Workbench(self.site, self.registry, self.runner, progress)
 
     @property
     def hasty_registry(self) -> Registry:
-        """For what works without an answer, too: nothing is asked twice."""
+        """A client of registries with a short timeout and no retries.
+
+        It is for verbs that can do without an answer.
+        """
         from hpcstack.oci.client import Registry
 
         return Registry(self.site, timeout=5, tries=1)
 
 
 def image_named(session: Session, text: str) -> str:
-    """TEXT, which names an image, as what the store knows: the key of a published release, else as
-    it is.
+    """Return TEXT, which names an image, in the words of the store.
 
-    NAME/VERSION, NAME-VERSION and NAME mean what is published, as in `launch`; what is not
-    published, what was built last. Files, STACK@ENGINE and keys stay.
+    NAME/VERSION, NAME-VERSION and NAME mean what is published, as for `launch`: they become the key
+    of its image. If nothing is published, they become the stack, whose image that was built last
+    counts. Files, STACK@ENGINE and keys stay as they are.
     """
     from hpcstack.core.errors import StoreError
     from hpcstack.releases.lookup import find_released
@@ -187,6 +217,7 @@ def image_named(session: Session, text: str) -> str:
 
     if is_file(text) or "@" in text or session.store.artifact(text):
         return text
+
     meant = resolve_name(text, Tree(session.site.module_tree), os.environ)
     try:
         found = find_released(meant.stack, session.site, session.store, meant.release, retired=True)
@@ -196,19 +227,21 @@ def image_named(session: Session, text: str) -> str:
 
 
 def _terminate(*_: object) -> None:
-    """A TERM is taken like an interrupt: what was begun is undone."""
+    """Take a signal like Ctrl-C, so that what was begun is undone."""
     raise KeyboardInterrupt
 
 
 def say(message: str) -> None:
-    """A step, on stderr: stdout is for answers."""
+    """Print a step of the work on stderr: stdout is for answers."""
     click.echo(f"* {sanitize_for_terminal(message)}", err=True)
 
 
 @contextlib.contextmanager
 def show_progress(doing: str, events: str = "") -> Iterator[Progress]:
-    """What long work talks to: bars and a clock on a terminal, else plain lines; EVENTS is a file
-    of JSON lines.
+    """Yield what long work reports its progress to, while it is DOING something.
+
+    On a terminal it is shown as bars and a clock, else as plain lines. EVENTS is a file to write
+    JSON lines to, or empty.
     """
     from hpcstack.cli.progress import draw_progress
 
@@ -217,19 +250,24 @@ def show_progress(doing: str, events: str = "") -> Iterator[Progress]:
 
 
 def answer(document: Any, as_json: bool, text: Callable[[], str]) -> None:
-    """The verb's answer on stdout: one JSON document, or text."""
-    echo(json.dumps(document, indent=1) if as_json else text().rstrip("\n"))
+    """Print a verb's answer on stdout: DOCUMENT as JSON, or TEXT, which is made only if shown."""
+    if as_json:
+        echo(json.dumps(document, indent=1))
+    else:
+        echo(text().rstrip("\n"))
 
 
 def echo(text: str) -> None:
-    """TEXT on stdout; what would command a terminal in it is shown as a character that is none.
+    """Print TEXT on stdout, without characters that control a terminal.
 
-    `| head` ends us as it ends any other tool; a broken pipe of our own is an error like others.
+    `| head` ends hpcstack as it ends any other tool.
     """
     try:
         click.echo(sanitize_for_terminal(text))
         sys.stdout.flush()
     except BrokenPipeError:
+        # Python ignores SIGPIPE. Die of it here, as a shell expects, and only here: a broken pipe
+        # to a program that we started is an error like any other.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
 
@@ -237,7 +275,9 @@ def echo(text: str) -> None:
 events_option = click.option(
     "--events", default="", metavar="FILE", help="Also write progress as JSON lines."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
+)
 optional_stack = click.argument(
     "name",
     metavar="[STACK]",
@@ -250,22 +290,26 @@ stack_argument = click.argument(
 
 
 def choose_stacks(session: Session, names: Sequence[str]) -> list[str]:
-    """NAMES, of which those with * or ? mean every stack that fits. InputError where none does."""
+    """Return the stacks that NAMES mean, each once.
+
+    A name with * or ? means every stack that it matches. Raise InputError where it matches none.
+    """
     import fnmatch
 
     from hpcstack.core.errors import InputError
 
     out: list[str] = []
     for name in names:
-        fitting = fnmatch.filter(session.names, name) if {"*", "?"} & set(name) else [name]
-        if not fitting:
-            raise InputError(f"no stack is like {name!r}", "hpcstack list shows all stacks")
-        out += fitting
+        is_pattern = "*" in name or "?" in name
+        found = fnmatch.filter(session.names, name) if is_pattern else [name]
+        if not found:
+            raise InputError(f"no stack matches {name!r}", "hpcstack list shows all stacks")
+        out += found
     return list(dict.fromkeys(out))
 
 
 def complete_stacks(ctx: click.Context, start: str) -> list[str]:
-    """Stacks that begin with START, for shells."""
+    """Return the stacks that begin with START, for a shell's completion."""
     given = ctx.find_root().params
     try:
         session = Session(given.get("site") or "", given.get("recipes") or ())
@@ -275,7 +319,7 @@ def complete_stacks(ctx: click.Context, start: str) -> list[str]:
 
 
 def format_table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
-    """Rows in columns, plain text."""
+    """Return ROWS below their HEAD in columns, as plain text that ends with a line end."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -285,13 +329,18 @@ def format_table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
 
 
 def give_script(text: str, output: str, where: str, mode: int = 0o755) -> None:
-    """The script TEXT into the file OUTPUT, or printed; then WHERE to name it."""
+    """Write the script TEXT to the file OUTPUT with MODE, or print it if there is none.
+
+    A script that was written is followed by a line that says WHERE to name it: WHERE ends so that
+    its path can follow.
+    """
     from hpcstack.core.files import writing_below
     from hpcstack.core.outputs import write_output
 
     if not output:
         echo(text.rstrip("\n"))
         return
+
     path = Path(output)
     with writing_below(path.parent, "the script was not written"):
         write_output(path, text, mode)

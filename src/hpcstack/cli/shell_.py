@@ -12,9 +12,9 @@ from hpcstack.cli.interactive import Interactive, start_program
 )
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """A shell in a stack's image, on a node of Slurm's where there is Slurm.
+    """Open a shell in a stack's image, on a compute node where there is Slurm.
 
-    STACK is the loaded module's by default; the options are those of `hpcstack launch`, e.g. -t 60
-    --gpus-per-node 1.
+    STACK is the loaded module's by default. The options are those of `hpcstack launch`, such as -t
+    60 --gpus-per-node 1. What follows a `--` is for the shell, which is bash.
     """
     start_program(ctx, "bash")

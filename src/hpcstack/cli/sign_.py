@@ -13,14 +13,16 @@ from hpcstack.cli.session import Session, answer, image_named, json_option
     "--key",
     default="",
     metavar="FILE",
-    help="A private SSH key (for a .sqsh), by default the site's signatures.sign_with, else "
-    "~/.ssh/id_ed25519.",
+    show_default="signatures.sign_with of site.yaml, else ~/.ssh/id_ed25519",
+    help="Sign a .sqsh file with this private SSH key.",
 )
 @json_option
 @click.pass_obj
 def command(session: Session, image: str, key: str, as_json: bool) -> None:
-    """Sign an image: a .sqsh beside it by ssh-keygen, a SIF inside by Apptainer. `verify
-    --signature` checks it.
+    """Sign an image; `hpcstack verify --signature` checks the signature.
+
+    The signature of a .sqsh file is made by ssh-keygen and lies beside it. A SIF is signed inside,
+    by Apptainer.
     """
     from hpcstack.build import verify
     from hpcstack.core.errors import AnswerIsNo
@@ -29,17 +31,21 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
 
     image = image_named(session, image)
     path = find_file(image, session.store)
-    what, wanted = verify.make_statement(image, session.store), session.site.signatures
-    key = key or wanted.sign_with
-    good = (
-        wanted.keys
+    statement = verify.make_statement(image, session.store)
+    settings = session.site.signatures
+    key = key or settings.sign_with
+
+    # A new signature takes the place of the old one: do not lose one that this site trusts.
+    has_trusted_signature = (
+        settings.keys
         and path.suffix != ".sif"
-        and signing.verify_by(path, wanted.keys, session.runner, what)[0]
+        and signing.verify_by(path, settings.keys, session.runner, statement)[0]
     )
-    if good and not signing.is_trusted(key, wanted.keys, session.runner):
+    if has_trusted_signature and not signing.is_trusted(key, settings.keys, session.runner):
         raise AnswerIsNo(
             f"{path} has a signature that this site trusts, and it does not trust this key",
             "signatures.keys in site.yaml names the keys that count",
         )
-    signature = signing.sign_image(path, key, session.runner, what)
+
+    signature = signing.sign_image(path, key, session.runner, statement)
     answer({"image": str(path), "signature": str(signature)}, as_json, lambda: str(signature))

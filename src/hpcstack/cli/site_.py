@@ -9,22 +9,39 @@ import click
 from hpcstack.cli.session import Session, echo, give_script, say
 from hpcstack.cli.site_health import health
 
+OUTPUT = click.option(
+    "-o",
+    "--output",
+    default="",
+    metavar="FILE",
+    help="Write it to this file.",
+    show_default="stdout",
+)
+
 
 @click.group("site")
 def command() -> None:
-    """This cluster's site.yaml. To see the effective one: hpcstack show --site"""
+    """Write site.yaml for this cluster (site init), and the files that its nodes need.
+
+    `hpcstack show --site` prints the effective site.yaml, with all layers.
+    """
 
 
 @command.command("init")
+@OUTPUT
 @click.option(
-    "-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it."
+    "--name",
+    default="",
+    metavar="NAME",
+    show_default="Slurm's ClusterName",
+    help="Name of the cluster.",
 )
-@click.option("--name", default="", help="The cluster's name; Slurm's ClusterName by default.")
-@click.option("--force", is_flag=True, help="Replace an existing FILE.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.pass_obj
 def init(session: Session, output: str, name: str, force: bool) -> None:
-    """Ask Slurm, the driver, /sys, Pyxis, Enroot, Apptainer and Lmod what is here; write a
-    commented site.yaml.
+    """Write a commented site.yaml, by asking this cluster what it has.
+
+    Slurm, the GPU driver, /sys, Pyxis, Enroot, Apptainer and Lmod are asked.
     """
     import socket
 
@@ -39,59 +56,56 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
         raise InputError(f"{path} is a folder", f"name a file in it: {path}/hpcstack/site.yaml")
     if output and path.exists() and not force:
         raise InputError(f"{path} already exists", "name another file, or say --force")
-    text = site_text(probe_site(session.runner), socket.gethostname().partition(".")[0], name)
+
+    host = socket.gethostname().partition(".")[0]
+    text = site_text(probe_site(session.runner), host, name)
     if not output:
         echo(text.rstrip("\n"))
         return
+
     with writing_below(path.parent, "site.yaml was not written"):
         write_output(path, text)
     say(f"{path}: read it, then use it with: export HPCSTACK_SITE={path.resolve()}")
 
 
 @command.command("importer")
-@click.option(
-    "-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it."
-)
+@OUTPUT
 @click.option(
     "--check",
     default="full",
     type=click.Choice(["full", "none"]),
     show_default=True,
-    help="Read each image once per node to see that it is what was published, or trust the store.",
+    help="full: read each image once per node, to check that it is what was published. none: trust "
+    "the store.",
 )
 @click.pass_obj
 def importer(session: Session, output: str, check: str) -> None:
-    """Write Pyxis's importer, with which srun --container-image=hpcstack/STACK is the published
-    image.
+    """Write an importer for Pyxis that knows published images.
 
-    In plugstack.conf: required .../spank_pyxis.so importer=FILE use_squashfuse=1. Any other image
-    behaves as before. With use_squashfuse=1 (Pyxis 0.22) an image is mounted; without it every step
-    unpacks it on every node. Where site.yaml has an image_cache, any other image is imported once
-    for all nodes and users (docs/how-to/set-up-the-image-cache.md).
+    With it, srun --container-image=hpcstack/STACK runs the published image. In plugstack.conf:
+    required .../spank_pyxis.so importer=FILE use_squashfuse=1. With use_squashfuse=1 (Pyxis 0.22)
+    an image is mounted; without it, every step unpacks the image on every node. Any other image
+    behaves as before, unless site.yaml has an image_cache: then it is imported once for all nodes
+    and users (docs/how-to/set-up-the-image-cache.md).
     """
-    from hpcstack.render.launchers import render_importer as script
+    from hpcstack.render.launchers import render_importer
 
-    text = script(session.site, check, _program(), _site_file(session))
+    text = render_importer(session.site, check, _find_program(), _find_site_file(session))
     give_script(
         text,
         output,
-        (
-            "name it in plugstack.conf on every node: required .../spank_pyxis.so use_squashfuse=1 "
-            "importer="
-        ),
+        "name it in plugstack.conf on every node: required .../spank_pyxis.so use_squashfuse=1 "
+        "importer=",
     )
 
 
 @command.command("squashfuse")
-@click.option(
-    "-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it."
-)
+@OUTPUT
 def squashfuse(output: str) -> None:
-    """Write a squashfuse for Enroot and Pyxis that reads with many threads: squashfuse_ll, as they
-    can end it.
+    """Write a squashfuse for Enroot and Pyxis that reads with many threads.
 
-    Worth it where `hpcstack doctor -w NODE` says so. A link to squashfuse_ll would not do: it hangs
-    when a step ends.
+    It runs squashfuse_ll in a way that Enroot and Pyxis can end. (A link to squashfuse_ll would
+    hang when a step ends.) `hpcstack doctor -w NODE` says where it is worth it.
     """
     from hpcstack.render.template import read_data_file
 
@@ -103,41 +117,43 @@ def squashfuse(output: str) -> None:
 
 
 @command.command("image-service")
-@click.option(
-    "-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it."
-)
+@OUTPUT
 @click.pass_obj
 def image_service(session: Session, output: str) -> None:
-    """Write the systemd unit of the service that imports images once for all (image_cache in
-    site.yaml).
+    """Write the systemd unit of a node's image service.
+
+    The service imports each image once for all nodes and users (image_cache in site.yaml).
     """
     from hpcstack.core.errors import InputError
-    from hpcstack.render.launchers import render_image_service as unit
+    from hpcstack.render.launchers import render_image_service
 
     if not session.site.image_cache.folder:
         raise InputError(
             "the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml"
         )
-    text = unit(session.site, _program(), _site_file(session))
-    give_script(
-        text,
-        output,
-        "on every node: systemctl enable --now hpcstack-images.service, which is ",
-        0o644,
-    )
+
+    text = render_image_service(session.site, _find_program(), _find_site_file(session))
+    where = "on every node: systemctl enable --now hpcstack-images.service, which is "
+    give_script(text, output, where, 0o644)
 
 
-def _site_file(session: Session) -> str:
-    """The site.yaml that has the image cache, not one of who types this; empty for none."""
+def _find_site_file(session: Session) -> str:
+    """Return the site.yaml that describes the image cache; empty for none.
+
+    It may be another than that of the person who types this.
+    """
     origin = session.loaded.origins.get("image_cache.folder")
     return str(origin.file) if origin and origin.file else ""
 
 
-def _program() -> str:
-    """This very hpcstack, by its path: users' own PATHs do not count on a node."""
+def _find_program() -> str:
+    """Return the path of this very hpcstack: nodes do not look for it on a user's PATH."""
     import sys
 
-    return str(Path(sys.argv[0]).absolute()) if Path(sys.argv[0]).name == "hpcstack" else "hpcstack"
+    program = Path(sys.argv[0])
+    if program.name == "hpcstack":
+        return str(program.absolute())
+    return "hpcstack"
 
 
 command.add_command(health)

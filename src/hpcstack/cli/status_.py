@@ -10,10 +10,10 @@ from hpcstack.cli.published import add_optional_name, split_published
 from hpcstack.cli.session import Session, answer, format_table, json_option
 from hpcstack.core.errors import format_count
 
+# A note where the site requires signatures: which ways to an image do not ask for them.
 UNASKED = (
-    "signatures are asked for by publish, launch and --container-image=hpcstack/STACK; not by a "
-    "module's own commands, "
-    "srun --container-image=PATH, or somebody's own site.yaml"
+    "signatures are checked by publish, launch and --container-image=hpcstack/STACK, but not by a "
+    "module's own commands, by srun --container-image=PATH, or under somebody's own site.yaml"
 )
 
 
@@ -21,16 +21,16 @@ UNASKED = (
 @add_optional_name
 @click.option("--check", is_flag=True, help="Exit 1 if anything is wrong.")
 @click.option(
-    "--deep", is_flag=True, help="With --check: read every byte of every image, too (verify --all)."
+    "--deep", is_flag=True, help="Also read every byte of every image, as `verify --all` (--check)."
 )
 @json_option
 @click.pass_obj
 def command(session: Session, name: str, check: bool, deep: bool, as_json: bool) -> None:
-    """What users see of what is published, and what is wrong with it; of one NAME, also what is
-    hidden.
+    """Show what is published, as users see it, and what is wrong with it.
 
-    Each file that a verb wrote is compared with what was written, and each image's file with what
-    it was when somebody read it last. `hpcstack repair` puts back what can be.
+    With a NAME, hidden releases are shown too. Each published file is compared with what was
+    written, and the size, inode and times of each image with what they were when it was last read.
+    `hpcstack repair` restores what can be restored.
     """
     from hpcstack.core.errors import AnswerIsNo, InputError
     from hpcstack.publish.spider import is_cache_missing
@@ -49,12 +49,13 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
         )
 
     tree = Tree(session.site.module_tree)
-    chosen = _name(session, name) if name else ""
+    chosen = _find_name(session, name) if name else ""
     damage = find_all_damage(tree, session.store, chosen)
     found = list_rows(tree, session.store, chosen, damage)
+
     wrong = [f"{one['release']}: {what}" for one in found for what in one["wrong"]]
-    shown_ones = {one["release"] for one in found}
-    wrong += [str(one) for one in damage if one.subject not in shown_ones]
+    shown_releases = {one["release"] for one in found}
+    wrong += [str(one) for one in damage if one.subject not in shown_releases]
     if deep:
         wrong += _read_images(session, chosen)
     wrong += [
@@ -67,13 +68,16 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
         wrong.append("the spider cache is older than the tree: hpcstack repair")
     if is_cache_missing(tree):
         wrong.append(f"the spider cache is gone from {tree.root / 'spider/cache'}: hpcstack repair")
-    if crowd := tree.crowded():
+    crowd = tree.crowded()
+    if crowd:
         wrong.append(
             f"{tree.core} contains {crowd} modulefiles, which every load looks at: "
             f"`modules.direct` in site.yaml"
         )
+
     notes = [UNASKED] if session.site.signatures.required else []
     notes += [*notes_of_images(tree, session.store, chosen), *notes_of_dates(tree, chosen)]
+
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong, "notes": notes}
     answer(document, as_json, lambda: show_status(document))
     if check and wrong:
@@ -83,18 +87,19 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
         )
 
 
-def _name(session: Session, said: str) -> str:
-    """The published name that SAID means, also where its ledger cannot be read."""
+def _find_name(session: Session, said: str) -> str:
+    """Return the published name that SAID means, also where its ledger cannot be read."""
     from hpcstack.publish.damage import names_with_traces
     from hpcstack.releases.tree import Tree
 
     if said in names_with_traces(Tree(session.site.module_tree)):
         return said
+
     return split_published(session, said)[0].name
 
 
 def _read_images(session: Session, name: str) -> list[str]:
-    """What is wrong with the bytes of images, of NAME or all."""
+    """Read the images of NAME, or all. Return a line for each whose bytes are wrong."""
     from hpcstack.cli.reading import read_released_images
 
     found = read_released_images(session, name=name)
@@ -106,25 +111,22 @@ def _read_images(session: Session, name: str) -> list[str]:
 
 
 def show_status(document: dict[str, Any]) -> str:
+    """Return DOCUMENT as text: a table of releases, then what is wrong, then notes."""
     rows = document["releases"]
     wrong = [f"WRONG {one}" for one in document["wrong"]]
     if not rows:
         return "\n".join(["nothing is published here; hpcstack publish STACK", *wrong])
+
     head = ("release", "alias", "channel", "tested", "dates")
-    lines = [
-        format_table([_row(one) for one in rows], head),
-        "",
-        f"  module use {document['modulepath']}",
-    ]
+    table = format_table([_make_row(one) for one in rows], head)
+    lines = [table, "", f"  module use {document['modulepath']}"]
     return "\n".join([*lines, *wrong, *(f"NOTE: {one}" for one in document["notes"])])
 
 
-def _row(one: dict[str, Any]) -> tuple[str, ...]:
+def _make_row(one: dict[str, Any]) -> tuple[str, ...]:
+    default = " (D)" if one["default"] else ""  # as `module avail` marks it
+    channel = one["channel"] if one["state"] == "live" else one["state"]
+    tested = one["tested"].get("verdict", "not tested")
     days = ((one["deprecate"], "warned"), (one["remove"], "refused"))
-    return (
-        one["release"] + (" (D)" if one["default"] else ""),
-        one["alias"],
-        one["channel"] if one["state"] == "live" else one["state"],
-        one["tested"].get("verdict", "not tested"),
-        " ".join(f"{what} from {when}" for when, what in days if when),
-    )
+    dates = " ".join(f"{what} from {when}" for when, what in days if when)
+    return (one["release"] + default, one["alias"], channel, tested, dates)

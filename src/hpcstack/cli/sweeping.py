@@ -1,4 +1,4 @@
-"""`hpcstack test --sweep`: a partition in pairs."""
+"""`hpcstack test --sweep`: test the nodes of a partition against each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class SweepOptions(NamedTuple):
-    """In pairs, so many ROUNDS, or by halves (BISECT); MINUTES for all jobs."""
+    """How a sweep is done.
+
+    It is done in pairs, ROUNDS times, or by halves with BISECT. All jobs together have MINUTES.
+    """
 
     rounds: int
     bisect: bool
@@ -34,17 +37,17 @@ def sweep_partition(
     drain: bool,
     as_json: bool,
 ) -> None:
-    """Measure, name the odd ones, write the drain list; with DRAIN ask, then drain.
+    """Measure all nodes, name those that stand out, and write the drain list. Then end.
 
-    Ends 1 if one is odd or failed.
+    With DRAIN, ask, then drain them. The exit code is 1 if a node stands out, a job failed, or it
+    is unsure which node is to blame.
     """
     from hpcstack.core.dirs import state_folder
     from hpcstack.core.outputs import write_output
     from hpcstack.suite import sweep
     from hpcstack.suite.bisect import LEAST
 
-    recipe = session.recipe(name)
-    stack = recipe.stack.full_name
+    stack = session.recipe(name).stack.full_name
     sweep.check_image(stack, session.store)
     nodes, left_out = sweep.usable_nodes(
         session.runner, options["partition"], options["nodelist"], options["reservation"]
@@ -54,6 +57,7 @@ def sweep_partition(
             f"--bisect with {len(nodes)} nodes: pairs are as quick below {LEAST}",
             "leave out --bisect",
         )
+
     from hpcstack.site.own_command import hpcstack_on
 
     stamp = f"{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}-{uuid.uuid4().hex[:6]}"
@@ -61,20 +65,22 @@ def sweep_partition(
     with session.store.acting("no folder for the sweep"):
         folder.mkdir(parents=True)
     if left_out:
-        shown = ", ".join(f"{node} ({state})" for node, state in list(left_out.items())[:8])
-        say(
-            f"{format_count(len(left_out), 'node')} left out: "
-            f"{shown}{', ...' if len(left_out) > 8 else ''}"
-        )
+        shown = [f"{node} ({state})" for node, state in list(left_out.items())[:8]]
+        if len(left_out) > len(shown):
+            shown.append("...")
+        say(f"{format_count(len(left_out), 'node')} left out: {', '.join(shown)}")
     by = "by halves" if how.bisect else f"in pairs, {format_count(how.rounds, 'round')}"
-    say(f"{len(nodes)} nodes {by}; all of it is in {folder}")
+    say(f"{len(nodes)} nodes {by}; all files of the sweep are in {folder}")
+
     slurm = [
         f"--{key}={options[key]}"
         for key in ("partition", "account", "qos", "reservation", "time")
         if options[key]
     ]
     own = (*hpcstack_on(session.site.node_type(options["partition"])), *session.words())
-    command = sweep.Command(own, tuple(_rest(stack, wanted, options)), tuple(slurm))
+    words = _test_words(stack, wanted, options)
+    command = sweep.Command(own, tuple(words), tuple(slurm))
+
     until = time.monotonic() + how.minutes * 60
     with show_progress("sweeping") as progress:
         if how.bisect:
@@ -85,6 +91,7 @@ def sweep_partition(
             )
             late = sweep.follow_jobs(groups, session.runner, progress, until)
             swept = sweep.read_pairs(groups, nodes, late)
+
     path = folder / "drain.txt"
     with session.store.acting("the drain list was not written"):
         write_output(path, swept.drain_list())
@@ -94,67 +101,70 @@ def sweep_partition(
     raise click.exceptions.Exit(1 if swept.odd or swept.failed or swept.unsure else 0)
 
 
-def _rest(stack: str, wanted: Any, options: dict[str, Any]) -> list[str]:
-    """The words of `hpcstack test` for one pair."""
+def _test_words(stack: str, wanted: Any, options: dict[str, Any]) -> list[str]:
+    """Return the words after `hpcstack test` for one group of nodes."""
     from hpcstack.suite import sweep
 
-    out = [
-        stack,
-        "--tier",
-        "standard" if wanted.tier == "quick" else wanted.tier,
-        "--runtime",
-        options["runtime"],
-    ]
+    # without GPUs, bandwidth between nodes (nccl.gloo-bandwidth) is measured from standard on
+    tier = "standard" if wanted.tier == "quick" else wanted.tier
+    out = [stack, "--tier", tier, "--runtime", options["runtime"]]
     out += ["--only", ",".join(wanted.tests) or sweep.ONLY]
-    out += ["--skip", ",".join(wanted.skip)] if wanted.skip else []
-    out += ["--suite-from-host"] if wanted.suite_from_host else []
+    if wanted.skip:
+        out += ["--skip", ",".join(wanted.skip)]
+    if wanted.suite_from_host:
+        out.append("--suite-from-host")
     for name in ("gpus_per_node", "nproc_per_node", "cpus_per_task"):
-        out += [f"--{name.replace('_', '-')}", str(options[name])] if options[name] else []
+        if options[name]:
+            out += [f"--{name.replace('_', '-')}", str(options[name])]
     return out
 
 
 def format_sweep(swept: Any, path: Path) -> str:
-    """What a person reads: the pairs, the odd ones, what to do."""
-    lines = [
-        f"{_names(group):<33} {value:>10.4g} GB/s" for group, value in sorted(swept.busbw.items())
-    ]
-    lines += [f"{_names(group):<33} FAILED  {why}" for group, why in sorted(swept.failed.items())]
-    lines += ["", *(f"ODD {node}: {reason}" for node, reason in sorted(swept.odd.items()))]
+    """Return SWEPT as text: the groups, the nodes that stand out, what to do. PATH: drain list."""
+    lines = []
+    for group, value in sorted(swept.busbw.items()):
+        lines.append(f"{_name_group(group):<33} {value:>10.4g} GB/s")
+    for group, why in sorted(swept.failed.items()):
+        lines.append(f"{_name_group(group):<33} FAILED  {why}")
+    lines.append("")
+    for node, reason in sorted(swept.odd.items()):
+        lines.append(f"ODD {node}: {reason}")
+
     if swept.odd:
-        lines += [
-            "",
-            f"the drain list is {path}; hpcstack test STACK --sweep --drain asks and drains",
-        ]
-    elif swept.unsure:
-        pass
-    elif len(swept.nodes) < 3:
-        lines += ["two nodes are only one pair: there is nothing to compare it with"]
-    else:
-        lines += [f"none of {len(swept.nodes)} nodes is odd"]
-    lines += [f"UNSURE: {swept.unsure}"] if swept.unsure else []
+        lines.append("")
+        lines.append(
+            f"the drain list is {path}; hpcstack test STACK --sweep --drain asks and drains"
+        )
+    elif not swept.unsure and len(swept.nodes) < 3:
+        lines.append("two nodes are only one pair: there is nothing to compare it with")
+    elif not swept.unsure:
+        lines.append(f"none of {len(swept.nodes)} nodes is odd")
+    if swept.unsure:
+        lines.append(f"UNSURE: {swept.unsure}")
     return "\n".join(lines) + "\n"
 
 
-def _names(group: tuple[str, ...]) -> str:
-    """Two nodes, or how many from which to which."""
-    return (
-        f"{group[0]:<16} {group[1]}"
-        if len(group) == 2
-        else f"{len(group)} nodes, {group[0]} to {group[-1]}"
-    )
+def _name_group(group: tuple[str, ...]) -> str:
+    """Return the names of a pair, or how many nodes of a larger group, from which to which."""
+    if len(group) == 2:
+        return f"{group[0]:<16} {group[1]}"
+    return f"{len(group)} nodes, {group[0]} to {group[-1]}"
 
 
 def _drain(odd: dict[str, str], session: Session) -> None:
-    """Ask on the terminal; without one nothing is drained."""
+    """Ask on the terminal, then drain the nodes ODD. Without a terminal, nothing is drained."""
     from hpcstack.core.errors import SlurmError
     from hpcstack.suite import sweep
 
     if not click.confirm(f"drain {', '.join(sorted(odd))}?", default=False, err=True):
         say("nothing was drained")
         return
-    if refused := sweep.drain_nodes(odd, session.runner):
+
+    refused = sweep.drain_nodes(odd, session.runner)
+    if refused:
         raise SlurmError(
             f"Slurm refused: {'; '.join(refused)}",
             "an operator or administrator of Slurm may drain nodes",
         )
+
     say(f"drained: {', '.join(sorted(odd))}")

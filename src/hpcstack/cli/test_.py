@@ -25,44 +25,61 @@ from hpcstack.cli.testing import show_report, test_one
     "--tier",
     type=click.Choice(["quick", "standard", "full", "burn"]),
     default=None,
-    help="Under 2 minutes and one launch; under 15 minutes; all there is; minutes of load, each result "
-    "compared bit for bit. quick by default, standard with --only.",
+    show_default="quick; standard with --only",
+    help="quick: one launch of under 2 minutes. standard: under 15 minutes. full: every check but "
+    "burn's. burn: minutes of load, each result compared bit for bit.",
 )
 @click.option(
-    "--only", default="", help="Checks, families or groups, by comma; the recipe's by default."
+    "--only",
+    default="",
+    metavar="CHECKS",
+    show_default="the recipe's",
+    help="Run only these checks, families or groups, separated by commas.",
 )
-@click.option("--skip", default="", help="Checks, families or groups to leave out.")
+@click.option(
+    "--skip",
+    default="",
+    metavar="CHECKS",
+    help="Leave out these checks, families or groups, separated by commas.",
+)
 @click.option("--list", "list_", is_flag=True, help="Only list the checks.")
-@click.option("--strict", is_flag=True, help="A SKIP is a failure.")
+@click.option("--strict", is_flag=True, help="Treat a check that is skipped as a failure.")
 @click.option(
     "--suite-from-host", is_flag=True, help="Mount this installation's suite over the image's own."
 )
 @click.option(
-    "-o", "--output", default="", metavar="DIR", help="Where runs are kept; all nodes must see it."
+    "-o",
+    "--output",
+    default="",
+    metavar="DIR",
+    help="Keep runs in this folder, which all nodes must see.",
 )
 @click.option(
     "--sweep",
     is_flag=True,
-    help="Every node of a partition in pairs, as jobs: names the odd ones out.",
+    help="Test all nodes of a partition in pairs, as batch jobs, and name those that stand out.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(1, 8),
     default=2,
     show_default=True,
-    help="Partners of each node (--sweep).",
+    metavar="NUMBER",
+    help="Pair each node with this many others (--sweep).",
 )
 @click.option(
     "--bisect",
     is_flag=True,
-    help="Groups of nodes, the slow ones halved: few rounds for many nodes (--sweep).",
+    help="Test groups of nodes and halve the slow ones: few rounds for many nodes (--sweep).",
 )
 @click.option(
     "--minutes",
     type=click.FloatRange(0.1),
-    help="Of --tier burn (10); of a sweep, whose jobs are then given up (240).",
+    metavar="NUMBER",
+    show_default="10; 240 with --sweep",
+    help="Load the GPUs for this long (--tier burn), or give up on jobs after it (--sweep).",
 )
-@click.option("--drain", is_flag=True, help="After --sweep: ask, then drain what was named.")
+@click.option("--drain", is_flag=True, help="Ask, then drain the nodes that stand out (--sweep).")
 @add_form_options
 @json_option
 @click.pass_obj
@@ -85,8 +102,10 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run the smoke suite in a stack's image, on every node, and report each check. Two stacks:
-    compare them.
+    """Run the smoke suite in a stack's image, and report each check.
+
+    It runs on all nodes that are asked for. Two stacks are run one after the other on the same
+    nodes, and compared.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.publish.reports import share_report
@@ -95,10 +114,11 @@ def command(
     from hpcstack_smoke.select import MINUTES
 
     if list_:
-        return _listed(as_json)
+        return _list_checks(as_json)
     if not names or len(names) > 2:
         raise InputError("name one stack, or two to compare", "hpcstack test STACK, hpcstack list")
-    _refuse_what_does_nothing(names, options, sweep=sweep, drain=drain, bisect=bisect)
+    _refuse_useless_options(names, options, sweep=sweep, drain=drain, bisect=bisect)
+
     wanted = run.Wanted(
         check_names(only),
         check_names(skip),
@@ -108,6 +128,8 @@ def command(
         Path(output).absolute() if output else None,
         minutes or MINUTES,
     )
+
+    # a sweep and a comparison do not come back: they end with an exit code of their own
     if sweep:
         from hpcstack.cli.sweeping import SweepOptions, sweep_partition
 
@@ -117,17 +139,19 @@ def command(
         from hpcstack.cli.comparing import compare_runs
 
         compare_runs(session, names, wanted, options, as_json=as_json)
+
     report, folder = test_one(session, names[0], wanted, options)
-    if kept := share_report(report, session.store):
-        say(f"the group has it in {kept}: hpcstack promote {report.stack}")
+    shared = share_report(report, session.store)
+    if shared:
+        say(f"the report is in {shared}, for your group: hpcstack promote {report.stack}")
     show_report(session, report, folder, options, strict=strict, as_json=as_json)
     raise click.exceptions.Exit(0 if report.verdict(strict=strict) == "PASS" else 1)
 
 
-def _refuse_what_does_nothing(
+def _refuse_useless_options(
     names: tuple[str, ...], options: dict[str, Any], *, sweep: bool, drain: bool, bisect: bool
 ) -> None:
-    """Options that would be left unheard."""
+    """Raise InputError for options that would do nothing beside the others."""
     from hpcstack.core.errors import InputError
 
     forms = [name for name in FORM_NAMES if options.get(name)]
@@ -140,12 +164,13 @@ def _refuse_what_does_nothing(
     if forms and (sweep or len(names) > 1):
         what = "a sweep" if sweep else "a comparison"
         raise InputError(
-            f"{what} has text and --json, not {', '.join(forms)}",
-            "hpcstack report FOLDER makes each run's",
+            f"{what} is shown as text or --json, not as {', '.join(forms)}",
+            "hpcstack report FOLDER writes these for each run",
         )
 
 
-def _listed(as_json: bool) -> None:
+def _list_checks(as_json: bool) -> None:
+    """Show every check with its tier and what it checks."""
     from hpcstack_smoke.select import CHECKS
 
     rows = [

@@ -1,4 +1,4 @@
-"""A run of the suite from the command line: run, judged, recorded and shown."""
+"""What `test` and its comparisons share: run the suite once, and show its report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def test_one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tuple[Any, Path]:
-    """One run, judged, with its report.json and its line in the history."""
+    """Run the suite in the stack NAME and judge it. Return the report, and the run's folder.
+
+    The folder has the report as report.json, and the run is added to the stack's history.
+    """
     from hpcstack.suite.judge import run_and_judge
 
     stack = session.recipe(name).stack
@@ -32,10 +35,10 @@ def show_report(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """The report on stdout, and in each form that was asked for."""
+    """Print the report on stdout, and write it in each format that was asked for."""
     from hpcstack import report as reports
 
-    say(f"all of it is in {folder}")
+    say(f"all files of the run are in {folder}")
     document = {
         **report.model_dump(mode="json"),
         "verdict": report.verdict(strict=strict),

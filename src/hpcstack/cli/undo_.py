@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     default=0,
     type=click.IntRange(min=0),
     metavar="N",
-    help="Take back event N, as `history` numbers it, and all that followed.",
+    help="Undo event N, as `history` numbers it, and all that followed.",
 )
 @click.option(
-    "--to", "moment", default="", metavar="TIME", help="As it was at TIME of UTC: 2026-11-24T03:00."
+    "--to",
+    "moment",
+    default="",
+    metavar="TIME",
+    help="Return to the state at this time of UTC, as 2026-11-24T03:00.",
 )
 @add_changing_options
 @NO_SLURM
@@ -47,41 +51,49 @@ def command(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Take back the last change of what is published under a name: publish, promote, rollback,
-    default, retire, remove.
+    """Undo the last change to what is published under a name.
 
-    An undo is itself a change, recorded in the history; a second undo brings back what the first
-    took away. To go further back: --event or --to.
+    Changes are publish, promote, rollback, default, retire and remove. An undo is itself a change
+    that is recorded in the history: a second undo takes back the first. --event and --to go further
+    back.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.releases.changes import changes_since, last_change, number_after, undo_changes
 
     if number and moment:
-        raise InputError("--event and --to say the same thing", "one of them")
+        raise InputError("--event and --to exclude each other", "give one of them")
+
     ledger, version, release = split_published(session, name)
-    since = number_after(ledger, _utc(moment)) if moment else number
+    since = number_after(ledger, _parse_utc(moment)) if moment else number  # 0: the last change
     last = changes_since(ledger, since)[0] if since else last_change(ledger)
     if since and name != ledger.name:
         raise InputError(
-            f"--event and --to are of a name, not of {name}", f"hpcstack undo {ledger.name}"
+            f"--event and --to take a name, not {name}", f"hpcstack undo {ledger.name}"
         )
-    of = last.releases if release else last.versions
-    if not since and name != ledger.name and (release or version) not in of:
+
+    # A version or a release is named to be sure: it has to be what was changed last.
+    changed = last.releases if release else last.versions
+    if not since and name != ledger.name and (release or version) not in changed:
         raise InputError(
-            f"not {name} was changed last, but {last.subject}: {last.verb} by {last.by}, {last.at}",
+            f"the last change was not of {name}, but of {last.subject}: {last.verb} by {last.by}, "
+            f"{last.at}",
             f"hpcstack undo {ledger.name} takes that back; hpcstack history {ledger.name}",
         )
 
     def act(now: Ledger, event: Event) -> Ledger:
+        # somebody else may have made a change since the ledger was read
         if last_change(now) != last:
             raise InputError(
-                f"{now.name} was changed meanwhile", f"hpcstack history {now.name}; undo once more"
+                f"{now.name} was changed in the meantime",
+                f"hpcstack history {now.name}, and undo again",
             )
         return undo_changes(now, event, since)
 
     after, changes = make_change(session, ledger.name, "undo", act, **asked, slurm=not no_slurm)
+
     count = len(changes_since(ledger, since)) if since else 1
     what = f"{last.verb} of {ledger.name}/{last.subject} by {last.by}, {last.at}"
+    others = f", and {count - 1} before it" if count > 1 else ""
     document = {
         "name": ledger.name,
         "count": count,
@@ -93,12 +105,15 @@ def command(
         changes,
         dry_run=asked["dry_run"],
         as_json=as_json,
-        last=f"taken back: {what}" + (f", and {count - 1} before it" if count > 1 else ""),
+        last=f"taken back: {what}{others}",
     )
 
 
-def _utc(said: str) -> str:
-    """SAID, a time or a day of UTC, as events have it. InputError for what is none."""
+def _parse_utc(said: str) -> str:
+    """Return SAID, a time or a day, in the form that events have. Raise InputError for others.
+
+    A time without a zone is UTC.
+    """
     from datetime import datetime, timezone
 
     from hpcstack.core.errors import InputError

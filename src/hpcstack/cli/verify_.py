@@ -13,42 +13,55 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, show
     "--all",
     "how",
     flag_value="all",
-    help="Read the image of every release: is it what was published?",
+    help="Read the image of every release, and check that it is what was published.",
 )
 @click.option(
     "--rate",
     default=0,
     type=click.IntRange(min=0),
     metavar="MB/S",
-    help="With --all: read no faster.",
+    show_default="no limit",
+    help="Read no faster than this (--all).",
 )
 @click.option(
     "--most",
     default=0,
     type=click.IntRange(min=0),
     metavar="N",
-    help="With --all: so many images, those that were read longest ago.",
+    show_default="all of them",
+    help="Read only N images, those that were read longest ago (--all).",
 )
-@click.option("--parity", "how", flag_value="parity", help="Two images: are they the same stack?")
+@click.option(
+    "--parity", "how", flag_value="parity", help="Check that two images are the same stack."
+)
 @click.option(
     "--reproducible",
     "how",
     flag_value="reproducible",
-    help="A stack: do two builds give the same bytes?",
+    help="Build a stack twice, and check that both images have the same bytes.",
 )
-@click.option("--signature", "how", flag_value="signature", help="Is the image's signature good?")
-@click.option("--engine", default="", help="With --reproducible: the engine that builds.")
+@click.option(
+    "--signature", "how", flag_value="signature", help="Check that the image's signature is good."
+)
+@click.option(
+    "--engine",
+    default="",
+    metavar="ENGINE",
+    show_default="the site's",
+    help="Build with this engine (--reproducible).",
+)
 @click.option(
     "--key",
     default="",
     metavar="FILE",
-    help="With --signature: the public key; the site's by default.",
+    show_default="the site's keys",
+    help="Trust this public key (--signature).",
 )
 @click.option(
     "--stack",
     default="",
     metavar="STACK",
-    help="With --signature of a file: the stack that it must be.",
+    help="Require that a file is signed as this stack (--signature).",
 )
 @json_option
 @click.pass_obj
@@ -63,9 +76,10 @@ def command(
     stack: str,
     as_json: bool,
 ) -> None:
-    """Check that images are what was stored, are alike, build reproducibly, or are signed.
+    """Check that images are intact, equivalent, reproducible or signed.
 
-    IMAGE is a file, a stack, STACK@ENGINE or the beginning of a key.
+    Without an option, an image is compared with what was stored. IMAGE is a file, a stack,
+    STACK@ENGINE or the beginning of a key.
     """
     from hpcstack.core.errors import InputError
 
@@ -78,25 +92,29 @@ def command(
             "--rate and --most go with --all", "hpcstack verify --all --rate 200 --most 5"
         )
     if how == "all":
-        _published(session, images, rate, most, as_json)
+        _check_published(session, images, rate, most, as_json)
         return
+
     if how != "reproducible":
         images = tuple(image_named(session, one) for one in images)
-    wanted = 2 if how == "parity" else 1
-    if len(images) != wanted:
-        hint = "hpcstack verify --parity IMAGE IMAGE" if wanted == 2 else "hpcstack verify IMAGE"
-        raise InputError(f"name {wanted} image{'s' * (wanted - 1)}, not {len(images)}", hint)
+    if how == "parity" and len(images) != 2:
+        hint = "hpcstack verify --parity IMAGE IMAGE"
+        raise InputError(f"name 2 images, not {len(images)}", hint)
+    if how != "parity" and len(images) != 1:
+        raise InputError(f"name 1 image, not {len(images)}", "hpcstack verify IMAGE")
+
     if how == "parity":
-        _parity(session, images[0], images[1], as_json)
+        _check_parity(session, images[0], images[1], as_json)
     elif how == "reproducible":
-        _reproducible(session, images[0], engine, as_json)
+        _check_reproducible(session, images[0], engine, as_json)
     elif how == "signature":
-        _signature(session, images[0], key, stack, as_json)
+        _check_signature(session, images[0], key, stack, as_json)
     else:
-        _stored(session, images[0], as_json)
+        _check_stored(session, images[0], as_json)
 
 
-def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
+def _check_parity(session: Session, one: str, other: str, as_json: bool) -> None:
+    """Compare two images. Raise AnswerIsNo if they differ."""
     from hpcstack.build import verify
     from hpcstack.core.errors import AnswerIsNo
 
@@ -106,14 +124,11 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
 
     def text() -> str:
         lines = [f"compared {count} {what}" for what, count in verdict.compared.items()]
-        lines += ["left out:"] + [f"  {what}: {why}" for what, why in verdict.left_out.items()]
-        return "\n".join(
-            [
-                *lines,
-                *(f"DIFFERS {line}" for line in verdict.differ),
-                "" if verdict.differ else "the same",
-            ]
-        )
+        lines.append("left out:")
+        lines += [f"  {what}: {why}" for what, why in verdict.left_out.items()]
+        lines += [f"DIFFERS {line}" for line in verdict.differ]
+        lines.append("" if verdict.differ else "the same")
+        return "\n".join(lines)
 
     document = {
         "same": not verdict.differ,
@@ -126,18 +141,20 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
         raise AnswerIsNo(f"{one} and {other} differ in {len(verdict.differ)} place(s)")
 
 
-def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:
+def _check_reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:
+    """Build NAME twice. Raise AnswerIsNo if the images have different bytes."""
     from hpcstack.build import verify
     from hpcstack.build.request import request_build
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.resolve import make_lock
 
-    recipe, site = session.recipe(name), session.site
+    recipe = session.recipe(name)
     with show_progress(f"building {name} twice") as progress:
         bench = session.workbench(progress)
         lock = make_lock.lock_to_build(recipe, bench)
-        request = request_build(recipe, lock, site, session.runner, "", engine)
-        differ = verify.check_reproducible(request, bench)
+        request = request_build(recipe, lock, session.site, session.runner, "", engine)
+        differ = verify.check_reproducible(request, bench)  # None: the same bytes
+
     document = {
         "stack": name,
         "engine": request.engine.name,
@@ -151,7 +168,8 @@ def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> No
         )
 
 
-def _signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:
+def _check_signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:
+    """Check an image's signature. Raise AnswerIsNo if it is not good."""
     from hpcstack.build.verify import check_signature
     from hpcstack.core.errors import AnswerIsNo
 
@@ -163,37 +181,39 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
         raise AnswerIsNo(f"{image}: {said}")
 
 
-def _published(
+def _check_published(
     session: Session, images: tuple[str, ...], rate: int, most: int, as_json: bool
 ) -> None:
+    """Read the images of all releases. Raise AnswerIsNo if one is not what was published."""
     from hpcstack.cli.reading import read_released_images
     from hpcstack.core.errors import AnswerIsNo, InputError, format_count
 
     if images:
-        raise InputError("--all names no image", "hpcstack verify --all, or hpcstack verify IMAGE")
+        raise InputError("--all takes no image", "hpcstack verify --all, or hpcstack verify IMAGE")
+
     found = read_released_images(session, rate, most)
 
     def text() -> str:
-        lines = [
-            f"{one.release}: {one.wrong or 'as it was published'}"
-            + ("" if one.wrong or one.renewed else " (its seal is its publisher's to renew)")
-            for one in found
-        ]
+        lines = []
+        for one in found:
+            line = f"{one.release}: {one.wrong or 'as it was published'}"
+            if not one.wrong and not one.renewed:
+                line += " (only its publisher can renew its seal)"
+            lines.append(line)
         return "\n".join(lines or ["nothing is published"])
 
     answer([vars(one) for one in found], as_json, text)
     if wrong := [one for one in found if one.wrong]:
         first = wrong[0]
+        count = format_count(len(wrong), "release")
         raise AnswerIsNo(
-            (
-                f"{format_count(len(wrong), 'release')} not as published: {first.release}: "
-                f"{first.wrong}"
-            ),
+            f"{count} not as published: {first.release}: {first.wrong}",
             f"hpcstack remove {first.release}, and build and publish it again",
         )
 
 
-def _stored(session: Session, name: str, as_json: bool) -> None:
+def _check_stored(session: Session, name: str, as_json: bool) -> None:
+    """Compare an image with what was stored; `check_stored` raises if they differ."""
     from hpcstack.build.verify import check_stored
 
     found = check_stored(name, session.store)

@@ -12,12 +12,18 @@ from hpcstack.cli.session import answer, json_option
 @click.command("why")
 @click.argument("variable")
 @click.option(
-    "--job", "what", default="", metavar="JOB", help="Which launch; this job's own, or the newest."
+    "--job",
+    "what",
+    default="",
+    metavar="JOB",
+    show_default="the job this runs in, else the newest launch",
+    help="Look at the launch of this job.",
 )
 @json_option
 def command(variable: str, what: str, as_json: bool) -> None:
-    """Say where a variable's value came from in a launch: the site, the image, the user, hpcstack.
-    Exit 1: not set.
+    """Show where a variable of a launch got its value.
+
+    That is the site, the image, the user or hpcstack. Exit code 1: it was not set.
     """
     from hpcstack.core.errors import did_you_mean
     from hpcstack.launch.record import explain_made, find_launch
@@ -27,17 +33,18 @@ def command(variable: str, what: str, as_json: bool) -> None:
     for row in launch.document["environment"]:
         rows[row["name"].removeprefix("APPTAINERENV_")] = row
     row = rows.get(variable) or explain_made(variable, launch)
+
     document = {"launch": str(launch.folder), "job": launch.job, "variable": variable, "set": row}
 
     def text() -> str:
-        where = f"{launch.stack}, {launch.started}" + (f", job {launch.job}" if launch.job else "")
+        where = f"{launch.stack}, {launch.started}"
+        if launch.job:
+            where += f", job {launch.job}"
         if row is None:
             return f"{variable} was not set in {where}{did_you_mean(variable, rows)}"
-        return (
-            f"{variable}={row['value']}\n  {row['origin']}"
-            + (f": {row['why']}" if row["why"] else "")
-            + f"\n  {where}"
-        )
+
+        why = f": {row['why']}" if row["why"] else ""
+        return f"{variable}={row['value']}\n  {row['origin']}{why}\n  {where}"
 
     answer(document, as_json, text)
     raise click.exceptions.Exit(0 if row else 1)

@@ -6,6 +6,7 @@ What a verb does is tested where it is done; here is the boundary that people an
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -13,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from hpcstack.cli import VERBS, main
+from hpcstack.cli.choices import OptionalChoice
 from hpcstack.lock.model import TEMPLATE_VERSION
 from support.bundles import make_bundle
 from support.layers import layout, member, tar
@@ -124,7 +127,7 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     ],
     "publish": [
         ((STACK, "--override", "why"), 2, "testing has no gate to pass"),
-        (("no-such-*",), 2, "no stack is like"),
+        (("no-such-*",), 2, "no stack matches"),
         ((STACK, "--channel", "production"), 1, "the gate to production is shut"),
     ],
     "promote": [
@@ -226,6 +229,24 @@ ELSEWHERE = {
 UNSEEN = {"outdated"}  # needs a registry with newer tags: no test looks at its JSON yet
 # What is text for a program already
 NO_JSON = {"schema", "sbom", "shell", "python", "site", "completion"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_has_one_description(verb: str) -> None:
+    """The line in `hpcstack --help` and the first paragraph of the verb's own help are equal."""
+    command = importlib.import_module(f"hpcstack.cli.{verb}_").command
+    first_paragraph = command.help.partition("\n\n")[0]
+    assert " ".join(first_paragraph.split()) == VERBS[verb]
+
+
+def test_an_open_choice_is_no_choice() -> None:
+    """`--mode ""` of a script is taken; help and completion name the words alone."""
+    command = importlib.import_module("hpcstack.cli.launch_").command
+    choices = {one.name: one for one in command.params if isinstance(one.type, OptionalChoice)}
+    assert set(choices) == {"mode", "stage", "template"}
+    for option in choices.values():
+        assert option.type("") == "" and "" not in option.type.choices
+        assert "[|" not in option.make_metavar(click.Context(command))
 
 
 def test_no_verb_is_forgotten() -> None:
