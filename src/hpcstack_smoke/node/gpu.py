@@ -95,7 +95,7 @@ def read_rows(request: Any, fields: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def fail_without_answer(check: Callable[[Any], Result]) -> Callable[[Any], Result]:
-    """Return CHECK, made to return the FAIL of a GPU that does not answer instead of raising Lost."""
+    """Return CHECK, changed to return the FAIL of a GPU that does not answer, not to raise Lost."""
 
     @functools.wraps(check)
     def run(request: Any) -> Result:
