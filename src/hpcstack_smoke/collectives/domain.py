@@ -14,5 +14,5 @@ def domain_of_node() -> str:
 
 
 def pair_class(first: str, second: str) -> str:
-    """Return by what two nodes of the domains FIRST and SECOND connect: nvlink, or the network."""
+    """Return how nodes of the domains FIRST and SECOND connect: by `nvlink` or by the `network`."""
     return "nvlink" if first and first == second else "network"

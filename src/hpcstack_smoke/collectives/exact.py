@@ -36,7 +36,7 @@ NAMES = (
 def placement(context: Context) -> Result:
     """Check that ranks are on as many hosts as the step has nodes.
 
-    Else a launcher could put all of them on one node, and everything else would pass there.
+    Without this check, a launcher that put them all on one node would pass everything else there.
     """
     hosts = sorted(set(context.all(socket.gethostname())))
     measured = f"{context.world} ranks on {len(hosts)} host(s)"
@@ -77,6 +77,7 @@ def make_summed(context: Context, rank: int, dtype: Any, count: int = COUNT) -> 
     """
     import torch
 
+    # Every so many ranks one has a value, rounded up so that these are 128 at most
     every = -(-context.world // 128)
     turn = torch.arange(count, device=context.device) + rank
     return ((turn % every == 0) * (1 + (turn // every) % 2)).to(dtype)
@@ -286,8 +287,8 @@ def gloo(context: Context) -> Result:
 def on_cpu(context: Context) -> Iterator[tuple[Context, Any]]:
     """Yield (the same ranks as a Context on the CPU, a gloo group of them).
 
-    The group is None, which is the default group, where that is gloo's already. Else it is made
-    here, and destroyed afterwards.
+    Where the default group is gloo's already, it is None, which means that group. Else a group is
+    made here and destroyed afterwards.
     """
     from dataclasses import replace
 

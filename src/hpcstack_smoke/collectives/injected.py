@@ -1,8 +1,8 @@
 """Check that each rank has the fabric's libraries from its node, where site.yaml wants that.
 
 A rank could have the image's own instead, or none. The loader itself is asked what NCCL has loaded
-(dlinfo): to NCCL a plugin that cannot be loaded is no error, it goes on over sockets. A library
-that nothing has loaded yet is loaded here.
+(dlinfo), since NCCL does not report a plugin that cannot be loaded as an error: it goes on over
+sockets. A library that nothing has loaded yet is loaded here.
 """
 
 from __future__ import annotations

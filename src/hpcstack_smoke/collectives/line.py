@@ -46,6 +46,7 @@ def ring(context: Context) -> Result:
         # A group of its own: NCCL reads NCCL_ALGO when a communicator is made
         group = dist.new_group()
         want = ring_size(context.nodes)
+        # WANT needs room for little more than one buffer, which is all that all_reduce takes
         sizes = choose_sizes(context, tuple(sorted({RING_SIZE, want or RING_SIZE})), (want,))
         result = sweep_collectives(context, group, ("all_reduce",), sizes, (torch.float32,))
         dist.destroy_process_group(group)
@@ -67,8 +68,8 @@ def ring(context: Context) -> Result:
 def ring_size(nodes: int) -> int:
     """Return the bytes at which a ring over NODES shows the line rate; 0 where they are too many.
 
-    A ring over more nodes has more steps of NCCL's latency (14 us between nodes). At this size they
-    weigh as much as between two nodes at 1 GiB.
+    A ring over more nodes has more steps, each with NCCL's latency (14 us between nodes). At this
+    size they weigh as much as between two nodes at 1 GiB.
     """
     size = RING_SIZE
     while size < RING_SIZE * nodes / 2:
@@ -79,7 +80,8 @@ def ring_size(nodes: int) -> int:
 def within_is_faster(context: Context) -> bool:
     """Return whether the GPUs of a node reach each other faster than the network.
 
-    They do by NVLink. A node with one rank counts too, as nothing is sent within it.
+    They do where the site or a table says that they have NVLink. A node with one rank counts too:
+    nothing is sent within it.
     """
     name = context.gpu_name().removeprefix("NVIDIA ")
     return context.request.nvlink or name in LINKS or name in PEER_GATES or context.per_node == 1

@@ -84,7 +84,7 @@ class Log:
 def name_transport(via: str) -> str:
     """Return the transport VIA in one word: P2P, SHM, Socket, IB, IB+GDR, or a plugin's own name.
 
-    VIA is what stands behind `via` in the log.
+    VIA is what follows `via` in the log.
     """
     if via.startswith("P2P"):
         return "P2P"

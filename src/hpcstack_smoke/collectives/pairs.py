@@ -122,7 +122,7 @@ def find_guilty(matrix: Matrix, count: int) -> tuple[list[int], list[tuple[int, 
 
 
 def odd_rails(matrix: Matrix, slow: float = SLOW) -> list[int]:
-    """Return the local ranks whose rail is slow beside the other rails, where there is one pair.
+    """Return the local ranks whose rail is slower than the other rails, where there is one pair.
 
     That is all that one pair can show. With more pairs nothing is returned: `find_guilty` says
     which node it is.
@@ -261,8 +261,8 @@ def judge_pairs_matrix(
 ) -> Result:
     """Judge MATRIX: slow nodes and rails are a FAIL, or a WARN if less slow; a slow pair is a WARN.
 
-    HOSTS and DOMAINS are those of each node. LINE and APART are `slow_in`'s, of pairs over the
-    network: by NVLink the line rate says nothing, and rails are always apart.
+    HOSTS and DOMAINS are those of each node. LINE and APART are as in `slow_in`, for pairs over the
+    network: the line rate says nothing about NVLink, where rails are always apart.
     """
     found = []
     for kind, part in split_by_class(matrix, domains).items():

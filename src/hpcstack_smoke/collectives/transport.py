@@ -1,8 +1,8 @@
 """Judge the transport of each pair of ranks by NCCL's own log.
 
-NCCL falls back to a slower transport without an error; here that is no PASS. Each rank reads only
-the log that its own process wrote, where it was written, and tells the others in a few words what
-is in it.
+NCCL falls back to a slower transport without an error; this check does not let that pass. Each
+rank reads only the log that its own process wrote, where it was written, and sends the others a
+short summary.
 """
 
 from __future__ import annotations
@@ -300,14 +300,15 @@ def _find_slower(
 
     net = [name for name in kinds.get("domain", Counter()) if name != "P2P"]
     if net:
-        finding = f"one NVLink domain, yet by {net[0]}: {_list_ranks(examples, 'domain', net[0])}"
+        finding = f"one NVLink domain, yet connected by {net[0]}: "
+        finding += _list_ranks(examples, "domain", net[0])
         finding += _name_setting(off, "NCCL_MNNVL_ENABLE")
         status = WARN if "NCCL_MNNVL_ENABLE" in off else FAIL
         found.append((status, finding, REMEDY["NET"]))
 
     if "Socket" in between and (expected.fabric or expected.perhaps):
         setting = next((name for name in ("NCCL_IB_DISABLE", "NCCL_NET") if name in off), "")
-        finding = f"by Socket: {_list_ranks(examples, 'between', 'Socket')}"
+        finding = f"connected by Socket: {_list_ranks(examples, 'between', 'Socket')}"
         finding += _name_setting(off, setting)
         remedy = REMEDY["Socket"]
         if not expected.fabric:
@@ -322,13 +323,15 @@ def _find_slower(
     direct = any("+GDR" in name for name in between)
     # On PCIe, a GPU that is far from the port goes through host memory though others do not
     if without and (expected.nvlink or not direct):
-        finding = f"without GPUDirect: {_list_ranks(examples, 'between', without[0])}"
+        finding = f"connected without GPUDirect: {_list_ranks(examples, 'between', without[0])}"
         found.append((WARN, finding, REMEDY["IB"]))
 
     slow = [name for name in ("Socket", "SHM") if name in within]
     # Without NVLink, SHM may be the best: GPUs on PCIe of two sockets
     if slow and (expected.nvlink or slow[0] == "Socket"):
-        finding = f"within a node by {slow[0]}: {_list_ranks(examples, 'within', slow[0])}"
+        finding = (
+            f"connected by {slow[0]} within a node: {_list_ranks(examples, 'within', slow[0])}"
+        )
         finding += _name_setting(off, "NCCL_P2P_DISABLE")
         found.append((WARN, finding, REMEDY["SHM"]))
     return sorted(found, key=lambda one: one[0] != FAIL)

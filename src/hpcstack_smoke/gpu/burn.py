@@ -103,6 +103,7 @@ def _run_products(context: Context, mine: Burnt, seconds: float) -> None:
                 mine.wrong.append(_describe_difference(one, first, count, now - began))
         mine.rates.append((round(now - began, 1), 2 * size**3 * in_batch / took / 1e12))
 
+        # As many products next time as take BATCH_S
         in_batch = max(1, min(BATCH_MOST, int(in_batch * BATCH_S / max(took, 1e-3))))
         if now - last_alive > ALIVE_S:
             last_alive = now
@@ -181,7 +182,7 @@ def judge_burn(mine: Burnt, everyone: list[tuple[str, str, str]], note: str) -> 
     usual = alike.most_common(1)[0][0] if alike else mine.digest
     wrong = list(mine.wrong)
     if mine.digest != usual and alike[usual] > alike[mine.digest]:
-        wrong.insert(0, f"its first product is not that of {alike[usual]} others")
+        wrong.insert(0, f"its first product differs from that of {alike[usual]} others")
     expected = "every product has the same bits"
     source = "the first product"
     if wrong:

@@ -102,7 +102,7 @@ def _judge_share(
     figures = {figure: round(value, 4)}
     measured = f"{value:.3g} {unit}"
     if not want:
-        return Result(PASS, measured, f"nothing is known of {name}", figures=figures)
+        return Result(PASS, measured, f"no figure is known for {name}", figures=figures)
     expected = f">= {share:.0%} of {want:g} {unit}"
     if value >= share * want:
         return Result(PASS, measured, expected, source, figures=figures)

@@ -51,6 +51,7 @@ def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, 
     def look() -> None:
         time.sleep(min(WARM_UP_S, seconds / 3))
         found.append(rows_now())
+        # Once more about 0.7 s before the end: later, the answer might come when WORK has stopped
         while (left := stop - time.monotonic()) > 0:
             time.sleep(min(left, max(left - 0.7, 0.1)))
             if stop - time.monotonic() > 0.2:

@@ -116,7 +116,7 @@ def judge_counter_gains(before: dict[str, int], after: dict[str, int]) -> Result
 
     measured = "; ".join([*hard, *soft])
     if not measured:
-        measured = f"{len(after)} counters, none of which rose by much"
+        measured = f"{len(after)} counters, none of which rose much"
     expected = "no uncorrectable error, no recovery of a link, no slowdown by hardware"
     source = "nvidia-smi, before and after"
     evidence = ", ".join(f"{name} +{count}" for name, count in up.items())[:300]

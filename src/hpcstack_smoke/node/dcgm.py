@@ -65,6 +65,7 @@ def judge_diagnostics(status: int, text: str) -> Result:
     }
     for one in found:
         by[_classify_status(one[1])].append(one)
+    # The worst kind that there is; a status that is not known counts as a warning
     bad = by["fail"] or by["warn"] or by[""]
     if not bad and not by["pass"]:
         name, _, why = found[0]

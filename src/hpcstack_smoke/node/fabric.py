@@ -234,6 +234,7 @@ def _routable_gids(port: sysfs.Port) -> list[int]:
     """Return the indices of PORT's RoCE v2 GIDs that are not link-local, the lowest first."""
     out = []
     for index, (gid, kind) in sorted(sysfs.read_gids(port).items()):
+        # fe80: a link-local address, which no router forwards
         if kind == "RoCE v2" and not gid.startswith("fe80"):
             out.append(index)
     return out
@@ -327,7 +328,7 @@ def ib_tools(request: Any) -> Result:
     path = shutil.which("ibstat") or shutil.which("ibstat", path="/usr/sbin:/sbin")
     if not path:
         if not os.path.exists(STACK_FILE):
-            raise Skip("no ibstat: only images of hpcstack promise it, and this is none")
+            raise Skip("no ibstat; only images of hpcstack promise it, and this is not one")
         remedy = "add `packages: {apt: [infiniband-diags]}` to the recipe and build again"
         return Result(FAIL, "no ibstat in the image", "ibstat", "the recipe", remedy=remedy)
 
@@ -383,7 +384,7 @@ def judge_port_gains(before: dict[str, int], after: dict[str, int]) -> Result:
     evidence = ", ".join(f"{name} +{count}" for name, count in up.items())[:300]
     measured = ", ".join(f"{name} +{up[name]}" for name in [*hard, *soft])
     if not measured:
-        measured = f"{len(after)} counters, none of which rose by much"
+        measured = f"{len(after)} counters, none of which rose much"
     expected = "no link error counted during the run"
     source = "sysfs-class-infiniband"
     remedy = "check that port's cable and transceiver: mlxlink, ibqueryerrors"

@@ -95,7 +95,7 @@ def read_rows(request: Any, fields: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def fail_without_answer(check: Callable[[Any], Result]) -> Callable[[Any], Result]:
-    """Return CHECK, changed to return the FAIL of a GPU that does not answer, not to raise Lost."""
+    """Return CHECK, wrapped to return the FAIL that a Lost carries instead of raising it."""
 
     @functools.wraps(check)
     def run(request: Any) -> Result:
@@ -136,7 +136,7 @@ def ecc(request: Any) -> Result:
         if count:
             ever.append(f"GPU {row['index']}: {count:.0f} uncorrectable in SRAM since it was made")
     if ever and not bad:
-        remedy = "note it; if it happens again, or exceeds four in all, return the GPU"
+        remedy = "note it; return the GPU if it happens again or the count exceeds four"
         return Result(WARN, "; ".join(ever), "none; Azure drains such a node", AZURE, remedy=remedy)
 
     expected = (
@@ -193,7 +193,7 @@ def _find_remapping_faults() -> list[str]:
 def xid(request: Any) -> Result:
     """Check that the kernel's log of the last two hours has no Xid that takes a GPU out of service.
 
-    Nor may it have a fatal SXid, which NVSwitch reports. Raise NeedsRoot where the log cannot be
+    A fatal SXid, which NVSwitch reports, is a FAIL too. Raise NeedsRoot where the log cannot be
     read.
     """
     if not machine.HERE.exists("/proc/driver/nvidia/version"):
@@ -287,7 +287,7 @@ def narrow_links(rows: list[dict[str, str]]) -> tuple[list[NarrowLink], list[str
     """Return (links below their full width, texts on links below their full generation).
 
     An idle GPU may rest at a lower generation; one that stays there under load has trained low.
-    GPUs that reach the CPU by NVLink-C2C are left out: what they report of PCIe is not true.
+    GPUs that reach the CPU by NVLink-C2C are left out: what they report about PCIe is not true.
     """
     narrow: list[NarrowLink] = []
     slow: list[str] = []

@@ -60,6 +60,7 @@ def bandwidth(request: Any) -> Result:
                 file.write(piece)
             os.fsync(file.fileno())
             writing = time.perf_counter() - began
+            # Else it would be read from memory, whatever the filesystem holds
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
         began = time.perf_counter()

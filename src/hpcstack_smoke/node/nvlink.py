@@ -197,7 +197,7 @@ def _describe_fault(gpu: dict[str, str], state: dict[str, str], *, spanning: boo
 
 
 def imex(request: Any) -> Result:
-    """Check IMEX, by which memory is shared where NVLink spans nodes.
+    """Check IMEX, which shares GPU memory between nodes where NVLink spans them.
 
     Its channel must be in this container, and its domain up, as far as the daemon can be asked.
     """

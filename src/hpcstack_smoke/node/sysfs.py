@@ -163,7 +163,7 @@ def of_fabric(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> 
 def only_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> bool:
     """Return whether FOUND are Ethernet ports of which the site says nothing.
 
-    They could do RoCE, but nobody calls them a fabric: they count as network cards.
+    They could do RoCE, but nothing says that they are a fabric: they count as network cards.
     """
     return not kind and not hcas and all(port.ethernet for port in found)
 
