@@ -40,7 +40,7 @@ def plan_tournament(count: int) -> list[list[tuple[int, int]]]:
     """
     players = [*range(count)]
     if count % 2:
-        players.append(-1)  # who meets -1 rests
+        players.append(-1)  # whoever is paired with -1 rests
     rounds = []
     for _ in range(len(players) - 1):
         half = len(players) // 2

@@ -30,7 +30,7 @@ FEW = 4
 
 
 def plan_permutations(count: int, rounds: int = ROUNDS) -> list[list[int]]:
-    """Return permutations that say to whom each of COUNT nodes sends: never to itself.
+    """Return permutations that say to which node each of COUNT nodes sends, never to itself.
 
     They are the same on every rank. With FEW nodes or more, no two nodes are partners, in either
     direction, in all permutations: else a slow node would make the other look slow. More than

@@ -137,7 +137,7 @@ def check(context: Context) -> Result:
         fabric=next((one[2] for one in places if one[2]), ""),
         perhaps=any(one[3] for one in places),
         nvlink=context.request.nvlink or name in LINKS,
-        # A GPU that the table lacks is one of which NVLS is not expected
+        # NVLS is not expected of a GPU that the table lacks
         nvls=context.per_node >= NVLS_FROM.get(name, 1 << 30),
     )
     return judge_transports(context.all(heard), expected)
@@ -321,7 +321,7 @@ def _find_slower(
 
     without = [name for name in between if name not in ("P2P", "Socket") and "+GDR" not in name]
     direct = any("+GDR" in name for name in between)
-    # On PCIe, a GPU that is far from the port goes through host memory though others do not
+    # Without NVLink, a GPU far from the port goes through host memory even where others do not
     if without and (expected.nvlink or not direct):
         finding = f"connected without GPUDirect: {_list_ranks(examples, 'between', without[0])}"
         found.append((WARN, finding, REMEDY["IB"]))

@@ -113,7 +113,7 @@ def _run_products(context: Context, mine: Burnt, seconds: float) -> None:
 
 
 def _describe_difference(one: Any, first: Any, count: int, after: float) -> str:
-    """Return how ONE product differs from the FIRST: in COUNT values, AFTER seconds."""
+    """Return how ONE product differs from the FIRST, in COUNT values, AFTER seconds of burning."""
     import torch
 
     place = int((one != first).reshape(-1).to(torch.uint8).argmax())
@@ -147,7 +147,10 @@ def cpu_now() -> dict[str, str]:
 
 
 def _read_numbers(pattern: str) -> list[int]:
-    """Return the numbers in the files that match PATTERN, without those that hold or tell none."""
+    """Return the numbers in the files that match PATTERN.
+
+    Files that cannot be read, or hold no number, are left out.
+    """
     out = []
     for path in glob.glob(pattern):
         try:
@@ -165,8 +168,8 @@ def judge_burn(mine: Burnt, everyone: list[tuple[str, str, str]], note: str) -> 
 
     EVERYONE: (host:rank, device, digest of the first product) of each rank. A rank whose first
     product differs from that of most ranks with the same device is wrong throughout. A slowdown by
-    software for heat, or a rate that sags, is a WARN. NOTE stands beside figures that say nothing
-    of the hardware; then a rate that sags does not count.
+    software for heat, or a rate that sags, is a WARN. NOTE, if any, says why the figures tell
+    nothing about the hardware: then a rate that sags does not count.
     """
     figures = _make_figures(mine)
     more: dict[str, Any] = {

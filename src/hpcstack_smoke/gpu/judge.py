@@ -96,8 +96,8 @@ def _judge_share(
 ) -> Result:
     """Judge VALUE by SHARE of WANT, both in UNIT: below is a WARN.
 
-    A WANT of 0 means that nothing is known of the GPU NAME: then it is a PASS. FIGURE is the name
-    of VALUE in the Result, SOURCE where WANT is from.
+    A WANT of 0 means that no figure is known for the GPU NAME: then it is a PASS. FIGURE is the
+    name of VALUE in the Result, SOURCE where WANT is from.
     """
     figures = {figure: round(value, 4)}
     measured = f"{value:.3g} {unit}"
@@ -180,7 +180,7 @@ def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str)
 
 
 def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board: int = 0) -> Result:
-    """Judge copies between the GPUs NAME of a node.
+    """Judge copies between the GPUs of a node, which are of the model NAME.
 
     TABLE: GB/s from GPU to GPU. WRONG: copies whose values were wrong. BOARD: how many GPUs the
     node has in all, 0 for as many as TABLE has.

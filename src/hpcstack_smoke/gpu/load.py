@@ -68,10 +68,10 @@ def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, 
 
 
 def find_own_row(context: Context, rows: list[dict[str, str]]) -> dict[str, str]:
-    """Return that of ROWS which is of this rank's GPU, empty where it cannot be told.
+    """Return the one of ROWS that is of this rank's GPU, empty where it cannot be identified.
 
-    It is told by the GPU's UUID or PCI address, as far as torch knows them. Else it is the local
-    rank's, where there are as many rows as ranks.
+    The GPU's UUID or PCI address identifies it, as far as torch knows them; else the local rank,
+    where there are as many rows as ranks of the node.
     """
     import torch
 
@@ -128,7 +128,7 @@ def run_near_gpu(context: Context) -> Iterator[None]:
 
 
 def _parse_cores(listed: str) -> set[int]:
-    """Return the cores in LISTED, the kernel's form: `0-55,112-167`. What is none is left out."""
+    """Return the cores in LISTED, the kernel's form: `0-55,112-167`. Anything else is left out."""
     cores: set[int] = set()
     for part in listed.split(","):
         span = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
@@ -153,7 +153,7 @@ def judge_slowdown(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:
 def summarise_samples(rows: list[dict[str, str]]) -> dict[str, float]:
     """Return the lowest clock, and the highest power and temperature, in ROWS of one GPU.
 
-    What no row has is left out.
+    A figure that no row has is left out.
     """
     out: dict[str, float] = {}
     for field, name, pick in (

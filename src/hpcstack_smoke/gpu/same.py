@@ -45,7 +45,10 @@ def _digest_image() -> str:
 
 
 def same(context: Context) -> Result:
-    """Check that all ranks run on the same. The majority counts as right; who differs is named."""
+    """Check that all ranks have the same hardware and software.
+
+    The majority counts as right, and each rank that differs is named.
+    """
     return judge_same(context.all((socket.gethostname(), describe_rank(context))))
 
 

@@ -79,7 +79,7 @@ def arch(context: Context) -> Result:
 def memory(context: Context) -> Result:
     """Write a pattern to much of the GPU's free memory and read it back, then its inverse.
 
-    That is a quarter of the free memory, in the tier full 80 %.
+    That is a quarter of the free memory, 80 % in the full tier.
     """
     needs_gpu(context)
     free, whole = torch.cuda.mem_get_info(context.device)

@@ -132,7 +132,7 @@ def judge_counter_gains(before: dict[str, int], after: dict[str, int]) -> Result
 
 
 def _counts_time(name: str) -> bool:
-    """Return whether the counter NAME counts microseconds of slowdown, and no errors."""
+    """Return whether the counter NAME counts microseconds of slowdown rather than errors."""
     return "/Counters/" in name
 
 
