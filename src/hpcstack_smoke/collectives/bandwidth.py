@@ -1,9 +1,9 @@
-"""Latency and bus bandwidth of the collectives, by nccl-tests' definitions (doc/PERFORMANCE.md,
-commit a0b82b2).
+"""Measure latency and bus bandwidth of the collectives, as nccl-tests defines them.
 
-algbw = S / t with S the bytes of the whole buffer and t the mean of the ranks' times, as nccl-tests
-takes it (common.cu, -a 1); busbw = algbw * factor. 1 GB is 1e9 bytes. On GPUs ten calls are queued
-between two events; on CPUs each call is timed behind a barrier.
+The definitions are in its doc/PERFORMANCE.md (commit a0b82b2). algbw = S / t, where S is the bytes
+of the whole buffer and t the mean of the ranks' times, as nccl-tests takes it (common.cu, -a 1).
+busbw = algbw * factor. 1 GB is 1e9 bytes. On GPUs ten calls are queued between two events; on CPUs
+each call is timed behind a barrier.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 MIB = 1 << 20
+# Bytes of the buffer, by tier
 SIZES = {
     "quick": (256 * MIB,),
     "standard": (MIB, 16 * MIB, 256 * MIB, 1024 * MIB),
     "full": (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB, 4096 * MIB, 8192 * MIB),
 }
-# where gates are: of all_reduce in fp32 alone, as it takes one buffer and the others three
+# Sizes at which there are gates. They are measured by all_reduce in fp32 alone, which takes one
+# buffer where others take up to three.
 GATED = {"quick": (), "standard": (8192 * MIB, 16384 * MIB), "full": (16384 * MIB,)}
 CPU_SIZES = {
     "quick": (MIB,),
@@ -45,11 +47,12 @@ EVERY = (
     "reduce",
     "send_recv",
 )
+# Calls before the first round; calls in a round; rounds
 WARM_UP, QUEUED, ROUNDS = 5, 10, 5
 
 
 def find_factor(name: str, world: int) -> float:
-    """busbw / algbw."""
+    """Return busbw / algbw of the collective NAME over WORLD ranks."""
     if name == "all_reduce":
         return 2 * (world - 1) / world
     if name in ("all_gather", "reduce_scatter", "all_to_all"):
@@ -58,23 +61,27 @@ def find_factor(name: str, world: int) -> float:
 
 
 def make_call(name: str, size: int, context: Context, group: Any, dtype: Any) -> Callable[[], None]:
-    """The collective NAME on a buffer of SIZE bytes (of all ranks together where it gathers or
-    scatters).
+    """Return a function that runs the collective NAME on a buffer of SIZE bytes.
+
+    Where the collective gathers, scatters or exchanges parts, SIZE is that of all ranks' parts
+    together.
     """
     import torch
     import torch.distributed as dist
 
     world, rank = context.world, context.rank
-    dealt = name in ("all_gather", "reduce_scatter", "all_to_all")
-    count = (
-        max(world, size // dtype.itemsize // world * world)
-        if dealt
-        else max(1, size // dtype.itemsize)
-    )
+    count = max(1, size // dtype.itemsize)
+    part_count = 1
+    if name in ("all_gather", "reduce_scatter", "all_to_all"):
+        # A multiple of the world's size, so that each rank has as much
+        count = max(world, size // dtype.itemsize // world * world)
+        part_count = count // world
     whole = torch.ones(count, dtype=dtype, device=context.device)
-    part = torch.ones(count // world if dealt else 1, dtype=dtype, device=context.device)
+    part = torch.ones(part_count, dtype=dtype, device=context.device)
+
     if name == "all_reduce":
-        # Zeros stay zeros however often they are added: no call between the calls that are timed
+        # Zeros stay zeros however often they are added, so nothing has to reset the buffer between
+        # the calls that are timed
         whole.zero_()
         return lambda: dist.all_reduce(whole, group=group)
     if name == "all_gather":
@@ -89,6 +96,8 @@ def make_call(name: str, size: int, context: Context, group: Any, dtype: Any) ->
     if name == "reduce":
         whole.zero_()
         return lambda: dist.reduce(whole, dst=0, group=group)
+
+    # send_recv: each rank sends to the next one and receives from the one before
     got = torch.empty_like(whole)
     after, before = (rank + 1) % world, (rank - 1) % world
 
@@ -104,20 +113,20 @@ def make_call(name: str, size: int, context: Context, group: Any, dtype: Any) ->
 
 
 def time_call(work: Callable[[], None], context: Context, group: Any) -> float:
-    """Seconds of one call: the median over rounds, then the mean of all ranks."""
+    """Return the seconds of one call of WORK: the mean over ranks of each rank's median."""
     import torch
     import torch.distributed as dist
 
-    times = _queued(work, context, group) if context.gpu else _single(work, group)
+    times = _time_on_gpu(work, context, group) if context.gpu else _time_on_cpu(work, group)
     total = torch.tensor([statistics.median(times)], dtype=torch.float64, device=context.device)
     dist.all_reduce(total, group=group)
     return float(total) / context.world
 
 
-def _effort(work: Callable[[], None], context: Context, group: Any) -> tuple[int, int]:
-    """(calls in a round, rounds) after the warm-up: fewer where one call is long.
+def _choose_effort(work: Callable[[], None], context: Context, group: Any) -> tuple[int, int]:
+    """Warm WORK up. Return (calls in a round, rounds), fewer where one call takes long.
 
-    The same on all ranks.
+    They follow from the slowest rank's time, and so are the same on all ranks.
     """
     import torch
     import torch.distributed as dist
@@ -127,22 +136,23 @@ def _effort(work: Callable[[], None], context: Context, group: Any) -> tuple[int
     began = time.perf_counter()
     work()
     torch.cuda.synchronize()
-    one = torch.tensor([time.perf_counter() - began], device=context.device)
-    dist.all_reduce(one, op=dist.ReduceOp.MAX, group=group)
-    if float(one) > 0.5:
+    slowest = torch.tensor([time.perf_counter() - began], device=context.device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
+    if float(slowest) > 0.5:
         return 1, 2
-    if float(one) > 0.05:
+    if float(slowest) > 0.05:
         return 3, 3
     for _ in range(WARM_UP - 2):
         work()
     return QUEUED, ROUNDS
 
 
-def _queued(work: Callable[[], None], context: Context, group: Any) -> list[float]:
+def _time_on_gpu(work: Callable[[], None], context: Context, group: Any) -> list[float]:
+    """Return the seconds of one call of WORK in each round, of calls queued on the GPU."""
     import torch
     import torch.distributed as dist
 
-    calls, rounds = _effort(work, context, group)
+    calls, rounds = _choose_effort(work, context, group)
     out = []
     for _ in range(rounds):
         dist.barrier(group=group)
@@ -151,7 +161,8 @@ def _queued(work: Callable[[], None], context: Context, group: Any) -> list[floa
     return out
 
 
-def _single(work: Callable[[], None], group: Any) -> list[float]:
+def _time_on_cpu(work: Callable[[], None], group: Any) -> list[float]:
+    """Return the seconds of each of ROUNDS calls of WORK, after two that are not counted."""
     import torch.distributed as dist
 
     out = []
@@ -172,43 +183,49 @@ def sweep_collectives(
     dtypes: tuple[Any, ...],
     more: tuple[int, ...] = (),
 ) -> Result:
-    """Every collective of NAMES at every one of SIZES bytes (those of MORE by all_reduce in fp32
-    alone): busbw.
+    """Measure the bus bandwidth of each collective of NAMES at each of SIZES (bytes), in DTYPES.
+
+    Those of SIZES that are in MORE are measured by all_reduce in fp32 alone. The Result has no
+    verdict: it is a PASS with figures and a series for each collective and dtype.
     """
-    figures, series = {}, []
+    figures = {}
+    series = []
     best = 0.0
     for dtype in dtypes:
         short = str(dtype).removeprefix("torch.")
         for name in names:
+            own = list(sizes)
+            if (name, short) != ("all_reduce", "float32"):
+                own = [size for size in sizes if size not in more]
             values = []
-            own = (
-                sizes
-                if (name, short) == ("all_reduce", "float32")
-                else [one for one in sizes if one not in more]
-            )
             for size in own:
                 took = time_call(make_call(name, size, context, group, dtype), context, group)
                 context.alive()
-                values.append(round(size / took * find_factor(name, context.world) / 1e9, 4))
+                factor = find_factor(name, context.world)
+                values.append(round(size / took * factor / 1e9, 4))
                 figures[f"{name}_{short}_{size}_busbw_GB_s"] = values[-1]
             series.append(
                 {
                     "name": f"{name} {short}",
-                    "x": list(own),
+                    "x": own,
                     "y": values,
                     "x_unit": "bytes",
                     "y_unit": "GB/s",
                 }
             )
-            best = max(best, values[-1]) if name == "all_reduce" else best
+            if name == "all_reduce":
+                best = max(best, values[-1])
+
     measured = (
         f"all_reduce {best:.3g} GB/s busbw at {sizes[-1] / MIB:.4g} MiB, {context.world} ranks, "
         f"{context.backend}"
     )
     note = context.note()
+    if note:
+        measured += f"; {note}"
     return Result(
         PASS,
-        f"{measured}{'; ' + note if note else ''}",
+        measured,
         "no gate for these nodes",
         figures=figures,
         series=series,
@@ -217,6 +234,7 @@ def sweep_collectives(
 
 
 def needs_nccl(context: Context) -> None:
+    """Raise Skip where NCCL does not run, or where one rank has nobody to talk to."""
     if not context.gpu or context.backend != "nccl":
         raise Skip("no GPU: NCCL does not run here")
     if context.world < 2:
@@ -224,29 +242,34 @@ def needs_nccl(context: Context) -> None:
 
 
 def nccl(context: Context) -> Result:
-    """Bus bandwidth by NCCL; the gate is the host's to know."""
+    """Measure bus bandwidth by NCCL over all ranks. The gates are applied by the host."""
     import torch
 
     needs_nccl(context)
-    names = EVERY if context.tier != "quick" else ("all_reduce",)
-    dtypes = (torch.float32, torch.bfloat16) if context.tier != "quick" else (torch.float32,)
+    names: tuple[str, ...] = EVERY
+    dtypes: tuple[Any, ...] = (torch.float32, torch.bfloat16)
+    if context.tier == "quick":
+        names = ("all_reduce",)
+        dtypes = (torch.float32,)
     more = GATED[context.tier]
     sizes = choose_sizes(context, tuple(sorted({*SIZES[context.tier], *more})), more)
     return sweep_collectives(context, None, names, sizes, dtypes, more)
 
 
 def node(context: Context) -> Result:
-    """all_reduce within each node, all nodes at once: over the network a node with slow NVLink does
-    not show.
+    """Measure all_reduce within each node, on all nodes at once.
+
+    In all_reduce over several nodes the network hides a node whose NVLink is slow.
     """
     import torch
     import torch.distributed as dist
 
     needs_nccl(context)
     if context.nodes < 2:
-        raise Skip("one node: nccl.bandwidth is about it")
+        raise Skip("one node: nccl.bandwidth already measures it")
     if context.per_node < 2:
         raise Skip("one rank on each node")
+
     more = GATED[context.tier]
     sizes = choose_sizes(context, tuple(sorted({1024 * MIB, *more})), more)
     group = group_of_node(context)
@@ -257,8 +280,10 @@ def node(context: Context) -> Result:
 
 
 def group_of_node(context: Context) -> Any:
-    """The ranks of this node as a group of their own, made by them alone where this torch can
-    (since 2.1).
+    """Return a process group of this node's ranks.
+
+    Since torch 2.1 these ranks make it by themselves. Before, all ranks must make each group
+    together.
     """
     import torch.distributed as dist
 
@@ -275,8 +300,9 @@ def group_of_node(context: Context) -> Any:
 def choose_sizes(
     context: Context, sizes: tuple[int, ...], more: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """Those of SIZES for which every rank's GPU has the memory: three buffers, or little over one
-    of those in MORE.
+    """Return those of SIZES (bytes) for which every rank's GPU has enough free memory.
+
+    That is three buffers, or little more than one of those in MORE.
     """
     import torch
 
@@ -285,34 +311,26 @@ def choose_sizes(
 
 
 def gloo(context: Context) -> Result:
-    """The same by gloo on the CPU: informational."""
+    """Measure bus bandwidth by gloo on the CPU."""
     import torch
 
     if context.world < 2:
         raise Skip("one rank: bus bandwidth is 0 by definition")
+    names = ("all_reduce", "all_gather", "broadcast")
+    sizes = CPU_SIZES[context.tier]
     with on_cpu(context) as (alike, group):
-        return sweep_collectives(
-            alike,
-            group,
-            ("all_reduce", "all_gather", "broadcast"),
-            CPU_SIZES[context.tier],
-            (torch.float32,),
-        )
+        return sweep_collectives(alike, group, names, sizes, (torch.float32,))
 
 
 def nccl_latency(context: Context) -> Result:
-    """Microseconds of a small all_reduce."""
+    """Measure the microseconds of a small all_reduce by NCCL."""
     import torch
 
     needs_nccl(context)
-    values = [
-        round(
-            time_call(make_call("all_reduce", size, context, None, torch.float32), context, None)
-            * 1e6,
-            2,
-        )
-        for size in LATENCY_SIZES
-    ]
+    values = []
+    for size in LATENCY_SIZES:
+        work = make_call("all_reduce", size, context, None, torch.float32)
+        values.append(round(time_call(work, context, None) * 1e6, 2))
     series = [
         {
             "name": "all_reduce",

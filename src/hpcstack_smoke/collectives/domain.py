@@ -1,4 +1,4 @@
-"""Which NVLink domain a node's GPUs belong to, where one spans nodes: GB200 and GB300 in a rack."""
+"""Find a node's NVLink domain, where one spans nodes: GB200 and GB300 in a rack."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hpcstack_smoke.node import nvlink
 
 @functools.cache
 def domain_of_node() -> str:
-    """CLUSTER/CLIQUE of this node's GPUs; empty where their NVLink ends at the node."""
+    """Return CLUSTER/CLIQUE of this node's GPUs, empty where their NVLink ends at the node."""
     return "/".join(next(iter(nvlink.read_domains().values()), ()))
 
 
 def pair_class(first: str, second: str) -> str:
-    """By what two nodes of these domains reach each other: nvlink, or the network."""
+    """Return how nodes of the domains FIRST and SECOND connect: by `nvlink` or by the `network`."""
     return "nvlink" if first and first == second else "network"

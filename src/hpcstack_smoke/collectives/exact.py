@@ -1,5 +1,6 @@
-"""Exactness of the collectives: every value is an integer that the dtype knows, and is compared
-with ==.
+"""Check that the collectives are exact.
+
+Every value is an integer that the dtype represents exactly, so results are compared with ==.
 """
 
 from __future__ import annotations
@@ -15,71 +16,86 @@ if TYPE_CHECKING:
 
     from hpcstack_smoke.context import Context
 
+# Values of a rank's buffer, and the least that a rank gets of a buffer that is dealt to all
 COUNT, PER_RANK = 4096, 8
-UNKNOWN = (
-    "does not support",
-    "unsupported",
-    "not supported",
-    "not implemented",
-)  # of an older gloo
+# How an older gloo refuses a collective that it lacks
+UNKNOWN = ("does not support", "unsupported", "not supported", "not implemented")
 NAMES = (
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter",
-)  # fmt: skip
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "send_recv",
+    "gather",
+    "scatter",
+)
 
 
 def placement(context: Context) -> Result:
-    """Ranks are on as many hosts as the step has nodes; a launcher that puts all on one passes
-    nothing else off.
+    """Check that ranks are on as many hosts as the step has nodes.
+
+    Without this check, a launcher that put them all on one node would pass everything else there.
     """
-    distinct = sorted(set(context.all(socket.gethostname())))
-    remedy = "the launcher started ranks on the wrong hosts: look at --ntasks-per-node"
-    measured = f"{context.world} ranks on {len(distinct)} host(s)"
-    measured += f": {', '.join(distinct)}" if len(distinct) <= 8 else ""
+    hosts = sorted(set(context.all(socket.gethostname())))
+    measured = f"{context.world} ranks on {len(hosts)} host(s)"
+    if len(hosts) <= 8:
+        measured += f": {', '.join(hosts)}"
     want = context.step_nodes or context.nodes
+    remedy = "the launcher started ranks on the wrong hosts: check --ntasks-per-node"
     return judge_result(
-        len(distinct) == want, measured, f"{want} host(s)", "the step's nodes", remedy=remedy
+        len(hosts) == want, measured, f"{want} host(s)", "the step's nodes", remedy=remedy
     )
 
 
 def shared_out(world: int) -> int:
-    """How many values a rank has of what is dealt to all of WORLD: never none, whatever the world's
-    size.
+    """Return how many values each of WORLD ranks gets of a buffer that is dealt to all.
+
+    It is never 0, however many ranks there are.
     """
     return max(COUNT // world, PER_RANK)
 
 
 def make_moved(context: Context, rank: int, dtype: Any, count: int = COUNT, start: int = 0) -> Any:
-    """What is only moved: integers that bf16 knows exactly (to 255), by position from START and
-    rank.
+    """Return COUNT values of RANK for a collective that only moves data.
+
+    They are integers up to 255, which bf16 represents exactly. They depend on the rank and on the
+    position, which begins at START.
     """
     import torch
 
-    return ((torch.arange(start, start + count, device=context.device) * 7 + rank * 13) % 256).to(
-        dtype
-    )
+    positions = torch.arange(start, start + count, device=context.device)
+    return ((positions * 7 + rank * 13) % 256).to(dtype)
 
 
 def make_summed(context: Context, rank: int, dtype: Any, count: int = COUNT) -> Any:
-    """What is added: 1 or 2 from at most 128 ranks a position, so that sums stay exact in bf16 (<=
-    256) at any size.
+    """Return COUNT values of RANK for a collective that adds.
+
+    At each position at most 128 ranks have a 1 or a 2, the others 0. So sums stay <= 256, which
+    bf16 represents exactly, in a world of any size.
     """
     import torch
 
+    # Every so many ranks one has a value, rounded up so that these are 128 at most
     every = -(-context.world // 128)
     turn = torch.arange(count, device=context.device) + rank
     return ((turn % every == 0) * (1 + (turn // every) % 2)).to(dtype)
 
 
 def total_of(context: Context, dtype: Any, count: int) -> Any:
-    """The sum of `make_summed` over all ranks, without a copy of each."""
+    """Return the sum of `make_summed` over all ranks, one rank's values in memory at a time."""
     whole = make_summed(context, 0, dtype, count)
     for rank in range(1, context.world):
         whole += make_summed(context, rank, dtype, count)
     return whole
 
 
-def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any]]:
-    """(name, whether it was right, as a function that runs it) of the collectives that move data."""
+def _moving_collectives(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (name, function) of the collectives that move data.
+
+    The function runs the collective on GROUP and returns whether its result was right.
+    """
     import torch
     import torch.distributed as dist
 
@@ -105,10 +121,9 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
         part = shared_out(world)
         out = torch.empty(part * world, device=context.device, dtype=dtype)
         dist.all_to_all_single(out, make_moved(context, rank, dtype, part * world), group=group)
-        right = torch.cat(
-            [make_moved(context, other, dtype, part, rank * part) for other in range(world)]
-        )
-        return torch.equal(out, right)
+        # Each rank's values at the positions that are dealt to this one
+        parts = [make_moved(context, other, dtype, part, rank * part) for other in range(world)]
+        return torch.equal(out, torch.cat(parts))
 
     def send_recv() -> bool:
         got = torch.empty_like(mine)
@@ -122,28 +137,30 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
         return torch.equal(got, make_moved(context, before, dtype))
 
     def gather() -> bool:
-        out = [torch.empty_like(mine) for _ in range(world)] if rank == 0 else None
+        out = None
+        if rank == 0:
+            out = [torch.empty_like(mine) for _ in range(world)]
         dist.gather(mine, out, dst=0, group=group)
         return out is None or are_all(out)
 
     def scatter() -> bool:
         got = torch.empty_like(mine)
-        sent = [make_moved(context, other, dtype) for other in range(world)] if rank == 0 else None
+        sent = None
+        if rank == 0:
+            sent = [make_moved(context, other, dtype) for other in range(world)]
         dist.scatter(got, sent, src=0, group=group)
         return torch.equal(got, mine)
 
-    yield from (
-        ("all_gather", all_gather),
-        ("broadcast", broadcast),
-        ("all_to_all", all_to_all),
-        ("send_recv", send_recv),
-        ("gather", gather),
-        ("scatter", scatter),
-    )
+    yield "all_gather", all_gather
+    yield "broadcast", broadcast
+    yield "all_to_all", all_to_all
+    yield "send_recv", send_recv
+    yield "gather", gather
+    yield "scatter", scatter
 
 
-def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any]]:
-    """The same of the collectives that add."""
+def _adding_collectives(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (name, function) of the collectives that add, as `_moving_collectives` does."""
     import torch
     import torch.distributed as dist
 
@@ -164,14 +181,14 @@ def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
     def reduce_scatter() -> bool:
         part = shared_out(world)
         out = torch.empty(part, device=context.device, dtype=dtype)
-        dist.reduce_scatter_tensor(
-            out, make_summed(context, rank, dtype, part * world), group=group
-        )
-        return torch.equal(
-            out, total_of(context, dtype, part * world)[rank * part : (rank + 1) * part]
-        )
+        values = make_summed(context, rank, dtype, part * world)
+        dist.reduce_scatter_tensor(out, values, group=group)
+        total = total_of(context, dtype, part * world)
+        return torch.equal(out, total[rank * part : (rank + 1) * part])
 
-    yield from (("all_reduce", all_reduce), ("reduce", reduce), ("reduce_scatter", reduce_scatter))
+    yield "all_reduce", all_reduce
+    yield "reduce", reduce
+    yield "reduce_scatter", reduce_scatter
 
 
 Tried = tuple[str, str]  # the collective, the dtype's name
@@ -180,81 +197,99 @@ Tried = tuple[str, str]  # the collective, the dtype's name
 def try_collectives(
     context: Context, group: Any = None
 ) -> tuple[list[Tried], list[Tried], list[Tried]]:
-    """(right, wrong, not known to this backend) of nine collectives in fp32 and bf16."""
+    """Run nine collectives in fp32 and bf16. Return (right, wrong, those that the backend lacks).
+
+    Only gloo may lack one. What NCCL refuses is raised.
+    """
     import torch
 
     right: list[Tried] = []
     wrong: list[Tried] = []
     unknown: list[Tried] = []
     for dtype in (torch.float32, torch.bfloat16):
-        for make in (_moving, _adding):
+        for make in (_moving_collectives, _adding_collectives):
             for name, work in make(context, dtype, group):
                 tried = (name, str(dtype).removeprefix("torch."))
                 try:
-                    (right if work() else wrong).append(tried)
+                    is_right = work()
                 except (RuntimeError, NotImplementedError, ValueError) as error:
-                    if context.backend != "gloo" or not any(
-                        word in str(error).lower() for word in UNKNOWN
-                    ):
-                        raise  # NCCL has all nine: what it refuses is an error
+                    if context.backend != "gloo" or not _is_unknown(error):
+                        raise
                     unknown.append(tried)
+                    continue
+                if is_right:
+                    right.append(tried)
+                else:
+                    wrong.append(tried)
     return right, wrong, unknown
 
 
-def _named(tried: list[Tried]) -> str:
+def _is_unknown(error: Exception) -> bool:
+    """Return whether ERROR says that the backend lacks the collective."""
+    return any(word in str(error).lower() for word in UNKNOWN)
+
+
+def _list_tried(tried: list[Tried]) -> str:
     return ", ".join(f"{name} in {dtype}" for name, dtype in tried)
 
 
-def _judged(context: Context, group: Any, remedy: str = "") -> Result:
+def _judge_collectives(context: Context, group: Any, remedy: str = "") -> Result:
+    """Run the collectives on GROUP and judge them. REMEDY: what to do about wrong ones.
+
+    gloo needs to have only all_reduce, all_gather and broadcast; NCCL needs to have all nine.
+    """
     right, wrong, unknown = try_collectives(context, group)
-    said = (
-        f"wrong: {_named(wrong)}"
-        if wrong
-        else f"{len(right)} of {2 * len(NAMES)} (collective, dtype) exact"
-    )
-    evidence = f"not in this version of the backend: {_named(unknown)}" if unknown else ""
-    needed = {
-        (name, dtype)
-        for name in ("all_reduce", "all_gather", "broadcast")
-        for dtype in ("float32", "bfloat16")
-    }
-    good = not wrong and (
-        needed <= set(right) if context.backend == "gloo" else len(right) == 2 * len(NAMES)
-    )
+    measured = f"{len(right)} of {2 * len(NAMES)} (collective, dtype) exact"
+    if wrong:
+        measured = f"wrong: {_list_tried(wrong)}"
+    evidence = ""
+    if unknown:
+        evidence = f"not in this version of the backend: {_list_tried(unknown)}"
+
+    complete = len(right) == 2 * len(NAMES)
+    if context.backend == "gloo":
+        needed = {
+            (name, dtype)
+            for name in ("all_reduce", "all_gather", "broadcast")
+            for dtype in ("float32", "bfloat16")
+        }
+        complete = needed <= set(right)
     return judge_result(
-        good,
-        f"{said}, {context.world} ranks",
+        complete and not wrong,
+        f"{measured}, {context.world} ranks",
         "each value as computed",
-        "integers that the dtype knows",
+        "integers that the dtype represents exactly",
         evidence,
         remedy,
     )
 
 
 def nccl_exact(context: Context) -> Result:
-    """Nine collectives by NCCL."""
+    """Check nine collectives by NCCL."""
     if not context.gpu or context.backend != "nccl":
         raise Skip("no GPU: NCCL does not run here")
     if context.world < 2:
         raise Skip("one rank: nothing is communicated")
-    return _judged(
-        context, None, "run nccl-tests with -c 1 on these nodes, and nccl.pairs to find which"
-    )
+    remedy = "run nccl-tests with -c 1 on these nodes, and nccl.pairs to find the faulty one"
+    return _judge_collectives(context, None, remedy)
 
 
 def gloo(context: Context) -> Result:
-    """The same on the CPU by gloo. Says nothing of NCCL."""
+    """Check nine collectives by gloo on the CPU. This says nothing about NCCL."""
     if context.world < 2:
         raise Skip("one rank: nothing is communicated")
+    remedy = "gloo uses TCP: check GLOO_SOCKET_IFNAME and the nodes' addresses"
     with on_cpu(context) as (alike, group):
-        return _judged(
-            alike, group, "gloo goes over TCP: look at GLOO_SOCKET_IFNAME and the nodes' addresses"
-        )
+        return _judge_collectives(alike, group, remedy)
 
 
 @contextlib.contextmanager
 def on_cpu(context: Context) -> Iterator[tuple[Context, Any]]:
-    """The same ranks on the CPU, and a gloo group of them."""
+    """Yield (the same ranks as a Context on the CPU, a gloo group of them).
+
+    Where the default group is gloo's already, it is None, which means that group. Else a group is
+    made here and destroyed afterwards.
+    """
     from dataclasses import replace
 
     import torch

@@ -1,6 +1,4 @@
-"""What a run over several nodes makes of the line: all_reduce by rings, held against what the
-nodes' ports carry.
-"""
+"""Measure all_reduce by rings over several nodes, against the line rate of the nodes' ports."""
 
 from __future__ import annotations
 
@@ -16,19 +14,19 @@ from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
-RING_SIZE, RING_MOST = (
-    1024 * MIB,
-    32768 * MIB,
-)  # for two nodes; with more the first steps of a ring weigh more
-# Of the line rate: nccl-tests #290 has 46 to 48 GB/s of an NDR port's 50. Of other fabrics nobody
-# says what is healthy
-LINE_SHARE, OTHERS_SHARE, SOURCED = 0.85, 0.5, ("", "infiniband", "roce")
+# Bytes for two nodes, and at most: over more nodes a ring has more steps, whose latency weighs more
+RING_SIZE, RING_MOST = 1024 * MIB, 32768 * MIB
+# The share of the line rate that a ring must reach: nccl-tests #290 has 46 to 48 GB/s of the 50 of
+# an NDR port. For fabrics that are not in SOURCED, no source says what is healthy.
+LINE_SHARE, OTHERS_SHARE = 0.85, 0.5
+SOURCED = ("", "infiniband", "roce")
 
 
 def ring(context: Context) -> Result:
-    """all_reduce by rings over several nodes, held against the line rate of the nodes' ports.
+    """Measure all_reduce by rings over several nodes, against the line rate of the nodes' ports.
 
-    A tree over two nodes sends less between them, and its busbw says nothing of the line.
+    NCCL_ALGO is set for this. A tree over two nodes would send less between them, so its bus
+    bandwidth says nothing about the line.
     """
     import torch
     import torch.distributed as dist
@@ -41,24 +39,37 @@ def ring(context: Context) -> Result:
     domains = set(context.all(domain_of_node()))
     if len(domains) == 1 and domains != {""}:
         raise Skip("all nodes are in one NVLink domain")
+
     before = os.environ.get("NCCL_ALGO")
     os.environ["NCCL_ALGO"] = "Ring"
     try:
+        # A group of its own: NCCL reads NCCL_ALGO when a communicator is made
         group = dist.new_group()
         want = ring_size(context.nodes)
+        # WANT needs room for little more than one buffer, which is all that all_reduce takes
         sizes = choose_sizes(context, tuple(sorted({RING_SIZE, want or RING_SIZE})), (want,))
         result = sweep_collectives(context, group, ("all_reduce",), sizes, (torch.float32,))
         dist.destroy_process_group(group)
     finally:
-        os.environ.pop("NCCL_ALGO") if before is None else os.environ.update(NCCL_ALGO=before)
-    line, promised = line_rate(context)
-    line = min(context.all(line)) if want in sizes and within_is_faster(context) else 0.0
+        if before is None:
+            os.environ.pop("NCCL_ALGO")
+        else:
+            os.environ["NCCL_ALGO"] = before
+
+    own_line, promised = line_rate(context)
+    # 0: there is no verdict where memory was too small for the size that shows the line, or where a
+    # node's own GPUs may be the bottleneck
+    line = 0.0
+    if want in sizes and within_is_faster(context):
+        line = min(context.all(own_line))
     return judge_ring(result, line, context.request.fabric, promised=promised)
 
 
 def ring_size(nodes: int) -> int:
-    """Bytes at which a ring over NODES shows the line: NCCL's latencies a step (14 us between
-    nodes) weigh as between two at 1 GiB.
+    """Return the bytes at which a ring over NODES shows the line rate; 0 where they are too many.
+
+    A ring over more nodes has more steps, each with NCCL's latency (14 us between nodes). At this
+    size they weigh as much as between two nodes at 1 GiB.
     """
     size = RING_SIZE
     while size < RING_SIZE * nodes / 2:
@@ -67,60 +78,67 @@ def ring_size(nodes: int) -> int:
 
 
 def within_is_faster(context: Context) -> bool:
-    """Whether GPUs of a node reach each other faster than the network: by NVLink, or as there is
-    but one.
+    """Return whether the GPUs of a node reach each other faster than the network.
+
+    They do where the site or a table says that they have NVLink. A node with one rank counts too:
+    nothing is sent within it.
     """
     name = context.gpu_name().removeprefix("NVIDIA ")
     return context.request.nvlink or name in LINKS or name in PEER_GATES or context.per_node == 1
 
 
 def line_rate(context: Context) -> tuple[float, bool]:
-    """(GB/s that the ports of this node carry for the GPUs in use, whether the site promises them)."""
+    """Return (GB/s that this node's ports carry for the GPUs in use, whether the site promises it).
+
+    The rate is 0 where the ports are plain network cards. Where the step has only some of the
+    node's GPUs, it is their share of the ports.
+    """
     from hpcstack_smoke.node import sysfs
 
     request = context.request
-    ports = [
-        port
-        for port in sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
-        if port.active
-    ]
-    share = min(1.0, context.per_node / request.node_gpus) if request.node_gpus else 1.0
-    if request.fabric == "ethernet" or sysfs.only_cards(ports, request.fabric, tuple(request.hcas)):
+    hcas = tuple(request.hcas)
+    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, hcas)
+    active = [port for port in ports if port.active]
+    if request.fabric == "ethernet" or sysfs.only_cards(active, request.fabric, hcas):
         return 0.0, False
+
+    share = 1.0
+    if request.node_gpus:
+        share = min(1.0, context.per_node / request.node_gpus)
     if request.hcas and request.fabric_rate:
         return request.fabric_rate * len(request.hcas) / 8 * share, True
-    return sum(port.rate for port in ports) / 8 * share, False
+    return sum(port.rate for port in active) / 8 * share, False
 
 
 def judge_ring(result: Result, line: float, kind: str = "", *, promised: bool) -> Result:
-    """RESULT with its verdict: below LINE_SHARE of LINE (GB/s of a node's ports) FAILs where the
-    site promises them.
+    """Return RESULT with its verdict: its best bus bandwidth against a share of LINE.
 
-    KIND: of the fabric; of Slingshot, EFA and others half of the line only warns.
+    LINE is the GB/s of a node's ports; with 0, RESULT is returned as it is. KIND is the site's kind
+    of fabric. Too slow is a FAIL where the site PROMISES the line, and the share is known for KIND;
+    else it is a WARN.
     """
     values = {name: value for name, value in result.figures.items() if name.endswith("_busbw_GB_s")}
     if not values or not line:
         return result
+
     best = max(values.values())
     share = LINE_SHARE if kind in SOURCED else OTHERS_SHARE
     want = share * line
     status = PASS
+    remedy = ""
     if best < want:
         status = FAIL if promised and kind in SOURCED else WARN
-    series = [{**one, "gate": want} for one in result.series]
-    remedy = (
-        "nccl.transport says by what; nccl.pairs or hpcstack test --sweep which node; fabric.rate, "
-        "ACS, PCIe"
-    )
-    source = f"{share:.0%} of {line:g} GB/s, the line rate " + (
-        "in site.yaml" if promised else "of its ports"
-    )
+        remedy = (
+            "nccl.transport shows the transport, and nccl.pairs or hpcstack test --sweep the slow "
+            "node; check fabric.rate, ACS, PCIe"
+        )
+    origin = "in site.yaml" if promised else "of its ports"
     return replace(
         result,
         status=status,
         expected=f">= {want:.3g} GB/s",
-        source=f"{source}; nccl-tests #290",
-        series=series,
+        source=f"{share:.0%} of {line:g} GB/s, the line rate {origin}; nccl-tests #290",
+        series=[{**one, "gate": want} for one in result.series],
         figures={**result.figures, "line_share": round(best / line, 3)},
-        remedy="" if status == PASS else remedy,
+        remedy=remedy,
     )

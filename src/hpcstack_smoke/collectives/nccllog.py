@@ -1,10 +1,9 @@
-"""NCCL's log, read: its version, networks, HCAs, and the transport of each pair of ranks. Pure,
-standard library.
+"""Read NCCL's log: its version, networks, HCAs, and the transport of each pair of ranks.
 
 Lines are those of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH(,TUNING), from NCCL 2.4
-to 2.30: `Channel 00/0 : 0[0] -> 1[1] via ...` of 2.12 and newer, `Channel 00 : 0[1a000] -> 1[1c000]
-via ...` before, `Ring 00 : 0[0] -> 1[1] via ...` in 2.4. Whatever a launcher puts before a line is
-skipped.
+to 2.30. A connection reads `Channel 00/0 : 0[0] -> 1[1] via ...` since 2.12, `Channel 00 : 0[1a000]
+-> 1[1c000] via ...` before, and `Ring 00 : 0[0] -> 1[1] via ...` in 2.4. Whatever a launcher puts
+before a line is skipped.
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ if TYPE_CHECKING:
 
 VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+\S*?)\+cuda(\d+\.\d+)")
 CHANNEL = re.compile(
-    r"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)(?:\[(\w+)\])? -> (\d+)(?:\[(\w+)\])?(?: \[(send|receive)\])?"
-    r" via (P2P/[^\s]+(?: pointer(?:/\w+)?)?|SHM(?:/\S+)?|direct shared memory|NET/.+?/\d+\S*)(?=\s|$)"
+    r"(?:Channel|Ring) (\d+)(?:/(\d+))? : "
+    r"(\d+)(?:\[(\w+)\])? -> (\d+)(?:\[(\w+)\])?(?: \[(send|receive)\])?"
+    r" via (P2P/[^\s]+(?: pointer(?:/\w+)?)?|SHM(?:/\S+)?|direct shared memory|NET/.+?/\d+\S*)"
+    r"(?=\s|$)"
 )
 HCAS = re.compile(r"NET/IB : Using (.*?)\s*(?:\[RO\])?; OOB ([^:]+):(\S+)")
 NO_IB = re.compile(r"NET/IB : No device found")
@@ -33,9 +34,11 @@ CHANNELS = re.compile(
 ALGORITHM = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 INIT = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) .*?Init (START|COMPLETE)")
 IB_ERROR = re.compile(
-    r"NET/IB ?: ?Got completion from peer (\S+) with (?:status|error)[= ](?:([A-Za-z_ ]+)\()?(\d+)\)?"
+    r"NET/IB ?: ?Got completion from peer (\S+) with "
+    r"(?:status|error)[= ](?:([A-Za-z_ ]+)\()?(\d+)\)?"
     r"(?:.*?vendor[_ ]err[= ](\d+))?(?:.*?hca (\S+))?"
 )
+# One device in the list of HCAS, `[0]mlx5_0:1/IB`: its number, name, port and link layer
 HCA = re.compile(r"\[(\d+)\]([^\s:]+):(\d+)/(\S+)")
 
 
@@ -43,7 +46,10 @@ HCA = re.compile(r"\[(\d+)\]([^\s:]+):(\d+)/(\S+)")
 class Log:
     """What NCCL said of one run.
 
-    `pairs`: {(rank, rank): {transport}}, as `name_transport` names them.
+    `pairs`: {(lower rank, higher rank): its transports}, as `name_transport` names them. `gdr`:
+    {HCA: whether NCCL uses GPUDirect RDMA with it}. `nvls`: whether the GPUs can multicast, None
+    where the log does not say. `algorithms`: {COLLECTIVE ALGORITHM/PROTOCOL: most bytes}. `began`,
+    `done`: (communicator, rank) of each initialization that began and that completed.
     """
 
     version: str = ""
@@ -63,7 +69,7 @@ class Log:
     errors: list[str] = field(default_factory=list)
 
     def kinds(self) -> dict[str, int]:
-        """How many pairs of ranks go by each transport."""
+        """Return {transport: how many pairs of ranks use it}."""
         out: dict[str, int] = {}
         for kinds in self.pairs.values():
             for kind in sorted(kinds):
@@ -71,39 +77,50 @@ class Log:
         return out
 
     def hung(self) -> list[int]:
-        """Ranks that began to make a communicator and never finished."""
+        """Return the ranks that began to initialize a communicator and never finished."""
         return sorted({rank for _, rank in self.began - self.done})
 
 
 def name_transport(via: str) -> str:
-    """The transport in one word: P2P, SHM, Socket, IB, IB+GDR, or a plugin's own name."""
+    """Return the transport VIA in one word: P2P, SHM, Socket, IB, IB+GDR, or a plugin's own name.
+
+    VIA is what follows `via` in the log.
+    """
     if via.startswith("P2P"):
         return "P2P"
     if via.startswith("SHM") or via == "direct shared memory":
         return "SHM"
+
     name = via.removeprefix("NET/")
     direct = "GDRDMA" in name
+    # Without the device's number, and what follows it
     name = re.sub(r"/\d+.*$", "", name)
     if name == "Socket":
         return "Socket"
-    short = "IB" if re.fullmatch(r"IB(ext)?(_v\d+)?", name) else name
-    return f"{short}+GDR" if direct else short
+    if re.fullmatch(r"IB(ext)?(_v\d+)?", name):
+        name = "IB"
+    return f"{name}+GDR" if direct else name
 
 
 def parse_log(lines: Iterable[str]) -> Log:
-    """The Log of LINES, of as many ranks as wrote them."""
+    """Return the Log of LINES, which one or more ranks wrote."""
     log = Log()
     for line in lines:
-        _line(log, line.rstrip("\n"))
+        _read_line(log, line.rstrip("\n"))
     return log
 
 
-def _line(log: Log, line: str) -> None:
+def _read_line(log: Log, line: str) -> None:
+    """Put into LOG what LINE says.
+
+    The most frequent lines, those of connections, are tried first.
+    """
     if match := CHANNEL.search(line):
         pair = (int(match[3]), int(match[5]))
         log.pairs.setdefault((min(pair), max(pair)), set()).add(name_transport(match[8]))
     elif match := VERSION.search(line):
-        log.version, log.cuda = match[1], match[2]
+        log.version = match[1]
+        log.cuda = match[2]
     elif match := HCAS.search(line):
         found = HCA.findall(match[1])
         log.hcas = list(dict.fromkeys([*log.hcas, *(name for _, name, _, _ in found)]))
@@ -115,10 +132,11 @@ def _line(log: Log, line: str) -> None:
     elif match := PLUGIN.search(line):
         log.plugin = f"{match[1]} {match[2]}"
     else:
-        _detail(log, line)
+        _read_detail(log, line)
 
 
-def _detail(log: Log, line: str) -> None:
+def _read_detail(log: Log, line: str) -> None:
+    """Put into LOG what LINE says of GPUDirect, NVLS, algorithms, initialization and errors."""
     if match := GDR.search(line):
         log.gdr[match[4]] = match[2] == "Enabled"
     elif match := NVLS.search(line):
@@ -129,6 +147,7 @@ def _detail(log: Log, line: str) -> None:
         name = f"{match[1]} {match[3]}/{match[4]}"
         log.algorithms[name] = max(log.algorithms.get(name, 0), int(match[2]))
     elif match := INIT.search(line):
-        (log.began if match[3] == "START" else log.done).add((match[1], int(match[2])))
-    elif match := IB_ERROR.search(line):
+        step = log.began if match[3] == "START" else log.done
+        step.add((match[1], int(match[2])))
+    elif IB_ERROR.search(line):
         log.errors.append(line.strip()[:300])

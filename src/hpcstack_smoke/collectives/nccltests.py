@@ -1,9 +1,8 @@
-"""nccl-tests' own programs, where the image has them: their table, read. Pure but for finding the
-program.
+"""Find nccl-tests' own programs, where the image has them, and read the table that they print.
 
-Columns since 2.0: size, count, type, redop, root, then time, algbw, busbw, #wrong (`error` before
-2.11) out of place, and the same four in place. A line of NCCL's may stand between two rows, or in
-the middle of one, which is left out.
+Columns since 2.0 are size, count, type, redop, root, then time, algbw, busbw and #wrong (`error`
+before 2.11) out of place, and the same four in place. NCCL may print a line of its log between two
+rows, or in the middle of one; such a row is left out.
 """
 
 from __future__ import annotations
@@ -13,18 +12,23 @@ import shutil
 from dataclasses import dataclass
 
 ROW = re.compile(
-    r"^\s*(\d+)\s+(\d+)\s+(\w+)\s+(\w+)\s+(-?\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)"
-    r"\s+(\S+)\s*$"
+    r"^\s*(\d+)\s+(\d+)\s+(\w+)\s+(\w+)\s+(-?\d+)"
+    r"\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)"
+    r"\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s*$"
 )
 AVERAGE = re.compile(r"^# Avg bus bandwidth\s*:\s*([\d.]+)")
 OUT_OF_BOUNDS = re.compile(r"^# Out of bounds values\s*:\s*(\d+)\s+(\w+)")
 RANK = re.compile(r"^#\s+Rank\s+(\d+)\s")
+# #wrong is N/A where nothing was checked; `error` may be 1e-07 or the like
+COUNT = re.compile(r"[\d.]+(e[+-]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Table:
-    """{bytes: (microseconds, busbw GB/s)} out of place; how many values were wrong, how many ranks
-    took part.
+    """What a program measured out of place: `rows` is {bytes: (microseconds, busbw GB/s)}.
+
+    `wrong` is the number of wrong values, `ranks` how many ranks took part, `average` the average
+    bus bandwidth in GB/s that the program prints.
     """
 
     rows: dict[int, tuple[float, float]]
@@ -34,22 +38,22 @@ class Table:
 
 
 def find_program(name: str = "all_reduce_perf") -> str:
-    """Where it is; empty where the image has none."""
+    """Return the path of the program NAME, or of NAME_mpi; empty where the image has neither."""
     return shutil.which(name) or shutil.which(f"{name}_mpi") or ""
 
 
 def read_table(text: str) -> Table:
-    """The table that a program printed."""
+    """Return the Table in TEXT, which one of the programs printed."""
     rows: dict[int, tuple[float, float]] = {}
-    wrong, ranks, average = 0, set(), 0.0
+    ranks = set()
+    wrong = 0
+    average = 0.0
     for line in text.splitlines():
         if match := ROW.match(line):
             rows[int(match[1])] = (float(match[6]), float(match[8]))
-            wrong += sum(
-                int(float(one))
-                for one in (match[9], match[13])
-                if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", one)
-            )
+            for count in (match[9], match[13]):
+                if COUNT.fullmatch(count):
+                    wrong += int(float(count))
         elif match := RANK.match(line):
             ranks.add(int(match[1]))
         elif match := AVERAGE.match(line):

@@ -1,10 +1,9 @@
-"""Each two nodes alone, in rounds in which every node has one partner: names the node whose pairs
-are all slow.
+"""Measure each pair of nodes alone, and name the node whose pairs are all slow.
 
-A round-robin tournament: n - 1 rounds (n for odd n), so all pairs in about n rounds however many
-nodes there are. Pairs of one NVLink domain and pairs over the network are two classes, each judged
-by its own: a healthy node that is alone in its rack is slower with everybody than those that share
-one.
+It is a round-robin tournament: in each round every node has one partner. There are n - 1 rounds (n
+for odd n), so all pairs take about n rounds. Pairs within one NVLink domain and pairs over the
+network are two classes, each judged by itself: else a healthy node that is alone in its rack would
+look slow beside those that share a rack.
 """
 
 from __future__ import annotations
@@ -24,17 +23,24 @@ from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
-SLOW = 0.7  # of the median of the others: far outside what healthy pairs differ by
-LINE_SHARE = 0.75  # of the line rate, both ways at once and from a single rank
-BAD = (
-    0.5  # a FAIL; between the two is a WARN: a node on another leaf of a tapered tree may be there
-)
+# Of the median of the others: far outside what healthy pairs differ by
+SLOW = 0.7
+# Of the line rate, with both directions at once and a single rank on each side
+LINE_SHARE = 0.75
+# Below this share it is a FAIL. Between the two it is a WARN: the node may only be on another leaf
+# switch of a tapered tree.
+BAD = 0.5
 MAX_NODES = 64
 
 
 def plan_tournament(count: int) -> list[list[tuple[int, int]]]:
-    """Rounds of pairs of 0 .. COUNT-1 in which each meets each once (the circle method)."""
-    players = [*range(count)] + ([-1] if count % 2 else [])
+    """Return rounds of pairs of 0 .. COUNT-1 in which each meets each other once.
+
+    By the circle method: the first one stays, the others move on by one place a round.
+    """
+    players = [*range(count)]
+    if count % 2:
+        players.append(-1)  # whoever is paired with -1 rests
     rounds = []
     for _ in range(len(players) - 1):
         half = len(players) // 2
@@ -47,31 +53,36 @@ def plan_tournament(count: int) -> list[list[tuple[int, int]]]:
 def split_by_class(
     matrix: dict[tuple[int, int], Any], domains: list[str]
 ) -> dict[str, dict[tuple[int, int], Any]]:
-    """MATRIX by the class of pair; DOMAINS: the NVLink domain of each node, empty where it ends at
-    the node.
+    """Return {class of pair: its part of MATRIX}.
+
+    DOMAINS: the NVLink domain of each node, empty where it ends at the node; without any, all pairs
+    are of one class.
     """
     out: dict[str, dict[tuple[int, int], Any]] = {}
     for (a, b), value in matrix.items():
-        out.setdefault(pair_class(*(domains[a], domains[b]) if domains else ("", "")), {})[a, b] = (
-            value
-        )
+        kind = pair_class("", "")
+        if domains:
+            kind = pair_class(domains[a], domains[b])
+        out.setdefault(kind, {})[a, b] = value
     return out
 
 
 def odd_ones(matrix: dict[tuple[int, int], float], count: int, slow: float = SLOW) -> list[int]:
-    """Nodes whose best pair is still slow against the median of all pairs without them.
+    """Return the nodes whose best pair is below SLOW of the median of all pairs without them.
 
-    With two nodes there is one pair and nobody to blame; with three or more a slow node is slow
-    with everybody, and a slow LINK leaves each of its two nodes a fast pair elsewhere. Who has but
-    one pair, or only pairs with nodes that are odd themselves (in a sweep of few rounds), is not
-    blamed: what is slow may be the other.
+    With two nodes there is one pair and nobody to blame. With three or more, a slow node is slow
+    with everybody, while a slow LINK leaves each of its two nodes a fast pair elsewhere. A node
+    that has one pair only, or only pairs with nodes that are slow themselves (in a sweep of few
+    rounds), is not blamed: the other may be the slow one.
     """
     if count < 3:
         return []
+
     own: dict[int, dict[int, float]] = {}
     for (a, b), value in matrix.items():
         own.setdefault(a, {})[b] = value
         own.setdefault(b, {})[a] = value
+
     found = []
     for node, values in sorted(own.items()):
         rest = [value for pair, value in matrix.items() if node not in pair]
@@ -83,7 +94,7 @@ def odd_ones(matrix: dict[tuple[int, int], float], count: int, slow: float = SLO
 def slow_pairs(
     matrix: dict[tuple[int, int], float], guilty: list[int], slow: float = SLOW
 ) -> list[tuple[int, int]]:
-    """Pairs that are slow although neither of their nodes is."""
+    """Return the pairs that are slow although neither of their nodes is in GUILTY."""
     good = {pair: value for pair, value in matrix.items() if not set(pair) & set(guilty)}
     if len(good) < 3:
         return []
@@ -92,24 +103,29 @@ def slow_pairs(
 
 
 Matrix = dict[tuple[int, int], list[float]]
-"""{(node, node): GB/s of each local rank with its like on the other node}."""
+"""{(node, node): GB/s of each local rank with the same local rank of the other node}."""
 
 
 def find_guilty(matrix: Matrix, count: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """(nodes that are slow on every rail, (node, local rank) that are slow on theirs alone)."""
+    """Return (nodes slow on every rail, (node, local rank) of each rail that alone is slow).
+
+    COUNT: how many nodes there are.
+    """
     rails = len(next(iter(matrix.values())))
-    odd = [
-        set(odd_ones({pair: values[rail] for pair, values in matrix.items()}, count))
-        for rail in range(rails)
-    ]
+    odd = []
+    for rail in range(rails):
+        of_rail = {pair: values[rail] for pair, values in matrix.items()}
+        odd.append(set(odd_ones(of_rail, count)))
     nodes = set.intersection(*odd)
     single = [(node, rail) for rail, found in enumerate(odd) for node in sorted(found - nodes)]
     return sorted(nodes), single
 
 
 def odd_rails(matrix: Matrix, slow: float = SLOW) -> list[int]:
-    """Local ranks whose rail is slow between two nodes, against the other rails: all that one pair
-    can tell.
+    """Return the local ranks whose rail is slower than the other rails, where there is one pair.
+
+    That is all that one pair can show. With more pairs nothing is returned: `find_guilty` says
+    which node it is.
     """
     values = next(iter(matrix.values()))
     if len(matrix) != 1 or len(values) < 3:
@@ -123,8 +139,9 @@ def odd_rails(matrix: Matrix, slow: float = SLOW) -> list[int]:
 
 
 def measure_pairs(context: Context, group: Any, size: int, repeat: int) -> Matrix:
-    """GB/s of each pair of nodes, both ways at once: all local ranks together, each with its like
-    on the other.
+    """Return the GB/s of each pair of nodes, with SIZE bytes sent both ways at once.
+
+    All local ranks exchange together, each with the same local rank of the other node.
     """
     import torch
     import torch.distributed as dist
@@ -138,8 +155,12 @@ def measure_pairs(context: Context, group: Any, size: int, repeat: int) -> Matri
         pair = next((pair for pair in pairs if here in pair), None)
         if pair is None:
             continue
-        other = (pair[1] if here == pair[0] else pair[0]) * each + context.local_rank
-        mine[pair] = size / fastest_exchange(context, group, sent, got, other, other, repeat) / 1e9
+        partner = pair[1] if here == pair[0] else pair[0]
+        other = partner * each + context.local_rank
+        seconds = fastest_exchange(context, group, sent, got, other, other, repeat)
+        mine[pair] = size / seconds / 1e9
+
+    # Both ends have measured a pair: the slower one counts
     matrix: Matrix = {}
     for rank, one in enumerate(context.all(mine)):
         for pair, value in one.items():
@@ -159,16 +180,18 @@ def fastest_exchange(
     *,
     together: bool = False,
 ) -> float:
-    """Seconds of the fastest of REPEAT exchanges, SENT to rank TO and GOT from rank SOURCE, after
-    one that is not counted. TOGETHER: all ranks of GROUP make one, and wait for each other before
-    every turn.
+    """Return the seconds of the fastest of REPEAT exchanges, after one that is not counted.
+
+    SENT goes to rank TO, and GOT is received from rank SOURCE. TOGETHER: all ranks of GROUP
+    exchange at once, and wait for each other before every turn.
     """
     import torch
     import torch.distributed as dist
 
     best = float("inf")
     for turn in range(repeat + 1):
-        if together:  # a slow rank holds up its partners of this turn, and nobody by way of them
+        if together:
+            # So a slow rank holds up its partners of this turn only, and nobody by way of them
             dist.barrier(group=group)
         if context.gpu:
             torch.cuda.synchronize()
@@ -185,8 +208,10 @@ def fastest_exchange(
 
 @dataclass
 class Found:
-    """What is slow: nodes and rails, pairs whose nodes are both fast elsewhere; whether it is far
-    too slow.
+    """What is slow among pairs of nodes.
+
+    `names`: nodes and rails. `links`: pairs whose nodes are both fast elsewhere. `bad`: it is so
+    slow that it is a FAIL.
     """
 
     names: list[str] = field(default_factory=list)
@@ -197,31 +222,29 @@ class Found:
 def slow_in(
     matrix: Matrix, hosts: list[str], line: float = 0.0, *, rails_apart: bool = True
 ) -> Found:
-    """What is slow among the pairs of one class. LINE: GB/s that the port of each rail carries, 0
-    where nobody says.
+    """Return what is slow among the pairs of one class.
 
-    RAILS_APART: each local rank has a port of its own; else they share, and only their sum says
-    something.
+    LINE: GB/s that the port of each rail carries, 0 where it is not known. RAILS_APART: each local
+    rank has a port of its own. Else they share ports, and only the sum over rails is compared.
     """
     if not rails_apart:
         matrix = {pair: [sum(values)] for pair, values in matrix.items()}
     nodes, rails = find_guilty(matrix, len(hosts))
+    # -1: of one pair, nobody can tell which node it is
     rails += [(-1, rail) for rail in odd_rails(matrix)]
+
     least = {pair: min(values) for pair, values in matrix.items()}
-    values = sorted(least.values())
+    median = statistics.median(least.values())
     found = Found([hosts[node] for node in nodes])
-    found.names += [
-        f"local rank {rail} (its GPU or HCA) of {hosts[node] if node >= 0 else 'one of both'}"
-        for node, rail in rails
-    ]
+    for node, rail in rails:
+        host = hosts[node] if node >= 0 else "one of both"
+        found.names.append(f"local rank {rail} (its GPU or HCA) of {host}")
     links = slow_pairs(least, [*nodes, *(node for node, _ in rails)])
     found.links = [f"{hosts[a]} and {hosts[b]}" for a, b in links]
-    worst = min(
-        (max(value for pair, value in least.items() if node in pair) for node in nodes), default=0.0
-    )
-    found.bad = bool(rails) or (bool(nodes) and worst < BAD * statistics.median(values))
-    if line and not found.names and statistics.median(values) < LINE_SHARE * line:
-        median = statistics.median(values)
+
+    best_of = [max(value for pair, value in least.items() if node in pair) for node in nodes]
+    found.bad = bool(rails) or (bool(nodes) and min(best_of) < BAD * median)
+    if line and not found.names and median < LINE_SHARE * line:
         found.names.append(f"all pairs: {median:.3g} of the line's {line:g} GB/s")
         found.bad = median < BAD * line
     return found
@@ -236,30 +259,46 @@ def judge_pairs_matrix(
     *,
     apart: bool = True,
 ) -> Result:
-    """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN.
+    """Judge MATRIX: slow nodes and rails are a FAIL, or a WARN if less slow; a slow pair is a WARN.
 
-    LINE, APART: as in `slow_in`.
+    HOSTS and DOMAINS are those of each node. LINE and APART are as in `slow_in`, for pairs over the
+    network: the line rate says nothing about NVLink, where rails are always apart.
     """
-    found = [
-        slow_in(
-            part, hosts, line if kind == "network" else 0.0, rails_apart=apart or kind == "nvlink"
-        )
-        for kind, part in split_by_class(matrix, domains).items()
-    ]
+    found = []
+    for kind, part in split_by_class(matrix, domains).items():
+        if kind == "nvlink":
+            found.append(slow_in(part, hosts))
+        else:
+            found.append(slow_in(part, hosts, line, rails_apart=apart))
     names = list(dict.fromkeys(name for one in found for name in one.names))
     links = [name for one in found for name in one.links]
+
     least = {pair: min(values) for pair, values in matrix.items()}
     values = sorted(least.values())
-    said = f"{len(matrix)} pair(s), {values[0]:.3g} to {values[-1]:.3g} GB/s"
+    measured = f"{len(matrix)} pair(s), {values[0]:.3g} to {values[-1]:.3g} GB/s"
     if names:
-        said = f"slow: {', '.join(names)}; {said}"
+        measured = f"slow: {', '.join(names)}; {measured}"
     elif links:
-        said = f"slow between {', '.join(links)}; {said}"
-    table = [
-        [round(least.get((min(a, b), max(a, b)), 0.0), 4) for b in range(len(hosts))]
-        for a in range(len(hosts))
-    ]
+        measured = f"slow between {', '.join(links)}; {measured}"
     note = context.note()
+    if note:
+        measured += f"; {note}"
+
+    status = PASS
+    remedy = ""
+    if names or links:
+        status = WARN
+        remedy = (
+            "drain what is slow (scontrol update state=drain), then check its HCA's rate, error "
+            "counters and cable"
+        )
+    if any(one.bad for one in found):
+        status = FAIL
+
+    table = []
+    for a in range(len(hosts)):
+        row = [least.get((min(a, b), max(a, b)), 0.0) for b in range(len(hosts))]
+        table.append([round(value, 4) for value in row])
     heat = [
         {
             "kind": "matrix",
@@ -269,20 +308,9 @@ def judge_pairs_matrix(
             "y_unit": "GB/s",
         }
     ]
-    remedy = ""
-    if names or links:
-        remedy = (
-            "take what is slow out (scontrol update state=drain), look at its HCA's rate, error "
-            "counters and cable"
-        )
-    status = PASS
-    if any(one.bad for one in found):
-        status = FAIL
-    elif names or links:
-        status = WARN
     return Result(
         status,
-        f"{said}{'; ' + note if note else ''}",
+        measured,
         f"each node and rail has a pair with >= {SLOW:g} of the others' median",
         "peers in the same run",
         remedy=remedy,
@@ -295,44 +323,49 @@ def judge_pairs_matrix(
     )
 
 
-def _run(context: Context, group: Any, size: int, repeat: int) -> Result:
+def _run_pairs(context: Context, group: Any, size: int, repeat: int) -> Result:
+    """Measure and judge all pairs of nodes, by REPEAT exchanges of SIZE bytes each."""
     if context.nodes < 2:
         raise Skip("one node: no pairs of nodes")
     if context.nodes > MAX_NODES:
         raise Skip(f"more than {MAX_NODES} nodes: hpcstack test --sweep measures pairs as jobs")
+
+    # Of each node, what its first rank says
+    firsts = [node * context.per_node for node in range(context.nodes)]
     names = context.all(socket.gethostname())
-    hosts = [names[node * context.per_node] for node in range(context.nodes)]
-    domains = context.all(domain_of_node() if context.gpu else "")
-    firsts = [domains[node * context.per_node] for node in range(context.nodes)]
+    hosts = [names[rank] for rank in firsts]
+    everyone = context.all(domain_of_node() if context.gpu else "")
+    domains = [everyone[rank] for rank in firsts]
     request = context.request
     apart = context.gpu and all(context.all(rails_here(context)))
-    line = request.fabric_rate / 8 if apart and len(request.hcas) == context.per_node else 0.0
-    return judge_pairs_matrix(
-        context, measure_pairs(context, group, size, repeat), hosts, firsts, line, apart=apart
-    )
+    line = 0.0
+    if apart and len(request.hcas) == context.per_node:
+        line = request.fabric_rate / 8
+    matrix = measure_pairs(context, group, size, repeat)
+    return judge_pairs_matrix(context, matrix, hosts, domains, line, apart=apart)
 
 
 def rails_here(context: Context) -> bool:
-    """Whether each local rank has as many ports of this node as the others, and one at least."""
+    """Return whether each local rank has as many ports of this node as the others, at least one.
+
+    Ports are the HCAs that the site promises, else the fastest active ports, else Slingshot's.
+    """
     request = context.request
-    ports = [
-        port
-        for port in sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
-        if port.active
-    ]
-    fastest = max((port.rate for port in ports), default=0.0)
-    same = [port for port in ports if port.rate == fastest]
+    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
+    active = [port for port in ports if port.active]
+    fastest = max((port.rate for port in active), default=0.0)
+    same = [port for port in active if port.rate == fastest]
     count = len(request.hcas) or len(same) or sum(sysfs.read_cassini().values())
     return count > 0 and count % context.per_node == 0
 
 
 def nccl(context: Context) -> Result:
-    """Pairs of nodes by NCCL: local rank i with local rank i, which share a rail."""
+    """Measure pairs of nodes by NCCL: local rank i with local rank i, which share a rail."""
     needs_nccl(context)
-    return _run(context, None, 256 * MIB, 5)
+    return _run_pairs(context, None, 256 * MIB, 5)
 
 
 def gloo(context: Context) -> Result:
-    """The same by gloo on the CPU."""
+    """Measure pairs of nodes by gloo on the CPU."""
     with on_cpu(context) as (alike, group):
-        return _run(alike, group, 4 * MIB, 5)
+        return _run_pairs(alike, group, 4 * MIB, 5)

@@ -1,8 +1,8 @@
-"""What NCCL's own log says of the transport of each pair of ranks: a silent fall-back to a slower
-one is no PASS.
+"""Judge the transport of each pair of ranks by NCCL's own log.
 
-Each rank reads the log that its own process wrote, and tells the others what is in it in a few
-words: as many files are opened as there are ranks, each where it was written.
+NCCL falls back to a slower transport without an error; this check does not let that pass. Each
+rank reads only the log that its own process wrote, where it was written, and sends the others a
+short summary.
 """
 
 from __future__ import annotations
@@ -24,42 +24,56 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
     from hpcstack_smoke.request import Request
 
+# Ranks up to which all pairs are drawn as a table; pairs that are shown as examples
 DRAWN, EXAMPLES = 64, 4
 FABRICS = ("infiniband", "roce", "slingshot", "efa")
+# What `Expected.fabric` says where the site promises a fabric
 SITE = "site.yaml"
-SWITCHED_OFF = {"NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_NET": "Socket",
-                "NCCL_P2P_DISABLE": "1"}  # fmt: skip
-NVLS_FROM = {
-    "H200": 5,
-    "H100 80GB HBM3": 5,
-    "B200": 6,
-}  # GPUs of a node: with fewer NVLS does not engage
+# Settings of NCCL by which a user switches a fast transport off
+SWITCHED_OFF = {
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_MNNVL_ENABLE": "0",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_NET": "Socket",
+    "NCCL_P2P_DISABLE": "1",
+}
+# How many GPUs of a node must take part for NVLS to engage, by the GPU's name
+NVLS_FROM = {"H200": 5, "H100 80GB HBM3": 5, "B200": 6}
+# What to do where ranks are connected by Socket, by IB without GPUDirect, by SHM within a node, by
+# the network within an NVLink domain, and after a completion error
 REMEDY = {
-    "Socket": "NCCL found no way to the HCAs: libibverbs (or the fabric's plugin) in the image, /dev/infiniband in the "
-    "container, NCCL_IB_HCA, NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE; memlock must be unlimited",
+    "Socket": (
+        "NCCL could not use the HCAs: check libibverbs (or the fabric's plugin) in the image, "
+        "/dev/infiniband in the container, NCCL_IB_HCA, NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE, and "
+        "that memlock is unlimited"
+    ),
     "IB": (
-        "load nvidia-peermem or use the open kernel module with dma-buf; look at ACS and "
+        "load nvidia-peermem, or use the open kernel module with dma-buf; check ACS and "
         "NCCL_NET_GDR_LEVEL"
     ),
-    "SHM": "no peer access between these GPUs: look at `nvidia-smi topo -p2p r`, ACS and the IOMMU",
+    "SHM": (
+        "these GPUs have no peer access to each other: check `nvidia-smi topo -p2p r`, ACS and the "
+        "IOMMU"
+    ),
     "NET": (
-        "IMEX is not at work: node.imex, node.nvlink-fabric, nvidia-imex on each node, "
+        "IMEX does not work: check node.imex, node.nvlink-fabric, nvidia-imex on each node, "
         "NCCL_MNNVL_ENABLE"
     ),
     "12": (
-        "status 12 is a transport retry: look at the cable, the switch's port, the HCA's error "
-        "counters (nccl #1405)"
+        "status 12 means that transport retries were exhausted: check the cable, the switch port "
+        "and the HCA's error counters (nccl #1405)"
     ),
 }
 
 
 @dataclass
 class Heard:
-    """What one rank's log says. `kinds`: {where: {transport: connections}}, where is within, domain
-    or between.
+    """What one rank's log says.
 
-    `examples`: for each where and transport a few pairs; `pairs`: all of them, in a run small
-    enough to draw.
+    `kinds`: {where: {transport: connections}}; where is `within` a node, within an NVLink `domain`,
+    or `between` nodes. `examples`: {where and transport: a few pairs}. `pairs`: all pairs with
+    their transports, in a run that is small enough to draw. `off`: settings of SWITCHED_OFF that
+    this rank has.
     """
 
     reported: bool = False
@@ -76,11 +90,11 @@ class Heard:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the nodes have and the site promises. `fabric`: by whose word there is one, empty where
-    nobody says so.
+    """What the nodes have and the site promises.
 
-    `perhaps`: RoCE-capable ports that nobody calls a fabric. `nvlink`: GPUs of a node reach each
-    other by it.
+    `fabric`: what says that there is one (site.yaml, active ports), empty where nothing does.
+    `perhaps`: there are ports that could do RoCE, but nothing says that they are a fabric.
+    `nvlink`: the GPUs of a node have NVLink to each other. `nvls`: NVLS should engage on them.
     """
 
     fabric: str = ""
@@ -90,42 +104,50 @@ class Expected:
 
 
 def read_own_lines(output: str) -> list[str]:
-    """What NCCL wrote in this process, in the newest round."""
+    """Return what NCCL wrote in this process, in the newest round, to the folder OUTPUT.
+
+    NCCL's files are named nccl-ROUND.HOST.PROCESS there.
+    """
     host = glob.escape(socket.gethostname().partition(".")[0])
     paths = glob.glob(os.path.join(glob.escape(output), f"nccl-*.{host}*.{os.getpid()}"))
     newest = max((os.path.basename(path).partition(".")[0] for path in paths), default="")
     out: list[str] = []
-    for path in sorted(one for one in paths if os.path.basename(one).startswith(f"{newest}.")):
+    for path in sorted(paths):
+        if not os.path.basename(path).startswith(f"{newest}."):
+            continue
         with open(path, errors="replace") as file:
             out += file.readlines()
     return out
 
 
 def check(context: Context) -> Result:
-    """All ranks are connected by the best that the nodes have."""
+    """Check that all ranks are connected by the best transport that the nodes have."""
     if not context.gpu:
         raise Skip("no GPU: NCCL does not run here")
     if context.world < 2:
         raise Skip("one rank: nothing is connected")
-    name = context.gpu_name().removeprefix("NVIDIA ")
+
     fabric, perhaps = fabric_here(context.request)
     places = context.all((socket.gethostname(), domain_of_node(), fabric, perhaps))
-    heard = summarise_log(
-        parse_log(read_own_lines(context.output)),
-        context.rank,
-        [(one[0], one[1]) for one in places],
-    )
+    log = parse_log(read_own_lines(context.output))
+    heard = summarise_log(log, context.rank, [(host, domain) for host, domain, _, _ in places])
+
+    name = context.gpu_name().removeprefix("NVIDIA ")
     expected = Expected(
         fabric=next((one[2] for one in places if one[2]), ""),
         perhaps=any(one[3] for one in places),
         nvlink=context.request.nvlink or name in LINKS,
+        # NVLS is not expected of a GPU that the table lacks
         nvls=context.per_node >= NVLS_FROM.get(name, 1 << 30),
     )
     return judge_transports(context.all(heard), expected)
 
 
 def fabric_here(request: Request) -> tuple[str, bool]:
-    """(by whose word this node has a fabric, whether it only has ports that could be one)."""
+    """Return (what says that this node has a fabric, whether it only has ports that could be one).
+
+    The first is empty where nothing says so.
+    """
     if request.fabric in FABRICS or request.hcas:
         return SITE, False
     if request.fabric:
@@ -139,39 +161,48 @@ def fabric_here(request: Request) -> tuple[str, bool]:
 
 
 def summarise_log(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
-    """What LOG says of the connections of RANK. PLACES: (host, NVLink domain) of each rank."""
+    """Return what LOG, which RANK wrote, says of connections.
+
+    PLACES: (host, NVLink domain) of each rank.
+    """
     heard = Heard(
-        bool(log.pairs), log.version, log.network, log.hcas, (log.errors or [""])[0], log.nvls
+        reported=bool(log.pairs),
+        version=log.version,
+        network=log.network,
+        hcas=log.hcas,
+        error=log.errors[0] if log.errors else "",
+        nvls=log.nvls,
     )
     for pair, kinds in sorted(log.pairs.items()):
         if max(pair) >= len(places):
             continue
-        (host, domain), (other, its) = places[pair[0]], places[pair[1]]
+        host, domain = places[pair[0]]
+        other_host, other_domain = places[pair[1]]
         where = "between"
-        if host == other:
+        example = f"{pair[0]}-{pair[1]} ({host}, {other_host})"
+        if host == other_host:
             where = "within"
-        elif domain and domain == its:
+            example = f"{pair[0]}-{pair[1]} ({host})"
+        elif domain and domain == other_domain:
             where = "domain"
+
         for kind in sorted(kinds):
             counts = heard.kinds.setdefault(where, {})
             counts[kind] = counts.get(kind, 0) + 1
-            seen = heard.examples.setdefault(f"{where} {kind}", [])
-            if len(seen) < EXAMPLES:
-                seen.append(
-                    f"{pair[0]}-{pair[1]} ({host}, {other})"
-                    if host != other
-                    else f"{pair[0]}-{pair[1]} ({host})"
-                )
+            examples = heard.examples.setdefault(f"{where} {kind}", [])
+            if len(examples) < EXAMPLES:
+                examples.append(example)
         if len(places) <= DRAWN:
             heard.pairs[pair] = sorted(kinds)
-    heard.off = [
-        f"{name}={value}" for name, value in SWITCHED_OFF.items() if os.environ.get(name) == value
-    ]
+
+    for name, value in SWITCHED_OFF.items():
+        if os.environ.get(name) == value:
+            heard.off.append(f"{name}={value}")
     return heard
 
 
 def merge_transports(everyone: list[Heard]) -> tuple[dict[str, Counter[str]], dict[str, list[str]]]:
-    """({where: {transport: connections}}, {where and transport: examples}) of all ranks."""
+    """Return ({where: {transport: connections}}, {where and transport: examples}) of all ranks."""
     kinds: dict[str, Counter[str]] = {}
     examples: dict[str, list[str]] = {}
     for heard in everyone:
@@ -183,18 +214,26 @@ def merge_transports(everyone: list[Heard]) -> tuple[dict[str, Counter[str]], di
 
 
 def judge_transports(everyone: list[Heard], expected: Expected) -> Result:
-    """EVERYONE: what each rank heard, by rank."""
+    """Judge what EVERYONE heard, by rank, by what is EXPECTED of the nodes.
+
+    The worst finding decides: a completion error, then a slower transport than the nodes have, NVLS
+    that is not available, and ranks without a log. Raise Skip where no log names a connection.
+    """
     silent = [rank for rank, heard in enumerate(everyone) if not heard.reported]
     if len(silent) == len(everyone):
         raise Skip("NCCL's log names no connection (NCCL_DEBUG_FILE may be set elsewhere)")
+
     kinds, examples = merge_transports(everyone)
     first = next(heard for heard in everyone if heard.reported)
     pairs = {pair: found for heard in everyone for pair, found in heard.pairs.items()}
-    counted: Counter[str] = Counter(kind for found in pairs.values() for kind in found) or sum(
-        kinds.values(), Counter()
-    )
-    unit = "pair" if pairs else "connection"
+    # Both ranks of a pair may report it: without the pairs themselves only connections are counted
+    unit = "pair"
+    counted: Counter[str] = Counter(kind for found in pairs.values() for kind in found)
+    if not pairs:
+        unit = "connection"
+        counted = sum(kinds.values(), Counter())
     measured = ", ".join(f"{count} {unit}(s) by {name}" for name, count in sorted(counted.items()))
+
     hcas = " ".join(dict.fromkeys(name for heard in everyone for name in heard.hcas))
     evidence = f"NCCL {first.version or '?'}, network {first.network or '?'}, HCAs {hcas or 'none'}"
     evidence += f"; logs of {len(everyone) - len(silent)} of {len(everyone)} ranks"
@@ -202,115 +241,124 @@ def judge_transports(everyone: list[Heard], expected: Expected) -> Result:
     more: dict[str, Any] = {
         "source": "NCCL's own log",
         "figures": figures,
-        "series": _matrix(pairs, len(everyone)),
+        "series": _draw_pairs(pairs, len(everyone)),
         "versions": {"nccl": first.version} if first.version else {},
     }
-    if error := next((heard.error for heard in everyone if heard.error), ""):
-        return Result(
-            FAIL, measured, "no completion error", evidence=error, remedy=REMEDY["12"], **more
-        )
+
+    error = next((heard.error for heard in everyone if heard.error), "")
+    if error:
+        wanted = "no completion error"
+        return Result(FAIL, measured, wanted, evidence=error, remedy=REMEDY["12"], **more)
+
+    more["evidence"] = evidence
+    wanted = _describe_expected(kinds, expected)
     off = {word.partition("=")[0]: word for heard in everyone for word in heard.off}
-    for status, said, remedy in _slower(kinds, examples, off, expected):
-        return Result(
-            status,
-            f"{said}; {measured}",
-            _wanted(kinds, expected),
-            evidence=evidence,
-            remedy=remedy,
-            **more,
-        )
-    if (
-        expected.nvls
-        and any(heard.nvls is False for heard in everyone)
-        and "NCCL_NVLS_ENABLE" not in off
-    ):
-        remedy = "look at the fabric manager on the nodes: node.nvlink-fabric"
-        return Result(
-            WARN,
-            f"NVLS is not available; {measured}",
-            "NVLS on these GPUs",
-            evidence=evidence,
-            remedy=remedy,
-            **more,
-        )
+    slower = _find_slower(kinds, examples, off, expected)
+    if slower:
+        status, finding, remedy = slower[0]
+        return Result(status, f"{finding}; {measured}", wanted, remedy=remedy, **more)
+    lacks_nvls = expected.nvls and any(heard.nvls is False for heard in everyone)
+    if lacks_nvls and "NCCL_NVLS_ENABLE" not in off:
+        remedy = "check the fabric manager on the nodes: node.nvlink-fabric"
+        finding = f"NVLS is not available; {measured}"
+        return Result(WARN, finding, "NVLS on these GPUs", remedy=remedy, **more)
     if silent:
-        return Result(
-            WARN,
-            f"{len(silent)} rank(s) left no log: {silent[:8]}; {measured}",
-            "a log of each rank",
-            evidence=evidence,
-            remedy="the run's folder must be seen by all nodes",
-            **more,
-        )
-    return Result(PASS, measured, _wanted(kinds, expected), evidence=evidence, **more)
+        remedy = "put the run's folder where all nodes see it"
+        finding = f"{len(silent)} rank(s) left no log: {silent[:8]}; {measured}"
+        return Result(WARN, finding, "a log of each rank", remedy=remedy, **more)
+    return Result(PASS, measured, wanted, **more)
 
 
-def _wanted(kinds: dict[str, Counter[str]], expected: Expected) -> str:
+def _describe_expected(kinds: dict[str, Counter[str]], expected: Expected) -> str:
+    """Return what the transports should be on these nodes."""
     between = kinds.get("between", Counter())
     if any("+GDR" in name for name in between):
-        return "P2P within a node, GPUDirect RDMA between"
+        return "P2P within a node, GPUDirect RDMA between nodes"
     if kinds.get("domain"):
         return "P2P within a node and its NVLink domain"
     if expected.fabric:
         return f"no Socket on nodes with a fabric, by {expected.fabric}"
-    return "P2P within a node; no fabric on these nodes" if between else "P2P within a node"
+    if between:
+        return "P2P within a node; no fabric on these nodes"
+    return "P2P within a node"
 
 
-def _slower(
+def _find_slower(
     kinds: dict[str, Counter[str]],
     examples: dict[str, list[str]],
     off: dict[str, str],
     expected: Expected,
 ) -> list[tuple[str, str, str]]:
-    """(status, what is said, remedy) of what is slower than it should be, the worst first."""
-    between, within, domain = (
-        kinds.get(where, Counter()) for where in ("between", "within", "domain")
-    )
+    """Return (status, finding, remedy) of what is slower than it should be, FAILs first.
+
+    KINDS and EXAMPLES are those of `merge_transports`. OFF is {name: NAME=VALUE} of the settings
+    that switch a transport off.
+    """
+    between = kinds.get("between", Counter())
+    within = kinds.get("within", Counter())
     found = []
-    if net := [name for name in domain if name != "P2P"]:
-        said = (
-            f"one NVLink domain, yet by {net[0]}: ranks {', '.join(examples[f'domain {net[0]}'])}"
-        )
+
+    net = [name for name in kinds.get("domain", Counter()) if name != "P2P"]
+    if net:
+        finding = f"one NVLink domain, yet connected by {net[0]}: "
+        finding += _list_ranks(examples, "domain", net[0])
+        finding += _name_setting(off, "NCCL_MNNVL_ENABLE")
         status = WARN if "NCCL_MNNVL_ENABLE" in off else FAIL
-        found.append((status, said + _because(off, "NCCL_MNNVL_ENABLE"), REMEDY["NET"]))
+        found.append((status, finding, REMEDY["NET"]))
+
     if "Socket" in between and (expected.fabric or expected.perhaps):
-        reason = next((name for name in ("NCCL_IB_DISABLE", "NCCL_NET") if name in off), "")
-        sure = bool(expected.fabric) and (expected.fabric == SITE or not reason)
-        said = f"by Socket: ranks {', '.join(examples['between Socket'])}" + _because(off, reason)
-        hint = (
-            ""
-            if expected.fabric
-            else "; a network card, not a fabric? `fabric: {kind: ethernet}` in site.yaml"
-        )
-        found.append((FAIL if sure else WARN, said, REMEDY["Socket"] + hint))
-    plain = [name for name in between if name not in ("P2P", "Socket") and "+GDR" not in name]
+        setting = next((name for name in ("NCCL_IB_DISABLE", "NCCL_NET") if name in off), "")
+        finding = f"connected by Socket: {_list_ranks(examples, 'between', 'Socket')}"
+        finding += _name_setting(off, setting)
+        remedy = REMEDY["Socket"]
+        if not expected.fabric:
+            remedy += "; if it is no fabric, set `fabric: {kind: ethernet}` in site.yaml"
+        # A fabric that the site promises must not be switched off by a setting
+        status = WARN
+        if expected.fabric == SITE or (expected.fabric and not setting):
+            status = FAIL
+        found.append((status, finding, remedy))
+
+    without = [name for name in between if name not in ("P2P", "Socket") and "+GDR" not in name]
     direct = any("+GDR" in name for name in between)
-    if plain and (
-        expected.nvlink or not direct
-    ):  # a GPU on PCIe that is far from the port goes by the host's memory
-        said = f"without GPUDirect: ranks {', '.join(examples[f'between {plain[0]}'])}"
-        found.append((WARN, said, REMEDY["IB"]))
-    if (slow := [name for name in ("Socket", "SHM") if name in within]) and (
-        expected.nvlink or slow[0] == "Socket"
-    ):
-        said = f"within a node by {slow[0]}: ranks {', '.join(examples[f'within {slow[0]}'])}"
-        found.append((WARN, said + _because(off, "NCCL_P2P_DISABLE"), REMEDY["SHM"]))
+    # Without NVLink, a GPU far from the port goes through host memory even where others do not
+    if without and (expected.nvlink or not direct):
+        finding = f"connected without GPUDirect: {_list_ranks(examples, 'between', without[0])}"
+        found.append((WARN, finding, REMEDY["IB"]))
+
+    slow = [name for name in ("Socket", "SHM") if name in within]
+    # Without NVLink, SHM may be the best: GPUs on PCIe of two sockets
+    if slow and (expected.nvlink or slow[0] == "Socket"):
+        finding = (
+            f"connected by {slow[0]} within a node: {_list_ranks(examples, 'within', slow[0])}"
+        )
+        finding += _name_setting(off, "NCCL_P2P_DISABLE")
+        found.append((WARN, finding, REMEDY["SHM"]))
     return sorted(found, key=lambda one: one[0] != FAIL)
 
 
-def _because(off: dict[str, str], name: str) -> str:
+def _list_ranks(examples: dict[str, list[str]], where: str, transport: str) -> str:
+    """Return `ranks 0-1 (HOST, HOST), ...`, the examples of TRANSPORT at WHERE."""
+    return f"ranks {', '.join(examples[f'{where} {transport}'])}"
+
+
+def _name_setting(off: dict[str, str], name: str) -> str:
+    """Return ` (NAME=VALUE is set)` where the setting NAME is in OFF, else nothing."""
     return f" ({off[name]} is set)" if name in off else ""
 
 
-def _matrix(pairs: dict[tuple[int, int], list[str]], world: int) -> list[dict[str, Any]]:
-    """Which transport each pair uses, as a table to draw; nothing where it would be too large to
-    read.
-    """
+def _draw_pairs(pairs: dict[tuple[int, int], list[str]], world: int) -> list[dict[str, Any]]:
+    """Return the table of each pair's transport, to be drawn; none if it is too large to read."""
     if not pairs or world > DRAWN:
         return []
-    words = [
-        ["+".join(pairs.get((min(a, b), max(a, b)), [])) for b in range(world)]
-        for a in range(world)
+    rows = []
+    for a in range(world):
+        rows.append(["+".join(pairs.get((min(a, b), max(a, b)), [])) for b in range(world)])
+    return [
+        {
+            "kind": "words",
+            "name": "transport of each pair of ranks",
+            "values": rows,
+            "labels": [str(rank) for rank in range(world)],
+        }
     ]
-    table = {"kind": "words", "name": "transport of each pair of ranks", "values": words}
-    return [{**table, "labels": [str(rank) for rank in range(world)]}]

@@ -1,4 +1,4 @@
-"""Time on the GPU's own clock."""
+"""Time calls on the GPU's own clock."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ if TYPE_CHECKING:
 
 
 def time_calls(work: Callable[[], Any], calls: int) -> float:
-    """Seconds of one of CALLS calls of WORK, queued between two events."""
+    """Return the mean seconds of a call of WORK, by CALLS calls queued between two CUDA events."""
     import torch
 
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start = torch.cuda.Event(enable_timing=True)
+    stop = torch.cuda.Event(enable_timing=True)
     start.record()
     for _ in range(calls):
         work()

@@ -1,5 +1,6 @@
-"""Copies between host and GPU, and between each two GPUs of a node; what they are worth says
-gpu/judge.py.
+"""Measure copies between host and GPU, and between each two GPUs of a node.
+
+gpu/judge.py judges them.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
     from hpcstack_smoke.result import Result
 
+# Seconds of copies while nvidia-smi is asked about the link
 LOADED_S = 1.5
 
 
 def host(context: Context) -> Result:
-    """Pinned host memory to the GPU and back, one GPU of each node after another: they share
-    sockets and switches.
+    """Measure copies from pinned host memory to the GPU and back.
+
+    The GPUs of a node take turns, as they share sockets and PCIe switches.
     """
     import torch.distributed as dist
 
@@ -35,13 +38,14 @@ def host(context: Context) -> Result:
         for turn in range(context.per_node):
             dist.barrier(group=group)
             if turn == context.local_rank:
-                found = _host_copies(context)
+                found = _measure_host_copies(context)
         dist.barrier(group=group)
     there, back, rows = found
     return judge_host(there, back, rows, context.gpu_name())
 
 
-def _host_copies(context: Context) -> tuple[float, float, list[dict[str, str]]]:
+def _measure_host_copies(context: Context) -> tuple[float, float, list[dict[str, str]]]:
+    """Return (GB/s to the GPU, GB/s back, what nvidia-smi said of the GPU during copies to it)."""
     pinned = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
     device = torch.empty(1 << 28, dtype=torch.uint8, device=context.device)
     there = pinned.numel() / time_on_gpu(lambda: device.copy_(pinned, non_blocking=True), 5) / 1e9
@@ -56,8 +60,9 @@ def _host_copies(context: Context) -> tuple[float, float, list[dict[str, str]]]:
 
 
 def peers(context: Context) -> Result:
-    """Each two GPUs of the node, one after another, by the first local rank: the values, and a
-    matrix of GB/s.
+    """Measure copies between each two GPUs of the node, one after another, and compare the values.
+
+    The first local rank does it for its node.
     """
     import torch.distributed as dist
 
@@ -67,42 +72,47 @@ def peers(context: Context) -> Result:
     count = torch.cuda.device_count()
     mine: Any = None
     if context.local_rank == 0 and count > 1:
-        mine = _copies(count)
+        mine = _measure_peer_copies(count)
     torch.cuda.set_device(context.device)
     everyone: list[Any] = [None] * context.world
-    with on_cpu(context) as (
-        _,
-        group,
-    ):  # who waits by NCCL would keep the GPU busy that is measured
+    # By gloo: a rank that waits by NCCL would keep the GPU busy that is being measured
+    with on_cpu(context) as (_, group):
         dist.all_gather_object(everyone, mine, group=group)
     if not any(everyone):
         raise Skip("one GPU")
+
+    # What the first rank of this node has measured
     table, wrong, busy = everyone[context.rank - context.local_rank] or ([[0.0]], [], "")
     if busy:
-        raise Skip(f"GPUs that are another process's alone: {busy}")
-    name = context.gpu_name()
-    return judge_peers(table, wrong, name, board=context.request.node_gpus)
+        raise Skip(f"other processes have GPUs of this node to themselves: {busy}")
+    return judge_peers(table, wrong, context.gpu_name(), board=context.request.node_gpus)
 
 
-def _copies(count: int) -> tuple[list[list[float]], list[str], str]:
-    """(GB/s of each pair, which copies were wrong, why it could not be done)."""
-    table, wrong = [[0.0] * count for _ in range(count)], []
+def _measure_peer_copies(count: int) -> tuple[list[list[float]], list[str], str]:
+    """Measure copies between COUNT GPUs.
+
+    Return (GB/s from each to each, which copies were wrong, why it could not be done).
+    """
+    table = [[0.0] * count for _ in range(count)]
+    wrong = []
     try:
         for a in range(count):
             for b in range(count):
-                if a != b:
-                    table[a][b], right = _copied(a, b)
-                    wrong += [] if right else [f"{a}->{b}"]
-    except (
-        RuntimeError
-    ) as error:  # in the compute mode EXCLUSIVE_PROCESS each GPU is one rank's alone
+                if a == b:
+                    continue
+                table[a][b], right = _copy_to_peer(a, b)
+                if not right:
+                    wrong.append(f"{a}->{b}")
+    except RuntimeError as error:
+        # In the compute mode EXCLUSIVE_PROCESS a GPU that another rank uses cannot be opened
         if "busy" not in str(error):
             raise
         return table, wrong, str(error).splitlines()[0]
     return table, wrong, ""
 
 
-def _copied(a: int, b: int) -> tuple[float, bool]:
+def _copy_to_peer(a: int, b: int) -> tuple[float, bool]:
+    """Copy from GPU A to GPU B. Return (GB/s, whether the values were right)."""
     source = torch.arange(1 << 27, device=f"cuda:{a}", dtype=torch.float32)
     target = torch.zeros_like(source, device=f"cuda:{b}")
     target.copy_(source)

@@ -1,5 +1,6 @@
-"""What nvidia-smi says of a GPU while it works: at rest neither a link that trained low shows, nor
-a slowdown.
+"""Ask nvidia-smi about a GPU while it works.
+
+At rest neither a PCIe link that trained low nor a slowdown can be seen.
 """
 
 from __future__ import annotations
@@ -19,26 +20,30 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 FIELDS = ("index", "uuid", "pci.bus_id", *nvidia.PCIE, *nvidia.UNDER_LOAD, *nvidia.THROTTLE)
+# Slowdowns by hardware; the others of nvidia.REASONS are by software
 HARD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 WARM_UP_S = 1.0
 
 
 def rows_now() -> list[dict[str, str]]:
-    """A row a GPU of what is looked at under load."""
+    """Return what nvidia-smi says of FIELDS now: one {field: value} a GPU.
+
+    Drivers before 535 have other names for slowdowns; here they have the new ones.
+    """
     rows = nvidia.query_gpus(FIELDS)
     if not any(name in row for row in rows for name in nvidia.THROTTLE):
         older = nvidia.query_gpus(("index", *nvidia.THROTTLE_BEFORE_535))
         for row, other in zip(rows, older):
-            row |= {
-                f"clocks_event_reasons.{name.rpartition('.')[2]}": value
-                for name, value in other.items()
-            }
+            for name, value in other.items():
+                row[f"clocks_event_reasons.{name.rpartition('.')[2]}"] = value
     return rows
 
 
 def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, str]]]:
-    """What nvidia-smi says while WORK is repeated for SECONDS: once after a second, once near the
-    end.
+    """Repeat WORK for SECONDS. Return what nvidia-smi said meanwhile, as `rows_now` does each time.
+
+    It is asked after a second, and again near the end. WORK goes on until there is one answer, at
+    most a minute longer.
     """
     found: list[list[dict[str, str]]] = []
     stop = time.monotonic() + seconds
@@ -46,6 +51,7 @@ def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, 
     def look() -> None:
         time.sleep(min(WARM_UP_S, seconds / 3))
         found.append(rows_now())
+        # Once more about 0.7 s before the end: later, the answer might come when WORK has stopped
         while (left := stop - time.monotonic()) > 0:
             time.sleep(min(left, max(left - 0.7, 0.1)))
             if stop - time.monotonic() > 0.2:
@@ -62,49 +68,57 @@ def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, 
 
 
 def find_own_row(context: Context, rows: list[dict[str, str]]) -> dict[str, str]:
-    """The row of this rank's GPU, by its PCI address where torch knows it; empty where it cannot be
-    told.
+    """Return the one of ROWS that is of this rank's GPU, empty where it cannot be identified.
+
+    The GPU's UUID or PCI address identifies it, as far as torch knows them; else the local rank,
+    where there are as many rows as ranks of the node.
     """
     import torch
 
     properties = torch.cuda.get_device_properties(context.device)
     uuid = str(getattr(properties, "uuid", "")).lower()
-    if found := [
-        row for row in rows if uuid and row.get("uuid", "").lower().removeprefix("gpu-") == uuid
-    ]:
-        return found[0]
-    if want := address_of(properties):
-        return next((row for row in rows if row.get("pci.bus_id", "").lower().endswith(want)), {})
+    for row in rows:
+        # torch gives the UUID without `GPU-`
+        if uuid and row.get("uuid", "").lower().removeprefix("gpu-") == uuid:
+            return row
+    address = address_of(properties)
+    if address:
+        # nvidia-smi writes the PCI domain with more digits
+        for row in rows:
+            if row.get("pci.bus_id", "").lower().endswith(address):
+                return row
+        return {}
     return rows[context.local_rank] if len(rows) == context.per_node else {}
 
 
 def address_of(properties: Any) -> str:
-    """0000:18:00.0 of a GPU, as /sys has it; empty where this torch does not know."""
+    """Return the PCI address in torch's PROPERTIES of a GPU, as /sys writes it: 0000:18:00.0.
+
+    Empty where this torch does not know it.
+    """
     bus = getattr(properties, "pci_bus_id", None)
     if bus is None:
         return ""
-    return f"{getattr(properties, 'pci_domain_id', 0):04x}:{bus:02x}:{getattr(properties, 'pci_device_id', 0):02x}.0"
+    domain = getattr(properties, "pci_domain_id", 0)
+    device = getattr(properties, "pci_device_id", 0)
+    return f"{domain:04x}:{bus:02x}:{device:02x}.0"
 
 
 @contextlib.contextmanager
 def run_near_gpu(context: Context) -> Iterator[None]:
-    """On the cores near this rank's GPU, as far as the kernel says and the step has them: pinned
-    memory comes to lie there. Afterwards as before.
+    """Run the body of `with` on the cores near this rank's GPU, so that pinned memory lies near it.
+
+    They are the cores that the kernel calls local and the step has; where there are none, nothing
+    changes. The affinity of before is restored afterwards.
     """
     import torch
 
     from hpcstack_smoke.node import machine
 
     before = os.sched_getaffinity(0)
-    text = machine.HERE.line(
-        f"/sys/bus/pci/devices/{address_of(torch.cuda.get_device_properties(context.device))}/local_cpulist"
-    )
-    cores = {
-        core
-        for part in text.split(",")
-        if (span := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()))
-        for core in range(int(span[1]), int(span[2] or span[1]) + 1)
-    } & before
+    address = address_of(torch.cuda.get_device_properties(context.device))
+    listed = machine.HERE.line(f"/sys/bus/pci/devices/{address}/local_cpulist")
+    cores = _parse_cores(listed) & before
     try:
         if cores:
             os.sched_setaffinity(0, cores)
@@ -113,30 +127,42 @@ def run_near_gpu(context: Context) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def _parse_cores(listed: str) -> set[int]:
+    """Return the cores in LISTED, the kernel's form: `0-55,112-167`. Anything else is left out."""
+    cores: set[int] = set()
+    for part in listed.split(","):
+        span = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if span:
+            cores.update(range(int(span[1]), int(span[2] or span[1]) + 1))
+    return cores
+
+
 def judge_slowdown(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:
-    """(slowdowns by hardware, by software for heat) in the samples of one GPU; a power cap is as it
-    should be.
+    """Return (slowdowns by hardware, slowdowns by software for heat) in ROWS of one GPU.
+
+    A power cap is none of them: a GPU at its limit works as it should.
     """
-    active = {
-        name.rpartition(".")[2]
-        for row in rows
-        for name in nvidia.THROTTLE
-        if row.get(name) == "Active"
-    }
+    active = set()
+    for row in rows:
+        for name in nvidia.THROTTLE:
+            if row.get(name) == "Active":
+                active.add(name.rpartition(".")[2])
     return sorted(active & set(HARD)), sorted(active - set(HARD))
 
 
 def summarise_samples(rows: list[dict[str, str]]) -> dict[str, float]:
-    """Clock, power and temperature of one GPU's samples: the lowest clock, else the highest."""
+    """Return the lowest clock, and the highest power and temperature, in ROWS of one GPU.
+
+    A figure that no row has is left out.
+    """
     out: dict[str, float] = {}
     for field, name, pick in (
         ("clocks.sm", "sm_MHz", min),
         ("power.draw", "power_W", max),
         ("temperature.gpu", "temperature_C", max),
     ):
-        values = [
-            value for row in rows if (value := nvidia.parse_number(row.get(field, ""))) is not None
-        ]
+        numbers = [nvidia.parse_number(row.get(field, "")) for row in rows]
+        values = [number for number in numbers if number is not None]
         if values:
             out[name] = pick(values)
     return out

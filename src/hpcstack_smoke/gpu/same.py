@@ -1,4 +1,4 @@
-"""All ranks have the same: driver, GPU, torch, NCCL, image. One that differs is named."""
+"""Check that all ranks have the same driver, GPU, torch, NCCL and image; name those that differ."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def describe_rank(context: Context) -> dict[str, str]:
-    """What this rank runs on."""
+    """Return {what: version or name} of what this rank runs on."""
     import torch
 
     out = {
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "image": _image(),
+        "image": _digest_image(),
         "cuda": str(torch.version.cuda),
     }
     if context.gpu:
@@ -35,7 +35,8 @@ def describe_rank(context: Context) -> dict[str, str]:
     return out
 
 
-def _image() -> str:
+def _digest_image() -> str:
+    """Return the beginning of the sha256 of the image's description, empty where it has none."""
     try:
         with open("/opt/hpcstack/stack.json") as file:
             return hashlib.sha256(file.read().encode()).hexdigest()[:12]
@@ -44,14 +45,21 @@ def _image() -> str:
 
 
 def same(context: Context) -> Result:
-    """The majority is right; who differs is named with what it has."""
+    """Check that all ranks have the same hardware and software.
+
+    The majority counts as right, and each rank that differs is named.
+    """
     return judge_same(context.all((socket.gethostname(), describe_rank(context))))
 
 
 def judge_same(everyone: list[tuple[str, dict[str, str]]]) -> Result:
-    """EVERYONE: (host, what it runs on) of each rank."""
+    """Judge what EVERYONE runs on: (host, what `describe_rank` returned) of each rank.
+
+    Several models of GPU alone are a WARN, any other difference is a FAIL.
+    """
+    first = everyone[0][1]
     odd = []  # (host, what of it, its value, the others')
-    for name in everyone[0][1]:
+    for name in first:
         values = Counter(found.get(name, "") for _, found in everyone)
         usual = values.most_common(1)[0][0]
         for host, found in everyone:
@@ -59,25 +67,26 @@ def judge_same(everyone: list[tuple[str, dict[str, str]]]) -> Result:
             if value != usual:
                 odd.append((host, name, value, usual))
 
-    first = everyone[0][1]
-    is_only_of_gpus = bool(odd) and all(name == "gpu" for _, name, _, _ in odd)
     shown = ", ".join(
         f"{name} {value[:40]}"
         for name, value in first.items()
         if name in ("gpu", "torch", "nccl", "driver")
     )
-    said = [
+    differences = [
         f"{host}: {name} {value[:60]} (others: {usual[:60]})" for host, name, value, usual in odd
     ]
-    measured = "; ".join(dict.fromkeys(said)) or shown
+    measured = "; ".join(dict.fromkeys(differences)) or shown
     expected, source = "the same on all ranks", "the majority of ranks"
+    is_only_of_gpus = bool(odd) and all(name == "gpu" for _, name, _, _ in odd)
     if is_only_of_gpus:
-        remedy = "GPUs of several models: the slowest sets the pace; --constraint or -w picks one"
+        remedy = (
+            "several models of GPU: the slowest sets the pace; select one by --constraint or -w"
+        )
         return Result(WARN, measured, expected, source, remedy=remedy)
     return judge_result(
         not odd,
         measured,
         expected,
         source,
-        remedy="a node with another driver or image: drain it until it is as the others",
+        remedy="drain a node whose driver or image differs until it matches the others",
     )

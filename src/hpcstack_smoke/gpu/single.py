@@ -1,7 +1,6 @@
-"""Checks of each rank's own GPU by torch: code for it, its memory, matrix rates.
+"""Check each rank's own GPU by torch: code for it, its memory, matrix rates.
 
-What the figures are worth says gpu/judge.py; a GPU that lags behind the others of the run is named
-by the host.
+gpu/judge.py judges the figures. A GPU that lags behind the others of the run is named by the host.
 """
 
 from __future__ import annotations
@@ -20,101 +19,120 @@ if TYPE_CHECKING:
 
     from hpcstack_smoke.context import Context
 
+# Seconds of matrix products while nvidia-smi is asked about the GPU
 LOADED_S = 3.0
 
 
 def needs_gpu(context: Context) -> None:
+    """Raise Skip where this rank has no GPU."""
     if not context.gpu:
         raise Skip("no GPU")
 
 
 def time_on_gpu(work: Callable[[], Any], repeat: int = 20) -> float:
-    """Seconds of one call on the GPU, the best of three rounds after a warm-up."""
+    """Return the seconds of one call of WORK on the GPU, the best of three rounds after a warm-up.
+
+    A round is REPEAT calls.
+    """
     for _ in range(3):
         work()
     return min(time_calls(work, repeat) for _ in range(3))
 
 
 def arch(context: Context) -> Result:
-    """torch was built for this GPU's compute capability, or for an older one with PTX or the same
-    major number.
+    """Check that torch has code for this GPU's compute capability, and that a kernel starts.
+
+    Code for the same major and a lower or equal minor number runs, and so does PTX of an older
+    capability.
     """
     needs_gpu(context)
     major, minor = torch.cuda.get_device_capability(context.device)
     built = torch.cuda.get_arch_list()
-    numbers = [
-        (int(one.partition("_")[2].rstrip("af")[:-1]), int(one.rstrip("af")[-1]), one)
-        for one in built
-    ]
-    direct = any(
-        a == major and b <= minor and one.startswith("sm_") and one[-1].isdigit()
-        for a, b, one in numbers
-    )
-    by_ptx = any((a, b) <= (major, minor) and one.startswith("compute_") for a, b, one in numbers)
-    value = float(
-        torch.ones(8, device=context.device).sum()
-    )  # a kernel must start, whatever the list says
+    direct = False
+    by_ptx = False
+    for one in built:
+        # sm_90, sm_90a, compute_120, ...: the last digit is the minor number
+        digits = one.partition("_")[2].rstrip("af")
+        own_major, own_minor = int(digits[:-1]), int(digits[-1])
+        # Code that ends in a letter is of one architecture or family alone, and is not counted
+        if one.startswith("sm_") and one[-1].isdigit():
+            direct = direct or (own_major == major and own_minor <= minor)
+        if one.startswith("compute_"):
+            by_ptx = by_ptx or (own_major, own_minor) <= (major, minor)
+
+    # A kernel must start, whatever the list says
+    value = float(torch.ones(8, device=context.device).sum())
     how = "NOT in"
     if direct:
         how = "in"
     elif by_ptx:
         how = "by PTX of"
-    measured = f"sm_{major}{minor} {how} {' '.join(built)}"
     return judge_result(
         (direct or by_ptx) and value == 8.0,
-        measured,
+        f"sm_{major}{minor} {how} {' '.join(built)}",
         "code for this GPU",
         "torch.cuda.get_arch_list()",
-        remedy="take a newer stack: hpcstack list --gpu",
+        remedy="choose a newer stack: hpcstack list --gpu",
     )
 
 
 def memory(context: Context) -> Result:
-    """A pattern over most of the free memory is read back; another pattern, bit by bit the
-    opposite, too.
+    """Write a pattern to much of the GPU's free memory and read it back, then its inverse.
+
+    That is a quarter of the free memory, 80 % in the full tier.
     """
     needs_gpu(context)
     free, whole = torch.cuda.mem_get_info(context.device)
     share = 0.8 if context.tier == "full" else 0.25
-    piece, count = 1 << 28, max(1, int(free * share) // (1 << 28))
+    piece = 1 << 28
+    count = max(1, int(free * share) // piece)
+
+    # Each word holds its number, which is different in every part
     parts = [
         torch.arange(piece // 8, device=context.device, dtype=torch.int64) for _ in range(count)
     ]
-    wrong = 0
     for number, part in enumerate(parts):
         part += number * piece
+
+    wrong = 0
     for flip in (False, True):
         for number, part in enumerate(parts):
-            expected = (
-                torch.arange(piece // 8, device=context.device, dtype=torch.int64) + number * piece
-            )
-            wrong += int((part != (~expected if flip else expected)).sum())
+            expected = torch.arange(piece // 8, device=context.device, dtype=torch.int64)
+            expected = expected + number * piece
+            if flip:
+                expected = ~expected
+            wrong += int((part != expected).sum())
             if not flip:
                 part.bitwise_not_()
+
     size = count * piece / 1e9
     return judge_result(
         wrong == 0,
         f"{wrong} wrong of {size:.0f} GB of {whole / 1e9:.0f}",
         "each word as written",
         "two patterns",
-        remedy="drain the node: memtest of the GPU, then nvidia-smi -r",
+        remedy="drain the node; test the GPU's memory, then reset it (nvidia-smi -r)",
     )
 
 
 def hbm(context: Context) -> Result:
-    """Bandwidth of a copy within the GPU: bytes read and written."""
+    """Measure the bandwidth of a copy within the GPU: bytes read and written."""
     needs_gpu(context)
     data = torch.empty(1 << 28, device=context.device, dtype=torch.float32)
     other = torch.empty_like(data)
-    rate = 2 * data.numel() * 4 / time_on_gpu(lambda: other.copy_(data)) / 1e12
-    name = context.gpu_name()
-    return judge_hbm(rate, name)
+    moved = 2 * data.numel() * 4
+    rate = moved / time_on_gpu(lambda: other.copy_(data)) / 1e12
+    return judge_hbm(rate, context.gpu_name())
 
 
 def matmul(context: Context) -> Result:
-    """TFLOP/s of 8192^3 in bf16, fp16, tf32 and fp32; the values of a small product are compared."""
+    """Measure TFLOP/s of 8192^3 products in bf16, fp16, tf32 and fp32, and compare a small one.
+
+    nvidia-smi is asked for slowdowns while fp16 products run.
+    """
     needs_gpu(context)
-    size, rates = 8192, {}
+    size = 8192
+    rates = {}
     kinds = {
         "bf16": (torch.bfloat16, False),
         "fp16": (torch.float16, False),
@@ -127,8 +145,10 @@ def matmul(context: Context) -> Result:
         a = torch.randn(size, size, device=context.device, dtype=dtype)
         b = torch.randn(size, size, device=context.device, dtype=dtype)
         torch.backends.cuda.matmul.allow_tf32 = tf32
-        rates[name] = round(2 * size**3 / time_on_gpu(lambda a=a, b=b: a @ b, 5) / 1e12, 1)  # type: ignore[misc]
+        seconds = time_on_gpu(lambda a=a, b=b: a @ b, 5)  # type: ignore[misc]
+        rates[name] = round(2 * size**3 / seconds / 1e12, 1)
         torch.backends.cuda.matmul.allow_tf32 = False
+
     ones = torch.ones(512, 512, device=context.device)
     right = bool(((ones @ ones) == 512).all())
     a = torch.randn(size, size, device=context.device, dtype=torch.float16)

@@ -1,5 +1,6 @@
-"""Nodes of one kind, held against each other: who lacks a port or a GPU, or has another driver or
-firmware. Pure.
+"""Compare nodes of one kind: which one lacks a port or a GPU, or has another driver or firmware.
+
+Nothing here looks at a machine; the nodes' inventories are all it reads.
 """
 
 from __future__ import annotations
@@ -9,22 +10,19 @@ from typing import Any
 
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
-HARD = (
-    "GPUs",
-    "ports",
-    "port rates",
-    "MTU",
-    "driver",
-)  # what breaks or slows a job; the rest may only explain it
+# What breaks or slows a job where it differs; all else may only explain a difference
+HARD = ("GPUs", "ports", "port rates", "MTU", "driver")
+# What is a list with commas, of which a node can have fewer than another
 COUNTED = ("ports",)
+# So many characters of a value are shown
 SHOWN = 60
 
 
 def check(inventories: dict[str, dict[str, Any]]) -> Result:
-    """{node: its inventory}, judged: each node by the majority of those with the same model of GPU.
+    """Judge {node: its inventory}: hold each node against the majority of its kind.
 
-    Two nodes that differ have no majority: both are named, as a WARN, or a FAIL where one has fewer
-    of something.
+    A kind is the nodes with the same model of GPU and architecture. Two nodes that differ have no
+    majority. Then both are named, as a WARN; where one has fewer ports, it is a FAIL of that one.
     """
     kinds: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
     for host, found in inventories.items():
@@ -33,61 +31,71 @@ def check(inventories: dict[str, dict[str, Any]]) -> Result:
     compared = {kind: nodes for kind, nodes in kinds.items() if len(nodes) > 1}
     if not compared:
         raise Skip("one node of its kind: nothing to compare with")
+
     hard: list[str] = []
     soft: list[str] = []
     for nodes in compared.values():
         for name in sorted({one for have in nodes.values() for one in have}):
-            said, bad = _odd(name, {host: have.get(name, "") for host, have in nodes.items()})
-            (hard if bad else soft).extend(said)
-    count = sum(map(len, compared.values()))
-    status = PASS
+            values = {host: have.get(name, "") for host, have in nodes.items()}
+            differences, is_hard = _find_differences(name, values)
+            if is_hard:
+                hard += differences
+            else:
+                soft += differences
+
+    measured = "; ".join([*hard, *soft])
+    if not measured:
+        measured = f"{sum(map(len, compared.values()))} nodes alike"
+        if len(kinds) > 1:
+            measured += f", of {len(kinds)} kinds"
+    expected = "the same on all nodes of a kind"
+    source = "the majority of nodes"
     if hard:
-        status = FAIL
-    elif soft:
-        status = WARN
-    several = f", of {len(kinds)} kinds" if len(kinds) > 1 else ""
-    measured = "; ".join([*hard, *soft]) or f"{count} nodes alike{several}"
-    remedy = (
-        "drain the node until it is as the others"
-        if hard
-        else "bring firmware and kernel to one version"
-    )
-    return Result(
-        status,
-        measured,
-        "the same on all nodes of a kind",
-        "the majority of nodes",
-        remedy="" if status == PASS else remedy,
-    )
+        remedy = "drain the node until it matches the others"
+        return Result(FAIL, measured, expected, source, remedy=remedy)
+    if soft:
+        remedy = "bring firmware and kernel to one version"
+        return Result(WARN, measured, expected, source, remedy=remedy)
+    return Result(PASS, measured, expected, source)
 
 
-def _odd(name: str, values: dict[str, str]) -> tuple[list[str], bool]:
-    """(what is said of the nodes that have another NAME, whether that is a FAIL)."""
+def _find_differences(name: str, values: dict[str, str]) -> tuple[list[str], bool]:
+    """Return (what is said of the nodes whose NAME differs, whether that is a FAIL).
+
+    VALUES: {node: its value}.
+    """
     counted = Counter(values.values()).most_common()
     if len(counted) == 1:
         return [], False
-    majority = counted[0][1] > counted[1][1]
+
     usual = counted[0][0]
-    if name in COUNTED and not majority:  # two nodes: the one with fewer lacks something
-        usual, majority = (
-            max(values.values(), key=lambda value: value.count(",") + bool(value)),
-            True,
-        )
-    if not majority:
+    has_majority = counted[0][1] > counted[1][1]
+    if name in COUNTED and not has_majority:
+        # The longest list is the standard: a node with a shorter one lacks something
+        usual = max(values.values(), key=lambda value: value.count(",") + bool(value))
+        has_majority = True
+    if not has_majority:
         shown = ", ".join(f"{host} {value[:SHOWN] or 'none'}" for host, value in values.items())
         return [f"{name}: {shown}"], False
-    return [
-        _said(host, name, value, usual) for host, value in values.items() if value != usual
-    ], name in HARD
+
+    said = []
+    for host, value in values.items():
+        if value != usual:
+            said.append(_describe_difference(host, name, value, usual))
+    return said, name in HARD
 
 
-def _said(host: str, name: str, value: str, usual: str) -> str:
+def _describe_difference(host: str, name: str, value: str, usual: str) -> str:
+    """Return how VALUE of HOST's NAME differs from USUAL, which the other nodes have."""
     if name in COUNTED:
-        ports, want = (set(filter(None, one.split(","))) for one in (value, usual))
-        if gone := sorted(want - ports):
+        have = set(filter(None, value.split(",")))
+        want = set(filter(None, usual.split(",")))
+        gone = sorted(want - have)
+        if gone:
             return f"{host} lacks {name} {', '.join(gone)}"
-    if "; " in value + usual:  # of long ones only what differs
-        have, others = value.split("; "), usual.split("; ")
-        value = "; ".join(one for one in have if one not in others)
-        usual = "; ".join(one for one in others if one not in have)
+    if "; " in value + usual:
+        # Of long values, only the parts that differ
+        parts, others = value.split("; "), usual.split("; ")
+        value = "; ".join(one for one in parts if one not in others)
+        usual = "; ".join(one for one in others if one not in parts)
     return f"{host}: {name} {value[:SHOWN] or 'none'} (others: {usual[:SHOWN] or 'none'})"

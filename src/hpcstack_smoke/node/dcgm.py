@@ -1,9 +1,9 @@
-"""DCGM's own diagnostics of this node's GPUs, where `dcgmi` is at hand and its host engine answers.
+"""Run DCGM's own diagnostics of this node's GPUs.
 
-`dcgmi diag -r 2 -j` prints one JSON document, perhaps after warnings. Its form differs: up to DCGM
-3 `DCGM GPU Diagnostic` with `gpu_ids`, later `entity_id` (nvvs/include/NvvsJsonStrings.h of
-NVIDIA/DCGM): tests are whatever has a `name` and `results`. Level 2 takes about two minutes
-(dcgmi-diag's manual).
+They need `dcgmi` in the image and a host engine that answers. `dcgmi diag -r 2 -j` prints one JSON
+document, perhaps after warnings. Its form differs: up to DCGM 3 it is `DCGM GPU Diagnostic` with
+`gpu_ids`, later there is `entity_id` (nvvs/include/NvvsJsonStrings.h of NVIDIA/DCGM). So a test is
+whatever has a `name` and `results`. Level 2 takes about two minutes (dcgmi-diag's manual).
 """
 
 from __future__ import annotations
@@ -17,97 +17,119 @@ from hpcstack_smoke.result import ERROR, FAIL, PASS, WARN, Result, Skip
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LEVEL, SECONDS = "2", 900.0
+LEVEL = "2"
+SECONDS = 900.0
+# What dcgmi prints where no host engine runs
 NO_ENGINE = ("unable to connect", "unable to establish a connection", "host engine is not running")
+# So many tests are named in a Result
 MOST = 6
 
 
 def diagnose(request: Any) -> Result:
-    """DCGM's diagnostics of level 2 on a node that the step has whole: they load every GPU."""
+    """Run DCGM's diagnostics of level 2.
+
+    They load every GPU of the node: raise Skip where the step does not have all of them.
+    """
     here = machine.HERE
     devices = here.found("/dev/nvidia[0-9]*")
     if not devices:
         raise Skip("no GPU on this node")
     if not all(here.opens(path) for path in devices):
-        raise Skip("others may be on this node's other GPUs: --exclusive")
+        raise Skip("this step does not have all of the node's GPUs: use --exclusive")
     status, text = here.ran(["dcgmi", "diag", "-r", LEVEL, "-j"], SECONDS)
     return judge_diagnostics(status, text)
 
 
 def judge_diagnostics(status: int, text: str) -> Result:
-    """What `dcgmi diag -j` printed and ended with. A word that is not known is no PASS."""
+    """Judge the exit STATUS of `dcgmi diag -j` and the TEXT that it printed.
+
+    A test whose status is a word that is not known here is a WARN, never a PASS.
+    """
     expected = f"every test of level {LEVEL}"
     if status == 127:
-        raise Skip("no dcgmi in the image (--mount the host's, or its package)")
+        raise Skip("no dcgmi in the image (--mount the host's, or install its package)")
     if status == 124:
         return Result(ERROR, f"dcgmi diag took longer than {SECONDS:.0f} s", expected, "DCGM")
-    document = _document(text)
-    found = list(_tests(document)) if document else []
+
+    document = _parse_document(text)
+    found = list(_walk_results(document)) if document else []
     if not found:
         if any(words in text.lower() for words in NO_ENGINE):
             raise Skip("DCGM's host engine does not answer on this node")
-        return Result(
-            ERROR,
-            f"dcgmi diag ended with {status}",
-            expected,
-            "DCGM",
-            evidence=" ".join(text.split())[:300],
-        )
-    by = {
-        kind: [one for one in found if _kind(one[1]) == kind]
-        for kind in ("pass", "fail", "warn", "skip", "")
+        evidence = " ".join(text.split())[:300]
+        measured = f"dcgmi diag exited with {status}"
+        return Result(ERROR, measured, expected, "DCGM", evidence=evidence)
+
+    by: dict[str, list[tuple[str, str, str]]] = {
+        kind: [] for kind in ("pass", "fail", "warn", "skip", "")
     }
-    said = f"{len(by['pass'])} passed, {len(by['fail'])} failed, {len(by['skip'])} skipped"
+    for one in found:
+        by[_classify_status(one[1])].append(one)
+    # The worst kind that there is; a status that is not known counts as a warning
     bad = by["fail"] or by["warn"] or by[""]
     if not bad and not by["pass"]:
-        raise Skip(f"DCGM skipped every test: {found[0][2] or found[0][0]}"[:300])
-    worst = PASS
-    if by["fail"]:
-        worst = FAIL
-    elif bad:
-        worst = WARN
-    names = "; ".join(f"{name}{f': {why}' if why else ''}" for name, _, why in bad[:MOST])
-    remedy = "drain the node; DCGM's word for what to do stands in `dcgmi diag -r 2`" if bad else ""
-    return Result(worst, f"{names}; {said}"[:600] if bad else said, expected, "DCGM", remedy=remedy)
+        name, _, why = found[0]
+        raise Skip(f"DCGM skipped every test: {why or name}"[:300])
+
+    counts = f"{len(by['pass'])} passed, {len(by['fail'])} failed, {len(by['skip'])} skipped"
+    if not bad:
+        return Result(PASS, counts, expected, "DCGM")
+    listed = "; ".join(f"{name}: {why}" if why else name for name, _, why in bad[:MOST])
+    remedy = "drain the node; `dcgmi diag -r 2` prints what DCGM advises"
+    worst = FAIL if by["fail"] else WARN
+    return Result(worst, f"{listed}; {counts}"[:600], expected, "DCGM", remedy=remedy)
 
 
-def _document(text: str) -> Any:
+def _parse_document(text: str) -> Any:
+    """Return the JSON document in TEXT, from the first `{` to the last `}`; None without one."""
     begin, end = text.find("{"), text.rfind("}")
+    if not 0 <= begin < end:
+        return None
     try:
-        return json.loads(text[begin : end + 1]) if 0 <= begin < end else None
+        return json.loads(text[begin : end + 1])
     except (ValueError, RecursionError):
         return None
 
 
-def _tests(value: Any) -> Iterator[tuple[str, str, str]]:
-    """(name and GPU, status, why) of every result in a document."""
+def _walk_results(value: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield (test and GPU, status, reason) of every result in VALUE, a document or part of one."""
     if isinstance(value, list):
         for one in value:
-            yield from _tests(one)
+            yield from _walk_results(one)
     elif isinstance(value, dict):
-        name, results = value.get("name"), value.get("results")
+        name = value.get("name")
+        results = value.get("results")
         if isinstance(name, str) and isinstance(results, list):
             for one in results:
                 if isinstance(one, dict) and "status" in one:
-                    yield f"{name}{_whom(one)}", str(one["status"]), _why(one)
+                    yield f"{name}{_name_gpu(one)}", str(one["status"]), _join_reasons(one)
         else:
             for one in value.values():
-                yield from _tests(one)
+                yield from _walk_results(one)
 
 
-def _whom(result: dict[str, Any]) -> str:
-    whom = result.get("gpu_ids", result.get("entity_id", ""))
-    return f" on GPU {whom}" if str(whom) else ""
+def _name_gpu(result: dict[str, Any]) -> str:
+    """Return ` on GPU N` of RESULT, empty where it is of no GPU."""
+    gpu = result.get("gpu_ids", result.get("entity_id", ""))
+    return f" on GPU {gpu}" if str(gpu) else ""
 
 
-def _why(result: dict[str, Any]) -> str:
-    said = result.get("warnings") or result.get("info") or ""
-    parts = said if isinstance(said, list) else [said]
-    return " ".join(
-        str(one.get("warning", one) if isinstance(one, dict) else one) for one in parts
-    )[:200]
+def _join_reasons(result: dict[str, Any]) -> str:
+    """Return RESULT's warnings, else its info, as one text.
+
+    Either is a text or a list, and in a list a warning may be {warning: text}.
+    """
+    found = result.get("warnings") or result.get("info") or ""
+    reasons = []
+    for one in found if isinstance(found, list) else [found]:
+        if isinstance(one, dict):
+            reasons.append(str(one.get("warning", one)))
+        else:
+            reasons.append(str(one))
+    return " ".join(reasons)[:200]
 
 
-def _kind(status: str) -> str:
+def _classify_status(status: str) -> str:
+    """Return the kind that STATUS begins with: pass, fail, warn or skip; else empty."""
     word = status.strip().lower()
     return next((kind for kind in ("pass", "fail", "warn", "skip") if word.startswith(kind)), "")

@@ -1,4 +1,4 @@
-"""Checks of a node's GPUs by nvidia-smi and the kernel's log."""
+"""Check a node's GPUs by nvidia-smi and the kernel's log."""
 
 from __future__ import annotations
 
@@ -12,28 +12,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 AZURE = "Azure/azurehpc-health-checks"
-# Xids that take a GPU out of service, if seen within two hours, by what NVIDIA's catalogue says to
-# do at once (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html): reset the GPU,
-# or restart the machine ...
+
+# Xids that take a GPU out of service if seen within two hours, by the immediate action that
+# NVIDIA's catalogue gives (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).
+# Reset the GPU, or restart the machine:
 RESET_XIDS = (46, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 156, 158)
-# ... follow NVIDIA's way for memory (48) and NVLink (74; 144 to 150 since Blackwell, which may call
-# themselves Nonfatal; leptonai/gpud #1160), and do what 154 asks for, unless that is None ...
+# Follow NVIDIA's workflow for memory (48) or NVLink (74; since Blackwell 144 to 150, which may call
+# themselves Nonfatal: leptonai/gpud #1160), or do what 154 asks for, unless that is None:
 EXAMINED_XIDS = (48, 74, *range(144, 151), 154)
-# ... and of Volta and older, which the catalogue leaves out, those of Azure's node health checks.
+# Of Volta and older, which the catalogue leaves out: those of Azure's node health checks.
 OLDER_XIDS = (56, 57, 58)
-# Not among them, though Azure's checks name them: what a program of any user can bring about (68,
-# 69, 80: restart the program), what needs nothing done (63, 92), and what no GPU since Ampere says
-# (65, 73, 81). Nor 155, which is also said of a link that was put to sleep.
+# Azure's checks also name Xids that are left out here: 68, 69 and 80, which any user's program can
+# cause (the action is to restart the program); 63 and 92, which need no action; and 65, 73 and 81,
+# which no GPU since Ampere reports. 155 is left out as it is also reported of a link that was put
+# to sleep.
 BAD_XIDS = tuple(sorted((*RESET_XIDS, *EXAMINED_XIDS, *OLDER_XIDS)))
+# Pieces of an Xid's text that ask for nothing
 HARMLESS = ("nonfatal", "(none)", "to 0x0 ")
 XID_SECONDS = 2 * 3600
-SRAM_MAX, DRAM_MAX, REMAPPED_MAX = 10_000, 20_000_000, 512  # check_gpu_ecc 20000000 10000
-EVER_MAX = (
-    4  # uncorrectable in SRAM since it was made: above, GPUs are sent back (stas00/ml-engineering)
-)
-RESET = "drain the node: look at dmesg for Xid, nvidia-smi -r"
-# GPUs whose memory is HBM: ECC costs them nothing, and a figure of one without it proves little
+
+# Errors that Azure's check_gpu_ecc allows (its arguments: 20000000 10000), and remapped rows
+SRAM_MAX, DRAM_MAX, REMAPPED_MAX = 10_000, 20_000_000, 512
+# Uncorrectable errors in SRAM over the GPU's life; with more of them GPUs are sent back to the
+# vendor (stas00/ml-engineering)
+EVER_MAX = 4
+RESET = "drain the node: check dmesg for Xids, then reset the GPU (nvidia-smi -r)"
+
+# GPUs whose link to the CPU is NVLink-C2C
 BY_C2C = ("GH200", "GB200", "GB300", "GB10")
+# GPUs whose memory is HBM: ECC costs them nothing, and figures of one without ECC prove little
 HBM = (
     "V100",
     "A100",
@@ -52,7 +59,7 @@ HBM = (
 
 
 class Lost(Exception):
-    """A GPU that does not answer: the Result says which."""
+    """Raised where a GPU does not answer; `result` is the FAIL that says which."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result.measured)
@@ -60,23 +67,19 @@ class Lost(Exception):
 
 
 def read_rows(request: Any, fields: tuple[str, ...]) -> list[dict[str, str]]:
-    """What nvidia-smi says of FIELDS, a row a GPU.
+    """Return what nvidia-smi says of FIELDS, besides index and name: one {field: value} a GPU.
 
-    Lost where one does not answer, or none of those asked for.
+    Raise Lost where a GPU does not answer, or where GPUs were asked for and nvidia-smi lists none.
+    Raise Skip where there is no nvidia-smi, or where the driver knows none of FIELDS.
     """
     rows = nvidia.query_gpus(("index", "name", *fields))
     if not rows:
-        if request.gpus:
-            raise Lost(
-                Result(
-                    FAIL,
-                    "nvidia-smi says nothing",
-                    f"{request.gpus} GPU(s)",
-                    "what was asked for",
-                    remedy=RESET,
-                )
-            )
-        raise Skip("nvidia-smi is not here or says nothing")
+        if not request.gpus:
+            raise Skip("nvidia-smi is missing or lists no GPU")
+        expected = f"{request.gpus} GPU(s)"
+        measured = "nvidia-smi lists no GPU"
+        raise Lost(Result(FAIL, measured, expected, "what was asked for", remedy=RESET))
+
     lost = [
         f"GPU {row.get('index', '?')}: {value}"
         for row in rows
@@ -84,22 +87,15 @@ def read_rows(request: Any, fields: tuple[str, ...]) -> list[dict[str, str]]:
         if value in nvidia.LOST
     ]
     if lost:
-        raise Lost(
-            Result(
-                FAIL,
-                "; ".join(dict.fromkeys(lost)),
-                "every GPU answers",
-                "nvidia-smi",
-                remedy=RESET,
-            )
-        )
+        measured = "; ".join(dict.fromkeys(lost))
+        raise Lost(Result(FAIL, measured, "every GPU answers", "nvidia-smi", remedy=RESET))
     if not any(field in row for row in rows for field in fields):
-        raise Skip("this driver does not say it, or not to this process")
+        raise Skip("this driver does not report it, or not to this process")
     return rows
 
 
 def fail_without_answer(check: Callable[[Any], Result]) -> Callable[[Any], Result]:
-    """CHECK, with its FAIL where a GPU does not answer."""
+    """Return CHECK, wrapped to return the FAIL that a Lost carries instead of raising it."""
 
     @functools.wraps(check)
     def run(request: Any) -> Result:
@@ -112,61 +108,53 @@ def fail_without_answer(check: Callable[[Any], Result]) -> Callable[[Any], Resul
 
 
 def name_model(row: dict[str, str]) -> str:
-    """The GPU's name as tables have it, without NVIDIA before it."""
+    """Return the GPU's name as the tables here have it, without NVIDIA before it."""
     return row.get("name", "").removeprefix("NVIDIA ")
 
 
 @fail_without_answer
 def ecc(request: Any) -> Result:
-    """ECC is on, no uncorrectable error in SRAM, few corrected ones, no row that waits to be
-    remapped or could not be.
+    """Check that ECC is on, its error counts are within limits, and no row awaits remapping.
 
-    DRAM's uncorrectable errors are remapped: until the reset that does so, a row is pending, which
-    is a FAIL. One in SRAM of long ago, which nothing takes back, is a WARN.
+    An uncorrectable error in DRAM is repaired by remapping its row, at the next reset of the GPU.
+    Until then the row is pending, which is a FAIL. An old uncorrectable error in SRAM is a WARN:
+    nothing removes it from the aggregate count.
     """
     rows = read_rows(request, nvidia.ECC)
-    bad = [said for row in rows for said in _ecc_of(row)]
-    for place, row in enumerate(
-        nvidia.query_gpus(("gpu_uuid", *nvidia.REMAPPED), kind="remapped-rows")
-    ):
-        bad += [
-            f"GPU {place}: {name} {row[name]}"
-            for name in nvidia.REMAPPED[:2]
-            if row.get(name, "0") not in ("0", "No")
-        ]
-        if (nvidia.parse_number(row.get(nvidia.REMAPPED[2], "")) or 0) > REMAPPED_MAX:
-            bad.append(f"GPU {place}: {nvidia.REMAPPED[2]} {row[nvidia.REMAPPED[2]]}")
+    bad = [fault for row in rows for fault in _find_ecc_faults(row)]
+    bad += _find_remapping_faults()
     if not bad and not any(name.startswith("ecc.errors") for row in rows for name in row):
-        raise Skip("these GPUs count no ECC errors, or do not say so to this process")
-    exceeded = nvidia.query_gpus(("index", nvidia.EXCEEDED))
-    bad += [
-        f"GPU {row['index']}: SRAM's threshold is exceeded"
-        for row in exceeded
-        if row.get(nvidia.EXCEEDED) == "Yes"
-    ]
-    ever = [
-        f"GPU {row['index']}: {count:.0f} uncorrectable in SRAM since it was made"
-        for row in rows
-        if (count := nvidia.parse_number(row.get(nvidia.UNCORRECTED_SRAM[1], "")) or 0)
-    ]
+        raise Skip("these GPUs count no ECC errors, or do not report them to this process")
+
+    for row in nvidia.query_gpus(("index", nvidia.EXCEEDED)):
+        if row.get(nvidia.EXCEEDED) == "Yes":
+            bad.append(f"GPU {row['index']}: SRAM's threshold is exceeded")
+
+    ever = []
+    for row in rows:
+        count = nvidia.parse_number(row.get(nvidia.UNCORRECTED_SRAM[1], "")) or 0
+        if count:
+            ever.append(f"GPU {row['index']}: {count:.0f} uncorrectable in SRAM since it was made")
     if ever and not bad:
-        remedy = "note it; another one, or more than four in all: send the GPU back"
+        remedy = "note it; return the GPU if it happens again or the count exceeds four"
         return Result(WARN, "; ".join(ever), "none; Azure drains such a node", AZURE, remedy=remedy)
+
+    expected = (
+        f"ECC on; SRAM: none uncorrectable, <= {SRAM_MAX:,} corrected; DRAM: <= {DRAM_MAX:,}, no "
+        "row pending"
+    )
     return judge_result(
         not bad,
         "; ".join(bad) or f"{len(rows)} GPU(s) within limits",
-        (
-            f"ECC on; in SRAM none uncorrectable and <= {SRAM_MAX:,} corrected, <= {DRAM_MAX:,} in "
-            f"DRAM, no row pending"
-        ),
+        expected,
         AZURE,
-        remedy="drain the node and reset the GPU (nvidia-smi -r); if it returns, replace it. ECC: "
-        "nvidia-smi -e 1",
+        remedy="drain the node and reset the GPU (nvidia-smi -r); replace it if the errors return; "
+        "if ECC is off, turn it on (nvidia-smi -e 1)",
     )
 
 
-def _ecc_of(row: dict[str, str]) -> list[str]:
-    """What is wrong with the ECC of one GPU."""
+def _find_ecc_faults(row: dict[str, str]) -> list[str]:
+    """Return what is wrong with one GPU's ECC: counts above their limits, or ECC that is off."""
     now, ever = nvidia.UNCORRECTED_SRAM
     limits = {
         now: 0,
@@ -175,7 +163,9 @@ def _ecc_of(row: dict[str, str]) -> list[str]:
         **dict.fromkeys(nvidia.DRAM, DRAM_MAX),
     }
     if not any(name in row for name in limits):
+        # A GPU older than Ampere counts SRAM and DRAM together
         limits = dict.fromkeys(nvidia.TOTALS, 0)
+
     bad = []
     for name, limit in limits.items():
         count = nvidia.parse_number(row.get(name, ""))
@@ -186,9 +176,25 @@ def _ecc_of(row: dict[str, str]) -> list[str]:
     return bad
 
 
+def _find_remapping_faults() -> list[str]:
+    """Return which GPUs have rows that wait to be remapped, could not be, or are too many."""
+    pending, failure, uncorrectable = nvidia.REMAPPED
+    bad = []
+    rows = nvidia.query_gpus(("gpu_uuid", *nvidia.REMAPPED), kind="remapped-rows")
+    for place, row in enumerate(rows):
+        for name in (pending, failure):
+            if row.get(name, "0") not in ("0", "No"):
+                bad.append(f"GPU {place}: {name} {row[name]}")
+        if (nvidia.parse_number(row.get(uncorrectable, "")) or 0) > REMAPPED_MAX:
+            bad.append(f"GPU {place}: {uncorrectable} {row[uncorrectable]}")
+    return bad
+
+
 def xid(request: Any) -> Result:
-    """No Xid or fatal SXid in the kernel's log of the last two hours that takes a GPU out of
-    service.
+    """Check that the kernel's log of the last two hours has no Xid that takes a GPU out of service.
+
+    A fatal SXid, which NVSwitch reports, is a FAIL too. Raise NeedsRoot where the log cannot be
+    read.
     """
     if not machine.HERE.exists("/proc/driver/nvidia/version"):
         raise Skip("no NVIDIA driver on this node")
@@ -196,71 +202,78 @@ def xid(request: Any) -> Result:
         log = machine.HERE.kernel_log(XID_SECONDS)
     except OSError as error:
         raise NeedsRoot(f"kernel log not readable ({error.strerror})") from None
+
     found = [
-        ("Xid", *one)
-        for one in nvidia.parse_xids(log)
-        if one[1] in BAD_XIDS and not _harmless(one[2])
+        ("Xid", where, number, text)
+        for where, number, text in nvidia.parse_xids(log)
+        if number in BAD_XIDS and not _is_harmless(text)
     ]
     found += [("SXid", *one) for one in nvidia.fatal_sxids(log)]
-    measured = (
-        "; ".join(f"{kind} {number} on {where}" for kind, where, number, _ in found[:8])
-        or "none of them"
-    )
+
+    listed = "; ".join(f"{kind} {number} on {where}" for kind, where, number, _ in found[:8])
     return judge_result(
         not found,
-        measured,
+        listed or "none of them",
         f"none of {', '.join(map(str, BAD_XIDS))} in 2 h, no fatal SXid",
         f"{AZURE}; NVIDIA's Xid catalogue",
         evidence=found[0][3] if found else "",
-        remedy="drain the node; NVIDIA's Xid catalogue names the cause",
+        remedy="drain the node; NVIDIA's Xid catalogue gives the cause and the action",
     )
 
 
-def _harmless(text: str) -> bool:
-    """Whether an Xid of several kinds is of the kind that asks for nothing."""
-    said = text.lower().rpartition(" to ")[2] if " to 0x" in text.lower() else text.lower()
-    return any(word in said or word in f"to {said} " for word in HARMLESS)
+def _is_harmless(text: str) -> bool:
+    """Return whether TEXT of an Xid says that it is of a kind that asks for nothing.
+
+    Xid 154 names the action before and after, `... from 0x1 (...) to 0x0 (None)`: what counts
+    stands after the last `to`.
+    """
+    action = text.lower()
+    if " to 0x" in action:
+        action = action.rpartition(" to ")[2]
+    return any(word in action or word in f"to {action} " for word in HARMLESS)
 
 
 def read_slowdowns() -> tuple[list[dict[str, str]], dict[str, list[str]]]:
-    """(all rows, {GPU: what slows it down now}): by heat or by its power supply; a power cap is as
-    it should be.
+    """Return (a row of slowdown reasons for each GPU, {GPU: what slows it down now}).
+
+    The reasons are heat and the power supply. A power cap is none of them: a GPU at its limit works
+    as it should.
     """
-    rows = nvidia.query_gpus(("index", *nvidia.THROTTLE))
     names = nvidia.THROTTLE
+    rows = nvidia.query_gpus(("index", *names))
     if not any(name in row for row in rows for name in names):
         names = nvidia.THROTTLE_BEFORE_535
         rows = nvidia.query_gpus(("index", *names))
-    hard = {
-        row.get("index", "?"): [
-            name.rpartition(".")[2] for name in names if row.get(name) == "Active"
-        ]
-        for row in rows
-    }
-    return rows, {gpu: reasons for gpu, reasons in hard.items() if reasons}
+
+    slowed = {}
+    for row in rows:
+        reasons = [name.rpartition(".")[2] for name in names if row.get(name) == "Active"]
+        if reasons:
+            slowed[row.get("index", "?")] = reasons
+    return rows, slowed
 
 
 @fail_without_answer
 def throttle(request: Any) -> Result:
-    """No GPU is held back by heat or by its power supply."""
-    read_rows(request, ("pci.bus_id",))  # whether all answer
-    rows, hard = read_slowdowns()
-    if not any(
-        name in row for row in rows for name in (*nvidia.THROTTLE, *nvidia.THROTTLE_BEFORE_535)
-    ):
-        raise Skip("this driver does not say it")
-    said = "; ".join(f"GPU {gpu}: {', '.join(reasons)}" for gpu, reasons in hard.items())
+    """Check that no GPU is slowed down by heat or by its power supply."""
+    read_rows(request, ("pci.bus_id",))  # raises where a GPU does not answer
+    rows, slowed = read_slowdowns()
+    names = (*nvidia.THROTTLE, *nvidia.THROTTLE_BEFORE_535)
+    if not any(name in row for row in rows for name in names):
+        raise Skip("this driver does not report slowdowns")
+
+    listed = "; ".join(f"GPU {gpu}: {', '.join(reasons)}" for gpu, reasons in slowed.items())
     return judge_result(
-        not hard,
-        said or f"{len(rows)} GPU(s) without slowdown",
+        not slowed,
+        listed or f"{len(rows)} GPU(s) without slowdown",
         "no slowdown by hardware or heat",
         "nvidia-smi, clocks_event_reasons",
-        remedy="look at the node's cooling and power supply; drain it",
+        remedy="drain the node; check its cooling and power supply",
     )
 
 
 class NarrowLink(NamedTuple):
-    """A GPU's PCIe link with fewer lanes than it could have."""
+    """A GPU's PCIe link that has fewer lanes than it could have."""
 
     gpu: str
     now: str
@@ -271,20 +284,22 @@ class NarrowLink(NamedTuple):
 
 
 def narrow_links(rows: list[dict[str, str]]) -> tuple[list[NarrowLink], list[str]]:
-    """(GPUs whose link has not its full width, those that rest at or trained to a lower
-    generation).
+    """Return (links below their full width, texts on links below their full generation).
 
-    GPUs that reach the CPU by NVLink-C2C say nothing true of PCIe.
+    An idle GPU may rest at a lower generation; one that stays there under load has trained low.
+    GPUs that reach the CPU by NVLink-C2C are left out: what they report about PCIe is not true.
     """
     narrow: list[NarrowLink] = []
     slow: list[str] = []
     for row in rows:
         if name_model(row).startswith(BY_C2C):
             continue
-        now, most = row.get("pcie.link.width.current"), row.get("pcie.link.width.max")
+        now = row.get("pcie.link.width.current")
+        most = row.get("pcie.link.width.max")
         if now and most and now != most:
             narrow.append(NarrowLink(row["index"], now, most))
-        now, most = row.get("pcie.link.gen.current"), row.get("pcie.link.gen.max")
+        now = row.get("pcie.link.gen.current")
+        most = row.get("pcie.link.gen.max")
         if now and most and now != most:
             slow.append(f"GPU {row['index']}: generation {now} of {most}")
     return narrow, slow
@@ -293,43 +308,42 @@ def narrow_links(rows: list[dict[str, str]]) -> tuple[list[NarrowLink], list[str
 PCIE_REMEDY = (
     "reseat the GPU or its riser; a link that trained low stays so until the node is rebooted"
 )
-FULL_LINK = "the width and generation that GPU and slot can"
+FULL_LINK = "the full width and generation of GPU and slot"
 
 
 @fail_without_answer
 def pcie(request: Any) -> Result:
-    """Each link has its full width.
+    """Check that each GPU's PCIe link has its full width.
 
-    An idle GPU may rest at a lower generation: node.copies looks under load.
+    An idle GPU may rest at a lower generation: node.copies looks at it under load.
     """
     rows = read_rows(request, nvidia.PCIE)
     narrow, slow = narrow_links(rows)
     if narrow:
-        alike = len(narrow) == len(rows) > 1 and len({(one.now, one.most) for one in narrow}) == 1
-        status = (
-            WARN if alike else FAIL
-        )  # all of a kind: so the board is wired, or so many went wrong alike
-        return Result(
-            status,
-            "; ".join([*map(str, narrow), *slow]),
-            FULL_LINK,
-            "nvidia-smi",
-            remedy=PCIE_REMEDY,
-        )
-    first = rows[0]
-    generation, width = (first.get(f"pcie.link.{name}.max", "?") for name in ("gen", "width"))
-    said = f"generation {generation} x{width} on {len(rows)} GPU(s)"
+        measured = "; ".join([*map(str, narrow), *slow])
+        widths = {(one.now, one.most) for one in narrow}
+        status = FAIL
+        if len(narrow) == len(rows) > 1 and len(widths) == 1:
+            # All alike: the board may be wired that way, and all its links need not be broken
+            status = WARN
+        return Result(status, measured, FULL_LINK, "nvidia-smi", remedy=PCIE_REMEDY)
+
+    generation = rows[0].get("pcie.link.gen.max", "?")
+    width = rows[0].get("pcie.link.width.max", "?")
+    measured = f"generation {generation} x{width} on {len(rows)} GPU(s)"
     evidence = f"at rest now: {'; '.join(slow)}" if slow else ""
-    return Result(PASS, said, FULL_LINK, "nvidia-smi", evidence)
+    return Result(PASS, measured, FULL_LINK, "nvidia-smi", evidence)
 
 
 @fail_without_answer
 def persistence(request: Any) -> Result:
-    """Persistence mode: without it each first use of a GPU waits for the driver to load."""
+    """Check that persistence mode is on.
+
+    Without it, each first use of a GPU waits for the driver to load.
+    """
     rows = read_rows(request, ("persistence_mode",))
     off = [row["index"] for row in rows if row.get("persistence_mode") == "Disabled"]
     if off:
-        return Result(
-            WARN, f"off on GPU {', '.join(off)}", "on", remedy="run nvidia-persistenced on the node"
-        )
+        remedy = "run nvidia-persistenced on the node"
+        return Result(WARN, f"off on GPU {', '.join(off)}", "on", remedy=remedy)
     return Result(PASS, f"on for {len(rows)} GPU(s)", "on")

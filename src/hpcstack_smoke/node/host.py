@@ -1,4 +1,4 @@
-"""Checks of one node: image, driver, GPUs, shared memory."""
+"""Check the image, the NVIDIA driver, the GPUs and the shared memory of one node."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ STACK_FILE = "/opt/hpcstack/stack.json"
 DRIVER_FILE = "/proc/driver/nvidia/version"
 SHM_BYTES = 1 << 30
 GPU_REMEDY = (
-    "look at nvidia-smi and dmesg on the node, at --gpus-per-node, and with Pyxis at "
+    "check nvidia-smi and dmesg on the node, --gpus-per-node and, with Pyxis, "
     "NVIDIA_VISIBLE_DEVICES"
 )
 
 
 def image(request: Any) -> Result:
-    """The image says that it is the stack that was asked for."""
+    """Check that the image says that it is the stack that was asked for."""
     try:
         with open(STACK_FILE) as file:
             stack = json.load(file)["stack"]
@@ -31,23 +31,33 @@ def image(request: Any) -> Result:
 
 
 def torch_is_the_bases(request: Any) -> Result:
-    """torch is the build that the base image says it brings, not one that pip put over it."""
-    said = os.environ.get("PYTORCH_VERSION", "")
-    if not said:
-        raise Skip("the image names no PYTORCH_VERSION")
+    """Check that torch is the base image's own build, not one that pip installed over it.
+
+    The base image names its build in PYTORCH_VERSION.
+    """
+    wanted = os.environ.get("PYTORCH_VERSION", "")
+    if not wanted:
+        raise Skip("the image sets no PYTORCH_VERSION")
     from importlib import metadata
 
     source = "PYTORCH_VERSION of the image"
     try:
         found = metadata.version("torch")
     except metadata.PackageNotFoundError:
-        return Result(FAIL, "no torch", said, source=source, remedy="build the image again")
-    remedy = "a pip requirement replaced torch: pin it to a version that accepts the base's torch"
-    return judge_result(found.startswith(said), found, f"{said}...", source=source, remedy=remedy)
+        return Result(FAIL, "no torch", wanted, source=source, remedy="build the image again")
+    good = found.startswith(wanted)
+    remedy = (
+        "a pip requirement replaced torch: pin that package to a version that accepts the base's "
+        "torch"
+    )
+    return judge_result(good, found, f"{wanted}...", source=source, remedy=remedy)
 
 
 def driver(request: Any) -> Result:
-    """The NVIDIA kernel driver. Missing where GPUs are expected is a failure, never a SKIP."""
+    """Check that the NVIDIA kernel driver is there.
+
+    Where the step asked for GPUs, a missing driver is a FAIL, never a SKIP.
+    """
     line = machine.HERE.line(DRIVER_FILE)
     if line.startswith("?"):
         if request.gpus:
@@ -59,31 +69,43 @@ def driver(request: Any) -> Result:
 
 
 def gpus(request: Any) -> Result:
-    """As many GPUs or MIG devices as the step was given; a cgroup hides what it does not list."""
-    have, source = len(open_gpus()), "what the step asked for"
+    """Check that the step has as many GPUs or MIG devices as it asked for.
+
+    Those that this process may open are counted: a cgroup hides the others.
+    """
+    have = len(open_gpus())
     if not have and not request.gpus:
         raise Skip("no GPU on this node")
-    said, figures = f"{have} GPU(s)", {"gpus": float(have)}
-    if have < request.gpus and (parts := nvidia.parse_mig_devices(nvidia.nvidia_smi(["-L"]))):
-        have, said = len(parts), f"{len(parts)} MIG device(s) on {said}"
+
+    measured = f"{have} GPU(s)"
+    figures = {"gpus": float(have)}
+    if have < request.gpus:
+        parts = nvidia.parse_mig_devices(nvidia.nvidia_smi(["-L"]))
+        if parts:
+            measured = f"{len(parts)} MIG device(s) on {measured}"
+            have = len(parts)
     return judge_result(
-        have >= request.gpus, said, f">= {request.gpus}", source, remedy=GPU_REMEDY, figures=figures
+        have >= request.gpus,
+        measured,
+        f">= {request.gpus}",
+        "what the step asked for",
+        remedy=GPU_REMEDY,
+        figures=figures,
     )
 
 
 def open_gpus() -> list[str]:
-    """The devices of GPUs that this process may open."""
+    """Return the device files of the GPUs that this process may open."""
     return [path for path in machine.HERE.found("/dev/nvidia[0-9]*") if machine.HERE.opens(path)]
 
 
 def shared_memory(request: Any) -> Result:
-    """/dev/shm is there, can be written, and is larger than the 64 MB that Docker gives."""
+    """Check that /dev/shm is writable and has at least 1 GiB, where Docker gives 64 MB."""
     stat = os.statvfs("/dev/shm")
     size = stat.f_blocks * stat.f_frsize
     if not os.access("/dev/shm", os.W_OK):
         return Result(FAIL, "/dev/shm is not writable", remedy="mount a tmpfs on /dev/shm")
     status = PASS if size >= SHM_BYTES else WARN
     source = "NCCL takes about 9.6 MB a segment; DataLoader workers more"
-    return Result(
-        status, f"{size / 1e9:.1f} GB", ">= 1 GB", source, figures={"shm_GB": round(size / 1e9, 2)}
-    )
+    figures = {"shm_GB": round(size / 1e9, 2)}
+    return Result(status, f"{size / 1e9:.1f} GB", ">= 1 GB", source, figures=figures)

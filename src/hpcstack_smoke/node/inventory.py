@@ -1,5 +1,6 @@
-"""What a node is made of: the part of a baseline's key that hardware gives, and what nodes must
-have alike.
+"""Describe what a node is made of.
+
+This is the hardware's part of a baseline's key, and what the nodes of a kind must have alike.
 """
 
 from __future__ import annotations
@@ -13,21 +14,26 @@ from hpcstack_smoke.node.topology import nearest_hcas
 
 
 def make_inventory(request: Any = None) -> dict[str, Any]:
-    """{gpus, gpu, driver, ports, rate_gbps, cpus, memory_gb, kernel, arch, ...} of this machine,
-    what there is.
+    """Return {gpus, gpu, driver, ports, rate_gbps, cpus, memory_gb, kernel, arch, domain, alike}.
 
-    `domain` is the NVLink domain of its GPUs where that spans nodes; `alike` holds what other nodes
-    should have too.
+    `ports` are active ports of the fabric. `rate_gbps` is in Gb/s, `memory_gb` in 1e9 bytes.
+    `domain` is the NVLink domain of the node's GPUs where it spans nodes. `alike` is what the other
+    nodes should have too. Values of what the machine lacks are 0 or empty.
     """
     rows = nvidia.query_gpus(nvidia.IDENTITY)
     whole = bool(request and request.gpus and request.gpus >= request.node_gpus > 0)
+
     ports = sysfs.list_ports()
     if request is not None:
         ports = sysfs.of_fabric(ports, request.fabric, tuple(request.hcas))
     active = [port for port in ports if port.active]
     if request is not None and request.fabric == "ethernet":
+        # By the site's word these ports are plain network cards, and no part of a fabric
         active = []
-    out: dict[str, Any] = {
+
+    domain = next(iter(nvlink.read_domains().values()), ())
+    pages, page_size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
         "gpus": len(rows),
         "gpu": rows[0].get("name", "") if rows else "",
         "driver": rows[0].get("driver_version", "") if rows else "",
@@ -36,34 +42,35 @@ def make_inventory(request: Any = None) -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "arch": platform.machine(),
-        "domain": "/".join(next(iter(nvlink.read_domains().values()), ())),
+        "domain": "/".join(domain),
         "alike": list_alike(active, whole=whole),
+        "memory_gb": round(pages * page_size / 1e9, 1),
     }
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    out["memory_gb"] = round(pages * size / 1e9, 1)
-    return out
 
 
 def list_alike(active: list[sysfs.Port], *, whole: bool) -> dict[str, str]:
-    """{what: value} of what all nodes of a kind should have: firmware, active ports, MTU, GPUs.
+    """Return {what: value} of what all nodes of a kind should have: firmware, ports, MTU, GPUs.
 
-    Where the step has the WHOLE node, their PCIe addresses too; else Slurm may have given it other
-    ones elsewhere.
+    ACTIVE are the fabric's active ports. The GPUs' PCIe addresses and nearest HCAs are listed only
+    where the step has the WHOLE node: else Slurm may give it other GPUs on each node.
     """
     rows = nvidia.query_gpus(("pci.bus_id", *nvidia.FIRMWARE))
+    addresses = ""
+    near = ""
+    if whole and rows:
+        addresses = ",".join(row.get("pci.bus_id", "?") for row in rows)
+        near = nearest_hcas(nvidia.nvidia_smi(["topo", "-m"]))
+    ports = [port.name for port in active]
+    ports += [name for name, up in sysfs.read_cassini().items() if up]
     mtus = sorted({port.mtu for port in active if port.ethernet and port.mtu})
     bios = machine.HERE.line("/sys/class/dmi/id/bios_version")
+
     found = {
         "GPUs": str(len(rows)) if rows else "",
-        "PCIe addresses": ",".join(row.get("pci.bus_id", "?") for row in rows) if whole else "",
-        "HCAs near GPUs": nearest_hcas(nvidia.nvidia_smi(["topo", "-m"])) if whole and rows else "",
+        "PCIe addresses": addresses,
+        "HCAs near GPUs": near,
         "VBIOS": ",".join(sorted({row.get("vbios_version", "?") for row in rows})),
-        "ports": ",".join(
-            [
-                *(port.name for port in active),
-                *(name for name, up in sysfs.read_cassini().items() if up),
-            ]
-        ),
+        "ports": ",".join(ports),
         "port rates": ",".join(sorted({f"{port.rate:g}" for port in active})),
         "HCA firmware": ",".join(sorted({port.firmware for port in active} - {""})),
         "MTU": ",".join(map(str, mtus)),

@@ -1,7 +1,6 @@
-"""What the checks of a node look at: its files, its programs, the kernel's log.
+"""Look at a machine for the checks of a node: its files, its programs, the kernel's log.
 
-All of it goes through HERE, so that a whole made-up machine can stand in its place
-(tests/clusters).
+All of it goes through HERE, so that a whole made-up machine can take its place (tests/clusters).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Machine:
         return self.root + name
 
     def line(self, name: str) -> str:
-        """The first line of the file NAME; `? (reason)` where it cannot be read."""
+        """Return the first line of the file NAME; `? (reason)` where it cannot be read."""
         try:
             with open(self.path(name), errors="replace") as file:
                 return file.readline().strip()
@@ -32,24 +31,25 @@ class Machine:
             return f"? ({error.strerror})"
 
     def found(self, pattern: str) -> list[str]:
-        """The names that match PATTERN, without `root`, sorted."""
-        return sorted(
-            name[len(self.root) :] for name in glob.glob(glob.escape(self.root) + pattern)
-        )
+        """Return the names that match PATTERN, without `root`, sorted."""
+        paths = glob.glob(glob.escape(self.root) + pattern)
+        return sorted(path[len(self.root) :] for path in paths)
 
     def exists(self, name: str) -> bool:
         return os.path.exists(self.path(name))
 
     def said(self, argv: list[str], seconds: float = 60.0) -> str:
-        """What the program prints, both streams; empty where it is missing, refuses, or takes
-        longer.
+        """Return what the program ARGV prints on both streams.
+
+        Empty where it is missing, exits with another status than 0, or runs longer than SECONDS.
         """
         status, text = self.ran(argv, seconds)
         return text if status == 0 else ""
 
     def ran(self, argv: list[str], seconds: float) -> tuple[int, str]:
-        """(exit status, both streams) of a program: 127 where it is missing, 124 where it takes
-        longer.
+        """Run ARGV. Return (exit status, what it printed on both streams).
+
+        The status is 127 where the program is missing, and 124 where it ran longer than SECONDS.
         """
         if not shutil.which(argv[0]):
             return 127, ""
@@ -62,7 +62,8 @@ class Machine:
         try:
             text = child.communicate(timeout=seconds)[0]
         except subprocess.TimeoutExpired:
-            child.terminate()  # kindly first: it may have something else do its work
+            # TERM before KILL: it may have another process at work, which it can then stop
+            child.terminate()
             try:
                 child.communicate(timeout=5.0)
             except subprocess.TimeoutExpired:
@@ -71,7 +72,10 @@ class Machine:
         return child.returncode, text.decode(errors="replace")
 
     def opens(self, name: str) -> bool:
-        """Whether this process may open the device NAME: a cgroup hides what it does not list."""
+        """Return whether this process may open the device NAME.
+
+        A cgroup forbids devices that the job was not given, even where their files can be seen.
+        """
         try:
             os.close(os.open(self.path(name), os.O_RDWR))
         except OSError:
@@ -79,12 +83,14 @@ class Machine:
         return True
 
     def kernel_log(self, seconds: float) -> list[str]:
-        """The kernel's messages of the last SECONDS. OSError where they may not be read."""
-        uptime = (
-            time.clock_gettime(time.CLOCK_BOOTTIME)
-            if hasattr(time, "CLOCK_BOOTTIME")
-            else time.monotonic()
-        )
+        """Return the kernel's messages of the last SECONDS.
+
+        Raise OSError where they may not be read. A record of /dev/kmsg is
+        `PRIORITY,NUMBER,MICROSECONDS SINCE BOOT,FLAGS;TEXT`.
+        """
+        uptime = time.monotonic()
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
         handle = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
         lines: list[str] = []
         try:
@@ -92,7 +98,7 @@ class Machine:
                 try:
                     record = os.read(handle, 8192).decode(errors="replace")
                 except BlockingIOError:
-                    return lines
+                    return lines  # the end of the log
                 except BrokenPipeError:  # overwritten while it was read: go on with the next
                     continue
                 head, _, text = record.partition(";")

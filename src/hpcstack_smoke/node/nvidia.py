@@ -1,6 +1,7 @@
-"""What nvidia-smi says, read.
+"""Read what nvidia-smi prints.
 
-Fields are those of `nvidia-smi --help-query-gpu`; what a driver lacks is left out.
+Fields are those of `nvidia-smi --help-query-gpu`. A value that the driver does not know is left
+out of a row.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from hpcstack_smoke.node import machine
 
 IDENTITY = ("index", "name", "uuid", "pci.bus_id", "driver_version", "memory.total", "compute_cap")
 FIRMWARE = ("vbios_version", "inforom.image", "mig.mode.current")
-TOTALS = (
-    "ecc.errors.uncorrected.volatile.total",
-)  # of GPUs older than Ampere, which do not tell SRAM from DRAM
+# GPUs older than Ampere count errors in SRAM and DRAM together
+TOTALS = ("ecc.errors.uncorrected.volatile.total",)
 UNCORRECTED_SRAM = ("ecc.errors.uncorrected.volatile.sram", "ecc.errors.uncorrected.aggregate.sram")
 EXCEEDED = "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"  # since driver 550
 CORRECTED_SRAM = ("ecc.errors.corrected.volatile.sram", "ecc.errors.corrected.aggregate.sram")
 DRAM = (
-    "ecc.errors.uncorrected.volatile.dram", "ecc.errors.uncorrected.aggregate.dram",
-    "ecc.errors.corrected.volatile.dram", "ecc.errors.corrected.aggregate.dram",
-)  # fmt: skip
+    "ecc.errors.uncorrected.volatile.dram",
+    "ecc.errors.uncorrected.aggregate.dram",
+    "ecc.errors.corrected.volatile.dram",
+    "ecc.errors.corrected.aggregate.dram",
+)
 ECC = ("ecc.mode.current", *UNCORRECTED_SRAM, *CORRECTED_SRAM, *DRAM, *TOTALS)
 REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 THROTTLE = tuple(f"clocks_event_reasons.{name}" for name in REASONS)
@@ -34,76 +36,86 @@ PCIE = (
 )
 REMAPPED = ("remapped_rows.pending", "remapped_rows.failure", "remapped_rows.uncorrectable")
 UNDER_LOAD = ("clocks.sm", "clocks.max.sm", "power.draw", "enforced.power.limit", "temperature.gpu")
+# What nvidia-smi prints in place of a value that it does not know
 NOTHING = ("", "N/A", "Not Supported")
+# What it prints in place of any value of a GPU that does not answer
 LOST = ("[Unknown Error]", "[GPU requires reset]", "[GPU is lost]")
 XID = re.compile(r"NVRM: Xid \(([^)]*)\): (\d+)(?:, *(.*))?")
 SXID = re.compile(r"nvswitch\d*: SXid \(([^)]*)\): (\d+), (Fatal|Non-fatal), *(.*)", re.IGNORECASE)
+# Lines of `nvidia-smi nvlink`: the GPU, and below it each of its links
 LINK_OWNER = re.compile(r"^GPU (\d+):(.*)")
 LINK = re.compile(r"^\s*Link (\d+): (.+?)\s*$")
 ALL_INACTIVE = "all links are inactive"
+# The line that begins a GPU in `nvidia-smi -q`: its PCI address
 ATTACHED = re.compile(r"^GPU ([0-9A-Fa-f:.]+)\s*$")
 SLICE = re.compile(r"^\s+MIG \S+\s+Device\s+\d+: \(UUID: (MIG-\S+?)\)")
 
 
 class LinkState(NamedTuple):
-    """One NVLink; `rate` in GB/s, 0 where it is inactive or the driver does not say."""
+    """One NVLink; `rate` is in GB/s, 0 where it is inactive or the driver does not report it."""
 
     active: bool
     rate: float = 0.0
 
 
 def nvidia_smi(arguments: list[str]) -> str:
-    """What `nvidia-smi ARGUMENTS` prints; empty where it is missing or refuses."""
+    """Return what `nvidia-smi ARGUMENTS` prints, empty where it is missing or fails."""
     return machine.HERE.said(["nvidia-smi", *arguments])
 
 
 def query_gpus(fields: tuple[str, ...], kind: str = "gpu") -> list[dict[str, str]]:
-    """A {field: value} for each GPU.
+    """Return a {field: value} for each GPU, by `nvidia-smi --query-KIND=FIELDS`.
 
-    A driver that lacks one field refuses all: then each is asked for alone.
+    A driver that lacks one field refuses the whole query: then each field is queried alone.
     """
     text = nvidia_smi([f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"])
     rows = parse_csv(text, fields)
     if rows or len(fields) == 1:
         return rows
+
     columns = [query_gpus((field,), kind) for field in fields]
     count = max((len(column) for column in columns), default=0)
-    return [
-        {
-            key: value
-            for column in columns
-            if len(column) == count
-            for key, value in column[n].items()
-        }
-        for n in range(count)
-    ]
+    out: list[dict[str, str]] = []
+    for place in range(count):
+        row: dict[str, str] = {}
+        for column in columns:
+            # A shorter column does not say which GPUs its values are of
+            if len(column) == count:
+                row.update(column[place])
+        out.append(row)
+    return out
 
 
 def is_unknown(value: str) -> bool:
-    """Whether VALUE says nothing: N/A, or a reason in brackets such as [Insufficient Permissions]."""
-    return value in NOTHING or (value.startswith("[") and value.endswith("]") and value not in LOST)
+    """Return whether VALUE says nothing: N/A, or a reason such as [Insufficient Permissions].
+
+    The values of LOST stand in brackets too, but say that the GPU does not answer.
+    """
+    if value in NOTHING:
+        return True
+    return value.startswith("[") and value.endswith("]") and value not in LOST
 
 
 def parse_csv(text: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
-    """The rows of nvidia-smi's CSV, without what it does not know."""
+    """Return the rows of nvidia-smi's CSV, each {field: value} without unknown values."""
     out = []
     for line in text.splitlines():
         values = [value.strip() for value in line.split(",")]
         if len(values) == len(fields):
-            out.append(
-                {field: value for field, value in zip(fields, values) if not is_unknown(value)}
-            )
+            known = {field: one for field, one in zip(fields, values) if not is_unknown(one)}
+            out.append(known)
     return out
 
 
 def parse_number(text: str) -> float | None:
-    """TEXT as a number; None where it is none: nobody knows is not zero."""
+    """Return TEXT as a number, or None where it is none: an unknown count is not a count of 0."""
     return float(text) if text.replace(".", "", 1).isdigit() else None
 
 
 def parse_links(text: str) -> dict[int, dict[int, LinkState]]:
-    """{GPU: {link: its state}} of `nvidia-smi nvlink -s`; a GPU all of whose links are inactive has
-    an empty one.
+    """Return {GPU: {link: its state}} of what `nvidia-smi nvlink -s` prints.
+
+    A GPU for which it lists no link, as all are inactive, has an empty dictionary.
     """
     out: dict[int, dict[int, LinkState]] = {}
     gpu = -1
@@ -112,37 +124,41 @@ def parse_links(text: str) -> dict[int, dict[int, LinkState]]:
             gpu = int(match[1])
             out[gpu] = {}
         elif (match := LINK.match(line)) and gpu >= 0:
-            rate = re.match(r"[\d.]+(?= GB/s)", match[2])
-            out[gpu][int(match[1])] = LinkState(
-                "inactive" not in match[2].lower(), float(rate[0]) if rate else 0.0
-            )
+            state = match[2]
+            rate = re.match(r"[\d.]+(?= GB/s)", state)
+            active = "inactive" not in state.lower()
+            out[gpu][int(match[1])] = LinkState(active, float(rate[0]) if rate else 0.0)
     return out
 
 
 def parse_mig_devices(text: str) -> list[str]:
-    """The UUIDs of the MIG devices that `nvidia-smi -L` lists."""
+    """Return the UUIDs of the MIG devices that `nvidia-smi -L` lists."""
     return [match[1] for line in text.splitlines() if (match := SLICE.match(line))]
 
 
 def parse_xids(lines: list[str]) -> list[tuple[str, int, str]]:
-    """(PCI address, number, the rest) of each Xid in the kernel's log."""
+    """Return (PCI address, number, the text after it) of each Xid in LINES of the kernel's log."""
     return [
         (match[1], int(match[2]), match[3] or "") for line in lines if (match := XID.search(line))
     ]
 
 
 def fatal_sxids(lines: list[str]) -> list[tuple[str, int, str]]:
-    """The same of NVSwitches' SXids that are fatal: a healthy node prints others while it boots."""
+    """Return (PCI address, number, the text after it) of each fatal SXid of an NVSwitch in LINES.
+
+    Non-fatal ones are left out: a healthy node prints some while it boots.
+    """
     found = [match for line in lines if (match := SXID.search(line))]
     return [(match[1], int(match[2]), match[4]) for match in found if match[3].lower() == "fatal"]
 
 
 def parse_details(text: str) -> list[dict[str, str]]:
-    """What `nvidia-smi -q` says of each GPU, as {Section/Name: value}: sections are told by their
-    indentation.
+    """Return what `nvidia-smi -q` says of each GPU, as {Section/Subsection/Name: value}.
+
+    A line's indentation tells which section it is in.
     """
     out: list[dict[str, str]] = []
-    path: list[tuple[int, str]] = []
+    path: list[tuple[int, str]] = []  # the sections around this line: (indentation, name)
     for line in text.splitlines():
         if ATTACHED.match(line):
             out.append({})
@@ -150,6 +166,7 @@ def parse_details(text: str) -> list[dict[str, str]]:
             continue
         if not out or not line.strip():
             continue
+
         depth = len(line) - len(line.lstrip())
         name, colon, value = (word.strip() for word in line.partition(" : "))
         while path and path[-1][0] >= depth:

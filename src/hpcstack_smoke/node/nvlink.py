@@ -1,6 +1,4 @@
-"""Checks of a node's NVLink: its links, the fabric that an NVSwitch makes of them, and IMEX where
-it spans nodes.
-"""
+"""Check a node's NVLink: its links, NVSwitch's fabric, and IMEX where NVLink spans nodes."""
 
 from __future__ import annotations
 
@@ -17,16 +15,16 @@ from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge_result
 LINKS = {"H100 80GB HBM3": (18, 26.562), "GB200": (18, 53.125)}
 SPANNING = ("GB200", "GB300")  # their NVLink domain is a rack, not a node
 UNHEALTHY = ("Route Recovery in progress", "Route Unhealthy", "Access Timeout Recovery")
+# The cluster UUID of a GPU that is in no NVLink domain
 NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
+# The line of `nvidia-imex-ctl -N` on the domain as a whole
 DOMAIN_STATE = re.compile(r"^Domain State: (\S+)", re.MULTILINE)
-REMEDY = "drain the node: reset the GPUs and the fabric manager; look at the NVLink bridge"
+REMEDY = "drain the node; reset the GPUs and the fabric manager; check the NVLink bridge"
 
 
 class Domain(NamedTuple):
-    """Which GPUs reach each other by NVLink: cluster UUID and clique, which are of one domain where
-    both are alike.
-    """
+    """An NVLink domain: GPUs with the same cluster UUID and clique reach each other by NVLink."""
 
     cluster: str
     clique: str
@@ -34,7 +32,11 @@ class Domain(NamedTuple):
 
 @fail_without_answer
 def nvlink(request: Any) -> Result:
-    """Every link is active, as many on each GPU as on the others and as its model has, at one rate."""
+    """Check that every NVLink is active, at one rate, and that each GPU has as many as it should.
+
+    Number and rate are those of LINKS for a GPU that is listed there, else what most of the node's
+    GPUs have.
+    """
     rows = read_rows(request, ("uuid", "mig.mode.current"))
     if any(row.get("mig.mode.current") == "Enabled" for row in rows):
         raise Skip("MIG is on: these GPUs have no NVLink to each other")
@@ -43,35 +45,16 @@ def nvlink(request: Any) -> Result:
     want, rate = LINKS.get(name_model(rows[0]), (0, 0.0))
     if not any(active.values()) and not (request.nvlink or want):
         raise Skip("no NVLink on this node")
-    counts = Counter(len(links) for links in active.values())
-    usual = want or (counts.most_common(1)[0][0] if counts else 0)
-    used = {
-        n for links in found.values() for n, one in links.items() if one.active
-    }  # a bridge leaves the others free
-    inactive = [
-        (gpu, n)
-        for gpu, links in found.items()
-        for n, one in links.items()
-        if not one.active and (want or n in used)
-    ]
-    bad = [f"GPU {gpu}: link {n} is inactive" for gpu, n in inactive]
-    are_named = {gpu for gpu, _ in inactive}
-    bad += [
-        f"GPU {gpu}: {len(links)} active link(s)"
-        for gpu, links in active.items()
-        if (len(links) != usual or not links) and gpu not in are_named
-    ]
-    rates = Counter(one.rate for links in active.values() for one in links if one.rate)
-    rate = rate or (rates.most_common(1)[0][0] if rates else 0.0)
-    bad += [
-        f"GPU {gpu}: link {n} at {one.rate:g} GB/s"
-        for gpu, links in found.items()
-        for n, one in links.items()
-        if one.active and one.rate < rate
-    ]
-    if not found:
-        bad.append("nvidia-smi shows no link")
-    expected = f"{usual or 'all'} links on each GPU" + (f" at {rate:g} GB/s" if rate else "")
+
+    usual = want or _most_common([len(links) for links in active.values()], 0)
+    if not rate:
+        rates = [one.rate for links in active.values() for one in links if one.rate]
+        rate = _most_common(rates, 0.0)
+    bad = _find_link_faults(found, usual, rate, all_links=bool(want))
+
+    expected = f"{usual or 'all'} links on each GPU"
+    if rate:
+        expected += f" at {rate:g} GB/s"
     source = "the other GPUs"
     if want:
         source = "this model of GPU"
@@ -84,78 +67,119 @@ def nvlink(request: Any) -> Result:
     )
 
 
+def _most_common(values: list[Any], default: Any) -> Any:
+    """Return the most common of VALUES, DEFAULT where there are none."""
+    counted = Counter(values).most_common(1)
+    return counted[0][0] if counted else default
+
+
+def _find_link_faults(
+    found: dict[int, dict[int, nvidia.LinkState]], usual: int, rate: float, *, all_links: bool
+) -> list[str]:
+    """Return what is wrong with the links FOUND: which are inactive, too few or too slow.
+
+    USUAL is how many active links a GPU should have, RATE the GB/s of each. Without ALL_LINKS a
+    link that is inactive on every GPU is as it should be: an NVLink bridge connects only some.
+    """
+    used = {n for links in found.values() for n, one in links.items() if one.active}
+    inactive = []
+    for gpu, links in found.items():
+        for n, one in links.items():
+            if not one.active and (all_links or n in used):
+                inactive.append((gpu, n))
+
+    bad = [f"GPU {gpu}: link {n} is inactive" for gpu, n in inactive]
+    are_named = {gpu for gpu, _ in inactive}
+    for gpu, links in found.items():
+        count = sum(one.active for one in links.values())
+        if (count != usual or not count) and gpu not in are_named:
+            bad.append(f"GPU {gpu}: {count} active link(s)")
+    for gpu, links in found.items():
+        for n, one in links.items():
+            if one.active and one.rate < rate:
+                bad.append(f"GPU {gpu}: link {n} at {one.rate:g} GB/s")
+    if not found:
+        bad.append("nvidia-smi shows no link")
+    return bad
+
+
 def read_domains() -> dict[str, Domain]:
-    """{GPU's place: its NVLink domain} of the GPUs whose fabric is complete and has a name."""
-    rows = nvidia.query_gpus(
-        ("index", "fabric.state", "fabric.status", "fabric.clusterUuid", "fabric.cliqueId")
-    )
-    return {
-        row["index"]: Domain(row["fabric.clusterUuid"], row.get("fabric.cliqueId", "0"))
-        for row in rows
-        if row.get("fabric.state") == "Completed"
-        and row.get("fabric.status") == "Success"
-        and row.get("fabric.clusterUuid", NO_CLUSTER) != NO_CLUSTER
-        and "index" in row
-    }
+    """Return {GPU's index: its NVLink domain} of the GPUs that have joined one.
+
+    A GPU has joined one where its fabric is completed with success and has a cluster UUID.
+    """
+    fields = ("index", "fabric.state", "fabric.status", "fabric.clusterUuid", "fabric.cliqueId")
+    out = {}
+    for row in nvidia.query_gpus(fields):
+        is_complete = (
+            row.get("fabric.state") == "Completed" and row.get("fabric.status") == "Success"
+        )
+        cluster = row.get("fabric.clusterUuid", NO_CLUSTER)
+        if is_complete and cluster != NO_CLUSTER and "index" in row:
+            out[row["index"]] = Domain(cluster, row.get("fabric.cliqueId", "0"))
+    return out
 
 
 def fabric(request: Any) -> Result:
-    """The GPUs have joined the fabric that the fabric manager makes: completed, with success,
-    healthy.
+    """Check that the GPUs have joined the fabric that the fabric manager sets up.
 
-    A GPU of a rack-wide domain must have one; of others, where the driver says what it is, it must
-    be complete.
+    It must be completed, with success, and healthy. GPUs whose NVLink spans a rack must have one.
+    On other GPUs it is checked where the driver reports it.
     """
     found = nvidia.parse_details(nvidia.nvidia_smi(["-q"]))
-    states = [
-        {
-            name: gpu[f"Fabric/{name}"]
-            for name in ("State", "Status", "CliqueId", "ClusterUUID")
-            if f"Fabric/{name}" in gpu
-        }
-        for gpu in found
-    ]
-    names = [gpu.get("Product Name", "").removeprefix("NVIDIA ") for gpu in found]
-    told = any("State" in one for one in states)
-    spanning = any(name.startswith(SPANNING) for name in names) and (
-        told or request.domain_nodes != 1
-    )
-    if not found or (not spanning and not told):
-        raise Skip("these GPUs have no NVSwitch, or the driver does not say")
-    if spanning and not told and not request.domain_nodes:
+    states = []
+    for gpu in found:
+        state = {}
+        for name in ("State", "Status", "CliqueId", "ClusterUUID"):
+            if f"Fabric/{name}" in gpu:
+                state[name] = gpu[f"Fabric/{name}"]
+        states.append(state)
+    models = [gpu.get("Product Name", "").removeprefix("NVIDIA ") for gpu in found]
+
+    reported = any("State" in state for state in states)
+    is_of_rack = any(name.startswith(SPANNING) for name in models)
+    # A site whose NVLink domain is one node has boards without a rack's fabric (NVL4)
+    spanning = is_of_rack and (reported or request.domain_nodes != 1)
+    if not found or (not spanning and not reported):
+        raise Skip("these GPUs have no NVSwitch, or the driver does not report its fabric")
+    if spanning and not reported and not request.domain_nodes:
         remedy = (
-            "gpus: {domain_nodes: 1} in site.yaml for boards whose NVLink ends at the node (NVL4), "
-            "18 for NVL72"
+            "set gpus: {domain_nodes: N} in site.yaml: 1 for boards whose NVLink ends at the node "
+            "(NVL4), 18 for NVL72"
         )
-        return Result(
-            WARN, "no GPU has joined a fabric", "completed", "nvidia-smi -q, Fabric", remedy=remedy
-        )
-    bad = [
-        f"GPU {n}: {said}"
-        for n, gpu in enumerate(found)
-        if (said := _unfit(gpu, states[n], spanning=spanning))
-    ]
-    kinds = Counter((one.get("ClusterUUID", ""), one.get("CliqueId", "")) for one in states)
-    if spanning and not bad and len(kinds) > 1:
-        bad.append(f"the GPUs of this node are in {len(kinds)} cliques")
-    first = states[0]
-    measured = f"completed on {len(found)} GPU(s)" + (
-        f", clique {first.get('CliqueId', '?')}" if spanning else ""
-    )
+        measured = "no GPU has joined a fabric"
+        return Result(WARN, measured, "completed", "nvidia-smi -q, Fabric", remedy=remedy)
+
+    bad = []
+    for number, (gpu, state) in enumerate(zip(found, states)):
+        fault = _describe_fault(gpu, state, spanning=spanning)
+        if fault:
+            bad.append(f"GPU {number}: {fault}")
+    cliques = {(state.get("ClusterUUID", ""), state.get("CliqueId", "")) for state in states}
+    if spanning and not bad and len(cliques) > 1:
+        bad.append(f"the GPUs of this node are in {len(cliques)} cliques")
+
+    measured = f"completed on {len(found)} GPU(s)"
+    if spanning:
+        measured += f", clique {states[0].get('CliqueId', '?')}"
     return judge_result(
         not bad,
         "; ".join(bad) or measured,
         "completed, with success, healthy",
         "nvidia-smi -q, Fabric",
-        remedy="systemctl status nvidia-fabricmanager (on a rack: nvidia-imex, NMX); NVLink falls back to "
-        "the network in silence",
+        remedy="systemctl status nvidia-fabricmanager (on a rack: nvidia-imex, NMX); until it is "
+        "healthy, NCCL silently uses the network in place of NVLink",
     )
 
 
-def _unfit(gpu: dict[str, str], state: dict[str, str], *, spanning: bool) -> str:
-    """What is wrong with one GPU's fabric; empty where nothing is."""
+def _describe_fault(gpu: dict[str, str], state: dict[str, str], *, spanning: bool) -> str:
+    """Return what is wrong with one GPU's fabric, empty where nothing is.
+
+    GPU is all that `nvidia-smi -q` says of it, STATE the state of its fabric. SPANNING: its NVLink
+    spans nodes, so that it must have a cluster UUID.
+    """
     if state.get("State", "N/A") != "Completed":
-        return f"state {state.get('State', 'not said')}"
+        return f"state {state.get('State', 'not reported')}"
     if state.get("Status", "Success") != "Success":
         return f"status {state['Status']}"
     if spanning and state.get("ClusterUUID", NO_CLUSTER) == NO_CLUSTER:
@@ -164,53 +188,45 @@ def _unfit(gpu: dict[str, str], state: dict[str, str], *, spanning: bool) -> str
         return f"health {gpu['Fabric/Health/Summary']}"
     if gpu.get("Fabric/Health/Bandwidth", "Full") == "Degraded":
         return "degraded bandwidth"
+
     wrong = [name for name in UNHEALTHY if gpu.get(f"Fabric/Health/{name}", "False") == "True"]
-    if gpu.get("Fabric/Health/Incorrect Configuration", "None") not in (
-        "None",
-        "False",
-        "Not Supported",
-    ):
-        wrong.append(f"incorrect configuration: {gpu['Fabric/Health/Incorrect Configuration']}")
+    configuration = gpu.get("Fabric/Health/Incorrect Configuration", "None")
+    if configuration not in ("None", "False", "Not Supported"):
+        wrong.append(f"incorrect configuration: {configuration}")
     return ", ".join(wrong).lower()
 
 
 def imex(request: Any) -> Result:
-    """Where NVLink spans nodes, memory is shared by IMEX: its channel is in this container, its
-    daemon answers.
+    """Check IMEX, which shares GPU memory between nodes where NVLink spans them.
+
+    Its channel must be in this container, and its domain up, as far as the daemon can be asked.
     """
     rows = nvidia.query_gpus(("index", "name"))
     if not any(name_model(row).startswith(SPANNING) for row in rows) or request.domain_nodes == 1:
         raise Skip("no GPU here whose NVLink spans nodes")
     if not read_domains() and request.domain_nodes < 2:
-        raise Skip("these GPUs have joined no fabric: node.nvlink-fabric")
+        raise Skip("these GPUs have joined no fabric: see node.nvlink-fabric")
     if request.nodes < 2:
         raise Skip("one node: its own NVLink needs no IMEX")
+
     channels = machine.HERE.found(f"{IMEX_CHANNELS}/channel*")
-    remedy = (
-        "ImexChannelCount and nvidia-imex.service on the node; Enroot and Apptainer must bring the "
-        "channel in"
-    )
-    if not channels:
-        return Result(
-            FAIL,
-            f"{IMEX_CHANNELS} is empty or not here",
-            "a channel",
-            "nccl mnnvl.cc",
-            remedy=remedy,
-        )
     closed = [name for name in channels if not machine.HERE.opens(name)]
-    if len(closed) == len(channels):
-        return Result(
-            FAIL, f"{closed[0]} cannot be opened", "a channel", "nccl mnnvl.cc", remedy=remedy
+    measured = ""
+    if not channels:
+        measured = f"{IMEX_CHANNELS} is empty or missing"
+    elif len(closed) == len(channels):
+        measured = f"{closed[0]} cannot be opened"
+    if measured:
+        remedy = (
+            "set ImexChannelCount and start nvidia-imex.service on the node; Enroot or Apptainer "
+            "must pass the channel into the container"
         )
+        return Result(FAIL, measured, "a channel", "nccl mnnvl.cc", remedy=remedy)
+
     state = DOMAIN_STATE.search(machine.HERE.said(["nvidia-imex-ctl", "-N"], 20))
     if state and state[1] != "UP":
-        return Result(
-            WARN,
-            f"IMEX's domain is {state[1]}",
-            "UP",
-            "nvidia-imex-ctl -N",
-            remedy="nvidia-imex-ctl -N names the node: systemctl status nvidia-imex there",
-        )
-    said = "its domain is UP" if state else "no nvidia-imex-ctl here to ask for its domain"
-    return Result(PASS, f"{len(channels)} channel(s); {said}", "a channel")
+        remedy = "find the node in nvidia-imex-ctl -N, then systemctl status nvidia-imex there"
+        measured = f"IMEX's domain is {state[1]}"
+        return Result(WARN, measured, "UP", "nvidia-imex-ctl -N", remedy=remedy)
+    domain = "its domain is UP" if state else "no nvidia-imex-ctl here to ask for its domain"
+    return Result(PASS, f"{len(channels)} channel(s); {domain}", "a channel")

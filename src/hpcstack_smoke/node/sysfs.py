@@ -1,5 +1,6 @@
-"""What the kernel says of InfiniBand and RoCE ports:
-Documentation/ABI/stable/sysfs-class-infiniband.
+"""Read what the kernel says of InfiniBand and RoCE ports, and of Slingshot's adapters.
+
+The files are those of Documentation/ABI/stable/sysfs-class-infiniband.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from dataclasses import dataclass
 from hpcstack_smoke.node import machine
 
 HCAS = "/sys/class/infiniband"
-CASSINI = "/sys/class/cxi"  # Slingshot's
-MELLANOX, INFINIBAND_CLASS, EFA = (
-    "0x15b3",
-    "0x0207",
-    ("0x1d0f", ("0xefa0", "0xefa1", "0xefa2", "0xefa3")),
-)
+CASSINI = "/sys/class/cxi"  # Slingshot's adapters
+# PCI IDs: Mellanox's vendor and the class of InfiniBand adapters; EFA's vendor and its devices
+MELLANOX = "0x15b3"
+INFINIBAND_CLASS = "0x0207"
+EFA = ("0x1d0f", ("0xefa0", "0xefa1", "0xefa2", "0xefa3"))
 ERRORS = (
-    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors",
-    "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped", "port_xmit_discards",
-)  # fmt: skip
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+    "port_xmit_discards",
+)
 HW_ERRORS = (
     "out_of_sequence",
     "packet_seq_err",
@@ -31,7 +38,11 @@ HW_ERRORS = (
 
 @dataclass(frozen=True)
 class Port:
-    """One port of one HCA; `rate` in Gb/s, 0 where the kernel does not say."""
+    """One port of one HCA; `rate` is in Gb/s, 0 where the kernel does not say.
+
+    `state`, `layer` (of the link) and `physical` (state) are the kernel's words; `path` is the
+    port's folder.
+    """
 
     hca: str
     number: int
@@ -51,14 +62,13 @@ class Port:
 
     @property
     def unplugged(self) -> bool:
-        """Whether the kernel says that there is no link; where it does not say, there should be
-        one.
+        """Whether the kernel says that the port has no link.
+
+        A port whose physical state is unknown does not count: it may well have a link.
         """
-        return (
-            bool(self.physical)
-            and not self.physical.startswith("?")
-            and "LinkUp" not in self.physical
-        )
+        if not self.physical or self.physical.startswith("?"):
+            return False
+        return "LinkUp" not in self.physical
 
     @property
     def ethernet(self) -> bool:
@@ -66,52 +76,60 @@ class Port:
 
     @property
     def mtu(self) -> int:
-        """Bytes of the network interface behind it; 0 where it has none or several."""
+        """The MTU in bytes of the port's network interface, 0 where it has none or several."""
         found = machine.HERE.found(f"{HCAS}/{self.hca}/device/net/*/mtu")
-        said = machine.HERE.line(found[0]) if len(found) == 1 else ""
-        return int(said) if said.isdigit() else 0
+        text = machine.HERE.line(found[0]) if len(found) == 1 else ""
+        return int(text) if text.isdigit() else 0
 
     @property
     def firmware(self) -> str:
-        said = machine.HERE.line(f"{HCAS}/{self.hca}/fw_ver")
-        return "" if said.startswith("?") else said
+        """The HCA's firmware version, empty where the kernel does not say."""
+        text = machine.HERE.line(f"{HCAS}/{self.hca}/fw_ver")
+        return "" if text.startswith("?") else text
 
 
 def read_line(path: str) -> str:
-    """The first line of PATH, or why it cannot be read."""
+    """Return the first line of PATH; `? (reason)` where it cannot be read."""
     return machine.HERE.line(path)
 
 
 def list_ports() -> list[Port]:
-    """All ports of this machine."""
+    """Return all InfiniBand and Ethernet ports of this machine's HCAs."""
     out = []
     for path in machine.HERE.found(f"{HCAS}/*/ports/*"):
-        rate = read_line(f"{path}/rate").split()
-        number = float(rate[0]) if rate and rate[0].replace(".", "", 1).isdigit() else 0.0
-        hca, port = path.split("/")[-3], path.split("/")[-1]
-        out.append(
-            Port(
-                hca,
-                int(port),
-                read_line(f"{path}/state"),
-                number,
-                read_line(f"{path}/link_layer"),
-                path,
-                read_line(f"{path}/phys_state"),
-            )
+        # The rate reads like `400 Gb/sec (4X NDR)`
+        words = read_line(f"{path}/rate").split()
+        rate = 0.0
+        if words and words[0].replace(".", "", 1).isdigit():
+            rate = float(words[0])
+        parts = path.split("/")
+        port = Port(
+            hca=parts[-3],
+            number=int(parts[-1]),
+            state=read_line(f"{path}/state"),
+            rate=rate,
+            layer=read_line(f"{path}/link_layer"),
+            path=path,
+            physical=read_line(f"{path}/phys_state"),
         )
+        out.append(port)
     return out
 
 
 def asked_for(found: list[Port]) -> list[Port]:
-    """Those of FOUND that NCCL_IB_HCA leaves: [^][=]NAME[:PORT],... (NCCL's environment variables)."""
-    said = os.environ.get("NCCL_IB_HCA", "")
-    without, exact = said.startswith("^"), said.lstrip("^").startswith("=")
-    words = [word for word in said.lstrip("^").lstrip("=").split(",") if word]
+    """Return those of FOUND that NCCL_IB_HCA selects, all of them where it is not set.
+
+    Its form is [^][=]NAME[:PORT],... (NCCL's documentation of its environment variables): `^`
+    excludes what is listed; `=` compares whole names, which are prefixes otherwise.
+    """
+    setting = os.environ.get("NCCL_IB_HCA", "")
+    excludes = setting.startswith("^")
+    exact = setting.lstrip("^").startswith("=")
+    words = [word for word in setting.lstrip("^").lstrip("=").split(",") if word]
     if not words:
         return found
 
-    def named(port: Port) -> bool:
+    def is_listed(port: Port) -> bool:
         for word in words:
             hca, _, number = word.partition(":")
             same = port.hca == hca if exact else port.hca.startswith(hca)
@@ -119,19 +137,20 @@ def asked_for(found: list[Port]) -> list[Port]:
                 return True
         return False
 
-    return [port for port in found if named(port) != without]
+    return [port for port in found if is_listed(port) != excludes]
 
 
 def active_ports() -> list[Port]:
+    """Return the ports of this machine whose state is ACTIVE."""
     return [port for port in list_ports() if port.active]
 
 
 def of_fabric(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> list[Port]:
-    """Those of FOUND that carry the fabric: HCAS where a site promises them, else what NCCL_IB_HCA
-    leaves.
+    """Return those of FOUND that carry the fabric.
 
-    On a fabric of InfiniBand (of KIND, or because one port is) Ethernet ports are the node's
-    network cards.
+    They are HCAS where a site promises them, else what NCCL_IB_HCA selects. On InfiniBand (by KIND
+    or, without a KIND, because one of the ports is InfiniBand) Ethernet ports are left out: they
+    are the node's network cards.
     """
     if hcas:
         return [port for port in found if port.hca in hcas or port.name in hcas]
@@ -142,59 +161,67 @@ def of_fabric(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> 
 
 
 def only_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> bool:
-    """Whether FOUND are Ethernet ports that nobody promises: network cards, for all that one knows."""
+    """Return whether FOUND are Ethernet ports of which the site says nothing.
+
+    They could do RoCE, but nothing says that they are a fabric: they count as network cards.
+    """
     return not kind and not hcas and all(port.ethernet for port in found)
 
 
 def adapters_without_driver() -> list[str]:
-    """PCI addresses of InfiniBand or EFA adapters, where the kernel shows no such device: no module
-    is loaded.
+    """Return the PCI addresses of InfiniBand and EFA adapters, where the kernel shows no port.
+
+    Then no driver is loaded for them. Where there are ports, nothing is returned.
     """
     if list_ports():
         return []
     out = []
     for path in machine.HERE.found("/sys/bus/pci/devices/*/vendor"):
         folder = os.path.dirname(path)
-        vendor, kind = read_line(path), read_line(f"{folder}/class")
-        if (vendor == MELLANOX and kind.startswith(INFINIBAND_CLASS)) or (
-            vendor == EFA[0] and read_line(f"{folder}/device") in EFA[1]
-        ):
+        vendor = read_line(path)
+        kind = read_line(f"{folder}/class")
+        is_infiniband = vendor == MELLANOX and kind.startswith(INFINIBAND_CLASS)
+        is_efa = vendor == EFA[0] and read_line(f"{folder}/device") in EFA[1]
+        if is_infiniband or is_efa:
             out.append(os.path.basename(folder))
     return out
 
 
 def read_cassini() -> dict[str, bool]:
-    """{cxi0: whether its network interface is up} of Slingshot's adapters."""
+    """Return {adapter, such as cxi0: whether its network interface is up} of Slingshot's adapters.
+
+    An adapter without a network interface counts as up.
+    """
     out = {}
     for place in machine.HERE.found(f"{CASSINI}/*"):
-        states = [
-            machine.HERE.line(path)
-            for path in machine.HERE.found(f"{place}/device/net/*/operstate")
-        ]
+        paths = machine.HERE.found(f"{place}/device/net/*/operstate")
+        states = [machine.HERE.line(path) for path in paths]
         out[os.path.basename(place)] = not states or "up" in states
     return out
 
 
 def read_error_counters(of: list[Port] | None = None) -> dict[str, int]:
-    """{HCA:PORT/COUNTER: value} of what counts errors, of all ports or OF some."""
+    """Return {HCA:PORT/COUNTER: value} of the error counters of all ports, or of those in OF."""
+    ports = list_ports() if of is None else of
     out = {}
-    for port in list_ports() if of is None else of:
+    for port in ports:
         for folder, names in (("counters", ERRORS), ("hw_counters", HW_ERRORS)):
             for name in names:
-                path = os.path.join(port.path, folder, name)
-                said = read_line(path)
-                if said.isdigit():
-                    out[f"{port.name}/{name}"] = int(said)
+                text = read_line(os.path.join(port.path, folder, name))
+                if text.isdigit():
+                    out[f"{port.name}/{name}"] = int(text)
     return out
 
 
 def read_gids(port: Port) -> dict[int, tuple[str, str]]:
-    """{index: (GID, type)} of a port's non-empty GIDs; the type is `RoCE v2`, `IB/RoCE v1` or
-    empty.
+    """Return {index: (GID, type)} of PORT's non-empty GIDs.
+
+    The type is `RoCE v2`, `IB/RoCE v1`, or empty where the kernel does not say.
     """
     out = {}
     for path in machine.HERE.found(f"{port.path}/gids/*"):
-        index, gid = os.path.basename(path), read_line(path)
+        index = os.path.basename(path)
+        gid = read_line(path)
         if index.isdigit() and gid.strip("0:") and not gid.startswith("?"):
             kind = read_line(f"{port.path}/gid_attrs/types/{index}")
             out[int(index)] = (gid, "" if kind.startswith("?") else kind)

@@ -80,7 +80,7 @@ def test_an_nvlink_domain_that_goes_over_the_network_is_a_failure() -> None:
     result = seen(lines, FABRIC, ("uuid/1", "uuid/1"))
     assert (
         result.status == FAIL
-        and "one NVLink domain, yet by IB+GDR" in result.measured
+        and "one NVLink domain, yet connected by IB+GDR" in result.measured
         and "IMEX" in result.remedy
     )
     assert seen(lines, FABRIC, ("uuid/1", "uuid/2")).status == PASS

@@ -84,7 +84,7 @@ def test_what_the_site_promises_must_be_there_and_up(hcas: Path) -> None:
     both = Request(output=".", fabric="infiniband", hcas=("mlx5_0", "mlx5_1"), fabric_rate=400.0)
     assert fabric.hcas(both).status == FAIL  # no device at all
     port(hcas, "mlx5_0", 1, "4: ACTIVE")
-    assert fabric.hcas(both).measured == "not here: mlx5_1"
+    assert fabric.hcas(both).measured == "missing: mlx5_1"
     (port(hcas, "mlx5_1", 1, "1: DOWN") / "phys_state").write_text("2: Polling\n")
     result = fabric.hcas(both)
     assert result.status == FAIL and "mlx5_1:1" in result.measured and result.source == "site.yaml"
