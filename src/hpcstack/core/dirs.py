@@ -1,7 +1,8 @@
-"""Folders of the user's own, by the XDG base directories:
+"""The user's own folders, by the XDG Base Directory Specification:
 https://specifications.freedesktop.org/basedir-spec/
 
-Not by platformdirs, which gives other folders on macOS: these are on clusters, and docs name them.
+platformdirs is not used: it names other folders on macOS. These lie on clusters, and the docs
+name them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 
 
 def _home(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
-    """What VARIABLE says, else DEFAULT below the home directory. InputError where there is none."""
+    """Return the folder that VARIABLE names, else DEFAULT below the home directory.
+
+    Raise InputError where there is no home directory either.
+    """
     environ = os.environ if environ is None else environ
-    if said := environ.get(variable):
-        return Path(said)
+    if named := environ.get(variable):
+        return Path(named)
+
     home = environ.get("HOME")
     if not home:
         try:
@@ -47,12 +52,12 @@ def cache_home(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def state_folder() -> Path:
-    """Where launches and test runs are kept: below the user's home, which the nodes see."""
+    """Return where launches and test runs are kept: below the home directory, which nodes see."""
     return _home("XDG_STATE_HOME", ".local/state", None) / "hpcstack"
 
 
 def own_user_name() -> str:
-    """The name of the user who runs this; his number on a machine that does not know him."""
+    """Return the name of the user who runs this; the user id where that has no name here."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
