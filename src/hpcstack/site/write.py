@@ -1,5 +1,7 @@
-"""A commented site.yaml out of what a probe found: every value with where it came from, every gap
-as a comment.
+"""Write a first site.yaml from what a probe found.
+
+Each value has a comment that says where it came from; what is missing is there as an example, in a
+comment.
 """
 
 from __future__ import annotations
@@ -19,24 +21,20 @@ if TYPE_CHECKING:
 
 
 def site_text(found: Probe, host: str, name: str = "") -> str:
-    """The file, whole; it loads as it is.
+    """Return the whole file as text; it loads as it is.
 
     NAME is the site's, by default Slurm's ClusterName, else HOST.
     """
     parts = [
-        (
-            "# Written by hpcstack site init. `hpcstack show --site` says which file each value "
-            "came from."
-        ),
-        *(f"# {_line(text)}" for text in _found(found)),
+        "# Written by hpcstack site init. "
+        "`hpcstack show --site` says which file each value came from.",
+        *(f"# {_as_line(text)}" for text in _list_found(found)),
         "",
         "apiVersion: hpcstack/site/v1",
-        f"name: {_name(name or found.slurm.get('ClusterName', '') or host)}",
+        f"name: {_make_name(name or found.slurm.get('ClusterName', '') or host)}",
         "",
-        (
-            "# Where images, releases and modules go: every node must see it. The defaults are in "
-            "your home."
-        ),
+        "# Where images, releases and modules go: every node must see it. "
+        "The defaults are in your home.",
         "# store: /shared/hpcstack/store",
         "# lock_dir: /shared/hpcstack/locks",
         "# module_root: /shared/hpcstack/modules",
@@ -54,16 +52,18 @@ def site_text(found: Probe, host: str, name: str = "") -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _line(text: str) -> str:
-    """TEXT of a tool as one line of a comment."""
+def _as_line(text: str) -> str:
+    """Return TEXT, which a tool printed, as one line of a comment."""
     return CONTROL.sub(" ", text)[:200]
 
 
-def _name(text: str) -> str:
+def _make_name(text: str) -> str:
+    """Return TEXT as a site's name, with what a name cannot have replaced."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-") or "local"
 
 
-def _found(found: Probe) -> Iterator[str]:
+def _list_found(found: Probe) -> Iterator[str]:
+    """Yield what was found, a line each, for the file's first comment."""
     yield "What was found on this machine:"
     for tool in ("srun", "apptainer", "enroot"):
         yield f"  {tool}: {found.versions.get(tool) or 'not here'}"
@@ -76,6 +76,7 @@ def _found(found: Probe) -> Iterator[str]:
 
 
 def _node_types(found: Probe) -> Iterator[str]:
+    """Yield the lines of `node_types` and `partitions`."""
     if not found.nodes:
         yield "# Slurm was not there to ask. For example:"
         yield "# node_types:"
@@ -86,6 +87,7 @@ def _node_types(found: Probe) -> Iterator[str]:
         yield "#   gpu: {node_type: dgx, default: true}"
         yield ""
         return
+
     yield "# One entry for each kind of node that sinfo shows."
     yield "node_types:"
     kinds: dict[str, Nodes] = {}
@@ -93,17 +95,19 @@ def _node_types(found: Probe) -> Iterator[str]:
         kind = kinds.setdefault(nodes.type_name, nodes)
         if kind.cpus != nodes.cpus:
             yield (
-                f"  # {nodes.partition} has {nodes.type_name} with {nodes.cpus} CPUs: give it a "
-                f"type of its own"
+                f"  # {nodes.partition} has {nodes.type_name} with {nodes.cpus} CPUs: "
+                "give it a type of its own"
             )
     for kind in kinds.values():
         yield from _node_type(kind, found)
     yield ""
+
     yield "partitions:"
     seen: dict[str, str] = {}
     for nodes in found.nodes:
         count = format_count(nodes.count, "node")
         if nodes.partition in seen:
+            # A partition has one node type; those of a second kind are only mentioned.
             yield f"  # {nodes.partition} also has {count} like {nodes.type_name}: one is taken"
             continue
         seen[nodes.partition] = nodes.type_name
@@ -113,10 +117,12 @@ def _node_types(found: Probe) -> Iterator[str]:
 
 
 def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
+    """Yield the lines of one node type; this machine stands in for what Slurm does not say."""
     yield f"  {nodes.type_name}:"
     yield f"    cpus: {nodes.cpus} # sinfo"
     if not nodes.gpus:
         return
+
     here = facts.find_gpu(found.gpu) if found.gpu else None
     known = facts.find_gpu(nodes.model) or (here if not nodes.model else None)
     model = known.model if known else nodes.model or "unknown"
@@ -125,27 +131,31 @@ def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
         why = "sinfo"
     elif known:
         why = "nvidia-smi on this machine"
+
     nvlink = ", nvlink: true" if found.nvlink else ""
     why += "; `virtual` if no device is behind it"
     yield f"    gpus: {{model: {_value(model)}, count: {nodes.gpus}{nvlink}}} # {why}"
+
     if found.driver:
         yield f"    driver: {_value(found.driver)} # of this machine: check it on a node"
     else:
         yield (
-            '    # driver: "550.54.15" # cat /proc/driver/nvidia/version on a node; lint and '
-            "launchers need it"
+            '    # driver: "550.54.15" # cat /proc/driver/nvidia/version on a node; '
+            "lint and launchers need it"
         )
+
     if found.hcas:
         names = ", ".join(dict.fromkeys(hca.name for hca in found.hcas))
         yield f"    hcas: [{names}] # of this machine: check it on a node"
 
 
 def _fabric(found: Probe) -> Iterator[str]:
+    """Yield the lines of `fabric`, as this machine's devices show it."""
     links = {hca.link for hca in found.hcas}
     if not links:
         yield (
-            "# No InfiniBand or RoCE device on this machine. On a cluster that has them, for "
-            "example:"
+            "# No InfiniBand or RoCE device on this machine. "
+            "On a cluster that has them, for example:"
         )
         yield "# fabric:"
         yield "#   kind: infiniband"
@@ -155,12 +165,11 @@ def _fabric(found: Probe) -> Iterator[str]:
         )
         yield ""
         return
+
+    kind = "infiniband" if "InfiniBand" in links else "roce"
     yield "fabric:"
-    yield (
-        f"  kind: {'infiniband' if 'InfiniBand' in links else 'roce'} # "
-        f"/sys/class/infiniband/*/ports/*/link_layer"
-    )
-    if len(links) > 1:
+    yield f"  kind: {kind} # /sys/class/infiniband/*/ports/*/link_layer"
+    if len(links) > 1:  # InfiniBand for the jobs, and Ethernet for all else
         fast = ",".join(dict.fromkeys(hca.name for hca in found.hcas if hca.link == "InfiniBand"))
         yield "  settings:"
         yield f"    NCCL_IB_HCA: {{value: {_value(fast)}, reason: the other devices are Ethernet}}"
@@ -168,6 +177,7 @@ def _fabric(found: Probe) -> Iterator[str]:
 
 
 def _runtime(found: Probe) -> Iterator[str]:
+    """Yield the line of `runtime`."""
     if found.pyxis:
         yield "runtime: pyxis # srun knows --container-image"
     elif found.versions.get("srun") and found.versions.get("apptainer"):
@@ -176,14 +186,17 @@ def _runtime(found: Probe) -> Iterator[str]:
         yield "runtime: auto"
 
 
+# Plain words that other readers of YAML take for null or a truth value.
 WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 
 
 def _key(text: str) -> str:
+    """Return TEXT as a key of YAML, in quotes where it needs them."""
     plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", text) and text.lower() not in WORDS
     return text if plain else json.dumps(text)
 
 
 def _value(text: str) -> str:
+    """Return TEXT as a value of YAML, in quotes where it needs them."""
     plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_ -]*[A-Za-z0-9]", text) and text.lower() not in WORDS
     return text if plain else json.dumps(text)
