@@ -236,7 +236,9 @@ PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 class NodeType(Model):
     """One kind of node. Driver checks, launches and what the smoke suite expects depend on it."""
 
-    gpus: Gpus | None = None
+    gpus: Gpus | None = Field(
+        None, description="The GPUs of one node. Leave it out for nodes without GPUs."
+    )
     driver: str = Field(
         "",
         pattern=r"^([0-9]+(\.[0-9]+)*)?$",
