@@ -129,7 +129,7 @@ def parse_yaml(text: str, file: str) -> Document:
     try:
         # Both are looked for before libyaml reads the text, which would take it very long.
         if directive := _find_directive(text):
-            what = "a line that begins with % is a YAML directive: none is needed, so remove it"
+            what = "a line that begins with % is a directive of YAML: none is needed, so remove it"
             raise ProblemsError([Problem(file, directive, 1, "", what)])
         if steep := _find_too_deep(text):
             raise ProblemsError([Problem(file, steep, 1, "", f"nested more than {MAX_DEPTH} deep")])
