@@ -93,7 +93,7 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
     path = _recipe_path(request, catalog)
     with make_workspace(bench.site, bench.runner, LEAST_BYTES) as work:
         source, image = _find_image(request.source, work, bench)
-        before = _identity(image)
+        before = _identify_file(image)
         bench.progress(f"reading {image}")
         sha256 = digest_of(image)
         survey = survey_image(image, (TORCHRUN, *request.commands))
@@ -103,7 +103,7 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
 
         def complete(build: BuildRequest, made: Path) -> BuildRequest:
             # By now all of the image has been read: was it one and the same file?
-            if _identity(image) != before:
+            if _identify_file(image) != before:
                 raise InputError(
                     f"{image} was changed while it was read",
                     "adopt it again when nobody writes to it",
@@ -114,7 +114,7 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
         try:
             recipes = Catalog([request.folder, *catalog.folders], catalog.policy)
             recipe = recipes.find(path.name.removesuffix(SUFFIX))
-            lock = _first_lock(recipe.stack, survey, sha256, image.stat().st_size)
+            lock = _make_first_lock(recipe.stack, survey, sha256, image.stat().st_size)
             engine, why = choose_engine(ENGINE, bench.runner)
             build = BuildRequest(recipe.stack, lock, bench.site, survey.platform, engine, why)
             artifact, new = build_on(named, build, bench, complete)
@@ -172,7 +172,7 @@ def _find_image(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
     return f"{source.partition('@')[0]}@{imported.image.digest}", imported.path
 
 
-def _identity(path: Path) -> tuple[int, ...]:
+def _identify_file(path: Path) -> tuple[int, ...]:
     """Return what changes when the file PATH is written to or replaced."""
     about = path.stat()
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
@@ -269,7 +269,7 @@ def _write_recipe(path: Path, text: str) -> bool:
     return True
 
 
-def _first_lock(stack: Stack, survey: Survey, sha256: str, size: int) -> Lock:
+def _make_first_lock(stack: Stack, survey: Survey, sha256: str, size: int) -> Lock:
     """Return the lock of an adopted image before its packages are listed."""
     assert stack.adopted
     locked = LockedPlatform(

@@ -73,7 +73,7 @@ def survey_image(path: Path, programs: tuple[str, ...] = ()) -> Survey:
     """
     try:
         with Squashfs(path) as image:
-            return _survey(image, programs)
+            return _survey_open(image, programs)
     except (Unreadable, OSError) as error:
         raise InputError(
             f"{path} cannot be read as an image: {error}",
@@ -81,7 +81,7 @@ def survey_image(path: Path, programs: tuple[str, ...] = ()) -> Survey:
         ) from None
 
 
-def _survey(image: Squashfs, programs: tuple[str, ...]) -> Survey:
+def _survey_open(image: Squashfs, programs: tuple[str, ...]) -> Survey:
     """Return the survey of an open IMAGE.
 
     The sentences on what is unknown go into the lock.
@@ -150,6 +150,7 @@ def _read_text(image: Squashfs, path: str) -> str:
 
 
 def _is_program(image: Squashfs, path: str) -> bool:
+    """Return whether the file PATH of IMAGE may be executed."""
     found = find_inode(image, path)
     return bool(found and found.mode & 0o111)
 

@@ -173,7 +173,7 @@ def find_name(folder: Path, around: Path) -> Path:
     Raise StoreError where it has no name there: somebody has moved it.
     """
     with hold_folder(folder) as descriptor, hold_folder(around) as outer:
-        wanted = _identity(descriptor)
+        wanted = _identify(descriptor)
         for name in os.listdir(outer):  # noqa: PTH208
             # An entry may be gone by now: then it is not the one.
             with contextlib.suppress(OSError):
@@ -430,11 +430,13 @@ def walk_folders(top: Path, *, anyones: bool = False) -> Iterator[Visit]:
     descriptor = open_folder(top)
     levels: list[Level] = []
     try:
-        visit = _visit(descriptor, "")
+        visit = _visit_folder(descriptor, "")
         yield visit
-        levels.append(Level("", _identity(descriptor), list(reversed(visit.folders))))
+        levels.append(Level("", _identify(descriptor), list(reversed(visit.folders))))
+
         while levels:
             level = levels[-1]
+            # All below this level was visited: go up.
             if not level.pending:
                 levels.pop()
                 if not levels:
@@ -445,20 +447,22 @@ def walk_folders(top: Path, *, anyones: bool = False) -> Iterator[Visit]:
                 os.close(descriptor)
                 descriptor = above
                 continue
+
             name = level.pending.pop()
             inner = _go_down(descriptor, name, anyones=anyones)
             if inner is None:
                 continue
             os.close(descriptor)
             descriptor = inner
-            visit = _visit(descriptor, f"{level.path}/{name}".lstrip("/"))
+
+            visit = _visit_folder(descriptor, f"{level.path}/{name}".lstrip("/"))
             yield visit
-            levels.append(Level(visit.path, _identity(descriptor), list(reversed(visit.folders))))
+            levels.append(Level(visit.path, _identify(descriptor), list(reversed(visit.folders))))
     finally:
         os.close(descriptor)
 
 
-def _visit(descriptor: int, path: str) -> Visit:
+def _visit_folder(descriptor: int, path: str) -> Visit:
     """List the folder that DESCRIPTOR holds open; what is closed to us shows nothing."""
     folders: list[str] = []
     others: list[str] = []
@@ -472,7 +476,7 @@ def _visit(descriptor: int, path: str) -> Visit:
     return Visit(descriptor, path, sorted(folders), sorted(others))
 
 
-def _identity(descriptor: int) -> tuple[int, int]:
+def _identify(descriptor: int) -> tuple[int, int]:
     """Return the device and inode, which a folder keeps when it is renamed."""
     about = os.fstat(descriptor)
     return about.st_dev, about.st_ino
@@ -496,7 +500,7 @@ def _go_up(descriptor: int, level: Level) -> int | None:
         above = os.open("..", LIST, dir_fd=descriptor)
     except OSError:
         return None
-    if _identity(above) == level.identity:
+    if _identify(above) == level.identity:
         return above
     os.close(above)
     return None
@@ -519,21 +523,25 @@ def _remove_entry(around: int, name: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=around)
         return
+
     # A level holds the name of the folder that is being emptied, and the identity of the folder
     # around it, to which the walk must come back.
-    levels = [Level(name, _identity(around), [])]
+    levels = [Level(name, _identify(around), [])]
     pending = [_remove_files(descriptor)]
     try:
         while pending:
+            # Down, into the next folder that is in the way ...
             if pending[-1]:
                 below = pending[-1].pop()
                 inner = _open_to_empty(descriptor, below)
                 if inner is not None:
-                    levels.append(Level(below, _identity(descriptor)))
+                    levels.append(Level(below, _identify(descriptor)))
                     pending.append(_remove_files(inner))
                     os.close(descriptor)
                     descriptor = inner
                 continue
+
+            # ... or up, and away with the folder that is empty now.
             pending.pop()
             level = levels.pop()
             above = _go_up(descriptor, level) if levels else os.dup(around)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def _home(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
+def _find_home(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
     """Return the folder that VARIABLE names, else DEFAULT below the home directory.
 
     Raise InputError where there is no home directory either.
@@ -40,20 +40,23 @@ def _home(variable: str, default: str, environ: Mapping[str, str] | None) -> Pat
 
 
 def config_home(environ: Mapping[str, str] | None = None) -> Path:
-    return _home("XDG_CONFIG_HOME", ".config", environ)
+    """Return the folder of the user's settings, ~/.config by default."""
+    return _find_home("XDG_CONFIG_HOME", ".config", environ)
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
-    return _home("XDG_DATA_HOME", ".local/share", environ)
+    """Return the folder of the user's data, ~/.local/share by default."""
+    return _find_home("XDG_DATA_HOME", ".local/share", environ)
 
 
 def cache_home(environ: Mapping[str, str] | None = None) -> Path:
-    return _home("XDG_CACHE_HOME", ".cache", environ)
+    """Return the folder of what can be made again, ~/.cache by default."""
+    return _find_home("XDG_CACHE_HOME", ".cache", environ)
 
 
 def state_folder() -> Path:
     """Return where launches and test runs are kept: below the home directory, which nodes see."""
-    return _home("XDG_STATE_HOME", ".local/state", None) / "hpcstack"
+    return _find_home("XDG_STATE_HOME", ".local/state", None) / "hpcstack"
 
 
 def own_user_name() -> str:

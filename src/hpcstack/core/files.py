@@ -50,11 +50,15 @@ def open_file(
                 f"{path} is a symbolic link, or lies behind one", "put the file itself there"
             ) from None
         raise
+
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise InputError(f"{path} is not an ordinary file", "put the file itself there")
-        if own and about.st_uid not in (os.geteuid(), 0) and about.st_uid != _seen_as(path.parent):
+
+        # Root on a file server that takes it for nobody: what we write there is ours as well.
+        is_ours = about.st_uid in (os.geteuid(), 0)
+        if own and not is_ours and about.st_uid != _own_id_at(path.parent):
             raise InputError(f"{path} belongs to {name_owner(path)}")
         if published and not sharing.is_publisher(about.st_uid):
             owner = user_name(about.st_uid)
@@ -62,6 +66,7 @@ def open_file(
                 f"{path} belongs to {owner}, who is no publisher of this site",
                 "modules.publishers in site.yaml names the publishers",
             )
+
         if own and about.st_mode & 0o022:
             raise InputError(
                 f"{path} can be written by others than its owner",
@@ -81,7 +86,7 @@ def name_owner(path: Path) -> str:
         return "an unknown user"
 
 
-def _seen_as(folder: Path) -> int:
+def _own_id_at(folder: Path) -> int:
     """Return the user id that the file server of FOLDER gives to what we write; -1 for no write.
 
     An NFS server that squashes root, say, takes root for another user.
@@ -194,7 +199,7 @@ def private_folder(path: Path, remedy: str) -> Path:
 
     about = path.lstat()
     is_own_folder = stat.S_ISDIR(about.st_mode) and (
-        about.st_uid == os.geteuid() or about.st_uid == _seen_as(path)
+        about.st_uid == os.geteuid() or about.st_uid == _own_id_at(path)
     )
     if not is_own_folder:
         raise StoreError(
@@ -214,7 +219,7 @@ def check_way_to(path: Path, remedy: str) -> None:
     """
     for folder in path.absolute().parents:
         about = folder.stat()
-        if about.st_uid not in trusted_ids() and about.st_uid != _seen_as(path.parent):
+        if about.st_uid not in trusted_ids() and about.st_uid != _own_id_at(path.parent):
             who = name_owner(folder)
             raise StoreError(
                 f"{folder} is {who}'s, who can put something else in the place of {path}", remedy
@@ -309,7 +314,7 @@ def writing_below(top: Path, what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(
-            f"{what}: {error.strerror or error} ({error.filename or top})", _advice(error, top)
+            f"{what}: {error.strerror or error} ({error.filename or top})", _advise(error, top)
         ) from None
     finally:
         os.umask(before)
@@ -320,7 +325,7 @@ def is_for_want_of_room(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _advice(error: OSError, top: Path) -> str:
+def _advise(error: OSError, top: Path) -> str:
     """Return what to do about ERROR, which came while writing below TOP; empty where unknown."""
     if is_for_want_of_room(error):
         return "make room: hpcstack gc --dry-run; or name another store in site.yaml"

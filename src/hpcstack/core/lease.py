@@ -89,7 +89,7 @@ def identify_process() -> Holder:
     pid = str(os.getpid())
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
     job = re.sub(r"[^A-Za-z0-9_.-]", "", os.environ.get("SLURM_JOB_ID", ""))
-    return Holder(host, _boot(), _namespace(), pid, _born(pid), job)
+    return Holder(host, _boot_id(), _pid_namespace(), pid, _start_time(pid), job)
 
 
 def is_alive(holder: Holder) -> bool | None:
@@ -100,7 +100,7 @@ def is_alive(holder: Holder) -> bool | None:
     mine = identify_process()
     if (holder.boot, holder.namespace) != (mine.boot, mine.namespace):
         return None
-    return _born(holder.pid) in (holder.start, HIDDEN)
+    return _start_time(holder.pid) in (holder.start, HIDDEN)
 
 
 def may_have_living_owner(path: Path, prefix: str = "") -> bool:
@@ -192,14 +192,14 @@ def hold_lease(
             remove_leftovers(path.parent, f".{path.name}.", descriptors.remove_file)
 
         ended = threading.Event()
-        beat = threading.Thread(target=_beat, args=(path, text, ended), daemon=True)
+        beat = threading.Thread(target=_keep_beating, args=(path, text, ended), daemon=True)
         beat.start()
         try:
             yield True
         finally:
             ended.set()
             beat.join()
-            if _read(path) == text:  # else it was taken over while this process was stopped
+            if _read_lease(path) == text:  # else it was taken over while this process was stopped
                 descriptors.remove_file(path)
     finally:
         descriptors.remove_file(mine)
@@ -213,14 +213,14 @@ def _acquire(
     is_told = False
     pause = FIRST_POLL_S
     began = time.monotonic()
-    while not _link(mine, path):
+    while not _link_lease(mine, path):
         if done():
             return False
-        owner = _read(path)
+        owner = _read_lease(path)
         if owner is None:  # it was given back between the two calls: try again
             continue
         if watch.dead(owner):
-            _break(path, owner)
+            _break_lease(path, owner)
             continue
         if waiting and not is_told:
             holder = read_holder(owner)
@@ -240,18 +240,18 @@ def still_holds_lease(path: Path) -> bool:
 
     It may have lost it, if it was stopped for long.
     """
-    return _read(path) == str(identify_process())
+    return _read_lease(path) == str(identify_process())
 
 
-def _beat(path: Path, text: str, ended: threading.Event) -> None:
+def _keep_beating(path: Path, text: str, ended: threading.Event) -> None:
     """Renew the time of the lease PATH, as long as TEXT is in it, until ENDED is set."""
     while not ended.wait(BEAT_S):
         with contextlib.suppress(OSError):
-            if _read(path) == text:
+            if _read_lease(path) == text:
                 descriptors.touch_path(path)
 
 
-def _link(mine: Path, path: Path) -> bool:
+def _link_lease(mine: Path, path: Path) -> bool:
     """Make PATH another name of MINE. Return whether it is one now.
 
     A file server may answer that PATH exists though it has made the link itself. The number of
@@ -263,21 +263,21 @@ def _link(mine: Path, path: Path) -> bool:
     return descriptors.stat_path(mine).st_nlink == 2
 
 
-def _break(path: Path, owner: str) -> None:
+def _break_lease(path: Path, owner: str) -> None:
     """Remove the lease of a dead OWNER.
 
     It is renamed first, so that of two waiters who try, only one removes it.
     """
     grave = path.with_name(f".{path.name}.{make_label()}{uuid.uuid4().hex[:8]}")
     with contextlib.suppress(FileNotFoundError):
-        if _read(path) == owner:
+        if _read_lease(path) == owner:
             descriptors.rename_path(path, grave)
-            if _read(grave) != owner:  # a new owner came between the two looks: give it back
-                _link(grave, path)
+            if _read_lease(grave) != owner:  # a new owner came between the two looks: give it back
+                _link_lease(grave, path)
             descriptors.remove_file(grave)
 
 
-def _read(path: Path) -> str | None:
+def _read_lease(path: Path) -> str | None:
     """Return what is in the lease PATH; None where there is none.
 
     Raise StoreError where something else lies there.
@@ -292,21 +292,21 @@ def _read(path: Path) -> str | None:
         ) from None
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     """Return the beginning of the kernel's boot id, which each boot of a machine makes anew."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
     return "0"
 
 
-def _namespace() -> str:
+def _pid_namespace() -> str:
     """Return the number of our PID namespace."""
     with contextlib.suppress(OSError):
         return re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink())) or "0"
     return "0"
 
 
-def _born(pid: str) -> str:
+def _start_time(pid: str) -> str:
     """Return when process PID started, in the kernel's clock ticks.
 
     Empty if it has ended, also if its parent has not waited for it yet (a zombie); HIDDEN for a

@@ -121,6 +121,7 @@ class Runner:
         status is 124 for no end within TIMEOUT seconds, 126 for what could not be started.
         """
         self.which(argv[0])
+
         try:
             with stdin.open("rb") as given:
                 done = subprocess.run(
@@ -128,7 +129,7 @@ class Runner:
                     capture_output=True,
                     text=True,
                     errors="replace",
-                    env=_env(env),
+                    env=_make_environment(env),
                     timeout=timeout,
                     stdin=given,
                     check=False,
@@ -138,6 +139,7 @@ class Runner:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
         except OSError as error:  # not a program, or its interpreter is missing
             return Completed(tuple(argv), 126, (f"{argv[0]}: {error.strerror}",))
+
         lines = (done.stdout + done.stderr).splitlines()
         return Completed(tuple(argv), done.returncode, tuple(lines), done.stdout)
 
@@ -162,12 +164,13 @@ class Runner:
         tail: collections.deque[str] = collections.deque(maxlen=TAIL)
         with (
             log.open("a", encoding="utf-8") as sink,
-            _group(argv, _env(env, clean=clean), cwd, keep) as process,
+            _start_group(argv, _make_environment(env, clean=clean), cwd, keep) as process,
         ):
             sink.write(f"> {shlex.join(argv)}\n")
             assert process.stdout is not None
             output = process.stdout
             room = LOG_CHARACTERS
+
             # A program may write a line, or a log, without end: both are bounded.
             for line in iter(lambda: output.readline(LINE), ""):
                 room -= len(line)
@@ -177,6 +180,7 @@ class Runner:
                 tail.append(line.rstrip("\n"))
                 if on_line:
                     on_line(line.rstrip("\n"))
+
             status = process.wait()
         return Completed(tuple(argv), status, tuple(tail))
 
@@ -205,14 +209,16 @@ class Runner:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 bufsize=0,
-                env=_env(env, clean=clean),
+                env=_make_environment(env, clean=clean),
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
                 pass_fds=pins_in(argv),
             )
+
         assert process.stdin
         with contextlib.suppress(OSError, AttributeError):  # it is only for speed
             fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, PIPE)
+
         try:
             yield Fed(process.stdin.fileno(), tuple(argv), process, log)
         except BaseException:
@@ -240,7 +246,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=said,
-                env=_env(env),
+                env=_make_environment(env),
                 bufsize=0,
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
@@ -249,6 +255,7 @@ class Runner:
             assert process.stdout
             with contextlib.suppress(OSError, AttributeError):  # it is only for speed
                 fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE)
+
             try:
                 yield process.stdout
             except BaseException:
@@ -257,6 +264,7 @@ class Runner:
                 raise
             finally:
                 process.stdout.close()
+
             status = process.wait()
             if status:
                 said.seek(0)
@@ -285,7 +293,9 @@ class Runner:
         """
         self.which(argv[0])
         stderr = subprocess.PIPE if errors else None
-        process = subprocess.Popen(argv, env=_env(env), preexec_fn=_end_with_parent, stderr=stderr)
+        process = subprocess.Popen(
+            argv, env=_make_environment(env), preexec_fn=_end_with_parent, stderr=stderr
+        )
         reader = None
         if errors:
             reader = threading.Thread(target=_pass_on, args=(process.stderr, errors), daemon=True)
@@ -418,7 +428,7 @@ def _end_with_parent() -> None:
         PRCTL(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, prctl(2)
 
 
-def _env(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, str]:
+def _make_environment(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, str]:
     """Return a program's environment: ours without hpcstack's own variables, then EXTRA.
 
     CLEAN: of ours only PATH, with the system's folders behind it; and the C locale.
@@ -431,7 +441,7 @@ def _env(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, s
 
 
 @contextlib.contextmanager
-def _group(
+def _start_group(
     argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, keep: tuple[int, ...]
 ) -> Iterator[subprocess.Popen[str]]:
     """Start ARGV as a process group of its own; end the whole group if the block raises."""

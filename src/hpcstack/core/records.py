@@ -20,14 +20,14 @@ from hpcstack.core.errors import StoreError
 MOST_TEXT = 2000  # characters of a field
 
 
-def _without_controls(text: str) -> str:
+def _refuse_controls(text: str) -> str:
     if CONTROL.search(text):
         raise ValueError("it holds a control character")
     return text
 
 
-Plain = Annotated[str, AfterValidator(_without_controls)]
-Text = Annotated[str, StringConstraints(max_length=MOST_TEXT), AfterValidator(_without_controls)]
+Plain = Annotated[str, AfterValidator(_refuse_controls)]
+Text = Annotated[str, StringConstraints(max_length=MOST_TEXT), AfterValidator(_refuse_controls)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-z]{1,64}$")]
 
@@ -121,9 +121,9 @@ def _known_value(annotation: Any, value: Any) -> Any:
 
     Known are a record, a list of records, and a dict whose values are records.
     """
-    if inner := _record_in((annotation,)):
+    if inner := _find_record((annotation,)):
         return known_part(inner, value)
-    inner = _record_in(get_args(annotation))
+    inner = _find_record(get_args(annotation))
     if inner and isinstance(value, list):
         return [known_part(inner, one) for one in value]
     if inner and isinstance(value, dict):
@@ -131,7 +131,7 @@ def _known_value(annotation: Any, value: Any) -> Any:
     return value
 
 
-def _record_in(annotations: tuple[Any, ...]) -> type[Record] | None:
+def _find_record(annotations: tuple[Any, ...]) -> type[Record] | None:
     """Return the first of ANNOTATIONS that is a kind of record; None for none."""
     for one in annotations:
         if isinstance(one, type) and issubclass(one, Record):

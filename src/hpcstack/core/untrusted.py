@@ -60,6 +60,7 @@ def _check_depth(found: object) -> None:
 
 
 def _collections_in(one: object) -> list[Any]:
+    """Return the objects and arrays that lie directly in ONE."""
     values: Any = ()
     if isinstance(one, dict):
         values = one.values()

@@ -224,6 +224,7 @@ def _find_refused(document: Document, events: list[yaml.Event]) -> Iterator[Prob
 
 
 def _place_of(document: Document, event: Any) -> Mark:
+    """Return where EVENT begins; libyaml counts lines and columns from 0."""
     return Mark(document.file, event.start_mark.line + 1, event.start_mark.column + 1)
 
 
@@ -248,28 +249,28 @@ class _Composer:
         event = next(self.events, None)
         if event is None:
             return None
-        return self._value(event, ())
+        return self._compose(event, ())
 
-    def _value(self, event: Any, path: Path) -> Any:
+    def _compose(self, event: Any, path: Path) -> Any:
         self.document.marks[path] = _place_of(self.document, event)
         if isinstance(event, self.yaml.MappingStartEvent):
-            return self._mapping(path)
+            return self._compose_mapping(path)
         if isinstance(event, self.yaml.SequenceStartEvent):
-            return self._sequence(path)
+            return self._compose_sequence(path)
         # Only a plain scalar without a tag can be null: "null" in quotes is text.
         if event.value in NULLS and not event.style and event.implicit[0]:
             return None
         return event.value
 
-    def _sequence(self, path: Path) -> list[Any]:
+    def _compose_sequence(self, path: Path) -> list[Any]:
         out: list[Any] = []
         while True:
             event = next(self.events)
             if isinstance(event, self.yaml.SequenceEndEvent):
                 return out
-            out.append(self._value(event, (*path, len(out))))
+            out.append(self._compose(event, (*path, len(out))))
 
-    def _mapping(self, path: Path) -> dict[str, Any]:
+    def _compose_mapping(self, path: Path) -> dict[str, Any]:
         out: dict[str, Any] = {}
         while True:
             event = next(self.events)
@@ -281,8 +282,8 @@ class _Composer:
                 what = "a key must be text"
                 self.document.problems.append(Problem(*place, format_path(path), what))
                 # Read past this key and its value, to find what else is wrong.
-                self._value(event, (*path, ""))
-                self._value(next(self.events), (*path, ""))
+                self._compose(event, (*path, ""))
+                self._compose(next(self.events), (*path, ""))
                 continue
 
             if event.value in out:
@@ -290,7 +291,7 @@ class _Composer:
                 self.document.problems.append(Problem(*place, format_path(path), what))
             here = (*path, event.value)
             self.document.keys[here] = place
-            out[event.value] = self._value(next(self.events), here)
+            out[event.value] = self._compose(next(self.events), here)
 
 
 def problems_of(
@@ -303,7 +304,7 @@ def problems_of(
     for entry in itertools.islice(error.errors(), MAX_PROBLEMS):
         # pydantic adds the names of validators to an error's place; they are not in the file.
         path = tuple(part for part in entry["loc"] if not str(part).startswith("function-"))
-        known = _known_keys(model, path[:-1])
+        known = _list_known_keys(model, path[:-1])
         if entry["type"] == "extra_forbidden":
             near = did_you_mean(str(path[-1]), known)
             what = f"unknown key {path[-1]!r}{near}; known: {', '.join(known)}"
@@ -354,7 +355,7 @@ def _describe(entry: ErrorDetails) -> str:
     return f"{message} (it is {shown})"
 
 
-def _known_keys(model: type[BaseModel], path: Path) -> list[str]:
+def _list_known_keys(model: type[BaseModel], path: Path) -> list[str]:
     """Return the keys that MODEL takes at PATH, found by walking its fields."""
     from pydantic import BaseModel
 
@@ -364,13 +365,13 @@ def _known_keys(model: type[BaseModel], path: Path) -> list[str]:
             fields = {field.alias or name: field for name, field in current.model_fields.items()}
             # What is no field is a key of a mapping or a place in a list: the model stays the same.
             if part in fields:
-                current = _model_in(fields[part].annotation)
+                current = _find_model(fields[part].annotation)
     if isinstance(current, type) and issubclass(current, BaseModel):
         return [field.alias or name for name, field in current.model_fields.items()]
     return []
 
 
-def _model_in(annotation: Any) -> Any:
+def _find_model(annotation: Any) -> Any:
     """Return the first model in ANNOTATION, such as M in `tuple[M, ...] | None`; None for none."""
     from typing import get_args
 
@@ -379,6 +380,6 @@ def _model_in(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in get_args(annotation):
-        if found := _model_in(argument):
+        if found := _find_model(argument):
             return found
     return None

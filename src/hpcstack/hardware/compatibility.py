@@ -96,7 +96,7 @@ def _at_least(driver: str, wanted: str) -> bool:
     return have >= need
 
 
-def _source(name: str, keys: list[str] | tuple[str, ...]) -> str:
+def _cite(name: str, keys: list[str] | tuple[str, ...]) -> str:
     """Return the source of the first of KEYS, and where to find those of the others.
 
     It is read in a warning, beside a recipe's line, so it has to be short.
@@ -117,7 +117,7 @@ def toolkit_driver(cuda: str, image: Mapping[str, str]) -> tuple[str, str]:
     wanted = parse_version(cuda)[:3]
     for row in rows:
         if parse_version(row["cuda"]) == wanted:
-            return row["driver"], _source("cuda", row["source"])
+            return row["driver"], _cite("cuda", row["source"])
     own = image.get("CUDA_DRIVER_VERSION", "")
     if VERSION.fullmatch(own):
         return own, "CUDA_DRIVER_VERSION of the image"
@@ -126,7 +126,7 @@ def toolkit_driver(cuda: str, image: Mapping[str, str]) -> tuple[str, str]:
     if not same:
         return "", ""
     last = max(same, key=lambda row: parse_version(row["cuda"]))
-    return last["driver"], _source("cuda", last["source"])
+    return last["driver"], _cite("cuda", last["source"])
 
 
 def _refuse_gpu(gpu: Gpu | None, cuda: str, architectures: str) -> Fit | None:
@@ -136,7 +136,7 @@ def _refuse_gpu(gpu: Gpu | None, cuda: str, architectures: str) -> Fit | None:
     """
     if gpu is None:
         return None
-    where = _source("gpus", gpu.source)
+    where = _cite("gpus", gpu.source)
     name = f"{gpu.model} (sm_{gpu.capability.replace('.', '')})"
 
     if gpu.cuda_last and parse_version(cuda)[:2] > parse_version(gpu.cuda_last):
@@ -223,13 +223,13 @@ def _judge_driver(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, s
     if _at_least(driver, needed):
         rule = f"driver {driver} is CUDA {cuda}'s own ({needed}) or newer"
         return Fit("native", rule, where)
-    minor = _minor_row(cuda)
+    minor = _find_minor_row(cuda)
     if minor and _at_least(driver, minor["driver"]):
         return _judge_minor(driver, gpu, cuda, image, minor)
     return _judge_forward(driver, gpu, cuda, image)
 
 
-def _minor_row(cuda: str) -> dict[str, Any] | None:
+def _find_minor_row(cuda: str) -> dict[str, Any] | None:
     """Return the row of facts/cuda.yaml on minor-version compatibility within CUDA's major."""
     for row in facts.read_facts("cuda")["minor_version"]:
         if row["major"] == cuda.partition(".")[0]:
@@ -238,7 +238,7 @@ def _minor_row(cuda: str) -> dict[str, Any] | None:
     return None
 
 
-def _forward_row(cuda: str) -> dict[str, Any] | None:
+def _find_forward_row(cuda: str) -> dict[str, Any] | None:
     """Return the row of facts/cuda.yaml on the branches that CUDA's compat libraries serve."""
     for row in facts.read_facts("cuda")["forward_branches"]:
         if parse_version(row["cuda"])[:2] == parse_version(cuda)[:2]:
@@ -247,10 +247,10 @@ def _forward_row(cuda: str) -> dict[str, Any] | None:
     return None
 
 
-def _forward_branches(cuda: str, image: Mapping[str, str]) -> tuple[str, ...]:
+def _list_forward_branches(cuda: str, image: Mapping[str, str]) -> tuple[str, ...]:
     """Return the driver branches that CUDA's compat libraries serve; the image's own word first."""
     named = required_branches(image.get("NVIDIA_REQUIRE_CUDA", ""))
-    row = _forward_row(cuda)
+    row = _find_forward_row(cuda)
     if named or not row:
         return named
     return tuple(row["branches"])
@@ -267,12 +267,12 @@ def _judge_minor(
             f"the {gpu.model} needs PTX of CUDA {cuda} compiled, "
             f"and driver {driver} is older than that CUDA"
         )
-        return Fit("does not run", rule, _source("cuda", ["FAQ", "NUMBA"]), certain=False)
+        return Fit("does not run", rule, _cite("cuda", ["FAQ", "NUMBA"]), certain=False)
     rule = (
         f"driver {driver} is of CUDA {row['major']} (>= {row['driver']}), as CUDA {cuda} is; "
         "with limited features"
     )
-    return Fit("minor-version compatible", rule, _source("cuda", row["source"]))
+    return Fit("minor-version compatible", rule, _cite("cuda", row["source"]))
 
 
 def _judge_forward(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, str]) -> Fit:
@@ -281,7 +281,7 @@ def _judge_forward(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, 
     It takes the image's own libcuda, a data-centre GPU, and a branch that this libcuda serves.
     """
     tables = facts.read_facts("cuda")
-    where = _source("cuda", tables["forward"]["source"])
+    where = _cite("cuda", tables["forward"]["source"])
     if gpu and gpu.kind == "consumer":
         rule = (
             f"driver {driver} is older than CUDA {cuda}, "
@@ -290,16 +290,16 @@ def _judge_forward(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, 
         return Fit("does not run", rule, where)
 
     branch = str(parse_version(driver)[0])
-    branches = _forward_branches(cuda, image)
+    branches = _list_forward_branches(cuda, image)
     if branches and branch not in branches:
         rule = (
             f"driver {driver} is older than CUDA {cuda}, whose compat libraries serve branches "
             f"{', '.join(branches)}"
         )
-        row = _forward_row(cuda)
+        row = _find_forward_row(cuda)
         source = "NVIDIA_REQUIRE_CUDA of the image"
         if row:
-            source = _source("cuda", row["source"])
+            source = _cite("cuda", row["source"])
         return Fit("does not run", rule, source)
 
     certain = bool(branches) and gpu is not None and gpu.kind == "data-centre"
@@ -329,8 +329,8 @@ def driver_of(image: Mapping[str, str]) -> Driver:
     if not VERSION.fullmatch(cuda):
         return Driver()
     native, _ = toolkit_driver(cuda, image)
-    minor = _minor_row(cuda)
-    branches = _forward_branches(cuda, image)
+    minor = _find_minor_row(cuda)
+    branches = _list_forward_branches(cuda, image)
     least = minor["driver"] if minor else native
     if native and parse_version(native) < parse_version(least):
         least = native

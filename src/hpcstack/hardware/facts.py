@@ -107,36 +107,36 @@ def find_gpu(model: str) -> Gpu | None:
     `H100` and `NVIDIA H100 80GB HBM3` are the same. Of several names in MODEL the longest counts.
     """
     rows = read_facts("gpus")["architectures"]
-    found = [(name, row) for row in rows for name in row["gpus"] if _names(name, model)]
+    found = [(name, row) for row in rows for name in row["gpus"] if _is_named_in(name, model)]
     if not found:
         return None
     name, row = max(found, key=lambda pair: len(pair[0]))
     return Gpu(
         model=name,
         capability=row["cc"],
-        cuda_first=_version(row.get("cuda_first", "")),
-        cuda_last=_version(row.get("cuda_last", "")),
-        first_driver=_branch("first_driver", name),
-        last_driver=_last_driver(row["family"], name),
-        kind=_kind(name),
+        cuda_first=_leading_version(row.get("cuda_first", "")),
+        cuda_last=_leading_version(row.get("cuda_last", "")),
+        first_driver=_find_branch("first_driver", name),
+        last_driver=_find_last_driver(row["family"], name),
+        kind=_classify(name),
         source=tuple(row["source"]),
     )
 
 
-def _names(name: str, model: str) -> bool:
+def _is_named_in(name: str, model: str) -> bool:
     """Return whether MODEL has the GPU's NAME in it; xx in a name stands for two digits."""
     name = name.partition(" (")[0]  # GB10 (DGX Spark)
     pattern = re.escape(name).replace("xx", r"\d\d")
     return re.search(rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])", model, re.IGNORECASE) is not None
 
 
-def _version(text: str) -> str:
+def _leading_version(text: str) -> str:
     """Return the version that TEXT begins with; empty for none."""
     match = re.match(r"\d+(\.\d+)*", text)
     return match[0] if match else ""
 
 
-def _branch(rows: str, name: str) -> str:
+def _find_branch(rows: str, name: str) -> str:
     """Return the driver branch in ROWS of facts/gpus.yaml for the GPU NAME; empty for none."""
     for row in read_facts("gpus")[rows]:
         if name in row.get("gpu", "").split("/"):
@@ -144,9 +144,9 @@ def _branch(rows: str, name: str) -> str:
     return ""
 
 
-def _last_driver(family: str, name: str) -> str:
+def _find_last_driver(family: str, name: str) -> str:
     """Return the last driver branch of a GPU's own row, else that of its family's."""
-    own = _branch("last_driver", name)
+    own = _find_branch("last_driver", name)
     if own:
         return own
     for row in read_facts("gpus")["last_driver"]:
@@ -155,7 +155,7 @@ def _last_driver(family: str, name: str) -> str:
     return ""
 
 
-def _kind(name: str) -> str:
+def _classify(name: str) -> str:
     """Return the kind of the GPU NAME, by its name."""
     if name.startswith("Jetson"):
         return "jetson"

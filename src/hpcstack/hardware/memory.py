@@ -153,40 +153,46 @@ def count_activation_bytes(one: Transformer, tensor: int = 1) -> float:
 def list_strategies(one: Transformer, gpus: int, nodes: int) -> list[Use]:
     """Return every strategy on NODES nodes of GPUS each, the simplest first."""
     ranks = gpus * nodes
-    psi = one.params
+    # Bytes of the whole model in mixed precision, and of what is gathered of it at once.
+    weights = 2 * one.params
+    gradients = 2 * one.params
+    adam = 12 * one.params
+    live = LIVE_LAYERS * weights / one.layers
     act = count_activation_bytes(one)
-    live = LIVE_LAYERS * 2 * psi / one.layers
+
     out = [
-        Use("DDP", 2 * psi, 2 * psi, 12 * psi, act, "2P + 2P + 12P", zero_stage=0),
-        Use("ZeRO-1", 2 * psi, 2 * psi, 12 * psi / ranks, act, "2P + 2P + 12P/N", zero_stage=1),
+        Use("DDP", weights, gradients, adam, act, "2P + 2P + 12P", zero_stage=0),
+        Use("ZeRO-1", weights, gradients, adam / ranks, act, "2P + 2P + 12P/N", zero_stage=1),
         Use(
             "ZeRO-2",
-            2 * psi,
-            2 * psi / ranks,
-            12 * psi / ranks,
+            weights,
+            gradients / ranks,
+            adam / ranks,
             act,
             "2P + (2 + 12)P/N",
             zero_stage=2,
         ),
         Use(
             "ZeRO-3 or FSDP",
-            2 * psi / ranks + live,
-            2 * psi / ranks,
-            12 * psi / ranks,
+            weights / ranks + live,
+            gradients / ranks,
+            adam / ranks,
             act,
             "16P/N + 2 layers",
             zero_stage=3,
         ),
     ]
-    splits = gpus > 1 and one.heads % gpus == 0  # tensor parallelism gives each GPU whole heads
+
+    # Tensor parallelism, within a node, gives each GPU whole heads.
+    splits = gpus > 1 and one.heads % gpus == 0
+    split_act = count_activation_bytes(one, gpus)
     if splits:
-        split_act = count_activation_bytes(one, gpus)
         out.append(
             Use(
                 f"tensor {gpus} + ZeRO-1",
-                2 * psi / gpus,
-                2 * psi / gpus,
-                12 * psi / gpus / nodes,
+                weights / gpus,
+                gradients / gpus,
+                adam / gpus / nodes,
                 split_act,
                 "4P/t + 12P/(t*d)",
             )
@@ -194,9 +200,9 @@ def list_strategies(one: Transformer, gpus: int, nodes: int) -> list[Use]:
         out.append(
             Use(
                 f"tensor {gpus} + FSDP",
-                2 * psi / ranks + live / gpus,
-                2 * psi / ranks,
-                12 * psi / ranks,
+                weights / ranks + live / gpus,
+                gradients / ranks,
+                adam / ranks,
                 split_act,
                 "16P/N + 2 layers/t",
             )
@@ -207,13 +213,14 @@ def list_strategies(one: Transformer, gpus: int, nodes: int) -> list[Use]:
         out.append(
             Use(
                 f"tensor {gpus} + pipeline {nodes}",
-                2 * psi / ranks,
-                2 * psi / ranks,
-                12 * psi / ranks,
-                count_activation_bytes(one, gpus),
+                weights / ranks,
+                gradients / ranks,
+                adam / ranks,
+                split_act,
                 "16P/(t*p)",
             )
         )
+
     if ranks == 1:
         return out[:1]  # on one GPU nothing can be divided
     return out

@@ -57,7 +57,7 @@ class Recipe:
         """Return {dotted path: file:line} of each value that was written somewhere."""
         return {
             format_path(path): str(self.document.mark(path))
-            for path in _leaves(self.document.value, ())
+            for path in _leaf_paths(self.document.value, ())
         }
 
 
@@ -79,9 +79,9 @@ class Catalog:
         Raise InputError, with the nearest name, where there is none.
         """
         if name.endswith(SUFFIX) and ("/" in name or _exists(name)):
-            return self._only(Path(name))
-        for path, document in self._stacks(name, ()):
-            return self._recipe(path, document)
+            return self._read_only_stack(Path(name))
+        for path, document in self._find_stacks(name, ()):
+            return self._validate(path, document)
         known = self.names()
         versions = [full for full in known if full.startswith(f"{name}-")]
         hint = "hpcstack list shows all stacks"
@@ -97,7 +97,7 @@ class Catalog:
         """
         try:
             recipe = self.find(name)
-            extended = self._raw(recipe.path).value.get("extends", "_")
+            extended = self._read_raw(recipe.path).value.get("extends", "_")
             if not isinstance(extended, str) or extended.startswith("_"):
                 return None
             folders = [recipe.path.parent, *self.folders]
@@ -121,14 +121,14 @@ class Catalog:
         problems: list[Problem] = []
         out: list[Recipe] = []
         seen: set[str] = set()
-        for document in self._expanded(path, ()):
+        for document in self._expand(path, ()):
             name = _full_name(document.value)
             if name in seen:
                 what = f"two stacks of this file have the name {name}"
                 problems.append(document.problem(("name",), what))
             seen.add(name)
             try:
-                out.append(self._recipe(path, document))
+                out.append(self._validate(path, document))
             except ProblemsError as error:
                 problems += error.problems
         if problems:
@@ -137,21 +137,21 @@ class Catalog:
 
     def files(self) -> list[Path]:
         """Return every file that holds stacks, folder by folder; templates are not among them."""
-        return [path for folder in self.folders for path in _files(folder)]
+        return [path for folder in self.folders for path in _list_files(folder)]
 
     def names(self) -> dict[str, Path]:
         """Return {full name: file} of every stack whose file can be read."""
         out: dict[str, Path] = {}
         for path in self.files():
             try:
-                names = [_full_name(document.value) for document in self._expanded(path, ())]
+                names = [_full_name(document.value) for document in self._expand(path, ())]
             except ProblemsError:
                 continue
             for name in names:
                 out.setdefault(name, path)
         return dict(sorted(out.items()))
 
-    def _only(self, path: Path) -> Recipe:
+    def _read_only_stack(self, path: Path) -> Recipe:
         """Return the one stack of the file PATH. Raise InputError where it holds more."""
         found = self.read(path)
         if len(found) > 1:
@@ -162,7 +162,7 @@ class Catalog:
             )
         return found[0]
 
-    def _stacks(self, name: str, chain: tuple[Path, ...]) -> Iterator[tuple[Path, Document]]:
+    def _find_stacks(self, name: str, chain: tuple[Path, ...]) -> Iterator[tuple[Path, Document]]:
         """Yield where the stack NAME is, first to last, without the files of CHAIN.
 
         In a folder the longest file name goes first: it says the most of the full name.
@@ -170,24 +170,24 @@ class Catalog:
         for folder in self.folders:
             here = [
                 path
-                for path in _files(folder)
+                for path in _list_files(folder)
                 if _may_hold(path, name) and path.resolve() not in chain
             ]
             for path in sorted(here, key=lambda path: -len(path.name)):
-                for document in self._expanded(path, chain):
+                for document in self._expand(path, chain):
                     if _full_name(document.value) == name:
                         yield path, document
 
-    def _expanded(self, path: Path, chain: tuple[Path, ...]) -> list[Document]:
+    def _expand(self, path: Path, chain: tuple[Path, ...]) -> list[Document]:
         """Return a document for each stack of the file PATH."""
-        return expand_matrix(self._whole(path, chain))
+        return expand_matrix(self._merge_extended(path, chain))
 
-    def _whole(self, path: Path, chain: tuple[Path, ...]) -> Document:
+    def _merge_extended(self, path: Path, chain: tuple[Path, ...]) -> Document:
         """Return the file PATH merged over all that it extends.
 
         CHAIN are the files that are being read on the way to it.
         """
-        document = self._raw(path)
+        document = self._read_raw(path)
         if "extends" not in document.value:
             return document
         self.looked = self.looked + 1 if chain else 0
@@ -200,17 +200,21 @@ class Catalog:
             raise ProblemsError([document.problem(("extends",), what)])
 
         try:
-            parent = strip_own_keys(self._parent(document, name, path, (*chain, path.resolve())))
+            parent = strip_own_keys(
+                self._find_parent(document, name, path, (*chain, path.resolve()))
+            )
         except ProblemsError as error:
             problems = list(error.problems)
             if not chain:  # the file that was asked for: also say what is wrong in it
-                problems += _own_problems(document)
+                problems += _find_own_problems(document)
             raise ProblemsError(problems) from None
         whole = merge_documents(parent, document)
         del whole.value["extends"]
         return whole
 
-    def _parent(self, child: Document, name: str, path: Path, chain: tuple[Path, ...]) -> Document:
+    def _find_parent(
+        self, child: Document, name: str, path: Path, chain: tuple[Path, ...]
+    ) -> Document:
         """Return what CHILD, which the file PATH holds, extends: the stack or template NAME.
 
         Raise ProblemsError where there is none, or only one of CHAIN, which are being read.
@@ -220,7 +224,7 @@ class Catalog:
             for folder in folders:
                 file = folder / f"{name}{SUFFIX}"
                 if file.is_file() and file.resolve() not in chain:
-                    return self._whole(file, chain)
+                    return self._merge_extended(file, chain)
             found = [file for folder in folders for file in folder.glob(f"_*{SUFFIX}")]
         else:
             folders = list(self.folders)
@@ -228,7 +232,7 @@ class Catalog:
                 folders.insert(0, path.parent)
             other = Catalog(folders, raw=self.raw, looked=self.looked)
             try:
-                for _, document in other._stacks(name, chain):
+                for _, document in other._find_stacks(name, chain):
                     return document
             finally:
                 self.looked = other.looked
@@ -248,7 +252,7 @@ class Catalog:
         """
         stem = file.name.removesuffix(SUFFIX)
         try:
-            value = self._raw(file).value
+            value = self._read_raw(file).value
         except ProblemsError:
             return [stem]
         if stem.startswith("_"):
@@ -259,13 +263,13 @@ class Catalog:
             return [f"{value.get('name')}-{version}" for version in versions]
         return [_full_name(value)]
 
-    def _raw(self, path: Path) -> Document:
+    def _read_raw(self, path: Path) -> Document:
         """Return the file PATH as it is written; each is read once."""
         if path not in self.raw:
             self.raw[path] = _load(path)
         return self.raw[path]
 
-    def _recipe(self, path: Path, document: Document) -> Recipe:
+    def _validate(self, path: Path, document: Document) -> Recipe:
         """Return the validated recipe, with the site's policy merged in.
 
         Raise ProblemsError with all that is wrong with it.
@@ -277,7 +281,7 @@ class Catalog:
         if self.policy.defaults or self.policy.force:
             document = fill_tokens(document)
 
-        document, problems = _with_sources(resolve_replacements(document))
+        document, problems = _read_sources(resolve_replacements(document))
         try:
             stack = Stack.model_validate(document.value)
         except ValidationError as error:
@@ -302,7 +306,7 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     """Return the files of FOLDER that may hold stacks, sorted."""
     found = (path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(("_", ".")))
     return sorted(path for path in found if not path.is_dir())
@@ -350,14 +354,14 @@ def _check_in_folder(path: Path) -> None:
         )
 
 
-def _own_problems(document: Document) -> list[Problem]:
+def _find_own_problems(document: Document) -> list[Problem]:
     """Return what is wrong in a file whatever it extends, for one whose parent cannot be read."""
     alone = Document(document.file, {**document.value}, document.marks, document.keys)
     del alone.value["extends"]
     found: set[Problem] = set()
     try:
         for each in expand_matrix(alone):
-            each, problems = _with_sources(resolve_replacements(each))
+            each, problems = _read_sources(resolve_replacements(each))
             found.update(problems)
             try:
                 Stack.model_validate(each.value)
@@ -368,7 +372,7 @@ def _own_problems(document: Document) -> list[Problem]:
     return sorted(found)
 
 
-def _with_sources(document: Document) -> tuple[Document, list[Problem]]:
+def _read_sources(document: Document) -> tuple[Document, list[Problem]]:
     """Return DOCUMENT with the text of each file that `files` names by `source`, and the problems.
 
     A source is read beside the recipe that names it. One that cannot be read leaves the text empty.
@@ -422,7 +426,7 @@ def _read_source(folder: Path, source: str) -> str:
     return text
 
 
-def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+def _leaf_paths(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
     """Yield the path of each value within VALUE that has nothing within it."""
     items: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict) and value:
@@ -432,4 +436,4 @@ def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int
     else:
         yield path
     for key, item in items:
-        yield from _leaves(item, (*path, key))
+        yield from _leaf_paths(item, (*path, key))

@@ -157,24 +157,28 @@ def check_requirement(text: str) -> str:
 
 
 def check_apt(text: str) -> str:
+    """Return TEXT, NAME or NAME=VERSION of a Debian package. Raise ValueError for any other."""
     if not APT.fullmatch(text):
         raise ValueError("not an apt package, e.g. infiniband-diags or infiniband-diags=50.0-2")
     return text
 
 
 def check_conda(text: str) -> str:
+    """Return TEXT, a match spec of a conda package. Raise ValueError for any other."""
     if not CONDA.fullmatch(check_one_line(text)):
         raise ValueError("not a conda package, e.g. numpy, numpy=2.1 or numpy>=2,<3")
     return text
 
 
 def check_channel(text: str) -> str:
+    """Return TEXT, a conda channel's name or URL. Raise ValueError for any other."""
     if not CHANNEL.fullmatch(check_one_line(text)):
         raise ValueError("not a conda channel, e.g. conda-forge or https://conda.example.org/hpc")
     return text
 
 
 def check_git(text: str) -> str:
+    """Return TEXT, a repository's URL without a secret. Raise ValueError for any other."""
     if not GIT.fullmatch(check_one_line(text)):
         raise ValueError(
             "write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password or token"
@@ -183,12 +187,14 @@ def check_git(text: str) -> str:
 
 
 def check_commit(text: str) -> str:
+    """Return TEXT, a whole commit id or nothing. Raise ValueError for any other."""
     if text and not COMMIT.fullmatch(text):
         raise ValueError("write all 40 hex digits of the commit; a tag or branch goes into `ref`")
     return text
 
 
 def check_command(text: str) -> str:
+    """Return TEXT, a command that may get a wrapper on PATH. Raise ValueError for any other."""
     if not COMMAND.fullmatch(text):
         raise ValueError("not a command's name: letters, digits and . _ + -")
     if text in SHADOWS:

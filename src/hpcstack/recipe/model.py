@@ -64,7 +64,7 @@ class Base(Model):
 
     @field_validator("image")
     @classmethod
-    def _image(cls, text: str) -> str:
+    def _check_image(cls, text: str) -> str:
         match = IMAGE.fullmatch(text)
         # A first part with neither a dot nor a port is a user of Docker Hub's, and no registry.
         if not match or not re.search(r"[.:]|^localhost$", match["registry"]):
@@ -75,21 +75,25 @@ class Base(Model):
 
     @property
     def registry(self) -> str:
-        return self._match("registry")
+        """HOST[:PORT] of the image's registry."""
+        return self._part_of_image("registry")
 
     @property
     def repository(self) -> str:
-        return self._match("repository")
+        """The image's repository within its registry."""
+        return self._part_of_image("repository")
 
     @property
     def tag(self) -> str:
-        return self._match("tag")
+        """The image's tag; empty where only a digest is named."""
+        return self._part_of_image("tag")
 
     @property
     def digest(self) -> str:
-        return self._match("digest")
+        """The image's digest, sha256:...; empty where only a tag is named."""
+        return self._part_of_image("digest")
 
-    def _match(self, group: str) -> str:
+    def _part_of_image(self, group: str) -> str:
         """Return the part GROUP of the image's name; empty where it has none."""
         match = IMAGE.match(self.image)
         if not match:
@@ -129,7 +133,8 @@ class Setting(Model):
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> Setting:
+    def _check_one_way(self) -> Setting:
+        """Refuse a setting that says nothing, or both a value and parts."""
         if self.set is not None and (self.prepend or self.append):
             raise ValueError("`set` replaces the value: it does not go with prepend or append")
         if self.set is None and not self.prepend and not self.append:
@@ -137,7 +142,7 @@ class Setting(Model):
         return self
 
     @model_serializer(mode="wrap")
-    def _short(self, as_it_is: Any) -> Any:
+    def _write_short(self, as_it_is: Any) -> Any:
         """Write {set: value} as value: both forms are one spec, with one checksum."""
         if self.set is not None:
             return self.set
@@ -197,7 +202,7 @@ class ModuleSpec(Model):
 
     @field_validator("environment")
     @classmethod
-    def _names(cls, environment: dict[str, Setting]) -> dict[str, Setting]:
+    def _check_names(cls, environment: dict[str, Setting]) -> dict[str, Setting]:
         for name in environment:
             if not VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is not a variable's name")
@@ -259,7 +264,7 @@ class Lifecycle(Model):
     )
 
     @model_validator(mode="after")
-    def _order(self) -> Lifecycle:
+    def _check_order(self) -> Lifecycle:
         if self.deprecate and self.remove and self.remove < self.deprecate:
             raise ValueError("`remove` lies before `deprecate`")
         return self
@@ -324,7 +329,7 @@ class Stack(Model):
 
     @field_validator("environment")
     @classmethod
-    def _names(cls, environment: dict[str, Setting]) -> dict[str, Setting]:
+    def _check_names(cls, environment: dict[str, Setting]) -> dict[str, Setting]:
         for name in environment:
             if not VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is not a variable's name")
@@ -334,7 +339,7 @@ class Stack(Model):
 
     @field_validator("labels")
     @classmethod
-    def _labels(cls, labels: dict[str, str]) -> dict[str, str]:
+    def _check_labels(cls, labels: dict[str, str]) -> dict[str, str]:
         for name in labels:
             if not LABEL_NAME.fullmatch(name) or name.startswith("org.hpcstack."):
                 raise ValueError(
@@ -345,7 +350,7 @@ class Stack(Model):
 
     @field_validator("tests")
     @classmethod
-    def _tests(cls, tests: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_tests(cls, tests: tuple[str, ...]) -> tuple[str, ...]:
         from hpcstack.core.errors import did_you_mean
 
         known = known_tests()
@@ -357,7 +362,8 @@ class Stack(Model):
         return tests
 
     @model_validator(mode="after")
-    def _adopted_as_it_is(self) -> Stack:
+    def _check_nothing_added(self) -> Stack:
+        """Refuse an adopted image that anything would have to be built into."""
         packages = self.packages
         added = {
             "packages": packages.apt or packages.pip or packages.conda.packages or packages.source,

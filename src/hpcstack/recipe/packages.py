@@ -68,7 +68,7 @@ class Source(Model):
     )
 
     @model_validator(mode="after")
-    def _pinned(self) -> Source:
+    def _check_pinned(self) -> Source:
         if not self.commit and not self.ref:
             raise ValueError("name a commit, or a ref (a tag) that the lock resolves to one")
         if self.ref.startswith("-"):  # git would take it for an option
@@ -120,18 +120,18 @@ class Packages(Model):
 
     @field_validator("pip", mode="after")
     @classmethod
-    def _pip_once(cls, requirements: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(requirements, normalize_project)
+    def _check_pip(cls, requirements: tuple[str, ...]) -> tuple[str, ...]:
+        return _refuse_duplicates(requirements, normalize_project)
 
     @field_validator("apt", mode="after")
     @classmethod
-    def _apt_once(cls, packages: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(packages, lambda package: package.partition("=")[0])
+    def _check_apt(cls, packages: tuple[str, ...]) -> tuple[str, ...]:
+        return _refuse_duplicates(packages, lambda package: package.partition("=")[0])
 
     @field_validator("source", mode="after")
     @classmethod
-    def _source_once(cls, sources: tuple[Source, ...]) -> tuple[Source, ...]:
-        _once(tuple(source.name for source in sources), str)
+    def _check_sources(cls, sources: tuple[Source, ...]) -> tuple[Source, ...]:
+        _refuse_duplicates(tuple(source.name for source in sources), str)
         return sources
 
 
@@ -141,7 +141,7 @@ def normalize_project(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", match[0] if match else requirement).lower()
 
 
-def _once(entries: tuple[str, ...], name_of: Any) -> tuple[str, ...]:
+def _refuse_duplicates(entries: tuple[str, ...], name_of: Any) -> tuple[str, ...]:
     """Return ENTRIES. Raise ValueError where two of them have one name, by NAME_OF.
 
     What a recipe extends may have one of them already.

@@ -20,10 +20,12 @@ def file_schema() -> dict[str, Any]:
     """
     schema = Stack.model_json_schema(by_alias=True)
     definitions = schema.setdefault("$defs", {})
+
     for model in (schema, *definitions.values()):
         model["properties"] = {
             name: _replaceable(value) for name, value in model.get("properties", {}).items()
         }
+
     own_names = set(OWN) - {"lifecycle"}  # a matrix value may have a lifecycle of its own
     fragment = {key: value for key, value in schema["properties"].items() if key not in own_names}
     definitions["Fragment"] = {
@@ -32,6 +34,7 @@ def file_schema() -> dict[str, Any]:
         "properties": fragment,
         "description": "Parts of a recipe for this value only. They are merged over the file.",
     }
+
     axis = {
         "anyOf": [
             {"type": "array", "items": {"type": "string"}, "minItems": 1},
@@ -40,6 +43,7 @@ def file_schema() -> dict[str, Any]:
     }
     rule = {"type": "object", "properties": {name: {"type": "string"} for name in AXES}}
     exclude = {"type": "array", "items": rule}
+
     schema["properties"] |= {
         "extends": {
             "type": "string",
@@ -55,6 +59,7 @@ def file_schema() -> dict[str, Any]:
             "Each is a list of values, or a mapping of values to what changes with each.",
         },
     }
+
     # What a file must say itself depends on what it extends and on its matrix.
     schema.pop("required", None)
     return schema

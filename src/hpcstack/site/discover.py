@@ -83,10 +83,13 @@ def probe_site(runner: Runner, root: Path = Path("/")) -> Probe:
     devices = _ask(runner, NVIDIA).splitlines()
     name, _, driver = devices[0].partition(", ") if devices else ("", "", "")
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}", driver):  # no driver, or an error's text
-        driver = _kernel_driver(root)
+        driver = _read_kernel_driver(root)
+
     versions = {
-        tool: _version(_ask(runner, argv)) for tool, argv in TOOLS.items() if runner.has(tool)
+        tool: _find_version(_ask(runner, argv)) for tool, argv in TOOLS.items() if runner.has(tool)
     }
+    topology = _ask(runner, ("nvidia-smi", "topo", "-m"))  # NV18 between two GPUs: 18 NVLinks
+
     return Probe(
         versions=versions,
         nodes=tuple(read_sinfo(_ask(runner, SINFO))),
@@ -96,9 +99,9 @@ def probe_site(runner: Runner, root: Path = Path("/")) -> Probe:
         lmod=_find_lmod(root),
         driver=driver,
         gpu=name,
-        nvlink=bool(re.search(r"\bNV\d+\b", _ask(runner, ("nvidia-smi", "topo", "-m")))),
+        nvlink=bool(re.search(r"\bNV\d+\b", topology)),
         hcas=tuple(_list_hcas(root / "sys/class/infiniband")),
-        cpu=_cpu_model(root),
+        cpu=_read_cpu_model(root),
     )
 
 
@@ -114,7 +117,7 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
     return done.stdout
 
 
-def _version(text: str) -> str:
+def _find_version(text: str) -> str:
     """Return the first version number in TEXT; empty where there is none."""
     match = re.search(r"[0-9]{1,6}(\.[0-9]{1,6}){1,4}[A-Za-z0-9.+-]{0,30}", text)
     return match[0] if match else ""
@@ -133,6 +136,7 @@ def read_sinfo(text: str) -> list[Nodes]:
         name, count, cpus, gres = parts
         if not re.fullmatch(r"[0-9]{1,7}", count) or not re.fullmatch(r"[A-Za-z0-9._-]+\*?", name):
             continue
+
         gpus, model = read_gres(gres)
         number = re.match(r"[0-9]{1,6}", cpus)  # `64+` where nodes of the line differ
         out.append(
@@ -176,9 +180,9 @@ def read_mpi(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def _kernel_driver(root: Path) -> str:
+def _read_kernel_driver(root: Path) -> str:
     """Return the version of the NVIDIA driver that the kernel has loaded; empty for none."""
-    text = _read(root / "proc/driver/nvidia/version")
+    text = _read_text(root / "proc/driver/nvidia/version")
     match = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", text)
     return match[1] if match else ""
 
@@ -187,13 +191,13 @@ def _list_hcas(folder: Path) -> list[Hca]:
     """Return a device for each port below FOLDER, /sys/class/infiniband."""
     out = []
     for port in sorted(folder.glob("*/ports/*")):
-        state = _read(port / "state").partition(":")[2].strip()
-        out.append(Hca(port.parent.parent.name, _read(port / "link_layer").strip(), state))
+        state = _read_text(port / "state").partition(":")[2].strip()
+        out.append(Hca(port.parent.parent.name, _read_text(port / "link_layer").strip(), state))
     return out
 
 
-def _cpu_model(root: Path) -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
+def _read_cpu_model(root: Path) -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", _read_text(root / "proc/cpuinfo"), re.MULTILINE)
     return match[1].strip() if match else ""
 
 
@@ -205,7 +209,7 @@ def _find_lmod(root: Path) -> str:
     return ""
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

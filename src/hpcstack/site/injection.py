@@ -109,20 +109,21 @@ class Injection(Model):
 
     @field_validator("cuda")
     @classmethod
-    def _majors(cls, majors: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_majors(cls, majors: tuple[str, ...]) -> tuple[str, ...]:
         if wrong := next((one for one in majors if not one.isdecimal()), ""):
             raise ValueError(f"{wrong!r} is not a major version of CUDA, e.g. '12'")
         return majors
 
     @field_validator("mapped")
     @classmethod
-    def _libraries(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_library_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if wrong := next((one for one in names if not LIBRARY.fullmatch(one)), ""):
             raise ValueError(f"{wrong!r} is not the name of a library, e.g. libfabric.so.1")
         return names
 
     @model_validator(mode="after")
-    def _once(self) -> Injection:
+    def _check_unique(self) -> Injection:
+        """Refuse two files of one name: they would lie in one folder of the container."""
         names = [posixpath.basename(path) for path in self.libraries if is_library(path)]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(

@@ -153,7 +153,8 @@ class Site(Model):
 
     @field_validator("store", "user_store", "lock_dir", "module_root", "recipe_dirs", mode="after")
     @classmethod
-    def _absolute(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
+    def _check_paths(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
+        """Refuse paths that are relative, or that a runtime could not mount."""
         paths = value if isinstance(value, tuple) else (value,)
         for path in paths:
             if not path.is_absolute():
@@ -354,18 +355,18 @@ def load_site(explicit: str = "", environ: Mapping[str, str] | None = None) -> L
     environ = os.environ if environ is None else environ
     merged: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    _merge(merged, make_defaults(environ), origins, Origin())
+    _merge_layer(merged, make_defaults(environ), origins, Origin())
     forced: list[tuple[dict[str, Any], Origin]] = []
     documents: list[Document] = []
 
     for path in find_layers(environ, explicit):
-        document = _read(path)
+        document = _read_document(path)
         if "force" in document.value:
             forced.append((_take_force(document, path), Origin(path, forced=True)))
-        _merge(merged, document.value, origins, Origin(path))
+        _merge_layer(merged, document.value, origins, Origin(path))
         documents.append(document)
     for values, origin in forced:
-        _merge(merged, values, origins, origin)
+        _merge_layer(merged, values, origins, origin)
 
     _fill_in_user(merged, origins)
     try:
@@ -373,7 +374,7 @@ def load_site(explicit: str = "", environ: Mapping[str, str] | None = None) -> L
     except ValidationError as error:
         raise ProblemsError(_list_problems(error, documents)) from None
 
-    # The policy's lists are merged as recipes' lists are, which `_merge` does not do.
+    # The policy's lists are merged as recipes' lists are, which `_merge_layer` does not do.
     policy = _merge_policies(documents, [values for values, _ in forced])
     effective = {}
     if policy.defaults:
@@ -430,7 +431,8 @@ def _take_force(document: Document, path: Path) -> dict[str, Any]:
     return force
 
 
-def _read(path: Path) -> Document:
+def _read_document(path: Path) -> Document:
+    """Read one site file; an empty one is {}. Raise InputError or ProblemsError for a bad one."""
     try:
         document = parse_yaml(read_yaml_text(path, MAX_BYTES), str(path))
     except ValueError as error:
@@ -459,7 +461,7 @@ def _list_problems(error: ValidationError, documents: list[Document]) -> list[An
     return out
 
 
-def _merge(
+def _merge_layer(
     into: dict[str, Any],
     layer: dict[str, Any],
     origins: dict[str, Origin],
@@ -470,7 +472,7 @@ def _merge(
     for key, value in layer.items():
         here = (*path, key)
         if isinstance(value, dict) and isinstance(into.get(key, {}), dict):
-            _merge(into.setdefault(key, {}), value, origins, origin, here)
+            _merge_layer(into.setdefault(key, {}), value, origins, origin, here)
         else:
             into[key] = value
             origins[format_path(here)] = origin

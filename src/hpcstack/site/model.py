@@ -78,7 +78,7 @@ class RegistrySite(Model):
 
     @field_validator("mirror", mode="before")
     @classmethod
-    def _without_scheme(cls, value: object) -> object:
+    def _refuse_scheme(cls, value: object) -> object:
         if isinstance(value, str) and "://" in value:
             scheme, _, host = value.partition("://")
             also = "; and plain_http: true" if scheme == "http" else ""
@@ -87,7 +87,8 @@ class RegistrySite(Model):
 
     @field_validator("credentials")
     @classmethod
-    def _reference(cls, text: str) -> str:
+    def _check_credentials(cls, text: str) -> str:
+        """Refuse what is no path: somebody may have written the key itself."""
         if text and (not text.startswith(("/", "~/")) or CONTROL.search(text)):
             raise ValueError(
                 "name a file by its absolute path; a key itself never stands in site.yaml"
@@ -290,7 +291,7 @@ class NodeType(Model):
 
     @field_validator("gpu_cpus")
     @classmethod
-    def _cpus(cls, lists: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_cpu_lists(cls, lists: tuple[str, ...]) -> tuple[str, ...]:
         for one in lists:
             parse_cpu_list(one)
         return lists
@@ -468,7 +469,7 @@ class SignaturesSite(Model):
 
     @field_validator("keys")
     @classmethod
-    def _public(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_public_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         for key in keys:
             if not PUBLIC_KEY.fullmatch(key):
                 raise ValueError(
@@ -477,7 +478,8 @@ class SignaturesSite(Model):
         return keys
 
     @model_validator(mode="after")
-    def _can_be_met(self) -> SignaturesSite:
+    def _check_keys_given(self) -> SignaturesSite:
+        """Refuse a site on which no image could be run."""
         if self.required and not self.keys:
             raise ValueError(
                 "signatures.required without `keys` would refuse every image: "
@@ -545,7 +547,7 @@ class PolicySite(Model):
 
     @field_validator("defaults", "force")
     @classmethod
-    def _keys(cls, part: dict[str, Any]) -> dict[str, Any]:
+    def _check_policy_keys(cls, part: dict[str, Any]) -> dict[str, Any]:
         for key in part:
             if key not in POLICY_KEYS:
                 raise ValueError(

@@ -25,13 +25,16 @@ def site_text(found: Probe, host: str, name: str = "") -> str:
 
     NAME is the site's, by default Slurm's ClusterName, else HOST.
     """
+    head = [f"# {_as_line(line)}" for line in _list_found(found)]
+    site_name = _make_name(name or found.slurm.get("ClusterName", "") or host)
+
     parts = [
         "# Written by hpcstack site init. "
         "`hpcstack show --site` says which file each value came from.",
-        *(f"# {_as_line(text)}" for text in _list_found(found)),
+        *head,
         "",
         "apiVersion: hpcstack/site/v1",
-        f"name: {_make_name(name or found.slurm.get('ClusterName', '') or host)}",
+        f"name: {site_name}",
         "",
         "# Where images, releases and modules go: every node must see it. "
         "The defaults are in your home.",
@@ -45,9 +48,9 @@ def site_text(found: Probe, host: str, name: str = "") -> str:
         "",
         "# build: {tmpdir: /local/scratch, ca_bundle: /etc/ssl/certs/site.pem}",
         "",
-        *_node_types(found),
-        *_fabric(found),
-        *_runtime(found),
+        *_node_types_lines(found),
+        *_fabric_lines(found),
+        *_runtime_line(found),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -67,7 +70,8 @@ def _list_found(found: Probe) -> Iterator[str]:
     yield "What was found on this machine:"
     for tool in ("srun", "apptainer", "enroot"):
         yield f"  {tool}: {found.versions.get(tool) or 'not here'}"
-    yield f"  Pyxis: {'yes' if found.pyxis else 'srun has no --container-image'}"
+    pyxis = "yes" if found.pyxis else "srun has no --container-image"
+    yield f"  Pyxis: {pyxis}"
     yield f"  Lmod: {found.lmod or 'not here'}"
     yield f"  NVIDIA driver: {found.driver or 'not on this machine'}"
     yield f"  CPU: {found.cpu or 'unknown'}"
@@ -75,7 +79,7 @@ def _list_found(found: Probe) -> Iterator[str]:
     yield f"  srun --mpi: {mpi} (default {found.slurm.get('MpiDefault', 'unknown')})"
 
 
-def _node_types(found: Probe) -> Iterator[str]:
+def _node_types_lines(found: Probe) -> Iterator[str]:
     """Yield the lines of `node_types` and `partitions`."""
     if not found.nodes:
         yield "# Slurm was not there to ask. For example:"
@@ -99,7 +103,7 @@ def _node_types(found: Probe) -> Iterator[str]:
                 "give it a type of its own"
             )
     for kind in kinds.values():
-        yield from _node_type(kind, found)
+        yield from _node_type_lines(kind, found)
     yield ""
 
     yield "partitions:"
@@ -112,20 +116,25 @@ def _node_types(found: Probe) -> Iterator[str]:
             continue
         seen[nodes.partition] = nodes.type_name
         default = ", default: true" if nodes.default else ""
-        yield f"  {_key(nodes.partition)}: {{node_type: {nodes.type_name}{default}}} # {count}"
+        key = _quote_key(nodes.partition)
+        yield f"  {key}: {{node_type: {nodes.type_name}{default}}} # {count}"
     yield ""
 
 
-def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
+def _node_type_lines(nodes: Nodes, found: Probe) -> Iterator[str]:
     """Yield the lines of one node type; this machine stands in for what Slurm does not say."""
     yield f"  {nodes.type_name}:"
     yield f"    cpus: {nodes.cpus} # sinfo"
     if not nodes.gpus:
         return
 
-    here = facts.find_gpu(found.gpu) if found.gpu else None
-    known = facts.find_gpu(nodes.model) or (here if not nodes.model else None)
-    model = known.model if known else nodes.model or "unknown"
+    # Slurm's own word for the model first; where it has none, that of this machine's GPU.
+    known = facts.find_gpu(nodes.model)
+    if not nodes.model and found.gpu:
+        known = known or facts.find_gpu(found.gpu)
+    model = nodes.model or "unknown"
+    if known:
+        model = known.model
     why = "Slurm does not name it: say it"
     if nodes.model:
         why = "sinfo"
@@ -134,10 +143,10 @@ def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
 
     nvlink = ", nvlink: true" if found.nvlink else ""
     why += "; `virtual` if no device is behind it"
-    yield f"    gpus: {{model: {_value(model)}, count: {nodes.gpus}{nvlink}}} # {why}"
+    yield f"    gpus: {{model: {_quote_value(model)}, count: {nodes.gpus}{nvlink}}} # {why}"
 
     if found.driver:
-        yield f"    driver: {_value(found.driver)} # of this machine: check it on a node"
+        yield f"    driver: {_quote_value(found.driver)} # of this machine: check it on a node"
     else:
         yield (
             '    # driver: "550.54.15" # cat /proc/driver/nvidia/version on a node; '
@@ -149,7 +158,7 @@ def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
         yield f"    hcas: [{names}] # of this machine: check it on a node"
 
 
-def _fabric(found: Probe) -> Iterator[str]:
+def _fabric_lines(found: Probe) -> Iterator[str]:
     """Yield the lines of `fabric`, as this machine's devices show it."""
     links = {hca.link for hca in found.hcas}
     if not links:
@@ -170,13 +179,14 @@ def _fabric(found: Probe) -> Iterator[str]:
     yield "fabric:"
     yield f"  kind: {kind} # /sys/class/infiniband/*/ports/*/link_layer"
     if len(links) > 1:  # InfiniBand for the jobs, and Ethernet for all else
-        fast = ",".join(dict.fromkeys(hca.name for hca in found.hcas if hca.link == "InfiniBand"))
+        fast = dict.fromkeys(hca.name for hca in found.hcas if hca.link == "InfiniBand")
+        value = _quote_value(",".join(fast))
         yield "  settings:"
-        yield f"    NCCL_IB_HCA: {{value: {_value(fast)}, reason: the other devices are Ethernet}}"
+        yield f"    NCCL_IB_HCA: {{value: {value}, reason: the other devices are Ethernet}}"
     yield ""
 
 
-def _runtime(found: Probe) -> Iterator[str]:
+def _runtime_line(found: Probe) -> Iterator[str]:
     """Yield the line of `runtime`."""
     if found.pyxis:
         yield "runtime: pyxis # srun knows --container-image"
@@ -190,13 +200,13 @@ def _runtime(found: Probe) -> Iterator[str]:
 WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 
 
-def _key(text: str) -> str:
+def _quote_key(text: str) -> str:
     """Return TEXT as a key of YAML, in quotes where it needs them."""
     plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", text) and text.lower() not in WORDS
     return text if plain else json.dumps(text)
 
 
-def _value(text: str) -> str:
+def _quote_value(text: str) -> str:
     """Return TEXT as a value of YAML, in quotes where it needs them."""
     plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_ -]*[A-Za-z0-9]", text) and text.lower() not in WORDS
     return text if plain else json.dumps(text)
