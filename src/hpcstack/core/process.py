@@ -298,6 +298,7 @@ class Runner:
         )
         reader = None
         if errors:
+            # In a thread of its own: who waits for the program reads nothing meanwhile.
             reader = threading.Thread(target=_pass_on, args=(process.stderr, errors), daemon=True)
             reader.start()
 

@@ -121,23 +121,33 @@ def render_guard(allowed: tuple[str, ...] = ()) -> str:
 
     What a recipe allows to be replaced, ALLOWED, is not compared.
     """
-    plain = {name: re.sub(r"([.+])", r"\\\1", name) for name in allowed}
-    pip = [
-        pattern for name in allowed for pattern in FAMILIES.get(name, ((plain[name],), (), ()))[0]
-    ]
-    apt = [
-        pattern for name in allowed for pattern in FAMILIES.get(name, ((), (plain[name],), ()))[1]
-    ]
+    pip: list[str] = []
+    apt: list[str] = []
+    for name in allowed:
+        if name in FAMILIES:
+            pip.extend(FAMILIES[name][0])
+            apt.extend(FAMILIES[name][1])
+        else:
+            pattern = re.sub(r"([.+])", r"\\\1", name)
+            pip.append(pattern)
+            apt.append(pattern)
+
     built = [name for name in BUILT_AGAINST if name not in allowed]
-    files = [
-        glob for name, (_, _, globs) in FAMILIES.items() if name not in allowed for glob in globs
-    ]
-    globs = " -o ".join(f"-name '{glob}'" for glob in files)
+    files: list[str] = []
+    for name, (_, _, globs) in FAMILIES.items():
+        if name not in allowed:
+            files.extend(globs)
+
+    # A lone `-` stands for no pattern at all: nothing has that name.
+    built_names = "|".join(built) or "-"
+    pip_names = "|".join(pip) or "-"
+    apt_names = "|".join(apt) or "-"
+    find_files = " -o ".join(f"-name '{glob}'" for glob in files)
     return (
         "# shellcheck shell=bash disable=SC2034\n"
         f"HPCSTACK_GUARDED_PIP='^({'|'.join(PIP)})=='\n"
-        f"HPCSTACK_BUILT_AGAINST='^({'|'.join(built) or '-'})=='\n"
+        f"HPCSTACK_BUILT_AGAINST='^({built_names})=='\n"
         f"HPCSTACK_GUARDED_APT='^({'|'.join(APT)})'\n"
-        f"HPCSTACK_GUARDED_FILES=({globs})\n"
-        f"HPCSTACK_ALLOWED='^(pip ({'|'.join(pip) or '-'})==|apt ({'|'.join(apt) or '-'}))'\n"
+        f"HPCSTACK_GUARDED_FILES=({find_files})\n"
+        f"HPCSTACK_ALLOWED='^(pip ({pip_names})==|apt ({apt_names}))'\n"
     )
