@@ -1,6 +1,6 @@
 """Read what a site's Lua modulefile does to the environment, so that its successor does the same.
 
-Lua runs the file, with functions of ours in place of Lmod's, and without those that reach files or
+Lua runs the file, with our own functions in place of Lmod's, and without those that reach files or
 programs.
 """
 

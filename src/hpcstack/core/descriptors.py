@@ -181,7 +181,8 @@ def find_name(folder: Path, around: Path) -> Path:
                 if (about.st_dev, about.st_ino) == wanted:
                     return around / name
     raise StoreError(
-        f"somebody has moved a folder out of {around} while it was written", "who may write there?"
+        f"somebody has moved a folder out of {around} while it was written",
+        f"look who may write there: ls -ld {around}",
     )
 
 

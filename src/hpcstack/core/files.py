@@ -183,7 +183,7 @@ def without_links(top: Path, path: Path, *, ours: bool = False) -> None:
                 continue
             raise StoreError(
                 f"{here} is not a folder of its own",
-                f"it was put there by {name_owner(here)}: look, and remove it",
+                f"it was put there by {name_owner(here)}: look at it, and remove it",
             )
 
 
@@ -332,12 +332,12 @@ def _advise(error: OSError, top: Path) -> str:
     ours = Path(str(error.filename or top)).is_relative_to(top)
     if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return (
-            f"{top} must be writable by you; if it is the store: `store` in site.yaml "
+            f"{top} must be writable by you; the store is `store` in site.yaml "
             "(hpcstack show --site)"
         )
     if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
         return (
-            "is its filesystem there? See `store` and `build.cachedir` in site.yaml "
+            "is its filesystem mounted? See `store` and `build.cachedir` in site.yaml "
             "(hpcstack show --site)"
         )
     return ""

@@ -288,7 +288,7 @@ def _read_lease(path: Path) -> str | None:
         return None
     except InputError as error:
         raise StoreError(
-            f"no lease can be had: {error.message}", f"look who put it there, and: rm {path}"
+            f"no lease can be had: {error.message}", f"look at what lies there, then: rm {path}"
         ) from None
 
 

@@ -35,7 +35,7 @@ def is_machines_root() -> bool:
 
 
 def trusted_ids() -> tuple[int, ...]:
-    """Return whose folders and links are trusted on the way to a file: root's and our own.
+    """Return the user ids whose folders and links are trusted: root's and our own.
 
     In a user namespace the machine's root has no number of its own and appears as the overflow
     user. So does every other user who is not mapped; they cannot be told apart, and are trusted,

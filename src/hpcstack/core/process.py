@@ -348,7 +348,7 @@ class Ending(Protocol):
     """Knows how to end a program well when a signal comes."""
 
     def answer(self, number: signal.Signals, terminate: Callable[[], None]) -> None:
-        """Signal NUMBER has come: end the program, however long that takes.
+        """End the program now that signal NUMBER has come, however long that takes.
 
         TERMINATE ends it at once.
         """
@@ -432,7 +432,7 @@ def _end_with_parent() -> None:
 def _make_environment(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, str]:
     """Return a program's environment: ours without hpcstack's own variables, then EXTRA.
 
-    CLEAN: of ours only PATH, with the system's folders behind it; and the C locale.
+    CLEAN: of ours only PATH, with the system's folders appended, and the locale C.UTF-8.
     """
     if clean:
         path = os.pathsep.join([os.environ.get("PATH", os.defpath), SYSTEM_PATH])

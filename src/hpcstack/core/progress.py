@@ -12,7 +12,7 @@ class Progress:
     def __call__(self, sentence: str) -> None: ...
 
     def amount(self, what: str, done: int, total: int) -> None:
-        """DONE of TOTAL bytes of WHAT are done; called often."""
+        """Report that DONE of TOTAL bytes of WHAT are done; called often."""
 
     def event(self, kind: str, **facts: object) -> None:
-        """Something of KIND has happened, with FACTS: one line of `--events`."""
+        """Report that something of KIND has happened, with FACTS: one line of `--events`."""

@@ -137,7 +137,7 @@ def _is_open(about: os.stat_result) -> bool:
 
 
 def hand_over(folder: Path, *, old: bool = False) -> None:
-    """Make FOLDER, which is ours, and all of ours in it the group's.
+    """Give FOLDER and everything of ours in it to the group; do nothing where it is not ours.
 
     In an OLD one, which was made before the site had a group, what was its owner's alone stays so.
     What another user owns is left as it is, and not entered: that user's own next command hands it

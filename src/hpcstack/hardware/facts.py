@@ -29,7 +29,7 @@ VARIABLES = {
     "hpcx": "HPCX_VERSION",
     "transformer_engine": "TRANSFORMER_ENGINE_VERSION",
 }
-# A GPU's kind is told from its model's name. `RTX 4000 Ada` is a workstation's, RTX 4090 is not.
+# A GPU's kind follows from its model's name: RTX 4000 Ada is a workstation's, RTX 4090 is not.
 CONSUMER = re.compile(r"\bGTX\b|\bRTX [2-5]0[0-9x]{2}\b(?! Ada)|\bTitan\b|GeForce", re.IGNORECASE)
 WORKSTATION = re.compile(r"\bRTX\b|\bQuadro\b", re.IGNORECASE)
 

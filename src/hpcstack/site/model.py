@@ -393,7 +393,7 @@ class HealthSite(Model):
 
 
 class ModulesSite(Model):
-    """What publishing makes: whose the modulefiles are, and what a release must have proven."""
+    """How releases are published: whose modulefiles are, and what must have been proven."""
 
     direct: tuple[str, ...] | None = Field(
         None,
@@ -420,8 +420,8 @@ class ModulesSite(Model):
     check_as: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]*$",
-        description="A user as whom each new module is loaded as well before it is published, "
-        "where root publishes.",
+        description="An ordinary user, e.g. nobody. Where root publishes, each new module is also "
+        "loaded as this user before users see it.",
     )
     tier: Literal["quick", "standard", "full"] = Field(
         "standard",

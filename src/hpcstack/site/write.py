@@ -111,8 +111,10 @@ def _node_types_lines(found: Probe) -> Iterator[str]:
     for nodes in found.nodes:
         count = format_count(nodes.count, "node")
         if nodes.partition in seen:
-            # A partition has one node type; those of a second kind are only mentioned.
-            yield f"  # {nodes.partition} also has {count} like {nodes.type_name}: one is taken"
+            yield (
+                f"  # {nodes.partition} also has {count} like {nodes.type_name}: "
+                "a partition has one node type"
+            )
             continue
         seen[nodes.partition] = nodes.type_name
         default = ", default: true" if nodes.default else ""
@@ -135,7 +137,7 @@ def _node_type_lines(nodes: Nodes, found: Probe) -> Iterator[str]:
     model = nodes.model or "unknown"
     if known:
         model = known.model
-    why = "Slurm does not name it: say it"
+    why = "Slurm names no model: write it"
     if nodes.model:
         why = "sinfo"
     elif known:
