@@ -321,9 +321,9 @@ class Stack(Model):
     lifecycle: Lifecycle = Lifecycle.model_construct()
     tests: tuple[str, ...] = Field(
         (),
-        description="What the stack must pass before it gets into production: groups, families or "
-        "single checks of the smoke suite. By default the families node, fabric, io and tasks. "
-        "Known groups and families: "
+        description="What `hpcstack test` runs for the stack, and what it must pass before it gets "
+        "into production: groups, families or single checks of the smoke suite. Without it all "
+        "checks run, and node, fabric, io and tasks must pass. Known groups and families: "
         f"{', '.join((*GROUPS, *FAMILIES))}.",
     )
 

@@ -131,7 +131,9 @@ class Site(Model):
     policy: PolicySite = PolicySite.model_construct()
     runtime: RuntimeName = Field(
         "auto",
-        description="The container runtime that launches use. auto asks srun whether it has Pyxis.",
+        description="The container runtime that launches use. auto takes Pyxis where srun has it, "
+        "else Apptainer, or Enroot where there is no Apptainer. Without srun it is local: Apptainer "
+        "on this machine.",
     )
     mounts: tuple[Mount, ...] = Field(
         (), description="Folders that every job step sees: SOURCE:TARGET, e.g. /scratch:/scratch."
