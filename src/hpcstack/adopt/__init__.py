@@ -1,4 +1,5 @@
-"""Takes over what a site has: an image that hpcstack did not build, and the modulefile that offers
-it, become a recipe, a lock of what is in it, and an image in the store. In: a squashfs or a
-registry's image. Out: an `Adoption`.
+"""Adopt what a site has: an image that hpcstack did not build, and its Lua modulefile.
+
+They become a recipe, a lock of what is in the image, and an image in the store. Takes a squashfs or
+a registry's image; returns an `Adoption`.
 """

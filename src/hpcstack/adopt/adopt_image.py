@@ -1,4 +1,4 @@
-"""From an image that hpcstack did not build to a recipe, a lock and an image in the store."""
+"""Make a recipe, a lock and an image in the store of an image that hpcstack did not build."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
     from hpcstack.store.artifact import Artifact
 
-# RFC 2606: a registry of this name can never be. It stands where nothing says what an image was
-# made from.
+# Stands where nothing says what an image was made from. RFC 2606: no registry can have this name.
 NO_BASE = "adopted.invalid/not-known:not-known"
 TORCHRUN = "torchrun"
 PYTHONS = ("python", "python3")  # which a recipe's `module.python` offers
 MAX_RECIPE = 1 << 20  # bytes
-# The one engine that needs nothing but what mounts and packs images: there is one step, and no
-# definition to build by.
+# There is one step and no definition to build by. So the engine that needs nothing but what mounts
+# and packs images is enough.
 ENGINE = "builtin"
 
 
 @dataclass(frozen=True)
 class AdoptRequest:
-    """What is to be taken over: SOURCE (a squashfs, or what `import` takes) as NAME-VERSION, its
-    recipe in FOLDER.
+    """What to adopt: SOURCE as NAME-VERSION, with its recipe in FOLDER.
+
+    SOURCE is a squashfs, or whatever `hpcstack import` takes. COMMANDS get wrappers in the module.
     """
 
     source: str
@@ -72,7 +72,10 @@ class AdoptRequest:
 
 @dataclass(frozen=True)
 class Adoption:
-    """What was taken over, as its recipe, its lock and its image; what could not be known of it."""
+    """What was adopted: its recipe, its lock, its image, and what could not be known of it.
+
+    NEW is False where the store had the image already.
+    """
 
     recipe: Recipe
     lock: Lock
@@ -83,23 +86,24 @@ class Adoption:
 
 
 def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Adoption:
-    """The image of REQUEST in the store, beside its recipe and its lock.
+    """Put the image of REQUEST into the store, and write its recipe and its lock.
 
-    Nothing is left where it cannot be done.
+    If that fails, no new recipe is left.
     """
     path = _recipe_path(request, catalog)
     with make_workspace(bench.site, bench.runner, LEAST_BYTES) as work:
-        source, image = _image_of(request.source, work, bench)
-        before = _identity(image)
+        source, image = _find_image(request.source, work, bench)
+        before = _identify_file(image)
         bench.progress(f"reading {image}")
         sha256 = digest_of(image)
         survey = survey_image(image, (TORCHRUN, *request.commands))
-        _check(request, survey)
+        _check_usable(request, survey)
         named = work / f"adopted-{sha256}.sqsh"  # engines know a base by its name
         named.symlink_to(image)
 
         def complete(build: BuildRequest, made: Path) -> BuildRequest:
-            if _identity(image) != before:
+            # By now all of the image has been read: was it one and the same file?
+            if _identify_file(image) != before:
                 raise InputError(
                     f"{image} was changed while it was read",
                     "adopt it again when nobody writes to it",
@@ -108,26 +112,27 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
 
         new_recipe = _write_recipe(path, recipe_text(request, survey, source, sha256))
         try:
-            recipe = Catalog([request.folder, *catalog.folders], catalog.policy).find(
-                path.name.removesuffix(SUFFIX)
-            )
-            lock = _first_lock(recipe.stack, survey, sha256, image.stat().st_size)
+            recipes = Catalog([request.folder, *catalog.folders], catalog.policy)
+            recipe = recipes.find(path.name.removesuffix(SUFFIX))
+            lock = _make_first_lock(recipe.stack, survey, sha256, image.stat().st_size)
             engine, why = choose_engine(ENGINE, bench.runner)
             build = BuildRequest(recipe.stack, lock, bench.site, survey.platform, engine, why)
             artifact, new = build_on(named, build, bench, complete)
-        except BaseException:
+        except BaseException:  # also Ctrl-C
             if new_recipe:
                 path.unlink(missing_ok=True)
             raise
+
     whole = read_lock(Path(artifact.folder) / LOCK)
     lock_path = LockFile(recipe, bench.site).write(whole)
     return Adoption(recipe, whole, lock_path, artifact, new, survey.unknown)
 
 
 def _recipe_path(request: AdoptRequest, catalog: Catalog) -> Path:
-    """Where the recipe of REQUEST goes.
+    """Return where the recipe of REQUEST goes.
 
-    InputError for a name or a version that no recipe has, or that another has.
+    Raise InputError for a name or a version that no stack can have, and for a stack that another
+    file holds.
     """
     for what, text, pattern in (
         ("name", request.name, NAME),
@@ -137,25 +142,25 @@ def _recipe_path(request: AdoptRequest, catalog: Catalog) -> Path:
             raise InputError(
                 f"--as: {text!r} is not the {what} of a stack", "as in: --as mytorch/2024.1"
             )
-    path = request.folder / f"{request.name}-{request.version}{SUFFIX}"
-    other = catalog.names().get(f"{request.name}-{request.version}")
+    full_name = f"{request.name}-{request.version}"
+    path = request.folder / f"{full_name}{SUFFIX}"
+    other = catalog.names().get(full_name)
     if other and other.resolve() != path.resolve():
         raise InputError(
-            f"there is a stack {request.name}-{request.version} already, in {other}",
+            f"there is a stack {full_name} already, in {other}",
             "adopt the image by another NAME/VERSION",
         )
     return path
 
 
-def _image_of(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
-    """(SOURCE in words, the squashfs that it is, or that it becomes in WORK)."""
+def _find_image(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
+    """Return (SOURCE in words, the squashfs that it is, or is imported to in the folder WORK)."""
     path = Path(source).expanduser()
     if path.suffix == ".sif":
         raise InputError(
             f"{source} is a SIF",
             f"take its squashfs out: apptainer sif list {source} names the number N of the FS, "
-            f"then "
-            f"apptainer sif dump N {source} > image.sqsh",
+            f"then apptainer sif dump N {source} > image.sqsh",
         )
     if path.is_file() and path.suffix != ".tar":
         return str(path.absolute()), path.absolute()
@@ -167,22 +172,20 @@ def _image_of(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
     return f"{source.partition('@')[0]}@{imported.image.digest}", imported.path
 
 
-def _identity(path: Path) -> tuple[int, ...]:
+def _identify_file(path: Path) -> tuple[int, ...]:
+    """Return what changes when the file PATH is written to or replaced."""
     about = path.stat()
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-def _check(request: AdoptRequest, survey: Survey) -> None:
-    if survey.platform != find_host_platform():
+def _check_usable(request: AdoptRequest, survey: Survey) -> None:
+    """Raise InputError for an image of another platform, or without the commands of REQUEST."""
+    here = find_host_platform()
+    if survey.platform != here:
         raise InputError(
-            (
-                f"{request.source} is for {survey.platform}, and this machine is "
-                f"{find_host_platform()}"
-            ),
-            (
-                f"adopt it on a machine of its kind: uname -m says {KERNEL_NAMES[survey.platform]} "
-                f"there"
-            ),
+            f"{request.source} is for {survey.platform}, and this machine is {here}",
+            "adopt it on a machine of its kind: "
+            f"uname -m says {KERNEL_NAMES[survey.platform]} there",
         )
     lacks = [name for name in request.commands if name not in survey.files]
     if lacks:
@@ -192,9 +195,15 @@ def _check(request: AdoptRequest, survey: Survey) -> None:
 
 
 def recipe_text(request: AdoptRequest, survey: Survey, source: str, sha256: str) -> str:
-    """The recipe of an image that was adopted from SOURCE, as YAML with the reasons beside it."""
+    """Return the recipe of an image that was adopted from SOURCE, as YAML with comments.
+
+    An image can be adopted again only while its recipe is this very text.
+    """
+    has_torchrun = TORCHRUN in survey.files
+    commands = request.commands
+    if not commands and has_torchrun:
+        commands = (TORCHRUN,)
     module: dict[str, Any] = {}
-    commands = request.commands or ((TORCHRUN,) if TORCHRUN in survey.files else ())
     others = [name for name in commands if name not in PYTHONS]
     if others:
         module["commands"] = others
@@ -202,8 +211,9 @@ def recipe_text(request: AdoptRequest, survey: Survey, source: str, sha256: str)
         module["python"] = True
     if request.modulefile and request.modulefile.settings:
         module["environment"] = {
-            name: _setting(value) for name, value in request.modulefile.settings.items()
+            name: _shorten(value) for name, value in request.modulefile.settings.items()
         }
+
     spec: dict[str, Any] = {
         "apiVersion": "hpcstack/v1",
         "name": request.name,
@@ -211,46 +221,41 @@ def recipe_text(request: AdoptRequest, survey: Survey, source: str, sha256: str)
         "summary": request.summary or f"Adopted from {Path(source.partition('@')[0]).name}"[:100],
         "adopted": {"sha256": sha256, "source": source},
         "base": {"image": survey.base or NO_BASE, "platforms": [survey.platform]},
-        "launch": {"mode": TORCHRUN if TORCHRUN in survey.files else "plain"},
-        **({"module": module} if module else {}),
+        "launch": {"mode": TORCHRUN if has_torchrun else "plain"},
     }
-    base = (
-        f"The base is what the image says, by {survey.base_said_by}."
-        if survey.base
-        else "Nothing says what it was made from."
-    )
+    if module:
+        spec["module"] = module
+
     lines = [
-        (
-            "Written by hpcstack adopt: the image is taken as it is, and cannot be built from this "
-            "file."
-        ),
-        base,
-        *(
-            [f"module.environment is what {request.modulefile.path} sets."]
-            if request.modulefile
-            else []
-        ),
-        (
-            "To build one like it: drop `adopted`, name in base.image what to build on, and write "
-            "what was added, e.g."
-        ),
+        "Written by hpcstack adopt: the image is taken as it is, and cannot be built from this "
+        "file."
+    ]
+    if survey.base:
+        lines.append(f"The base is what the image says, by {survey.base_said_by}.")
+    else:
+        lines.append("Nothing says what it was made from.")
+    if request.modulefile:
+        lines.append(f"module.environment is what {request.modulefile.path} sets.")
+    lines += [
+        "To build one like it: drop `adopted`, name in base.image what to build on, and write "
+        "what was added, e.g.",
         "packages: {pip: [NAME==VERSION]}.",
     ]
     head = "".join(f"# {join_lines(text)}\n" for text in lines)
     return head + yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
 
 
-def _setting(value: dict[str, Any]) -> Any:
-    """A setting as a recipe has it, without what is at its default."""
+def _shorten(value: dict[str, Any]) -> Any:
+    """Return a variable's setting as people write it in a recipe, without its default values."""
     if "set" in value:
         return value["set"]
     return {key: part for key, part in value.items() if part and (key, part) != ("separator", ":")}
 
 
 def _write_recipe(path: Path, text: str) -> bool:
-    """TEXT as the new file PATH.
+    """Write TEXT as the new file PATH. Return False where the same recipe is there already.
 
-    False where the same recipe is there already; InputError where another one is.
+    Raise InputError where another one is.
     """
     if os.path.lexists(path):
         if path.is_file() and read_text(path, MAX_RECIPE) == text:
@@ -264,8 +269,8 @@ def _write_recipe(path: Path, text: str) -> bool:
     return True
 
 
-def _first_lock(stack: Stack, survey: Survey, sha256: str, size: int) -> Lock:
-    """The lock of an adopted image before its packages are listed."""
+def _make_first_lock(stack: Stack, survey: Survey, sha256: str, size: int) -> Lock:
+    """Return the lock of an adopted image before its packages are listed."""
     assert stack.adopted
     locked = LockedPlatform(
         digest=UNKNOWN,
@@ -300,16 +305,21 @@ def _first_lock(stack: Stack, survey: Survey, sha256: str, size: int) -> Lock:
 
 
 def _add_contents(request: BuildRequest, image: Path) -> BuildRequest:
-    """REQUEST, whose lock says which packages are in the finished IMAGE."""
+    """Return REQUEST with the packages of the finished IMAGE in its lock."""
     assert request.lock.adopted
-    lists = {
-        kind: _read_versions(read_optional(image, f"{HOME}/packages/{kind}.txt"), sign)
-        for kind, sign in (("apt", "="), ("pip", "=="), ("conda", "="))
-    }
+    lists = {}
+    for kind, sign in (("apt", "="), ("pip", "=="), ("conda", "=")):
+        text = read_optional(image, f"{HOME}/packages/{kind}.txt")
+        lists[kind] = _read_versions(text, sign)
     contents = AdoptedContents.model_validate({**request.lock.adopted.model_dump(), **lists})
     return replace(request, lock=request.lock.model_copy(update={"adopted": contents}))
 
 
 def _read_versions(text: str, sign: str) -> dict[str, str]:
-    pairs = (UNSAFE.sub("?", row).partition(sign) for row in text.splitlines() if sign in row)
-    return {name: version for name, _, version in pairs}
+    """Return {name: version} of a list with NAME, SIGN and VERSION in each line."""
+    found = {}
+    for row in text.splitlines():
+        if sign in row:
+            name, _, version = UNSAFE.sub("?", row).partition(sign)
+            found[name] = version
+    return found

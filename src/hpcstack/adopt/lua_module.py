@@ -1,6 +1,6 @@
-"""What a Lua modulefile of a site's does to the environment, so that its successor does the same.
+"""Read what a site's Lua modulefile does to the environment, so that its successor does the same.
 
-The file is run by Lua, with functions of ours in place of Lmod's and nothing that reaches files or
+Lua runs the file, with our own functions in place of Lmod's, and without those that reach files or
 programs.
 """
 
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
 LUAS = ("lua", "lua5.4", "lua5.3", "lua5.1", "luajit")
-SECONDS = 10
+SECONDS = 10  # that a modulefile may take
 MAX_MODULEFILE = 1 << 20  # bytes
-MAX_FILES = 2000  # modulefiles of a tree that are read for the image's name
+MAX_FILES = 2000  # modulefiles of a tree that are searched for the image's name
 MEMORY = 256 << 20  # bytes that Lua may take
-# On every PATH already. Lmod moves such a folder, and takes it away when the module is unloaded.
+# Folders that are on every PATH. Lmod moves such a folder to the front, and takes it away when the
+# module is unloaded.
 EVERY_SHELLS = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin", "/usr/local/sbin")
 FIELDS = 4  # what the reader writes for each act: its kind, a name, a value, a separator
 
 
 @dataclass(frozen=True)
 class LuaModule:
-    """What the modulefile PATH does, as `module.environment` of a recipe has it, and what was not
-    taken over.
+    """What the modulefile PATH does.
+
+    SETTINGS are what a recipe's `module.environment` would say, LEFT_OUT what was not taken over.
     """
 
     path: Path
@@ -46,10 +48,10 @@ class LuaModule:
 
 
 def find_modulefile(tree: Path, name: str, version: str, image: Path | None) -> Path:
-    """The modulefile of NAME VERSION in TREE, a file or a folder: NAME/VERSION.lua, else the one
-    that names IMAGE.
+    """Return the modulefile of NAME and VERSION in TREE, which is a file or a folder.
 
-    InputError where there is none, or more than one.
+    It is NAME/VERSION.lua, or else the one that names IMAGE's file. Raise InputError for none, and
+    for more than one.
     """
     if tree.is_file():
         return tree
@@ -58,21 +60,23 @@ def find_modulefile(tree: Path, name: str, version: str, image: Path | None) -> 
     modulefiles = sorted(tree.rglob("*.lua"))
     own = [path for path in modulefiles if path.parts[-2:] == (name, f"{version}.lua")]
     if not own and image:
-        own = [path for path in modulefiles[:MAX_FILES] if _names(path, image.name)]
+        own = [path for path in modulefiles[:MAX_FILES] if _has_word(path, image.name)]
     if len(own) == 1:
         return own[0]
-    among = (
-        f", but {len(own)}: {', '.join(map(str, own[:5]))}" if own else f" among {len(modulefiles)}"
-    )
+
+    among = f" among {len(modulefiles)}"
+    if own:
+        among = f", but {len(own)}: {', '.join(map(str, own[:5]))}"
     raise InputError(
         f"{tree} has no single modulefile for {name}/{version}{among}",
         "name the file itself: --lua FILE",
     )
 
 
-def _names(path: Path, word: str) -> bool:
-    """Whether the file PATH has WORD in it; one that cannot be read, or is too large for a
-    modulefile, has not.
+def _has_word(path: Path, word: str) -> bool:
+    """Return whether the file PATH has WORD in it.
+
+    One that cannot be read, or is too large for a modulefile, has not.
     """
     try:
         return word in read_text(path, MAX_MODULEFILE)
@@ -81,9 +85,9 @@ def _names(path: Path, word: str) -> bool:
 
 
 def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaModule:
-    """What the Lua modulefile PATH does when NAME/VERSION is loaded.
+    """Return what the Lua modulefile PATH does when NAME/VERSION is loaded.
 
-    InputError where Lua cannot run it.
+    Raise InputError where Lua cannot run it, MissingToolError where there is no Lua.
     """
     lua = next((one for one in LUAS if shutil.which(one)), "")
     if not lua:
@@ -93,9 +97,8 @@ def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaM
         )
     reader = str(data.find_data_folder("modules") / "read-modulefile.lua")
     bounded = ["prlimit", f"--as={MEMORY}", "--core=0"]
-    done = runner.output(
-        [*bounded, lua, reader, str(path.absolute()), name, version], timeout=SECONDS
-    )
+    argv = [*bounded, lua, reader, str(path.absolute()), name, version]
+    done = runner.output(argv, timeout=SECONDS)
     if done.status:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
         raise InputError(f"--lua {path}: {said}", "does `module load` take it?")
@@ -103,14 +106,14 @@ def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaM
 
 
 def _read_acts(path: Path, text: str) -> LuaModule:
+    """Return what the reader wrote as TEXT: FIELDS of each act of the modulefile, NUL between."""
     words = text.split("\0")[:-1]
     settings: dict[str, dict[str, object]] = {}
     left_out: list[str] = []
     for at in range(0, len(words) - FIELDS + 1, FIELDS):
         kind, name, value, separator = words[at : at + FIELDS]
-        if CONTROL.search(name + value + separator) or (
-            kind != "other" and not VARIABLE.fullmatch(name)
-        ):
+        is_variable = kind == "other" or VARIABLE.fullmatch(name)
+        if CONTROL.search(name + value + separator) or not is_variable:
             left_out.append(f"{kind} {name!r}")
         elif kind == "set":
             if _is_setting({"set": value}):
@@ -125,7 +128,7 @@ def _read_acts(path: Path, text: str) -> LuaModule:
 
 
 def _is_setting(value: dict[str, object]) -> bool:
-    """Whether a recipe's `module.environment` takes VALUE."""
+    """Return whether a recipe's `module.environment` takes VALUE."""
     try:
         Setting.model_validate(value)
     except ValidationError:
@@ -141,33 +144,32 @@ def _add_parts(
     value: str,
     separator: str,
 ) -> None:
-    """VALUE before or behind NAME's parts, as Lmod puts it: what is prepended later comes first,
-    each folder once.
+    """Put VALUE before or behind the parts of NAME in SETTINGS, as Lmod does.
+
+    What is prepended later comes first, and each folder is there once. What a recipe cannot say
+    goes into LEFT_OUT.
     """
-    new = [_normalized(part) for part in value.split(separator) if part]
+    new = [_normalize_folder(part) for part in value.split(separator) if part]
     known = settings.get(name, {"prepend": [], "append": [], "separator": separator})
-    every_shell = name == "PATH" and any(part in EVERY_SHELLS for part in new)
-    if (
-        not new
-        or every_shell
-        or "set" in known
-        or known["separator"] != separator
-        or not _is_setting({kind: new})
-    ):
+    on_every_path = name == "PATH" and any(part in EVERY_SHELLS for part in new)
+    is_mixed = "set" in known or known["separator"] != separator
+    if not new or on_every_path or is_mixed or not _is_setting({kind: new}):
         left_out.append(f"{kind} {name} {value}")
         return
+
+    first = list(dict.fromkeys(new))
     for side in ("prepend", "append"):
         parts = known[side]
         assert isinstance(parts, list)
         rest = [part for part in parts if part not in new]
-        if side == kind:
-            rest = (
-                [*dict.fromkeys(new), *rest] if kind == "prepend" else [*rest, *dict.fromkeys(new)]
-            )
+        if side == kind == "prepend":
+            rest = [*first, *rest]
+        elif side == kind:
+            rest = [*rest, *first]
         known[side] = rest
     settings[name] = known
 
 
-def _normalized(part: str) -> str:
-    """A folder as Lmod writes it: no double slash, none at the end."""
+def _normalize_folder(part: str) -> str:
+    """Return a folder as Lmod writes it: no double slash, and none at the end."""
     return re.sub("/+", "/", part).rstrip("/") or part[:1]

@@ -1,4 +1,4 @@
-"""What an image that hpcstack did not build says of itself. Nothing of it is run."""
+"""Read what an image that hpcstack did not build says of itself. Nothing of it is run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 4 << 20  # bytes of a file of metadata
 MAX_PROGRAM = 64 << 20  # bytes of a shell
-MAX_VALUES = 2000  # variables, labels
-# Where e_machine stands in an ELF header, and what its values mean:
+MAX_VALUES = 2000  # variables, or labels
+# Where e_machine is in an ELF header, and what its values mean:
 # https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html
 MACHINE_OFFSET = 18
 PLATFORMS = {0x3E: "linux/amd64", 0xB7: "linux/arm64"}
@@ -33,13 +33,12 @@ SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/env")
 BASE_LABEL = "org.opencontainers.image.base.name"  # OCI image-spec, annotations.md
 # Enroot writes an image's labels as comments before its /etc/rc (NVIDIA/enroot src/docker.sh,
 # docker::configure).
-LABEL = re.compile(
-    r"# ([A-Za-z0-9][A-Za-z0-9._/-]{0,200}) (.{1,4000})"
-)  # by fullmatch; a label's name has a dot
+# Use with fullmatch. A label's name has a dot in it, which other comments have not.
+LABEL = re.compile(r"# ([A-Za-z0-9][A-Za-z0-9._/-]{0,200}) (.{1,4000})")
 EXPORT = re.compile(r'export ([A-Za-z_][A-Za-z0-9_]*)="(.*)"')
-PROVENANCE = re.compile(
-    r"^# enroot-provenance: (?:docker://)?(\S+)$", re.MULTILINE
-)  # as hpcstack's import writes it
+# As hpcstack's import writes it.
+PROVENANCE = re.compile(r"^# enroot-provenance: (?:docker://)?(\S+)$", re.MULTILINE)
+# How an /etc/rc, as Enroot writes it, goes to the working directory and starts the command.
 WORKDIR = re.compile(r"^cd (.+?) && unset OLDPWD \|\| exit 1$", re.MULTILINE)
 START = re.compile(
     r'^    exec (?P<entrypoint>.*?) ?"\$@"\nelse\n    exec (?P<whole>.*)\nfi$', re.MULTILINE
@@ -48,8 +47,11 @@ START = re.compile(
 
 @dataclass(frozen=True)
 class Survey:
-    """What an image says of itself: its platform, how it is started, the image it came from (empty:
-    it does not say), and what could not be known, a sentence each.
+    """What an image says of itself.
+
+    BASE is the image that it was made from, BASE_SAID_BY what says so; both are empty where nothing
+    does. UNKNOWN is what could not be known, a sentence each. FILES are those of the programs asked
+    for that the image has.
     """
 
     platform: str
@@ -61,19 +63,17 @@ class Survey:
     base: str = ""
     base_said_by: str = ""
     unknown: tuple[str, ...] = ()
-    files: frozenset[str] = field(
-        default_factory=frozenset
-    )  # of the programs asked for, those that are there
+    files: frozenset[str] = field(default_factory=frozenset)
 
 
 def survey_image(path: Path, programs: tuple[str, ...] = ()) -> Survey:
-    """What the squashfs PATH says of itself, and which of PROGRAMS are on its own PATH.
+    """Return what the squashfs PATH says of itself, and which of PROGRAMS are on its own PATH.
 
-    InputError where it is none.
+    Raise InputError where it is no squashfs, or of a platform that is not supported.
     """
     try:
         with Squashfs(path) as image:
-            return _survey(image, programs)
+            return _survey_open(image, programs)
     except (Unreadable, OSError) as error:
         raise InputError(
             f"{path} cannot be read as an image: {error}",
@@ -81,39 +81,48 @@ def survey_image(path: Path, programs: tuple[str, ...] = ()) -> Survey:
         ) from None
 
 
-def _survey(image: Squashfs, programs: tuple[str, ...]) -> Survey:
+def _survey_open(image: Squashfs, programs: tuple[str, ...]) -> Survey:
+    """Return the survey of an open IMAGE.
+
+    The sentences on what is unknown go into the lock.
+    """
     unknown = []
-    rc = _text(image, "/etc/rc")
-    environment = read_environment(_text(image, "/etc/environment"))
-    if read_rc(rc) is None:
+    rc = _read_text(image, "/etc/rc")
+    started = read_rc(rc)
+    environment = read_environment(_read_text(image, "/etc/environment"))
+    if started is None:
         # No image of Enroot's: there /etc/environment is the distribution's own, for logins.
-        exported, computed = read_exports(
-            _text(image, "/.singularity.d/env/10-docker2singularity.sh")
-        )
-        environment = exported or {name: value.strip("\"'") for name, value in environment.items()}
+        script = _read_text(image, "/.singularity.d/env/10-docker2singularity.sh")
+        exported, computed = read_exports(script)
+        if exported:
+            environment = exported
+        else:
+            environment = {name: value.strip("\"'") for name, value in environment.items()}
         if computed:
             unknown.append(f"the variables {', '.join(computed)}: a script computes their values")
     if not environment:
         unknown.append("its variables: it has no /etc/environment, where Enroot keeps them")
-    labels = {**_apptainer_labels(image), **read_labels(rc)}
-    started = read_rc(rc)
+
+    labels = {**_read_apptainer_labels(image), **read_labels(rc)}
     if started is None:
         unknown.append(
             "its entrypoint and working directory: its /etc/rc is not as Enroot writes one"
         )
+
     base, said_by = find_base(labels, environment, rc)
     if not base:
         unknown.append("which image it was made from")
     unknown.append("how it was made: which packages were added, from where, and by which steps")
-    folders = environment.get("PATH", "").split(":")
-    present = {
-        name
-        for name in programs
-        if any(_is_program(image, f"{folder}/{name}") for folder in folders if folder)
-    }
+
+    folders = [folder for folder in environment.get("PATH", "").split(":") if folder]
+    present = set()
+    for name in programs:
+        if any(_is_program(image, f"{folder}/{name}") for folder in folders):
+            present.add(name)
+
     entrypoint, command, workdir = started or ((), (), "")
     return Survey(
-        platform=_platform(image),
+        platform=_find_platform(image),
         environment=environment,
         labels=labels,
         entrypoint=entrypoint,
@@ -126,8 +135,8 @@ def _survey(image: Squashfs, programs: tuple[str, ...]) -> Survey:
     )
 
 
-def _bytes(image: Squashfs, path: str, limit: int) -> bytes:
-    """What PATH holds in IMAGE; nothing where it is not there, no file, or larger than LIMIT."""
+def _read_bytes(image: Squashfs, path: str, limit: int) -> bytes:
+    """Return what the file PATH of IMAGE holds; empty for no file, or one larger than LIMIT."""
     try:
         found = find_inode(image, path)
         return read_content(image, found, limit) if found else b""
@@ -135,19 +144,21 @@ def _bytes(image: Squashfs, path: str, limit: int) -> bytes:
         return b""
 
 
-def _text(image: Squashfs, path: str) -> str:
-    return _bytes(image, path, MAX_TEXT).decode("utf-8", "replace")
+def _read_text(image: Squashfs, path: str) -> str:
+    """Return the same as text, of a file of metadata."""
+    return _read_bytes(image, path, MAX_TEXT).decode("utf-8", "replace")
 
 
 def _is_program(image: Squashfs, path: str) -> bool:
+    """Return whether the file PATH of IMAGE may be executed."""
     found = find_inode(image, path)
     return bool(found and found.mode & 0o111)
 
 
-def _platform(image: Squashfs) -> str:
-    """The platform of the image's shell. InputError for one that hpcstack has no images for."""
+def _find_platform(image: Squashfs) -> str:
+    """Return the platform of the image's shell. Raise InputError for one that is not supported."""
     for shell in SHELLS:
-        header = _bytes(image, shell, MAX_PROGRAM)[: MACHINE_OFFSET + 2]
+        header = _read_bytes(image, shell, MAX_PROGRAM)[: MACHINE_OFFSET + 2]
         if header.startswith(b"\x7fELF") and len(header) == MACHINE_OFFSET + 2:
             machine = int.from_bytes(header[MACHINE_OFFSET:], "little")
             if machine in PLATFORMS:
@@ -163,8 +174,9 @@ def _platform(image: Squashfs) -> str:
 
 
 def read_environment(text: str) -> dict[str, str]:
-    """The variables of /etc/environment as Enroot writes it: NAME=VALUE, a line each, without
-    quotes.
+    """Return the variables of an /etc/environment as Enroot writes it.
+
+    Each is a line NAME=VALUE without quotes. Lines of another form are left out.
     """
     found = {}
     for line in text.splitlines():
@@ -175,22 +187,21 @@ def read_environment(text: str) -> dict[str, str]:
 
 
 def read_exports(text: str) -> tuple[dict[str, str], list[str]]:
-    """The variables that Apptainer's own script sets for an image (`export
-    NAME="${NAME:-"VALUE"}"`, or plain), and the names of those whose values it computes.
+    """Return the variables that Apptainer's own script sets for an image, and those it computes.
+
+    The script has `export NAME="${NAME:-"VALUE"}"`, or plainly `export NAME="VALUE"`. Of a variable
+    whose value is computed, only the name is returned.
     """
-    found, computed = {}, []
+    found = {}
+    computed = []
     for line in text.splitlines()[:MAX_VALUES]:
         match = EXPORT.fullmatch(line)
         if not match:
             continue
         name, value = match[1], match[2]
         if value.startswith(f"${{{name}:-"):
-            value = (
-                value.removeprefix(f"${{{name}:-")
-                .removesuffix("}")
-                .removeprefix('"')
-                .removesuffix('"')
-            )
+            value = value.removeprefix(f"${{{name}:-").removesuffix("}")
+            value = value.removeprefix('"').removesuffix('"')
         if UNSAFE.search(value) or "$" in value or "`" in value:
             computed.append(name)
         else:
@@ -199,7 +210,7 @@ def read_exports(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def read_labels(rc: str) -> dict[str, str]:
-    """The labels that Enroot left in /etc/rc as comments."""
+    """Return the labels that Enroot left at the beginning of /etc/rc as comments."""
     found = {}
     for line in rc.splitlines():
         match = LABEL.fullmatch(line)
@@ -210,9 +221,10 @@ def read_labels(rc: str) -> dict[str, str]:
     return dict(list(found.items())[:MAX_VALUES])
 
 
-def _apptainer_labels(image: Squashfs) -> dict[str, str]:
+def _read_apptainer_labels(image: Squashfs) -> dict[str, str]:
+    """Return the labels that Apptainer keeps in the image; empty where it has none."""
     try:
-        found = json.loads(_text(image, "/.singularity.d/labels.json") or "{}")
+        found = json.loads(_read_text(image, "/.singularity.d/labels.json") or "{}")
     except (ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
@@ -222,8 +234,9 @@ def _apptainer_labels(image: Squashfs) -> dict[str, str]:
 
 
 def read_rc(rc: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
-    """(entrypoint, command, working directory) of an /etc/rc as Enroot and hpcstack write it; None
-    for any other.
+    """Return (entrypoint, command, working directory) of an /etc/rc; None where they are not known.
+
+    They are known of one that Enroot or hpcstack wrote.
     """
     workdir, start = WORKDIR.search(rc), START.search(rc)
     if not workdir or not start:
@@ -234,13 +247,13 @@ def read_rc(rc: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
         whole = shlex.split(start["whole"])
     except ValueError:
         return None
+
     words = [*folder, *entrypoint, *whole]
-    if (
-        len(folder) != 1
-        or whole[: len(entrypoint)] != entrypoint
-        or any(UNSAFE.search(word) for word in words)
-    ):
+    if len(folder) != 1 or any(UNSAFE.search(word) for word in words):
         return None
+    if whole[: len(entrypoint)] != entrypoint:
+        return None
+
     command = whole[len(entrypoint) :]
     if not entrypoint and command == ["/bin/sh"]:  # what is written where an image names nothing
         command = []
@@ -250,16 +263,15 @@ def read_rc(rc: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
 def find_base(
     labels: Mapping[str, str], environment: Mapping[str, str], rc: str
 ) -> tuple[str, str]:
-    """(the image that an image was made from, what says so); two empty texts where nothing does."""
+    """Return (the image that an image was made from, what says so); empty texts for none."""
     named = labels.get(BASE_LABEL, "")
     if _is_base(named):
         return named, f"its label {BASE_LABEL}"
     # Derived images of NVIDIA's name another product:
     # https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes
     release = environment.get("NVIDIA_PYTORCH_VERSION", "")
-    if environment.get("NVIDIA_PRODUCT_NAME") == "PyTorch" and re.fullmatch(
-        r"[0-9]{2}\.[0-9]{2}", release
-    ):
+    is_pytorch = environment.get("NVIDIA_PRODUCT_NAME") == "PyTorch"
+    if is_pytorch and re.fullmatch(r"[0-9]{2}\.[0-9]{2}", release):
         return (
             f"nvcr.io/nvidia/pytorch:{release}-py3",
             "its variables NVIDIA_PRODUCT_NAME and NVIDIA_PYTORCH_VERSION",
@@ -271,7 +283,7 @@ def find_base(
 
 
 def _is_base(text: str) -> bool:
-    """Whether TEXT can stand as a recipe's base: REGISTRY/REPOSITORY:TAG."""
+    """Return whether TEXT can be a recipe's base: REGISTRY/REPOSITORY:TAG."""
     try:
         return bool(Base.model_validate({"image": text}).tag)
     except ValidationError:

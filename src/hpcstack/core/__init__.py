@@ -1,4 +1,6 @@
-"""What everything stands on: errors with exit codes, programs and their output, files that others
-may have made, leases, YAML with places, quoting. In: paths, text, argv. Out: values, or one
-HpcstackError.
+"""The ground that every other package stands on.
+
+Holds errors with exit codes, the runner of programs, files that other users may have made, leases,
+YAML whose values keep their places, and quoting. Takes paths, text and argv; returns values, or
+raises one HpcstackError.
 """

@@ -1,5 +1,6 @@
-"""How much one image may be: what is read of it is counted, and refused before it fills a disk or a
-memory. Pure.
+"""How large one image may be.
+
+What is read of an image is counted, and refused before it fills a disk or the memory. Pure.
 """
 
 from __future__ import annotations
@@ -9,22 +10,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import tarfile
-
-MAX_PATH, MAX_COMPONENT, MAX_DEPTH = 4096, 255, 256  # bytes, bytes (NAME_MAX), folders
-MAX_NAMES, A_NAME = (
-    1 << 30,
-    150,
-)  # bytes of all names that are held in memory, and what holding one takes
-UNPACKED_BYTES, ENTRIES = 256 << 30, 5_000_000  # NVIDIA's largest images: 50 GB and 600,000
+MAX_PATH = 4096  # bytes of a path: PATH_MAX
+MAX_COMPONENT = 255  # bytes of one name: NAME_MAX
+MAX_DEPTH = 256  # folders in a path
+MAX_NAMES = 1 << 30  # bytes of memory that all names of an image may take
+A_NAME = 150  # bytes of memory that holding one name takes, beside its text
+# NVIDIA's largest images unpack to 50 GB and 600,000 entries: a real image stays far below these.
+UNPACKED_BYTES = 256 << 30
+ENTRIES = 5_000_000
 
 
 class TooLarge(ValueError):
-    """An image that is more than it may be."""
+    """An image, or a name in it, exceeds what is allowed."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What an image may be at most, all its layers together: bytes of files, and members of layers."""
+    """The most that one image may hold, all layers together: bytes of files, members of layers."""
 
     unpacked_bytes: int = UNPACKED_BYTES
     entries: int = ENTRIES
@@ -34,32 +36,36 @@ STANDARD = Bounds()
 
 
 class Tally:
-    """What has been read of one image so far."""
+    """A count of what has been read of one image so far, held against its bounds."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds, self.bytes, self.entries = bounds, 0, 0
 
     def member(self, member: tarfile.TarInfo) -> None:
-        """One member more. TooLarge where that is too much."""
+        """Count one MEMBER more. Raise TooLarge where that exceeds the bounds."""
         self.entries += 1
         self.bytes += max(0, member.size)
         if self.entries > self.bounds.entries:
             raise TooLarge(
-                f"makes it more than {self.bounds.entries} entries (build.bounds.entries in "
-                f"site.yaml)"
+                f"makes it more than {self.bounds.entries} entries "
+                "(build.bounds.entries in site.yaml)"
             )
         if self.bytes > self.bounds.unpacked_bytes:
+            gibibytes = self.bounds.unpacked_bytes >> 30
             raise TooLarge(
-                f"makes it more than {self.bounds.unpacked_bytes >> 30} GiB unpacked "
-                f"(build.bounds.unpacked_bytes in "
-                "site.yaml)"
+                f"makes it more than {gibibytes} GiB unpacked "
+                "(build.bounds.unpacked_bytes in site.yaml)"
             )
 
 
 def check_path(path: str, what: str = "a path") -> None:
-    """TooLarge for a PATH that no filesystem could hold, or that is deeper than any image's."""
+    """Raise TooLarge for a PATH that no filesystem could hold, or that is deeper than any image's.
+
+    WHAT names it in the message.
+    """
     if len(path) <= MAX_COMPONENT and path.isascii():
-        return
+        return  # most paths: too short to exceed any of the limits
+
     data = path.encode("utf-8", "surrogateescape")
     if len(data) > MAX_PATH:
         raise TooLarge(f"has {what} of more than {MAX_PATH} bytes: {path[:80]}...")

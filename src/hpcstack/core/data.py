@@ -1,4 +1,4 @@
-"""Where the package's data folders lie: inside the wheel, or at the top of a source checkout."""
+"""The package's data folders: inside the wheel, or at the top of a source checkout."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ FOLDERS = ("recipes", "images", "modules", "launchers", "facts")
 
 @cache
 def find_data_root() -> Path:
-    """The folder that holds recipes/, images/, modules/, launchers/ and facts/."""
-    here = Path(__file__).resolve().parents[1]
-    packed = here / "_data"
-    return packed if packed.is_dir() else here.parents[1]
+    """Return the folder that holds recipes/, images/, modules/, launchers/ and facts/."""
+    package = Path(__file__).resolve().parents[1]
+    packed = package / "_data"
+    if packed.is_dir():  # an installed wheel
+        return packed
+    return package.parents[1]  # a checkout: src/hpcstack lies two folders below its top
 
 
 def find_data_folder(name: str) -> Path:
-    """One data folder, e.g. `recipes`."""
+    """Return the path of one data folder, e.g. `recipes`. Raise ValueError for any other NAME."""
     if name not in FOLDERS:
         raise ValueError(f"no data folder {name!r}")
     return find_data_root() / name
@@ -27,7 +29,7 @@ def find_data_folder(name: str) -> Path:
 
 @cache
 def read_script(name: str) -> str:
-    """launchers/NAME, in which each line `#: FILE` is replaced by the FILE beside it."""
+    """Return the text of launchers/NAME; the FILE beside it replaces each line `#: FILE`."""
     path = find_data_folder("launchers") / name
 
     def text_of(match: re.Match[str]) -> str:
@@ -37,8 +39,9 @@ def read_script(name: str) -> str:
 
 
 def smoke_files() -> dict[str, str]:
-    """The smoke-test suite's source, as {path below its package: text}; it is baked into every
-    image.
+    """Return the smoke suite's source, {path from `hpcstack_smoke/` on: text}.
+
+    It is put into every image.
     """
     return dict(_smoke_files())
 

@@ -1,12 +1,12 @@
-"""Folders that other people can write to: touched by descriptor, never by path.
+"""Folders that other people can write to: act on open descriptors, never on paths.
 
-Who may write to a folder can swap any entry of it for a link between two system calls of ours. So
-each function here walks to a folder one part at a time, holds it open, and acts on a name within
-it. A link on the way counts only where root or we ourselves made it (to a larger disk, say); the
-last part of a path is never followed.
+Whoever may write to a folder can swap any entry of it for a link between two system calls of ours.
+So each function here walks to a folder one part at a time, holds it open, and acts on a name
+within it. A link on the way is followed only where root or we ourselves made it (to a larger disk,
+say). The last part of a path is never followed.
 
-Modes and owners are changed on the open descriptor. Trees are walked without recursion, however
-deep they are.
+Modes and owners are changed on the open descriptor. Trees are walked without recursion, so that
+one of any depth can be walked.
 
 Code that needs paths (a program that writes a file, say) works in a `pin_path` folder: its path
 names the open folder itself, whoever renames it meanwhile.
@@ -31,20 +31,21 @@ from hpcstack.core.namespaces import trusted_ids
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+# How folders and files are opened. None follows a link in the last part of a path.
 PASS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # enough to go through a folder
 LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a pipe that somebody has put there does not wait for a writer.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # at a link itself, too
+
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
-CLOSED = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EBADF,
-)  # EBADF: a folder that we may pass (O_PATH) and not list
+# A folder that is closed to us. EBADF: we may pass it (O_PATH), but not list it.
+CLOSED = (errno.EACCES, errno.EPERM, errno.EBADF)
 RENAME_EXCHANGE = 2  # renameat2(2)
 MAX_NAME = 255  # bytes of one name, on every filesystem of Linux
 MAX_LINKS = 40  # on the way to one folder, as the kernel counts
+
 _pins: set[int] = set()  # the descriptors of `pin_path`, as long as its block runs
 PINNED = re.compile(r"/proc/self/fd/([0-9]+)(?=/|$)")
 
@@ -52,14 +53,14 @@ PINNED = re.compile(r"/proc/self/fd/([0-9]+)(?=/|$)")
 
 
 def open_folder(path: Path) -> int:
-    """A descriptor of the folder PATH, to list and to act in.
+    """Open the folder PATH and return a descriptor, to list it and to act in it.
 
-    StoreError where a link of another user's lies on the way; OSError as for open(2). A folder that
-    we may pass and not list gets a descriptor that only passes (O_PATH).
+    Where we may pass the folder but not list it, the descriptor only passes (O_PATH). Raise
+    StoreError where a link that another user made lies on the way, and OSError as open(2) does.
     """
     wanted = path.absolute()
     pinned_at = PINNED.match(str(wanted))
-    if pinned_at:
+    if pinned_at:  # not by its name: the pinned folder may have another one by now
         here = os.dup(int(pinned_at[1]))
         pending = deque(wanted.parts[5:])
     else:
@@ -78,10 +79,13 @@ def open_folder(path: Path) -> int:
                 links += 1
                 if links > MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(wanted)) from None
+                # The target's own parts come next, before those that follow the link.
                 pending.extendleft(reversed([name for name in target.split("/") if name]))
                 inner = os.open("/", PASS) if target.startswith("/") else os.dup(here)
             os.close(here)
             here = inner
+
+        # PASS opens the way; acting in the folder needs a descriptor that may list, too.
         with contextlib.suppress(PermissionError):
             listed = os.open(".", LIST, dir_fd=here)
             os.close(here)
@@ -93,9 +97,10 @@ def open_folder(path: Path) -> int:
 
 
 def _trusted_target(around: int, name: str, wanted: Path) -> str:
-    """Where the link NAME leads.
+    """Return where the link NAME in the folder AROUND leads.
 
-    StoreError unless root or we made it; NotADirectoryError for what is no link.
+    Raise StoreError unless root or we made it, NotADirectoryError for anything but a link. WANTED
+    is the path that a message names.
     """
     link = os.open(name, LOOK, dir_fd=around)
     try:
@@ -107,21 +112,23 @@ def _trusted_target(around: int, name: str, wanted: Path) -> str:
                 f"{wanted} lies behind the link {name}, which {user_name(about.st_uid)} made",
                 f"{wanted} must be a real folder: look at what leads there, and remove the link",
             )
+        # An empty name: read the link that we hold, not what may have replaced it.
         return os.readlink("", dir_fd=link)
     finally:
         os.close(link)
 
 
 def _is_roots_alone(folder: int) -> bool:
-    """Whether nobody but root can put anything into FOLDER: what lies there is of the machine's own
-    making.
+    """Return whether root alone can put anything into FOLDER.
+
+    A link there is the machine's own, whoever owns it.
     """
     about = os.fstat(folder)
     return about.st_uid == 0 and not about.st_mode & 0o022
 
 
 def user_name(number: int) -> str:
-    """The name of the user NUMBER, for people."""
+    """Return the name of the user NUMBER, to be shown."""
     import pwd
 
     try:
@@ -132,7 +139,7 @@ def user_name(number: int) -> str:
 
 @contextlib.contextmanager
 def hold_folder(path: Path) -> Iterator[int]:
-    """The folder PATH, held open."""
+    """Hold the folder PATH open for the time of the block; yield its descriptor."""
     descriptor = open_folder(path)
     try:
         yield descriptor
@@ -142,10 +149,10 @@ def hold_folder(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def pin_path(path: Path) -> Iterator[Path]:
-    """A path of the folder PATH that goes on naming this very folder, whatever becomes of its name.
+    """Yield a path of the folder PATH that keeps naming this very folder, whoever renames it.
 
-    Good in this process, and in the programs that core/process starts: they inherit the descriptor
-    that it names.
+    It is good in this process, and in the programs that core/process starts: they inherit the
+    descriptor that it names.
     """
     with hold_folder(path) as descriptor:
         _pins.add(descriptor)
@@ -156,43 +163,50 @@ def pin_path(path: Path) -> Iterator[Path]:
 
 
 def is_pinned(path: Path) -> bool:
-    """Whether PATH is one that `pin_path` gave."""
+    """Return whether PATH is one that `pin_path` gave."""
     return PINNED.fullmatch(str(path)) is not None
 
 
 def find_name(folder: Path, around: Path) -> Path:
-    """The path of the pinned FOLDER in the folder AROUND: what it is called there now.
+    """Return the path of the pinned FOLDER in the folder AROUND: what it is called there now.
 
-    StoreError where it lies there under no name: somebody has moved it.
+    Raise StoreError where it has no name there: somebody has moved it.
     """
     with hold_folder(folder) as descriptor, hold_folder(around) as outer:
-        wanted = _identity(descriptor)
+        wanted = _identify(descriptor)
         for name in os.listdir(outer):  # noqa: PTH208
+            # An entry may be gone by now: then it is not the one.
             with contextlib.suppress(OSError):
                 about = os.stat(name, dir_fd=outer, follow_symlinks=False)
                 if (about.st_dev, about.st_ino) == wanted:
                     return around / name
     raise StoreError(
-        f"somebody has moved a folder out of {around} while it was written", "who may write there?"
+        f"somebody has moved a folder out of {around} while it was written",
+        f"look who may write there: ls -ld {around}",
     )
 
 
 def pins_in(words: Iterable[str]) -> tuple[int, ...]:
-    """The descriptors that WORDS of a command line name as folders which are pinned now. What a
-    recipe or a base has named so is none of them: no other descriptor of ours reaches a program.
+    """Return the descriptors of folders pinned now that WORDS of a command line name.
+
+    A recipe or a base may write such a path into a command, too. Only descriptors that we have
+    pinned are returned, so that no other one of ours reaches a program.
     """
     found = [int(number) for word in words for number in PINNED.findall(word)]
     return tuple(dict.fromkeys(one for one in found if one in _pins))
 
 
 def make_new_folder(path: Path, mode: int = 0o700) -> None:
-    """The folder PATH, which is new. FileExistsError where there is anything of that name."""
+    """Make the folder PATH. Raise FileExistsError where there is anything of that name."""
     with hold_folder(path.parent) as around:
         os.mkdir(path.name, mode, dir_fd=around)
 
 
 def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
-    """PATH and what it lies in are there; what is new has MODE (whatever the umask) and GROUP."""
+    """Make the folder PATH and those it lies in, where they are missing.
+
+    New ones get MODE (whatever the umask) and GROUP; those that exist stay as they are.
+    """
     try:
         with hold_folder(path):
             return
@@ -200,6 +214,7 @@ def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
         make_folder(path.parent, mode, group)
     with hold_folder(path.parent) as around:
         try:
+            # Closed to others until it has its group and its mode.
             os.mkdir(path.name, 0o700, dir_fd=around)
         except FileExistsError:
             return
@@ -212,9 +227,9 @@ def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
 
 
 def set_marks(descriptor: int, mode: int, group: int = -1) -> None:
-    """MODE and GROUP (-1: as it is) of what DESCRIPTOR holds open.
+    """Set MODE and GROUP (-1: leave it) of what DESCRIPTOR holds open.
 
-    The group first: chown takes set-gid bits away.
+    The group comes first, since chown(2) takes set-gid bits away.
     """
     if group != -1:
         os.fchown(descriptor, -1, group)
@@ -222,7 +237,10 @@ def set_marks(descriptor: int, mode: int, group: int = -1) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether PATH is a real folder, with no link of another's on the way."""
+    """Return whether PATH is a real folder, and no link.
+
+    Raise StoreError where a link that another user made lies on the way.
+    """
     try:
         with hold_folder(path.parent) as around:
             return stat.S_ISDIR(os.stat(path.name, dir_fd=around, follow_symlinks=False).st_mode)
@@ -231,7 +249,7 @@ def is_folder(path: Path) -> bool:
 
 
 def path_exists(path: Path) -> bool:
-    """Whether there is anything called PATH, a link too."""
+    """Return whether there is anything called PATH; a link counts, wherever it leads."""
     try:
         with hold_folder(path.parent) as around:
             os.stat(path.name, dir_fd=around, follow_symlinks=False)
@@ -244,13 +262,13 @@ def path_exists(path: Path) -> bool:
 
 
 def create_file(path: Path, mode: int = 0o600) -> BinaryIO:
-    """A new file PATH, to write and read. FileExistsError where there is anything of that name."""
+    """Create the file PATH, to write and read. Raise FileExistsError for a name that is taken."""
     with hold_folder(path.parent) as around:
         return os.fdopen(os.open(path.name, CREATE, mode, dir_fd=around), "w+b")
 
 
 def open_by_descriptor(path: Path) -> BinaryIO:
-    """The ordinary file PATH, for reading. StoreError for anything else of that name."""
+    """Open the ordinary file PATH for reading. Raise StoreError for anything else of that name."""
     with hold_folder(path.parent) as around:
         try:
             descriptor = os.open(path.name, READ, dir_fd=around)
@@ -265,25 +283,25 @@ def open_by_descriptor(path: Path) -> BinaryIO:
 
 
 def remove_file(path: Path) -> None:
-    """PATH is gone; nothing happens where it was not there, or the folder that it lay in."""
+    """Remove the file PATH. Do nothing where it, or the folder that it lay in, is not there."""
     with contextlib.suppress(FileNotFoundError), hold_folder(path.parent) as around:
         os.unlink(path.name, dir_fd=around)
 
 
 def rename_path(old: Path, new: Path) -> None:
-    """OLD is called NEW from now on, and what was called so is gone: rename(2)."""
+    """Rename OLD to NEW by rename(2), which replaces what was called NEW."""
     with hold_folder(old.parent) as source, hold_folder(new.parent) as target:
         os.rename(old.name, new.name, src_dir_fd=source, dst_dir_fd=target)
 
 
 def hard_link(old: Path, new: Path) -> None:
-    """NEW is another name of the file OLD. FileExistsError where there is anything of that name."""
+    """Make NEW another name of the file OLD. Raise FileExistsError for a name that is taken."""
     with hold_folder(old.parent) as source, hold_folder(new.parent) as target:
         os.link(old.name, new.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
 
 
 def point_link(target: str, link: Path) -> None:
-    """LINK leads to TARGET, by one rename, also after a power failure."""
+    """Make LINK lead to TARGET, by one rename that also survives a power failure."""
     with hold_folder(link.parent) as around:
         part = f".{link.name.lstrip('.')}.{uuid.uuid4().hex[:8]}.part"
         os.symlink(target, part, dir_fd=around)
@@ -292,7 +310,7 @@ def point_link(target: str, link: Path) -> None:
 
 
 def read_link(path: Path) -> str:
-    """Where the link PATH leads; empty where it is none."""
+    """Return where the link PATH leads; empty where it is none."""
     try:
         with hold_folder(path.parent) as around:
             return os.readlink(path.name, dir_fd=around)
@@ -301,19 +319,19 @@ def read_link(path: Path) -> str:
 
 
 def touch_path(path: Path) -> None:
-    """PATH was used now. FileNotFoundError where it is not there."""
+    """Set the times of PATH to now. Raise FileNotFoundError where it is not there."""
     with hold_folder(path.parent) as around:
         os.utime(path.name, dir_fd=around, follow_symlinks=False)
 
 
 def stat_path(path: Path) -> os.stat_result:
-    """What PATH is, of a link the link. OSError where there is nothing."""
+    """Return what PATH is; of a link, the link itself. Raise OSError where there is nothing."""
     with hold_folder(path.parent) as around:
         return os.stat(path.name, dir_fd=around, follow_symlinks=False)
 
 
 def names_in(path: Path) -> list[str]:
-    """The names in the folder PATH, sorted; none where it is not there, or closed to us."""
+    """Return the names in the folder PATH, sorted; none where it is missing, or closed to us."""
     try:
         with hold_folder(path) as descriptor:
             return sorted(os.listdir(descriptor))  # noqa: PTH208
@@ -326,16 +344,18 @@ def names_in(path: Path) -> list[str]:
 def write_file(
     path: Path, content: bytes, mode: int, group: int = -1, *, on_disk: bool = True, owner: str = ""
 ) -> None:
-    """CONTENT as the file PATH, by a new file beside it and a rename. A link of that name is
-    replaced, not followed.
+    """Write CONTENT as the file PATH, by a new file beside it and a rename.
 
-    OWNER, a label of core/lease.py, is in the new file's name: where this process is killed, others
-    see whose it was.
+    A link of that name is replaced, not followed. The new file gets MODE and GROUP before it has
+    its name; ON_DISK waits until it is on the disk.
+
+    OWNER, a label of core/lease.py, goes into the new file's name: where this process is killed,
+    others see whose leftover it is.
     """
     with hold_folder(path.parent) as around:
         end = f"{uuid.uuid4().hex[:8]}.part"
         part = f".{path.name}.{owner}{end}"
-        if len(part) > MAX_NAME:
+        if len(part) > MAX_NAME:  # rather without its owner than not at all
             part = f".{path.name[: MAX_NAME // 2]}.{end}"
         descriptor = os.open(part, CREATE, 0o600, dir_fd=around)
         try:
@@ -353,7 +373,7 @@ def write_file(
 
 
 def exchange_names(one: Path, other: Path) -> bool:
-    """Two names change places at once; False where this filesystem cannot do that."""
+    """Swap the names ONE and OTHER in one step. Return False where the filesystem cannot."""
     import ctypes
 
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -365,7 +385,7 @@ def exchange_names(one: Path, other: Path) -> bool:
 
 
 def sync_folder(path: Path) -> None:
-    """The names in the folder PATH are on disk."""
+    """Wait until the names in the folder PATH are on the disk."""
     with hold_folder(path) as descriptor:
         os.fsync(descriptor)
 
@@ -375,8 +395,10 @@ def sync_folder(path: Path) -> None:
 
 @dataclass
 class Level:
-    """One folder of a walk: where it is below the top, what it is, and which of its folders are
-    still to be seen.
+    """One folder of a walk, on the way from the top to where the walk is.
+
+    PATH is its place below the top, IDENTITY its device and inode, PENDING its folders that are
+    still to be visited.
     """
 
     path: str
@@ -386,10 +408,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Visit:
-    """A folder that a walk has come to. DESCRIPTOR is open until the walk goes on; PATH is below
-    the top, empty for it.
+    """A folder that a walk has come to.
 
-    FOLDERS are the names of real folders; a caller who takes one out keeps the walk from going
+    DESCRIPTOR is open until the walk goes on. PATH is below the top, and empty for the top itself.
+    FOLDERS are the names of real folders; a caller that takes one out keeps the walk from going
     there. OTHERS are the names of all else: files, links, devices.
     """
 
@@ -400,44 +422,49 @@ class Visit:
 
 
 def walk_folders(top: Path, *, anyones: bool = False) -> Iterator[Visit]:
-    """Each folder of the tree TOP, from above. Without recursion, and with two descriptors however
-    deep it is.
+    """Yield each folder of the tree TOP, a folder before those in it.
 
-    Never into a folder that another user owns, unless ANYONES; what goes or changes meanwhile is
+    It takes no recursion, and two descriptors at most, however deep the tree is. Folders that
+    another user owns are not entered, unless ANYONES. Folders that go, or change, meanwhile are
     left out.
     """
     descriptor = open_folder(top)
     levels: list[Level] = []
     try:
-        visit = _visit(descriptor, "")
+        visit = _visit_folder(descriptor, "")
         yield visit
-        levels.append(Level("", _identity(descriptor), list(reversed(visit.folders))))
+        levels.append(Level("", _identify(descriptor), list(reversed(visit.folders))))
+
         while levels:
             level = levels[-1]
+            # All below this level was visited: go up.
             if not level.pending:
                 levels.pop()
-                if levels and (above := _go_up(descriptor, levels[-1])) is not None:
-                    os.close(descriptor)
-                    descriptor = above
-                elif (
-                    levels
-                ):  # what we are in was moved elsewhere: it is no part of this tree any more
+                if not levels:
+                    continue
+                above = _go_up(descriptor, levels[-1])
+                if above is None:  # our folder was moved elsewhere: it left this tree
                     return
+                os.close(descriptor)
+                descriptor = above
                 continue
+
             name = level.pending.pop()
             inner = _go_down(descriptor, name, anyones=anyones)
             if inner is None:
                 continue
             os.close(descriptor)
             descriptor = inner
-            visit = _visit(descriptor, f"{level.path}/{name}".lstrip("/"))
+
+            visit = _visit_folder(descriptor, f"{level.path}/{name}".lstrip("/"))
             yield visit
-            levels.append(Level(visit.path, _identity(descriptor), list(reversed(visit.folders))))
+            levels.append(Level(visit.path, _identify(descriptor), list(reversed(visit.folders))))
     finally:
         os.close(descriptor)
 
 
-def _visit(descriptor: int, path: str) -> Visit:
+def _visit_folder(descriptor: int, path: str) -> Visit:
+    """List the folder that DESCRIPTOR holds open; what is closed to us shows nothing."""
     folders: list[str] = []
     others: list[str] = []
     try:
@@ -450,12 +477,14 @@ def _visit(descriptor: int, path: str) -> Visit:
     return Visit(descriptor, path, sorted(folders), sorted(others))
 
 
-def _identity(descriptor: int) -> tuple[int, int]:
+def _identify(descriptor: int) -> tuple[int, int]:
+    """Return the device and inode, which a folder keeps when it is renamed."""
     about = os.fstat(descriptor)
     return about.st_dev, about.st_ino
 
 
 def _go_down(around: int, name: str, *, anyones: bool) -> int | None:
+    """Open the folder NAME in AROUND; None where it is gone, a link, or another user's."""
     try:
         inner = os.open(name, LIST, dir_fd=around)
     except OSError:
@@ -467,52 +496,57 @@ def _go_down(around: int, name: str, *, anyones: bool) -> int | None:
 
 
 def _go_up(descriptor: int, level: Level) -> int | None:
-    """The folder around DESCRIPTOR, if that is LEVEL still."""
+    """Open the folder around DESCRIPTOR; None where that is no longer LEVEL."""
     try:
         above = os.open("..", LIST, dir_fd=descriptor)
     except OSError:
         return None
-    if _identity(above) == level.identity:
+    if _identify(above) == level.identity:
         return above
     os.close(above)
     return None
 
 
 def remove_tree(path: Path) -> None:
-    """PATH and all in it are gone, also folders that their owner may not write; of a link only the
-    link goes.
+    """Remove PATH and all in it, also from folders that their owner may not write.
 
-    What may not be removed stays, and nothing is said of it: look whether PATH is there.
+    Of a link only the link goes. What may not be removed stays, and no error is raised: look
+    whether PATH is still there.
     """
     with contextlib.suppress(OSError), hold_folder(path.parent) as around:
         _remove_entry(around, path.name)
 
 
 def _remove_entry(around: int, name: str) -> None:
+    """Remove NAME, a file or a whole tree, from the folder AROUND, without recursion."""
     descriptor = _open_to_empty(around, name)
     if descriptor is None:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=around)
         return
-    levels = [
-        Level(name, _identity(around), [])
-    ]  # of what lies around: to be gone to when all below is empty
+
+    # A level holds the name of the folder that is being emptied, and the identity of the folder
+    # around it, to which the walk must come back.
+    levels = [Level(name, _identify(around), [])]
     pending = [_remove_files(descriptor)]
     try:
         while pending:
+            # Down, into the next folder that is in the way ...
             if pending[-1]:
                 below = pending[-1].pop()
                 inner = _open_to_empty(descriptor, below)
                 if inner is not None:
-                    levels.append(Level(below, _identity(descriptor)))
+                    levels.append(Level(below, _identify(descriptor)))
                     pending.append(_remove_files(inner))
                     os.close(descriptor)
                     descriptor = inner
                 continue
+
+            # ... or up, and away with the folder that is empty now.
             pending.pop()
             level = levels.pop()
-            above = os.dup(around) if not levels else _go_up(descriptor, level)
-            if above is None:
+            above = _go_up(descriptor, level) if levels else os.dup(around)
+            if above is None:  # our folder was moved elsewhere: it is not ours to empty there
                 return
             os.close(descriptor)
             descriptor = above
@@ -523,14 +557,15 @@ def _remove_entry(around: int, name: str) -> None:
 
 
 def _open_to_empty(around: int, name: str) -> int | None:
-    """The folder NAME, which its owner may write from now on; None where it is no folder."""
+    """Open the folder NAME after making it its owner's to write; None where it is no folder."""
     try:
         looked = os.open(name, PASS, dir_fd=around)
     except OSError:
         return None
     try:
         with contextlib.suppress(OSError):
-            Path(f"/proc/self/fd/{looked}").chmod(0o700)  # this very folder: O_PATH takes no fchmod
+            # By way of /proc, to change this very folder: fchmod(2) refuses O_PATH descriptors.
+            Path(f"/proc/self/fd/{looked}").chmod(0o700)
         return os.open(".", LIST, dir_fd=looked)
     except OSError:
         return None
@@ -539,7 +574,7 @@ def _open_to_empty(around: int, name: str) -> int | None:
 
 
 def _remove_files(descriptor: int) -> list[str]:
-    """The folders in DESCRIPTOR, from which all else is gone."""
+    """Remove all but folders from the folder that DESCRIPTOR holds; return the folders' names."""
     folders = []
     with os.scandir(descriptor) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -553,19 +588,18 @@ def _remove_files(descriptor: int) -> list[str]:
 
 
 def count_bytes(path: Path) -> int:
-    """Bytes on disk of the file or the tree PATH; 0 where there is nothing."""
+    """Return the bytes on disk of the file or tree PATH; 0 where there is nothing."""
     try:
         with hold_folder(path.parent) as around:
             about = os.stat(path.name, dir_fd=around, follow_symlinks=False)
     except OSError:
         return 0
     if not stat.S_ISDIR(about.st_mode):
-        return about.st_blocks * 512
+        return about.st_blocks * 512  # st_blocks counts in 512 bytes, whatever the filesystem
     total = 0
     for visit in walk_folders(path, anyones=True):
         for name in visit.others:
             with contextlib.suppress(OSError):
-                total += (
-                    os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False).st_blocks * 512
-                )
+                about = os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False)
+                total += about.st_blocks * 512
     return total

@@ -1,7 +1,8 @@
-"""Folders of the user's own, by the XDG base directories:
+"""The user's own folders, by the XDG Base Directory Specification:
 https://specifications.freedesktop.org/basedir-spec/
 
-Not by platformdirs, which gives other folders on macOS: these are on clusters, and docs name them.
+platformdirs is not used: it names other folders on macOS. These lie on clusters, and the docs
+name them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def _home(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
-    """What VARIABLE says, else DEFAULT below the home directory. InputError where there is none."""
+def _find_home(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
+    """Return the folder that VARIABLE names, else DEFAULT below the home directory.
+
+    Raise InputError where there is no home directory either.
+    """
     environ = os.environ if environ is None else environ
-    if said := environ.get(variable):
-        return Path(said)
+    if named := environ.get(variable):
+        return Path(named)
+
     home = environ.get("HOME")
     if not home:
         try:
@@ -35,24 +40,27 @@ def _home(variable: str, default: str, environ: Mapping[str, str] | None) -> Pat
 
 
 def config_home(environ: Mapping[str, str] | None = None) -> Path:
-    return _home("XDG_CONFIG_HOME", ".config", environ)
+    """Return the folder of the user's settings, ~/.config by default."""
+    return _find_home("XDG_CONFIG_HOME", ".config", environ)
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
-    return _home("XDG_DATA_HOME", ".local/share", environ)
+    """Return the folder of the user's data, ~/.local/share by default."""
+    return _find_home("XDG_DATA_HOME", ".local/share", environ)
 
 
 def cache_home(environ: Mapping[str, str] | None = None) -> Path:
-    return _home("XDG_CACHE_HOME", ".cache", environ)
+    """Return the folder of what can be made again, ~/.cache by default."""
+    return _find_home("XDG_CACHE_HOME", ".cache", environ)
 
 
 def state_folder() -> Path:
-    """Where launches and test runs are kept: below the user's home, which the nodes see."""
-    return _home("XDG_STATE_HOME", ".local/state", None) / "hpcstack"
+    """Return where launches and test runs are kept: below the home directory, which nodes see."""
+    return _find_home("XDG_STATE_HOME", ".local/state", None) / "hpcstack"
 
 
 def own_user_name() -> str:
-    """The name of the user who runs this; his number on a machine that does not know him."""
+    """Return the name of the user who runs this; the user id where that has no name here."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

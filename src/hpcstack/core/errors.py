@@ -1,5 +1,6 @@
-"""What can go wrong, each with a message, a hint of what to type next, and the exit code of its
-kind.
+"""The errors that users see.
+
+Each has a message, a hint of what to type next, and the exit code of its kind.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# Control characters that may steer a terminal; tab and newline are harmless and left out.
 COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def format_count(number: int, what: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    """Return NUMBER and WHAT, in the plural where it is not one: `1 node`, `2 nodes`."""
+    if number == 1:
+        return f"{number} {what}"
+    return f"{number} {what}s"
 
 
 class HpcstackError(Exception):
@@ -26,7 +30,8 @@ class HpcstackError(Exception):
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.message, self.hint = message, hint
+        self.message = message
+        self.hint = hint
 
 
 class AnswerIsNo(HpcstackError):
@@ -81,7 +86,10 @@ class StoreError(HpcstackError):
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing wrong in a file: `file:line:column: where: what`; lines and columns count from 1."""
+    """One thing wrong in a file, printed as `file:line:column: where: what`.
+
+    Lines and columns count from 1.
+    """
 
     file: str
     line: int
@@ -91,15 +99,16 @@ class Problem:
     warning: bool = False
 
     def __str__(self) -> str:
-        where = f" {self.where}:" if self.where else ""
-        return (
-            f"{self.file}:{self.line}:{self.column}:{' warning:' if self.warning else ''}{where} "
-            f"{self.what}"
-        )
+        text = f"{self.file}:{self.line}:{self.column}:"
+        if self.warning:
+            text += " warning:"
+        if self.where:
+            text += f" {self.where}:"
+        return f"{text} {self.what}"
 
 
 class ProblemsError(InputError):
-    """All problems of one or more files, at once."""
+    """All problems of one or more files, raised together, sorted, each once."""
 
     def __init__(self, problems: Iterable[Problem], hint: str = "") -> None:
         self.problems = sorted(set(problems))
@@ -107,8 +116,9 @@ class ProblemsError(InputError):
 
 
 def sanitize_for_terminal(text: str) -> str:
-    """TEXT for a terminal: what a program, a base or a file says may command it, or turn its lines
-    around.
+    """Return TEXT with control and bidirectional characters replaced.
+
+    So output of a program, a base or a file cannot drive the terminal, or turn its lines around.
     """
     if text.isascii() and not COMMANDS.search(text):
         return text
@@ -119,8 +129,10 @@ def sanitize_for_terminal(text: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """' (did you mean X?)' for the nearest known word, or nothing."""
-    import difflib
+    """Return ` (did you mean X?)` with the one of KNOWN nearest to WORD; empty for none."""
+    import difflib  # only where something is wrong
 
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    if not near:
+        return ""
+    return f" (did you mean {near[0]!r}?)"

@@ -1,9 +1,8 @@
-"""Files that somebody else may have made: links are not followed, and what is not an ordinary file
-is not read.
+"""Read and write files that somebody else may have put there.
 
 In a folder that others can write to, a name is whatever its owner made of it: a link to a file of
-ours, a pipe that never ends, a folder that changes under us. What is opened here is looked at after
-it was opened, not before.
+ours, a pipe that never ends, a folder that changes under us. So links are not followed, and only
+ordinary files are read. Each is examined after it was opened, since it could be swapped before.
 """
 
 from __future__ import annotations
@@ -26,18 +25,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a pipe that somebody has put there does not wait for a writer.
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
+LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)  # what open(2) says of a link with O_NOFOLLOW
 
 
 def open_file(
     path: Path, *, below: Path | None = None, own: bool = False, published: bool = False
 ) -> BinaryIO:
-    """The ordinary file PATH, for reading. InputError for a link, a pipe, a device or a folder.
+    """Open the ordinary file PATH for reading.
 
-    No folder of PATH's way BELOW that one may be a link either. OWN: the file is ours or root's,
-    and nobody else can write to it. PUBLISHED: where the site names its publishers, it is one of
-    theirs. FileNotFoundError where there is nothing.
+    BELOW: no folder between that one and PATH may be a link either. OWN: the file must be ours or
+    root's, and nobody else may have the right to write it. PUBLISHED: where the site names its
+    publishers, it must belong to one of them.
+
+    Raise InputError for a link, a pipe, a device or a folder, and where one of these conditions
+    fails; FileNotFoundError where there is nothing.
     """
     try:
         descriptor = _open_below(below, path) if below else os.open(path, FILE)
@@ -47,17 +50,23 @@ def open_file(
                 f"{path} is a symbolic link, or lies behind one", "put the file itself there"
             ) from None
         raise
+
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise InputError(f"{path} is not an ordinary file", "put the file itself there")
-        if own and about.st_uid not in (os.geteuid(), 0) and about.st_uid != _seen_as(path.parent):
+
+        # Root on a file server that takes it for nobody: what we write there is ours as well.
+        is_ours = about.st_uid in (os.geteuid(), 0)
+        if own and not is_ours and about.st_uid != _own_id_at(path.parent):
             raise InputError(f"{path} belongs to {name_owner(path)}")
         if published and not sharing.is_publisher(about.st_uid):
+            owner = user_name(about.st_uid)
             raise InputError(
-                f"{path} belongs to {user_name(about.st_uid)}, who is no publisher of this site",
-                "modules.publishers in site.yaml",
+                f"{path} belongs to {owner}, who is no publisher of this site",
+                "modules.publishers in site.yaml names the publishers",
             )
+
         if own and about.st_mode & 0o022:
             raise InputError(
                 f"{path} can be written by others than its owner",
@@ -70,16 +79,17 @@ def open_file(
 
 
 def name_owner(path: Path) -> str:
-    """Who owns PATH, for people."""
+    """Return who owns PATH, as a name to be shown."""
     try:
         return user_name(path.lstat().st_uid)
     except OSError:
         return "an unknown user"
 
 
-def _seen_as(folder: Path) -> int:
-    """Who we are to the file server of FOLDER, which may take root for somebody else; -1 where we
-    may not write.
+def _own_id_at(folder: Path) -> int:
+    """Return the user id that the file server of FOLDER gives to what we write; -1 for no write.
+
+    An NFS server that squashes root, say, takes root for another user.
     """
     import tempfile
 
@@ -91,7 +101,7 @@ def _seen_as(folder: Path) -> int:
 
 
 def _open_below(top: Path, path: Path) -> int:
-    """A descriptor of PATH; each part of its way from TOP on is opened from the one before."""
+    """Open PATH for reading, each folder from TOP on from the one before; links are refused."""
     around = _open_folder(top, path.parent)
     try:
         return os.open(path.name, FILE, dir_fd=around)
@@ -100,6 +110,7 @@ def _open_below(top: Path, path: Path) -> int:
 
 
 def _open_folder(top: Path, folder: Path) -> int:
+    """Open FOLDER, which lies below TOP, one part at a time. Raise OSError at a link."""
     around = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in folder.relative_to(top).parts:
         try:
@@ -115,9 +126,9 @@ def _open_folder(top: Path, folder: Path) -> int:
 def read_bytes(
     path: Path, limit: int, *, below: Path | None = None, own: bool = False, published: bool = False
 ) -> bytes:
-    """All of the ordinary file PATH, as `open_file` takes it.
+    """Return the bytes of the ordinary file PATH, opened as `open_file` does.
 
-    InputError for more than LIMIT bytes.
+    Raise InputError for more than LIMIT bytes.
     """
     with open_file(path, below=below, own=own, published=published) as file:
         content = file.read(limit + 1)
@@ -127,14 +138,15 @@ def read_bytes(
 
 
 def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = False) -> str:
-    """The same as text; what is no UTF-8 in it is replaced."""
+    """Return the same as text; bytes that are not UTF-8 are replaced."""
     return read_bytes(path, limit, below=below, own=own).decode("utf-8", "replace")
 
 
 def files_below(top: Path, folder: Path) -> list[Path]:
-    """The ordinary files of FOLDER, sorted.
+    """Return the paths of the files in FOLDER, sorted.
 
-    InputError where it is behind a link below TOP, or holds another thing.
+    Raise InputError where FOLDER lies behind a link below TOP, or holds anything but ordinary
+    files.
     """
     try:
         descriptor = _open_folder(top, folder)
@@ -145,7 +157,8 @@ def files_below(top: Path, folder: Path) -> list[Path]:
     try:
         found = []
         for name in sorted(os.listdir(descriptor)):  # noqa: PTH208
-            if not stat.S_ISREG(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+            about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if not stat.S_ISREG(about.st_mode):
                 raise InputError(f"{folder / name} is not an ordinary file")
             found.append(folder / name)
         return found
@@ -154,52 +167,59 @@ def files_below(top: Path, folder: Path) -> list[Path]:
 
 
 def without_links(top: Path, path: Path, *, ours: bool = False) -> None:
-    """StoreError where a part of PATH's way below TOP is no real folder; OURS takes links of ours
-    and root's.
+    """Raise StoreError where a part of PATH below TOP is anything but a real folder.
+
+    OURS accepts links to folders, if they are ours or root's: to a larger disk, say. Parts that
+    are missing are accepted.
     """
     here = top
     for part in path.relative_to(top).parts:
         here = here / part
         with contextlib.suppress(FileNotFoundError):
             about = here.lstat()
-            led = (
-                ours and stat.S_ISLNK(about.st_mode) and about.st_uid in (os.geteuid(), 0)
-            )  # to a larger disk, say
-            if not stat.S_ISDIR(about.st_mode) and not (led and here.is_dir()):
-                raise StoreError(
-                    f"{here} is not a folder of its own",
-                    f"it was put there by {name_owner(here)}: look, and remove it",
-                )
+            by_us = about.st_uid in (os.geteuid(), 0)
+            is_own_link = ours and stat.S_ISLNK(about.st_mode) and by_us
+            if stat.S_ISDIR(about.st_mode) or (is_own_link and here.is_dir()):
+                continue
+            raise StoreError(
+                f"{here} is not a folder of its own",
+                f"it was put there by {name_owner(here)}: look at it, and remove it",
+            )
 
 
 def private_folder(path: Path, remedy: str) -> Path:
-    """The folder PATH, made if it is not there, ours and closed to others.
+    """Return the folder PATH, ours and closed to others; make it where it is missing.
 
-    StoreError, with REMEDY, for any other.
+    Raise StoreError, with REMEDY, where what is there belongs to another user, or where somebody
+    could put something else in its place.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
+
     about = path.lstat()
-    if not stat.S_ISDIR(about.st_mode) or (
-        about.st_uid != os.geteuid() and about.st_uid != _seen_as(path)
-    ):
+    is_own_folder = stat.S_ISDIR(about.st_mode) and (
+        about.st_uid == os.geteuid() or about.st_uid == _own_id_at(path)
+    )
+    if not is_own_folder:
         raise StoreError(
             f"{path} was made by somebody else: what lies there cannot be trusted", remedy
         )
+
     check_way_to(path, remedy)
-    if about.st_mode & 0o7077:  # also of a folder that hands its group on
+    if about.st_mode & 0o7077:  # open to others, or set-gid: new files would be another group's
         path.chmod(0o700)
     return path
 
 
 def check_way_to(path: Path, remedy: str) -> None:
-    """StoreError, with REMEDY, where a folder on the way to PATH lets somebody else put another in
-    its place.
+    """Raise StoreError, with REMEDY, where somebody else could swap a folder on the way to PATH.
+
+    Such a folder is another user's, or lets anybody write without the sticky bit.
     """
     for folder in path.absolute().parents:
         about = folder.stat()
-        if about.st_uid not in trusted_ids() and about.st_uid != _seen_as(path.parent):
+        if about.st_uid not in trusted_ids() and about.st_uid != _own_id_at(path.parent):
             who = name_owner(folder)
             raise StoreError(
                 f"{folder} is {who}'s, who can put something else in the place of {path}", remedy
@@ -212,7 +232,7 @@ def check_way_to(path: Path, remedy: str) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """PATH, a file or a folder, on disk."""
+    """Wait until PATH, a file or a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -221,7 +241,10 @@ def sync_to_disk(path: Path) -> None:
 
 
 def put_in_place(part: Path, final: Path, *, shared: bool = True) -> None:
-    """PART on disk and called FINAL, also after a power failure; both lie on one filesystem."""
+    """Rename PART to FINAL on one filesystem, so that it survives a power failure from then on.
+
+    SHARED: where the site has a group, the group may read and write the file, too.
+    """
     with descriptors.open_by_descriptor(part) as file:
         os.fsync(file.fileno())
         if shared and sharing.is_shared():
@@ -232,7 +255,7 @@ def put_in_place(part: Path, final: Path, *, shared: bool = True) -> None:
 
 
 def digest_of(path: Path) -> str:
-    """sha256 of a file, in hex."""
+    """Return the sha256 of a file, in hex."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -241,7 +264,7 @@ def digest_of(path: Path) -> str:
 
 
 def copy_range(source: Path, target: Path, start: int, length: int) -> None:
-    """LENGTH bytes of SOURCE from START into TARGET."""
+    """Copy LENGTH bytes of SOURCE, from START on, into TARGET."""
     with source.open("rb") as reader, target.open("wb") as writer:
         reader.seek(start)
         while length:
@@ -253,33 +276,36 @@ def copy_range(source: Path, target: Path, start: int, length: int) -> None:
 
 
 def write_text(path: Path, text: str, mode: int = 0o644, *, on_disk: bool = True) -> None:
-    """TEXT into PATH by a temporary file, fsync (if it has to be ON_DISK) and rename. A link that
-    is there is replaced, not followed.
+    """Write TEXT to PATH by a temporary file and a rename; ON_DISK waits for the disk between them.
+
+    A link that is there is replaced, not followed.
     """
     descriptors.make_folder(path.parent)
     descriptors.write_file(path, text.encode(), sharing.shared_mode(mode), on_disk=on_disk)
 
 
 def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) -> None:
-    """{path: text} below FOLDER. Files that begin with `#!` are executable.
+    """Write FILES, {path: text}, below FOLDER. Those that begin with `#!` become executable.
 
-    What is to live no longer than this process, or the job that it starts, need not be ON_DISK: a
-    hundred small files are a hundred waits for the disk else.
+    Pass ON_DISK=False for what lives no longer than this process, or the job that it starts: to
+    wait for the disk once for each of a hundred small files takes long.
     """
     for name, text in files.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
             raise StoreError(f"{name} leads out of {folder}")
+
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text, 0o755 if text.startswith("#!") else 0o644, on_disk=on_disk)
+        mode = 0o755 if text.startswith("#!") else 0o644
+        write_text(path, text, mode, on_disk=on_disk)
 
 
 @contextlib.contextmanager
 def writing_below(top: Path, what: str) -> Iterator[None]:
-    """Turns the system's refusals into StoreError, which says WHAT was not done.
+    """Turn an OSError of the block into a StoreError that says WHAT was not done.
 
-    What is made below TOP is readable for all, whatever the umask, and the group's to write where
-    one shares it.
+    Within the block, what is made below TOP can be read by all, whatever the user's umask, and
+    written by the site's group, where it has one.
     """
     before = os.umask(sharing.shared_umask())
     try:
@@ -288,29 +314,30 @@ def writing_below(top: Path, what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(
-            f"{what}: {error.strerror or error} ({error.filename or top})", _advice(error, top)
+            f"{what}: {error.strerror or error} ({error.filename or top})", _advise(error, top)
         ) from None
     finally:
         os.umask(before)
 
 
 def is_for_want_of_room(error: OSError) -> bool:
-    """Whether a disk or somebody's quota is full."""
+    """Return whether ERROR says that a disk or a quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _advice(error: OSError, top: Path) -> str:
+def _advise(error: OSError, top: Path) -> str:
+    """Return what to do about ERROR, which came while writing below TOP; empty where unknown."""
     if is_for_want_of_room(error):
         return "make room: hpcstack gc --dry-run; or name another store in site.yaml"
     ours = Path(str(error.filename or top)).is_relative_to(top)
     if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return (
-            f"{top} must be writable by you; if it is the store: `store` in site.yaml (hpcstack "
-            f"show --site)"
+            f"{top} must be writable by you; the store is `store` in site.yaml "
+            "(hpcstack show --site)"
         )
     if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
         return (
-            "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show "
-            "--site)"
+            "is its filesystem mounted? See `store` and `build.cachedir` in site.yaml "
+            "(hpcstack show --site)"
         )
     return ""

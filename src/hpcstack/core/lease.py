@@ -1,10 +1,13 @@
-"""One builder per key, on one host or several: a lease made by link(), whose dead holder is
-detected.
+"""Leases: one builder for each key, on one host or on several.
 
-A holder on this kernel and in this PID namespace is looked up: by process and by when it started.
-Any other one is known by its heartbeat: it renews the lease's time every few seconds, and one that
-has not done so while somebody watched for PATIENCE seconds, look by look, is dead. Nobody's clock
-is compared with another's, and no flock is used.
+A lease is a file made by link(2). One whose holder is dead is taken over:
+
+- A holder under this kernel and in this PID namespace is looked up by its process id and the time
+  at which it started.
+- Any other one is known by its heartbeat. It renews the file's time every few seconds; if a waiter
+  has watched for PATIENCE_S seconds without seeing it renewed, it is dead.
+
+No host's clock is compared with another's, and flock(2) is not used.
 """
 
 from __future__ import annotations
@@ -28,19 +31,26 @@ from hpcstack.core.namespaces import ROOT_BECOMES, is_machines_root
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FIRST_POLL_S, POLL_S, LAST_POLL_S, BEAT_S, PATIENCE_S = 0.02, 0.5, 5.0, 5.0, 60.0
-GAP_S = (
-    2 * LAST_POLL_S
-)  # who has not looked for so long was stopped, or the file server was: nothing is known of then
-ABANDONED_S = (
-    7 * 86400.0
-)  # what an owner who is not seen from here has not touched for so long is nobody's
-HIDDEN = "hidden"
+FIRST_POLL_S = 0.02  # between two looks of a waiter, at first
+POLL_S = 0.5  # later
+LAST_POLL_S = 5.0  # at most, after a long wait
+BEAT_S = 5.0  # between two heartbeats of a holder
+PATIENCE_S = 60.0  # without a heartbeat, watched all that time: the holder is dead
+# A waiter that has not looked for so long was stopped itself, or its file server was. It knows
+# nothing of the heartbeats in between, and begins to watch anew.
+GAP_S = 2 * LAST_POLL_S
+# An owner that cannot be inspected from here counts as dead after so long without a touch.
+ABANDONED_S = 7 * 86400.0
+HIDDEN = "hidden"  # in place of a start time that /proc does not show us
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease, as it is written into it: HOST+BOOT+NAMESPACE+PID+START+JOB."""
+    """The holder of a lease, written into it as HOST+BOOT+NAMESPACE+PID+START+JOB.
+
+    BOOT is the beginning of the kernel's boot id, NAMESPACE the number of the PID namespace, START
+    the process's start time in clock ticks, JOB the Slurm job it runs in.
+    """
 
     host: str
     boot: str
@@ -54,8 +64,11 @@ class Holder:
 
     @property
     def told(self) -> str:
-        """For people."""
-        return f"process {self.pid} on {self.host}" + (f", job {self.job}" if self.job else "")
+        """A description to be shown: process, host, and job where there is one."""
+        text = f"process {self.pid} on {self.host}"
+        if self.job:
+            text += f", job {self.job}"
+        return text
 
 
 HOLDER = re.compile(
@@ -64,56 +77,68 @@ HOLDER = re.compile(
 
 
 def read_holder(text: str) -> Holder | None:
-    """What `str(Holder)` wrote; None for anything else."""
+    """Return the Holder that was written as TEXT; None where TEXT is none."""
     match = HOLDER.fullmatch(text.strip())
-    return Holder(*match.groups()) if match else None
+    if not match:
+        return None
+    return Holder(*match.groups())
 
 
 def identify_process() -> Holder:
-    """This process."""
+    """Return this process as a Holder."""
     pid = str(os.getpid())
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
     job = re.sub(r"[^A-Za-z0-9_.-]", "", os.environ.get("SLURM_JOB_ID", ""))
-    return Holder(host, _boot(), _namespace(), pid, _born(pid), job)
+    return Holder(host, _boot_id(), _pid_namespace(), pid, _start_time(pid), job)
 
 
 def is_alive(holder: Holder) -> bool | None:
-    """Whether HOLDER lives; None where this process cannot see it: another machine, another PID
-    namespace.
+    """Return whether HOLDER lives; None where it cannot be seen from here.
+
+    That is so on another machine, and in another PID namespace.
     """
     mine = identify_process()
     if (holder.boot, holder.namespace) != (mine.boot, mine.namespace):
         return None
-    return _born(holder.pid) in (holder.start, HIDDEN)
+    return _start_time(holder.pid) in (holder.start, HIDDEN)
 
 
 def may_have_living_owner(path: Path, prefix: str = "") -> bool:
-    """Whether PATH, called PREFIX and then as `str(me())` begins, may have a living owner.
+    """Return whether PATH, whose name is PREFIX and then a label, may have a living owner.
 
-    Who is not seen from here may live for as long as a week has not passed since it was touched.
+    An owner that cannot be inspected from here counts as alive for a week after its last touch.
+    A name without a label counts as that of a living owner.
     """
-    holder = read_holder("+".join([*path.name.removeprefix(prefix).split("+")[:5], ""]))
+    label = path.name.removeprefix(prefix).split("+")[:5]
+    holder = read_holder("+".join([*label, ""]))  # a label is a holder without its job
     if holder is None:
         return True
+
     lives = is_alive(holder)
-    return time.time() - path.lstat().st_ctime < ABANDONED_S if lives is None else lives
+    if lives is None:
+        return time.time() - path.lstat().st_ctime < ABANDONED_S
+    return lives
 
 
 def make_label() -> str:
-    """The beginning of a name that `may_have_living_owner` understands: this process, without its
-    job.
-    """
+    """Return the label of this process: how the names begin that `may_have_living_owner` reads."""
     return str(identify_process()).rpartition("+")[0] + "+"
 
 
 class Watch:
-    """Somebody else's lease, watched: `dead` says when its holder is known to be."""
+    """Watches another process's lease, to know when its holder is dead."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.seen = path, (0, 0)
-        self.since = self.looked = time.monotonic()
+        self.path = path
+        self.seen = (0, 0)  # inode and time of the lease when it was last found changed
+        self.since = time.monotonic()  # when that was
+        self.looked = self.since
 
     def dead(self, text: str) -> bool:
+        """Look once, and return whether the holder that wrote TEXT into the lease is dead.
+
+        To be called again and again during a wait: heartbeats are noticed between two calls.
+        """
         holder = read_holder(text)
         lives = is_alive(holder) if holder else None
         if lives is not None:
@@ -122,9 +147,12 @@ class Watch:
             found = descriptors.stat_path(self.path)
         except FileNotFoundError:
             return False
-        mark, now = (found.st_ino, found.st_mtime_ns), time.monotonic()
+
+        mark = (found.st_ino, found.st_mtime_ns)
+        now = time.monotonic()
         if mark != self.seen or now - self.looked > GAP_S:
-            self.seen, self.since = mark, now
+            self.seen = mark
+            self.since = now
         self.looked = now
         return now - self.since > PATIENCE_S
 
@@ -137,12 +165,14 @@ def _never() -> bool:
 def hold_lease(
     path: Path, waiting: Callable[[str], None] | None = None, done: Callable[[], bool] = _never
 ) -> Iterator[bool]:
-    """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it
-    cannot be had.
+    """Hold the lease PATH for the time of the block, once nobody else has it; yield True.
 
-    False, and no lease, once DONE is true: what was waited for is there. It is asked often at
-    first, then twice a second, and after ten seconds less and less: who waits comes at most a
-    twentieth late.
+    WAITING is called once with a description of the holder that is waited for. DONE returns True
+    when what is waited for is there, so that no lease is needed any more: then yield False,
+    without one. DONE is asked often at first, then twice a second, and after ten seconds less and
+    less: it is noticed late by a twentieth of the wait at most.
+
+    Raise OSError where no lease can be made there, StoreError where something else is at PATH.
     """
     descriptors.make_folder(path.parent)
     sharing.make_shared_folder(path.parent)
@@ -155,19 +185,21 @@ def hold_lease(
             yield False
             return
         with contextlib.suppress(OSError):
-            descriptors.touch_path(path)  # it was written before we waited
-        # by the one who has it: each of a thousand who wait would look at the files of all others
+            descriptors.touch_path(path)  # it was written before the wait
+        # Only the holder removes leftovers: if each of a thousand waiters did, each would look at
+        # the files of all the others.
         with contextlib.suppress(OSError):
             remove_leftovers(path.parent, f".{path.name}.", descriptors.remove_file)
+
         ended = threading.Event()
-        beat = threading.Thread(target=_beat, args=(path, text, ended), daemon=True)
+        beat = threading.Thread(target=_keep_beating, args=(path, text, ended), daemon=True)
         beat.start()
         try:
             yield True
         finally:
             ended.set()
             beat.join()
-            if _read(path) == text:
+            if _read_lease(path) == text:  # else it was taken over while this process was stopped
                 descriptors.remove_file(path)
     finally:
         descriptors.remove_file(mine)
@@ -176,42 +208,54 @@ def hold_lease(
 def _acquire(
     mine: Path, path: Path, waiting: Callable[[str], None] | None, done: Callable[[], bool]
 ) -> bool:
-    watch, told, pause, began = Watch(path), False, FIRST_POLL_S, time.monotonic()
-    while not _link(mine, path):
+    """Make PATH another name of MINE once no living holder has it; False once DONE is true."""
+    watch = Watch(path)
+    is_told = False
+    pause = FIRST_POLL_S
+    began = time.monotonic()
+    while not _link_lease(mine, path):
         if done():
             return False
-        owner = _read(path)
-        if owner is None:
+        owner = _read_lease(path)
+        if owner is None:  # it was given back between the two calls: try again
             continue
         if watch.dead(owner):
-            _break(path, owner)
+            _break_lease(path, owner)
             continue
-        if waiting and not told:
+        if waiting and not is_told:
             holder = read_holder(owner)
             waiting(holder.told if holder else f"the holder of {path}")
-            told = True
+            is_told = True
+
         time.sleep(pause)
-        late = (time.monotonic() - began) / 20 if done is not _never else 0.0
+        late = 0.0  # how late DONE may be noticed; who has no DONE waits for the lease itself
+        if done is not _never:
+            late = (time.monotonic() - began) / 20
         pause = max(min(pause * 1.5, POLL_S), min(late, LAST_POLL_S))
     return True
 
 
 def still_holds_lease(path: Path) -> bool:
-    """Whether this process still has the lease PATH: who was stopped for long may have lost it."""
-    return _read(path) == str(identify_process())
+    """Return whether this process still holds the lease PATH.
+
+    It may have lost it, if it was stopped for long.
+    """
+    return _read_lease(path) == str(identify_process())
 
 
-def _beat(path: Path, text: str, ended: threading.Event) -> None:
+def _keep_beating(path: Path, text: str, ended: threading.Event) -> None:
+    """Renew the time of the lease PATH, as long as TEXT is in it, until ENDED is set."""
     while not ended.wait(BEAT_S):
         with contextlib.suppress(OSError):
-            if _read(path) == text:
+            if _read_lease(path) == text:
                 descriptors.touch_path(path)
 
 
-def _link(mine: Path, path: Path) -> bool:
-    """Whether PATH is now MINE.
+def _link_lease(mine: Path, path: Path) -> bool:
+    """Make PATH another name of MINE. Return whether it is one now.
 
-    A file server may say `exists` of a link that it made: the count of links tells.
+    A file server may answer that PATH exists though it has made the link itself. The number of
+    links tells.
     """
     with contextlib.suppress(FileExistsError):
         descriptors.hard_link(mine, path)
@@ -219,21 +263,24 @@ def _link(mine: Path, path: Path) -> bool:
     return descriptors.stat_path(mine).st_nlink == 2
 
 
-def _break(path: Path, owner: str) -> None:
-    """Remove the lease of a dead OWNER; by rename, so that of two who try only one removes it."""
+def _break_lease(path: Path, owner: str) -> None:
+    """Remove the lease of a dead OWNER.
+
+    It is renamed first, so that of two waiters who try, only one removes it.
+    """
     grave = path.with_name(f".{path.name}.{make_label()}{uuid.uuid4().hex[:8]}")
     with contextlib.suppress(FileNotFoundError):
-        if _read(path) == owner:
+        if _read_lease(path) == owner:
             descriptors.rename_path(path, grave)
-            if _read(grave) != owner:  # a new owner came between the two looks: give it back
-                _link(grave, path)
+            if _read_lease(grave) != owner:  # a new owner came between the two looks: give it back
+                _link_lease(grave, path)
             descriptors.remove_file(grave)
 
 
-def _read(path: Path) -> str | None:
-    """What the lease PATH says; None where there is none.
+def _read_lease(path: Path) -> str | None:
+    """Return what is in the lease PATH; None where there is none.
 
-    StoreError where something else lies there.
+    Raise StoreError where something else lies there.
     """
     try:
         return read_text(path, 4096)
@@ -241,52 +288,59 @@ def _read(path: Path) -> str | None:
         return None
     except InputError as error:
         raise StoreError(
-            f"no lease can be had: {error.message}", f"look who put it there, and: rm {path}"
+            f"no lease can be had: {error.message}", f"look at what lies there, then: rm {path}"
         ) from None
 
 
-def _boot() -> str:
+def _boot_id() -> str:
+    """Return the beginning of the kernel's boot id, which each boot of a machine makes anew."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
     return "0"
 
 
-def _namespace() -> str:
-    """The number of our PID namespace."""
+def _pid_namespace() -> str:
+    """Return the number of our PID namespace."""
     with contextlib.suppress(OSError):
         return re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink())) or "0"
     return "0"
 
 
-def _born(pid: str) -> str:
-    """When process PID started, in the kernel's ticks; empty if it has ended, also if nobody has
-    waited for it yet.
+def _start_time(pid: str) -> str:
+    """Return when process PID started, in the kernel's clock ticks.
+
+    Empty if it has ended, also if its parent has not waited for it yet (a zombie); HIDDEN for a
+    process that lives and that /proc does not show us.
     """
     with contextlib.suppress(OSError, IndexError):
+        # proc_pid_stat(5): the second field, in parentheses, may hold blanks and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
+        return "" if fields[0] in "ZX" else fields[19]  # state and starttime, fields 3 and 22
     try:
         os.kill(int(pid), 0)
     except PermissionError:
-        return HIDDEN  # a process of somebody else, which /proc does not show us (hidepid)
+        return HIDDEN  # another user's process, which /proc does not show us (hidepid)
     except (ProcessLookupError, ValueError, OverflowError):
         return ""
     return HIDDEN
 
 
 def remove_leftovers(parent: Path, prefix: str, remove: Callable[[Path], None]) -> None:
-    """Remove below PARENT what is called PREFIX and a label of ours whose owner is dead."""
+    """Call REMOVE for each entry of PARENT named PREFIX and a label whose owner is dead.
+
+    Entries of other users are left.
+    """
     for name in descriptors.names_in(parent):
         old = parent / name
         with contextlib.suppress(FileNotFoundError):
-            if (
-                name.startswith(prefix)
-                and not may_have_living_owner(old, prefix)
-                and old.lstat().st_uid in _own_ids()
-            ):
+            if not name.startswith(prefix) or may_have_living_owner(old, prefix):
+                continue
+            if old.lstat().st_uid in _own_ids():
                 remove(old)
 
 
 def _own_ids() -> tuple[int, ...]:
-    """Whose leftovers are ours to remove: our own, and root's what its builds have made."""
-    return (os.getuid(), ROOT_BECOMES) if is_machines_root() else (os.getuid(),)
+    """Return the user ids whose leftovers we may remove: ours, and that of root's own builds."""
+    if is_machines_root():
+        return (os.getuid(), ROOT_BECOMES)
+    return (os.getuid(),)

@@ -1,4 +1,4 @@
-"""What filesystem a file is on, as the kernel says it."""
+"""Which filesystem a file is on, as the kernel names it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
 
 
 def filesystem_of(device: int, mounts: str = "") -> str:
-    """The type of the filesystem whose files have the st_dev DEVICE, such as ext4; "" where it is
-    not known.
+    """Return the type, such as ext4, of the filesystem whose files have the st_dev DEVICE.
 
-    MOUNTS is the text of /proc/self/mountinfo, which is read where it is not given.
+    "" where it is not known. MOUNTS is the text of /proc/self/mountinfo; it is read where it is not
+    given.
     """
     number = f"{os.major(device)}:{os.minor(device)}"
-    for line in (mounts or _read()).splitlines():
+    for line in (mounts or _read_mounts()).splitlines():
+        # 36 35 98:0 /mnt1 /mnt2 rw - ext3 /dev/root rw: the number is third, the type behind `-`.
         left, _, right = line.partition(" - ")
         if left.split()[2:3] == [number] and right.split()[:1]:
             return right.split()[0]
     return ""
 
 
-def _read() -> str:
+def _read_mounts() -> str:
     try:
         return MOUNTS.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,5 +1,6 @@
-"""The names that recipes, site.yaml and the command line share, each list in one place; what they
-mean is elsewhere.
+"""The names that recipes, site.yaml and the command line share, each list in one place.
+
+What a name means is said where the comment beside its list points.
 """
 
 from __future__ import annotations
@@ -11,5 +12,12 @@ MODES = ("torchrun", "deepspeed", "task-per-gpu", "mpi", "plain")  # launch/mode
 STARTED_IN_IMAGE = ("torchrun", "deepspeed", "task-per-gpu")
 STAGES = ("none", "copy", "sbcast")  # launch/staging.py
 TEMPLATES = (  # a file each: launchers/to-copy/templates/
-    "ddp", "deepspeed", "mpi", "jupyter", "tensorboard", "array", "checkpoint-requeue", "monitoring",
-)  # fmt: skip
+    "ddp",
+    "deepspeed",
+    "mpi",
+    "jupyter",
+    "tensorboard",
+    "array",
+    "checkpoint-requeue",
+    "monitoring",
+)

@@ -1,6 +1,4 @@
-"""User namespaces: why ordinary users may make none on this machine, and what root becomes in one
-of ours.
-"""
+"""User namespaces: whether ordinary users may create them here, and what root becomes in ours."""
 
 from __future__ import annotations
 
@@ -8,9 +6,10 @@ import contextlib
 import os
 from pathlib import Path
 
+PROFILES = Path("/etc/apparmor.d")
+# Settings of the kernel, and the value of each that closes user namespaces to ordinary users.
 # https://docs.kernel.org/admin-guide/sysctl/user.html; Debian's and Ubuntu's own settings:
 # https://ubuntu.com/blog/ubuntu-23-10-restricted-unprivileged-user-namespaces
-PROFILES = Path("/etc/apparmor.d")
 BY_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 CLOSED = {
     "user.max_user_namespaces": "0",
@@ -19,15 +18,15 @@ CLOSED = {
 }
 
 
-# What the machine's root becomes where programs of a base run. Nobody's: neither systemd's ranges
-# (https://systemd.io/UIDS-GIDS) nor /etc/subuid reach there, and only what builds have left belongs
-# to it.
+# What the machine's root becomes where programs of a base run. It is nobody's number: neither
+# systemd's ranges (https://systemd.io/UIDS-GIDS) nor /etc/subuid reach there, and only what builds
+# have left belongs to it.
 ROOT_BECOMES = 2_000_000_001
 WHOLE_RANGE = ["0", "0", "4294967295"]  # of /proc/self/uid_map, in the machine's own user namespace
 
 
 def is_machines_root() -> bool:
-    """Whether this process is root, and not only of a user namespace, as in a rootless container."""
+    """Return whether this process is the machine's root, and not that of a rootless container."""
     if os.geteuid():
         return False
     with contextlib.suppress(OSError):
@@ -36,10 +35,11 @@ def is_machines_root() -> bool:
 
 
 def trusted_ids() -> tuple[int, ...]:
-    """Whose folders and links are believed on the way to a file: root's and our own.
+    """Return the user ids whose folders and links are trusted: root's and our own.
 
-    In a user namespace the machine's root has no number of its own there, and looks like nobody: so
-    does everybody else that is not mapped, and they cannot be told apart.
+    In a user namespace the machine's root has no number of its own and appears as the overflow
+    user. So does every other user who is not mapped; they cannot be told apart, and are trusted,
+    too.
     """
     own = (0, os.geteuid())
     with contextlib.suppress(OSError):
@@ -50,23 +50,26 @@ def trusted_ids() -> tuple[int, ...]:
 
 
 def no_namespaces(profile: str = "") -> str:
-    """Return why ordinary users may make no user namespaces, by the kernel's settings; empty where
-    they may.
+    """Return which of the kernel's settings keep ordinary users from making user namespaces.
 
-    PROFILE is a pattern for the names of a program's AppArmor profiles, which would open namespaces
-    to it (Enroot's packages bring one).
+    Empty where they may make some. PROFILE is a pattern for the names of a program's AppArmor
+    profiles, which would open namespaces to it (Enroot's packages bring one).
     """
     closed = find_closing_settings()
     if profile and any(PROFILES.glob(profile)):
         closed.pop(BY_APPARMOR, None)
     if not closed:
         return ""
-    said = ", ".join(f"{name}={value}" for name, value in closed.items())  # as sysctl writes them
+    # As sysctl prints them.
+    said = ", ".join(f"{name}={value}" for name, value in closed.items())
     return f"ordinary users may make no user namespaces: {said} (sysctl, by root)"
 
 
 def find_closing_settings(settings: Path = Path("/proc/sys")) -> dict[str, str]:
-    """Return the kernel's settings, {name: value}, that keep ordinary users from user namespaces."""
+    """Return the settings, {name: value}, that keep ordinary users from user namespaces.
+
+    SETTINGS is where the kernel shows them.
+    """
     out = {}
     for name, value in CLOSED.items():
         try:

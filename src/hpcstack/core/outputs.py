@@ -1,5 +1,7 @@
-"""Files that a user names as outputs: through a link of his own, into a device, never through a
-stranger's link.
+"""Files that a user names as outputs.
+
+They are written through a link of the user's own and into a device, but never through a link that
+a stranger made.
 """
 
 from __future__ import annotations
@@ -18,18 +20,20 @@ CONTROL_OR_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def is_special(path: Path) -> bool:
-    """Whether PATH is there and is neither a file nor a folder: a rename would replace a device by
-    a file.
+    """Return whether PATH is there and is neither a file nor a folder.
+
+    A rename would replace such a device or pipe by a file.
     """
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def new_file(path: Path, *, force: bool = False) -> Path:
-    """PATH, absolute, as the place of a file that is to be made.
+    """Return PATH, absolute and with links followed, as the place of a file to be made.
 
-    InputError where something is in the way.
+    Raise InputError where something is in the way and FORCE is not given, StoreError where no file
+    can be made there.
     """
-    path = _meant(path).absolute()
+    path = _follow_own_link(path).absolute()
     if CONTROL_OR_BROKEN.search(str(path)):
         raise InputError(f"{str(path)!r} contains unprintable characters", "name another file")
     if is_special(path) or path.is_dir():
@@ -43,23 +47,24 @@ def new_file(path: Path, *, force: bool = False) -> Path:
 
 
 def write_output(path: Path, text: str, mode: int = 0o644) -> None:
-    """TEXT into the file that a user named as an output: through a link; a device or a pipe stays
-    what it is.
+    """Write TEXT into the file that a user named as an output.
+
+    A link is followed. A device or a pipe is written into, not replaced.
     """
     if path.is_relative_to("/dev") or path.is_relative_to("/proc"):
         path.write_text(text, encoding="utf-8")
         return
-    _meant(path)
+    _follow_own_link(path)  # refuses a stranger's link, also one to a device
     if is_special(path):
         path.write_text(text, encoding="utf-8")
         return
-    write_text(_meant(path), text, mode)
+    write_text(_follow_own_link(path), text, mode)
 
 
-def _meant(path: Path) -> Path:
-    """Where a link that a user named leads to, if it is the user's own or root's.
+def _follow_own_link(path: Path) -> Path:
+    """Return where the link PATH leads if it is the user's own or root's; PATH if it is no link.
 
-    InputError for a stranger's.
+    Raise InputError for a stranger's.
     """
     if not path.is_symlink():
         return path

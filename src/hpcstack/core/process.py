@@ -1,6 +1,6 @@
 """The runner: the one place that starts programs.
 
-It is passed in, so nothing needs to patch `subprocess`.
+It is passed in as an argument, so that a test hands over its own and need not patch `subprocess`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hpcstack.core.errors import BuildError, MissingToolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+# Which package brings a program, for the message that says it is missing.
 PACKAGES = {
     "apptainer": "apptainer (https://apptainer.org/docs/admin/latest/installation.html)",
     "unsquashfs": "squashfs-tools",
@@ -45,17 +46,22 @@ PACKAGES = {
     "unshare": "util-linux",
 }
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-TAIL, PIPE = 20, 1 << 20
+TAIL = 20  # lines of a program's output that are kept for a message
+PIPE = 1 << 20  # bytes of a pipe: the most that an ordinary user may ask for (pipe(7))
 RELEASE_S = 0.5  # how often a reader of stderr is asked for what it has held back
-LINE, LOG_CHARACTERS = 1 << 16, 256 << 20
-PRCTL = getattr(
-    ctypes.CDLL(None), "prctl", None
-)  # found now: between fork and exec nothing may be loaded
+LINE = 1 << 16  # characters of a line that are read at once
+LOG_CHARACTERS = 256 << 20  # characters of a program's output that its log takes
+# Looked up now: between fork and exec nothing may be loaded.
+PRCTL = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A program that has ended: its status, and the last lines of what it said."""
+    """A program that has ended.
+
+    STATUS is its exit status (-N where signal N ended it), TAIL the last lines of its output.
+    Only `Runner.output` sets STDOUT, to all of its standard output.
+    """
 
     argv: tuple[str, ...]
     status: int
@@ -63,12 +69,13 @@ class Completed:
     stdout: str = ""
 
     def command(self) -> str:
+        """Return its command line, quoted for a shell."""
         return shlex.join(self.argv)
 
 
 @dataclass(frozen=True)
 class Fed:
-    """A program that reads from DESCRIPTOR."""
+    """A running program that reads what is written to DESCRIPTOR."""
 
     descriptor: int
     argv: tuple[str, ...]
@@ -76,7 +83,7 @@ class Fed:
     log: Path
 
     def finish(self) -> Completed:
-        """Close its input and wait for its end."""
+        """Close its input, and wait until it ends."""
         assert self.process.stdin
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -86,10 +93,10 @@ class Fed:
 
 
 class Runner:
-    """Starts programs with an argv, never through a shell."""
+    """Starts programs from an argv, never through a shell."""
 
     def which(self, tool: str) -> str:
-        """The path of TOOL; MissingToolError names the package that brings it."""
+        """Return the path of TOOL. Raise MissingToolError, which names the package to install."""
         path = shutil.which(tool)
         if path is None:
             package = PACKAGES.get(tool, tool)
@@ -97,6 +104,7 @@ class Runner:
         return path
 
     def has(self, tool: str) -> bool:
+        """Return whether TOOL is on PATH."""
         return shutil.which(tool) is not None
 
     def output(
@@ -107,11 +115,13 @@ class Runner:
         timeout: float = 60,
         stdin: Path = Path(os.devnull),
     ) -> Completed:
-        """Run ARGV to its end; all that it said on stdout is in `tail`, stderr after it.
+        """Run ARGV to its end, with the file STDIN as its input.
 
-        STDIN is a file.
+        `tail` of the result has all lines of its stdout, and those of stderr behind them. The
+        status is 124 for no end within TIMEOUT seconds, 126 for what could not be started.
         """
         self.which(argv[0])
+
         try:
             with stdin.open("rb") as given:
                 done = subprocess.run(
@@ -119,7 +129,7 @@ class Runner:
                     capture_output=True,
                     text=True,
                     errors="replace",
-                    env=_env(env),
+                    env=_make_environment(env),
                     timeout=timeout,
                     stdin=given,
                     check=False,
@@ -127,14 +137,11 @@ class Runner:
                 )
         except subprocess.TimeoutExpired:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
-        except OSError as error:  # not a program, or its interpreter is not there
+        except OSError as error:  # not a program, or its interpreter is missing
             return Completed(tuple(argv), 126, (f"{argv[0]}: {error.strerror}",))
-        return Completed(
-            tuple(argv),
-            done.returncode,
-            tuple((done.stdout + done.stderr).splitlines()),
-            done.stdout,
-        )
+
+        lines = (done.stdout + done.stderr).splitlines()
+        return Completed(tuple(argv), done.returncode, tuple(lines), done.stdout)
 
     def logged(
         self,
@@ -147,32 +154,33 @@ class Runner:
         keep: tuple[int, ...] = (),
         clean: bool = False,
     ) -> Completed:
-        """Run ARGV with all its output appended to LOG, each line shown to ON_LINE; it inherits the
-        descriptors KEEP.
+        """Run ARGV with all its output appended to LOG; call ON_LINE with each line.
 
-        CLEAN: and of our variables none but PATH.
-
-        The program and what it starts are one process group, which is ended if the caller is
+        The program inherits the descriptors KEEP. With CLEAN it gets none of our variables but
+        PATH. It and what it starts are one process group, which is ended if the caller is
         interrupted.
         """
         self.which(argv[0])
         tail: collections.deque[str] = collections.deque(maxlen=TAIL)
         with (
             log.open("a", encoding="utf-8") as sink,
-            _group(argv, _env(env, clean=clean), cwd, keep) as process,
+            _start_group(argv, _make_environment(env, clean=clean), cwd, keep) as process,
         ):
             sink.write(f"> {shlex.join(argv)}\n")
             assert process.stdout is not None
-            output, room = process.stdout, LOG_CHARACTERS
-            for line in iter(
-                lambda: output.readline(LINE), ""
-            ):  # a program may write lines, and logs, without end
-                if (room := room - len(line)) > 0:
+            output = process.stdout
+            room = LOG_CHARACTERS
+
+            # A program may write a line, or a log, without end: both are bounded.
+            for line in iter(lambda: output.readline(LINE), ""):
+                room -= len(line)
+                if room > 0:
                     sink.write(line)
                     sink.flush()
                 tail.append(line.rstrip("\n"))
                 if on_line:
                     on_line(line.rstrip("\n"))
+
             status = process.wait()
         return Completed(tuple(argv), status, tuple(tail))
 
@@ -186,11 +194,10 @@ class Runner:
         wait: bool = True,
         clean: bool = False,
     ) -> Iterator[Fed]:
-        """Run ARGV, which reads what the caller writes; its output goes to LOG. Ended if the caller
-        fails.
+        """Run ARGV, which reads what the caller writes; its output is appended to LOG.
 
-        Its input is closed at the end; without WAIT nobody waits for what it does then. CLEAN: it
-        gets none of our variables but PATH.
+        Its input is closed at the end of the block. Without WAIT nobody waits for what it does
+        then. If the block raises, it is killed. With CLEAN it gets none of our variables but PATH.
         """
         self.which(argv[0])
         with log.open("ab") as sink:
@@ -202,14 +209,16 @@ class Runner:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 bufsize=0,
-                env=_env(env, clean=clean),
+                env=_make_environment(env, clean=clean),
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
                 pass_fds=pins_in(argv),
             )
+
         assert process.stdin
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(OSError, AttributeError):  # it is only for speed
             fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, PIPE)
+
         try:
             yield Fed(process.stdin.fileno(), tuple(argv), process, log)
         except BaseException:
@@ -226,9 +235,9 @@ class Runner:
     def read(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None
     ) -> Iterator[IO[bytes]]:
-        """Run ARGV and read what it writes.
+        """Run ARGV, and yield its standard output to be read.
 
-        BuildError if it fails in the end, with its last words.
+        Raise BuildError, with its last lines of stderr, if it fails in the end.
         """
         self.which(argv[0])
         with tempfile.TemporaryFile() as said:
@@ -237,15 +246,16 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=said,
-                env=_env(env),
+                env=_make_environment(env),
                 bufsize=0,
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
                 pass_fds=pins_in(argv),
             )
             assert process.stdout
-            with contextlib.suppress(OSError, AttributeError):
+            with contextlib.suppress(OSError, AttributeError):  # it is only for speed
                 fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE)
+
             try:
                 yield process.stdout
             except BaseException:
@@ -254,7 +264,9 @@ class Runner:
                 raise
             finally:
                 process.stdout.close()
-            if status := process.wait():
+
+            status = process.wait()
+            if status:
                 said.seek(0)
                 tail = said.read().decode(errors="replace").splitlines()[-TAIL:]
                 raise BuildError("\n".join([f"{shlex.join(argv)} failed (exit {status})", *tail]))
@@ -269,37 +281,43 @@ class Runner:
         ending: Ending | None = None,
         is_script: bool = False,
     ) -> int:
-        """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended
-        it).
+        """Run ARGV on the caller's own terminal; return its status, 128 + N for an end by signal N.
 
-        Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a
-        TERM; and it gets one if we are killed. We wait for how it ends. MEANWHILE is done while it
-        starts; where that fails, it is ended. ERRORS sees what it writes to stderr, and says what
-        of it goes to ours. ENDING answers each signal, wherever it comes from. With IS_SCRIPT a
-        TERM goes also to what the program has started.
+        Ctrl-C on a terminal reaches the program itself. A signal that is sent to us alone is
+        passed on to it as a TERM, and so it is if we are killed. In each case it is waited for.
+
+        MEANWHILE is called while the program starts; if that raises, the program is ended. ERRORS
+        reads what the program writes to stderr, and decides what of it goes to ours. ENDING
+        answers each signal, wherever it comes from. With IS_SCRIPT a TERM also goes to what the
+        program has started.
         """
         self.which(argv[0])
         stderr = subprocess.PIPE if errors else None
-        process = subprocess.Popen(argv, env=_env(env), preexec_fn=_end_with_parent, stderr=stderr)
-        reader = (
-            threading.Thread(target=_passed_on, args=(process.stderr, errors), daemon=True)
-            if errors
-            else None
+        process = subprocess.Popen(
+            argv, env=_make_environment(env), preexec_fn=_end_with_parent, stderr=stderr
         )
-        if reader:
+        reader = None
+        if errors:
+            # In a thread of its own: who waits for the program reads nothing meanwhile.
+            reader = threading.Thread(target=_pass_on, args=(process.stderr, errors), daemon=True)
             reader.start()
+
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         handlers = {number: signal.getsignal(number) for number in ends}
         try:
-            terminate = (
-                functools.partial(_terminate_tree, process) if is_script else process.terminate
-            )
+            terminate: Callable[[], None] = process.terminate
+            if is_script:
+                terminate = functools.partial(_terminate_tree, process)
+
+            def end(_number: int, _frame: object) -> None:
+                terminate()
+
+            answer = _answer_with(ending, terminate) if ending else end
             for number in ends:
-                signal.signal(
-                    number, _answer_with(ending, terminate) if ending else lambda *_: terminate()
-                )
-            if not ending and _on_terminal():
+                signal.signal(number, answer)
+            if not ending and _on_terminal():  # the terminal sends Ctrl-C to the program as well
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
+
             try:
                 if meanwhile:
                     meanwhile()
@@ -309,7 +327,7 @@ class Runner:
                 raise
             status = process.wait()
             if reader:
-                reader.join(5)  # what it has left running may hold the other end
+                reader.join(5)  # no longer: what the program left running may hold the other end
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -317,32 +335,32 @@ class Runner:
 
 
 class ErrorReader(Protocol):
-    """Reads what a program writes to its stderr."""
+    """Reads what a program writes to its stderr, and decides what the user sees of it."""
 
     def feed(self, data: bytes) -> bytes:
-        """What is to be shown now that DATA has come."""
+        """Take DATA, which has come; return what is to be shown now."""
 
     def release(self) -> bytes:
-        """What was held back, and is to be shown now that some time has passed."""
+        """Return what was held back and is to be shown now; called when nothing has come lately."""
 
 
 class Ending(Protocol):
-    """Knows how to end a program well."""
+    """Knows how to end a program well when a signal comes."""
 
     def answer(self, number: signal.Signals, terminate: Callable[[], None]) -> None:
-        """Signal NUMBER has come: end the program, in whatever time that takes.
+        """End the program now that signal NUMBER has come, however long that takes.
 
         TERMINATE ends it at once.
         """
 
 
 def _answer_with(ending: Ending, terminate: Callable[[], None]) -> Callable[[int, object], None]:
-    """Return a handler of signals. What ENDING does takes its time, and is done in a thread."""
+    """Return a signal handler that lets ENDING answer, in a thread, since that takes its time."""
 
     def end(number: signal.Signals) -> None:
         try:
             ending.answer(number, terminate)
-        except Exception:  # whatever happens there, the program is ended
+        except Exception:  # whatever goes wrong there, the program has to end
             terminate()
 
     def answer(number: int, _frame: object) -> None:
@@ -352,8 +370,9 @@ def _answer_with(ending: Ending, terminate: Callable[[], None]) -> Callable[[int
 
 
 def _terminate_tree(process: subprocess.Popen[bytes]) -> None:
-    """Send TERM to PROCESS and to all that it has started: a shell that waits for a program does
-    not end by itself.
+    """Send TERM to PROCESS and to all that it has started.
+
+    A shell that waits for a program does not end before that program does.
     """
     below = _processes_below(process.pid)
     process.terminate()
@@ -363,7 +382,7 @@ def _terminate_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def _processes_below(pid: int) -> list[int]:
-    """Return the processes that PID has started, and that those have started."""
+    """Return the process ids of what PID has started, and of what those have started."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -372,21 +391,21 @@ def _processes_below(pid: int) -> list[int]:
     return found
 
 
-def _passed_on(source: IO[bytes], errors: ErrorReader) -> None:
-    """What SOURCE says goes to ERRORS, and what they make of it to our stderr."""
+def _pass_on(source: IO[bytes], errors: ErrorReader) -> None:
+    """Hand what comes from SOURCE to ERRORS, and write what that returns to our stderr."""
     while True:
         ready, _, _ = select.select([source], [], [], RELEASE_S)
         data = os.read(source.fileno(), 1 << 16) if ready else b""
         if ready and not data:
             return
         shown = data
-        with contextlib.suppress(Exception):  # whatever happens there, what is said is passed on
+        with contextlib.suppress(Exception):  # whatever goes wrong there, the text is passed on
             shown = errors.feed(data) if ready else errors.release()
         write_stderr(shown)
 
 
 def write_stderr(data: bytes) -> None:
-    """DATA, whole, on our stderr; nothing happens where nobody reads it any more."""
+    """Write all of DATA to our stderr. Do nothing where nobody reads it any more."""
     with contextlib.suppress(OSError):
         sys.stderr.flush()
         left = memoryview(data)
@@ -395,21 +414,26 @@ def write_stderr(data: bytes) -> None:
 
 
 def _on_terminal() -> bool:
-    """Whether we are in the foreground of a terminal, whose Ctrl-C our children get as well."""
+    """Return whether we are in a terminal's foreground: our children get its Ctrl-C, too."""
     with contextlib.suppress(OSError):
         return os.tcgetpgrp(0) == os.getpgrp()
     return False
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel for a TERM when our parent dies, so that a killed build does not go on in the
-    dark.
+    """Ask the kernel to send us a TERM when our parent dies.
+
+    It runs in the child, before exec: without it, what a killed build had started would go on.
     """
     if PRCTL:
         PRCTL(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, prctl(2)
 
 
-def _env(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, str]:
+def _make_environment(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, str]:
+    """Return a program's environment: ours without hpcstack's own variables, then EXTRA.
+
+    CLEAN: of ours only PATH, with the system's folders appended, and the locale C.UTF-8.
+    """
     if clean:
         path = os.pathsep.join([os.environ.get("PATH", os.defpath), SYSTEM_PATH])
         return {"PATH": path, "LC_ALL": "C.UTF-8", **(extra or {})}
@@ -418,9 +442,10 @@ def _env(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, s
 
 
 @contextlib.contextmanager
-def _group(
+def _start_group(
     argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, keep: tuple[int, ...]
 ) -> Iterator[subprocess.Popen[str]]:
+    """Start ARGV as a process group of its own; end the whole group if the block raises."""
     process = subprocess.Popen(
         argv,
         stdout=subprocess.PIPE,

@@ -1,18 +1,18 @@
-"""What long work says while it runs.
+"""What long work reports while it runs.
 
-This one says nothing; the command line's shows lines, bars and events.
+The class here reports nothing. Those of the command line print lines, bars, or events for machines.
 """
 
 from __future__ import annotations
 
 
 class Progress:
-    """Call it with a sentence; tell it how far something is; tell it what happened, for machines."""
+    """Takes reports of work: a sentence by a call, how far it is, and events for machines."""
 
     def __call__(self, sentence: str) -> None: ...
 
     def amount(self, what: str, done: int, total: int) -> None:
-        """DONE of TOTAL bytes of WHAT; called often."""
+        """Report that DONE of TOTAL bytes of WHAT are done; called often."""
 
     def event(self, kind: str, **facts: object) -> None:
-        """One line of `--events`."""
+        """Report that something of KIND has happened, with FACTS: one line of `--events`."""

@@ -1,10 +1,9 @@
-"""Records: JSON files that another person's hpcstack wrote, or one of another version. One strict
-reader for all kinds.
+"""Records: JSON files that another user's hpcstack wrote, or another version of it.
 
-A record says of which format it is, by a family and a number: "hpcstack/artifact/v1". Within a
-number that is known every field is held against what it may be, and one that is not declared is
-refused. A record of a newer number is read as far as its fields are known, so that its users can go
-on loading and launching; it is not changed.
+One strict reader serves all kinds. A record names its format by a family and a number:
+"hpcstack/artifact/v1". In a record of a known number every field is validated, and one that is not
+declared is refused. A record of a newer number is read as far as its fields are known, so that
+users can go on loading and launching what it describes; it is never changed.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from hpcstack.core.errors import StoreError
 MOST_TEXT = 2000  # characters of a field
 
 
-def _without_controls(text: str) -> str:
+def _refuse_controls(text: str) -> str:
     if CONTROL.search(text):
         raise ValueError("it holds a control character")
     return text
 
 
-Plain = Annotated[str, AfterValidator(_without_controls)]
-Text = Annotated[str, StringConstraints(max_length=MOST_TEXT), AfterValidator(_without_controls)]
+Plain = Annotated[str, AfterValidator(_refuse_controls)]
+Text = Annotated[str, StringConstraints(max_length=MOST_TEXT), AfterValidator(_refuse_controls)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-z]{1,64}$")]
 
 
 class Record(BaseModel):
-    """A kind of record, or a part of one."""
+    """A kind of record, or a part of one; pydantic refuses fields that it does not declare."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -44,8 +43,9 @@ Kind = TypeVar("Kind", bound=Record)
 
 @dataclass(frozen=True)
 class Format(Generic[Kind]):
-    """How a kind of record is written: its FAMILY, the NUMBER that this hpcstack writes, and what
-    may stand in it.
+    """How a kind of record is written.
+
+    FAMILY and NUMBER are its format as this hpcstack writes it, KIND is the model of its fields.
     """
 
     family: str
@@ -54,12 +54,14 @@ class Format(Generic[Kind]):
 
     @property
     def name(self) -> str:
-        """What a record of it has as its `format`."""
+        """The format's name, as a record holds it in its field `format`."""
         return f"{self.family}/v{self.number}"
 
     def read(self, document: Any, where: str, remedy: str, *, to_change: bool = False) -> Kind:
-        """The record that the file WHERE holds. StoreError, with REMEDY, where it is damaged or
-        says more than such a record can; where it is of a newer hpcstack and is to be changed, too.
+        """Return the record DOCUMENT, which the file WHERE holds.
+
+        Raise StoreError, with REMEDY, where it is damaged or has fields that it must not have; and
+        where it is to be changed, but was written by a newer hpcstack.
         """
         newer = self.number_of(document, where, remedy) > self.number
         if newer and to_change:
@@ -74,28 +76,25 @@ class Format(Generic[Kind]):
             raise StoreError(f"{where} is damaged: {place}: {first['msg']}"[:500], remedy) from None
 
     def check_changeable(self, document: Any, where: str) -> None:
-        """StoreError where DOCUMENT, a record in the file WHERE, is of a newer hpcstack."""
+        """Raise StoreError where DOCUMENT, from the file WHERE, was written by a newer hpcstack."""
         number = self.number_of(document, where, "")
         if number > self.number:
             raise StoreError(
-                (
-                    f"{where} was written by a newer hpcstack (format {number}; this one writes "
-                    f"{self.number})"
-                ),
-                (
-                    "change it with that version: what is published can be loaded and launched "
-                    "with this one"
-                ),
+                f"{where} was written by a newer hpcstack "
+                f"(format {number}; this one writes {self.number})",
+                "change it with that version: what is published can be loaded and launched "
+                "with this one",
             )
 
     def number_of(self, document: Any, where: str, remedy: str) -> int:
-        """The number of DOCUMENT's format. StoreError where it has none of this family."""
+        """Return the number of DOCUMENT's format.
+
+        Raise StoreError, with REMEDY, where it has no format of this family.
+        """
         said = document.get("format") if isinstance(document, dict) else None
-        match = (
-            re.fullmatch(re.escape(self.family) + r"/v([0-9]{1,4})", said)
-            if isinstance(said, str)
-            else None
-        )
+        match = None
+        if isinstance(said, str):
+            match = re.fullmatch(re.escape(self.family) + r"/v([0-9]{1,4})", said)
         if not match:
             raise StoreError(
                 f"{where} is damaged, or of another hpcstack: its format is {said!r}"[:300], remedy
@@ -104,9 +103,12 @@ class Format(Generic[Kind]):
 
 
 def known_part(kind: type[Record], document: Any) -> Any:
-    """Of a newer format's DOCUMENT what KIND has fields for, also in the records within it."""
+    """Return the part of a newer format's DOCUMENT that KIND has fields for, records within it too.
+
+    What is not a record at all is returned as it is, to be refused by the model.
+    """
     if not isinstance(document, dict):
-        return document  # and is refused as what it is
+        return document
     return {
         name: _known_value(field.annotation, document[name])
         for name, field in kind.model_fields.items()
@@ -115,12 +117,13 @@ def known_part(kind: type[Record], document: Any) -> Any:
 
 
 def _known_value(annotation: Any, value: Any) -> Any:
-    """The same of VALUE, which is declared as ANNOTATION: a record, a list of records, or a dict
-    with such values.
+    """Return the known part of VALUE, which is declared as ANNOTATION.
+
+    Known are a record, a list of records, and a dict whose values are records.
     """
-    if inner := _record_in((annotation,)):
+    if inner := _find_record((annotation,)):
         return known_part(inner, value)
-    inner = _record_in(get_args(annotation))
+    inner = _find_record(get_args(annotation))
     if inner and isinstance(value, list):
         return [known_part(inner, one) for one in value]
     if inner and isinstance(value, dict):
@@ -128,7 +131,9 @@ def _known_value(annotation: Any, value: Any) -> Any:
     return value
 
 
-def _record_in(annotations: tuple[Any, ...]) -> type[Record] | None:
-    return next(
-        (one for one in annotations if isinstance(one, type) and issubclass(one, Record)), None
-    )
+def _find_record(annotations: tuple[Any, ...]) -> type[Record] | None:
+    """Return the first of ANNOTATIONS that is a kind of record; None for none."""
+    for one in annotations:
+        if isinstance(one, type) and issubclass(one, Record):
+            return one
+    return None

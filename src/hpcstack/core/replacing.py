@@ -1,4 +1,4 @@
-"""A file that takes long to make, there only when it is whole."""
+"""Files that take long to make, and appear under their name only when they are whole."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SYNC_S = 0.2
+SYNC_S = 0.2  # between two times that a growing file is written out
 
 
 @contextlib.contextmanager
 def replace_file(path: Path, *, shared: bool = True) -> Iterator[Path]:
-    """A name to write to, in a folder of our own beside PATH. It becomes PATH, also after a power
-    failure, if the block ends well; else it is gone, and PATH is as it was. SHARED: a site's group
-    may write it, too. What processes that were killed have left there is removed first.
+    """Yield a path to write to, which becomes PATH if the block ends well.
+
+    The path lies in a folder of our own beside PATH. If the block raises, it is removed and PATH
+    stays as it was. What becomes PATH survives a power failure. SHARED: the site's group may write
+    it, too. Leftovers of processes that were killed here are removed first.
     """
     remove_leftovers(path.parent, f".{path.name}.", descriptors.remove_tree)
     folder = path.with_name(f".{path.name}.{make_label()}{uuid.uuid4().hex[:8]}")
@@ -39,16 +41,16 @@ def replace_file(path: Path, *, shared: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def written_out(part: Path) -> Iterator[None]:
-    """PART on disk at the end. It is written out while it grows: the kernel would leave gigabytes
-    for the end.
+    """Write PART out to the disk while it grows, and wait for the rest when the block ends.
 
-    What is on disk is let go of, so that the next blocks take the same memory again: in a virtual
-    machine, or a job with a limit, each new page costs more than the copy into it.
+    The kernel alone would leave gigabytes for the end. Pages that are on the disk are given back,
+    so that the next blocks use the same memory again: in a virtual machine, or in a job with a
+    memory limit, a new page costs more than the copy into it.
     """
     ended = threading.Event()
 
     def sync() -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # PART may not be there yet
             descriptor = os.open(part, os.O_RDONLY)
             try:
                 os.fdatasync(descriptor)

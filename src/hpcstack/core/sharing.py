@@ -1,10 +1,11 @@
-"""What a group of administrators shares (`group` in site.yaml): all below the site's folders is the
-group's to write.
+"""What the group of administrators shares, where site.yaml names one (`group`).
 
-Folders carry the group on to what is made in them (setgid) and are open to it; a file that one of
-them wrote, another replaces. Without a group everything is as its owner's: 755 and 644.
+All below the site's folders can then be written by that group. Folders hand it on to what is made
+in them (set-gid), and a file that one member wrote, another can replace. Without a group everything
+is its owner's alone to write: modes 755 and 644.
 
-Only what is ours is handed over, by descriptor: a member of the group may swap any entry meanwhile.
+Only what is ours is handed over, and by descriptor, since a member of the group may swap any entry
+meanwhile.
 """
 
 from __future__ import annotations
@@ -23,33 +24,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_shared: list[int] = []  # the group's number, once the site's is known: one site a process
-_publishers: list[
-    frozenset[int]
-] = []  # whose records are believed; none where the site names nobody
+# One site a process: each list has one entry once the site's file is read, and none where the site
+# names no group, or no publishers.
+_shared: list[int] = []  # the group's number
+_publishers: list[frozenset[int]] = []  # the user ids whose records are believed
 
 FOLDER_MODE = 0o2775  # of a folder that is the group's
 
 
 def share_with_group(group: str) -> None:
-    """From now on what is written is GROUP's, too; nothing for an empty one, who is not a member,
-    or a machine that does not know the group: a compute node need not (`hpcstack doctor` says so).
+    """Share what is written from now on with GROUP.
+
+    Nothing is shared where GROUP is empty, where we are no member of it, or where this machine does
+    not know it: a compute node need not (`hpcstack doctor` says so).
     """
     _shared.clear()
     if not group:
         return
     try:
         number = grp.getgrnam(group).gr_gid
-    except KeyError:
+    except KeyError:  # no such group on this machine
         return
     if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()):
         _shared.append(number)
 
 
 def trust_publishers(publishers: Iterable[str]) -> None:
-    """From now on records of what is published count only where one of PUBLISHERS (names, or
-    numbers) has written them, root, or we. Names that this machine does not know are nobody's; none
-    at all: whoever may write there.
+    """From now on believe records of what is published only from PUBLISHERS, root and ourselves.
+
+    PUBLISHERS are names or user ids; a name that this machine does not know is nobody's. Where
+    there are none, whoever may write the records is believed.
     """
     _publishers.clear()
     named = tuple(publishers)
@@ -62,44 +66,51 @@ def trust_publishers(publishers: Iterable[str]) -> None:
 
 
 def names_publishers() -> bool:
-    """Whether the site says whose records count."""
+    """Return whether the site says whose records count."""
     return bool(_publishers)
 
 
 def is_publisher(number: int) -> bool:
-    """Whether records of the user NUMBER are believed by us."""
+    """Return whether we believe records that the user NUMBER wrote."""
     return not _publishers or number in _publishers[0] or number in trusted_ids()
 
 
 def may_publish() -> bool:
-    """Whether others believe what we write."""
+    """Return whether others believe records that we write."""
     return not _publishers or os.geteuid() == 0 or os.geteuid() in _publishers[0]
 
 
 def is_shared() -> bool:
+    """Return whether a group shares what we write."""
     return bool(_shared)
 
 
 def shared_mode(plain: int) -> int:
-    """PLAIN for a file, the group's bits as its owner's where a group shares it.
+    """Return the mode of a file that would have the mode PLAIN without a group.
 
-    What is its owner's alone stays so.
+    Where a group shares it, the group may do what its owner may. What is its owner's alone stays
+    so.
     """
-    return plain | (plain & 0o700) >> 3 if _shared and plain & 0o070 else plain
+    if not _shared or not plain & 0o070:
+        return plain
+    return plain | (plain & 0o700) >> 3
 
 
 def log_mode() -> int:
-    """Of the log of one build: what a base or a recipe prints is nobody else's, but the group's."""
+    """Return the mode of a build's log.
+
+    What a base or a recipe prints is nobody else's to read, except for the group.
+    """
     return 0o640 if _shared else 0o600
 
 
 def shared_umask() -> int:
-    """The umask under which the site's folders are written."""
+    """Return the umask under which the site's folders are written."""
     return 0o002 if _shared else 0o022
 
 
 def make_shared_folder(folder: Path) -> None:
-    """FOLDER there, and the group's, so that what is made in it is, too."""
+    """Make FOLDER where it is missing, and the group's, so that what is made in it is, too."""
     if not _shared:
         return
     descriptors.make_folder(folder, FOLDER_MODE, _shared[0])
@@ -108,35 +119,35 @@ def make_shared_folder(folder: Path) -> None:
 
 
 def open_old(top: Path) -> None:
-    """Folders below TOP that are ours and were made before there was a group are the group's, with
-    all in them.
-    """
+    """Hand over the folders in TOP that are ours and were made before the site had a group."""
     if not _shared:
         return
     for name in descriptors.names_in(top):
         folder = top / name
         with contextlib.suppress(OSError):
             about = descriptors.stat_path(folder)
-            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not _is_open(about):
+            is_ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+            if is_ours and not _is_open(about):
                 hand_over(folder, old=True)
 
 
 def _is_open(about: os.stat_result) -> bool:
+    """Return whether a folder is the group's, open to it, and hands it on."""
     return about.st_gid == _shared[0] and about.st_mode & 0o2070 == 0o2070
 
 
 def hand_over(folder: Path, *, old: bool = False) -> None:
-    """All in FOLDER, which is ours and new, is the group's, too; of an OLD one what was its owner's
-    alone stays so.
+    """Give FOLDER and everything of ours in it to the group; do nothing where it is not ours.
 
-    What another user owns is left as it is, and nobody goes into it: his own next verb hands it
+    In an OLD one, which was made before the site had a group, what was its owner's alone stays so.
+    What another user owns is left as it is, and not entered: that user's own next command hands it
     over.
     """
     if not _shared:
         return
     for visit in descriptors.walk_folders(folder):
         if os.fstat(visit.descriptor).st_uid != os.geteuid():
-            return  # the top itself
+            return  # FOLDER itself is another's; those below it are not entered by walk_folders
         _open_to_group(visit.descriptor, old=old)
         for name in visit.others:
             with contextlib.suppress(OSError):
@@ -144,7 +155,10 @@ def hand_over(folder: Path, *, old: bool = False) -> None:
 
 
 def _open_to_group(descriptor: int, *, old: bool = False) -> None:
-    """The folder that DESCRIPTOR holds open is the group's, if it is ours."""
+    """Make the folder that DESCRIPTOR holds open the group's, if it is ours.
+
+    An OLD one that only its owner could enter stays as it is.
+    """
     about = os.fstat(descriptor)
     was_for_others = about.st_mode & 0o050
     if about.st_uid == os.geteuid() and not _is_open(about) and (was_for_others or not old):
@@ -152,9 +166,9 @@ def _open_to_group(descriptor: int, *, old: bool = False) -> None:
 
 
 def _hand_over_file(around: int, name: str) -> None:
-    """NAME in the folder AROUND.
+    """Make the file NAME in the folder AROUND the group's, if it is ours.
 
-    A file that has another name as well may be anything of ours: it stays as it is.
+    A file with more than one name is left: somebody may have linked to any file of ours.
     """
     descriptor = os.open(name, descriptors.READ, dir_fd=around)
     try:

@@ -1,4 +1,4 @@
-"""JSON and texts of others: bounded, shallow, without what commands a terminal. Pure."""
+"""JSON and texts of others: bounded, shallow, free of what controls a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import re
 from typing import Any
 
-MAX_DEPTH = 64
-# What ends a line somewhere, commands a terminal, turns text around, or is half a character.
+MAX_DEPTH = 64  # of objects and arrays in each other
+# What ends a line in some reader, controls a terminal, changes the direction of text, or is half of
+# a surrogate pair.
 UNSAFE = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
@@ -20,20 +21,21 @@ NAMES = {
 
 
 def safe_text(text: str) -> str:
-    """TEXT, as an image may say it. ValueError for what `UNSAFE` names."""
+    """Return TEXT, which an image says. Raise ValueError for characters that UNSAFE matches."""
     if match := UNSAFE.search(text):
         raise ValueError(f"contains {name_character(match[0])}")
     return text
 
 
 class Nonsense(TypeError):
-    """A document or a config whose parts have other types than they must have."""
+    """A document or a config has parts of other types than its format allows."""
 
 
 def parse_untrusted_json(data: bytes, limit: int) -> dict[str, Any]:
-    """The JSON object that DATA is.
+    """Return the JSON object that DATA holds.
 
-    ValueError for more than LIMIT bytes, deeper nesting, or anything else.
+    Raise ValueError for more than LIMIT bytes, for nesting deeper than MAX_DEPTH, and for anything
+    but an object.
     """
     if len(data) > limit:
         raise ValueError(f"a document of more than {limit} bytes")
@@ -43,20 +45,22 @@ def parse_untrusted_json(data: bytes, limit: int) -> dict[str, Any]:
         raise ValueError("a document that is nested too deeply") from None
     if not isinstance(found, dict):
         raise ValueError("a document that is not an object")
-    _shallow(found)
+    _check_depth(found)
     return found
 
 
-def _shallow(found: object) -> None:
+def _check_depth(found: object) -> None:
+    """Raise ValueError where FOUND is nested more than MAX_DEPTH deep; it takes no recursion."""
     level = [found]
     for _ in range(MAX_DEPTH):
-        level = [item for one in level for item in _items(one)]
+        level = [item for one in level for item in _collections_in(one)]
         if not level:
             return
     raise ValueError("a document that is nested too deeply")
 
 
-def _items(one: object) -> list[Any]:
+def _collections_in(one: object) -> list[Any]:
+    """Return the objects and arrays that lie directly in ONE."""
     values: Any = ()
     if isinstance(one, dict):
         values = one.values()
@@ -66,4 +70,5 @@ def _items(one: object) -> list[Any]:
 
 
 def name_character(char: str) -> str:
+    """Return how a message names CHAR, which cannot be shown itself."""
     return NAMES.get(char, f"the character U+{ord(char):04X}, which is not shown or breaks a line")

@@ -1,3 +1,5 @@
-"""What is known of GPUs, drivers, CUDA and NVIDIA's images, each row with its source (facts/). In:
-names and versions. Out: whether a driver runs an image, how much memory training takes. Pure.
+"""What is known of GPUs, drivers, CUDA and NVIDIA's images. Pure.
+
+Each fact has its source (facts/). Takes names and versions; says whether a driver runs an image,
+and how much memory training takes.
 """

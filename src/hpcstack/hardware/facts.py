@@ -1,7 +1,6 @@
-"""What is known of CUDA, GPUs and NVIDIA's images, from the data files in facts/, each row with its
-source.
+"""What is known of CUDA, GPUs and NVIDIA's images, each row of facts/ with its source.
 
-The offline answer: where a registry has answered, an image's own config is the truth.
+It is the offline answer: where a registry has answered, the image's own config is the truth.
 """
 
 from __future__ import annotations
@@ -30,15 +29,18 @@ VARIABLES = {
     "hpcx": "HPCX_VERSION",
     "transformer_engine": "TRANSFORMER_ENGINE_VERSION",
 }
+# A GPU's kind follows from its model's name: RTX 4000 Ada is a workstation's, RTX 4090 is not.
 CONSUMER = re.compile(r"\bGTX\b|\bRTX [2-5]0[0-9x]{2}\b(?! Ada)|\bTitan\b|GeForce", re.IGNORECASE)
 WORKSTATION = re.compile(r"\bRTX\b|\bQuadro\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model.
+    """A GPU model. An empty text is unknown.
 
-    `kind` is data-centre, workstation, consumer or jetson; empty texts are unknown.
+    CAPABILITY is its compute capability, such as 9.0. CUDA_FIRST and CUDA_LAST are the releases of
+    CUDA that know it, FIRST_DRIVER and LAST_DRIVER the branches of the driver. KIND is data-centre,
+    workstation, consumer or jetson.
     """
 
     model: str
@@ -53,7 +55,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Topology:
-    """Which cores are near which GPU of a kind of node, as its recorder saw it."""
+    """Which cores are near which GPU, for one kind of node, as somebody recorded it there."""
 
     name: str
     gpu: str
@@ -63,99 +65,108 @@ class Topology:
 
 @cache
 def read_topologies() -> dict[str, Topology]:
-    """{name: topology} of facts/topologies.yaml."""
-    return {
-        row["name"]: Topology(
-            row["name"], row["gpus"]["model"], tuple(row["gpu_cpus"]), row["source"]
-        )
-        for row in read_facts("topologies")["topologies"]
-    }
+    """Return {name: topology} of facts/topologies.yaml."""
+    out = {}
+    for row in read_facts("topologies")["topologies"]:
+        name, model = row["name"], row["gpus"]["model"]
+        out[name] = Topology(name, model, tuple(row["gpu_cpus"]), row["source"])
+    return out
 
 
 @cache
 def read_facts(name: str) -> dict[str, Any]:
-    """The data file facts/NAME.yaml; every scalar is text."""
+    """Return the data of facts/NAME.yaml; every scalar is text."""
     path = data.find_data_folder("facts") / f"{name}.yaml"
     found: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), str(path)).value
     return found
 
 
 def find_source(name: str, key: str) -> str:
-    """What the source KEY of facts/NAME.yaml stands for."""
+    """Return what the source KEY of facts/NAME.yaml stands for."""
     return str(read_facts(name)["sources"].get(key, key))
 
 
 def image_environment(image: str, platform: str) -> Mapping[str, str]:
-    """The variables that IMAGE's config is known to hold; empty where nothing is known of it."""
+    """Return the variables that IMAGE's config is known to hold; empty where nothing is known."""
     known = read_facts("ngc-pytorch")
     repository, _, tag = image.partition("@")[0].rpartition(":")
     row = next((row for row in known["releases"] if row["tag"] == tag), None)
     if repository != known["image"] or row is None:
         return {}
+
     out = {variable: row[column] for column, variable in VARIABLES.items() if column in row}
     architectures = row.get(f"cuda_arch_list_{platform.rpartition('/')[2]}")
-    return out | ({"TORCH_CUDA_ARCH_LIST": architectures} if architectures else {})
+    if architectures:
+        out["TORCH_CUDA_ARCH_LIST"] = architectures
+    return out
 
 
 def find_gpu(model: str) -> Gpu | None:
-    """The GPU that MODEL names, as a site or nvidia-smi writes it (`H100`, `NVIDIA H100 80GB
-    HBM3`).
+    """Return the GPU that MODEL names, as a site or nvidia-smi writes it; None for none known.
+
+    `H100` and `NVIDIA H100 80GB HBM3` are the same. Of several names in MODEL the longest counts.
     """
     rows = read_facts("gpus")["architectures"]
-    found = [(name, row) for row in rows for name in row["gpus"] if _names(name, model)]
+    found = [(name, row) for row in rows for name in row["gpus"] if _is_named_in(name, model)]
     if not found:
         return None
     name, row = max(found, key=lambda pair: len(pair[0]))
     return Gpu(
         model=name,
         capability=row["cc"],
-        cuda_first=_version(row.get("cuda_first", "")),
-        cuda_last=_version(row.get("cuda_last", "")),
-        first_driver=_branch("first_driver", name),
-        last_driver=_last_driver(row["family"], name),
-        kind=_kind(name),
+        cuda_first=_leading_version(row.get("cuda_first", "")),
+        cuda_last=_leading_version(row.get("cuda_last", "")),
+        first_driver=_find_branch("first_driver", name),
+        last_driver=_find_last_driver(row["family"], name),
+        kind=_classify(name),
         source=tuple(row["source"]),
     )
 
 
-def _names(name: str, model: str) -> bool:
+def _is_named_in(name: str, model: str) -> bool:
+    """Return whether MODEL has the GPU's NAME in it; xx in a name stands for two digits."""
     name = name.partition(" (")[0]  # GB10 (DGX Spark)
     pattern = re.escape(name).replace("xx", r"\d\d")
     return re.search(rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])", model, re.IGNORECASE) is not None
 
 
-def _version(text: str) -> str:
+def _leading_version(text: str) -> str:
+    """Return the version that TEXT begins with; empty for none."""
     match = re.match(r"\d+(\.\d+)*", text)
     return match[0] if match else ""
 
 
-def _branch(rows: str, name: str) -> str:
-    return next(
-        (
-            row["branch"]
-            for row in read_facts("gpus")[rows]
-            if name in row.get("gpu", "").split("/")
-        ),
-        "",
-    )
+def _find_branch(rows: str, name: str) -> str:
+    """Return the driver branch in ROWS of facts/gpus.yaml for the GPU NAME; empty for none."""
+    for row in read_facts("gpus")[rows]:
+        if name in row.get("gpu", "").split("/"):
+            return str(row["branch"])
+    return ""
 
 
-def _last_driver(family: str, name: str) -> str:
-    """The last branch of a GPU's own row, else of its family's."""
-    families = {
-        row["family"]: row["branch"] for row in read_facts("gpus")["last_driver"] if "family" in row
-    }
-    return _branch("last_driver", name) or str(families.get(family, ""))
+def _find_last_driver(family: str, name: str) -> str:
+    """Return the last driver branch of a GPU's own row, else that of its family's."""
+    own = _find_branch("last_driver", name)
+    if own:
+        return own
+    for row in read_facts("gpus")["last_driver"]:
+        if row.get("family") == family:
+            return str(row["branch"])
+    return ""
 
 
-def _kind(name: str) -> str:
+def _classify(name: str) -> str:
+    """Return the kind of the GPU NAME, by its name."""
     if name.startswith("Jetson"):
         return "jetson"
     if CONSUMER.search(name):
         return "consumer"
-    return "workstation" if WORKSTATION.search(name) or "GB10" in name else "data-centre"
+    if WORKSTATION.search(name) or "GB10" in name:
+        return "workstation"
+    return "data-centre"
 
 
+# What is shown of an image, and the variable that says it.
 FACTS = {
     "CUDA": "CUDA_VERSION",
     "CUDA driver": "CUDA_DRIVER_VERSION",
@@ -174,5 +185,5 @@ FACTS = {
 
 
 def facts_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an image with these variables says that it holds."""
+    """Return what an image with the variables ENVIRONMENT says that it holds, {fact: value}."""
     return {shown: environment[name] for shown, name in FACTS.items() if name in environment}

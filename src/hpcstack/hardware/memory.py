@@ -1,6 +1,6 @@
-"""How much memory training takes on each GPU, and which strategy fits: arithmetic with its sources,
-no measurement.
+"""How much memory training takes on each GPU, and which strategy fits. Pure.
 
+It is arithmetic, no measurement. Its sources:
 - Weights, gradients and Adam in mixed precision: 2 + 2 + 12 bytes a parameter; ZeRO-1, 2, 3 divide
   12, 12 + 2, and all by the number of ranks: Rajbhandari et al., ZeRO,
   https://arxiv.org/abs/1910.02054, section 3.1 and figure 1.
@@ -24,27 +24,34 @@ from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.hardware.facts import find_source, read_facts
 
 GIB = float(1 << 30)
-# of the GPU: CUDA's context, NCCL's buffers, fragmentation. An assumption, not a measurement.
+# Share of the GPU's memory for CUDA's context, NCCL's buffers and fragmentation. An assumption, not
+# a measurement.
 RESERVED = 0.08
-ASPECT, HEAD = 128, 128
+ASPECT = 128  # hidden size divided by the number of layers
+HEAD = 128  # size of one attention head
 VOCABULARY = 32000  # LLaMA's
-LLAMA = {
+LLAMA = {  # {parameters: (layers, hidden size, heads)}
     6.7e9: (32, 4096, 32),
     13.0e9: (40, 5120, 40),
     32.5e9: (60, 6656, 52),
     65.2e9: (80, 8192, 64),
-}  # layers, ...
-# how far from one of these sizes a model is still taken for one: 7e9 is 6.7e9, 70e9 is 65.2e9
+}
+# How far from one of these sizes a model is still taken for one: 7e9 is 6.7e9, 70e9 is 65.2e9.
 NEAR = 0.08
 MOST_NODES = 4096
-# layers whose whole weights are there at once under ZeRO-3 and FSDP: the one that runs, and the
-# next
+REMEDY = "more nodes, or --recompute"
+# Layers whose whole weights are in memory at once under ZeRO-3 and FSDP: the one that runs, and the
+# next.
 LIVE_LAYERS = 2
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """A transformer: parameters, its shape, and what one GPU trains at a time."""
+    """A transformer: parameters, its shape, and what one GPU trains at a time.
+
+    SEQUENCE is in tokens, BATCH in sequences. ATTENTION says that the attention's own activations
+    are kept (else FlashAttention is meant), RECOMPUTE that all activations are recomputed.
+    """
 
     params: float
     layers: int
@@ -52,16 +59,16 @@ class Transformer:
     heads: int
     sequence: int
     batch: int
-    attention: bool = False  # whether the attention's own activations are kept
+    attention: bool = False
     recompute: bool = False
     vocabulary: int = VOCABULARY
 
 
 @dataclass(frozen=True)
 class Use:
-    """Bytes on each GPU.
+    """Bytes on each GPU with one STRATEGY, and the FORMULA of what does not depend on the batch.
 
-    `zero_stage`: DeepSpeed's, where DeepSpeed alone does it; 0 is plain data parallelism.
+    ZERO_STAGE is DeepSpeed's, where DeepSpeed alone does it; 0 is plain data parallelism.
     """
 
     strategy: str
@@ -74,6 +81,7 @@ class Use:
 
     @property
     def total(self) -> float:
+        """All bytes on one GPU."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
@@ -89,21 +97,28 @@ def make_transformer(
     recompute: bool = False,
     vocabulary: int = VOCABULARY,
 ) -> Transformer:
-    """A transformer of PARAMS parameters; what is not given of its shape is made of the rest."""
+    """Return a transformer of PARAMS parameters; what its shape lacks is made from the rest.
+
+    Raise InputError where PARAMS is no size that can be estimated.
+    """
     if not 1e6 <= params <= 1e14:
-        raise InputError(
-            f"--params {params:g}: between 1e6 and 1e14 are counted", "e.g. --params 7e9"
-        )
-    known = next(
-        (shape for size, shape in LLAMA.items() if abs(params - size) <= NEAR * size), None
-    )
+        raise InputError(f"--params {params:g} is not between 1e6 and 1e14", "e.g. --params 7e9")
+
+    known = None
+    for size, shape in LLAMA.items():
+        if abs(params - size) <= NEAR * size:
+            known = shape
+            break
     if known and not (layers or hidden or heads):
         layers, hidden, heads = known
-    if not layers:
-        layers = max(
-            1, round((params / 12 / hidden**2) if hidden else (params / 12 / ASPECT**2) ** (1 / 3))
-        )
-    step = 8 * HEAD if params >= 1e9 else HEAD  # so many heads that eight GPUs can share them
+
+    # About 12 * layers * hidden^2 parameters, with hidden = ASPECT * layers where both are open.
+    if not layers and hidden:
+        layers = max(1, round(params / 12 / hidden**2))
+    elif not layers:
+        layers = max(1, round((params / 12 / ASPECT**2) ** (1 / 3)))
+    # From 1e9 parameters on, as many heads as eight GPUs can share.
+    step = 8 * HEAD if params >= 1e9 else HEAD
     hidden = hidden or max(step, round((params / 12 / layers) ** 0.5 / step) * step)
     heads = heads or max(1, hidden // HEAD)
     return Transformer(
@@ -112,75 +127,83 @@ def make_transformer(
 
 
 def read_params(text: str) -> float:
-    """`7e9`, `13B` or `350M` as a number. InputError for others."""
+    """Return `7e9`, `13B` or `350M` as a number. Raise InputError for any other text."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:e[0-9]{1,2})?) ?([kmbt]?)", text.strip().lower())
     if not match:
         raise InputError(
-            f"--params {text}: a number of parameters is wanted", "e.g. --params 7e9, 13B or 350M"
+            f"--params {text} is not a number of parameters", "e.g. --params 7e9, 13B or 350M"
         )
-    return float(match[1]) * {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[match[2]]
+    factors = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+    return float(match[1]) * factors[match[2]]
 
 
 def count_activation_bytes(one: Transformer, tensor: int = 1) -> float:
-    """Bytes of one GPU's activations, all layers, for `batch` sequences; split TENSOR ways,
-    sequence parallel too.
+    """Return the bytes of one GPU's activations, of all layers and of a whole batch.
+
+    They are split TENSOR ways by tensor and sequence parallelism.
     """
     unit = float(one.sequence * one.batch * one.hidden)
     logits = 4.0 * one.sequence * one.batch * one.vocabulary / tensor
     if one.recompute:
         return one.layers * 2 * unit / tensor + logits
-    own = 5 * one.heads * one.sequence / one.hidden if one.attention else 0.0
+    own = 5 * one.heads * one.sequence / one.hidden if one.attention else 0.0  # the attention's
     return one.layers * unit * (34 + own) / tensor + logits
 
 
 def list_strategies(one: Transformer, gpus: int, nodes: int) -> list[Use]:
-    """Every strategy on NODES nodes of GPUS each, the simplest first."""
+    """Return every strategy on NODES nodes of GPUS each, the simplest first."""
     ranks = gpus * nodes
-    psi, act = one.params, count_activation_bytes(one)
-    live = LIVE_LAYERS * 2 * psi / one.layers
+    # Bytes of the whole model in mixed precision, and of what is gathered of it at once.
+    weights = 2 * one.params
+    gradients = 2 * one.params
+    adam = 12 * one.params
+    live = LIVE_LAYERS * weights / one.layers
+    act = count_activation_bytes(one)
+
     out = [
-        Use("DDP", 2 * psi, 2 * psi, 12 * psi, act, "2P + 2P + 12P", zero_stage=0),
-        Use("ZeRO-1", 2 * psi, 2 * psi, 12 * psi / ranks, act, "2P + 2P + 12P/N", zero_stage=1),
+        Use("DDP", weights, gradients, adam, act, "2P + 2P + 12P", zero_stage=0),
+        Use("ZeRO-1", weights, gradients, adam / ranks, act, "2P + 2P + 12P/N", zero_stage=1),
         Use(
             "ZeRO-2",
-            2 * psi,
-            2 * psi / ranks,
-            12 * psi / ranks,
+            weights,
+            gradients / ranks,
+            adam / ranks,
             act,
             "2P + (2 + 12)P/N",
             zero_stage=2,
         ),
         Use(
             "ZeRO-3 or FSDP",
-            2 * psi / ranks + live,
-            2 * psi / ranks,
-            12 * psi / ranks,
+            weights / ranks + live,
+            gradients / ranks,
+            adam / ranks,
             act,
             "16P/N + 2 layers",
             zero_stage=3,
         ),
     ]
-    splits = gpus > 1 and one.heads % gpus == 0  # tensor parallelism gives each GPU whole heads
+
+    # Tensor parallelism, within a node, gives each GPU whole heads.
+    splits = gpus > 1 and one.heads % gpus == 0
+    split_act = count_activation_bytes(one, gpus)
     if splits:
-        data = nodes
         out.append(
             Use(
                 f"tensor {gpus} + ZeRO-1",
-                2 * psi / gpus,
-                2 * psi / gpus,
-                12 * psi / gpus / data,
-                count_activation_bytes(one, gpus),
+                weights / gpus,
+                gradients / gpus,
+                adam / gpus / nodes,
+                split_act,
                 "4P/t + 12P/(t*d)",
             )
         )
-        live_t = live / gpus
         out.append(
             Use(
                 f"tensor {gpus} + FSDP",
-                2 * psi / ranks + live_t,
-                2 * psi / ranks,
-                12 * psi / ranks,
-                count_activation_bytes(one, gpus),
+                weights / ranks + live / gpus,
+                gradients / ranks,
+                adam / ranks,
+                split_act,
                 "16P/N + 2 layers/t",
             )
         )
@@ -190,20 +213,24 @@ def list_strategies(one: Transformer, gpus: int, nodes: int) -> list[Use]:
         out.append(
             Use(
                 f"tensor {gpus} + pipeline {nodes}",
-                2 * psi / ranks,
-                2 * psi / ranks,
-                12 * psi / ranks,
-                count_activation_bytes(one, gpus),
+                weights / ranks,
+                gradients / ranks,
+                adam / ranks,
+                split_act,
                 "16P/(t*p)",
             )
         )
+
     if ranks == 1:
-        return out[:1]  # nothing is shared out
+        return out[:1]  # on one GPU nothing can be divided
     return out
 
 
 def find_gpu_memory(gpu: str) -> tuple[float, str]:
-    """Bytes of a GPU by its model's name, and the source. InputError where it is not known."""
+    """Return the bytes of a GPU's memory, by its model's name, and the source.
+
+    Raise InputError where the model is not known.
+    """
     rows = {row["gpu"].lower(): row for row in read_facts("gpu-memory")["gpus"]}
     row = rows.get(gpu.lower())
     if row is None:
@@ -212,64 +239,74 @@ def find_gpu_memory(gpu: str) -> tuple[float, str]:
             f"the memory of {gpu!r} is not known here{near}",
             f"give it in GiB (--memory N), or one of: {', '.join(sorted(rows))}",
         )
-    return int(row["mib"]) * float(1 << 20), "; ".join(
-        find_source("gpu-memory", key) for key in row["source"]
-    )
+    size = int(row["mib"]) * float(1 << 20)
+    return size, "; ".join(find_source("gpu-memory", key) for key in row["source"])
 
 
 def read_gpus(text: str) -> tuple[str, int]:
-    """`h100:8` as (model, GPUs per node)."""
+    """Return `h100:8` as (model, GPUs of a node). Raise InputError for any other text."""
     match = re.fullmatch(r"([A-Za-z0-9-]+)(?::(\d{1,3}))?", text)
     if not match or match[2] == "0":
-        raise InputError(f"--gpus {text}: MODEL:NUMBER of a node", "e.g. --gpus h100:8")
+        raise InputError(
+            f"--gpus {text} is not MODEL:NUMBER, the GPUs of one node", "e.g. --gpus h100:8"
+        )
     return match[1], int(match[2] or 1)
 
 
 def fits_in_memory(use: Use, have: float) -> bool:
+    """Return whether USE fits into a GPU that has HAVE bytes, less what is reserved."""
     return use.total <= have * (1 - RESERVED)
 
 
 def fewest_nodes(one: Transformer, gpus: int, have: float) -> int:
-    """The fewest nodes of GPUS on which a strategy fits; 0 where none does."""
+    """Return the fewest nodes of GPUS on which a strategy fits; 0 where none does.
+
+    HAVE is a GPU's memory in bytes.
+    """
+
+    def fit(nodes: int) -> bool:
+        return any(fits_in_memory(use, have) for use in list_strategies(one, gpus, nodes))
+
+    # Find a power of two that is enough, then search between it and the one before.
     nodes = 1
-    while nodes <= MOST_NODES and not any(
-        fits_in_memory(use, have) for use in list_strategies(one, gpus, nodes)
-    ):
+    while nodes <= MOST_NODES and not fit(nodes):
         nodes *= 2
     if nodes > MOST_NODES:
         return 0
-    return next(
-        n
-        for n in range(nodes // 2 + 1, nodes + 1)
-        if any(fits_in_memory(use, have) for use in list_strategies(one, gpus, n))
-    )
+    return next(count for count in range(nodes // 2 + 1, nodes + 1) if fit(count))
 
 
 def deepspeed_config(one: Transformer, use: Use | None) -> dict[str, object]:
-    """Return a configuration for DeepSpeed to begin with, with the stage of ZeRO that USE has.
+    """Return a configuration for DeepSpeed to begin with, with the ZeRO stage of USE.
 
-    InputError where it has none, or nothing fits. Keys: https://www.deepspeed.ai/docs/config-json/.
+    Raise InputError where USE has none, or nothing fits.
+    Keys: https://www.deepspeed.ai/docs/config-json/.
     """
-    if use is None or use.zero_stage is None:
-        what = use.strategy if use else "no strategy that fits"
-        raise InputError(f"{what} is none of DeepSpeed's alone", "more nodes, or --recompute")
-    stage = use.zero_stage
+    if use is None:
+        raise InputError("no strategy fits, so there is none to configure", REMEDY)
+    if use.zero_stage is None:
+        raise InputError(f"{use.strategy} is more than DeepSpeed alone does", REMEDY)
+    zero: dict[str, object] = {"stage": use.zero_stage}
+    if use.zero_stage:
+        zero["overlap_comm"] = True
     return {
         "train_micro_batch_size_per_gpu": one.batch,
         "gradient_accumulation_steps": 1,
         "bf16": {"enabled": True},
         "gradient_clipping": 1.0,
-        "zero_optimization": {"stage": stage, **({"overlap_comm": True} if stage else {})},
+        "zero_optimization": zero,
     }
 
 
 def most_batch(one: Transformer, use: Use, have: float) -> int:
-    """How many sequences at a time would fit with USE; 0 for none."""
+    """Return how many sequences at a time would fit with USE; 0 for none."""
     fixed = use.total - use.activations
     each = use.activations / one.batch
-    return max(0, int((have * (1 - RESERVED) - fixed) // each)) if each else 0
+    if not each:
+        return 0
+    return max(0, int((have * (1 - RESERVED) - fixed) // each))
 
 
 def recompute_all(one: Transformer) -> Transformer:
-    """The same with all activations recomputed."""
+    """Return the same transformer with all activations recomputed."""
     return replace(one, recompute=True)

@@ -7,14 +7,16 @@ from hpcstack.hardware.facts import read_facts
 
 
 def loadable_interfaces(nccl: str) -> frozenset[int]:
-    """The N of ncclNetPlugin_vN that the NCCL of version NCCL (`2.27.7`, `2.30.7+cuda13.3`) takes a
-    plugin by.
+    """Return each N of ncclNetPlugin_vN by which the NCCL of version NCCL loads a plugin.
 
-    Empty where that is not known: the version says nothing, or is newer than what has been read.
+    NCCL is such as `2.27.7` or `2.30.7+cuda13.3`. Empty where it is not known: the version says
+    nothing, or is newer than what facts/nccl-net-plugins.yaml has read.
     """
     known = read_facts("nccl-net-plugins")
     version = parse_version(nccl)
     if not version or version > parse_version(known["last"]):
         return frozenset()
     rows = [row for row in known["releases"] if parse_version(row["first"]) <= version]
-    return frozenset(map(int, rows[-1]["interfaces"])) if rows else frozenset()
+    if not rows:
+        return frozenset()
+    return frozenset(map(int, rows[-1]["interfaces"]))

@@ -1,8 +1,8 @@
-"""Recipes on disk: finding one by its full name, reading it with all that it extends, listing all.
+"""Recipes on disk: find one by its full name, read it with all that it extends, list all.
 
 A file is named after what its stacks' full names begin with: pytorch.yaml may hold pytorch-24.11
-and pytorch-24.11-vision, so that finding one opens few files. One whose name begins with `_` is a
-template: it is only extended.
+and pytorch-24.11-vision. So finding one stack opens few files. A file whose name begins with `_` is
+a template: it holds no stack, and is only extended.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 SUFFIX = ".yaml"
 FORMAT = "hpcstack/v1"
-NAMES = ("name", "version", "variant", "summary", "lifecycle", "tests")  # what makes no other image
-MAX_LOOKED = 100
+# Keys of a spec that do not change what is in the image.
+NAMES = ("name", "version", "variant", "summary", "lifecycle", "tests")
+MAX_LOOKED = 100  # files that are opened for what one recipe extends
 EXTENDED = re.compile(r"_?[A-Za-z0-9][A-Za-z0-9._+-]{0,160}")
 
 
@@ -53,82 +54,81 @@ class Recipe:
     document: Document
 
     def origins(self) -> dict[str, str]:
-        """{dotted path: file:line} of each value that was written somewhere."""
+        """Return {dotted path: file:line} of each value that was written somewhere."""
         return {
             format_path(path): str(self.document.mark(path))
-            for path in _leaves(self.document.value, ())
+            for path in _leaf_paths(self.document.value, ())
         }
 
 
 @dataclass
 class Catalog:
-    """The recipes of some folders; a stack in an earlier folder hides one of the same name in a
-    later.
+    """The recipes of some folders.
+
+    A stack in an earlier folder hides one of the same name in a later folder.
     """
 
     folders: Sequence[Path]
     policy: Policy = field(default_factory=Policy)
-    raw: dict[Path, Document] = field(default_factory=dict)
+    raw: dict[Path, Document] = field(default_factory=dict)  # files that were read, as written
     looked: int = 0  # how many files were opened for what one recipe extends
 
     def find(self, name: str) -> Recipe:
-        """The recipe NAME: a full name, or the path of a file that holds one stack."""
+        """Return the recipe NAME: a full name, or the path of a file that holds one stack.
+
+        Raise InputError, with the nearest name, where there is none.
+        """
         if name.endswith(SUFFIX) and ("/" in name or _exists(name)):
-            return self._only(Path(name))
-        for path, document in self._stacks(name, ()):
-            return self._recipe(path, document)
+            return self._read_only_stack(Path(name))
+        for path, document in self._find_stacks(name, ()):
+            return self._validate(path, document)
         known = self.names()
         versions = [full for full in known if full.startswith(f"{name}-")]
-        hint = (
-            f"say which version: {', '.join(versions)}"
-            if versions
-            else "hpcstack list shows all stacks"
-        )
+        hint = "hpcstack list shows all stacks"
+        if versions:
+            hint = f"say which version: {', '.join(versions)}"
         raise InputError(f"there is no stack {name!r}{did_you_mean(name, known)}", hint)
 
     def layer(self, name: str) -> tuple[str, tuple[str, ...]] | None:
-        """(the stack below, pip's packages) of a recipe that extends a stack and only adds packages
-        of pip's to it.
+        """Return (full name of the stack below, pip's packages) of a recipe that only adds those.
 
-        Such a stack needs no image of its own. None for every other recipe, and for none.
+        A recipe that extends a stack and only adds packages of pip's to it needs no image of its
+        own. None for every other recipe, and where there is none.
         """
         try:
             recipe = self.find(name)
-            extended = self._raw(recipe.path).value.get("extends", "_")
+            extended = self._read_raw(recipe.path).value.get("extends", "_")
             if not isinstance(extended, str) or extended.startswith("_"):
                 return None
             folders = [recipe.path.parent, *self.folders]
             below = Catalog(folders, self.policy, self.raw).find(extended).stack
         except (InputError, ProblemsError):
             return None
+
         mine, theirs = recipe.stack.packages.pip, below.packages.pip
-        packages = below.packages.model_copy(update={"pip": mine})
-        like = below.model_copy(
-            update={"packages": packages, **{key: getattr(recipe.stack, key) for key in NAMES}}
-        )
         added = mine[len(theirs) :]
-        return (
-            (below.full_name, added)
-            if like == recipe.stack and mine[: len(theirs)] == theirs and added
-            else None
-        )
+        if not added or mine[: len(theirs)] != theirs:
+            return None
+        # With those packages and its names the stack below would have to be this very stack.
+        changed: dict[str, Any] = {key: getattr(recipe.stack, key) for key in NAMES}
+        changed["packages"] = below.packages.model_copy(update={"pip": mine})
+        if below.model_copy(update=changed) != recipe.stack:
+            return None
+        return below.full_name, added
 
     def read(self, path: Path) -> list[Recipe]:
-        """Every stack of a file; all problems of all of them are in the ProblemsError that it
-        raises.
-        """
+        """Return every stack of a file. Raise ProblemsError with all problems of all of them."""
         problems: list[Problem] = []
         out: list[Recipe] = []
         seen: set[str] = set()
-        for document in self._expanded(path, ()):
+        for document in self._expand(path, ()):
             name = _full_name(document.value)
             if name in seen:
-                problems.append(
-                    document.problem(("name",), f"two stacks of this file have the name {name}")
-                )
+                what = f"two stacks of this file have the name {name}"
+                problems.append(document.problem(("name",), what))
             seen.add(name)
             try:
-                out.append(self._recipe(path, document))
+                out.append(self._validate(path, document))
             except ProblemsError as error:
                 problems += error.problems
         if problems:
@@ -136,22 +136,23 @@ class Catalog:
         return out
 
     def files(self) -> list[Path]:
-        """Every file that holds stacks, folder by folder; templates are not among them."""
-        return [path for folder in self.folders for path in _files(folder)]
+        """Return every file that holds stacks, folder by folder; templates are not among them."""
+        return [path for folder in self.folders for path in _list_files(folder)]
 
     def names(self) -> dict[str, Path]:
-        """{full name: file} of every stack, as far as their files can be read."""
+        """Return {full name: file} of every stack whose file can be read."""
         out: dict[str, Path] = {}
         for path in self.files():
             try:
-                names = [_full_name(document.value) for document in self._expanded(path, ())]
+                names = [_full_name(document.value) for document in self._expand(path, ())]
             except ProblemsError:
                 continue
             for name in names:
                 out.setdefault(name, path)
         return dict(sorted(out.items()))
 
-    def _only(self, path: Path) -> Recipe:
+    def _read_only_stack(self, path: Path) -> Recipe:
+        """Return the one stack of the file PATH. Raise InputError where it holds more."""
         found = self.read(path)
         if len(found) > 1:
             names = ", ".join(recipe.stack.full_name for recipe in found)
@@ -161,70 +162,82 @@ class Catalog:
             )
         return found[0]
 
-    def _stacks(self, name: str, chain: tuple[Path, ...]) -> Iterator[tuple[Path, Document]]:
-        """Where the stack NAME is, first to last, leaving out the files of CHAIN."""
+    def _find_stacks(self, name: str, chain: tuple[Path, ...]) -> Iterator[tuple[Path, Document]]:
+        """Yield where the stack NAME is, first to last, without the files of CHAIN.
+
+        In a folder the longest file name goes first: it says the most of the full name.
+        """
         for folder in self.folders:
             here = [
                 path
-                for path in _files(folder)
+                for path in _list_files(folder)
                 if _may_hold(path, name) and path.resolve() not in chain
             ]
             for path in sorted(here, key=lambda path: -len(path.name)):
-                for document in self._expanded(path, chain):
+                for document in self._expand(path, chain):
                     if _full_name(document.value) == name:
                         yield path, document
 
-    def _expanded(self, path: Path, chain: tuple[Path, ...]) -> list[Document]:
-        return expand_matrix(self._whole(path, chain))
+    def _expand(self, path: Path, chain: tuple[Path, ...]) -> list[Document]:
+        """Return a document for each stack of the file PATH."""
+        return expand_matrix(self._merge_extended(path, chain))
 
-    def _whole(self, path: Path, chain: tuple[Path, ...]) -> Document:
-        """The file PATH over all that it extends.
+    def _merge_extended(self, path: Path, chain: tuple[Path, ...]) -> Document:
+        """Return the file PATH merged over all that it extends.
 
-        CHAIN are the files that are being read for it.
+        CHAIN are the files that are being read on the way to it.
         """
-        document = self._raw(path)
+        document = self._read_raw(path)
         if "extends" not in document.value:
             return document
         self.looked = self.looked + 1 if chain else 0
         if self.looked > MAX_LOOKED:
-            raise ProblemsError(
-                [document.problem(("extends",), f"it leads through more than {MAX_LOOKED} files")]
-            )
+            what = f"extends leads through more than {MAX_LOOKED} files"
+            raise ProblemsError([document.problem(("extends",), what)])
         name = document.value["extends"]
         if not isinstance(name, str) or not EXTENDED.fullmatch(name):
-            raise ProblemsError(
-                [document.problem(("extends",), "name one stack or template, e.g. extends: _ngc")]
-            )
+            what = "name one stack or template, e.g. extends: _ngc"
+            raise ProblemsError([document.problem(("extends",), what)])
+
         try:
-            parent = strip_own_keys(self._parent(document, name, path, (*chain, path.resolve())))
+            parent = strip_own_keys(
+                self._find_parent(document, name, path, (*chain, path.resolve()))
+            )
         except ProblemsError as error:
-            raise ProblemsError(
-                [*error.problems, *([] if chain else _own_problems(document))]
-            ) from None
+            problems = list(error.problems)
+            if not chain:  # the file that was asked for: also say what is wrong in it
+                problems += _find_own_problems(document)
+            raise ProblemsError(problems) from None
         whole = merge_documents(parent, document)
         del whole.value["extends"]
         return whole
 
-    def _parent(self, child: Document, name: str, path: Path, chain: tuple[Path, ...]) -> Document:
+    def _find_parent(
+        self, child: Document, name: str, path: Path, chain: tuple[Path, ...]
+    ) -> Document:
+        """Return what CHILD, which the file PATH holds, extends: the stack or template NAME.
+
+        Raise ProblemsError where there is none, or only one of CHAIN, which are being read.
+        """
         if name.startswith("_"):
             folders = [path.parent, *self.folders]
-            for file in (folder / f"{name}{SUFFIX}" for folder in folders):
+            for folder in folders:
+                file = folder / f"{name}{SUFFIX}"
                 if file.is_file() and file.resolve() not in chain:
-                    return self._whole(file, chain)
+                    return self._merge_extended(file, chain)
             found = [file for folder in folders for file in folder.glob(f"_*{SUFFIX}")]
         else:
-            folders = (
-                [path.parent, *self.folders]
-                if path.parent not in self.folders
-                else list(self.folders)
-            )
+            folders = list(self.folders)
+            if path.parent not in folders:
+                folders.insert(0, path.parent)
             other = Catalog(folders, raw=self.raw, looked=self.looked)
             try:
-                for _, document in other._stacks(name, chain):
+                for _, document in other._find_stacks(name, chain):
                     return document
             finally:
                 self.looked = other.looked
             found = self.files()
+
         others = [file for file in found if file.resolve() not in (path.resolve(), *chain)]
         known = [one for file in others for one in self._names_in(file)]
         what = f"there is nothing to extend named {name!r}{did_you_mean(name, known)}"
@@ -233,44 +246,54 @@ class Catalog:
         raise ProblemsError([child.problem(("extends",), what)])
 
     def _names_in(self, file: Path) -> list[str]:
-        """The names that FILE says itself, for a hint: a template's, or a stack's with each of its
-        versions.
+        """Return the names that FILE itself has, for a hint.
+
+        They are a template's name, or a stack's with each of its versions.
         """
         stem = file.name.removesuffix(SUFFIX)
         try:
-            value = self._raw(file).value
+            value = self._read_raw(file).value
         except ProblemsError:
+            return [stem]
+        if stem.startswith("_"):
             return [stem]
         axes = value.get("matrix")
         versions = axes.get("version") if isinstance(axes, dict) else None
-        each = [str(one) for one in versions] if isinstance(versions, (dict, list)) else []
-        own = [f"{value.get('name')}-{one}" for one in each] or [_full_name(value)]
-        return [stem] if stem.startswith("_") else own
+        if isinstance(versions, (dict, list)) and versions:
+            return [f"{value.get('name')}-{version}" for version in versions]
+        return [_full_name(value)]
 
-    def _raw(self, path: Path) -> Document:
+    def _read_raw(self, path: Path) -> Document:
+        """Return the file PATH as it is written; each is read once."""
         if path not in self.raw:
             self.raw[path] = _load(path)
         return self.raw[path]
 
-    def _recipe(self, path: Path, document: Document) -> Recipe:
-        """The validated recipe; ProblemsError holds all that is wrong with it."""
+    def _validate(self, path: Path, document: Document) -> Recipe:
+        """Return the validated recipe, with the site's policy merged in.
+
+        Raise ProblemsError with all that is wrong with it.
+        """
         if self.policy.defaults:
             document = merge_documents(self.policy.defaults, document)
         if self.policy.force:
             document = merge_documents(document, self.policy.force)
         if self.policy.defaults or self.policy.force:
             document = fill_tokens(document)
-        document, problems = _with_sources(resolve_replacements(document))
+
+        document, problems = _read_sources(resolve_replacements(document))
         try:
             stack = Stack.model_validate(document.value)
         except ValidationError as error:
             raise ProblemsError([*problems, *problems_of(error, document, Stack)]) from None
         if problems:
             raise ProblemsError(problems)
-        if not _may_hold(path, stack.full_name):
+
+        full_name = stack.full_name
+        if not _may_hold(path, full_name):
             what = (
-                f"the file of {stack.full_name} must be named {stack.full_name}{SUFFIX}, or "
-                f"{stack.name}{SUFFIX}"
+                f"the file of {full_name} must be named {full_name}{SUFFIX}, "
+                f"or {stack.name}{SUFFIX}"
             )
             raise ProblemsError([document.problem(("name",), what)])
         return Recipe(stack, path, document)
@@ -279,46 +302,48 @@ class Catalog:
 def _exists(name: str) -> bool:
     try:
         return Path(name).exists()
-    except OSError:  # longer than any name of a file
+    except OSError:  # a name that is longer than any file's
         return False
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
+    """Return the files of FOLDER that may hold stacks, sorted."""
     found = (path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(("_", ".")))
     return sorted(path for path in found if not path.is_dir())
 
 
 def _may_hold(path: Path, name: str) -> bool:
+    """Return whether the file PATH may hold the stack NAME, by the file's name."""
     stem = path.name.removesuffix(SUFFIX)
     return name == stem or name.startswith(f"{stem}-")
 
 
 def _full_name(value: dict[str, Any]) -> str:
+    """Return the full name of the stack that a document's VALUE states, which may be incomplete."""
     parts = [value.get(key) or "" for key in ("name", "version", "variant")]
     return "-".join(str(part) for part in parts if part)
 
 
 def _load(path: Path) -> Document:
+    """Read the recipe PATH. Raise ProblemsError where it is no recipe's file at all."""
     try:
         text = read_yaml_text(path, MAX_BYTES)
-        _in_its_folder(path)
+        _check_in_folder(path)
         document = parse_yaml(text, str(path))
     except ValueError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", str(error))]) from None
     if not isinstance(document.value, dict):
-        raise ProblemsError(
-            [document.problem((), "a recipe is a mapping that begins with apiVersion: hpcstack/v1")]
-        )
+        what = "a recipe is a mapping that begins with apiVersion: hpcstack/v1"
+        raise ProblemsError([document.problem((), what)])
     if document.value.get("apiVersion", FORMAT) != FORMAT:
-        said = document.value["apiVersion"]
-        raise ProblemsError(
-            [document.problem(("apiVersion",), f"input should be {FORMAT!r} (it is {said!r})")]
-        )
+        given = document.value["apiVersion"]
+        what = f"input should be {FORMAT!r} (it is {given!r})"
+        raise ProblemsError([document.problem(("apiVersion",), what)])
     return document
 
 
-def _in_its_folder(path: Path) -> None:
-    """ValueError for a recipe that is a link out of its folder: git carries links."""
+def _check_in_folder(path: Path) -> None:
+    """Raise ValueError for a recipe that is a link out of its folder: git carries such links."""
     try:
         inside = not path.is_symlink() or path.resolve().is_relative_to(path.parent.resolve())
     except (OSError, RuntimeError):
@@ -329,14 +354,14 @@ def _in_its_folder(path: Path) -> None:
         )
 
 
-def _own_problems(document: Document) -> list[Problem]:
-    """What is wrong in a file whatever it extends: for one that extends what cannot be read."""
+def _find_own_problems(document: Document) -> list[Problem]:
+    """Return what is wrong in a file whatever it extends, for one whose parent cannot be read."""
     alone = Document(document.file, {**document.value}, document.marks, document.keys)
     del alone.value["extends"]
     found: set[Problem] = set()
     try:
         for each in expand_matrix(alone):
-            each, problems = _with_sources(resolve_replacements(each))
+            each, problems = _read_sources(resolve_replacements(each))
             found.update(problems)
             try:
                 Stack.model_validate(each.value)
@@ -347,50 +372,49 @@ def _own_problems(document: Document) -> list[Problem]:
     return sorted(found)
 
 
-def _with_sources(document: Document) -> tuple[Document, list[Problem]]:
-    """DOCUMENT with the text of each file that `files` names by `source`, read beside the recipe
-    that says so.
+def _read_sources(document: Document) -> tuple[Document, list[Problem]]:
+    """Return DOCUMENT with the text of each file that `files` names by `source`, and the problems.
 
-    And what is wrong with them; such a file is empty.
+    A source is read beside the recipe that names it. One that cannot be read leaves the text empty.
     """
     problems: list[Problem] = []
     files = document.value.get("files")
-    if not isinstance(files, list) or not any(
-        isinstance(entry, dict) and "source" in entry for entry in files
-    ):
+    if not isinstance(files, list):
         return document, problems
+    if not any(isinstance(entry, dict) and "source" in entry for entry in files):
+        return document, problems
+
     out = []
     for n, entry in enumerate(files):
         if not isinstance(entry, dict) or not isinstance(entry.get("source"), str):
             out.append(entry)
             continue
         path = ("files", n, "source")
+        folder = Path(document.mark(path).file).parent
         try:
             if "content" in entry:
                 raise ValueError("say `content` or `source`, not both")
-            out.append(
-                {**entry, "content": _text(Path(document.mark(path).file).parent, entry["source"])}
-            )
+            out.append({**entry, "content": _read_source(folder, entry["source"])})
         except ValueError as error:
             problems.append(document.problem(path, str(error)))
             out.append({**entry, "content": entry.get("content", "")})
-    return Document(
-        document.file, {**document.value, "files": out}, document.marks, document.keys
-    ), problems
+    value = {**document.value, "files": out}
+    return Document(document.file, value, document.marks, document.keys), problems
 
 
-def _text(folder: Path, source: str) -> str:
-    """The text of SOURCE below FOLDER; ValueError says why it is not taken."""
+def _read_source(folder: Path, source: str) -> str:
+    """Return the text of SOURCE below FOLDER. Raise ValueError, which says why, for any other."""
     path = folder / source
     try:
         outside = Path(source).is_absolute() or not path.resolve().is_relative_to(folder.resolve())
         if path.is_symlink():
-            path.stat()  # Python 3.13 resolves what leads to itself without a word
+            path.stat()  # Python 3.13 resolves a link that leads to itself without an error
     except (OSError, RuntimeError) as error:
         what = "nowhere" if isinstance(error, FileNotFoundError) else "to itself"
         raise ValueError(f"{source} is a symlink that leads {what}") from None
     if outside:
         raise ValueError("a source lies beside the recipe or below: not an absolute path, not '..'")
+
     try:
         text = read_yaml_text(path, MAX_SCRIPT)
     except ValueError as error:
@@ -402,7 +426,8 @@ def _text(folder: Path, source: str) -> str:
     return text
 
 
-def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+def _leaf_paths(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of each value within VALUE that has nothing within it."""
     items: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict) and value:
         items = value.items()
@@ -411,4 +436,4 @@ def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int
     else:
         yield path
     for key, item in items:
-        yield from _leaves(item, (*path, key))
+        yield from _leaf_paths(item, (*path, key))

@@ -1,7 +1,7 @@
-"""What has been proven of a recipe that comes with the package: recipes/evidence.json, written by
-ci/soak.
+"""What has been proven of the recipes that come with the package.
 
-A record counts for the spec that it was made of: a recipe that has changed since is rendered only.
+ci/soak writes it into recipes/evidence.json. A record counts for the very spec that was built: a
+recipe that has changed since is "rendered only".
 """
 
 from __future__ import annotations
@@ -19,27 +19,33 @@ RENDERED, BUILT, TESTED = "rendered only", "built", "tested"
 
 
 def read_evidence() -> dict[str, Any]:
-    """{full name: record} of all recipes that were built or tested."""
+    """Return {full name: record} of all recipes that were built or tested."""
     path = data.find_data_folder("recipes") / FILE
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
 def describe_evidence(stack: Stack, records: dict[str, Any]) -> str:
-    """`tested on a stand-in`, `built on a stand-in`, or `rendered only`."""
+    """Return `tested` or `built`, with ` on a stand-in` where it was on one, or `rendered only`."""
     record = _record_of(stack, records)
     if not record or "why_not" in record:
         return RENDERED
-    where = " on a stand-in" if record["stand_in"] else ""
-    return f"{TESTED if record['tested'] else BUILT}{where}"
+    how = TESTED if record["tested"] else BUILT
+    if record["stand_in"]:
+        how += " on a stand-in"
+    return how
 
 
 def explain_lack(stack: Stack, records: dict[str, Any]) -> str:
-    """Why STACK is rendered only, where ci/soak says so; else nothing."""
+    """Return why STACK is rendered only, where ci/soak says so; else empty."""
     return str(_record_of(stack, records).get("why_not", ""))
 
 
 def _record_of(stack: Stack, records: dict[str, Any]) -> dict[str, Any]:
-    """What RECORDS say of this very spec."""
+    """Return what RECORDS say of this very spec; empty for none."""
     record: dict[str, Any] = records.get(stack.full_name, {})
-    return record if record.get("spec_sha256") == stack.checksum() else {}
+    if record.get("spec_sha256") != stack.checksum():
+        return {}
+    return record

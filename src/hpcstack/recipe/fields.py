@@ -1,5 +1,7 @@
-"""The kinds of text that a recipe holds, each refused where it could not survive a shell, Lua or a
-definition file.
+"""The kinds of text that a recipe holds.
+
+Each refuses what could not survive a shell, Lua or a definition file, or what a runtime would
+change.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from hpcstack.core.characters import CONTROL
 
-# The distribution specification's grammar of a name: `..` is no part of one, and urllib3 would fold
-# it (https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests).
+# The distribution specification's grammar of a name. It has no `..`, which urllib3 would fold
+# (https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests).
 REPOSITORY = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
 NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
 VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"
@@ -20,10 +22,13 @@ VARIANT = r"^(?:[a-z0-9]+(?:[._+-][a-z0-9]+)*)?$"
 APT = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?$")
 COMMAND = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
 LABEL = re.compile(r"^[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*$")
+# No password and no token can be part of it: an https URL has no `@`, an ssh URL a user at most.
 GIT = re.compile(
-    r"^(?:https://|file:///|ssh://(?:[A-Za-z0-9._-]+@)?|[A-Za-z0-9._-]+@(?=[A-Za-z0-9.-]+:))[A-Za-z0-9._~/:+%-]+$"
+    r"^(?:https://|file:///|ssh://(?:[A-Za-z0-9._-]+@)?|[A-Za-z0-9._-]+@(?=[A-Za-z0-9.-]+:))"
+    r"[A-Za-z0-9._~/:+%-]+$"
 )
 COMMIT = re.compile(r"^[0-9a-f]{40}$")
+# What nearly all requirements look like: a project, and versions it may have.
 _SPECIFIER = r"(?:==|>=|<=|<|>|!=|~=)[0-9]+(?:\.[0-9]+)+"
 PLAIN_REQUIREMENT = re.compile(
     rf"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:{_SPECIFIER}(?:,{_SPECIFIER})*)?$"
@@ -32,23 +37,25 @@ CONDA = re.compile(
     r"^[A-Za-z0-9_.-]+(?:(?:\s*(?:[=<>!~]=?|==)\s*)[A-Za-z0-9_.*+!|,<>=~-]+(?:=[A-Za-z0-9_.*]+)?)?$"
 )
 CHANNEL = re.compile(r"^(?:[a-z0-9._-]+(?:/[a-z0-9._-]+)*|(?:https|file)://[A-Za-z0-9._~/:%-]+)$")
+# Commands that a wrapper on PATH must not hide.
 SHADOWS = {"python", "python3", "pip", "sh", "bash", "env", "srun", "sbatch", "apptainer", "enroot"}
-IN_SCRIPTS = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]"
-)  # a script has lines and tabs, and nothing else
-MAX_SCRIPT, MAX_REQUIREMENT = 1 << 18, 1000
+IN_SCRIPTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")  # all but tabs and newlines
+MAX_SCRIPT = 1 << 18
+MAX_REQUIREMENT = 1000
+# Places in an image that hpcstack or the kernel fills.
 RESERVED = ("/opt/hpcstack", "/proc", "/sys", "/dev", "/mnt")
 
 
 class Model(BaseModel):
-    """Frozen, and without a place for keys that nobody knows."""
+    """The base of all models of recipes and site.yaml: frozen, and it refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 def check_one_line(text: str) -> str:
-    """TEXT, refused if it holds a newline or a control character: it goes into shells and
-    modulefiles.
+    """Return TEXT, which goes into shells and modulefiles.
+
+    Raise ValueError for newlines and other control characters.
     """
     if CONTROL.search(text):
         raise ValueError("newlines and control characters are not allowed here")
@@ -56,7 +63,11 @@ def check_one_line(text: str) -> str:
 
 
 def check_script(text: str) -> str:
-    """TEXT of several lines, which reaches bash as a file; refused if it holds a control character."""
+    """Return TEXT of several lines, which reaches bash as a file.
+
+    Raise ValueError for control characters but tabs and newlines, and for more than MAX_SCRIPT
+    characters.
+    """
     if IN_SCRIPTS.search(text):
         raise ValueError("control characters are not allowed here")
     if len(text) > MAX_SCRIPT:
@@ -65,6 +76,7 @@ def check_script(text: str) -> str:
 
 
 def _encodable(text: str) -> str:
+    """Return TEXT. Raise ValueError where UTF-8 cannot hold it: JSON can write half a character."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -73,7 +85,7 @@ def _encodable(text: str) -> str:
 
 
 def value_of_variable(text: str) -> str:
-    """TEXT as a variable's value that every runtime takes as it is."""
+    """Return TEXT, a variable's value. Raise ValueError where a runtime would change it."""
     if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", check_one_line(text)):
         raise ValueError(
             f"Enroot would replace {found[0]} when the container starts; write the value itself"
@@ -88,14 +100,14 @@ def value_of_variable(text: str) -> str:
 
 
 def part_of_variable(text: str) -> str:
-    """TEXT as a part of a variable's value, whatever comes before and after it."""
+    """Return TEXT, a part of a variable's value, whatever comes before and after it."""
     if value_of_variable(text)[:1] in ("'", '"') or text[-1:] in ("'", '"'):
         raise ValueError("a part neither begins nor ends with a quote: Enroot would take it away")
     return text
 
 
 def value_of_label(text: str) -> str:
-    """TEXT as a label that a definition file keeps as it is."""
+    """Return TEXT, a label's value. Raise ValueError where a definition file would change it."""
     if "{{" in check_one_line(text) or "}}" in text:
         raise ValueError("{{ and }} are build arguments to Apptainer, and cannot be in a label")
     if text != text.strip() or not text:
@@ -104,7 +116,7 @@ def value_of_label(text: str) -> str:
 
 
 def check_absolute(text: str) -> str:
-    """TEXT as an absolute path of the image, without `..`."""
+    """Return TEXT, an absolute path of the image. Raise ValueError for any other."""
     parts = check_one_line(text).split("/")
     if not text.startswith("/") or any(part in ("", ".", "..") for part in parts[1:]):
         raise ValueError(
@@ -116,16 +128,16 @@ def check_absolute(text: str) -> str:
 
 
 def check_prefix(text: str) -> str:
-    """TEXT as a folder of the image that goes on PATH."""
+    """Return TEXT, a folder of the image that goes on PATH. Raise ValueError for any other."""
     if ":" in check_absolute(text):
         raise ValueError("a ':' would split PATH")
     return text
 
 
 def check_requirement(text: str) -> str:
-    """TEXT as a pip requirement that an index can answer."""
+    """Return TEXT, a pip requirement that an index can answer. Raise ValueError for any other."""
     if PLAIN_REQUIREMENT.fullmatch(text):
-        return text  # as nearly all are: the parser, which is slow to load, has nothing to add
+        return text  # as nearly all are: the parser is slow to load, and has nothing to add
     from packaging.requirements import InvalidRequirement, Requirement
 
     if len(text) > MAX_REQUIREMENT:
@@ -145,24 +157,28 @@ def check_requirement(text: str) -> str:
 
 
 def check_apt(text: str) -> str:
+    """Return TEXT, NAME or NAME=VERSION of a Debian package. Raise ValueError for any other."""
     if not APT.fullmatch(text):
         raise ValueError("not an apt package, e.g. infiniband-diags or infiniband-diags=50.0-2")
     return text
 
 
 def check_conda(text: str) -> str:
+    """Return TEXT, a match spec of a conda package. Raise ValueError for any other."""
     if not CONDA.fullmatch(check_one_line(text)):
         raise ValueError("not a conda package, e.g. numpy, numpy=2.1 or numpy>=2,<3")
     return text
 
 
 def check_channel(text: str) -> str:
+    """Return TEXT, a conda channel's name or URL. Raise ValueError for any other."""
     if not CHANNEL.fullmatch(check_one_line(text)):
         raise ValueError("not a conda channel, e.g. conda-forge or https://conda.example.org/hpc")
     return text
 
 
 def check_git(text: str) -> str:
+    """Return TEXT, a repository's URL without a secret. Raise ValueError for any other."""
     if not GIT.fullmatch(check_one_line(text)):
         raise ValueError(
             "write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password or token"
@@ -171,20 +187,20 @@ def check_git(text: str) -> str:
 
 
 def check_commit(text: str) -> str:
+    """Return TEXT, a whole commit id or nothing. Raise ValueError for any other."""
     if text and not COMMIT.fullmatch(text):
         raise ValueError("write all 40 hex digits of the commit; a tag or branch goes into `ref`")
     return text
 
 
 def check_command(text: str) -> str:
+    """Return TEXT, a command that may get a wrapper on PATH. Raise ValueError for any other."""
     if not COMMAND.fullmatch(text):
         raise ValueError("not a command's name: letters, digits and . _ + -")
     if text in SHADOWS:
-        how = (
-            "; if that is meant, say module: {python: true}"
-            if text in ("python", "python3")
-            else ""
-        )
+        how = ""
+        if text in ("python", "python3"):
+            how = "; if that is meant, say module: {python: true}"
         raise ValueError(f"a wrapper named {text} would shadow the host's own {text}{how}")
     return text
 
@@ -206,8 +222,9 @@ Command = Annotated[str, AfterValidator(check_command)]
 
 
 def check_mount(text: str) -> str:
-    """SOURCE:TARGET as every runtime can mount it; ValueError for what one of them would take for
-    something else.
+    """Return TEXT, SOURCE:TARGET as every runtime can mount it.
+
+    Raise ValueError for what one of them would take for something else.
     """
     if not re.fullmatch(r"/[^:,$`\"'\\\s]*:/[^:,$`\"'\\\s]*", text):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The packages that NVIDIA built or chose for its images: a step that replaces one of them breaks
-the image.
+"""The packages that NVIDIA built or chose for its images.
 
-The build's guard, the lock's constraints and lint all take them from here.
+A step that replaces one of them breaks the image. The build's guard, the lock's constraints and
+lint all take them from here.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 import fnmatch
 import re
 
+# Patterns for the names of pip's projects, and prefixes of the names of Debian packages.
 PIP = (
     "torch", "torchvision", "torchaudio", "triton", "pytorch[-_]triton", "torch[-_]tensorrt",
-    "transformer[-_]engine[-_a-z0-9]*", "flash[-_]attn", "apex", "numpy", "mpi4py", "jax", "jaxlib", "jax[-_]cuda.*",
-    "tensorflow", "tensorflow[-_]cpu", "horovod", "torchao", "nvidia[-_].*", "cuda[-_].*", "cupy.*",
+    "transformer[-_]engine[-_a-z0-9]*", "flash[-_]attn", "apex", "numpy", "mpi4py",
+    "jax", "jaxlib", "jax[-_]cuda.*", "tensorflow", "tensorflow[-_]cpu", "horovod", "torchao",
+    "nvidia[-_].*", "cuda[-_].*", "cupy.*",
 )  # fmt: skip
 APT = (
-    "libnccl", "libcudnn", "cuda-", "libcu", "libnv", "rdma-core", "libibverbs", "librdmacm", "libibumad",
-    "ibverbs-providers", "libucx", "ucx", "openmpi", "libopenmpi", "hpcx",
+    "libnccl", "libcudnn", "cuda-", "libcu", "libnv", "rdma-core", "libibverbs", "librdmacm",
+    "libibumad", "ibverbs-providers", "libucx", "ucx", "openmpi", "libopenmpi", "hpcx",
 )  # fmt: skip
 GUARDED_PIP = re.compile(f"^(?:{'|'.join(PIP)})$", re.IGNORECASE)
 GUARDED_APT = re.compile(f"^(?:{'|'.join(APT)})")
 
-# The variable in which an NVIDIA image says which version of a guarded package it brings.
+# The variable in which an NVIDIA image names the version of a guarded package that it brings.
 PIP_VARIABLES = {
     "torch": "PYTORCH_VERSION",
     "transformer-engine": "TRANSFORMER_ENGINE_VERSION",
@@ -44,76 +46,108 @@ APT_VARIABLES = {
     "hpcx": "HPCX_VERSION",
 }
 
-
-# Projects whose source distributions are compiled against torch: flash-attn imports it and names no
-# build requirement, the others name it, and would be compiled against PyPI's, which is another ABI
-# than NVIDIA's.
-BUILT_AGAINST = (
-    "torch",
-    "tensorflow",
-    "jax",
-)  # what extensions are compiled against: another one has another ABI
+# What extensions are compiled against: another version of it has another ABI.
+BUILT_AGAINST = ("torch", "tensorflow", "jax")
+# Projects whose source distributions are compiled against torch. flash-attn imports it and declares
+# no build requirement. The others declare it, and would be compiled against PyPI's, whose ABI is
+# not that of NVIDIA's.
 BUILT_AGAINST_TORCH = ("causal-conv1d", "flash-attn", "mamba-ssm")
 
 
 def is_guarded_apt(name: str, allowed: tuple[str, ...] = ()) -> bool:
-    """Whether the Debian package NAME must stay as the base has it: it is NVIDIA's choice, and of
-    no family or package that a recipe ALLOWS to be replaced.
+    """Return whether the Debian package NAME must stay as the base has it.
+
+    That is so where NVIDIA chose it, unless it belongs to a family or package of ALLOWED, which a
+    recipe allows to be replaced.
     """
-    free = [
-        prefix for one in allowed for prefix in (FAMILIES[one][1] if one in FAMILIES else (one,))
-    ]
-    return bool(GUARDED_APT.match(name)) and not any(name.startswith(prefix) for prefix in free)
+    free: list[str] = []
+    for one in allowed:
+        if one in FAMILIES:
+            free.extend(FAMILIES[one][1])
+        else:
+            free.append(one)
+    return bool(GUARDED_APT.match(name)) and not name.startswith(tuple(free))
 
 
 def find_variable(name: str, variables: dict[str, str]) -> str:
-    """The variable of the longest prefix of NAME that VARIABLES knows; empty where there is none."""
+    """Return the variable of the longest prefix of NAME in VARIABLES; empty where there is none."""
     found = [prefix for prefix in variables if name == prefix or name.startswith(prefix)]
-    return variables[max(found, key=len)] if found else ""
+    if not found:
+        return ""
+    return variables[max(found, key=len)]
 
 
-# What `packages.allow_replace` may name: a family; with its pip names, apt prefixes and files.
+# What `packages.allow_replace` may name: {family: (pip names, apt prefixes, names of its files)}.
 FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    "torch": (("torch", "torchvision", "torchaudio", "triton", "pytorch[-_]triton"), (),
-              ("libtorch*.so*", "libc10*.so*")),
-    "cuda": (("cuda[-_].*",), ("cuda-", "libcu", "libnv"), ("libcudart.so*", "libcublas*.so*", "libcufft.so*",
-             "libcusparse.so*", "libcusolver.so*", "libnvrtc.so*", "libcurand.so*")),
+    "torch": (
+        ("torch", "torchvision", "torchaudio", "triton", "pytorch[-_]triton"),
+        (),
+        ("libtorch*.so*", "libc10*.so*"),
+    ),
+    "cuda": (
+        ("cuda[-_].*",),
+        ("cuda-", "libcu", "libnv"),
+        ("libcudart.so*", "libcublas*.so*", "libcufft.so*", "libcusparse.so*", "libcusolver.so*",
+         "libnvrtc.so*", "libcurand.so*"),
+    ),
     "nccl": (("nvidia[-_]nccl.*",), ("libnccl",), ("libnccl.so*",)),
     "cudnn": (("nvidia[-_]cudnn.*",), ("libcudnn",), ("libcudnn*.so*",)),
-    "transformer-engine": (("transformer[-_]engine[-_a-z0-9]*",), (), ("libtransformer_engine*.so*",)),
-    "mpi": (("mpi4py",), ("openmpi", "libopenmpi", "hpcx"), ("libmpi.so*", "libopen-pal.so*", "libopen-rte.so*")),
+    "transformer-engine": (
+        ("transformer[-_]engine[-_a-z0-9]*",),
+        (),
+        ("libtransformer_engine*.so*",),
+    ),
+    "mpi": (
+        ("mpi4py",),
+        ("openmpi", "libopenmpi", "hpcx"),
+        ("libmpi.so*", "libopen-pal.so*", "libopen-rte.so*"),
+    ),
     "ucx": ((), ("libucx", "ucx"), ("libucp.so*", "libuct*.so*", "libucs*.so*", "libucm*.so*")),
-    "rdma-core": ((), ("rdma-core", "libibverbs", "librdmacm", "libibumad", "ibverbs-providers"),
-                  ("libibverbs.so*", "librdmacm.so*", "libmlx5*.so*", "libibumad.so*")),
+    "rdma-core": (
+        (),
+        ("rdma-core", "libibverbs", "librdmacm", "libibumad", "ibverbs-providers"),
+        ("libibverbs.so*", "librdmacm.so*", "libmlx5*.so*", "libibumad.so*"),
+    ),
 }  # fmt: skip
 
-
+# By match, on a file's name: a library of one of the families.
 LIBRARIES = re.compile(
     "|".join(fnmatch.translate(glob) for _, _, globs in FAMILIES.values() for glob in globs)
 )
 
 
 def render_guard(allowed: tuple[str, ...] = ()) -> str:
-    """The patterns as lines of bash, for images/lib.sh; what a recipe ALLOWS to be replaced is not
-    looked at.
+    """Return the patterns as lines of bash, for images/lib.sh.
+
+    What a recipe allows to be replaced, ALLOWED, is not compared.
     """
-    plain = {name: re.sub(r"([.+])", r"\\\1", name) for name in allowed}
-    pip = [
-        pattern for name in allowed for pattern in FAMILIES.get(name, ((plain[name],), (), ()))[0]
-    ]
-    apt = [
-        pattern for name in allowed for pattern in FAMILIES.get(name, ((), (plain[name],), ()))[1]
-    ]
+    pip: list[str] = []
+    apt: list[str] = []
+    for name in allowed:
+        if name in FAMILIES:
+            pip.extend(FAMILIES[name][0])
+            apt.extend(FAMILIES[name][1])
+        else:
+            pattern = re.sub(r"([.+])", r"\\\1", name)
+            pip.append(pattern)
+            apt.append(pattern)
+
     built = [name for name in BUILT_AGAINST if name not in allowed]
-    files = [
-        glob for name, (_, _, globs) in FAMILIES.items() if name not in allowed for glob in globs
-    ]
-    globs = " -o ".join(f"-name '{glob}'" for glob in files)
+    files: list[str] = []
+    for name, (_, _, globs) in FAMILIES.items():
+        if name not in allowed:
+            files.extend(globs)
+
+    # A lone `-` stands for no pattern at all: nothing has that name.
+    built_names = "|".join(built) or "-"
+    pip_names = "|".join(pip) or "-"
+    apt_names = "|".join(apt) or "-"
+    find_files = " -o ".join(f"-name '{glob}'" for glob in files)
     return (
         "# shellcheck shell=bash disable=SC2034\n"
         f"HPCSTACK_GUARDED_PIP='^({'|'.join(PIP)})=='\n"
-        f"HPCSTACK_BUILT_AGAINST='^({'|'.join(built) or '-'})=='\n"
+        f"HPCSTACK_BUILT_AGAINST='^({built_names})=='\n"
         f"HPCSTACK_GUARDED_APT='^({'|'.join(APT)})'\n"
-        f"HPCSTACK_GUARDED_FILES=({globs})\n"
-        f"HPCSTACK_ALLOWED='^(pip ({'|'.join(pip) or '-'})==|apt ({'|'.join(apt) or '-'}))'\n"
+        f"HPCSTACK_GUARDED_FILES=({find_files})\n"
+        f"HPCSTACK_ALLOWED='^(pip ({pip_names})==|apt ({apt_names}))'\n"
     )

@@ -1,4 +1,4 @@
-"""What is added to a base: packages of four kinds, files, and named steps."""
+"""What a recipe adds to its base: packages of four kinds, files, and named steps."""
 
 from __future__ import annotations
 
@@ -26,29 +26,53 @@ from hpcstack.recipe.guard import BUILT_AGAINST_TORCH, FAMILIES
 class Conda(Model):
     """Conda packages, installed into one prefix whose bin comes first on PATH."""
 
-    channels: tuple[Channel, ...] = Field(("conda-forge",), min_length=1, description="first wins")
-    packages: tuple[CondaPackage, ...] = Field((), description="match specs, e.g. numpy=2.1")
-    prefix: Prefix = Field("/opt/conda", description="where they are installed in the image")
+    channels: tuple[Channel, ...] = Field(
+        ("conda-forge",),
+        min_length=1,
+        description="Channels, by name or URL. A package comes from the first that has it.",
+    )
+    packages: tuple[CondaPackage, ...] = Field(
+        (), description="Packages as conda's match specs: numpy, numpy=2.1, numpy>=2,<3."
+    )
+    prefix: Prefix = Field(
+        "/opt/conda", description="Folder of the image in which they are installed."
+    )
 
 
 class Source(Model):
     """A program that is built from git inside the image."""
 
-    name: str = Field(pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$", max_length=64)
-    git: GitUrl = Field(description="https://HOST/PATH, without a password")
-    commit: Commit = Field("", description="40 hex digits; else the lock asks what `ref` is")
-    ref: str = Field(
-        "", pattern=r"^[A-Za-z0-9._/+-]*$", description="a tag or branch, resolved by the lock"
+    name: str = Field(
+        pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$",
+        max_length=64,
+        description="A name of your choice, which logs and the lock use.",
     )
-    submodules: bool = False
-    build: Script = Field(description="lines of bash, run in the folder of the source")
+    git: GitUrl = Field(
+        description="URL of the repository: https://HOST/PATH, ssh://HOST/PATH or file:///PATH, "
+        "without a password or token."
+    )
+    commit: Commit = Field(
+        "",
+        description="The commit to build: all 40 hex digits. Without it the lock holds the commit "
+        "that `ref` is when the lock is made.",
+    )
+    ref: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._/+-]*$",
+        description="A tag or branch. `hpcstack lock` resolves it to a commit.",
+    )
+    submodules: bool = Field(False, description="Fetch the repository's submodules, too.")
+    build: Script = Field(
+        description="Lines of bash that build and install it, run in the folder of the source. The "
+        "first command that fails ends them."
+    )
 
     @model_validator(mode="after")
-    def _pinned(self) -> Source:
+    def _check_pinned(self) -> Source:
         if not self.commit and not self.ref:
             raise ValueError("name a commit, or a ref (a tag) that the lock resolves to one")
-        if self.ref.startswith("-"):
-            raise ValueError("a ref does not begin with '-'")
+        if self.ref.startswith("-"):  # git would take it for an option
+            raise ValueError("a ref must not begin with '-'")
         return self
 
 
@@ -56,56 +80,72 @@ Replaceable = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]*$"
 
 
 class Packages(Model):
-    """What is installed on top of the base, in this order."""
+    """What is installed on top of the base: apt's packages, then conda's, pip's, and sources."""
 
-    apt: tuple[AptPackage, ...] = Field((), description="Debian or Ubuntu packages")
+    apt: tuple[AptPackage, ...] = Field(
+        (),
+        description="Debian or Ubuntu packages, e.g. infiniband-diags, or infiniband-diags=50.0-2 "
+        "for a certain version.",
+    )
     conda: Conda = Conda.model_construct()
-    pip: tuple[Requirement, ...] = Field((), description="pip requirements")
-    source: tuple[Source, ...] = Field((), description="built from git in the image")
+    pip: tuple[Requirement, ...] = Field(
+        (),
+        description="Requirements as pip takes them, e.g. deepspeed==0.19.8. A URL is refused: "
+        "`source` builds from git.",
+    )
+    source: tuple[Source, ...] = Field(
+        (), description="Programs that are built from git inside the image."
+    )
     allow_replace: tuple[Replaceable, ...] = Field(
         (),
-        description=f"what a step may replace of what NVIDIA built: {', '.join(FAMILIES)}, or a package's "
-        f"name",
+        description="Packages that NVIDIA built or chose for the base, and that a step may replace "
+        "nevertheless; without this the build fails. Each is the name of a package, or of a "
+        f"family: {', '.join(FAMILIES)}.",
     )
-
     no_build_isolation: tuple[Replaceable, ...] = Field(
         (),
-        description="pip's projects whose source distributions are built with what the base has, as against its torch, "
-        "and those of `pip` that ask for them; "
-        f"{', '.join(BUILT_AGAINST_TORCH)} always are",
+        description="Projects of pip's whose source distributions are built with what the base has "
+        "installed, such as its torch, and not in an environment of their own. Name those that "
+        "import torch and do not declare it. "
+        f"{', '.join(BUILT_AGAINST_TORCH)} are always built so.",
     )
 
     def built_with_base(self, name: str) -> bool:
-        """Whether a source distribution of pip's project NAME is built with what the base has, in
-        no environment of its own.
+        """Return whether a source distribution of project NAME is built with the base's packages.
+
+        Else pip builds it in an environment of its own.
         """
         named = {normalize_project(one) for one in self.no_build_isolation}
         return normalize_project(name) in (named | set(BUILT_AGAINST_TORCH))
 
     @field_validator("pip", mode="after")
     @classmethod
-    def _pip_once(cls, requirements: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(requirements, normalize_project)
+    def _check_pip(cls, requirements: tuple[str, ...]) -> tuple[str, ...]:
+        return _refuse_duplicates(requirements, normalize_project)
 
     @field_validator("apt", mode="after")
     @classmethod
-    def _apt_once(cls, packages: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(packages, lambda package: package.partition("=")[0])
+    def _check_apt(cls, packages: tuple[str, ...]) -> tuple[str, ...]:
+        return _refuse_duplicates(packages, lambda package: package.partition("=")[0])
 
     @field_validator("source", mode="after")
     @classmethod
-    def _source_once(cls, sources: tuple[Source, ...]) -> tuple[Source, ...]:
-        _once(tuple(source.name for source in sources), str)
+    def _check_sources(cls, sources: tuple[Source, ...]) -> tuple[Source, ...]:
+        _refuse_duplicates(tuple(source.name for source in sources), str)
         return sources
 
 
 def normalize_project(requirement: str) -> str:
-    """The canonical name of the project that a pip requirement names (PEP 503)."""
+    """Return the canonical name (PEP 503) of the project that a pip REQUIREMENT names."""
     match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
     return re.sub(r"[-_.]+", "-", match[0] if match else requirement).lower()
 
 
-def _once(entries: tuple[str, ...], name_of: Any) -> tuple[str, ...]:
+def _refuse_duplicates(entries: tuple[str, ...], name_of: Any) -> tuple[str, ...]:
+    """Return ENTRIES. Raise ValueError where two of them have one name, by NAME_OF.
+
+    What a recipe extends may have one of them already.
+    """
     seen: dict[str, str] = {}
     for entry in entries:
         name = name_of(entry)
@@ -119,19 +159,32 @@ def _once(entries: tuple[str, ...], name_of: Any) -> tuple[str, ...]:
 class File(Model):
     """A text file that is copied into the image."""
 
-    path: ImagePath = Field(description="where it goes in the image")
-    content: Script = Field("", description="its text; or `source` names a file beside the recipe")
-    source: Line = Field("", description="a file beside the recipe, relative to it")
-    mode: str = Field("0644", pattern=r"^0?[0-7]{3}$", description="octal, e.g. 0755")
+    path: ImagePath = Field(description="Absolute path of the file in the image.")
+    content: Script = Field("", description="The file's text. Give either this or `source`.")
+    source: Line = Field(
+        "",
+        description="File whose text is taken: a path relative to the recipe's folder, in it or "
+        "below.",
+    )
+    mode: str = Field(
+        "0644", pattern=r"^0?[0-7]{3}$", description="The file's mode in octal, e.g. 0755."
+    )
 
 
 class Run(Model):
-    """A named step: lines of bash, run as root of the image, ended by the first command that fails."""
+    """A named step of the build.
+
+    It is lines of bash, run as root of the image. The first command that fails ends it.
+    """
 
     name: Line = Field(
-        min_length=1, max_length=80, description="what the log and a failure call it"
+        min_length=1,
+        max_length=80,
+        description="What the step does, as the build's log and messages call it.",
     )
-    command: Script = Field(min_length=1)
+    command: Script = Field(min_length=1, description="Lines of bash.")
     network: bool = Field(
-        True, description="whether it may use the network; engines that build in layers shut it out"
+        True,
+        description="The step may use the network. Write false to shut it out; the engine docker "
+        "cannot.",
     )

@@ -1,5 +1,6 @@
-"""What this machine and its Slurm say of the site: read by the tools that are there, nothing
-guessed.
+"""What this machine and its Slurm say of the site.
+
+It is read by the tools that are there; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 SINFO = ("sinfo", "--noheader", "--format", "%P|%D|%c|%G")
 NVIDIA = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-CHATTY = (("srun", "--mpi=list"), ("srun", "--help"))  # some releases answer on stderr
+CHATTY = (("srun", "--mpi=list"), ("srun", "--help"))  # some releases of Slurm answer on stderr
 TOOLS = {
     "apptainer": ("apptainer", "--version"),
     "enroot": ("enroot", "version"),
@@ -29,7 +30,7 @@ TOOLS = {
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of one partition that are alike."""
+    """Nodes of one partition that are alike: a line of sinfo."""
 
     partition: str
     default: bool
@@ -40,14 +41,15 @@ class Nodes:
 
     @property
     def type_name(self) -> str:
-        """`h100x8`, `gpu4` where Slurm does not name the model, `cpu64`."""
+        """A name for their kind: `h100x8`, `gpu4` where Slurm names no model, `cpu64`."""
         if not self.gpus:
             return f"cpu{self.cpus}"
         known = facts.find_gpu(self.model)
         name = known.model if known else self.model
-        return (
-            f"{re.sub(r'[^a-z0-9]+', '', name.lower())}x{self.gpus}" if name else f"gpu{self.gpus}"
-        )
+        if not name:
+            return f"gpu{self.gpus}"
+        word = re.sub(r"[^a-z0-9]+", "", name.lower())
+        return f"{word}x{self.gpus}"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Hca:
 
 @dataclass(frozen=True)
 class Probe:
-    """Everything that was found; what is empty was not there to be asked."""
+    """Everything that was found; what is empty could not be asked."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
     nodes: tuple[Nodes, ...] = ()
@@ -77,125 +79,137 @@ class Probe:
 
 
 def probe_site(runner: Runner, root: Path = Path("/")) -> Probe:
-    """Ask Slurm, the driver, /sys, Pyxis, Enroot, Apptainer and Lmod. ROOT is / but in tests."""
-    devices = _said(runner, NVIDIA).splitlines()
+    """Ask Slurm, the driver, /sys, Pyxis, Enroot, Apptainer and Lmod. ROOT is / except in tests."""
+    devices = _ask(runner, NVIDIA).splitlines()
     name, _, driver = devices[0].partition(", ") if devices else ("", "", "")
-    help_text = _said(runner, ("srun", "--help"))
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}", driver):  # no driver, or an error's text
+        driver = _read_kernel_driver(root)
+
+    versions = {
+        tool: _find_version(_ask(runner, argv)) for tool, argv in TOOLS.items() if runner.has(tool)
+    }
+    topology = _ask(runner, ("nvidia-smi", "topo", "-m"))  # NV18 between two GPUs: 18 NVLinks
+
     return Probe(
-        versions={
-            tool: _version(_said(runner, argv)) for tool, argv in TOOLS.items() if runner.has(tool)
-        },
-        nodes=tuple(read_sinfo(_said(runner, SINFO))),
-        slurm=read_config(_said(runner, ("scontrol", "show", "config"))),
-        mpi=read_mpi(_said(runner, ("srun", "--mpi=list"))),
-        pyxis="--container-image" in help_text,
-        lmod=_lmod(root),
-        driver=driver
-        if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}", driver)
-        else _kernel_driver(root),
+        versions=versions,
+        nodes=tuple(read_sinfo(_ask(runner, SINFO))),
+        slurm=read_config(_ask(runner, ("scontrol", "show", "config"))),
+        mpi=read_mpi(_ask(runner, ("srun", "--mpi=list"))),
+        pyxis="--container-image" in _ask(runner, ("srun", "--help")),
+        lmod=_find_lmod(root),
+        driver=driver,
         gpu=name,
-        nvlink=bool(re.search(r"\bNV\d+\b", _said(runner, ("nvidia-smi", "topo", "-m")))),
-        hcas=tuple(_hcas(root / "sys/class/infiniband")),
-        cpu=_cpu(root),
+        nvlink=bool(re.search(r"\bNV\d+\b", topology)),
+        hcas=tuple(_list_hcas(root / "sys/class/infiniband")),
+        cpu=_read_cpu_model(root),
     )
 
 
-def _said(runner: Runner, argv: tuple[str, ...]) -> str:
-    """All that ARGV prints, or nothing where the tool is not there or refuses."""
+def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
+    """Return all that ARGV prints; empty where the tool is not there, or fails."""
     if not runner.has(argv[0]):
         return ""
     done = runner.output(argv, timeout=20)
     if done.status:
         return ""
-    return (
-        done.stdout
-        if argv == SINFO or not any(argv == one for one in CHATTY)
-        else "\n".join(done.tail)
-    )
+    if argv in CHATTY:
+        return "\n".join(done.tail)
+    return done.stdout
 
 
-def _version(text: str) -> str:
+def _find_version(text: str) -> str:
+    """Return the first version number in TEXT; empty where there is none."""
     match = re.search(r"[0-9]{1,6}(\.[0-9]{1,6}){1,4}[A-Za-z0-9.+-]{0,30}", text)
     return match[0] if match else ""
 
 
 def read_sinfo(text: str) -> list[Nodes]:
-    """The partitions of `sinfo --format %P|%D|%c|%G`; a `*` marks the default one."""
+    """Return the partitions that `sinfo --format %P|%D|%c|%G` prints; `*` marks the default one.
+
+    A partition with nodes of several kinds has several lines. Lines of another form are left out.
+    """
     out = []
     for line in text.splitlines():
         parts = line.split("|")
         if len(parts) != 4:
             continue
         name, count, cpus, gres = parts
-        gpus, model = read_gres(gres)
-        number = re.match(r"[0-9]{1,6}", cpus)
         if not re.fullmatch(r"[0-9]{1,7}", count) or not re.fullmatch(r"[A-Za-z0-9._-]+\*?", name):
             continue
+
+        gpus, model = read_gres(gres)
+        number = re.match(r"[0-9]{1,6}", cpus)  # `64+` where nodes of the line differ
         out.append(
             Nodes(
-                name.rstrip("*"),
-                name.endswith("*"),
-                int(count),
-                int(number[0]) if number else 0,
-                gpus,
-                model,
+                partition=name.rstrip("*"),
+                default=name.endswith("*"),
+                count=int(count),
+                cpus=int(number[0]) if number else 0,
+                gpus=gpus,
+                model=model,
             )
         )
     return out
 
 
 def read_gres(text: str) -> tuple[int, str]:
-    """(count, model) of the GPUs in a gres such as `gpu:h100:8(S:0-1),tmpfs:1`; the model may be
-    empty.
+    """Return (count, model) of the GPUs in a gres such as `gpu:h100:8(S:0-1),tmpfs:1`.
+
+    The model is empty where Slurm does not name one.
     """
-    total, model = 0, ""
+    total = 0
+    model = ""
     for entry in re.sub(r"\([^)]*\)", "", text).split(","):
         parts = entry.split(":")
         if parts[0] == "gpu" and re.fullmatch(r"[0-9]{1,4}", parts[-1]):
             total += int(parts[-1])
-            model = parts[1] if len(parts) > 2 else model
+            if len(parts) > 2:
+                model = parts[1]
     return total, model
 
 
 def read_config(text: str) -> dict[str, str]:
-    """`scontrol show config` as {key: value}."""
+    """Return what `scontrol show config` prints as {key: value}."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def read_mpi(text: str) -> tuple[str, ...]:
-    """The plugins of `srun --mpi=list`, whose form differs from release to release."""
+    """Return the plugins that `srun --mpi=list` prints, whose form differs between releases."""
     words = re.findall(r"\b(none|pmi2|cray_shasta|pmix(?:_v\d+)?)\b", text)
     return tuple(dict.fromkeys(words))
 
 
-def _kernel_driver(root: Path) -> str:
-    text = _read(root / "proc/driver/nvidia/version")
+def _read_kernel_driver(root: Path) -> str:
+    """Return the version of the NVIDIA driver that the kernel has loaded; empty for none."""
+    text = _read_text(root / "proc/driver/nvidia/version")
     match = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", text)
     return match[1] if match else ""
 
 
-def _hcas(folder: Path) -> list[Hca]:
+def _list_hcas(folder: Path) -> list[Hca]:
+    """Return a device for each port below FOLDER, /sys/class/infiniband."""
     out = []
     for port in sorted(folder.glob("*/ports/*")):
-        state = _read(port / "state").partition(":")[2].strip()
-        out.append(Hca(port.parent.parent.name, _read(port / "link_layer").strip(), state))
+        state = _read_text(port / "state").partition(":")[2].strip()
+        out.append(Hca(port.parent.parent.name, _read_text(port / "link_layer").strip(), state))
     return out
 
 
-def _cpu(root: Path) -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
+def _read_cpu_model(root: Path) -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", _read_text(root / "proc/cpuinfo"), re.MULTILINE)
     return match[1].strip() if match else ""
 
 
-def _lmod(root: Path) -> str:
+def _find_lmod(root: Path) -> str:
+    """Return where Lmod is installed, of the places where it usually is; empty for none."""
     for place in ("usr/share/lmod/lmod", "opt/apps/lmod/lmod", "usr/share/lmod"):
         if (root / place / "libexec/lmod").is_file():
             return f"/{place}"
     return ""
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

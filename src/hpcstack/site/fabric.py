@@ -1,4 +1,4 @@
-"""The network of a site, what NCCL and UCX are told of it, and what measurements should reach."""
+"""The network of a site, what NCCL and UCX are told of it, and what its nodes should reach."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# What the network is called by the plugin that NCCL reaches it with: aws-ofi-nccl's on EFA and on
-# Slingshot (CSCS and Argonne say so to their users), Google's own on its A3 Ultra, A4 and A4X.
-# InfiniBand and RoCE need none.
+# NCCL_NET for each kind of fabric that NCCL reaches by a plugin: aws-ofi-nccl's name on EFA and on
+# Slingshot (CSCS and Argonne say so to their users), that of Google's own on its A3 Ultra, A4 and
+# A4X. InfiniBand and RoCE need none.
 PLUGIN_NETS = {"efa": "AWS Libfabric", "slingshot": "AWS Libfabric", "gib": "gIB"}
 NET, NET_PLUGIN = "NCCL_NET", "NCCL_NET_PLUGIN"
 # NCCL's own name for the plugin that it looks for by itself (NCCL's user guide, NCCL_NET_PLUGIN).
@@ -28,30 +28,53 @@ class Fabric(Model):
     What the user has set wins.
     """
 
-    kind: Literal["", "infiniband", "roce", "ethernet", "slingshot", "efa", "gib"] = ""
-    settings: Settings = Field({}, description="NCCL_IB_HCA: {value: mlx5, reason: ...}")
+    kind: Literal["", "infiniband", "roce", "ethernet", "slingshot", "efa", "gib"] = Field(
+        "",
+        description="The network between nodes. The suite then requires its devices (not on "
+        "ethernet). On slingshot, efa and gib steps on several nodes also get the NCCL_NET of its "
+        "plugin, so that they fail without it and are not slow over sockets.",
+    )
+    settings: Settings = Field(
+        {},
+        description="Variables of NCCL, UCX, UCC, Open MPI, libfabric, SHARP or NVSHMEM that every "
+        "job step gets, each with the reason for it: {NCCL_IB_HCA: {value: mlx5_0, reason: mlx5_1 "
+        "is the storage network}}.",
+    )
     injections: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Injection] = Field(
-        {}, description="{name: libraries of the nodes' own that reach the fabric}"
+        {},
+        description="{a name of your choice: libraries of the nodes that reach the fabric}. Steps "
+        "on several nodes get them in their containers.",
     )
 
     def bring(self, node_type: str | None, image: Mapping[str, str]) -> list[Brought]:
-        """What an IMAGE of these variables gets on several nodes of NODE_TYPE (None: of any)."""
+        """Return what an image with the variables IMAGE gets on several nodes of NODE_TYPE.
+
+        None for NODE_TYPE: of any.
+        """
         cuda = image.get("CUDA_VERSION", "").partition(".")[0]
-        return [
-            one.bring(name)
-            for name, one in self.injections.items()
-            if (node_type is None or not one.node_types or node_type in one.node_types)
-            and (not one.cuda or cuda in one.cuda)
-        ]
+        out = []
+        for name, injection in self.injections.items():
+            if (
+                node_type is not None
+                and injection.node_types
+                and node_type not in injection.node_types
+            ):
+                continue
+            if injection.cuda and cuda not in injection.cuda:
+                continue
+            out.append(injection.bring(name))
+        return out
 
     def settings_for(self, nodes: int, image: Mapping[str, str]) -> dict[str, Reasoned]:
-        """What a step on NODES nodes is told, in an IMAGE of these variables: what follows of the
-        kind, and above it the site's own settings. On one node NCCL needs no network, and would
-        fail for want of a plugin.
+        """Return the variables of a step on NODES nodes, in an image with the variables IMAGE.
+
+        They follow from the fabric's kind; the site's own settings go above them. On one node NCCL
+        needs no network, and would fail for want of a plugin: there only the settings count.
         """
         net = PLUGIN_NETS.get(self.kind, "")
         if not net or nodes < 2:
             return dict(self.settings)
+
         fails = "a step that lacks the fabric's plugin fails, and is not slow over sockets"
         implied = {NET: Reasoned(value=net, reason=fails)}
         if image.get(NET_PLUGIN):
@@ -60,12 +83,13 @@ class Fabric(Model):
         return {**implied, **self.settings}
 
     def environment(self) -> dict[str, str]:
+        """Return the site's own settings without their reasons."""
         return {name: setting.value for name, setting in self.settings.items()}
 
 
 class Baseline(Model):
-    """What a measurement of the suite should reach here."""
+    """A figure of the suite that nodes of this site reach."""
 
-    value: float = Field(gt=0, allow_inf_nan=False)
-    unit: Line = ""
-    source: Line = Field(min_length=1, description="who measured it, and how")
+    value: float = Field(gt=0, allow_inf_nan=False, description="The figure.")
+    unit: Line = Field("", description="Its unit, as in the suite's report, e.g. GB/s.")
+    source: Line = Field(min_length=1, description="Who measured it, how and when.")

@@ -1,4 +1,4 @@
-"""Libraries of the nodes' own that a step brings into its containers, as site.yaml says it."""
+"""Libraries of the nodes that a step brings into its containers, as site.yaml names them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hpcstack.recipe.fields import Line, Model, Mount, Value, check_mount
 class Reasoned(Model):
     """A value, and why it is so: nobody dares to remove a setting whose reason is lost."""
 
-    value: Value
-    reason: Line = Field(min_length=1, description="why this value, in a few words")
+    value: Value = Field(description="The variable's value.")
+    reason: Line = Field(min_length=1, description="Why this value, in a few words.")
 
 
 # Where libraries of the node lie in a container: INJECTION/FILE, and INJECTION.N for the Nth
@@ -27,7 +27,7 @@ LIBRARY = re.compile(r"[A-Za-z0-9_+.-]+\.so(\.[0-9]+)*")
 
 
 def known_settings(settings: dict[str, Reasoned]) -> dict[str, Reasoned]:
-    """SETTINGS, if each is one of a network library's."""
+    """Return SETTINGS. Raise ValueError for a name that is no variable of a network library."""
     for name in settings:
         if not SETTING.fullmatch(name):
             raise ValueError(
@@ -38,7 +38,7 @@ def known_settings(settings: dict[str, Reasoned]) -> dict[str, Reasoned]:
 
 
 def host_path(text: str) -> str:
-    """TEXT as an absolute path of the nodes that every runtime can mount."""
+    """Return TEXT, an absolute path on nodes. Raise ValueError where no runtime can mount it."""
     check_mount(f"{text}:/x")
     if posixpath.normpath(text) != text or text == "/":
         raise ValueError(
@@ -53,8 +53,10 @@ Settings = Annotated[dict[str, Reasoned], AfterValidator(known_settings)]
 
 @dataclass(frozen=True)
 class Brought:
-    """What a container gets of one injection: `mounts` (SOURCE:TARGET); the loader there searches
-    `folders`.
+    """What a container gets of one injection.
+
+    SOURCES are paths on the node. MOUNTS are SOURCE:TARGET. FOLDERS, in the container, are those
+    that the loader searches before the image's own.
     """
 
     name: str
@@ -67,46 +69,61 @@ class Brought:
 
 
 class Injection(Model):
-    """Libraries of the nodes' own in the containers of a step on several nodes: what reaches the
-    fabric there, in the version that the node's driver wants, which no image can know.
+    """Libraries of the nodes, brought into the containers of a step on several nodes.
+
+    They reach the fabric there, in the version that the node's driver needs and no image can know.
     """
 
-    reason: Line = Field(min_length=1, description="what it is for, in a few words")
-    node_types: tuple[str, ...] = Field((), description="only on these; all where it says nothing")
+    reason: Line = Field(min_length=1, description="What these libraries are for, in a few words.")
+    node_types: tuple[str, ...] = Field(
+        (),
+        description="Names in `node_types`: only nodes of these kinds get the libraries. By "
+        "default all do.",
+    )
     cuda: tuple[str, ...] = Field(
-        (), description="only in images with these major versions of CUDA, e.g. ['12']"
+        (),
+        description="Major versions of CUDA: only images with one of them get the libraries, e.g. "
+        "['12']. By default all do.",
     )
     libraries: tuple[HostPath, ...] = Field(
         min_length=1,
-        description="files (NAME.so, NAME.so.1) and folders of libraries; never the host's C "
-        "library",
+        description="Absolute paths on the nodes: library files (NAME.so, NAME.so.1) and folders "
+        "of libraries. The loader searches them before the image's own. A folder must not contain "
+        "the node's C library.",
     )
     files: tuple[Mount, ...] = Field(
-        (), description="SOURCE:TARGET of all else: configuration, folders of data"
+        (),
+        description="Other files and folders that the libraries need, such as configuration: "
+        "SOURCE:TARGET.",
     )
-    settings: Settings = Field({}, description="FI_PROVIDER: {value: cxi, reason: ...}")
+    settings: Settings = Field(
+        {},
+        description="Variables for steps that get the libraries, each with the reason for it: "
+        "{FI_PROVIDER: {value: cxi, reason: ...}}.",
+    )
     mapped: tuple[str, ...] = Field(
         (),
-        description="what a rank must have loaded from here, e.g. libnccl-net.so: the check "
-        "fabric.injected",
+        description="Names of libraries that each rank must have loaded from here, e.g. "
+        "libnccl-net.so. The check fabric.injected fails where one came from the image.",
     )
 
     @field_validator("cuda")
     @classmethod
-    def _majors(cls, majors: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_majors(cls, majors: tuple[str, ...]) -> tuple[str, ...]:
         if wrong := next((one for one in majors if not one.isdecimal()), ""):
             raise ValueError(f"{wrong!r} is not a major version of CUDA, e.g. '12'")
         return majors
 
     @field_validator("mapped")
     @classmethod
-    def _libraries(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_library_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if wrong := next((one for one in names if not LIBRARY.fullmatch(one)), ""):
             raise ValueError(f"{wrong!r} is not the name of a library, e.g. libfabric.so.1")
         return names
 
     @model_validator(mode="after")
-    def _once(self) -> Injection:
+    def _check_unique(self) -> Injection:
+        """Refuse two files of one name: they would lie in one folder of the container."""
         names = [posixpath.basename(path) for path in self.libraries if is_library(path)]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(
@@ -115,28 +132,27 @@ class Injection(Model):
         return self
 
     def bring(self, name: str) -> Brought:
-        """What a container gets of it, where it is called NAME."""
+        """Return what a container gets of this injection, whose name is NAME."""
         own = f"{HOST_PLACE}/{name}"
         files = [path for path in self.libraries if is_library(path)]
         whole = [path for path in self.libraries if not is_library(path)]
         mounts = [f"{path}:{own}/{posixpath.basename(path)}" for path in files]
-        mounts += [f"{path}:{own}.{number}" for number, path in enumerate(whole, 1)]
-        folders = [
-            *([own] if files else []),
-            *(f"{own}.{number}" for number, _ in enumerate(whole, 1)),
-        ]
+        folders = [own] if files else []
+        for number, path in enumerate(whole, 1):
+            mounts.append(f"{path}:{own}.{number}")
+            folders.append(f"{own}.{number}")
         sources = (*self.libraries, *(one.partition(":")[0] for one in self.files))
         return Brought(
-            name,
-            sources,
-            (*mounts, *self.files),
-            tuple(folders),
-            self.settings,
-            self.mapped,
-            self.reason,
+            name=name,
+            sources=sources,
+            mounts=(*mounts, *self.files),
+            folders=tuple(folders),
+            settings=self.settings,
+            mapped=self.mapped,
+            reason=self.reason,
         )
 
 
 def is_library(path: str) -> bool:
-    """Whether PATH names a library's file, and no folder of them."""
+    """Return whether PATH names a library file, and not a folder of libraries."""
     return LIBRARY.fullmatch(posixpath.basename(path)) is not None

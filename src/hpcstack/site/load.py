@@ -1,7 +1,15 @@
-"""The site: where and how. Layers of site.yaml, merged key by key, with the origin of each value.
+"""The site: what a cluster has, and where things go.
 
-built-in defaults < /etc/hpcstack/site.yaml < ~/.config/hpcstack/site.yaml < $HPCSTACK_SITE < --site
-FILE; what the file in /etc puts under `force` nothing later overrides.
+It is read from layers of site.yaml, merged key by key; the origin of each value is kept. Weakest
+first:
+
+    built-in defaults
+    /etc/hpcstack/site.yaml
+    ~/.config/hpcstack/site.yaml
+    $HPCSTACK_SITE
+    --site FILE
+
+What the file in /etc puts under `force` nothing later overrides.
 """
 
 from __future__ import annotations
@@ -53,9 +61,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
-USER = "{user}"  # in `user_store`
+USER = "{user}"  # stands for the user's name in `user_store`
 
-
+# pydantic wants a Literal of all names; mypy takes no Literal made from a variable.
 if TYPE_CHECKING:
     RuntimeName = str
 else:
@@ -63,43 +71,77 @@ else:
 
 
 class Site(Model):
-    """Every value of a site, validated."""
+    """One cluster: what it has, where hpcstack puts things, and what applies to every stack.
 
-    api_version: Literal["hpcstack/site/v1"] = Field("hpcstack/site/v1", alias="apiVersion")
+    Files are merged key by key: built-in, /etc/hpcstack/site.yaml, ~/.config/hpcstack/site.yaml,
+    $HPCSTACK_SITE, --site FILE. What /etc/hpcstack/site.yaml has under `force` wins over all.
+    """
+
+    api_version: Literal["hpcstack/site/v1"] = Field(
+        "hpcstack/site/v1", alias="apiVersion", description="The format of this file."
+    )
     group: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]*$",
-        description="whose members build and publish together: store, caches, locks, logs and modules are "
-        "theirs",
+        description="Unix group whose members build and publish together. Store, caches, locks, "
+        "logs and module tree become the group's to write.",
     )
     locks: Literal["recipe", "site"] = Field(
         "recipe",
-        description="recipe: beside a recipe in a folder that can be written; site: always in "
-        "lock_dir",
+        description="Where locks are written. recipe: beside the recipe, where that folder can be "
+        "written, else in `lock_dir`. site: always in `lock_dir`.",
     )
-    name: str = Field("local", pattern=r"^[A-Za-z0-9._-]+$")
-    store: Path
+    name: str = Field(
+        "local",
+        pattern=r"^[A-Za-z0-9._-]+$",
+        description="The site's name, shown in the catalogue and in generated scripts.",
+    )
+    store: Path = Field(
+        description="Folder of images, releases, reports and logs. Every node must see it."
+    )
     user_store: Path = Field(
         default_factory=lambda: data_home() / "hpcstack/store",
-        description="where those who may not write the store keep images of their own; {user} is their "
-        "name",
+        description="Folder in which users who may not write `store` keep images of their own. It "
+        "must contain {user}, which stands for the user's name. The nodes must see it.",
     )
-    lock_dir: Path
-    module_root: Path
-    recipe_dirs: tuple[Path, ...] = ()
-    registries: dict[str, RegistrySite] = Field({})
+    lock_dir: Path = Field(description="Folder of locks that do not lie beside their recipe.")
+    module_root: Path = Field(
+        description="Folder of the module tree. Users type: module use MODULE_ROOT/Core."
+    )
+    recipe_dirs: tuple[Path, ...] = Field(
+        (), description="Folders of recipes. They go before the recipes that come with hpcstack."
+    )
+    registries: dict[str, RegistrySite] = Field(
+        {}, description="{HOST of a registry, e.g. nvcr.io: how it is reached from here}."
+    )
     build: BuildSite = BuildSite.model_construct()
-    node_types: dict[str, NodeType] = Field({})
-    partitions: dict[str, Partition] = Field({})
+    node_types: dict[str, NodeType] = Field(
+        {},
+        description="{a name of your choice: one kind of node}. `partitions` refers to the names.",
+    )
+    partitions: dict[str, Partition] = Field(
+        {}, description="{name of a Slurm partition: which kind of node it has}."
+    )
     fabric: Fabric = Fabric.model_construct()
     baselines: dict[str, dict[str, Baseline]] = Field(
-        {}, description="{node type: {check: what it should reach}}"
+        {},
+        description="Figures that your own nodes reach: {node type: {CHECK or CHECK/FIGURE of the "
+        "suite's report: figure}}. Less than 95 % of one is a WARN.",
     )
     policy: PolicySite = PolicySite.model_construct()
-    runtime: RuntimeName = "auto"
-    mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
+    runtime: RuntimeName = Field(
+        "auto",
+        description="The container runtime that launches use. auto takes Pyxis where srun has it, "
+        "else Apptainer, or Enroot where there is no Apptainer. Without srun it is local: Apptainer "
+        "on this machine.",
+    )
+    mounts: tuple[Mount, ...] = Field(
+        (), description="Folders that every job step sees: SOURCE:TARGET, e.g. /scratch:/scratch."
+    )
     mount_home: bool = Field(
-        True, description="whether launches have the user's home directory by default"
+        True,
+        description="Launches see the user's home directory, unless they are told otherwise "
+        "(--home, --no-home).",
     )
     staging: StagingSite = StagingSite.model_construct()
     modules: ModulesSite = ModulesSite.model_construct()
@@ -107,30 +149,35 @@ class Site(Model):
     signatures: SignaturesSite = SignaturesSite.model_construct()
     image_cache: ImageCacheSite = ImageCacheSite.model_construct()
 
-    # Whose module tree is meant, where each architecture has one: this machine's own, unless
-    # somebody says another.
+    # Whose module tree is meant, where each architecture has its own: this machine's, unless
+    # `for_architecture` says another.
     _architecture: str = PrivateAttr(default_factory=lambda: os.uname().machine)
 
     @field_validator("store", "user_store", "lock_dir", "module_root", "recipe_dirs", mode="after")
     @classmethod
-    def _absolute(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
-        for path in value if isinstance(value, tuple) else (value,):
+    def _check_paths(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
+        """Refuse paths that are relative, or that a runtime could not mount."""
+        paths = value if isinstance(value, tuple) else (value,)
+        for path in paths:
             if not path.is_absolute():
                 raise ValueError(f"{path} must be an absolute path")
+            # Runtimes take mounts as SOURCE:TARGET, some of them several separated by commas.
             if CONTROL.search(str(path)) or any(sign in str(path) for sign in ":,"):
                 raise ValueError(
-                    f"{str(path)!r}: no control characters, ':' or ',' in a path that runtimes "
-                    f"mount"
+                    f"{str(path)!r}: no control characters, ':' or ',' in a path that "
+                    "runtimes mount"
                 )
         return value
 
     @model_validator(mode="after")
     def _check_names(self) -> Site:
-        """Check that what one part of the file names is there in another."""
+        """Raise WrongKeyError where one part of the file names what another does not have."""
         defaults = [name for name, partition in self.partitions.items() if partition.default]
         if len(defaults) > 1:
+            both = ", ".join(defaults)
             raise WrongKeyError(
-                ("partitions",), f"more than one is the default: {', '.join(defaults)}"
+                ("partitions",),
+                f"more than one partition is the default: {both}; keep `default: true` at one",
             )
 
         for name, checks in self.baselines.items():
@@ -152,8 +199,9 @@ class Site(Model):
             raise WrongKeyError(path, f"there is no node type {name!r}{near}")
 
     def _check_codes(self, path: tuple[str, ...], checks: Iterable[str]) -> None:
-        """Raise WrongKeyError where one of CHECKS, which stand at PATH, is no check: each is CODE
-        or CODE/FIGURE.
+        """Raise WrongKeyError where one of CHECKS, which stand at PATH, is no check of the suite.
+
+        Each is CODE or CODE/FIGURE.
         """
         codes = [check.code for check in CHECKS]
         for key in checks:
@@ -162,93 +210,97 @@ class Site(Model):
                 raise WrongKeyError(path, f"there is no check {code!r}{did_you_mean(code, codes)}")
 
     def node_type(self, partition: str = "") -> NodeType | None:
-        """The node type of PARTITION (of a list the first), or of the default one; None where the
-        site does not say.
+        """Return the node type of PARTITION, or of the default partition where it is empty.
+
+        Of a list of partitions the first counts. None where the site does not say.
         """
         if partition:
             chosen = self.partitions.get(partition.partition(",")[0])
         else:
             chosen = next((p for p in self.partitions.values() if p.default), None)
-        return self.node_types[chosen.node_type] if chosen else None
+        if chosen is None:
+            return None
+        return self.node_types[chosen.node_type]
 
     def kind(self, partition: str = "") -> str:
-        """The name of `node_type`; empty where the site does not say."""
+        """Return the name of that node type; empty where the site does not say."""
         node = self.node_type(partition)
         return next((name for name, one in self.node_types.items() if one is node), "")
 
     @property
     def module_tree(self) -> Path:
-        """The module tree that is published into and loaded from: of one architecture, where each
-        has its own.
+        """The module tree that is published into and loaded from.
+
+        It is that of one architecture, where each has its own.
         """
-        return (
-            self.module_root / self._architecture
-            if self.modules.by_architecture
-            else self.module_root
-        )
+        if self.modules.by_architecture:
+            return self.module_root / self._architecture
+        return self.module_root
 
     @property
     def tree_platform(self) -> str:
         """The platform of all images in the module tree; empty where it takes any."""
-        return PLATFORMS.get(self._architecture, "") if self.modules.by_architecture else ""
+        if not self.modules.by_architecture:
+            return ""
+        return PLATFORMS.get(self._architecture, "")
 
     def for_architecture(self, architecture: str) -> Site:
-        """The same site, seen from nodes of ARCHITECTURE, as `uname -m` says it."""
+        """Return the same site, seen from nodes of ARCHITECTURE, as `uname -m` prints it."""
         there = self.model_copy()
         there._architecture = architecture
         return there
 
     def every_architecture(self) -> list[Site]:
-        """The site once for each module tree that it has."""
-        return (
-            [self.for_architecture(one) for one in PLATFORMS]
-            if self.modules.by_architecture
-            else [self]
-        )
+        """Return the site once for each module tree that it has."""
+        if self.modules.by_architecture:
+            return [self.for_architecture(one) for one in PLATFORMS]
+        return [self]
 
     @property
     def own_store(self) -> Path:
-        """Where this caller's images are made: the site's store, or his own where the site's is not
-        his to write.
+        """The store in which this caller's images are made.
 
-        A store that is not there is the site's still to make: its filesystem may be missing just
-        now. Nor has an administrator a store of his own where the site's is mounted read-only: he
-        is told that it cannot be written.
+        It is the site's, or the caller's own where the site's is not theirs to write. A store that
+        does not exist is still taken for the site's: its filesystem may be missing just now. Nor
+        does an administrator get a store of their own where the site's is mounted read-only: they
+        are told that it cannot be written.
         """
         may_write = not self.store.exists() or os.access(self.store, os.W_OK)
-        return self.store if may_write or self._is_administrators() else self.user_store
+        if may_write or self._is_administrators():
+            return self.store
+        return self.user_store
 
     def _is_administrators(self) -> bool:
-        """Whether the store is this caller's: its owner's, root's, or a group's that he is a member
-        of.
-        """
+        """Return whether the caller runs the store: its owner, root, or a member of `group`."""
         with contextlib.suppress(OSError):
             if os.geteuid() in (0, self.store.stat().st_uid):
                 return True
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(KeyError):  # this machine does not know the group
             number = grp.getgrnam(self.group).gr_gid if self.group else -1
             return number in (os.getegid(), *os.getgroups())
         return False
 
     @property
     def own_lock_dir(self) -> Path:
-        """Where this caller's locks are written that lie beside no recipe."""
-        return self.lock_dir if self.own_store == self.store else self.own_store / "locks"
+        """The folder of this caller's locks that do not lie beside a recipe."""
+        if self.own_store == self.store:
+            return self.lock_dir
+        return self.own_store / "locks"
 
     @property
     def without_gpus(self) -> bool:
-        """Whether the site knows its nodes, and no real GPU is in any."""
-        return bool(self.node_types) and not any(
-            node.real_gpus for node in self.node_types.values()
-        )
+        """Whether the site names its node types, and none of them has a real GPU."""
+        has_gpus = any(node.real_gpus for node in self.node_types.values())
+        return bool(self.node_types) and not has_gpus
 
     def registry(self, host: str) -> RegistrySite:
+        """Return how the registry HOST is reached; the defaults where the site says nothing."""
         return self.registries.get(host, RegistrySite())
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value came from: a FILE, perhaps from what it `force`s; without one it is built in."""
+    """Where a value came from: a FILE, or its `force`. Without a file it is built in."""
 
     file: Path | None = None
     forced: bool = False
@@ -256,12 +308,14 @@ class Origin:
     def __str__(self) -> str:
         if not self.file:
             return "built-in"
-        return f"{self.file} (force)" if self.forced else str(self.file)
+        if self.forced:
+            return f"{self.file} (force)"
+        return str(self.file)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A site and where each of its values came from, by dotted path."""
+    """A site, the origin of each of its values by dotted path, and its policy with places."""
 
     site: Site
     origins: Mapping[str, Origin] = field(default_factory=dict)
@@ -269,7 +323,7 @@ class Loaded:
 
 
 def make_defaults(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The built-in layer: everything below the user's own data folder."""
+    """Return the built-in layer: all lies below the user's own data folder."""
     top = f"{data_home(environ)}/hpcstack"
     store = f"{top}/store"
     return {
@@ -281,10 +335,12 @@ def make_defaults(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def find_layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
-    """The files that are there, weakest first; a file that was named must be there."""
-    found = [
-        path for path in (SYSTEM, config_home(environ) / "hpcstack/site.yaml") if path.is_file()
-    ]
+    """Return the site files that exist, weakest first.
+
+    Raise InputError where one that was named, by $HPCSTACK_SITE or as EXPLICIT, does not exist.
+    """
+    usual = (SYSTEM, config_home(environ) / "hpcstack/site.yaml")
+    found = [path for path in usual if path.is_file()]
     for named, how in ((environ.get("HPCSTACK_SITE", ""), "$HPCSTACK_SITE"), (explicit, "--site")):
         if named and not Path(named).is_file():
             raise InputError(f"{named}: no such file, named by {how}")
@@ -294,53 +350,60 @@ def find_layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
 
 
 def load_site(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded:
-    """The site of this caller. All problems of a layer are in the ProblemsError that it raises."""
+    """Return this caller's site. EXPLICIT is the file that --site names.
+
+    Raise ProblemsError with all problems of its files, InputError for a file that cannot be read.
+    """
     environ = os.environ if environ is None else environ
     merged: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    _merge(merged, make_defaults(environ), origins, Origin())
+    _merge_layer(merged, make_defaults(environ), origins, Origin())
     forced: list[tuple[dict[str, Any], Origin]] = []
     documents: list[Document] = []
+
     for path in find_layers(environ, explicit):
-        document = _read(path)
+        document = _read_document(path)
         if "force" in document.value:
-            forced.append((_force(document, path), Origin(path, forced=True)))
-        _merge(merged, document.value, origins, Origin(path))
+            forced.append((_take_force(document, path), Origin(path, forced=True)))
+        _merge_layer(merged, document.value, origins, Origin(path))
         documents.append(document)
     for values, origin in forced:
-        _merge(merged, values, origins, origin)
-    _name_user(merged, origins)
+        _merge_layer(merged, values, origins, origin)
+
+    _fill_in_user(merged, origins)
     try:
         site = Site.model_validate(merged)
     except ValidationError as error:
-        raise ProblemsError(_problems(error, documents)) from None
-    policy = _policy(documents, [values for values, _ in forced])
-    effective = {
-        kind: part.value
-        for kind, part in (("defaults", policy.defaults), ("force", policy.force))
-        if part
-    }
+        raise ProblemsError(_list_problems(error, documents)) from None
+
+    # The policy's lists are merged as recipes' lists are, which `_merge_layer` does not do.
+    policy = _merge_policies(documents, [values for values, _ in forced])
+    effective = {}
+    if policy.defaults:
+        effective["defaults"] = policy.defaults.value
+    if policy.force:
+        effective["force"] = policy.force.value
     stated = site.policy.model_copy(update=effective)
     return Loaded(site.model_copy(update={"policy": stated}), origins, policy)
 
 
-def _name_user(merged: dict[str, Any], origins: dict[str, Origin]) -> None:
-    """The user's name in place of {user} in `user_store`.
+def _fill_in_user(merged: dict[str, Any], origins: dict[str, Origin]) -> None:
+    """Replace {user} in `user_store` by the user's name.
 
-    InputError where a site names one folder for everybody.
+    Raise InputError where a site names one folder for all users.
     """
     said = str(merged["user_store"])
     if origins["user_store"].file and USER not in said:
         raise InputError(
             f"{origins['user_store']}: user_store: {said} is one folder for all users",
-            f"say {USER} where the name of the user stands: /scratch/{USER}/hpcstack",
+            f"say {USER} where the user's name belongs, e.g. /scratch/{USER}/hpcstack",
         )
     if USER in said:
         merged["user_store"] = said.replace(USER, own_user_name())
 
 
-def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
-    """The policy of all layers, weakest first, with the place of each value."""
+def _merge_policies(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
+    """Return the policy of all layers, merged weakest first, with the place of each value."""
     parts: dict[str, Document | None] = {"defaults": None, "force": None}
     for document in documents:
         for kind, so_far in parts.items():
@@ -348,28 +411,30 @@ def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
             if isinstance(stated, dict) and isinstance(stated.get(kind), dict):
                 part = extract_fragment(document, ("policy", kind))
                 parts[kind] = merge_documents(so_far, part) if so_far else part
+
     for values in forced:
         for kind, so_far in list(parts.items()):
-            if said := (values.get("policy") or {}).get(kind):
+            said = (values.get("policy") or {}).get(kind)
+            if said:
                 above = Document(f"{SYSTEM} (force)", said)
                 parts[kind] = merge_documents(so_far, above) if so_far else above
     return Policy(parts["defaults"], parts["force"])
 
 
-def _force(document: Document, path: Path) -> dict[str, Any]:
+def _take_force(document: Document, path: Path) -> dict[str, Any]:
+    """Take `force` out of DOCUMENT and return it. Raise ProblemsError where it may not be."""
     force = document.value.pop("force")
     if path != SYSTEM:
-        raise ProblemsError(
-            [document.problem(("force",), f"`force` counts in {SYSTEM} only", at_key=True)]
-        )
+        what = f"`force` is allowed in {SYSTEM} only"
+        raise ProblemsError([document.problem(("force",), what, at_key=True)])
     if not isinstance(force, dict):
-        raise ProblemsError(
-            [document.problem(("force",), "`force` is a mapping of what is forced")]
-        )
+        what = "`force` must be a mapping of the keys to force, e.g. {runtime: pyxis}"
+        raise ProblemsError([document.problem(("force",), what)])
     return force
 
 
-def _read(path: Path) -> Document:
+def _read_document(path: Path) -> Document:
+    """Read one site file; an empty one is {}. Raise InputError or ProblemsError for a bad one."""
     try:
         document = parse_yaml(read_yaml_text(path, MAX_BYTES), str(path))
     except ValueError as error:
@@ -377,14 +442,15 @@ def _read(path: Path) -> Document:
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, dict):
-        raise ProblemsError([document.problem((), "a site file is a mapping")])
+        what = "a site file must be a mapping of keys, e.g. name: mycluster"
+        raise ProblemsError([document.problem((), what)])
     return document
 
 
-def _problems(error: ValidationError, documents: list[Document]) -> list[Any]:
-    """Each problem at the strongest layer that holds the key."""
+def _list_problems(error: ValidationError, documents: list[Document]) -> list[Any]:
+    """Return each problem at its place in the strongest layer that holds the key."""
     if not documents:
-        raise InputError(f"the built-in site is wrong: {error}")
+        raise InputError(f"hpcstack's built-in site is wrong: {error}")
     out = []
     for number, entry in enumerate(error.errors()):
         wrong = wrong_key(entry)
@@ -397,17 +463,18 @@ def _problems(error: ValidationError, documents: list[Document]) -> list[Any]:
     return out
 
 
-def _merge(
+def _merge_layer(
     into: dict[str, Any],
     layer: dict[str, Any],
     origins: dict[str, Origin],
     origin: Origin,
     path: tuple[str, ...] = (),
 ) -> None:
+    """Merge LAYER, which came from ORIGIN and lies at PATH, over INTO; note each value's origin."""
     for key, value in layer.items():
         here = (*path, key)
         if isinstance(value, dict) and isinstance(into.get(key, {}), dict):
-            _merge(into.setdefault(key, {}), value, origins, origin, here)
+            _merge_layer(into.setdefault(key, {}), value, origins, origin, here)
         else:
             into[key] = value
             origins[format_path(here)] = origin

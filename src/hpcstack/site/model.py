@@ -1,4 +1,8 @@
-"""The parts of a site.yaml: registries, builds, node types, partitions, staging, policy."""
+"""The sections of a site.yaml: registries, builds, node types, partitions, modules, policy.
+
+Each `description` and each class's docstring goes into the JSON Schema that `hpcstack schema
+--site` prints: it explains its key to whoever writes the file.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,11 @@ from hpcstack.core.cpus import parse_cpu_list
 from hpcstack.core.errors import did_you_mean
 from hpcstack.recipe.fields import Model
 
+PUBLIC_KEY = re.compile(
+    r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,20000}"  # its type and its bytes
+    r"( [^\x00-\x1f\x7f]*)?"  # a comment
+)
+# The parts of a recipe that `policy` may hold.
 POLICY_KEYS = (
     "packages",
     "files",
@@ -27,42 +36,49 @@ POLICY_KEYS = (
 
 
 class RegistrySite(Model):
-    """How one registry is reached from here."""
+    """How one registry is reached from this site."""
 
     mirror: str = Field(
         "",
         pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*)?$",
-        description="HOST[:PORT][/PATH] that answers in its place",
+        description="The mirror that is asked in place of the registry: HOST[:PORT][/PATH], "
+        "without https://.",
     )
     plain_http: bool = Field(
-        False, description="the mirror (or the registry) speaks http, not https"
+        False,
+        description="The mirror, or the registry where there is no mirror, speaks HTTP without "
+        "TLS.",
     )
     credentials: str = Field(
         "",
-        description="a file of logins: docker's config.json or Enroot's .credentials; by default the "
-        "user's own",
+        description="Absolute path of a file of logins for this registry, in the format of "
+        "Docker's config.json or of Enroot's .credentials. By default the user's own files are "
+        "read.",
     )
 
     trusted: bool = Field(
         False,
-        description="programs of its images may see the logins in this site's URLs (pip, proxy, "
-        "mirrors)",
+        description="Builds on this registry's images get the URLs in `build` (pip, apt, conda, "
+        "git, proxy) with the logins in them. Programs of such an image can read those logins. By "
+        "default the logins are left out.",
     )
     token_server: str = Field(
         "",
         pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?)?$",
-        description="a host that may be given the login for a token",
+        description="HOST[:PORT] of the registry's token server, where that is another host than "
+        "the registry's own. The login is sent there, so name it only if it is right.",
     )
 
     signature_key: str = Field(
         "",
         pattern=r"^(~?/[^\x00-\x1f]*)?$",
-        description="a public key, PEM, that signs its images as cosign does",
+        description="Path of the public key (PEM) with which this registry's images are signed, as "
+        "cosign signs them. `hpcstack lock` verifies bases with it.",
     )
 
     @field_validator("mirror", mode="before")
     @classmethod
-    def _without_scheme(cls, value: object) -> object:
+    def _refuse_scheme(cls, value: object) -> object:
         if isinstance(value, str) and "://" in value:
             scheme, _, host = value.partition("://")
             also = "; and plain_http: true" if scheme == "http" else ""
@@ -71,7 +87,8 @@ class RegistrySite(Model):
 
     @field_validator("credentials")
     @classmethod
-    def _reference(cls, text: str) -> str:
+    def _check_credentials(cls, text: str) -> str:
+        """Refuse what is no path: somebody may have written the key itself."""
         if text and (not text.startswith(("/", "~/")) or CONTROL.search(text)):
             raise ValueError(
                 "name a file by its absolute path; a key itself never stands in site.yaml"
@@ -80,64 +97,112 @@ class RegistrySite(Model):
 
 
 class Proxy(Model):
-    http: str = ""
-    https: str = ""
-    no: str = ""
+    """The proxy of builds. Builds get the values as http_proxy, https_proxy and no_proxy."""
+
+    http: str = Field("", description="URL of the proxy for http://, e.g. http://proxy:3128.")
+    https: str = Field("", description="URL of the proxy for https://, e.g. http://proxy:3128.")
+    no: str = Field("", description="Hosts that are reached without a proxy, separated by commas.")
 
 
 class Pip(Model):
-    index_url: str = Field("", description="in place of https://pypi.org/simple")
-    extra_index_urls: tuple[str, ...] = ()
-    trusted_hosts: tuple[str, ...] = ()
+    """Where pip finds packages."""
+
+    index_url: str = Field(
+        "", description="URL of the index used in place of https://pypi.org/simple."
+    )
+    extra_index_urls: tuple[str, ...] = Field(
+        (), description="URLs of indexes that are asked as well."
+    )
+    trusted_hosts: tuple[str, ...] = Field(
+        (), description="Hosts that pip trusts without a valid certificate: HOST or HOST:PORT."
+    )
 
 
 class Apt(Model):
+    """Where apt finds packages."""
+
     mirrors: dict[str, str] = Field(
-        {}, description="{URL prefix in sources: URL of the site's mirror}"
+        {},
+        description="Mirrors of Debian's and Ubuntu's archives: {URL prefix in the image's "
+        "sources: URL of the site's mirror}.",
     )
 
 
 class CondaSite(Model):
-    channel_alias: str = Field("", description="in place of https://conda.anaconda.org")
+    """Where conda packages are found."""
+
+    channel_alias: str = Field(
+        "",
+        description="URL that channel names are appended to, in place of "
+        "https://conda.anaconda.org.",
+    )
 
 
 class GitSite(Model):
-    mirrors: dict[str, str] = Field({}, description="{URL prefix: URL of the site's mirror}")
+    """Where git repositories are cloned from."""
+
+    mirrors: dict[str, str] = Field(
+        {},
+        description="Mirrors of repositories: {URL prefix in a recipe: URL of the site's mirror}.",
+    )
 
 
 class BoundsSite(Model):
-    """How large an image may be before importing it is refused."""
+    """How large an image may be. A larger one is refused while it is imported."""
 
-    unpacked_bytes: int = Field(UNPACKED_BYTES, gt=0, description="of all files of all layers")
-    entries: int = Field(ENTRIES, gt=0, description="files, folders and links of all layers")
+    unpacked_bytes: int = Field(
+        UNPACKED_BYTES,
+        gt=0,
+        description="Most bytes of all files of all layers together, unpacked.",
+    )
+    entries: int = Field(
+        ENTRIES, gt=0, description="Most files, folders and links in all layers together."
+    )
 
     def as_bounds(self) -> Bounds:
+        """Return the same as the Bounds of an import."""
         return Bounds(self.unpacked_bytes, self.entries)
 
 
 class BuildSite(Model):
-    """What builds need here. All of it serves during the build and leaves no trace in the image."""
+    """What builds need here. It serves during the build and leaves no trace in the image."""
 
-    engine: Literal["auto", "apptainer", "enroot", "builtin", "docker"] = "auto"
-    tmpdir: str = Field("", description="node-local folder to build in; by default $TMPDIR or /tmp")
+    engine: Literal["auto", "apptainer", "enroot", "builtin", "docker"] = Field(
+        "auto",
+        description="The engine that builds images. auto takes the first that can be used on the "
+        "machine, and says why.",
+    )
+    tmpdir: str = Field(
+        "",
+        description="Folder to build in, on a local disk of the node. By default $TMPDIR, or /tmp.",
+    )
     cachedir: str = Field(
         "",
-        description="folder in which hpcstack keeps bases and finished steps; by default below "
-        "~/.cache",
+        description="Folder in which hpcstack keeps imported bases and finished build steps, for "
+        "each user a folder hpcstack-bases-UID. Apptainer's engine keeps its cache there, too. By "
+        "default below ~/.cache.",
     )
-    compression: Literal["zstd", "gzip", "xz", "lz4"] = "zstd"
+    compression: Literal["zstd", "gzip", "xz", "lz4"] = Field(
+        "zstd", description="How the image's SquashFS is compressed."
+    )
     splice: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="whether an image keeps its base's compressed bytes and only adds what the steps changed (all "
-        "engines but docker); auto packs it anew where that cannot be, or would leave too many "
-        "dead bytes",
+        description="Whether a built image keeps the compressed bytes of its base and only adds "
+        "what the steps changed. auto packs all anew where that is not possible, or would leave "
+        "too many unused bytes. always fails where it is not possible. never packs all anew, as "
+        "the engine docker does in any case.",
     )
     unconfined: bool = Field(
         False,
-        description="where no enclosure for builds can be made, or no layers: let Apptainer and Enroot run programs "
-        "of a base and of a recipe beside the user's own files, which they can read and write",
+        description="Let Apptainer and Enroot build where the machine allows no enclosure for "
+        "builds. Programs of a base and of a recipe can then read and write the user's own files. "
+        "By default such builds are refused.",
     )
-    ca_bundle: str = Field("", description="PEM file to trust, for a proxy that signs anew")
+    ca_bundle: str = Field(
+        "",
+        description="PEM file of the certificate authorities to trust, e.g. of a proxy that opens "
+        "TLS.",
+    )
     proxy: Proxy = Proxy.model_construct()
     pip: Pip = Pip.model_construct()
     apt: Apt = Apt.model_construct()
@@ -147,55 +212,86 @@ class BuildSite(Model):
 
 
 class Gpus(Model):
+    """The GPUs of one node."""
+
     model: str = Field(
-        description="e.g. H100; `virtual` where Slurm has a gres and no device is behind it"
+        description="GPU model, e.g. H100. Write virtual where Slurm has a gres for GPUs that do "
+        "not exist."
     )
-    count: int = Field(ge=0)
-    nvlink: bool = Field(False, description="the node's GPUs are joined by NVLink")
+    count: int = Field(ge=0, description="GPUs of one node.")
+    nvlink: bool = Field(
+        False, description="NVLink connects the GPUs of the node. The suite then requires it."
+    )
     domain_nodes: int = Field(
-        0, ge=0, description="nodes that one NVLink domain spans: 18 of GB200 NVL72, 1 of NVL4"
+        0,
+        ge=0,
+        description="Nodes that one NVLink domain spans: 18 of GB200 NVL72, 1 of NVL4. 0: not "
+        "known.",
     )
 
 
-# What `uname -m` says on a node, and what registries call images for it.
+# What `uname -m` prints on a node, and what registries call images for it.
 PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
 
 class NodeType(Model):
-    """One kind of node: what the driver fit, the launchers and the suite's expectations are taken
-    from.
-    """
+    """One kind of node. Driver checks, launches and what the smoke suite expects depend on it."""
 
-    gpus: Gpus | None = None
-    driver: str = Field(
-        "", pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="NVIDIA's driver, e.g. 550.54.15"
+    gpus: Gpus | None = Field(
+        None, description="The GPUs of one node. Leave it out for nodes without GPUs."
     )
-    cpu: str = Field("", description="the CPU's model, for people")
-    architecture: Literal["x86_64", "aarch64"] = Field("x86_64", description="as `uname -m` says")
-    cpus: int = Field(0, ge=0, description="cores that Slurm gives out; 0 where it is not said")
-    hcas: tuple[str, ...] = Field((), description="InfiniBand or RoCE devices, e.g. mlx5_0")
+    driver: str = Field(
+        "",
+        pattern=r"^([0-9]+(\.[0-9]+)*)?$",
+        description="Version of the NVIDIA driver, e.g. 550.54.15. lint, modules and launches "
+        "judge by it which images run.",
+    )
+    cpu: str = Field("", description="The CPU's model, as people call it. Nothing depends on it.")
+    architecture: Literal["x86_64", "aarch64"] = Field(
+        "x86_64", description="Architecture of the processors, as `uname -m` prints it."
+    )
+    cpus: int = Field(
+        0,
+        ge=0,
+        description="CPUs that Slurm gives out on one node (%c of sinfo). A step gets its share of "
+        "them with its GPUs. 0: not known.",
+    )
+    hcas: tuple[str, ...] = Field(
+        (),
+        description="InfiniBand or RoCE devices that jobs use, e.g. mlx5_0, or one port of it: "
+        "mlx5_0:1. The suite and the health check require them.",
+    )
     hca_rate: int = Field(
-        0, ge=0, description="Gb/s of each HCA port; the suite warns of slower ones"
+        0,
+        ge=0,
+        description="Rate of each HCA port in Gb/s. Where `hcas` are named, a slower port fails "
+        "the suite and the health check. 0: not known.",
     )
     topology: str = Field(
-        "", description="a name in facts/topologies.yaml: which cores are near which GPU"
+        "",
+        description="Name of an entry in facts/topologies.yaml that says which cores are near "
+        "which GPU. `gpu_cpus` goes first.",
     )
     gpu_cpus: tuple[str, ...] = Field(
         (),
-        description="the cores near each GPU, as `nvidia-smi topo -m` says of this site's own nodes: "
-        "[0-51, 52-103]",
+        description="The cores near each GPU, in the order of the GPUs, as `nvidia-smi topo -m` "
+        "prints them on these nodes: [0-51, 52-103]. Ranks are bound to the cores near their GPU.",
     )
     hpcstack: str = Field(
         "",
         pattern=r"^(/[A-Za-z0-9._+-]+)*$",
-        description="hpcstack's command there, where its processors are not those of the machine that "
-        "submits",
+        description="Absolute path of the hpcstack command that jobs start on these nodes. Needed "
+        "where their architecture is not that of the machine that submits.",
     )
-    virtual: bool = Field(False, description="several nodes share one machine: figures say nothing")
+    virtual: bool = Field(
+        False,
+        description="Several of these nodes share one machine, so figures measured on them are "
+        "shown and not judged.",
+    )
 
     @field_validator("gpu_cpus")
     @classmethod
-    def _cpus(cls, lists: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_cpu_lists(cls, lists: tuple[str, ...]) -> tuple[str, ...]:
         for one in lists:
             parse_cpu_list(one)
         return lists
@@ -207,12 +303,21 @@ class NodeType(Model):
 
     @property
     def real_gpus(self) -> int:
-        return self.gpus.count if self.gpus and self.gpus.model != "virtual" else 0
+        """How many GPUs a node has that are really there."""
+        if self.gpus is None or self.gpus.model == "virtual":
+            return 0
+        return self.gpus.count
 
 
 class Partition(Model):
-    node_type: str
-    default: bool = False
+    """One partition of Slurm's."""
+
+    node_type: str = Field(description="The name in `node_types` of the nodes in this partition.")
+    default: bool = Field(
+        False,
+        description="This partition's node type is meant where a command names no partition. At "
+        "most one partition is the default.",
+    )
 
 
 class StagingSite(Model):
@@ -220,108 +325,126 @@ class StagingSite(Model):
 
     how: Literal["none", "copy", "sbcast"] = Field(
         "none",
-        description="none: nodes read the shared file; copy: each copies it once; sbcast: Slurm broadcasts "
-        "it",
+        description="none: nodes read the image on the shared filesystem. copy: each node copies "
+        "it to its own disk once. sbcast: Slurm broadcasts it to the nodes' disks.",
     )
     folder: str = Field(
         "/tmp",
         pattern=r"^(/[A-Za-z0-9._-]+)+$",
-        description="on the nodes' own disks, root's and sticky (1777); each user has hpcstack-staged-UID "
-        "in it",
+        description="Folder on each node's own disk. It must belong to root and be sticky (mode "
+        "1777). Each user gets a folder hpcstack-staged-UID in it.",
     )
 
 
 class HealthSite(Model):
-    """What `hpcstack site health` may do by itself, on every node, every few minutes."""
+    """What `hpcstack site health` may do by itself, on every node, every few minutes.
+
+    It drains nodes that are not fit for work. A number may be a percentage of all nodes, e.g. 2%.
+    """
 
     max_drains: str = Field(
         "2%",
         pattern=r"^[1-9][0-9]{0,4}%?$",
-        description="nodes that it drains within an hour in the whole cluster",
+        description="Most nodes of the whole cluster that it drains within an hour: a number, or a "
+        "percentage. Beyond it, it only writes to syslog.",
     )
     max_drained: str = Field(
         "10%",
         pattern=r"^[1-9][0-9]{0,4}%?$",
-        description="nodes that are drained by it at a time, however long ago",
+        description="Most nodes of the whole cluster that are drained by it at a time, whenever it "
+        "drained them: a number, or a percentage.",
     )
     boot_minutes: int = Field(
         10,
         ge=0,
         le=120,
-        description="after a start of a node, while what it finds wrong is not yet evidence",
+        description="Minutes after a node's start in which a fault that it finds counts as a miss "
+        "only, since devices come up one by one.",
     )
     misses: int = Field(
         5,
         ge=2,
         le=20,
-        description="a probe that has not answered so often in a row drains; evidence does at once (site health "
-        "--simulate says what fewer would cost)",
+        description="A node is drained when one of its probes has not answered so often in a row. "
+        "A fault that was found drains at once. `hpcstack site health --simulate` shows what a "
+        "smaller number would cost.",
     )
     clean: int = Field(
         3,
         ge=1,
         le=100,
-        description="clean rounds in a row after which it gives back what it has drained",
+        description="Rounds without a fault, in a row, after which it resumes a node that it has "
+        "drained itself.",
     )
     undrains: int = Field(
-        2, ge=0, le=24, description="how often a day it gives a node back; 0: never"
+        2, ge=0, le=24, description="How often a day it may resume one node. 0: never."
     )
     ignore: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
         (),
-        description="checks that are left out, by the names in its JSON: kernel, nvlink, folder-1, "
-        "...",
+        description="Checks to leave out, by their names in its JSON output: kernel, nvlink, "
+        "folder-1.",
     )
     folder: str = Field(
         "/etc/hpcstack/health.d",
         pattern=r"^/[^\x00-\x1f]*$",
-        description="the site's own checks: programs; one that fails says why in its first line",
+        description="Folder, on each node, of the site's own checks. Each is a program. One that "
+        "fails prints the reason as its first line.",
     )
 
 
 class ModulesSite(Model):
-    """What publishing makes: where modulefiles lie, whose they are, and what a release must have
-    proven.
-    """
+    """How releases are published: whose modulefiles are, and what must have been proven."""
 
     direct: tuple[str, ...] | None = Field(
         None,
-        description="the names in Core, which load without a gateway; by default the first, while there is "
-        "room",
+        description="Names of stacks whose modules lie in Core, so that they load in one step. "
+        "Others need `module load hpcstack/NAME` first. By default the names that are published "
+        "first, while Core has room (100 modulefiles). A name that lies somewhere already stays "
+        "there.",
     )
     mode: Literal["0644", "0664", "0640", "0660"] = Field(
-        "0644", description="of files; folders get x where they have r"
+        "0644",
+        description="Mode of files in the module tree. Folders also get x wherever they have r.",
     )
     group: str = Field(
-        "", pattern=r"^[A-Za-z0-9._-]*$", description="whose group; empty is the publisher's"
+        "",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="Group of files in the module tree. By default the site's `group`, or else the "
+        "publisher's own.",
     )
     publishers: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
         (),
-        description="users whose releases count, beside root; empty: whoever the folders' modes let write "
-        "there",
+        description="Users, beside root, whose releases and reports are believed. By default those "
+        "of whoever can write the folders.",
     )
     check_as: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]*$",
-        description="a user as whom each release is tried too, where root publishes",
+        description="An ordinary user, e.g. nobody. Where root publishes, each new module is also "
+        "loaded as this user before users see it.",
     )
     tier: Literal["quick", "standard", "full"] = Field(
-        "standard", description="of the report that production requires"
+        "standard",
+        description="Tier of the smoke suite that a release must have passed before it gets into "
+        "production.",
     )
     keep_days: int = Field(
         30,
         ge=0,
-        description="how long gc keeps the files of releases that were withdrawn, retired or "
-        "removed",
+        description="Days for which gc keeps the files of releases that were withdrawn, retired or "
+        "removed.",
     )
     prove_on: tuple[str, ...] = Field(
         (),
-        description="the node types that a release must be proven on before production; empty: any "
-        "one",
+        description="Names in `node_types`: on each of them that can run the image a release must "
+        "have passed the suite before it gets into production. By default any one node type will "
+        "do.",
     )
     by_architecture: bool = Field(
         False,
-        description="a module tree for each kind of processor, module_root/x86_64 and module_root/aarch64: one name "
-        "means each node's own image",
+        description="A module tree for each architecture, MODULE_ROOT/x86_64 and "
+        "MODULE_ROOT/aarch64, so that one name means each node's own image. Set it before the "
+        "first release: what was published before is not moved.",
     )
 
 
@@ -330,80 +453,105 @@ class SignaturesSite(Model):
 
     keys: tuple[str, ...] = Field(
         (),
-        description="public keys that are trusted, as in ~/.ssh/id_ed25519.pub: `ssh-ed25519 AAAA... "
-        "who`",
+        description="Public SSH keys whose signatures count, each as in ~/.ssh/id_ed25519.pub: "
+        "ssh-ed25519 AAAA... who.",
     )
     required: bool = Field(
-        False, description="publish, launch and the importer refuse what none of these keys signed"
+        False,
+        description="publish, launch and Pyxis's importer refuse images that none of `keys` has "
+        "signed.",
     )
     sign_with: str = Field(
-        "", description="the private key with which publish signs, a file of who publishes"
+        "",
+        description="Path of the private SSH key with which publish signs images. The publisher "
+        "must be able to read it.",
     )
 
     @field_validator("keys")
     @classmethod
-    def _public(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_public_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         for key in keys:
-            if not re.fullmatch(
-                r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,20000}( [^\x00-\x1f\x7f]*)?",
-                key,
-            ):
+            if not PUBLIC_KEY.fullmatch(key):
                 raise ValueError(
-                    f"{key[:40]!r} is not a public key of OpenSSH's: `ssh-ed25519 AAAA... who`"
+                    f"{key[:40]!r} is not an OpenSSH public key, e.g. ssh-ed25519 AAAA... who"
                 )
         return keys
 
     @model_validator(mode="after")
-    def _can_be_met(self) -> SignaturesSite:
+    def _check_keys_given(self) -> SignaturesSite:
+        """Refuse a site on which no image could be run."""
         if self.required and not self.keys:
-            raise ValueError("signatures.required wants `keys`: nothing could be run")
+            raise ValueError(
+                "signatures.required without `keys` would refuse every image: "
+                "name the keys that count"
+            )
         return self
 
 
 class ImageCacheSite(Model):
-    """One import a cluster: any registry's images, which a service on each node keeps for all
-    (docs/how-to/set-up-the-image-cache.md).
+    """A cache of images from any registry, each imported once for the whole cluster.
+
+    A service on each node serves it (docs/how-to/set-up-the-image-cache.md).
     """
 
     folder: str = Field(
         "",
         pattern=r"^(/[A-Za-z0-9._-]+)*$",
-        description="on a filesystem that all nodes share; empty: no such cache",
+        description="Folder of the cache, on a filesystem that all nodes share. Without it there "
+        "is no cache.",
     )
     account: str = Field(
         "hpcstack",
         pattern=r"^[A-Za-z0-9._-]+$",
-        description="whom the folder belongs to; nobody else is that account",
+        description="The account that the folder belongs to and the service runs as. No person may "
+        "use it.",
     )
     socket: str = Field(
         "/run/hpcstack/images.sock",
         pattern=r"^(/[A-Za-z0-9._-]+)+$",
         max_length=100,
-        description="where the service listens on each node",
+        description="Path of the Unix socket on which the service listens on each node.",
     )
-    keep_days: int = Field(30, ge=1, description="an image that nobody got for so long goes")
+    keep_days: int = Field(
+        30, ge=1, description="Days without use after which an image is removed from the cache."
+    )
     max_gb: float = Field(
-        0, ge=0, description="more than this goes, the longest unused first; 0: no bound"
+        0,
+        ge=0,
+        description="Most GB (10^9 bytes) of images in the cache. Beyond it those unused the "
+        "longest are removed, but none that was used within a day. 0: no limit.",
     )
 
 
 class PolicySite(Model):
-    """Parts of recipes that the site puts under every recipe, and over it."""
+    """Parts of recipes that the site adds to every recipe.
 
-    defaults: dict[str, Any] = Field({}, description="what a recipe may override")
-    force: dict[str, Any] = Field({}, description="what no recipe overrides")
+    They are part of each stack's spec, so that a change of them makes locks stale.
+    """
+
+    defaults: dict[str, Any] = Field(
+        {},
+        description="Parts of a recipe that hold unless the recipe says otherwise, e.g. "
+        "{environment: {HF_HOME: /scratch/hf}}.",
+    )
+    force: dict[str, Any] = Field(
+        {},
+        description="Parts of a recipe that override what every recipe says, e.g. {labels: "
+        "{org.example.site: mycluster}}.",
+    )
     require_signed_base: bool = Field(
         False,
-        description="only bases are locked and built that the registry's signature_key has signed",
+        description="Lock and build only on bases that are signed with the `signature_key` of "
+        "their registry.",
     )
 
     @field_validator("defaults", "force")
     @classmethod
-    def _keys(cls, part: dict[str, Any]) -> dict[str, Any]:
+    def _check_policy_keys(cls, part: dict[str, Any]) -> dict[str, Any]:
         for key in part:
             if key not in POLICY_KEYS:
-                near = did_you_mean(key, POLICY_KEYS)
                 raise ValueError(
-                    f"a policy has no {key!r}{near}; it may say: {', '.join(POLICY_KEYS)}"
+                    f"a policy cannot set {key!r}{did_you_mean(key, POLICY_KEYS)}; "
+                    f"known: {', '.join(POLICY_KEYS)}"
                 )
         return part

@@ -1,6 +1,4 @@
-"""How hpcstack is started on a node: as it is here, or where the processors are others by the
-command of that node.
-"""
+"""How a job starts hpcstack on its node: as it is installed here, or as site.yaml says."""
 
 from __future__ import annotations
 
@@ -15,24 +13,21 @@ if TYPE_CHECKING:
 
 
 def hpcstack_on(node: NodeType | None) -> list[str]:
-    """The beginning of hpcstack's command line in a job on NODE (None: the site does not say which
-    nodes it has).
+    """Return the beginning of hpcstack's command line in a job on NODE.
 
-    InputError where the node has other processors than this machine and site.yaml names no hpcstack
-    of its own: what is installed here has compiled parts that are for this machine's.
+    None for NODE: the site does not say which nodes it has.
+
+    Raise InputError where the node has another architecture than this machine, and site.yaml names
+    no hpcstack for it: what is installed here has compiled parts for this one.
     """
     if node and node.hpcstack:
         return [node.hpcstack]
     here = os.uname().machine
     if node and node.architecture != here:
         raise InputError(
-            (
-                f"this hpcstack is installed for {here}, and the job would run on "
-                f"{node.architecture} nodes"
-            ),
-            (
-                "install it there, and name it in site.yaml: hpcstack: /path/to/bin/hpcstack of "
-                "their node type"
-            ),
+            f"this hpcstack is installed for {here}, and the job would run on "
+            f"{node.architecture} nodes",
+            "install it for those, and name it in site.yaml as `hpcstack: /path/to/bin/hpcstack` "
+            "of their node type",
         )
     return [sys.executable, "-m", "hpcstack"]

@@ -1,5 +1,7 @@
-"""A commented site.yaml out of what a probe found: every value with where it came from, every gap
-as a comment.
+"""Write a first site.yaml from what a probe found.
+
+Each value has a comment that says where it came from; what is missing is there as an example, in a
+comment.
 """
 
 from __future__ import annotations
@@ -19,24 +21,23 @@ if TYPE_CHECKING:
 
 
 def site_text(found: Probe, host: str, name: str = "") -> str:
-    """The file, whole; it loads as it is.
+    """Return the whole file as text; it loads as it is.
 
     NAME is the site's, by default Slurm's ClusterName, else HOST.
     """
+    head = [f"# {_as_line(line)}" for line in _list_found(found)]
+    site_name = _make_name(name or found.slurm.get("ClusterName", "") or host)
+
     parts = [
-        (
-            "# Written by hpcstack site init. `hpcstack show --site` says which file each value "
-            "came from."
-        ),
-        *(f"# {_line(text)}" for text in _found(found)),
+        "# Written by hpcstack site init. "
+        "`hpcstack show --site` says which file each value came from.",
+        *head,
         "",
         "apiVersion: hpcstack/site/v1",
-        f"name: {_name(name or found.slurm.get('ClusterName', '') or host)}",
+        f"name: {site_name}",
         "",
-        (
-            "# Where images, releases and modules go: every node must see it. The defaults are in "
-            "your home."
-        ),
+        "# Where images, releases and modules go: every node must see it. "
+        "The defaults are in your home.",
         "# store: /shared/hpcstack/store",
         "# lock_dir: /shared/hpcstack/locks",
         "# module_root: /shared/hpcstack/modules",
@@ -47,27 +48,30 @@ def site_text(found: Probe, host: str, name: str = "") -> str:
         "",
         "# build: {tmpdir: /local/scratch, ca_bundle: /etc/ssl/certs/site.pem}",
         "",
-        *_node_types(found),
-        *_fabric(found),
-        *_runtime(found),
+        *_node_types_lines(found),
+        *_fabric_lines(found),
+        *_runtime_line(found),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _line(text: str) -> str:
-    """TEXT of a tool as one line of a comment."""
+def _as_line(text: str) -> str:
+    """Return TEXT, which a tool printed, as one line of a comment."""
     return CONTROL.sub(" ", text)[:200]
 
 
-def _name(text: str) -> str:
+def _make_name(text: str) -> str:
+    """Return TEXT as a site's name, with what a name cannot have replaced."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-") or "local"
 
 
-def _found(found: Probe) -> Iterator[str]:
+def _list_found(found: Probe) -> Iterator[str]:
+    """Yield what was found, a line each, for the file's first comment."""
     yield "What was found on this machine:"
     for tool in ("srun", "apptainer", "enroot"):
         yield f"  {tool}: {found.versions.get(tool) or 'not here'}"
-    yield f"  Pyxis: {'yes' if found.pyxis else 'srun has no --container-image'}"
+    pyxis = "yes" if found.pyxis else "srun has no --container-image"
+    yield f"  Pyxis: {pyxis}"
     yield f"  Lmod: {found.lmod or 'not here'}"
     yield f"  NVIDIA driver: {found.driver or 'not on this machine'}"
     yield f"  CPU: {found.cpu or 'unknown'}"
@@ -75,7 +79,8 @@ def _found(found: Probe) -> Iterator[str]:
     yield f"  srun --mpi: {mpi} (default {found.slurm.get('MpiDefault', 'unknown')})"
 
 
-def _node_types(found: Probe) -> Iterator[str]:
+def _node_types_lines(found: Probe) -> Iterator[str]:
+    """Yield the lines of `node_types` and `partitions`."""
     if not found.nodes:
         yield "# Slurm was not there to ask. For example:"
         yield "# node_types:"
@@ -86,6 +91,7 @@ def _node_types(found: Probe) -> Iterator[str]:
         yield "#   gpu: {node_type: dgx, default: true}"
         yield ""
         return
+
     yield "# One entry for each kind of node that sinfo shows."
     yield "node_types:"
     kinds: dict[str, Nodes] = {}
@@ -93,59 +99,74 @@ def _node_types(found: Probe) -> Iterator[str]:
         kind = kinds.setdefault(nodes.type_name, nodes)
         if kind.cpus != nodes.cpus:
             yield (
-                f"  # {nodes.partition} has {nodes.type_name} with {nodes.cpus} CPUs: give it a "
-                f"type of its own"
+                f"  # {nodes.partition} has {nodes.type_name} with {nodes.cpus} CPUs: "
+                "give it a type of its own"
             )
     for kind in kinds.values():
-        yield from _node_type(kind, found)
+        yield from _node_type_lines(kind, found)
     yield ""
+
     yield "partitions:"
     seen: dict[str, str] = {}
     for nodes in found.nodes:
         count = format_count(nodes.count, "node")
         if nodes.partition in seen:
-            yield f"  # {nodes.partition} also has {count} like {nodes.type_name}: one is taken"
+            yield (
+                f"  # {nodes.partition} also has {count} like {nodes.type_name}: "
+                "a partition has one node type"
+            )
             continue
         seen[nodes.partition] = nodes.type_name
         default = ", default: true" if nodes.default else ""
-        yield f"  {_key(nodes.partition)}: {{node_type: {nodes.type_name}{default}}} # {count}"
+        key = _quote_key(nodes.partition)
+        yield f"  {key}: {{node_type: {nodes.type_name}{default}}} # {count}"
     yield ""
 
 
-def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
+def _node_type_lines(nodes: Nodes, found: Probe) -> Iterator[str]:
+    """Yield the lines of one node type; this machine stands in for what Slurm does not say."""
     yield f"  {nodes.type_name}:"
     yield f"    cpus: {nodes.cpus} # sinfo"
     if not nodes.gpus:
         return
-    here = facts.find_gpu(found.gpu) if found.gpu else None
-    known = facts.find_gpu(nodes.model) or (here if not nodes.model else None)
-    model = known.model if known else nodes.model or "unknown"
-    why = "Slurm does not name it: say it"
+
+    # Slurm's own word for the model first; where it has none, that of this machine's GPU.
+    known = facts.find_gpu(nodes.model)
+    if not nodes.model and found.gpu:
+        known = known or facts.find_gpu(found.gpu)
+    model = nodes.model or "unknown"
+    if known:
+        model = known.model
+    why = "Slurm names no model: write it"
     if nodes.model:
         why = "sinfo"
     elif known:
         why = "nvidia-smi on this machine"
+
     nvlink = ", nvlink: true" if found.nvlink else ""
     why += "; `virtual` if no device is behind it"
-    yield f"    gpus: {{model: {_value(model)}, count: {nodes.gpus}{nvlink}}} # {why}"
+    yield f"    gpus: {{model: {_quote_value(model)}, count: {nodes.gpus}{nvlink}}} # {why}"
+
     if found.driver:
-        yield f"    driver: {_value(found.driver)} # of this machine: check it on a node"
+        yield f"    driver: {_quote_value(found.driver)} # of this machine: check it on a node"
     else:
         yield (
-            '    # driver: "550.54.15" # cat /proc/driver/nvidia/version on a node; lint and '
-            "launchers need it"
+            '    # driver: "550.54.15" # cat /proc/driver/nvidia/version on a node; '
+            "lint and launchers need it"
         )
+
     if found.hcas:
         names = ", ".join(dict.fromkeys(hca.name for hca in found.hcas))
         yield f"    hcas: [{names}] # of this machine: check it on a node"
 
 
-def _fabric(found: Probe) -> Iterator[str]:
+def _fabric_lines(found: Probe) -> Iterator[str]:
+    """Yield the lines of `fabric`, as this machine's devices show it."""
     links = {hca.link for hca in found.hcas}
     if not links:
         yield (
-            "# No InfiniBand or RoCE device on this machine. On a cluster that has them, for "
-            "example:"
+            "# No InfiniBand or RoCE device on this machine. "
+            "On a cluster that has them, for example:"
         )
         yield "# fabric:"
         yield "#   kind: infiniband"
@@ -155,19 +176,20 @@ def _fabric(found: Probe) -> Iterator[str]:
         )
         yield ""
         return
+
+    kind = "infiniband" if "InfiniBand" in links else "roce"
     yield "fabric:"
-    yield (
-        f"  kind: {'infiniband' if 'InfiniBand' in links else 'roce'} # "
-        f"/sys/class/infiniband/*/ports/*/link_layer"
-    )
-    if len(links) > 1:
-        fast = ",".join(dict.fromkeys(hca.name for hca in found.hcas if hca.link == "InfiniBand"))
+    yield f"  kind: {kind} # /sys/class/infiniband/*/ports/*/link_layer"
+    if len(links) > 1:  # InfiniBand for the jobs, and Ethernet for all else
+        fast = dict.fromkeys(hca.name for hca in found.hcas if hca.link == "InfiniBand")
+        value = _quote_value(",".join(fast))
         yield "  settings:"
-        yield f"    NCCL_IB_HCA: {{value: {_value(fast)}, reason: the other devices are Ethernet}}"
+        yield f"    NCCL_IB_HCA: {{value: {value}, reason: the other devices are Ethernet}}"
     yield ""
 
 
-def _runtime(found: Probe) -> Iterator[str]:
+def _runtime_line(found: Probe) -> Iterator[str]:
+    """Yield the line of `runtime`."""
     if found.pyxis:
         yield "runtime: pyxis # srun knows --container-image"
     elif found.versions.get("srun") and found.versions.get("apptainer"):
@@ -176,14 +198,17 @@ def _runtime(found: Probe) -> Iterator[str]:
         yield "runtime: auto"
 
 
+# Plain words that other readers of YAML take for null or a truth value.
 WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 
 
-def _key(text: str) -> str:
+def _quote_key(text: str) -> str:
+    """Return TEXT as a key of YAML, in quotes where it needs them."""
     plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", text) and text.lower() not in WORDS
     return text if plain else json.dumps(text)
 
 
-def _value(text: str) -> str:
+def _quote_value(text: str) -> str:
+    """Return TEXT as a value of YAML, in quotes where it needs them."""
     plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_ -]*[A-Za-z0-9]", text) and text.lower() not in WORDS
     return text if plain else json.dumps(text)

@@ -1,3 +1,5 @@
-"""What Slurm says of itself: readers of sinfo, srun --help and scontrol. In: their text. Out:
-partitions, limits, options; of a job: its number.
+"""What Slurm says of itself, and jobs that are handed to it.
+
+Readers of sinfo, srun --help, sacct and scontrol: they take text, and return partitions, limits,
+options and states. A script becomes a job's number.
 """

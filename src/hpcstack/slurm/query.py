@@ -1,7 +1,4 @@
-"""What Slurm says of itself: partitions and their real limits, srun's options, PMI types.
-
-Readers of its replies.
-"""
+"""What Slurm says of itself: partitions and their limits, srun's options, PMI types."""
 
 from __future__ import annotations
 
@@ -15,14 +12,15 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
 SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format", "%P|%a|%l|%D|%c|%G|%f")
-GPUS = re.compile(r"(?:^|,)gpu(?::[A-Za-z0-9_.-]+)?:(\d+)")
+GPUS = re.compile(r"(?:^|,)gpu(?::[A-Za-z0-9_.-]+)?:(\d+)")  # in a gres: gpu:8, gpu:h100:8(S:0-1)
 OPTION = re.compile(r"^ {0,8}(?:-\w, ?)?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """A partition: nodes, the most CPUs and GPUs that one of them has, minutes (0: no limit),
-    features.
+    """A partition as sinfo shows it.
+
+    CPUS and GPUS are the most that one of its nodes has. MINUTES is its time limit; 0 is none.
     """
 
     name: str
@@ -36,14 +34,14 @@ class Limits:
 
 
 def read_partitions(sinfo: str) -> dict[str, Limits]:
-    """{name: limits} from sinfo's lines, one for each kind of node."""
+    """Return {name: limits} of the lines that SINFO prints, one for each kind of node."""
     out: dict[str, Limits] = {}
     for line in sinfo.splitlines():
         fields = line.split("|")
         if len(fields) != 7 or not fields[3].isdigit():
             continue
         name = fields[0].rstrip("*")
-        known = out.get(name, Limits(name))
+        known = out.get(name, Limits(name))  # of its lines so far
         gpus = sum(map(int, GPUS.findall(fields[5])))
         features = frozenset(fields[6].split(",")) - {"(null)", ""}
         out[name] = replace(
@@ -60,56 +58,56 @@ def read_partitions(sinfo: str) -> dict[str, Limits]:
 
 
 def parse_minutes(text: str) -> int | None:
-    """A time as Slurm writes it (30, 30:00, 1:30:00, 2-0, 2-12:30), in minutes, rounded up; None
-    where it is none.
+    """Return a time as Slurm writes it in minutes, rounded up; None where TEXT is none.
 
-    https://slurm.schedmd.com/sbatch.html, --time.
+    Forms: 30, 30:00, 1:30:00, 2-0, 2-12:30 (https://slurm.schedmd.com/sbatch.html, --time).
     """
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if not match:
         return None
     days, first, second, third = (int(part) if part else 0 for part in match.groups())
-    if match[1]:
+    if match[1]:  # days-hours[:minutes[:seconds]]
         seconds = days * 86400 + first * 3600 + second * 60 + third
-    elif match[4]:
+    elif match[4]:  # hours:minutes:seconds
         seconds = first * 3600 + second * 60 + third
-    else:
+    else:  # minutes[:seconds]
         seconds = first * 60 + second
     return -(-seconds // 60)
 
 
 def parse_srun_options(srun_help: str) -> frozenset[str]:
-    """The long options that srun knows, its plugins' among them."""
+    """Return the long options that SRUN_HELP names, those of plugins among them."""
     return frozenset(OPTION.findall(srun_help))
 
 
 def read_pmi(mpi_list: str) -> tuple[str, ...]:
-    """The PMI types that `srun --mpi=list` names."""
+    """Return the PMI types that `srun --mpi=list` prints; `none` is left out."""
     words = re.findall(r"^\s*(?:srun: )?([a-z][a-z0-9_]*)\s*$", mpi_list, re.MULTILINE)
     return tuple(dict.fromkeys(word for word in words if word != "none"))
 
 
 def query_partitions(runner: Runner) -> dict[str, Limits]:
-    """All partitions, or none where Slurm does not answer."""
+    """Return all partitions; none where Slurm does not answer."""
     if not runner.has("sinfo"):
         return {}
     done = runner.output(list(SINFO), timeout=10)
-    return read_partitions(done.stdout) if done.status == 0 else {}
+    if done.status:
+        return {}
+    return read_partitions(done.stdout)
 
 
 def pmi_type(runner: Runner) -> str:
-    """What --mpi is to be: PMIx where there is one, else PMI-2; empty where srun has neither."""
+    """Return what --mpi should be: PMIx where there is one, else PMI-2; empty for neither."""
     have = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
-    return next(
-        (
-            name
-            for name in ("pmix", *sorted(n for n in have if n.startswith("pmix")), "pmi2")
-            if name in have
-        ),
-        "",
-    )
+    pmix = sorted(name for name in have if name.startswith("pmix"))  # pmix_v4, say
+    for name in ("pmix", *pmix, "pmi2"):
+        if name in have:
+            return name
+    return ""
 
 
 def find_allocation(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables of the job that this shell is in; empty where it is in none."""
-    return environ if environ.get("SLURM_JOB_ID") else {}
+    """Return the variables of the job that this shell is in; empty where it is in none."""
+    if environ.get("SLURM_JOB_ID"):
+        return environ
+    return {}

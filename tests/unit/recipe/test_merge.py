@@ -290,7 +290,7 @@ def test_extends_names_a_stack_and_no_path(tmp_path: Path, name: str) -> None:
 def test_a_matrix_has_a_bound_and_names_are_unique(tmp_path: Path) -> None:
     many = ", ".join(f'"{n}"' for n in range(1001))
     path = write(tmp_path, "demo", HEAD + f"name: demo\nmatrix: {{version: [{many}]}}\n")
-    with pytest.raises(ProblemsError, match="1001 stacks in one file; at most 1000"):
+    with pytest.raises(ProblemsError, match="1001 stacks of one file; the limit is 1000"):
         Catalog([tmp_path]).read(path)
     path = write(
         tmp_path,

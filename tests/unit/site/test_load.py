@@ -74,7 +74,7 @@ def test_force_elsewhere_is_refused_and_not_ignored(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     explicit = put(tmp_path / "explicit.yaml", "force: {store: /mine}\n")
-    with pytest.raises(ProblemsError, match="explicit.yaml:1:1: force: `force` counts in"):
+    with pytest.raises(ProblemsError, match="explicit.yaml:1:1: force: `force` is allowed in"):
         load.load_site(explicit, environ)
 
 
@@ -117,7 +117,7 @@ def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
             "registries: {nvcr.io: {mirror: 'http://x'}}\n",
             ":1:32: registries.nvcr.io.mirror: write the host alone, without http://",
         ),
-        ("- a\n", ":1:1: a site file is a mapping"),
+        ("- a\n", ":1:1: a site file must be a mapping"),
     ],
 )
 def test_a_wrong_site_says_where(
@@ -157,7 +157,7 @@ def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("policy: [x]\n", "policy"),
-        ("policy: {defaults: {base: x}}\n", "a policy has no 'base'"),
+        ("policy: {defaults: {base: x}}\n", "a policy cannot set 'base'"),
         ("policy: {force: {enviroment: {}}}\n", "did you mean 'environment'"),
         ("fabric: {settings: {PATH: {value: x, reason: y}}}\n", "'PATH' is not a setting of NCCL"),
         ("fabric: {settings: {NCCL_DEBUG: {value: INFO}}}\n", "the key 'reason' is missing"),
@@ -166,7 +166,7 @@ def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
         ("baselines: {nope: {x: {value: 1, source: s}}}\n", "there is no node type 'nope'"),
         ("node_types: {n: {}}\nbaselines: {n: {x: {value: inf, source: s}}}\n", "finite number"),
         (("node_types: {n: {}}\npartitions: {a: {node_type: n, default: true}, b: {node_type: n, " "default: true}}\n"),
-         "more than one is the default"),
+         "more than one partition is the default"),
     ],
 )  # fmt: skip
 def test_a_wrong_site_says_so(tmp_path: Path, text: str, says: str) -> None:
