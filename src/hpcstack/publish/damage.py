@@ -184,7 +184,7 @@ def _state_damage(tree: Tree, name: str) -> list[Damage]:
     state = tree.root / STATE / name
     number = _current_generation(tree, name)
     if not number:
-        why = f"{state / CURRENT} leads to no generation of its own"
+        why = f"{state / CURRENT} does not lead to one of its own generations"
         return [_earlier_generation(tree, name, why)]
 
     folder = state / number
@@ -343,7 +343,7 @@ def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
             return [Damage(subject, "its image is gone", again, "image")]
         if artifact.sha256 != entry.sha256:
             what = (
-                f"its image is another than was published: {artifact.sha256[:12]}, not "
+                f"its image is not the one that was published: {artifact.sha256[:12]}, not "
                 f"{entry.sha256[:12]}"
             )
             remedy = f"hpcstack build {ledger.name}-{entry.version}, and publish it"
@@ -358,7 +358,7 @@ def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
 
     if not why:
         return []
-    remedy = f"hpcstack verify --all reads it, {again} makes it again"
+    remedy = f"hpcstack verify --all reads it; {again} builds it again"
     return [Damage(subject, f"its image {why}", remedy, "image")]
 
 

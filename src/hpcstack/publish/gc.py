@@ -348,6 +348,6 @@ def _bury_folder(path: Path, store: Store) -> None:
     descriptors.remove_tree(grave)
     if descriptors.path_exists(grave):
         raise StoreError(
-            f"{grave} was not removed whole",
-            "what is left is somebody else's; gc tells of it again",
+            f"{grave} could not be removed completely",
+            "what is left belongs to another user; the next gc lists it again",
         )

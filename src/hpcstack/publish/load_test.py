@@ -223,7 +223,7 @@ def _compare_environments(
     if loaded != expected:
         wrong = sorted({name for name, _ in loaded.items() ^ expected.items()})
         raise StoreError(
-            f"{program.name} sets something else for {release.name}{_as_whom(user)}: "
+            f"{program.name} does not set what it should for {release.name}{_as_whom(user)}: "
             f"{', '.join(wrong)} {said}",
             tip,
         )

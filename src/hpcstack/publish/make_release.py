@@ -160,7 +160,8 @@ def _newest_in_testing(ledger: Ledger, version: str) -> Entry:
     if any(one.state == "retired" for one in ledger.of(version)):
         raise InputError(f"{full} is retired", f"hpcstack retire {full} --cancel")
     raise InputError(
-        f"no testing release of {full} waits", f"hpcstack publish {ledger.name}-{version}"
+        f"there is no testing release of {full} to promote",
+        f"hpcstack publish {ledger.name}-{version}",
     )
 
 
@@ -218,7 +219,7 @@ def _note_stale_lock(recipe: Recipe, publisher: Publisher) -> None:
         return
     reasons = lock.state().reasons
     if reasons:
-        what = f"the recipe is no longer what the image was built of ({reasons[0]})"
+        what = f"the recipe has changed since the image was built ({reasons[0]})"
         publisher.say(f"NOTE: {what}: hpcstack build {recipe.stack.full_name}")
 
 

@@ -248,7 +248,7 @@ class Publisher:
         artifact = self.store.artifact(entry.key)
         if artifact and artifact.sha256 == entry.sha256:
             return
-        what = "is another than was published" if artifact else "is gone from the store"
+        what = "is not the one that was published" if artifact else "is gone from the store"
         raise InputError(
             f"{ledger.name}/{release} would be loaded, and its image {what}",
             f"hpcstack build {ledger.name}-{entry.version}, and publish it",

@@ -162,7 +162,7 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
 
 def _explain_other_image(record: ReleaseRecord, version: str, name: str) -> str:
     """Return why the image of a release cannot be made again to the same bytes, if it is known."""
-    what = f"another image would be made of the lock of {name}-{version}"
+    what = f"the lock of {name}-{version} would give another image now"
     if record.hpcstack == __version__:
         return f"{what}: build.compression or another setting of site.yaml is not what it was"
     return (

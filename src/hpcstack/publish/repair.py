@@ -97,7 +97,7 @@ def _mend_name(publisher: Publisher, name: str, subject: str) -> list[Damage]:
     states = [one for one in _find_damage_of(publisher, name, subject) if one.repair == "state"]
     if states:
         with tree.hold(name, publisher.say):
-            publisher.say(f"writing anew what the versions of {name} mean")
+            publisher.say(f"rewriting what the versions of {name} mean")
             tree.commit(TreeChange(tree.ledger(name, to_change=True), {}, "repair"))
         mended += states
     return mended

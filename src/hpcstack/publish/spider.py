@@ -45,7 +45,7 @@ def rebuild_cache(tree: Tree, runner: Runner) -> str:
         if not tree.marks.mode & 0o004:
             return (
                 "no spider cache is made: others may not read these modules, and Lmod leaves such "
-                "out of it"
+                "modules out of it"
             )
         with tree.acting(), hold_lease(tree.root / SPIDER / "lease"):
             return _write_cache(tree, tool, runner)
