@@ -48,7 +48,7 @@ class LockFile:
     def _read_file(self) -> model.ReadLock | None:
         return model.read_lock_file(self.path) if self.path.exists() else None
 
-    def _staleness(self, found: model.ReadLock) -> list[str]:
+    def _find_staleness(self, found: model.ReadLock) -> list[str]:
         """Return why the lock that was FOUND is not what was locked for the recipe."""
         edited = ["it was changed by hand since it was locked"] if found.edited else []
         return [*edited, *find_staleness(self.recipe.stack, found.lock)]
@@ -58,7 +58,7 @@ class LockFile:
         found = self._read_file()
         if found is None:
             return Staleness(("there is no lock",))
-        reasons = (*self._staleness(found), *find_drift(found.lock))
+        reasons = (*self._find_staleness(found), *find_drift(found.lock))
         return Staleness(reasons, find_open_items(self.recipe.stack, found.lock))
 
     def current(self) -> Lock | None:
@@ -70,7 +70,7 @@ class LockFile:
         if not found:
             return None
         name = self.recipe.stack.full_name
-        reasons = self._staleness(found)
+        reasons = self._find_staleness(found)
         if reasons:
             raise InputError(
                 f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}"

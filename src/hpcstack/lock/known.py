@@ -30,6 +30,7 @@ def known_lock(stack: Stack) -> Lock:
         for name in base.platforms
     }
     commits = {source.name: source.commit for source in stack.packages.source if source.commit}
+
     lock = Lock(
         stack=stack.full_name,
         spec_sha256=stack.checksum(),

@@ -63,15 +63,17 @@ def names_with_traces(tree: Tree) -> list[str]:
     That is a state, even a damaged one, or modulefiles without a state.
     """
     # A first publish that is under way has a state folder without generations: it does not count.
-    states = {path.name for path in _folders(tree.root / STATE) if _generations(tree, path.name)}
+    states = {
+        path.name for path in _list_folders(tree.root / STATE) if _list_generations(tree, path.name)
+    }
     direct = {
         path.name
-        for path in _folders(tree.core)
+        for path in _list_folders(tree.core)
         if path.name != GATE and any(path.glob("[!.]*.lua"))
     }
     behind_gateways = {
         path.name
-        for path in _folders(tree.root / MORE)
+        for path in _list_folders(tree.root / MORE)
         if any((path / CORE / path.name).glob("[!.]*.lua"))
     }
     return sorted(states | direct | behind_gateways)
@@ -86,27 +88,33 @@ def find_damage(tree: Tree, store: Store, name: str) -> list[Damage]:
     try:
         ledger = tree.ledger(name)
     except StoreError as error:
-        return [_torn_state(tree, name, error.message)]
+        return [_describe_torn_state(tree, name, error.message)]
     if not ledger.entries:
-        return [_lost_state(tree, name)] if _is_lost(tree, name) else []
+        return [_describe_lost_state(tree, name)] if _is_lost(tree, name) else []
 
-    out = [*_state_damage(tree, name), *_link_damage(tree, name), *_stray_modulefiles(tree, ledger)]
+    out = [
+        *_find_state_damage(tree, name),
+        *_find_link_damage(tree, name),
+        *_find_stray_modulefiles(tree, ledger),
+    ]
     for entry in ledger.entries:
         if entry.state != "gone":
-            out += _release_damage(tree, store, ledger, entry)
+            out += _find_release_damage(tree, store, ledger, entry)
     return out
 
 
 # -- a name's state
 
 
-def _generations(tree: Tree, name: str) -> list[int]:
+def _list_generations(tree: Tree, name: str) -> list[int]:
     """Return the generations of NAME that are there, the oldest first."""
     folder = tree.root / STATE / name
-    return sorted(int(path.name) for path in _folders(folder) if GENERATION.fullmatch(path.name))
+    return sorted(
+        int(path.name) for path in _list_folders(folder) if GENERATION.fullmatch(path.name)
+    )
 
 
-def _current_generation(tree: Tree, name: str) -> str:
+def _read_current_generation(tree: Tree, name: str) -> str:
     """Return the number that NAME's link `current` leads to; empty where it leads elsewhere.
 
     The link is read and never followed: whoever may write there could point it anywhere.
@@ -118,7 +126,7 @@ def _current_generation(tree: Tree, name: str) -> str:
 def whole_generations(tree: Tree, name: str) -> list[int]:
     """Return the generations whose ledger is as it was written, the newest first."""
     whole = []
-    for number in reversed(_generations(tree, name)):
+    for number in reversed(_list_generations(tree, name)):
         folder = tree.root / STATE / name / str(number)
         try:
             known = read_inventory(folder, f"{name}#{number}")
@@ -130,13 +138,13 @@ def whole_generations(tree: Tree, name: str) -> list[int]:
     return whole
 
 
-def _torn_state(tree: Tree, name: str, why: str) -> Damage:
+def _describe_torn_state(tree: Tree, name: str, why: str) -> Damage:
     """Return the damage of a ledger that cannot be read.
 
     The current generation's inventory may hold its text. Else only an earlier generation is left.
     """
     folder = tree.root / STATE / name / CURRENT
-    number = _current_generation(tree, name)
+    number = _read_current_generation(tree, name)
     try:
         known = read_inventory(folder.with_name(number), f"{name}#{number}") if number else None
     except StoreError:
@@ -146,16 +154,16 @@ def _torn_state(tree: Tree, name: str, why: str) -> Damage:
     if text:
         path = folder.with_name(number) / "ledger.json"
         return Damage(name, why, f"hpcstack repair {name}", "file", path, text)
-    return _earlier_generation(tree, name, why)
+    return _offer_earlier_generations(tree, name, why)
 
 
-def _lost_state(tree: Tree, name: str) -> Damage:
+def _describe_lost_state(tree: Tree, name: str) -> Damage:
     """Return the damage of a name whose modulefiles are there and whose state is not."""
     why = f"{tree.root / STATE / name / CURRENT} is gone, and modulefiles of {name} are there"
-    return _earlier_generation(tree, name, why)
+    return _offer_earlier_generations(tree, name, why)
 
 
-def _earlier_generation(tree: Tree, name: str, why: str) -> Damage:
+def _offer_earlier_generations(tree: Tree, name: str, why: str) -> Damage:
     """Return the damage of a ledger that is lost, with the earlier generations that are whole.
 
     Which of them is to count is for somebody to decide, so it is not mended unasked.
@@ -179,13 +187,13 @@ def _is_lost(tree: Tree, name: str) -> bool:
     return any(any((home / name).glob("[!.]*")) for home in tree.homes(name).values())
 
 
-def _state_damage(tree: Tree, name: str) -> list[Damage]:
+def _find_state_damage(tree: Tree, name: str) -> list[Damage]:
     """Return what is wrong with the files of the current generation, which module systems read."""
     state = tree.root / STATE / name
-    number = _current_generation(tree, name)
+    number = _read_current_generation(tree, name)
     if not number:
         why = f"{state / CURRENT} does not lead to one of its own generations"
-        return [_earlier_generation(tree, name, why)]
+        return [_offer_earlier_generations(tree, name, why)]
 
     folder = state / number
     mend = f"hpcstack repair {name}"
@@ -199,7 +207,7 @@ def _state_damage(tree: Tree, name: str) -> list[Damage]:
     out = []
     for part, sha256 in known.digests.items():
         path = folder / part
-        wrong = _difference(path, sha256)
+        wrong = _describe_difference(path, sha256)
         if wrong:
             text = known.texts.get(part)
             out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
@@ -211,7 +219,7 @@ def _state_damage(tree: Tree, name: str) -> list[Damage]:
     return out
 
 
-def _link_damage(tree: Tree, name: str) -> list[Damage]:
+def _find_link_damage(tree: Tree, name: str) -> list[Damage]:
     """Return what is wrong with the links that lead module systems to NAME's state, and with its
     gateways.
     """
@@ -227,13 +235,13 @@ def _link_damage(tree: Tree, name: str) -> list[Damage]:
         if is_behind_gateway:
             path = tree.root / home.name / GATE / f"{name}{suffix}"
             text = render_gateway(name, str(home), suffix)
-            wrong = _difference(path, sha256_of(text))
+            wrong = _describe_difference(path, sha256_of(text))
             if wrong:
                 out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
     return out
 
 
-def _stray_modulefiles(tree: Tree, ledger: Ledger) -> list[Damage]:
+def _find_stray_modulefiles(tree: Tree, ledger: Ledger) -> list[Damage]:
     """Return modulefiles of the name that its ledger does not know: users can load them."""
     if (tree.root / STATE / ledger.name / JOURNAL).exists():
         # A change is under way, or was interrupted: its files are there before its ledger is.
@@ -245,18 +253,18 @@ def _stray_modulefiles(tree: Tree, ledger: Ledger) -> list[Damage]:
         for path in sorted((home / ledger.name).glob("[!.]*")):
             release = path.name.removesuffix(suffix) if suffix else path.name
             if release not in known:
-                out.append(_stray_file(f"{ledger.name}/{release}", path))
+                out.append(_make_stray(f"{ledger.name}/{release}", path))
     return out
 
 
-def _stray_file(subject: str, path: Path) -> Damage:
+def _make_stray(subject: str, path: Path) -> Damage:
     return Damage(subject, f"{path} is there, and nobody published it", f"rm {path}", "nothing")
 
 
 # -- a release
 
 
-def _release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
+def _find_release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
     """Return what is wrong with one release: its files in its folder and in the tree, its image."""
     subject = f"{ledger.name}/{entry.release}"
     folder = release_folder(store, ledger.name, entry.release)
@@ -269,13 +277,13 @@ def _release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> l
         return [Damage(subject, error.message, anew, "nothing")]
 
     mend = f"hpcstack repair {subject}"
-    out = _image_damage(store, ledger, entry)
+    out = _find_image_damage(store, ledger, entry)
     if known is None:
-        return [*out, *_damage_without_inventory(tree, ledger, entry, folder, mend)]
+        return [*out, *_find_damage_without_inventory(tree, ledger, entry, folder, mend)]
 
     for part, sha256 in known.digests.items():
         path = folder / part
-        wrong = _difference(path, sha256)
+        wrong = _describe_difference(path, sha256)
         if wrong:
             # The text of a long file is not kept: such a file comes back by publishing anew only.
             text = known.texts.get(part)
@@ -289,21 +297,21 @@ def _release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> l
         path = folder / name
         out.append(Damage(subject, f"{path} cannot be read", mend, "file", path, copy))
 
-    for path in _modulefiles(tree, ledger, entry):
-        kept = KEPT_FILES[0] if path.suffix == ".lua" else KEPT_FILES[1]
-        wrong = _difference(path, known.digests.get(kept, ""))
+    for path in _list_modulefiles(tree, ledger, entry):
+        kept = _name_kept_copy(path)
+        wrong = _describe_difference(path, known.digests.get(kept, ""))
         if wrong:
             text = known.texts.get(kept)
             out.append(Damage(subject, f"{path} is {wrong}", mend, "file", path, text))
 
     own = {*known.digests, *NAMES, SEAL}
-    for path in sorted(_files_below(folder)):
+    for path in sorted(_list_files_below(folder)):
         if str(path.relative_to(folder)) not in own:
-            out.append(_stray_file(subject, path))
+            out.append(_make_stray(subject, path))
     return out
 
 
-def _damage_without_inventory(
+def _find_damage_without_inventory(
     tree: Tree, ledger: Ledger, entry: Entry, folder: Path, mend: str
 ) -> list[Damage]:
     """Return what is wrong with the modulefiles of a release that has no inventory.
@@ -313,19 +321,18 @@ def _damage_without_inventory(
     """
     subject = f"{ledger.name}/{entry.release}"
     out = []
-    for path in _modulefiles(tree, ledger, entry):
-        kept = folder / (KEPT_FILES[0] if path.suffix == ".lua" else KEPT_FILES[1])
+    for path in _list_modulefiles(tree, ledger, entry):
         try:
-            text = files.read_text(kept, MAX_RECORD)
+            text = files.read_text(folder / _name_kept_copy(path), MAX_RECORD)
         except (OSError, InputError):
             continue
-        wrong = _difference(path, sha256_of(text))
+        wrong = _describe_difference(path, sha256_of(text))
         if wrong:
             out.append(Damage(subject, f"{path} is {wrong}", mend, "file", path, text))
     return out
 
 
-def _modulefiles(tree: Tree, ledger: Ledger, entry: Entry) -> list[Path]:
+def _list_modulefiles(tree: Tree, ledger: Ledger, entry: Entry) -> list[Path]:
     """Return where the modulefiles of a release lie; empty where the release was removed."""
     if entry.state in ("removed", "gone"):
         return []
@@ -333,7 +340,13 @@ def _modulefiles(tree: Tree, ledger: Ledger, entry: Entry) -> list[Path]:
     return [home / ledger.name / f"{entry.release}{suffix}" for suffix, home in homes.items()]
 
 
-def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
+def _name_kept_copy(modulefile: Path) -> str:
+    """Return the name of the copy of MODULEFILE in its release's folder."""
+    lua, tcl = KEPT_FILES
+    return lua if modulefile.suffix == ".lua" else tcl
+
+
+def _find_image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
     """Return what is wrong with the image of a release, as far as its file shows it unread."""
     subject = f"{ledger.name}/{entry.release}"
     again = f"hpcstack repair {subject} --images"
@@ -382,7 +395,7 @@ def touched_images(tree: Tree, store: Store, name: str) -> list[str]:
 # -- files
 
 
-def _difference(path: Path, sha256: str) -> str:
+def _describe_difference(path: Path, sha256: str) -> str:
     """Return what PATH is instead of the file with SHA256; empty where it is that file."""
     try:
         text = files.read_bytes(path, MAX_RECORD)
@@ -405,7 +418,7 @@ def _read_link(path: Path) -> str:
         return ""
 
 
-def _folders(folder: Path) -> list[Path]:
+def _list_folders(folder: Path) -> list[Path]:
     """Return the folders in FOLDER but for hidden ones; empty where it cannot be read."""
     try:
         return [
@@ -415,6 +428,6 @@ def _folders(folder: Path) -> list[Path]:
         return []
 
 
-def _files_below(folder: Path) -> list[Path]:
+def _list_files_below(folder: Path) -> list[Path]:
     """Return all below FOLDER that is not a folder; a link to a folder is not one."""
     return [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]

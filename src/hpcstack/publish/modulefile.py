@@ -127,7 +127,7 @@ def render_modulefile(release: Release) -> str:
         "modulefile.lua.j2",
         help=help_text(release),
         extensions=", ".join(list_extensions(release)),
-        **_values(release),
+        **_list_values(release),
     )
 
 
@@ -137,11 +137,11 @@ def modulefile_tcl(release: Release) -> str:
         "modules",
         "modulefile.tcl.j2",
         help=help_text(release).rstrip("\n").split("\n"),
-        **_values(release),
+        **_list_values(release),
     )
 
 
-def _values(release: Release) -> dict[str, object]:
+def _list_values(release: Release) -> dict[str, object]:
     """Return what both templates are filled with. InputError for control characters in it."""
     names = (release.name, release.stack.full_name, release.sha256)
     paths = (release.image, release.folder, release.dates)
@@ -149,6 +149,7 @@ def _values(release: Release) -> dict[str, object]:
         # On Lmod 8.6 a newline in setenv runs what follows it: TACC/Lmod #659.
         if CONTROL.search(value):
             raise InputError(f"{value!r} has a control character in it", "no module can set that")
+
     return {
         "release": release.name,
         "name": release.stack.name,
@@ -313,12 +314,12 @@ def render_wrappers(release: Release) -> dict[str, str]:
     calls it.
     """
     run = f"{release.folder}/libexec/run"
-    commands = {
-        f"bin/{command}": fill_template(
+    out = {}
+    for command in release.stack.module.wrapped:
+        out[f"bin/{command}"] = fill_template(
             "modules", "wrapper.sh.j2", command=command, release=release.name, run=run
         )
-        for command in release.stack.module.wrapped
-    }
+
     image = {
         name: value
         for name, value in sorted(release.environment.items())
@@ -329,8 +330,10 @@ def render_wrappers(release: Release) -> dict[str, str]:
         for name, value in image.items()
         if name not in OWN and name not in release.network.names
     ]
+    # The wrapper starts these itself. Where the site names another runtime, it takes what is there.
     known_runtimes = ("apptainer", "enroot", "pyxis")
-    own = fill_template(
+
+    out["libexec/run"] = fill_template(
         "modules",
         "run.sh.j2",
         release=release.name,
@@ -347,4 +350,4 @@ def render_wrappers(release: Release) -> dict[str, str]:
         host_libraries=HOST_LIBRARIES,
         runtime=release.runtime if release.runtime in known_runtimes else "auto",
     )
-    return {**commands, "libexec/run": own}
+    return out

@@ -296,6 +296,7 @@ class Publisher:
         version = stack.release_version
         name = ledger.next(version, self._list_taken(stack.name))
         tested = describe_report(report) if report else ()
+
         release = Release(
             stack=stack,
             number=int(name.rpartition("-r")[2]),
@@ -319,6 +320,7 @@ class Publisher:
             without_gpus=self.site.without_gpus,
             platform=artifact.platform,
         )
+
         entry = Entry(
             release=name,
             version=version,

@@ -79,6 +79,7 @@ def describe_version(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> 
     summary, commands = _describe_stack(record)
     stack = f"{ledger.name}-{entry.version}"
     versions = [f"{name}/{value}" for name, value in (*image["facts"], *image["pip"])]
+
     return {
         **image,
         **_describe_tests(entry),

@@ -47,6 +47,7 @@ def roll_back_version(ledger: Ledger, version: str, to: str, event: Event) -> Le
         raise InputError(
             f"{ledger.name}/{version} means no release now", f"hpcstack status {ledger.name}"
         )
+
     target = ledger.entry(to) if to else _choose_earlier(ledger, now)
     if target.version != version:
         raise InputError(
@@ -58,6 +59,7 @@ def roll_back_version(ledger: Ledger, version: str, to: str, event: Event) -> Le
         raise InputError(
             f"{ledger.name}/{target.release} is {target.state}", f"hpcstack history {ledger.name}"
         )
+
     entries = tuple(
         replace(one, state=_state_after_rollback(one, now, target)) for one in ledger.entries
     )

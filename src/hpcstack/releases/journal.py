@@ -47,6 +47,7 @@ def read_journal(path: Path) -> dict[str, Any] | None:
         raise StoreError(
             f"{path} is damaged: {error}", "restore it from a backup, or remove it"
         ) from None
+
     if not _is_journal(found):
         raise StoreError(
             f"{path} is damaged, or of another hpcstack",

@@ -77,6 +77,8 @@ def _find_image(name: str, entry: Entry, store: Store) -> Artifact:
             f"{release} is published in {entry.channel}, and its image is gone",
             f"hpcstack build {stack}",
         )
+
+    # Whoever may write to the store can write both an image and its record there.
     if artifact.sha256 != entry.sha256:
         raise StoreError(
             f"the image of {release} is not the one that was published: sha256 "

@@ -68,11 +68,11 @@ def take_seal(image: Path, bytes_a_second: int = 0) -> Seal:
     except (OSError, InputError) as error:
         raise StoreError(f"{image} cannot be read: {error}", "hpcstack status --check") from None
 
-    if _identity(before) != _identity(after):
+    if _identify_state(before) != _identify_state(after):
         raise StoreError(
             f"{image} was written while it was read", "find out by whom, and verify it again"
         )
-    size, inode, mtime, ctime = _identity(after)
+    size, inode, mtime, ctime = _identify_state(after)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Seal(
         format=SEALS.name,
@@ -85,7 +85,7 @@ def take_seal(image: Path, bytes_a_second: int = 0) -> Seal:
     )
 
 
-def _identity(about: os.stat_result) -> tuple[int, int, int, int]:
+def _identify_state(about: os.stat_result) -> tuple[int, int, int, int]:
     """Return what tells one state of a file from another: size, inode, mtime, ctime.
 
     Nobody can set the ctime of a file, not even its owner.
@@ -157,7 +157,7 @@ def is_only_touched(artifact: Artifact, seal: Seal | None) -> bool:
         return False
     try:
         with files.open_file(artifact.image) as file:
-            size, inode, mtime, ctime = _identity(os.fstat(file.fileno()))
+            size, inode, mtime, ctime = _identify_state(os.fstat(file.fileno()))
     except (InputError, OSError):
         return False
     return (size, inode, mtime) == (seal.size, seal.inode, seal.mtime_ns) and ctime != seal.ctime_ns
@@ -175,7 +175,7 @@ def why_changed(artifact: Artifact, seal: Seal | None) -> str:
         return "is not the one that was read when it was published"
     try:
         with files.open_file(artifact.image) as file:
-            found = _identity(os.fstat(file.fileno()))
+            found = _identify_state(os.fstat(file.fileno()))
     except InputError as error:
         return f"is not as it was published: {error.message}"
     except OSError as error:

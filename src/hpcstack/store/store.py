@@ -64,7 +64,7 @@ class Store:
         if not KEY.fullmatch(key):
             return None
 
-        folder = self._folder(key)
+        folder = self._find_folder(key)
         if self.below and not os.path.lexists(folder):
             return self.below.artifact(key)
 
@@ -123,11 +123,11 @@ class Store:
         It is for PLATFORM, or where that is empty for the platform that the recipe names first.
         """
         try:
-            return files.read_text(self._pointers(platform) / stack, 256).strip()
+            return files.read_text(self._pointers_folder(platform) / stack, 256).strip()
         except (OSError, ValueError, InputError):
             return ""
 
-    def _pointers(self, platform: str) -> Path:
+    def _pointers_folder(self, platform: str) -> Path:
         """Return the folder of pointers to the newest images, for PLATFORM where one is named.
 
         Those for a platform lie in a hidden folder: older versions of hpcstack know only one image
@@ -139,7 +139,7 @@ class Store:
     def stacks(self) -> dict[str, Artifact]:
         """Return {stack: its newest image}."""
         names: set[str] = set()
-        for folder in self._folders("stacks"):
+        for folder in self._list_folders("stacks"):
             names.update(path.name for path in folder.glob("[!.]*"))
         out = {}
         for name in sorted(names):
@@ -153,7 +153,7 @@ class Store:
     def newest_images(self) -> list[Artifact]:
         """Return the newest image of each stack for each platform, without damaged ones."""
         found = {one.key: one for one in self.stacks().values()}
-        for folder in self._folders("stacks"):
+        for folder in self._list_folders("stacks"):
             for path in sorted(folder.glob(f"{PLATFORMS}/*/[!.]*")):
                 platform = path.parent.name.replace("-", "/", 1)
                 with contextlib.suppress(StoreError):
@@ -165,7 +165,7 @@ class Store:
     def images(self) -> list[Artifact]:
         """Return every image that is whole, the oldest first."""
         found: dict[str, tuple[float, Artifact]] = {}
-        for folder in self._folders("images"):
+        for folder in self._list_folders("images"):
             for path in folder.glob("[!.]*"):
                 with contextlib.suppress(StoreError, OSError):
                     one = self.artifact(path.name)
@@ -174,7 +174,7 @@ class Store:
         oldest_first = sorted(found, key=lambda key: (found[key][0], key))
         return [found[key][1] for key in oldest_first]
 
-    def _folders(self, name: str) -> list[Path]:
+    def _list_folders(self, name: str) -> list[Path]:
         """Return the folders NAME that are there: this store's, then that of the store below."""
         tops = [self.top]
         if self.below:
@@ -274,7 +274,7 @@ class Store:
         with contextlib.suppress(OSError, InputError):
             check_changeable(files.read_bytes(final / ARTIFACT, MAX_RECORD), str(final))
 
-    def _folder(self, key: str) -> Path:
+    def _find_folder(self, key: str) -> Path:
         """Return where the image of KEY lies: aside, where replacing it was interrupted."""
         final = self.top / "images" / key
         aside = _name_aside(final)
@@ -315,7 +315,7 @@ class Store:
         """
         if self.newest_key(stack, platform) == key:
             return
-        folder = self._pointers(platform)
+        folder = self._pointers_folder(platform)
         parts = [self.top / "stacks"]
         if platform:
             parts += [folder.parent, folder]
