@@ -70,7 +70,7 @@ def test_a_flipped_byte_is_made_right_and_what_was_built_last_stays_that(
         'chmod u+w "$1" && printf X | dd of="$1" bs=1 seek=4096 conv=notrunc status=none',
         published["image"],
     )
-    assert "hpcstack repair demo/1-r1 --images makes it again" in check(recipes)
+    assert "hpcstack repair demo/1-r1 --images builds it again" in check(recipes)
 
     done = recipes.run("repair", "demo/1-r1", "--images")
     assert done.returncode == 0 and "put back: demo/1-r1: its image" in done.stdout, done.stderr
@@ -127,7 +127,7 @@ def test_what_would_be_another_image_is_not_made(
     done = recipes.run("repair", "--images")
     assert done.returncode == 1 and not folder.exists()
     assert (
-        "another image would be made of the lock of demo-1: build.compression or another setting"
+        "the lock of demo-1 would give another image now: build.compression or another setting"
         in done.stdout
     )
     assert "bring it back from a backup" in done.stdout

@@ -1,4 +1,4 @@
-"""Whether a lock is that of a recipe, and what it leaves open. Offline."""
+"""Judges whether a lock fits a recipe, and what it leaves open. Asks no registry."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenItem:
-    """What a lock leaves to the build, on one PLATFORM, or on all where that is empty."""
+    """One thing that a lock leaves to the build."""
 
     what: str
-    platform: str = ""
+    platform: str = ""  # the platform on which it is open; empty: on all
 
     def __str__(self) -> str:
         return f"{self.what} of {self.platform}" if self.platform else self.what
 
 
 def find_open_items(stack: Stack, lock: Lock) -> tuple[OpenItem, ...]:
-    """Return what LOCK leaves to the build of STACK."""
+    """Return what LOCK leaves to the build of STACK.
+
+    That is kinds of packages that were not resolved, what source distributions are built with, and
+    sources without a commit.
+    """
     wanted = {
         "apt": bool(stack.packages.apt),
         "pip": bool(stack.packages.pip),
@@ -37,8 +41,11 @@ def find_open_items(stack: Stack, lock: Lock) -> tuple[OpenItem, ...]:
     ]
 
     for name, platform in lock.base.platforms.items():
+        # pip builds these in an environment of their own, whose packages are locked as well.
         isolated = [
-            e for e in platform.source_distributions() if not stack.packages.built_with_base(e.name)
+            entry
+            for entry in platform.source_distributions()
+            if not stack.packages.built_with_base(entry.name)
         ]
         if isolated and platform.pip_build is None:
             projects = ", ".join(f"{entry.name} {entry.version}" for entry in isolated)
@@ -49,24 +56,25 @@ def find_open_items(stack: Stack, lock: Lock) -> tuple[OpenItem, ...]:
 
 
 def with_open_items(lock: Lock, stack: Stack) -> Lock:
-    """Return LOCK with what it leaves to the build written down in words, `unresolved`."""
-    said = tuple(str(item) for item in find_open_items(stack, lock))
-    return lock.model_copy(update={"unresolved": said})
+    """Return LOCK with `unresolved` saying in words what it leaves to the build."""
+    unresolved = tuple(str(item) for item in find_open_items(stack, lock))
+    return lock.model_copy(update={"unresolved": unresolved})
 
 
 def find_staleness(stack: Stack, lock: Lock) -> list[str]:
-    """Why LOCK is not the lock of STACK; empty if it is. Offline."""
-    reasons = ["no registry has said what its base is"] if lock.not_looked_up else []
-    adopted = (
-        lock.adopted.sha256 if lock.adopted else "",
-        stack.adopted.sha256 if stack.adopted else "",
-    )
-    if adopted[0] != adopted[1]:
+    """Return why LOCK is not the lock of STACK as it is now; empty where it is."""
+    reasons = []
+    if lock.not_looked_up:
+        reasons.append("no registry has said what its base is")
+    locked_image = lock.adopted.sha256 if lock.adopted else ""
+    image = stack.adopted.sha256 if stack.adopted else ""
+    if locked_image != image:
         reasons.append("the recipe and the lock are of different adopted images")
     if lock.stack != stack.full_name:
         reasons.append(f"the lock is of {lock.stack}")
     if lock.spec_sha256 != stack.checksum():
         reasons.append("the recipe has changed since it was locked")
+
     locked = (lock.base.registry, lock.base.repository, lock.base.tag)
     if locked != (stack.base.registry, stack.base.repository, stack.base.tag):
         reasons.append(f"the base was {'/'.join(locked[:2])}:{locked[2]} and is {stack.base.image}")
@@ -77,9 +85,10 @@ def find_staleness(stack: Stack, lock: Lock) -> list[str]:
 
 
 def find_drift(lock: Lock) -> list[str]:
-    """Why LOCK would build another image than when it was made, though the recipe is the same.
+    """Return why LOCK would give another image than when it was made, though the recipe is the
+    same; empty where it would not.
 
-    Offline.
+    An adopted image is not built, so no template counts for it.
     """
     if lock.template_version == TEMPLATE_VERSION or lock.adopted:
         return []
@@ -88,15 +97,13 @@ def find_drift(lock: Lock) -> list[str]:
 
 @dataclass(frozen=True)
 class Staleness:
-    """What is wrong with a recipe's lock (`reasons`; empty if it is current), and what it leaves
-    `open`.
-    """
+    """What is wrong with a recipe's lock, and what it leaves open."""
 
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...]  # empty where the lock is current
     open: tuple[OpenItem, ...] = ()
 
     def refused(self, platform: str) -> list[str]:
-        """Why a build of PLATFORM would not be exactly what was locked."""
+        """Return why a build for PLATFORM would not be exactly what was locked."""
         left = [str(item) for item in self.open if item.platform in ("", platform)]
         if not left:
             return list(self.reasons)

@@ -1,6 +1,4 @@
-"""The lock of a recipe as a file: where it lies, what it says, whether it is the recipe's, and how
-it is written.
-"""
+"""The lock of a recipe as a file: it is found, read, judged and written here."""
 
 from __future__ import annotations
 
@@ -31,58 +29,75 @@ class LockFile:
 
     @property
     def path(self) -> Path:
+        """Where the lock lies; see `lock_path`."""
         return lock_path(self.recipe, self.site)
 
     def read(self) -> Lock | None:
-        """What is there, fitting the recipe or not; None where nothing is.
+        """Return the lock that is there, stale or not; None where there is none.
 
-        InputError where it is not a lock.
+        InputError where the file is not a lock.
         """
         found = self._read_file()
         return found.lock if found else None
 
     def read_unedited(self) -> Lock | None:
-        """What hpcstack wrote there; None where nothing is, or somebody has changed it since."""
+        """Return the lock as hpcstack wrote it; None where there is none, or it was edited."""
         found = self._read_file()
         return found.lock if found and not found.edited else None
 
     def _read_file(self) -> model.ReadLock | None:
         return model.read_lock_file(self.path) if self.path.exists() else None
 
-    def _staleness(self, found: model.ReadLock) -> list[str]:
-        """Why what was FOUND is not what was locked for the recipe."""
+    def _find_staleness(self, found: model.ReadLock) -> list[str]:
+        """Return why the lock that was FOUND is not what was locked for the recipe."""
         edited = ["it was changed by hand since it was locked"] if found.edited else []
         return [*edited, *find_staleness(self.recipe.stack, found.lock)]
 
     def state(self) -> Staleness:
-        """Why it is not what the recipe says now, and what it leaves open."""
+        """Return why the lock is not what would be locked now, and what it leaves open."""
         found = self._read_file()
         if found is None:
             return Staleness(("there is no lock",))
-        reasons = (*self._staleness(found), *find_drift(found.lock))
+        reasons = (*self._find_staleness(found), *find_drift(found.lock))
         return Staleness(reasons, find_open_items(self.recipe.stack, found.lock))
 
     def current(self) -> Lock | None:
-        """The lock that is there. A stale one is refused: what is built must be what was locked."""
-        found, name = self._read_file(), self.recipe.stack.full_name
-        if found and (reasons := self._staleness(found)):
+        """Return the lock that is there; None where there is none.
+
+        InputError where it is stale: what is built must be what was locked.
+        """
+        found = self._read_file()
+        if not found:
+            return None
+        name = self.recipe.stack.full_name
+        reasons = self._find_staleness(found)
+        if reasons:
             raise InputError(
                 f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}"
             )
-        return found.lock if found else None
+        return found.lock
 
     def exact(self, platform: str) -> Lock:
-        """The lock for `build --locked`. InputError names all that speaks against it."""
-        name, lock = self.recipe.stack.full_name, self.read()
-        if (reasons := self.state().refused(platform)) or lock is None:
+        """Return the lock for `build --locked`, which must leave nothing open for PLATFORM.
+
+        InputError names all that speaks against it.
+        """
+        name = self.recipe.stack.full_name
+        lock = self.read()
+        reasons = self.state().refused(platform)
+        if reasons or lock is None:
             raise InputError(
                 f"{name} cannot be built as locked: {'; '.join(reasons)}", f"hpcstack lock {name}"
             )
         return lock
 
     def offline(self) -> Lock:
-        """The lock that is there: without a network none can be made."""
-        lock, name = self.current(), self.recipe.stack.full_name
+        """Return the lock for a build without a network, where none can be made.
+
+        InputError where there is none, or it is stale.
+        """
+        name = self.recipe.stack.full_name
+        lock = self.current()
         if lock is None:
             raise InputError(
                 f"{name} has no lock, and --offline asks no registry for one",
@@ -91,9 +106,13 @@ class LockFile:
         return lock
 
     def write(self, lock: Lock) -> Path:
-        """LOCK where the recipe's lock lies. StoreError where that cannot be written."""
+        """Write LOCK where the recipe's lock lies, and return its path.
+
+        StoreError where it cannot be written.
+        """
         assert not lock.not_looked_up
-        path, folder = lock_path(self.recipe, self.site, to_write=True), self.site.own_lock_dir
+        path = lock_path(self.recipe, self.site, to_write=True)
+        folder = self.site.own_lock_dir
         with writing_below(self.site.own_store, "the lock was not written"):
             if path.parent == folder:
                 make_shared_folder(folder)

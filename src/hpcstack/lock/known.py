@@ -1,6 +1,4 @@
-"""What can be said of a stack without a lock and without a registry: from the recipe and from
-facts/, never built.
-"""
+"""Makes a stand-in for a lock, from the recipe and facts/ alone: to show files, never to build."""
 
 from __future__ import annotations
 
@@ -16,22 +14,23 @@ if TYPE_CHECKING:
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.recipe.model import Stack
 
-# Debian's and Ubuntu's, without what a base adds
+# The default of Debian and Ubuntu, without what a base adds to it
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def known_lock(stack: Stack) -> Lock:
-    """A stand-in for the lock of STACK, to look at what would be rendered; `Lock.not_looked_up`
-    says what it lacks.
+    """Return a stand-in for the lock of STACK, to show what would be rendered.
+
+    Its digests are `UNKNOWN`, by which `Lock.not_looked_up` tells it from a real one.
     """
     base = stack.base
+    digest = base.digest or UNKNOWN
     platforms = {
-        name: LockedPlatform(
-            digest=base.digest or UNKNOWN, environment=_environment(base.image, name)
-        )
+        name: LockedPlatform(digest=digest, environment=_guess_environment(base.image, name))
         for name in base.platforms
     }
     commits = {source.name: source.commit for source in stack.packages.source if source.commit}
+
     lock = Lock(
         stack=stack.full_name,
         spec_sha256=stack.checksum(),
@@ -49,42 +48,46 @@ def known_lock(stack: Stack) -> Lock:
     return with_open_items(lock, stack)
 
 
-def _environment(image: str, platform: str) -> dict[str, str]:
+def _guess_environment(image: str, platform: str) -> dict[str, str]:
+    """Return what is known of the environment of IMAGE, with the usual PATH."""
     return {"PATH": PATH, **image_environment(image, platform)}
 
 
 def list_lacking(stack: Stack, platform: str) -> list[str]:
-    """What `known_lock` could not look up, a line each, and what to type for it."""
+    """Return what `known_lock` could not look up, a line each, and what to type to look it up."""
     image = stack.base.image
+    out = ["NOT LOOKED UP: no lock, and no registry was asked or answered"]
+    if not stack.base.digest:
+        out.append(f"the digest of {image}: the tag may mean another image tomorrow")
+
     known = sorted(image_environment(image, platform))
-    of_them = (
-        f"only {', '.join(known)} are known, from hpcstack's own facts"
-        if known
-        else "nothing is known of it"
+    extent = "nothing is known of it"
+    if known:
+        extent = f"only {', '.join(known)} are known, from hpcstack's own facts"
+    out.append(
+        f"the environment of {image}: {extent}; its entrypoint and working directory are not "
+        f"known either"
     )
-    parts = [
+
+    # Variables that the recipe extends: the base's part of their values is not known.
+    extended = [
         name
         for name, setting in stack.environment.items()
         if setting.set is None and name not in known
     ]
-    return [
-        "NOT LOOKED UP: no lock, and no registry was asked or answered",
-        *(
-            []
-            if stack.base.digest
-            else [f"the digest of {image}: the tag may mean another image tomorrow"]
-        ),
-        (
-            f"the environment of {image}: {of_them}; its entrypoint and working directory are not "
-            f"known either"
-        ),
-        *([f"so these are shown without the base's part: {', '.join(parts)}"] if parts else []),
-        *([f"the versions of packages: {', '.join(_kinds(stack))}"] if _kinds(stack) else []),
-        f"hpcstack lock {stack.full_name} looks all of it up; hpcstack build never takes this text",
-    ]
+    if extended:
+        out.append(f"so these are shown without the base's part: {', '.join(extended)}")
+    kinds = _list_kinds(stack)
+    if kinds:
+        out.append(f"the versions of packages: {', '.join(kinds)}")
+    out.append(
+        f"hpcstack lock {stack.full_name} looks all of it up; hpcstack build never takes this text"
+    )
+    return out
 
 
-def _kinds(stack: Stack) -> list[str]:
+def _list_kinds(stack: Stack) -> list[str]:
+    """Return the kinds of packages that STACK adds."""
     packages = stack.packages
     kinds = {
         "apt": packages.apt,
@@ -96,18 +99,15 @@ def _kinds(stack: Stack) -> list[str]:
 
 
 def base_environment(recipe: Recipe, lock: Lock | None, platform: str = "") -> Mapping[str, str]:
-    """The variables of the base: as the registry said when it was locked, else as far as facts/
-    knows the image.
+    """Return the variables of the base on PLATFORM, by default the first of the recipe.
 
-    Of PLATFORM, by default the recipe's first.
+    They are as the registry said when the base was locked. Without a LOCK of this base they are as
+    far as facts/ knows the image.
     """
     base = recipe.stack.base
     platform = platform or base.platforms[0]
-    if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (
-        base.registry,
-        base.repository,
-        base.tag,
-    ):
+    wanted = (base.registry, base.repository, base.tag)
+    if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == wanted:
         known = lock.base.platforms
         return known.get(platform, next(iter(known.values()))).environment
     return image_environment(base.image, platform)

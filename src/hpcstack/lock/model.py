@@ -1,5 +1,5 @@
-"""The lock of one stack: the base by digest, what it holds, and the checksum of the spec that it
-was made from.
+"""The model of a lock: the base by digest, what it holds, the packages by version and hash, and the
+checksum of the spec that it was made from.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Said = Annotated[str, AfterValidator(safe_text)]  # by the base of itself
+Said = Annotated[str, AfterValidator(safe_text)]  # what the base says of itself
 Hash = Annotated[str, Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 
 FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
-MAX_LOCK = 16 << 20
+MAX_LOCK = 16 << 20  # bytes
 UNKNOWN = f"sha256:{'0' * 64}"  # the digest of a base that nobody has looked up: lock/known.py
 STAND_IN_LABEL = "org.hpcstack.stand-in"
 TEMPLATE_VERSION = "10"  # of images/ and render/: a test holds it to what is rendered
@@ -44,9 +44,7 @@ class LockedApt(Model):
 
 
 class LockedPip(Model):
-    """A Python package that the stack adds to the base, with the hashes of the files that may be
-    taken.
-    """
+    """A Python package that the stack adds to the base, with the hashes of files that will do."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
     version: Annotated[str, Field(pattern=r"^[A-Za-z0-9.!+_-]+$")]
@@ -55,9 +53,9 @@ class LockedPip(Model):
 
 
 class LockedConda(Model):
-    """A conda package: what conda.py needs to install exactly this file.
+    """A conda package: what images/conda.py needs to install exactly this file.
 
-    URL names the channel's own host.
+    The URL is on the channel's own host.
     """
 
     name: Line
@@ -71,7 +69,7 @@ class LockedConda(Model):
 
 
 class LockedPlatform(Model):
-    """One platform of the base: its manifest, and the image config that the registry holds for it."""
+    """One platform of the base: its digest, its image config, and the packages that were locked."""
 
     digest: Digest
     environment: dict[Variable, Said]
@@ -84,8 +82,8 @@ class LockedPlatform(Model):
     pip: tuple[LockedPip, ...] | None = None
     pip_build: tuple[LockedPip, ...] | None = Field(
         None,
-        description="what pip's source distributions are built with; several versions of a project may be among them. "
-        "None: not resolved, or none is built in an environment of its own",
+        description="what pip's source distributions are built with; several versions of a project "
+        "may be among them. None: not resolved, or none is built in an environment of its own",
     )
     conda: tuple[LockedConda, ...] | None = None
     left_out: tuple[Said, ...] | None = Field(
@@ -93,12 +91,12 @@ class LockedPlatform(Model):
     )
 
     def source_distributions(self) -> list[LockedPip]:
-        """What of pip's set is built from source."""
+        """Return the Python packages that are built from source."""
         return [entry for entry in self.pip or () if not entry.file.endswith(".whl")]
 
 
 class LockedBase(Model):
-    """The base image as the registry that answered knows it."""
+    """The base image, as the registry knew it that answered."""
 
     registry: str = Field(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?$")
     repository: str = Field(pattern=rf"^{REPOSITORY}$")
@@ -112,10 +110,7 @@ class LockedBase(Model):
 
 
 class AdoptedContents(Model):
-    """What is in an image that was taken over.
-
-    Nothing was resolved, and nothing of it can be made again.
-    """
+    """What is in an adopted image. Nothing was resolved, and none of it can be made again."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     source: Line
@@ -129,39 +124,36 @@ class AdoptedContents(Model):
 
 
 class Lock(Model):
-    """What a stack's names meant when they were looked up.
-
-    `unresolved` names what is only resolved in the build.
-    """
+    """What a stack's names meant when they were looked up."""
 
     format: Literal["hpcstack/lock/v1"] = FORMAT
     stack: Line
     spec_sha256: Line
-    template_version: str = "1"  # what locks were made for before they said so
+    template_version: str = "1"  # that of locks which do not name it
     base: LockedBase
     sources: dict[Line, Commit] = Field({}, description="{name of a source: commit}")
-    unresolved: tuple[Line, ...] = ()
+    unresolved: tuple[Line, ...] = ()  # what is left to the build, in words
     adopted: AdoptedContents | None = None
 
     def text(self) -> str:
-        """The canonical file: same lock, same bytes."""
+        """Return the canonical text: the same lock gives the same bytes."""
         return self.model_dump_json(indent=2, exclude_none=True) + "\n"
 
     def file_text(self) -> str:
-        """What is written down of it: the same with its checksum, which a change by hand does not
-        keep.
+        """Return the text of the lock's file: the canonical text with its checksum in front.
+
+        The checksum shows where somebody has edited the file.
         """
         opening = "{\n"
-        return self.text().replace(
-            opening, f'{opening}  "checksum": "sha256:{self.digest()}",\n', 1
-        )
+        checksum = f'  "checksum": "sha256:{self.digest()}",\n'
+        return self.text().replace(opening, opening + checksum, 1)
 
     @property
     def not_looked_up(self) -> bool:
-        """Whether no registry has said what the base is. Such a lock is shown, never written and
-        never built.
+        """Whether no registry has said what the base is.
 
-        What is locked of an adopted image is the image itself, whatever it was made from.
+        Such a lock is shown, never written and never built. For an adopted image this is False,
+        whatever its base was: the image itself is what is locked.
         """
         if self.adopted:
             return False
@@ -170,28 +162,31 @@ class Lock(Model):
         )
 
     def named(self, platform: str) -> str:
-        """The base as a definition names it: by digest, or where that is not known by its tag."""
+        """Return the base on PLATFORM as a definition names it: by digest, or by its tag where the
+        digest is not known.
+        """
         digest = self.platform(platform).digest
         base = f"{self.base.registry}/{self.base.repository}"
         return f"{base}:{self.base.tag}" if digest == UNKNOWN else f"{base}@{digest}"
 
     def base_name(self) -> str:
-        """The base in words: REGISTRY/REPOSITORY:TAG; of an adopted image what it says, or that it
-        says nothing.
+        """Return the base in words: REGISTRY/REPOSITORY:TAG.
+
+        For an adopted image that is what the image says of its base, if it does.
         """
         name = f"{self.base.registry}/{self.base.repository}:{self.base.tag}"
         if not self.adopted:
             return name
-        return (
-            f"{name} (as the image says)"
-            if self.adopted.base_said_by
-            else "not known: the image was adopted"
-        )
+        if self.adopted.base_said_by:
+            return f"{name} (as the image says)"
+        return "not known: the image was adopted"
 
     def digest(self) -> str:
+        """Return the sha256 of the canonical text."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
     def platform(self, name: str) -> LockedPlatform:
+        """Return what is locked for the platform NAME. InputError where nothing is."""
         try:
             return self.base.platforms[name]
         except KeyError:
@@ -201,19 +196,19 @@ class Lock(Model):
             ) from None
 
     def stand_in(self) -> str:
-        """What the base truly is, where it is a stand-in for NVIDIA's image; else nothing."""
+        """Return what the base truly is, if it is a stand-in for NVIDIA's image; else empty."""
         labels = [
             platform.labels.get(STAND_IN_LABEL, "") for platform in self.base.platforms.values()
         ]
         return next((label for label in labels if label), "")
 
     def facts(self, platform: str) -> dict[str, str]:
-        """What the base says that it holds: {CUDA: 12.6.3.001, ...}, from its environment."""
+        """Return what the base holds, as its environment says: {CUDA: 12.6.3.001, ...}."""
         return facts_of(self.platform(platform).environment)
 
 
 class _LockInFile(Lock):
-    """A lock as it is written down."""
+    """A lock with the checksum that its file holds."""
 
     checksum: Digest | None = Field(
         None, description="of the canonical text; locks of older hpcstacks have none"
@@ -222,14 +217,17 @@ class _LockInFile(Lock):
 
 @dataclass(frozen=True)
 class ReadLock:
-    """A lock that was read, and whether it was changed since hpcstack wrote it."""
+    """A lock that was read, and whether it was edited since hpcstack wrote it."""
 
     lock: Lock
     edited: bool
 
 
 def parse_lock(content: bytes, where: str) -> ReadLock:
-    """The lock that CONTENT is. InputError, which names WHERE it came from, for anything else."""
+    """Return the lock that CONTENT is.
+
+    InputError for anything else; it names WHERE the content came from.
+    """
     try:
         found = _LockInFile.model_validate_json(content)
     except ValidationError as error:
@@ -243,7 +241,7 @@ def parse_lock(content: bytes, where: str) -> ReadLock:
 
 
 def read_lock_file(path: Path) -> ReadLock:
-    """The lock in PATH. InputError where there is none."""
+    """Return the lock in PATH. InputError where there is none."""
     try:
         content = read_bytes(path, MAX_LOCK)
     except OSError as error:
@@ -252,9 +250,10 @@ def read_lock_file(path: Path) -> ReadLock:
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock in PATH, edited or not. InputError where there is none."""
+    """Return the lock in PATH, edited or not. InputError where there is none."""
     return read_lock_file(path).lock
 
 
 def _lock_anew(where: str) -> str:
+    """Return what to type for a new lock: the name of the stack is that of the file."""
     return f"hpcstack lock {where.rpartition('/')[2].split('.lock')[0]}"

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 
 def collect_attachments(recipe: Recipe, artifact: Artifact, site: Site) -> dict[str, str]:
-    """{file name: text}. The lock is the one that the build kept beside the image, else the
-    recipe's as long as that is still the same: a later one is not this image's.
+    """Return {file name: text} of the SBOM, and of the lock where it can be found.
+
+    The lock is the one that the build kept beside the image. Else it is the recipe's, if that is
+    still the same: a later lock is not this image's.
     """
     out = {"sbom.json": sbom.make_sbom(artifact, read_distribution(artifact.image))}
-    for path in (Path(artifact.folder) / LOCK, _path_of(recipe, site)):
+    for path in (Path(artifact.folder) / LOCK, _find_recipe_lock(recipe, site)):
         try:
             if path and read_lock(path).digest() == artifact.lock_sha256:
                 return out | {"lock.json": path.read_text(encoding="utf-8")}
@@ -32,7 +34,8 @@ def collect_attachments(recipe: Recipe, artifact: Artifact, site: Site) -> dict[
     return out
 
 
-def _path_of(recipe: Recipe, site: Site) -> Path | None:
+def _find_recipe_lock(recipe: Recipe, site: Site) -> Path | None:
+    """Return where the lock of RECIPE lies; None where that place is refused."""
     try:
         return lock_path(recipe, site)
     except HpcstackError:

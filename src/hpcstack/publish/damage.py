@@ -1,9 +1,8 @@
-"""What of what is published is not as it was written: the ledger is held against what users load.
-Reads only.
+"""Finds what is published and is not as it was written. Reads only.
 
 A modulefile that somebody removed, a `.modulerc` that was edited, a wrapper of another release:
 `module load` takes what is there, and says nothing. So each file is compared with the inventory
-that was written with it.
+that was written together with it (releases/inventory.py).
 """
 
 from __future__ import annotations
@@ -31,16 +30,20 @@ if TYPE_CHECKING:
     from hpcstack.releases.tree import Tree
     from hpcstack.store.store import Store
 
-# file: its text is known. state: a generation of the name's state, written anew. image: its bytes
-# must be made again. nothing: nobody knows what was there.
+# How a damage can be mended:
+#   file     put the file back, whose text is known
+#   state    write the state of the name anew, as a new generation
+#   image    build the image again
+#   nothing  not by hpcstack: nobody knows what was there
 Repair = Literal["file", "state", "image", "nothing"]
 
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with SUBJECT, a NAME or a NAME/RELEASE; what to type; how it can be mended.
+    """One thing that is wrong with SUBJECT, a NAME or a NAME/RELEASE.
 
-    Where that is by a file: its PATH and TEXT, None for one that goes.
+    WHAT says what is wrong, REMEDY what to type, REPAIR how it can be mended. A REPAIR by file
+    needs the file's PATH and its TEXT; the text is None where nobody knows it.
     """
 
     subject: str
@@ -55,60 +58,75 @@ class Damage:
 
 
 def names_with_traces(tree: Tree) -> list[str]:
-    """Every name of which something is there: a state, be it torn, or modulefiles without one."""
+    """Return every name of which the tree holds something.
+
+    That is a state, even a damaged one, or modulefiles without a state.
+    """
+    # A first publish that is under way has a state folder without generations: it does not count.
     states = {
-        path.name for path in _folders(tree.root / STATE)
-    }  # also of a first publish that is under way
+        path.name for path in _list_folders(tree.root / STATE) if _list_generations(tree, path.name)
+    }
     direct = {
         path.name
-        for path in _folders(tree.core)
+        for path in _list_folders(tree.core)
         if path.name != GATE and any(path.glob("[!.]*.lua"))
     }
-    apart = {
+    behind_gateways = {
         path.name
-        for path in _folders(tree.root / MORE)
+        for path in _list_folders(tree.root / MORE)
         if any((path / CORE / path.name).glob("[!.]*.lua"))
     }
-    return sorted({name for name in states if _generations(tree, name)} | direct | apart)
+    return sorted(states | direct | behind_gateways)
 
 
 def find_damage(tree: Tree, store: Store, name: str) -> list[Damage]:
-    """All that is wrong with what is published as NAME, but for the bytes of images: those nobody
-    has read here.
+    """Return all that is wrong with what is published as NAME.
+
+    The bytes of images are not read here: of an image only its record and its file's size, inode
+    and times are looked at.
     """
     try:
         ledger = tree.ledger(name)
     except StoreError as error:
-        return [_torn_state(tree, name, error.message)]
+        return [_describe_torn_state(tree, name, error.message)]
     if not ledger.entries:
-        return [_lost_state(tree, name)] if _is_lost(tree, name) else []
-    out = [*_state_damage(tree, name), *_link_damage(tree, name), *_stray_modulefiles(tree, ledger)]
+        return [_describe_lost_state(tree, name)] if _is_lost(tree, name) else []
+
+    out = [
+        *_find_state_damage(tree, name),
+        *_find_link_damage(tree, name),
+        *_find_stray_modulefiles(tree, ledger),
+    ]
     for entry in ledger.entries:
         if entry.state != "gone":
-            out += _release_damage(tree, store, ledger, entry)
+            out += _find_release_damage(tree, store, ledger, entry)
     return out
 
 
 # -- a name's state
 
 
-def _generations(tree: Tree, name: str) -> list[int]:
+def _list_generations(tree: Tree, name: str) -> list[int]:
+    """Return the generations of NAME that are there, the oldest first."""
     folder = tree.root / STATE / name
-    return sorted(int(path.name) for path in _folders(folder) if GENERATION.fullmatch(path.name))
+    return sorted(
+        int(path.name) for path in _list_folders(folder) if GENERATION.fullmatch(path.name)
+    )
 
 
-def _current_generation(tree: Tree, name: str) -> str:
-    """The number that NAME's `current` names; empty where that leads anywhere else: it is read,
-    never followed.
+def _read_current_generation(tree: Tree, name: str) -> str:
+    """Return the number that NAME's link `current` leads to; empty where it leads elsewhere.
+
+    The link is read and never followed: whoever may write there could point it anywhere.
     """
-    said = descriptors.read_link(tree.root / STATE / name / CURRENT) or ""
-    return said if GENERATION.fullmatch(said) else ""
+    target = descriptors.read_link(tree.root / STATE / name / CURRENT) or ""
+    return target if GENERATION.fullmatch(target) else ""
 
 
 def whole_generations(tree: Tree, name: str) -> list[int]:
-    """Those whose ledger is as it was written, the newest first."""
+    """Return the generations whose ledger is as it was written, the newest first."""
     whole = []
-    for number in reversed(_generations(tree, name)):
+    for number in reversed(_list_generations(tree, name)):
         folder = tree.root / STATE / name / str(number)
         try:
             known = read_inventory(folder, f"{name}#{number}")
@@ -120,125 +138,134 @@ def whole_generations(tree: Tree, name: str) -> list[int]:
     return whole
 
 
-def _torn_state(tree: Tree, name: str, why: str) -> Damage:
-    """The ledger of NAME cannot be read: its inventory may have it, else an earlier generation."""
+def _describe_torn_state(tree: Tree, name: str, why: str) -> Damage:
+    """Return the damage of a ledger that cannot be read.
+
+    The current generation's inventory may hold its text. Else only an earlier generation is left.
+    """
     folder = tree.root / STATE / name / CURRENT
-    number = _current_generation(tree, name)
+    number = _read_current_generation(tree, name)
     try:
         known = read_inventory(folder.with_name(number), f"{name}#{number}") if number else None
     except StoreError:
         known = None
-    if known and (text := known.texts.get("ledger.json")):
+
+    text = known.texts.get("ledger.json") if known else None
+    if text:
         path = folder.with_name(number) / "ledger.json"
         return Damage(name, why, f"hpcstack repair {name}", "file", path, text)
-    return _earlier_generation(tree, name, why)
+    return _offer_earlier_generations(tree, name, why)
 
 
-def _lost_state(tree: Tree, name: str) -> Damage:
+def _describe_lost_state(tree: Tree, name: str) -> Damage:
+    """Return the damage of a name whose modulefiles are there and whose state is not."""
     why = f"{tree.root / STATE / name / CURRENT} is gone, and modulefiles of {name} are there"
-    return _earlier_generation(tree, name, why)
+    return _offer_earlier_generations(tree, name, why)
 
 
-def _earlier_generation(tree: Tree, name: str, why: str) -> Damage:
+def _offer_earlier_generations(tree: Tree, name: str, why: str) -> Damage:
+    """Return the damage of a ledger that is lost, with the earlier generations that are whole.
+
+    Which of them is to count is for somebody to decide, so it is not mended unasked.
+    """
     whole = whole_generations(tree, name)
-    said = f"; whole generations: {', '.join(map(str, whole))}" if whole else ""
-    remedy = (
-        f"hpcstack repair {name} --generation {whole[0]}"
-        if whole
-        else f"restore {tree.root / STATE / name}"
-    )
-    return Damage(name, why + said, remedy + ("" if whole else " from a backup"), "nothing")
+    if not whole:
+        remedy = f"restore {tree.root / STATE / name} from a backup"
+        return Damage(name, why, remedy, "nothing")
+    known = f"; whole generations: {', '.join(map(str, whole))}"
+    remedy = f"hpcstack repair {name} --generation {whole[0]}"
+    return Damage(name, why + known, remedy, "nothing")
 
 
 def _is_lost(tree: Tree, name: str) -> bool:
     """Whether modulefiles of NAME are there without a state.
 
-    A first publish that is under way has neither.
+    A first publish that is under way looks the same but for its journal.
     """
     if (tree.root / STATE / name / JOURNAL).exists():
         return False
     return any(any((home / name).glob("[!.]*")) for home in tree.homes(name).values())
 
 
-def _state_damage(tree: Tree, name: str) -> list[Damage]:
-    """What users' module systems read of the current generation, against what was written there."""
+def _find_state_damage(tree: Tree, name: str) -> list[Damage]:
+    """Return what is wrong with the files of the current generation, which module systems read."""
     state = tree.root / STATE / name
-    number = _current_generation(tree, name)
+    number = _read_current_generation(tree, name)
     if not number:
-        return [
-            _earlier_generation(tree, name, f"{state / CURRENT} leads to no generation of its own")
-        ]
+        why = f"{state / CURRENT} does not lead to one of its own generations"
+        return [_offer_earlier_generations(tree, name, why)]
+
     folder = state / number
+    mend = f"hpcstack repair {name}"
     try:
         known = read_inventory(folder, f"{name}#{number}")
     except StoreError as error:
-        return [Damage(name, error.message, f"hpcstack repair {name}", "state")]
+        return [Damage(name, error.message, mend, "state")]
     if known is None:
-        return []
-    mend = f"hpcstack repair {name}"
-    out = [
-        Damage(
-            name, f"{folder / path} is {wrong}", mend, "file", folder / path, known.texts.get(path)
-        )
-        for path, sha256 in known.digests.items()
-        if (wrong := _difference(folder / path, sha256))
-    ]
-    if damaged := damaged_inventories(folder, f"{name}#{number}"):
-        said = " and ".join(str(folder / one) for one in damaged)
-        out.append(Damage(name, f"{said} cannot be read", mend, "state"))
+        return []  # written by an hpcstack that wrote no inventories
+
+    out = []
+    for part, sha256 in known.digests.items():
+        path = folder / part
+        wrong = _describe_difference(path, sha256)
+        if wrong:
+            text = known.texts.get(part)
+            out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
+
+    damaged = damaged_inventories(folder, f"{name}#{number}")
+    if damaged:
+        paths = " and ".join(str(folder / one) for one in damaged)
+        out.append(Damage(name, f"{paths} cannot be read", mend, "state"))
     return out
 
 
-def _link_damage(tree: Tree, name: str) -> list[Damage]:
-    """The links by which module systems find the state of NAME, and its gateways."""
-    out, mend = [], f"hpcstack repair {name}"
+def _find_link_damage(tree: Tree, name: str) -> list[Damage]:
+    """Return what is wrong with the links that lead module systems to NAME's state, and with its
+    gateways.
+    """
+    out = []
+    mend = f"hpcstack repair {name}"
     for suffix, home in tree.homes(name).items():
         link = home / name / f".modulerc{suffix}"
-        target = os.path.relpath(
-            tree.root / STATE / name / CURRENT / f"modulerc{suffix}", link.parent
-        )
-        if _link(link) != target:
+        modulerc = tree.root / STATE / name / CURRENT / f"modulerc{suffix}"
+        if _read_link(link) != os.path.relpath(modulerc, link.parent):
             out.append(Damage(name, f"{link} is not the link to what versions mean", mend, "state"))
-        if home.parent != tree.root:
-            path, text = (
-                tree.root / home.name / GATE / f"{name}{suffix}",
-                render_gateway(name, str(home), suffix),
-            )
-            if wrong := _difference(path, sha256_of(text)):
+
+        is_behind_gateway = home.parent != tree.root
+        if is_behind_gateway:
+            path = tree.root / home.name / GATE / f"{name}{suffix}"
+            text = render_gateway(name, str(home), suffix)
+            wrong = _describe_difference(path, sha256_of(text))
+            if wrong:
                 out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
     return out
 
 
-def _stray_modulefiles(tree: Tree, ledger: Ledger) -> list[Damage]:
-    """Modulefiles of the name that no ledger knows: users can load them."""
+def _find_stray_modulefiles(tree: Tree, ledger: Ledger) -> list[Damage]:
+    """Return modulefiles of the name that its ledger does not know: users can load them."""
     if (tree.root / STATE / ledger.name / JOURNAL).exists():
-        # a change is under way, or was interrupted: its files are there before its ledger is
+        # A change is under way, or was interrupted: its files are there before its ledger is.
         return []
+
     known = {entry.release for entry in ledger.entries if entry.state not in ("removed", "gone")}
     out = []
     for suffix, home in tree.homes(ledger.name).items():
         for path in sorted((home / ledger.name).glob("[!.]*")):
             release = path.name.removesuffix(suffix) if suffix else path.name
             if release not in known:
-                subject = f"{ledger.name}/{release}"
-                out.append(
-                    Damage(
-                        subject,
-                        f"{path} is there, and nobody published it",
-                        f"rm {path}",
-                        "nothing",
-                    )
-                )
+                out.append(_make_stray(f"{ledger.name}/{release}", path))
     return out
+
+
+def _make_stray(subject: str, path: Path) -> Damage:
+    return Damage(subject, f"{path} is there, and nobody published it", f"rm {path}", "nothing")
 
 
 # -- a release
 
 
-def _release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
-    """The files of one release, in its folder and in the tree, and what its image's file looks
-    like.
-    """
+def _find_release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
+    """Return what is wrong with one release: its files in its folder and in the tree, its image."""
     subject = f"{ledger.name}/{entry.release}"
     folder = release_folder(store, ledger.name, entry.release)
     anew = f"hpcstack publish {ledger.name}-{entry.version}, or restore it from a backup"
@@ -248,131 +275,128 @@ def _release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> l
         known = read_inventory(folder, subject)
     except StoreError as error:
         return [Damage(subject, error.message, anew, "nothing")]
+
     mend = f"hpcstack repair {subject}"
-    out = _image_damage(store, ledger, entry)
+    out = _find_image_damage(store, ledger, entry)
     if known is None:
-        return [*out, *_older_release(tree, ledger, entry, folder, mend)]
+        return [*out, *_find_damage_without_inventory(tree, ledger, entry, folder, mend)]
+
     for part, sha256 in known.digests.items():
-        if wrong := _difference(folder / part, sha256):
+        path = folder / part
+        wrong = _describe_difference(path, sha256)
+        if wrong:
+            # The text of a long file is not kept: such a file comes back by publishing anew only.
             text = known.texts.get(part)
             how: Repair = "nothing" if text is None else "file"
-            out.append(
-                Damage(
-                    subject,
-                    f"{folder / part} is {wrong}",
-                    mend if text else anew,
-                    how,
-                    folder / part,
-                    text,
-                )
-            )
+            remedy = mend if text else anew
+            out.append(Damage(subject, f"{path} is {wrong}", remedy, how, path, text))
+
     for name in damaged_inventories(folder, subject):
         whole = next(one for one in NAMES if one != name)
-        text = files.read_bytes(folder / whole, MAX_RECORD, published=True).decode()
-        out.append(
-            Damage(subject, f"{folder / name} cannot be read", mend, "file", folder / name, text)
-        )
-    for path in _modulefiles(tree, ledger, entry):
-        kept = KEPT_FILES[0] if path.suffix == ".lua" else KEPT_FILES[1]
-        if wrong := _difference(path, known.digests.get(kept, "")):
-            out.append(
-                Damage(subject, f"{path} is {wrong}", mend, "file", path, known.texts.get(kept))
-            )
+        copy = files.read_bytes(folder / whole, MAX_RECORD, published=True).decode()
+        path = folder / name
+        out.append(Damage(subject, f"{path} cannot be read", mend, "file", path, copy))
+
+    for path in _list_modulefiles(tree, ledger, entry):
+        kept = _name_kept_copy(path)
+        wrong = _describe_difference(path, known.digests.get(kept, ""))
+        if wrong:
+            text = known.texts.get(kept)
+            out.append(Damage(subject, f"{path} is {wrong}", mend, "file", path, text))
+
     own = {*known.digests, *NAMES, SEAL}
-    for path in sorted(_files_below(folder)):
+    for path in sorted(_list_files_below(folder)):
         if str(path.relative_to(folder)) not in own:
-            out.append(
-                Damage(
-                    subject, f"{path} is there, and nobody published it", f"rm {path}", "nothing"
-                )
-            )
+            out.append(_make_stray(subject, path))
     return out
 
 
-def _older_release(
+def _find_damage_without_inventory(
     tree: Tree, ledger: Ledger, entry: Entry, folder: Path, mend: str
 ) -> list[Damage]:
-    """One of before inventories were written: its modulefiles are held against the copies in its
-    folder.
+    """Return what is wrong with the modulefiles of a release that has no inventory.
+
+    Older versions of hpcstack wrote none. The copies in the release's own folder are all that there
+    is to compare with.
     """
-    subject, out = f"{ledger.name}/{entry.release}", []
-    for path in _modulefiles(tree, ledger, entry):
-        kept = folder / (KEPT_FILES[0] if path.suffix == ".lua" else KEPT_FILES[1])
+    subject = f"{ledger.name}/{entry.release}"
+    out = []
+    for path in _list_modulefiles(tree, ledger, entry):
         try:
-            text = files.read_text(kept, MAX_RECORD)
+            text = files.read_text(folder / _name_kept_copy(path), MAX_RECORD)
         except (OSError, InputError):
             continue
-        if wrong := _difference(path, sha256_of(text)):
+        wrong = _describe_difference(path, sha256_of(text))
+        if wrong:
             out.append(Damage(subject, f"{path} is {wrong}", mend, "file", path, text))
     return out
 
 
-def _modulefiles(tree: Tree, ledger: Ledger, entry: Entry) -> list[Path]:
-    """Where the modulefiles of a release lie; nowhere where it was removed."""
+def _list_modulefiles(tree: Tree, ledger: Ledger, entry: Entry) -> list[Path]:
+    """Return where the modulefiles of a release lie; empty where the release was removed."""
     if entry.state in ("removed", "gone"):
         return []
     homes = tree.homes(ledger.name)
     return [home / ledger.name / f"{entry.release}{suffix}" for suffix, home in homes.items()]
 
 
-def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
-    """What the image's file shows without being read: that it is another than the one that was read
-    last.
-    """
-    subject, stack = f"{ledger.name}/{entry.release}", f"{ledger.name}-{entry.version}"
+def _name_kept_copy(modulefile: Path) -> str:
+    """Return the name of the copy of MODULEFILE in its release's folder."""
+    lua, tcl = KEPT_FILES
+    return lua if modulefile.suffix == ".lua" else tcl
+
+
+def _find_image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
+    """Return what is wrong with the image of a release, as far as its file shows it unread."""
+    subject = f"{ledger.name}/{entry.release}"
     again = f"hpcstack repair {subject} --images"
     try:
         artifact = store.artifact(entry.key)
         if not artifact:
             return [Damage(subject, "its image is gone", again, "image")]
         if artifact.sha256 != entry.sha256:
-            said = (
-                f"its image is another than was published: {artifact.sha256[:12]}, not "
+            what = (
+                f"its image is not the one that was published: {artifact.sha256[:12]}, not "
                 f"{entry.sha256[:12]}"
             )
-            return [Damage(subject, said, f"hpcstack build {stack}, and publish it", "nothing")]
+            remedy = f"hpcstack build {ledger.name}-{entry.version}, and publish it"
+            return [Damage(subject, what, remedy, "nothing")]
+
         seal = read_seal(store, ledger.name, entry.release)
         if is_only_touched(artifact, seal) and not sharing.names_publishers():
-            return []  # touched_images names it
+            return []  # no damage, but a note: `touched_images` has it
         why = why_changed(artifact, seal)
     except StoreError as error:
         return [Damage(subject, error.message, again, "image")]
-    return (
-        [
-            Damage(
-                subject,
-                f"its image {why}",
-                f"hpcstack verify --all reads it, {again} makes it again",
-                "image",
-            )
-        ]
-        if why
-        else []
-    )
+
+    if not why:
+        return []
+    remedy = f"hpcstack verify --all reads it; {again} builds it again"
+    return [Damage(subject, f"its image {why}", remedy, "image")]
 
 
 def touched_images(tree: Tree, store: Store, name: str) -> list[str]:
-    """What to know of images whose mode, owner or name was changed since they were read: nobody
-    knows that their bytes are others, nor that they are the same.
+    """Return a note for each image whose mode, owner or name changed since it was last read.
+
+    Whether its bytes are still the same is not known until it is read again.
     """
     out = []
     with contextlib.suppress(StoreError):
         for entry in tree.ledger(name).entries:
             artifact = store.artifact(entry.key) if entry.state != "gone" else None
             if artifact and is_only_touched(artifact, read_seal(store, name, entry.release)):
-                what = (
+                out.append(
                     f"{name}/{entry.release}: the mode, owner or name of its image was changed "
-                    f"since it was read"
+                    f"since it was read; hpcstack verify --all reads it"
                 )
-                out.append(f"{what}; hpcstack verify --all reads it")
     return out
 
 
 # -- files
 
 
-def _difference(path: Path, sha256: str) -> str:
-    """What PATH is, where it is not the file with SHA256: gone, a link, another text; else empty."""
+def _describe_difference(path: Path, sha256: str) -> str:
+    """Return what PATH is instead of the file with SHA256; empty where it is that file."""
     try:
         text = files.read_bytes(path, MAX_RECORD)
     except (FileNotFoundError, NotADirectoryError):
@@ -381,17 +405,21 @@ def _difference(path: Path, sha256: str) -> str:
         return "no ordinary file"
     except OSError as error:
         return f"not to be read: {error.strerror}"
-    return "" if hashlib.sha256(text).hexdigest() == sha256 else "not what was written there"
+    if hashlib.sha256(text).hexdigest() != sha256:
+        return "not what was written there"
+    return ""
 
 
-def _link(path: Path) -> str:
+def _read_link(path: Path) -> str:
+    """Return where the link PATH leads; empty where it is no link, or not there."""
     try:
         return str(path.readlink())
     except OSError:
         return ""
 
 
-def _folders(folder: Path) -> list[Path]:
+def _list_folders(folder: Path) -> list[Path]:
+    """Return the folders in FOLDER but for hidden ones; empty where it cannot be read."""
     try:
         return [
             path for path in folder.iterdir() if not path.name.startswith(".") and path.is_dir()
@@ -400,5 +428,6 @@ def _folders(folder: Path) -> list[Path]:
         return []
 
 
-def _files_below(folder: Path) -> list[Path]:
+def _list_files_below(folder: Path) -> list[Path]:
+    """Return all below FOLDER that is not a folder; a link to a folder is not one."""
     return [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]

@@ -1,9 +1,8 @@
-"""The gate to production: which checks a recipe requires on a node type, and whether a report shows
-them. Pure.
+"""The gate to production: which checks a recipe requires, and whether a report shows them. Pure.
 
-A family named in a recipe's `tests` requires all of its checks that this kind of node can run; a
-check named by its own code is required wherever its device is. PASS opens; FAIL, ERROR, WARN, SKIP
-and not having run keep shut.
+A family that a recipe's `tests` names requires all of its checks that this node type can run. A
+check named by its own code is required wherever its device is. Only PASS opens the gate. FAIL,
+ERROR, WARN, SKIP and a check that has not run keep it shut.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FAMILIES_BY_DEFAULT = ("node", "fabric", "io", "tasks")  # for a recipe that nam
 class Obstacle:
     """One reason that keeps the gate shut.
 
-    `not_run`: the report does not have the check, and another one may.
+    `not_run` says that the report merely lacks the check: another report may have it.
     """
 
     reason: str
@@ -39,14 +38,17 @@ NO_REPORT = Obstacle("there is no report of this image")
 
 
 def list_required(tests: tuple[str, ...], tier: str, node: NodeType | None) -> list[str]:
-    """The codes of the checks that a recipe with TESTS requires on NODE, up to TIER."""
+    """Return the codes of the checks up to TIER that a recipe with TESTS requires on NODE."""
     asked = tests or FAMILIES_BY_DEFAULT
     checks = [check for scope in SCOPES for check in select_checks(",".join(asked), scope, tier)]
     return [check.code for check in checks if _is_required(check, asked, node)]
 
 
 def _is_required(check: Check, asked: tuple[str, ...], node: NodeType | None) -> bool:
-    """Whether CHECK, which is of a family or code that is ASKED for, must have passed on NODE."""
+    """Whether CHECK must have passed on NODE.
+
+    The families and codes ASKED for are known to select it; what decides is the hardware it needs.
+    """
     has_gpus = bool(node and node.real_gpus)
     has_fabric = bool(node and (node.hcas or node.hca_rate))
     is_named = check.code in asked
@@ -68,7 +70,11 @@ def find_obstacles(
     sha256: str,
     suite: str,
 ) -> list[Obstacle]:
-    """Return why REPORT does not open the gate to the image of SHA256; nothing where it does."""
+    """Return why REPORT does not open the gate to the image of SHA256; empty where it does.
+
+    SUITE identifies the smoke suite inside that image: a report of another suite proves
+    nothing about it.
+    """
     if report is None:
         return [NO_REPORT]
 
@@ -95,48 +101,45 @@ def find_obstacles(
             why = outcome.evidence or outcome.measured or "no reason given"
             out.append(Obstacle(f"{code} is {outcome.status}: {why}"))
 
+    # A check that nobody requires does not have to run, but if it ran it must not have failed.
     failed = [one for one in report.outcomes if one.status in ("FAIL", "ERROR")]
     out += [Obstacle(f"{one.code} is {one.status}") for one in failed if one.code not in codes]
     return out
 
 
 def _only_root_can_tell(outcome: Outcome) -> bool:
-    """Whether OUTCOME was skipped because this site lets only root read what it looks at
-    (dmesg_restrict).
+    """Whether OUTCOME was skipped because only root may read what it looks at (dmesg_restrict).
 
-    Nobody can make it PASS there, so it is told, and opens the gate.
+    No user can make it PASS at such a site. So it opens the gate, and the release says that it was
+    not read.
     """
     return outcome.status == "SKIP" and outcome.needs_root
 
 
 def describe_report(report: Report) -> tuple[tuple[str, str], ...]:
-    """What a release says of REPORT: ((what, value), ...), the verdict first."""
+    """Return what a release says of REPORT: ((what, value), ...), the verdict first."""
     counts = report.counts()
     tally = ", ".join(
         f"{counts[status]} {status}"
         for status in ("PASS", "FAIL", "ERROR", "WARN", "SKIP")
         if counts[status]
     )
-    nodes = ", ".join(report.nodes[:4]) + (", ..." if len(report.nodes) > 4 else "")
+    nodes = ", ".join(report.nodes[:4])
+    if len(report.nodes) > 4:
+        nodes += ", ..."
     kind = f" of type {report.node_type}" if report.node_type else ""
+    count = format_count(len(report.nodes), "node")
+    where = f"{count}{kind}: {nodes}; {report.world_size} ranks by {report.runtime}"
     out = [
         ("verdict", f"{report.verdict()} ({tally})"),
         ("date", report.started[:10]),
         ("suite", f"{report.suite_name}, {report.tier} tier"),
-        (
-            "on",
-            (
-                f"{format_count(len(report.nodes), 'node')}{kind}: {nodes}; {report.world_size} "
-                f"ranks by {report.runtime}"
-            ),
-        ),
+        ("on", where),
     ]
+
     for one in report.outcomes:
-        if (
-            one.code in ("nccl.bandwidth", "nccl.gloo-bandwidth")
-            and one.status in ("PASS", "WARN")
-            and one.measured
-        ):
+        is_bandwidth = one.code in ("nccl.bandwidth", "nccl.gloo-bandwidth")
+        if is_bandwidth and one.status in ("PASS", "WARN") and one.measured:
             out.append(("bus bandwidth", one.measured))
     out += [("NOTE", caveat) for caveat in report.caveats()]
     unread = [one for one in report.outcomes if _only_root_can_tell(one)]

@@ -1,8 +1,8 @@
-"""What the store and the caches need not keep any more, and why the rest stays.
+"""Garbage collection: what the store and the caches need not keep, and why the rest stays.
 
-Kept: what a release names, what a running or waiting job uses, each stack's newest image, what is
-younger than a limit, and all that somebody is building. Nothing is guessed: where Slurm cannot be
-asked, nothing is removed.
+These stay: what a release names, what a running or pending job uses, each stack's newest image,
+what is younger than a limit, and all of the cache while somebody is building. Nothing is guessed:
+where Slurm does not answer, nothing is removed.
 """
 
 from __future__ import annotations
@@ -32,95 +32,92 @@ from hpcstack.store.store import ARTIFACT, MAX_RECORD, Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcstack.core.process import Runner
+    from hpcstack.core.process import Completed, Runner
     from hpcstack.site.load import Site
 
-DAY = 86400.0
-ASKED_AT_ONCE = 8  # of the controller, which serves everybody
-OLD = {"left-over": "of a run that was killed", "partial": "of a run that was killed", "base": "can be fetched again",
-       "step": "can be made again"}  # fmt: skip
+DAY = 86400.0  # seconds
+ASKED_AT_ONCE = 8  # requests to Slurm's controller, which serves everybody
+# {kind of an item: why it can go}
+OLD = {
+    "left-over": "of a run that was killed",
+    "partial": "of a run that was killed",
+    "base": "can be fetched again",
+    "step": "can be made again",
+}
+# the variables of a process that say which module it has loaded
 LOADED = ("LOADEDMODULES=", "HPCSTACK_RELEASE=", "HPCSTACK_IMAGE=")
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that takes room: an image, a base, a kept step, the rest of a killed run."""
+    """One thing that takes room: a release, an image, a base, a kept step, or what a killed run
+    has left.
+    """
 
     kind: str
     path: Path
-    size: int
+    size: int  # bytes
     age_days: float
     keep: str  # why it stays; empty for what goes
-    what: str = ""
+    what: str = ""  # the release or the stack
     engine: str = ""
     made: str = ""  # the day
-    why: str = ""  # it goes
+    why: str = ""  # why it goes, if it does
 
 
 def list_items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> list[Item]:
-    """All that takes room, each with why it stays or nothing. SlurmError where jobs cannot be asked
-    for.
+    """Return all that takes room, each with why it stays, if it does.
 
-    Of who has a store of his own over the site's it is his own; the site's is not looked at.
+    DAYS is the age below which nothing goes. For a user with a store of his own over the site's
+    this is that store: the site's is not looked at. SlurmError where Slurm cannot be asked for the
+    jobs, unless SLURM is False.
     """
     store = Store(site.own_store)
     used = find_images_in_use(runner, slurm=slurm)
     cache = cache_of(site)
-    old = list(_releases(site, store, used)) if site.own_store == site.store else []
-    going = {item.what for item in old if not item.keep}
+    busy = "somebody is building" if is_busy(cache) else ""
+
+    releases = list(_list_releases(site, store, used)) if site.own_store == site.store else []
+    going = {item.what for item in releases if not item.keep}
     out = [
-        *old,
-        *_images(store, used, days, going),
-        *_caches(
-            cache.top, own_cache(site).top, used, days, "somebody is building" * is_busy(cache)
-        ),
+        *releases,
+        *_list_images(store, used, days, going),
+        *_list_caches(cache.top, own_cache(site).top, used, days, busy),
     ]
     return sorted(out, key=lambda item: (item.kind, item.path))
 
 
-def _releases(site: Site, store: Store, used: str) -> Iterator[Item]:
-    """What was withdrawn, retired or removed in any of the site's module trees, and how long ago."""
-    now, days = datetime.now(timezone.utc), site.modules.keep_days
+def _list_releases(site: Site, store: Store, used: str) -> Iterator[Item]:
+    """Yield what was withdrawn, retired or removed in any of the site's module trees.
+
+    A release that gc has taken, and whose folder is there, is a left-over.
+    """
+    now = datetime.now(timezone.utc)
     trees = [Tree(one.module_tree) for one in site.every_architecture()]
     for ledger in [tree.ledger(name, to_change=True) for tree in trees for name in tree.names()]:
-        name = ledger.name
-        for one in ledger.entries:
-            if (
-                one.state == "gone"
-                and (left := store.top / "releases" / name / one.release).is_dir()
-            ):
-                size = descriptors.count_bytes(left)
-                yield Item(
-                    "left-over",
-                    left,
-                    size,
-                    0.0,
-                    "",
-                    f"{name}/{one.release}",
-                    why="gc was interrupted",
-                )
-            if one.state in ("live", "gone"):
+        for entry in ledger.entries:
+            folder = store.top / "releases" / ledger.name / entry.release
+            name = f"{ledger.name}/{entry.release}"
+            if entry.state == "gone" and folder.is_dir():
+                size = descriptors.count_bytes(folder)
+                yield Item("left-over", folder, size, 0.0, "", name, why="gc was interrupted")
+            if entry.state in ("live", "gone"):
                 continue
-            folder, since = store.top / "releases" / name / one.release, one.since or one.made
-            age = (now - _moment(since)).total_seconds() / DAY
-            young = f"for {days} days" if age < days else ""
-            keep = "in use" if used_by(ledger, one, [("", used)]) else young
+
+            since = entry.since or entry.made
+            age = (now - _parse_moment(since)).total_seconds() / DAY
+            why = f"{entry.state} on {since[:10]}"
+            keep = ""
+            if used_by(ledger, entry, [("", used)]):
+                keep = f"{why}: in use"
+            elif age < site.modules.keep_days:
+                keep = f"{why}: for {site.modules.keep_days} days"
             size = descriptors.count_bytes(folder) if folder.is_dir() else 0
-            why = f"{one.state} on {since[:10]}"
-            yield Item(
-                "release",
-                folder,
-                size,
-                age,
-                keep and f"{why}: {keep}",
-                f"{name}/{one.release}",
-                made=one.made[:10],
-                why=why,
-            )
+            yield Item("release", folder, size, age, keep, name, made=entry.made[:10], why=why)
 
 
-def _moment(text: str) -> datetime:
-    """A moment of a ledger; one that cannot be read is now: nothing of it is old."""
+def _parse_moment(text: str) -> datetime:
+    """Return a ledger's time; now where it cannot be read, so that the release counts as young."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -128,12 +125,13 @@ def _moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
-def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[Item]:
-    """Images; those that only releases GOING name are as if nobody had published them."""
+def _list_images(store: Store, used: str, days: float, going: set[str]) -> Iterator[Item]:
+    """Yield the images of STORE. A release in GOING keeps no image."""
     published = {record.key: name for name, record in read_releases(store) if name not in going}
     newest = {artifact.key: artifact.stack for artifact in store.newest_images()}
     top = store.top / "images"
-    for folder in sorted(top.glob("[!.]*")) if top.is_dir() else ():
+    folders = sorted(top.glob("[!.]*")) if top.is_dir() else []
+    for folder in folders:
         keep = ""
         if folder.name in published:
             keep = f"published as {published[folder.name]}"
@@ -141,45 +139,51 @@ def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[I
             keep = "a job uses it"
         elif folder.name in newest:
             keep = f"the newest image of {newest[folder.name]}"
-        about = _about(folder)
-        item = _item("image", folder, keep, days, about.get("stack", "damaged"))
+        about = _read_about(folder)
+        item = _make_item("image", folder, keep, days, about.get("stack", "damaged"))
         yield replace(item, engine=about.get("engine", ""), why="nobody needs it")
+
     for folder in sorted((store.top / "incoming").glob("[!.]*")):
-        yield _item(
-            "left-over",
-            folder,
-            "somebody may be writing it" if may_have_living_owner(folder) else "",
-            0.0,
-        )
+        yield _make_left_over(folder)
 
 
-def _caches(top: Path, own: Path, used: str, days: float, busy: str) -> Iterator[Item]:
+def _list_caches(top: Path, own: Path, used: str, days: float, busy: str) -> Iterator[Item]:
+    """Yield what lies in the cache of bases, TOP, and the kept steps of the user's OWN cache.
+
+    BUSY says why all of it stays; empty where nobody is building.
+    """
     for path in sorted(top.glob("*.sqsh")):
-        yield _item("base", path, busy or ("a job uses it" if path.name in used else ""), days)
+        in_use = "a job uses it" if path.name in used else ""
+        yield _make_item("base", path, busy or in_use, days)
     for path in sorted((own / "steps").glob("[!.]*")):
-        yield _item("step", path, busy, days)
+        yield _make_item("step", path, busy, days)
     for path in sorted((own / "steps").glob(".*")):
-        yield _item(
-            "left-over",
-            path,
-            "somebody may be writing it" if may_have_living_owner(path, ".") else "",
-            0.0,
-        )
+        yield _make_left_over(path, ".")
     for path in sorted((top / "partial").glob("*")):
-        yield _item("partial", path, busy, min(days, 1.0))
+        yield _make_item("partial", path, busy, min(days, 1.0))
 
 
-def _item(kind: str, path: Path, keep: str, days: float, what: str = "") -> Item:
+def _make_left_over(path: Path, prefix: str = "") -> Item:
+    """Return what a run was writing as an item; it stays as long as that run may be alive.
+
+    PREFIX stands in the name of PATH before the label of its owner.
+    """
+    keep = "somebody may be writing it" if may_have_living_owner(path, prefix) else ""
+    return _make_item("left-over", path, keep, 0.0)
+
+
+def _make_item(kind: str, path: Path, keep: str, days: float, what: str = "") -> Item:
+    # The change time: the modification time of an image is not when it was made here.
     changed = path.lstat().st_ctime
-    age = (time.time() - changed) / DAY  # an image's own times are not when it was made here
+    age = (time.time() - changed) / DAY
     young = f"younger than {days:g} days" if age < days else ""
     made = datetime.fromtimestamp(changed, timezone.utc).date().isoformat()
     size = descriptors.count_bytes(path)
     return Item(kind, path, size, age, keep or young, what, made=made, why=OLD.get(kind, "old"))
 
 
-def _about(folder: Path) -> dict[str, str]:
-    """What an image's record says of its stack and engine; nothing where it is damaged."""
+def _read_about(folder: Path) -> dict[str, str]:
+    """Return the stack and the engine that an image's record names; empty where it is damaged."""
     with contextlib.suppress(OSError, ValueError, RecursionError, InputError, StoreError):
         record = read_artifact(read_bytes(folder / ARTIFACT, MAX_RECORD), str(folder))
         return {"stack": record.stack, "engine": record.engine}
@@ -187,10 +191,11 @@ def _about(folder: Path) -> dict[str, str]:
 
 
 def find_images_in_use(runner: Runner, *, slurm: bool = True) -> str:
-    """All that says which image is used: see `find_users`, and what is mounted from a loop device
-    here.
+    """Return one text of all that may name an image in use.
+
+    That is what `find_users` finds, and the files behind this host's loop devices.
     """
-    out = [said for _, said in find_users(runner, slurm=slurm)]
+    out = [text for _, text in find_users(runner, slurm=slurm)]
     for loop in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             out.append(loop.read_text())
@@ -198,50 +203,64 @@ def find_images_in_use(runner: Runner, *, slurm: bool = True) -> str:
 
 
 def find_users(runner: Runner, *, slurm: bool = True) -> list[tuple[str, str]]:
-    """(who, what it says) of all that may use an image: processes of this host, by command line,
-    mounts and loaded modules, as far as they may be read; and what Slurm's jobs that run or wait
-    say of themselves.
+    """Return (who, text that may name images) of all that may use an image.
+
+    These are the processes of this host, by command line, mounts and loaded modules, as far as
+    these may be read; and Slurm's running and pending jobs, by what `squeue` and their batch
+    scripts say.
     """
     out = []
-    own = _ancestors()
+    own = _list_ancestors()
     for folder in Path("/proc").glob("[0-9]*"):
         if folder.name in own:
             continue
-        words = _proc(
-            folder / "cmdline"
-        ).split()  # of a command line only what is a path of ours, or Pyxis's
-        said = [
+        # Of a command line only the words that may be a path in the store, or an option of Pyxis:
+        # whoever merely names a release, as in `hpcstack status pytorch/24.11`, does not use it.
+        words = [
             word
-            for word in words
+            for word in _read_proc(folder / "cmdline").split()
             if any(part in word for part in ("/images/", "/releases/", ".sqsh", "container-image"))
         ]
-        said += [word for word in _proc(folder / "mountinfo").split() if word.startswith("/")]
-        said += [
-            one for one in _proc(folder / "environ", b"\n").split("\n") if one.startswith(LOADED)
-        ]
-        out.append((f"process {folder.name}", "\n".join(said)))
-    return out + (_jobs(runner) if slurm and runner.has("squeue") else [])
+        mounts = _read_proc(folder / "mountinfo").split()
+        words += [word for word in mounts if word.startswith("/")]
+        variables = _read_proc(folder / "environ", b"\n").split("\n")
+        words += [variable for variable in variables if variable.startswith(LOADED)]
+        out.append((f"process {folder.name}", "\n".join(words)))
+
+    if slurm and runner.has("squeue"):
+        out += _list_jobs(runner)
+    return out
 
 
-def _ancestors() -> set[str]:
-    """This process and those above it: their command lines name what is asked for."""
-    out, number = set(), os.getpid()
+def _list_ancestors() -> set[str]:
+    """Return the numbers of this process and of those above it.
+
+    Their command lines name the release that is to be removed, and do not use it.
+    """
+    out = set()
+    number = os.getpid()
     while number > 1 and str(number) not in out:
         out.add(str(number))
-        fields = _proc(Path(f"/proc/{number}/stat")).rpartition(")")[2].split()
+        # proc(5): after the command's name in parentheses come the state and the parent's number.
+        fields = _read_proc(Path(f"/proc/{number}/stat")).rpartition(")")[2].split()
         number = int(fields[1]) if len(fields) > 1 else 0
     return out
 
 
-def _proc(path: Path, end: bytes = b" ") -> str:
+def _read_proc(path: Path, end: bytes = b" ") -> str:
+    """Return the text of PATH in /proc, with END for each NUL; empty where it may not be read."""
     try:
         return path.read_bytes().replace(b"\0", end).decode(errors="replace")
     except OSError:
         return ""
 
 
-def _jobs(runner: Runner) -> list[tuple[str, str]]:
-    """(`job N`, its command, comment and batch script) of those that run or wait."""
+def _list_jobs(runner: Runner) -> list[tuple[str, str]]:
+    """Return (`job N`, its command, comment, working directory and batch script) of each running
+    and pending job.
+
+    SlurmError where Slurm does not answer, or does not let us read a job's script.
+    """
     done = runner.output(["squeue", "--noheader", "--format", "%A|%o|%k|%Z"], timeout=60)
     if done.status:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
@@ -250,13 +269,14 @@ def _jobs(runner: Runner) -> list[tuple[str, str]]:
         )
     lines = {line.partition("|")[0]: line for line in done.stdout.splitlines()}
     jobs = sorted(lines.keys() - {""})
-    out = []
+
+    def read_script(job: str) -> Completed:
+        return runner.output(["scontrol", "write", "batch_script", job, "-"])
+
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        scripts = list(
-            pool.map(
-                lambda job: runner.output(["scontrol", "write", "batch_script", job, "-"]), jobs
-            )
-        )
+        scripts = list(pool.map(read_script, jobs))
+
+    out = []
     for job, script in zip(jobs, scripts, strict=True):
         said = " ".join(script.tail)
         if script.status and re.search(r"denied|permission|contact", said, re.IGNORECASE):
@@ -264,54 +284,63 @@ def _jobs(runner: Runner) -> list[tuple[str, str]]:
                 f"the script of job {job} cannot be read, so nothing is removed: {said}",
                 "run gc as the store's owner with Slurm's operator rights, or say --no-slurm",
             )
-        out.append(
-            (f"job {job}", f"{lines[job]}\n{script.stdout}")
-        )  # without a script, or ended meanwhile: none
+        # Any other failure: the job has no batch script (salloc, srun), or has ended meanwhile.
+        out.append((f"job {job}", f"{lines[job]}\n{script.stdout}"))
     return out
 
 
 def remove_item(item: Item, site: Site) -> None:
-    """ITEM gone: first out of sight by rename, then removed; its builder's lease is held meanwhile."""
+    """Remove ITEM: first out of sight by one rename, then file by file.
+
+    The builder's lease of an image is held meanwhile.
+    """
     store = Store(site.own_store)
     with store.acting(f"{item.path} was not removed"):
         if item.kind == "image":
             with store.lease(item.path.name):
-                _bury(item.path, store)
+                _bury_folder(item.path, store)
         elif item.kind == "release":
             if descriptors.is_folder(item.path):
-                _bury(item.path, store)
+                _bury_folder(item.path, store)
         else:
-            _clear(item.path, cache_of(site))
+            _clear_cached(item.path, cache_of(site))
 
 
-def _clear(path: Path, cache: Store) -> None:
-    """PATH of a cache gone, out of sight first: half of it under its own name would be taken for
-    the whole. It stays where somebody builds by now: who builds says so, and then looks.
+def _clear_cached(path: Path, cache: Store) -> None:
+    """Remove PATH from a cache, but leave it there where somebody is building by now.
+
+    It is renamed first: half of it under its own name would be taken for the whole. Whoever builds
+    marks the cache as busy before looking into it. So the mark, looked for after the rename, is
+    there in time.
     """
     grave = path.with_name(f".{make_label()}{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
         descriptors.rename_path(path, grave)
     except FileNotFoundError:
         return
-    builds = _builds(cache)
+
+    builds = _is_building(cache)
     if not builds:
         descriptors.remove_tree(grave)
-    whole = (
-        builds or path.parent.name == "partial"
-    )  # of what imports have fetched a part is as good
-    if whole and descriptors.path_exists(grave) and not descriptors.path_exists(path):
+
+    # Put back what is whole, and what is left of a partial download: a part of it is as good.
+    worth_keeping = builds or path.parent.name == "partial"
+    if worth_keeping and descriptors.path_exists(grave) and not descriptors.path_exists(path):
         descriptors.rename_path(grave, path)
 
 
-def _builds(cache: Store) -> bool:
+def _is_building(cache: Store) -> bool:
     try:
         return is_busy(cache)
-    except FileNotFoundError:  # a mark went as it was looked at
+    except FileNotFoundError:  # a mark vanished while it was looked at: somebody was just building
         return True
 
 
-def _bury(path: Path, store: Store) -> None:
-    """A folder of the store is gone by one rename, and then removed."""
+def _bury_folder(path: Path, store: Store) -> None:
+    """Remove a folder of the store: first out of sight by one rename, then file by file.
+
+    StoreError where some of it could not be removed.
+    """
     grave = store.top / "incoming" / f"{make_label()}{path.name[:12]}"
     descriptors.make_folder(grave.parent)
     sharing.make_shared_folder(grave.parent)
@@ -319,6 +348,6 @@ def _bury(path: Path, store: Store) -> None:
     descriptors.remove_tree(grave)
     if descriptors.path_exists(grave):
         raise StoreError(
-            f"{grave} was not removed whole",
-            "what is left is somebody else's; gc tells of it again",
+            f"{grave} could not be removed completely",
+            "what is left belongs to another user; the next gc lists it again",
         )

@@ -1,8 +1,8 @@
-"""A real load and unload of a release, in a clean environment, against what is expected: before
-anybody sees it.
+"""Loads and unloads a release for real, in a clean environment, before anybody sees it.
 
-Lmod and Environment Modules, as far as they are on this machine; and again as the user whom
-site.yaml names.
+Each of Lmod and Environment Modules that is on this machine does so; and once more as the user whom
+site.yaml names (`modules.check_as`). What the module sets and restores is compared with what it
+should.
 """
 
 from __future__ import annotations
@@ -28,20 +28,29 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
 
+# Where distributions and sites put the two module systems; their own variables come first.
 LMOD = (
-    "/usr/share/lmod/lmod/libexec/lmod", "/opt/apps/lmod/lmod/libexec/lmod", "/usr/local/lmod/lmod/libexec/lmod",
+    "/usr/share/lmod/lmod/libexec/lmod",
+    "/opt/apps/lmod/lmod/libexec/lmod",
+    "/usr/local/lmod/lmod/libexec/lmod",
     "/opt/ohpc/admin/lmod/lmod/libexec/lmod",
-)  # fmt: skip
-TCL = (
-    "/usr/lib/x86_64-linux-gnu/modulecmd.tcl", "/usr/lib/aarch64-linux-gnu/modulecmd.tcl",
-    "/usr/share/Modules/libexec/modulecmd.tcl", "/usr/local/Modules/libexec/modulecmd.tcl",
-)  # fmt: skip
-BOOKS = re.compile(
-    r"^(_|SHLVL|PWD|OLDPWD|LMOD_.*|_ModuleTable.*|__LMOD.*|__MODULES_.*|MODULES_FAMILY_.*|_LMFILES_|LOADEDMODULES|MODULEPATH.*)$"
 )
-TRIAL = "hpcstack-module-"
+TCL = (
+    "/usr/lib/x86_64-linux-gnu/modulecmd.tcl",
+    "/usr/lib/aarch64-linux-gnu/modulecmd.tcl",
+    "/usr/share/Modules/libexec/modulecmd.tcl",
+    "/usr/local/Modules/libexec/modulecmd.tcl",
+)
+# Variables in which shells and module systems keep their own books: they may change.
+BOOKS = re.compile(
+    r"^(_|SHLVL|PWD|OLDPWD|LMOD_.*|_ModuleTable.*|__LMOD.*|__MODULES_.*|MODULES_FAMILY_.*"
+    r"|_LMFILES_|LOADEDMODULES|MODULEPATH.*)$"
+)
+TRIAL = "hpcstack-module-"  # how the temporary folder of a trial begins
 BUG = "this is a bug: tell us"
 MAX_ANSWER = 4 << 20  # bytes: an environment
+# Exit status 3: it does not load. 4: it does not unload. 5: the load ended well, and the module is
+# not among the loaded ones.
 ROUND_TRIP = r"""
 set -u
 folder=$1 release=$2 image=$3; shift 3
@@ -64,101 +73,97 @@ class Program:
 
 
 def find_module_systems(runner: Runner, environ: Mapping[str, str] = os.environ) -> list[Program]:
-    """What is on this machine: where its variables point, else where distributions put it."""
+    """Return the module systems of this machine.
+
+    Each is looked for where its own variable points, then where distributions put it.
+    """
     out = []
-    if lmod := _first((environ.get("LMOD_CMD", ""), *LMOD)):
+    lmod = _find_first((environ.get("LMOD_CMD", ""), *LMOD))
+    if lmod:
         out.append(Program("Lmod", (lmod,)))
-    if (tcl := _first((environ.get("MODULES_CMD", ""), *TCL))) and runner.has("tclsh"):
+    tcl = _find_first((environ.get("MODULES_CMD", ""), *TCL))
+    if tcl and runner.has("tclsh"):
         out.append(Program("Environment Modules", ("tclsh", tcl)))
     return out
 
 
-def _first(paths: tuple[str, ...]) -> str:
+def _find_first(paths: tuple[str, ...]) -> str:
+    """Return the first of PATHS that is a file; empty where none is."""
     return next((path for path in paths if path and Path(path).is_file()), "")
 
 
 def try_loading(release: Release, runner: Runner, as_user: str = "") -> str:
-    """What was tried, in words. StoreError says what was not as it should be."""
+    """Load and unload RELEASE in each module system, and again as the user AS_USER.
+
+    Return what was tried, in words. StoreError says what was not as it should be.
+    """
     found = find_module_systems(runner)
-    _sweep()
+    _sweep_old_trials()
     if not found:
         return "not tried: neither Lmod nor Environment Modules is on this machine"
-    users = ["", as_user] if as_user and os.geteuid() == 0 else [""]
+
+    users = [""]
+    suffix = ""
+    if as_user and os.geteuid() == 0:
+        users.append(as_user)
+        suffix = f", also as {as_user}"
+    elif as_user:
+        suffix = f"; NOT tried as {as_user}, since only root can"
+
     for program in found:
         for user in users:
-            _round_trip(release, program, user, runner)
-    whose = f", also as {as_user}" if len(users) > 1 else ""
-    untried = (
-        f"; NOT tried as {as_user}, since only root can" if as_user and len(users) == 1 else ""
-    )
-    return (
-        f"loads, and unloads without a trace, in "
-        f"{' and '.join(one.name for one in found)}{whose}{untried}"
-    )
+            _try_round_trip(release, program, user, runner)
+    programs = " and ".join(one.name for one in found)
+    return f"loads, and unloads without a trace, in {programs}{suffix}"
 
 
-def _sweep() -> None:
-    """What a killed one of ours has left of its trial, an hour ago or more."""
+def _sweep_old_trials() -> None:
+    """Remove what killed processes of this user have left of their trials, after an hour."""
     for path in Path(tempfile.gettempdir()).glob(f"{TRIAL}*"):
         with contextlib.suppress(OSError):
             about = path.lstat()
-            if (
-                about.st_uid == os.geteuid()
-                and stat.S_ISDIR(about.st_mode)
-                and about.st_mtime < time.time() - 3600
-            ):
+            is_own_folder = about.st_uid == os.geteuid() and stat.S_ISDIR(about.st_mode)
+            if is_own_folder and about.st_mtime < time.time() - 3600:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _round_trip(release: Release, program: Program, user: str, runner: Runner) -> None:
+def _try_round_trip(release: Release, program: Program, user: str, runner: Runner) -> None:
+    """Load and unload RELEASE with PROGRAM, as USER where one is named, in a tree of its own.
+
+    StoreError where it does not load or unload, or sets or leaves something else than it should.
+    """
     with tempfile.TemporaryDirectory(prefix=TRIAL) as name:
-        tree, folder = Path(name) / "tree", Path(name) / "answers"
+        tree, answers = Path(name) / "tree", Path(name) / "answers"
+        modulefiles = tree / release.stack.name
         texts = {
             f"{release.version}.lua": render_modulefile(release),
             release.version: modulefile_tcl(release),
         }
-        (tree / release.stack.name).mkdir(parents=True)
+        modulefiles.mkdir(parents=True)
         for file, text in texts.items():
-            (tree / release.stack.name / file).write_text(text, encoding="utf-8")
-        folder.mkdir(mode=0o700)
-        argv = [
-            "env",
-            "-i",
-            "PATH=/usr/bin:/bin",
-            f"HOME={folder}",
-            f"MODULEPATH={tree}",
-            "TERM=dumb",
-        ]
-        argv += [
-            "bash",
-            "-c",
-            ROUND_TRIP,
-            "bash",
-            str(folder),
-            release.name,
-            release.image,
-            *program.argv,
-        ]
+            (modulefiles / file).write_text(text, encoding="utf-8")
+        answers.mkdir(mode=0o700)
+
+        environment = [f"HOME={answers}", f"MODULEPATH={tree}", "TERM=dumb"]
+        argv = ["env", "-i", "PATH=/usr/bin:/bin", *environment, "bash", "-c", ROUND_TRIP, "bash"]
+        argv += [str(answers), release.name, release.image, *program.argv]
         if user:
-            shown = (
-                tree,
-                tree / release.stack.name,
-                *(tree / release.stack.name / file for file in texts),
-            )
-            argv = [*_become(user, Path(name), shown, folder), *argv]
+            readable = (tree, modulefiles, *(modulefiles / file for file in texts))
+            argv = [*_become(user, Path(name), readable, answers), *argv]
+
         done = runner.output(argv)
-        said = _text(folder / "said").strip() or "\n".join(done.tail)
+        said = _read_answer(answers / "said").strip() or "\n".join(done.tail)
         if done.status:
-            doing = {4: "unload", 5: "load"}.get(done.status, "load")
+            doing = "unload" if done.status == 4 else "load"
             raise StoreError(
-                f"{program.name} does not {doing} {release.name}{_who(user)}: {said}",
-                _advise(release.name, is_unreadable=(folder / "unreadable").exists()),
+                f"{program.name} does not {doing} {release.name}{_as_whom(user)}: {said}",
+                _advise(release.name, is_unreadable=(answers / "unreadable").exists()),
             )
-        _compare(release, program, folder, user, said)
+        _compare_environments(release, program, answers, user, said)
 
 
 def _advise(name: str, *, is_unreadable: bool) -> str:
-    """What to do about a module NAME that does not load."""
+    """Return what to do about a module NAME that does not load."""
     if "+" in name:
         return (
             "Environment Modules takes what follows a + for a variant: another `version` in the "
@@ -169,15 +174,15 @@ def _advise(name: str, *, is_unreadable: bool) -> str:
     return BUG
 
 
-def _who(user: str) -> str:
+def _as_whom(user: str) -> str:
     return f" as {user}" if user else ""
 
 
 def _become(user: str, top: Path, shown: tuple[Path, ...], answers: Path) -> list[str]:
-    """What stands before a command that USER is to run.
+    """Return the words that stand before a command so that USER runs it. Only root can do so.
 
-    TOP is root's and can be passed; what is SHOWN in it can be read; ANSWERS is USER's own from now
-    on, so that root changes and follows nothing in it any more.
+    USER may pass TOP, which stays root's, and read what is SHOWN in it. ANSWERS becomes USER's own.
+    From then on root changes nothing in it and follows no link there.
     """
     import pwd
 
@@ -192,13 +197,20 @@ def _become(user: str, top: Path, shown: tuple[Path, ...], answers: Path) -> lis
     return ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups", "--"]
 
 
-def _compare(release: Release, program: Program, folder: Path, user: str, said: str) -> None:
-    before, loaded, after = (_environment(folder / name) for name in ("before", "loaded", "after"))
-    tip = (
-        "is `module.environment` in the recipe what you intended?"
-        if release.stack.module.environment
-        else BUG
-    )
+def _compare_environments(
+    release: Release, program: Program, folder: Path, user: str, said: str
+) -> None:
+    """Raise StoreError where the module has set, or left behind, something else than it should.
+
+    FOLDER holds the environments before and after the load, and after the unload.
+    """
+    before = _read_environment(folder / "before")
+    loaded = _read_environment(folder / "loaded")
+    after = _read_environment(folder / "after")
+    tip = BUG
+    if release.stack.module.environment:
+        tip = "is `module.environment` in the recipe what you intended?"
+
     expected = with_settings(release.stack, before)
     expected |= {
         "HPCSTACK_STACK": release.stack.full_name,
@@ -211,28 +223,25 @@ def _compare(release: Release, program: Program, folder: Path, user: str, said: 
     if loaded != expected:
         wrong = sorted({name for name, _ in loaded.items() ^ expected.items()})
         raise StoreError(
-            (
-                f"{program.name} sets something else for {release.name}{_who(user)}: "
-                f"{', '.join(wrong)} {said}"
-            ),
+            f"{program.name} does not set what it should for {release.name}{_as_whom(user)}: "
+            f"{', '.join(wrong)} {said}",
             tip,
         )
     if after != before:
-        left = sorted({name for name, _ in before.items() ^ after.items()})
+        left = ", ".join(sorted({name for name, _ in before.items() ^ after.items()}))
         raise StoreError(
-            f"{program.name} does not restore {', '.join(left)} after {release.name}{_who(user)}",
-            tip,
+            f"{program.name} does not restore {left} after {release.name}{_as_whom(user)}", tip
         )
 
 
-def _environment(path: Path) -> dict[str, str]:
-    """What `env -0` wrote, without the module system's own books."""
-    entries = (entry.partition("=") for entry in _text(path).split("\0") if "=" in entry)
+def _read_environment(path: Path) -> dict[str, str]:
+    """Return the variables that `env -0` wrote to PATH, without the module system's own."""
+    entries = (entry.partition("=") for entry in _read_answer(path).split("\0") if "=" in entry)
     return {name: value for name, _, value in entries if not BOOKS.match(name)}
 
 
-def _text(path: Path) -> str:
-    """What was written there, by somebody who may be no friend."""
+def _read_answer(path: Path) -> str:
+    """Return the text of PATH, which another user may have written; empty where it is not there."""
     try:
         return read_bytes(path, MAX_ANSWER).decode("utf-8", "surrogateescape")
     except FileNotFoundError:

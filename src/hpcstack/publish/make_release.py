@@ -1,4 +1,4 @@
-"""From what was asked for to a release: which image and report, what speaks against it, and what it
+"""From a request to a release: which image and report it means, what speaks against it, and what it
 would change.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hpcstack.publish.publisher import Publisher
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.recipe.model import Stack
-    from hpcstack.releases.ledger import Entry
+    from hpcstack.releases.ledger import Entry, Ledger
     from hpcstack.report import Report
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
@@ -34,48 +34,50 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReleaseRequest:
-    """How a release is asked for: into CHANNEL, judged by REPORTS (files; by default the user's own
-    of this image), the image whose key begins with KEY, OVERRIDE the reason to pass a shut gate.
-    """
+    """What `publish` and `promote` were asked for on the command line."""
 
     channel: str = "testing"
-    reports: tuple[Path, ...] = ()
-    override: str = ""
+    reports: tuple[Path, ...] = ()  # files; empty: the user's own and the group's of this image
+    override: str = ""  # why to publish although the gate is shut
     reason: str = ""
-    key: str = ""
+    key: str = ""  # the beginning of the image's key; empty: the newest image
     keep_default: bool = False
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What would be released: a stack's image, the report that counts (None: there is none), and
-    where it comes from: a RECIPE, or an EARLIER release of which it is the production one.
+    """What would be released: a stack's image, its evidence, and where it comes from.
+
+    It comes from a RECIPE, or from an EARLIER testing release that is to be promoted.
     """
 
     stack: Stack
     artifact: Artifact
-    report: Report | None
+    report: Report | None  # the one that counts
     override: str = ""
     recipe: Recipe | None = None
     earlier: Entry | None = None
-    pinned: str | None = None
+    pinned: str | None = None  # the version that stays the default
 
 
 def candidate_of_recipe(recipe: Recipe, asked: ReleaseRequest, publisher: Publisher) -> Candidate:
-    """The image of RECIPE that was built last, or that is named.
+    """Return the image of RECIPE that is asked for (by default the one built last), as a candidate.
 
-    InputError or AnswerIsNo where it has no proof.
+    AnswerIsNo where it is for production and no report opens the gate. InputError where the request
+    makes no sense.
     """
     stack, site = recipe.stack, publisher.site
     artifact = image_with_key(stack.full_name, asked.key, publisher.store, site.tree_platform)
     _check_platform(artifact, site)
     given = _reports_of(stack, artifact, asked, publisher)
+
     if asked.channel == "production":
         named = bool(asked.reports)
         report, override = reports.require_proof(
             stack, artifact, site, given, asked.override, named=named
         )
         return Candidate(stack, artifact, report, override, recipe)
+
     if asked.override:
         raise InputError(
             "testing has no gate to pass",
@@ -90,66 +92,83 @@ def candidate_of_recipe(recipe: Recipe, asked: ReleaseRequest, publisher: Publis
 
 
 def _check_platform(artifact: Artifact, site: Site) -> None:
-    """InputError where the image is for other processors than the module tree."""
+    """Raise InputError where the image is for another architecture than the module tree."""
     if site.tree_platform in ("", artifact.platform):
         return
     theirs = KERNEL_NAMES[artifact.platform]
-    tip = (
-        f"hpcstack --arch {theirs} publish {artifact.stack}, or hpcstack build {artifact.stack} "
-        f"--platform "
-    )
     raise InputError(
         f"the image of {artifact.stack} is for {theirs}, and {site.module_tree} is not",
-        tip + site.tree_platform,
+        f"hpcstack --arch {theirs} publish {artifact.stack}, or hpcstack build {artifact.stack} "
+        f"--platform {site.tree_platform}",
     )
 
 
 def _reports_of(
     stack: Stack, artifact: Artifact, asked: ReleaseRequest, publisher: Publisher
 ) -> list[Report]:
-    """The reports that were named, else the user's own and the group's."""
+    """Return the reports that were named; without any, the user's own and the group's."""
     named = [reports.read_report(path) for path in asked.reports]
     return named or reports.find_reports(stack.full_name, artifact.sha256, publisher.store)
 
 
 def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher) -> Candidate:
-    """The testing release that NAME means (its newest), for production."""
+    """Return the release that NAME means, as a candidate for production.
+
+    NAME is a release, or a version whose newest testing release is meant.
+    """
     tree, site = publisher.tree, publisher.site
     ledger, version, release = find_version(name, tree)
     if name == ledger.name and len({one.version for one in ledger.entries}) > 1:
         require_version("promote", name, tree)
-    waiting = [
-        one for one in ledger.of(version) if one.state == "live" and one.channel == "testing"
-    ]
+
     if release:
-        waiting = [ledger.entry(release)]
-        if (state := waiting[0].state) != "live":
-            back = {"retired": "retire --cancel", "removed": "undo"}.get(state, "rollback")
-            raise InputError(
-                f"{ledger.name}/{release} is {state}",
-                f"hpcstack history {ledger.name} says why; hpcstack {back} {ledger.name}/"
-                f"{version if state == 'retired' else release} brings it back",
-            )
-    if not waiting:
-        full = f"{ledger.name}/{version}"
-        if any(one.state == "retired" for one in ledger.of(version)):
-            raise InputError(f"{full} is retired", f"hpcstack retire {full} --cancel")
-        raise InputError(
-            f"no testing release of {full} waits", f"hpcstack publish {ledger.name}-{version}"
-        )
-    stack, artifact = read_release(publisher.store, ledger.name, waiting[-1].release)
+        entry = ledger.entry(release)
+        if entry.state != "live":
+            raise _refuse_promotion(ledger, entry)
+    else:
+        entry = _newest_in_testing(ledger, version)
+
+    stack, artifact = read_release(publisher.store, ledger.name, entry.release)
     given = _reports_of(stack, artifact, asked, publisher)
     report, override = reports.require_proof(
         stack, artifact, site, given, asked.override, named=bool(asked.reports)
     )
     pinned = ledger.default.rpartition("-r")[0] if asked.keep_default else None
-    return Candidate(stack, artifact, report, override, None, waiting[-1], pinned)
+    return Candidate(stack, artifact, report, override, None, entry, pinned)
+
+
+def _refuse_promotion(ledger: Ledger, entry: Entry) -> InputError:
+    """Return the error for a release that is not live, with the command that brings it back."""
+    back = {"retired": "retire --cancel", "removed": "undo"}.get(entry.state, "rollback")
+    subject = entry.version if entry.state == "retired" else entry.release
+    return InputError(
+        f"{ledger.name}/{entry.release} is {entry.state}",
+        f"hpcstack history {ledger.name} says why; hpcstack {back} {ledger.name}/{subject} "
+        f"brings it back",
+    )
+
+
+def _newest_in_testing(ledger: Ledger, version: str) -> Entry:
+    """Return the newest live testing release of VERSION. InputError where there is none."""
+    waiting = [
+        one for one in ledger.of(version) if one.state == "live" and one.channel == "testing"
+    ]
+    if waiting:
+        return waiting[-1]
+
+    full = f"{ledger.name}/{version}"
+    if any(one.state == "retired" for one in ledger.of(version)):
+        raise InputError(f"{full} is retired", f"hpcstack retire {full} --cancel")
+    raise InputError(
+        f"there is no testing release of {full} to promote",
+        f"hpcstack publish {ledger.name}-{version}",
+    )
 
 
 def foretell_release(
     candidate: Candidate, asked: ReleaseRequest, publisher: Publisher
 ) -> tuple[list[str], str]:
-    """What releasing CANDIDATE would change: a line each, and all files as a diff."""
+    """Return what releasing CANDIDATE would change: a list of lines, and all files as a diff."""
     one = candidate
     return foretell_changes(
         publisher, one.stack, one.artifact, asked.channel, one.report, one.override, one.pinned
@@ -159,7 +178,7 @@ def foretell_release(
 def release_candidate(
     candidate: Candidate, asked: ReleaseRequest, publisher: Publisher
 ) -> Published:
-    """CANDIDATE, checked, signed where the site signs, and released."""
+    """Check CANDIDATE, sign it where the site signs, and release it."""
     stack, artifact = candidate.stack, candidate.artifact
     if candidate.recipe:
         check_withdrawn(stack, artifact, asked, publisher)
@@ -167,57 +186,67 @@ def release_candidate(
     if artifact.adopted:
         publisher.say(f"ADOPTED, not built by hpcstack: {artifact.adopted}")
     sign_and_check(artifact, publisher)
+
     if candidate.recipe:
-        more = collect_attachments(candidate.recipe, artifact, publisher.site)
+        extra = collect_attachments(candidate.recipe, artifact, publisher.site)
         commit = find_commit(candidate.recipe.path, publisher.runner)
-        lock = LockFile(candidate.recipe, publisher.site)
-        if lock.path.exists() and (reasons := lock.state().reasons):
-            what = f"the recipe is no longer what the image was built of ({reasons[0]})"
-            publisher.say(f"NOTE: {what}: hpcstack build {stack.full_name}")
+        _note_stale_lock(candidate.recipe, publisher)
     else:
+        # A promoted release keeps what its testing release recorded: the recipe may have moved on.
         earlier = candidate.earlier.release if candidate.earlier else ""
-        more = read_attachments(publisher.store, stack.name, earlier)
+        extra = read_attachments(publisher.store, stack.name, earlier)
         record = read_record(publisher.store, stack.name, earlier)
         commit = record.recipe_commit if record else ""
+
     return publisher.publish(
         stack,
         artifact,
         asked.channel,
         candidate.report,
-        more,
-        candidate.override,
-        candidate.pinned,
-        asked.reason
-        or asked.override,  # an override that no gate asked for is a reason all the same
-        commit,
+        extra,
+        override=candidate.override,
+        pinned=candidate.pinned,
+        # An override that no gate asked for still belongs in the history.
+        reason=asked.reason or asked.override,
+        recipe_commit=commit,
     )
+
+
+def _note_stale_lock(recipe: Recipe, publisher: Publisher) -> None:
+    """Say where the recipe has changed since the image was built."""
+    lock = LockFile(recipe, publisher.site)
+    if not lock.path.exists():
+        return
+    reasons = lock.state().reasons
+    if reasons:
+        what = f"the recipe has changed since the image was built ({reasons[0]})"
+        publisher.say(f"NOTE: {what}: hpcstack build {recipe.stack.full_name}")
 
 
 def check_withdrawn(
     stack: Stack, artifact: Artifact, asked: ReleaseRequest, publisher: Publisher
 ) -> None:
-    """A word where this image was published once and withdrawn; AnswerIsNo for production, unless
-    there is a reason.
+    """Say where this image was published before and withdrawn.
+
+    AnswerIsNo where it is asked for in production without a reason.
     """
-    same = [
-        one for one in publisher.tree.ledger(stack.name).entries if one.sha256 == artifact.sha256
-    ]
+    ledger = publisher.tree.ledger(stack.name)
+    same = [one for one in ledger.entries if one.sha256 == artifact.sha256]
     if not same or any(one.state == "live" for one in same) or same[-1].state != "withdrawn":
         return
+
     what = f"this image was withdrawn: {stack.name}/{same[-1].release}"
     if asked.channel == "production" and not asked.reason and not asked.override:
         raise AnswerIsNo(
             what,
-            (
-                f"hpcstack history {stack.name} says why; to publish it again all the same: "
-                f"--reason WHY"
-            ),
+            f"hpcstack history {stack.name} says why; to publish it again all the same: "
+            f"--reason WHY",
         )
     publisher.say(f"NOTE: {what}; hpcstack history {stack.name} says why")
 
 
 def check_commands(stack: Stack, artifact: Artifact) -> None:
-    """InputError where the image lacks a command that the recipe's module is to offer."""
+    """Raise InputError where the image lacks a command that the recipe's module offers."""
     lacks = [
         one
         for one in stack.module.commands
@@ -231,13 +260,16 @@ def check_commands(stack: Stack, artifact: Artifact) -> None:
 
 
 def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
-    """ARTIFACT's image, signed where the site says that publish signs; AnswerIsNo where no trusted
-    key has.
+    """Sign the image of ARTIFACT where the site says that publish signs.
+
+    An image that a trusted key has signed is not signed again. AnswerIsNo where the site requires
+    signatures and no trusted key has signed the image.
     """
     wanted, runner = publisher.site.signatures, publisher.runner
-    why = (
-        signing.why_untrusted(artifact, wanted.keys, runner) if wanted.keys else "it is not signed"
-    )
+    why = "it is not signed"
+    if wanted.keys:
+        why = signing.why_untrusted(artifact, wanted.keys, runner)
+
     if wanted.sign_with and why:
         if wanted.keys and not signing.is_trusted(wanted.sign_with, wanted.keys, runner):
             raise InputError(
@@ -247,11 +279,13 @@ def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
         what = signing.Statement(
             artifact.sha256, artifact.stack, artifact.lock_sha256, adopted=artifact.adopted
         )
-        publisher.say(
-            f"signed: {signing.sign_image(artifact.image, wanted.sign_with, runner, what)}"
-        )
-    if wanted.required and (why := signing.why_untrusted(artifact, wanted.keys, runner)):
-        raise AnswerIsNo(
-            f"this site publishes only signed images; {artifact.stack}: {why}",
-            f"hpcstack sign {artifact.key[:12]}, with a key of site.yaml's signatures.keys",
-        )
+        signature = signing.sign_image(artifact.image, wanted.sign_with, runner, what)
+        publisher.say(f"signed: {signature}")
+
+    if wanted.required:
+        why = signing.why_untrusted(artifact, wanted.keys, runner)
+        if why:
+            raise AnswerIsNo(
+                f"this site publishes only signed images; {artifact.stack}: {why}",
+                f"hpcstack sign {artifact.key[:12]}, with a key of site.yaml's signatures.keys",
+            )

@@ -1,7 +1,4 @@
-"""Modulefiles and wrappers of a release.
-
-Pure: what was measured of its image is given, and rendered.
-"""
+"""Renders the modulefiles and wrappers of a release. Pure: all that they say is given."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from hpcstack.site.injection import Brought, Reasoned
     from hpcstack.site.load import Site
 
-# What people search for by `module spider`, beside what the recipe itself adds
+# The packages that users look for with `module spider`, beside those that the recipe itself adds
 SHOWN = re.compile(
     r"^(torch|torchvision|torchaudio|deepspeed|numpy|scipy|pandas|transformer[-_]engine|flash[-_]attn|lightning|"
     r"pytorch[-_]lightning|transformers|accelerate|peft|datasets|tokenizers|apex|triton|nemo[-_]toolkit|"
@@ -35,26 +32,27 @@ SHOWN = re.compile(
     r"cuml.*|dask|h5py|timm|webdataset|nvidia-dali.*|wandb|mlflow|ray)$",
     re.IGNORECASE,
 )
-PLAIN = re.compile(r"^[A-Za-z0-9._+-]+$")
+PLAIN = re.compile(r"^[A-Za-z0-9._+-]+$")  # nothing that separates names from versions, or entries
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
-WIDTH = 100  # characters of a whatis line that are shown
+WIDTH = 100  # characters of a whatis line
 
 
 @dataclass(frozen=True)
 class Network:
-    """What wrappers tell the fabric's libraries, and what they bring of the nodes' own to a job of
-    several nodes.
+    """The variables that wrappers set for the fabric, and the libraries of the nodes that they
+    bring into the image.
     """
 
     settings: Mapping[str, Reasoned] = field(default_factory=dict)  # in every job
     between_nodes: Mapping[str, Reasoned] = field(default_factory=dict)  # in a job of several nodes
-    brought: tuple[Brought, ...] = ()
+    brought: tuple[Brought, ...] = ()  # of the nodes' own, in a job of several nodes
 
     @classmethod
     def of(cls, site: Site, image: Mapping[str, str]) -> Network:
-        """The network of SITE for an IMAGE of these variables.
+        """Return the network of SITE for an image with the variables IMAGE.
 
-        Which injection a node has is asked there.
+        All that a node type of the site may bring is named: the wrapper asks on the node what it
+        has there.
         """
         always = site.fabric.settings
         both = site.fabric.settings_for(2, image)
@@ -63,14 +61,14 @@ class Network:
 
     @property
     def names(self) -> list[str]:
-        """The variables that win over the image's own where they are set."""
+        """The names of the variables that win over the image's own."""
         brought = [name for one in self.brought for name in one.settings]
         return list(dict.fromkeys([*self.settings, *self.between_nodes, *brought]))
 
 
 @dataclass(frozen=True)
 class Release:
-    """What a published image is to its users: `pytorch/24.11-r1`, absolute paths, and the evidence."""
+    """What a published image is to its users: a module's name, absolute paths, and the evidence."""
 
     stack: Stack
     number: int
@@ -81,15 +79,13 @@ class Release:
     stand_in: str = ""
     adopted: str = ""  # where the image was taken from, if hpcstack did not build it
     channel: str = "testing"
-    dates: str = "/nonexistent"  # the file that says when its version goes
-    holds: tuple[tuple[str, str], ...] = ()
-    pip: tuple[tuple[str, str], ...] = ()
-    fits: tuple[
-        tuple[str, str], ...
-    ] = ()  # ((node type, how its driver runs the image), ...) when it was published
-    tested: tuple[
-        tuple[str, str], ...
-    ] = ()  # what the last report of this image says: ((what, value), ...)
+    dates: str = "/nonexistent"  # the file that says when its version is retired
+    holds: tuple[tuple[str, str], ...] = ()  # ((CUDA, its version), ...)
+    pip: tuple[tuple[str, str], ...] = ()  # ((package, its version), ...)
+    # ((node type, how its driver runs the image), ...), as it was when it was published
+    fits: tuple[tuple[str, str], ...] = ()
+    # ((what, value), ...) of the report that it was published with
+    tested: tuple[tuple[str, str], ...] = ()
     override: str = ""  # why it was published although the gate was shut
     environment: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
@@ -100,10 +96,12 @@ class Release:
 
     @property
     def version(self) -> str:
+        """`24.11-r1`."""
         return f"{self.stack.release_version}-r{self.number}"
 
     @property
     def name(self) -> str:
+        """`pytorch/24.11-r1`."""
         return f"{self.stack.name}/{self.version}"
 
     @property
@@ -121,42 +119,38 @@ class Release:
 
 
 def render_modulefile(release: Release) -> str:
-    """The Lua modulefile.
+    """Return the Lua modulefile.
 
-    It names absolute paths of the release only, so what is loaded can be unloaded.
+    It names nothing but absolute paths of this release, so whatever it loads it can unload.
     """
     return fill_template(
         "modules",
         "modulefile.lua.j2",
         help=help_text(release),
         extensions=", ".join(list_extensions(release)),
-        **_values(release),
+        **_list_values(release),
     )
 
 
 def modulefile_tcl(release: Release) -> str:
-    """The same in Tcl, for Environment Modules."""
+    """Return the same in Tcl, for Environment Modules."""
     return fill_template(
         "modules",
         "modulefile.tcl.j2",
         help=help_text(release).rstrip("\n").split("\n"),
-        **_values(release),
+        **_list_values(release),
     )
 
 
-def _values(release: Release) -> dict[str, object]:
-    for value in (
-        release.name,
-        release.stack.full_name,
-        release.image,
-        release.sha256,
-        release.folder,
-        release.dates,
-    ):
-        if CONTROL.search(
-            value
-        ):  # on Lmod 8.6 a newline in setenv runs what follows it: TACC/Lmod #659
+def _list_values(release: Release) -> dict[str, object]:
+    """Return what both templates are filled with. InputError for control characters in it."""
+    names = (release.name, release.stack.full_name, release.sha256)
+    paths = (release.image, release.folder, release.dates)
+    for value in (*names, *paths):
+        # On Lmod 8.6 a newline in setenv runs what follows it: TACC/Lmod #659.
+        if CONTROL.search(value):
             raise InputError(f"{value!r} has a control character in it", "no module can set that")
+
     return {
         "release": release.name,
         "name": release.stack.name,
@@ -177,8 +171,10 @@ def _values(release: Release) -> dict[str, object]:
 
 
 def module_settings(stack: Stack) -> list[tuple[str, str, str, str]]:
-    """(act, variable, value, separator) of what the recipe's `module.environment` says, in the
-    order of modulefiles: what is prepended last comes first.
+    """Return (act, variable, value, separator) of what the recipe's `module.environment` says.
+
+    ACT is set, prepend or append. They stand in the order of a modulefile: what is prepended last
+    comes first, so values are prepended in reverse.
     """
     out = []
     for name, setting in stack.module.environment.items():
@@ -196,21 +192,21 @@ def module_settings(stack: Stack) -> list[tuple[str, str, str, str]]:
 
 
 def with_settings(stack: Stack, environment: Mapping[str, str]) -> dict[str, str]:
-    """ENVIRONMENT as loading a module of STACK leaves it, but for hpcstack's own variables."""
+    """Return ENVIRONMENT as loading a module of STACK leaves it, but for hpcstack's variables."""
     after = dict(environment)
     for act, name, value, separator in module_settings(stack):
         had = after.get(name, "")
         if act == "set" or not had:
             after[name] = value
+        elif act == "prepend":
+            after[name] = f"{value}{separator}{had}"
         else:
-            after[name] = (
-                f"{value}{separator}{had}" if act == "prepend" else f"{had}{separator}{value}"
-            )
+            after[name] = f"{had}{separator}{value}"
     return after
 
 
 def list_whatis(release: Release) -> list[str]:
-    """The lines of `module whatis`, each short enough to be shown."""
+    """Return the lines of `module whatis`, cut at `WIDTH`."""
     lines = [f"Description: {release.stack.summary}", f"Base: {release.base}"]
     lines += [f"{name}: {value}" for name, value in release.holds]
     lines.append(f"Tested: {dict(release.tested).get('verdict', 'not yet')}")
@@ -225,7 +221,11 @@ def list_whatis(release: Release) -> list[str]:
 def describe_fits(
     site: Site, platform: str, environment: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """((node type, how its driver and GPU run an image of PLATFORM with ENVIRONMENT), ...)."""
+    """Return ((node type, how its driver and GPU run an image), ...).
+
+    The image is for PLATFORM and has ENVIRONMENT. Node types without real GPUs, or of another
+    platform, are left out.
+    """
     return tuple(
         (name, str(judge_fit(node.driver, node.gpus.model, environment)))
         for name, node in site.node_types.items()
@@ -234,7 +234,7 @@ def describe_fits(
 
 
 def help_text(release: Release) -> str:
-    """What `module help` shows: what is inside, what was measured, and three lines to copy."""
+    """Return what `module help` shows: what is inside, what was tested, and lines to copy."""
     stack = release.stack
     lines = [stack.summary, "", f"  base: {release.base}"]
     lines += [f"  {name}: {value}" for name, value in release.holds]
@@ -245,16 +245,10 @@ def help_text(release: Release) -> str:
         )
     lines += [f"  on {node}: {said}" for node, said in release.fits]
     lines.append(f"  image: sha256 {release.sha256}")
-    lines += [
-        "",
-        f"Channel: {release.channel}. Tests: "
-        + ("none of this image" if not release.tested else ""),
-    ]
-    lines = [
-        *lines[:-1],
-        lines[-1].rstrip(),
-        *(f"  {name}: {value}" for name, value in release.tested),
-    ]
+
+    tests = "Tests:" if release.tested else "Tests: none of this image"
+    lines += ["", f"Channel: {release.channel}. {tests}"]
+    lines += [f"  {name}: {value}" for name, value in release.tested]
     if release.override:
         lines.append(f"  PUBLISHED ALTHOUGH THE GATE WAS SHUT: {release.override}")
     if release.stand_in:
@@ -268,60 +262,79 @@ def help_text(release: Release) -> str:
 
 
 def lines_to_copy(release: Release) -> list[str]:
-    """How the release is used, by `hpcstack launch` and by srun itself: lines that run in one's own
-    folder, with a COMMAND in them.
+    """Return lines that use the release, by `hpcstack launch` and by srun itself.
+
+    They run in the user's current folder; COMMAND stands for what is to be run.
     """
     stack = release.stack
+    launch = f"hpcstack launch {stack.full_name} -N 2"
+    srun = "srun -N 2 --ntasks-per-node=1"
+    if stack.launch.mode == "mpi":
+        srun += " --mpi=pmix"
+
+    # Where no node has a GPU the module sets the variable to `void`. Without this option the
+    # image's own value would win over it.
     void = " --container-env=NVIDIA_VISIBLE_DEVICES" if release.without_gpus else ""
+    pyxis = (
+        f'{srun}{void} --container-image="$HPCSTACK_IMAGE" --container-mounts="$PWD:$PWD" '
+        f'--container-workdir="$PWD" /opt/hpcstack/compat.sh COMMAND'
+    )
     has_cuda = any(name == "CUDA" for name, _ in release.holds)
     nv = "--nv " if has_cuda and not release.without_gpus else ""
-    srun = "srun -N 2 --ntasks-per-node=1" + (" --mpi=pmix" if stack.launch.mode == "mpi" else "")
+    apptainer = f'{srun} apptainer exec {nv}--bind "$PWD" --pwd "$PWD" "$HPCSTACK_IMAGE" COMMAND'
     return [
-        "On two nodes, now:      hpcstack launch " + stack.full_name + " -N 2 -- train.py",
-        "As a batch job:         hpcstack launch " + stack.full_name + " -N 2 --batch -- train.py",
+        f"On two nodes, now:      {launch} -- train.py",
+        f"As a batch job:         {launch} --batch -- train.py",
         "By hand, on a node:     hpcstack python, hpcstack shell",
-        f'By srun with Pyxis:     {srun}{void} --container-image="$HPCSTACK_IMAGE" '
-        '--container-mounts="$PWD:$PWD" --container-workdir="$PWD" /opt/hpcstack/compat.sh COMMAND',
-        (
-            f'By srun and Apptainer:  {srun} apptainer exec {nv}--bind "$PWD" --pwd "$PWD" '
-            f'"$HPCSTACK_IMAGE" COMMAND'
-        ),
+        f"By srun with Pyxis:     {pyxis}",
+        f"By srun and Apptainer:  {apptainer}",
     ]
 
 
 def list_extensions(release: Release) -> list[str]:
-    """`torch/2.6.0a0+...` for `module spider`: the image's real versions of what users search for."""
+    """Return what `module spider` finds beside modules: `torch/2.6.0a0+...`, as it is in the image.
+
+    Of the Python packages that is what users search for, and what the recipe adds.
+    """
     added = {
         re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0].lower()
         for text in release.stack.packages.pip
     }
-    return [
-        f"{name}/{version}"
-        for name, version in release.pip
-        if (SHOWN.fullmatch(name) or name.lower() in added)
-        and PLAIN.fullmatch(name)
-        and PLAIN.fullmatch(version)
-    ]
+    out = []
+    for name, version in release.pip:
+        is_wanted = SHOWN.fullmatch(name) or name.lower() in added
+        if is_wanted and PLAIN.fullmatch(name) and PLAIN.fullmatch(version):
+            out.append(f"{name}/{version}")
+    return out
 
 
 def render_wrappers(release: Release) -> dict[str, str]:
-    """{path: script}: `libexec/run`, which chooses the runtime, and `bin/COMMAND` for each of the
-    recipe's commands.
+    """Return {path: script} of the release's wrappers.
+
+    `libexec/run` chooses the runtime; each of the recipe's commands has a `bin/COMMAND`, which
+    calls it.
     """
     run = f"{release.folder}/libexec/run"
-    commands = {
-        f"bin/{command}": fill_template(
+    out = {}
+    for command in release.stack.module.wrapped:
+        out[f"bin/{command}"] = fill_template(
             "modules", "wrapper.sh.j2", command=command, release=release.name, run=run
         )
-        for command in release.stack.module.wrapped
-    }
+
     image = {
         name: value
         for name, value in sorted(release.environment.items())
         if VARIABLE.fullmatch(name)
     }
+    image_environment = [
+        (name, value)
+        for name, value in image.items()
+        if name not in OWN and name not in release.network.names
+    ]
+    # Where the wrapper cannot start the site's runtime by itself, it takes what is there.
     runtime = RUNTIMES.get(release.runtime)
-    own = fill_template(
+
+    out["libexec/run"] = fill_template(
         "modules",
         "run.sh.j2",
         release=release.name,
@@ -333,13 +346,9 @@ def render_wrappers(release: Release) -> dict[str, str]:
         start=data.read_script(START),
         mounts=release.mounts,
         image_names=" ".join(image),
-        image_environment=[
-            (name, value)
-            for name, value in image.items()
-            if name not in OWN and name not in release.network.names
-        ],
+        image_environment=image_environment,
         network=release.network,
         host_libraries=HOST_LIBRARIES,
         runtime=runtime.name if runtime and runtime.in_modules else "auto",
     )
-    return {**commands, "libexec/run": own}
+    return out

@@ -1,4 +1,4 @@
-"""Which commit a recipe was, when its image was published."""
+"""Finds the git commit that a recipe is at."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ CHANGED = ", changed since"
 
 
 def find_commit(recipe: Path, runner: Runner) -> str:
-    """The commit that RECIPE's folder is at, with `, changed since` where a file of that folder is
-    another; empty where it is in no repository, or not one of its files, or git does not say.
+    """Return the commit of RECIPE's folder, with `, changed since` where a file there has changed.
+
+    Empty where RECIPE is in no repository, or is not tracked in it, or git does not say.
     """
     if not runner.has("git"):
         return ""
+
     path = recipe.resolve()
-    git = [
-        "git",
-        "-c",
-        "core.fsmonitor=false",
-        "-C",
-        str(path.parent),
-    ]  # no program of the repository's own
+    # A repository's own configuration may name a program as its fsmonitor: it is not run.
+    git = ["git", "-c", "core.fsmonitor=false", "-C", str(path.parent)]
     head = runner.output([*git, "rev-parse", "--verify", "--quiet", "HEAD"], timeout=GIT_S)
     if head.status or not head.stdout.strip():
         return ""
+
     listed = runner.output([*git, "ls-files", "--error-unmatch", "--", path.name], timeout=GIT_S)
     if listed.status:
         return ""
+
+    # The whole folder: the recipe may extend, or copy into the image, what lies beside it.
     status = runner.output([*git, "status", "--porcelain", "--", "."], timeout=GIT_S)
     is_clean = not status.status and not status.stdout.strip()
-    return head.stdout.strip() + ("" if is_clean else CHANGED)
+    commit = head.stdout.strip()
+    return commit if is_clean else commit + CHANGED

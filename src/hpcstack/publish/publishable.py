@@ -1,4 +1,4 @@
-"""What may be published, and what publishing answers. Pure."""
+"""Which stacks may be published, and what publishing returns. Pure."""
 
 from __future__ import annotations
 
@@ -17,42 +17,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Published:
-    """What publishing made or found: `pytorch/24.11-r1`, how it is loaded, and how it was checked."""
+    """A release that publishing made or found, how it is loaded, and how it was checked."""
 
-    release: str
-    alias: str
+    release: str  # pytorch/24.11-r1
+    alias: str  # pytorch/24.11
     channel: str
-    takes_alias: bool
+    takes_alias: bool  # whether the alias means this release now
     default: str
-    load: str
+    load: str  # what a user types
     modulepath: str
     modulefile: str
     image: str
     sha256: str
-    new: bool
-    checked: str
+    new: bool  # False where this image was a release already
+    checked: str  # what the load test said, in words
 
 
 def dates_of(stack: Stack) -> Dates:
-    """What the recipe's lifecycle says."""
+    """Return the dates that the recipe's `lifecycle` names.
+
+    A successor without a date is left out: nothing is to be replaced yet.
+    """
     cycle = stack.lifecycle
-    goes = cycle.deprecate or cycle.remove
-    return Dates(
-        str(cycle.deprecate or ""),
-        str(cycle.remove or ""),
-        module_name(cycle.successor) if goes else "",
-        origin="recipe",
-    )
+    ends = cycle.deprecate or cycle.remove
+    successor = module_name(cycle.successor) if ends else ""
+    return Dates(str(cycle.deprecate or ""), str(cycle.remove or ""), successor, origin="recipe")
 
 
 def check_publishable(ledger: Ledger, stack: Stack) -> None:
-    """InputError for what cannot be published: see `_named` and `_not_over`."""
-    _named(stack)
-    _not_over(ledger, stack)
+    """Raise InputError where STACK cannot be published under LEDGER's name.
+
+    See `_check_name` and `_check_not_retired`.
+    """
+    _check_name(stack)
+    _check_not_retired(ledger, stack)
 
 
-def _named(stack: Stack) -> None:
-    """InputError for a name or a version that would be taken for something else in the module tree."""
+def _check_name(stack: Stack) -> None:
+    """Raise InputError for a name or version that means something else in the module tree."""
     if stack.name == GATE:
         raise InputError(
             f"a stack named {GATE!r} cannot be published: its modules would lie among the gateways",
@@ -65,11 +67,16 @@ def _named(stack: Stack) -> None:
         )
 
 
-def _not_over(ledger: Ledger, stack: Stack) -> None:
-    """InputError where the version's day has come: what is published would be refused."""
-    version, dates = stack.release_version, dates_of(stack)
+def _check_not_retired(ledger: Ledger, stack: Stack) -> None:
+    """Raise InputError where the version is retired by now: its new module would refuse to load.
+
+    Dates that `hpcstack retire` has set win over those of the recipe.
+    """
+    version = stack.release_version
+    dates = dates_of(stack)
     where = "the recipe's `lifecycle`"
     if ledger.dates.get(version, dates).origin != "recipe":
-        dates, where = ledger.dates[version], f"hpcstack retire {stack.name}/{version} --cancel"
+        dates = ledger.dates[version]
+        where = f"hpcstack retire {stack.name}/{version} --cancel"
     if dates.refuses(stamp_today()):
-        raise InputError(f"{stack.name}/{version} is retired since {dates.remove}", where)
+        raise InputError(f"{stack.name}/{version} has been retired since {dates.remove}", where)

@@ -1,8 +1,8 @@
-"""Publish, promote, roll back, retire, remove, undo: each is prepared whole, judged, and committed
-as one change.
+"""The verbs that change what is published: publish, promote, roll back, retire, remove, undo.
 
-What is interrupted before the commit leaves nothing that anybody sees; after it, whoever comes next
-finishes it.
+Each verb prepares its change completely, checks it, and commits it as one change. A verb that is
+interrupted before the commit leaves nothing that a user can see. After the commit has begun, the
+next verb finishes it.
 """
 
 from __future__ import annotations
@@ -70,16 +70,17 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Publisher:
-    """Who publishes where: a site's store and module tree."""
+    """A site's store and module tree, with what is needed to publish there."""
 
     site: Site
     store: Store
     runner: Runner
     say: Say
-    slurm: bool = True  # ask Slurm whose jobs use what is removed
+    slurm: bool = True  # before a release is removed, ask Slurm which jobs use it
 
     @property
     def marks(self) -> Permissions:
+        """The modes and the group of whatever is published at this site."""
         own = self.site.modules
         return Permissions(
             sharing.shared_mode(int(own.mode, 8)) & 0o664,
@@ -93,6 +94,7 @@ class Publisher:
         )
 
     # -- the verbs
+
     def publish(
         self,
         stack: Stack,
@@ -105,12 +107,12 @@ class Publisher:
         reason: str = "",
         recipe_commit: str = "",
     ) -> Published:
-        """ARTIFACT as a release of STACK in CHANNEL. A release that already is this image is not
-        made again.
+        """Publish ARTIFACT as a release of STACK in CHANNEL.
 
-        EXTRA are {file name: text} for the release's folder; OVERRIDE is why it is published though
-        the gate is shut; PINNED the version that stays the default; REASON stands in the history,
-        RECIPE_COMMIT in the release's record.
+        Where the newest release is this very image, no new one is made. EXTRA holds {file name:
+        text} for the release's folder. OVERRIDE is why it is published although the gate is shut.
+        PINNED is the version that stays the default. REASON goes into the history, RECIPE_COMMIT
+        into the release's record.
         """
         if channel not in CHANNELS:
             raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
@@ -119,39 +121,45 @@ class Publisher:
                 f"{self.store.below.top} is not yours to write, and what is published lies there",
                 f"your own image needs no module: hpcstack launch {artifact.stack} -- PROGRAM",
             )
+
         tree = self.tree
-        with self._held(stack.name) as ledger:
+        with self._hold_ledger(stack.name) as ledger:
             check_publishable(ledger, stack)
             release, entry = self.prepared(ledger, stack, artifact, channel, report, override)
-            if known := self.already(ledger, entry):
+
+            known = self.already(ledger, entry)
+            if known:
                 self.renew_image_seal(stack.name, known, artifact)
                 if tree.stale:
-                    self._cached()
-                return self._answer(ledger, known, release, "when it was published", new=False)
-            if why := self._without_nodes(artifact):
+                    self._rebuild_cache()
+                return self._describe_published(
+                    ledger, known, release, "when it was published", new=False
+                )
+
+            why = self._explain_missing_nodes(artifact)
+            if why:
                 self.say(f"NOTE: {why}")
-            seal = self._sealed(artifact)
-            attached = {**extra, **_reported(report), SEAL: seal_text(seal)}
-            part, record = self._write(release, artifact, attached, recipe_commit)
+            seal = self._seal_image(artifact)
+            attached = {**extra, **_report_files(report), SEAL: seal_text(seal)}
+            part, record = self._write_folder(release, artifact, attached, recipe_commit)
+
             try:
                 checked = try_loading(release, self.runner, self.site.modules.check_as)
             except HpcstackError:
                 descriptors.remove_tree(part)
                 raise
             self.say(f"module {release.name}: {checked}")
-            event = self._event(
-                "publish" if channel == "testing" else "promote", entry.release, override or reason
-            )
+
+            verb = "publish" if channel == "testing" else "promote"
+            event = self._make_event(verb, entry.release, override or reason)
             base = ledger if pinned is None else replace(ledger, pinned=pinned)
             after = changes.publish_entry(base, entry, dates_of(stack), event)
-            tree.commit(
-                TreeChange(
-                    after, self.files(release), "publish", ((str(part), release.folder, record),)
-                )
-            )
-        self._readable(release)
-        self._cached()
-        return self._answer(after, entry, release, checked, new=True)
+            moves = ((str(part), release.folder, record),)
+            tree.commit(TreeChange(after, self.files(release), "publish", moves))
+
+        self._note_unreadable(release)
+        self._rebuild_cache()
+        return self._describe_published(after, entry, release, checked, new=True)
 
     def change(
         self,
@@ -162,21 +170,27 @@ class Publisher:
         *,
         force: bool = False,
     ) -> Ledger:
-        """The ledger of NAME after ACT, which is committed; nothing is written where ACT refuses,
-        or users would lose what is in production and FORCE does not say that it is meant.
+        """Commit what ACT makes of the ledger of NAME, and return the new ledger.
+
+        Nothing is written where ACT refuses, nor where users would lose something in production
+        and FORCE does not say that this is meant.
         """
-        with self._held(name) as ledger:
+        with self._hold_ledger(name) as ledger:
             after = self.changed(ledger, verb, act, reason, force=force)
             if replace(after, events=ledger.events) == ledger:
-                # nothing changes: no row in the history, and `undo` takes back what was before
+                # Nothing changes, so the history gets no event: `undo` would otherwise take back
+                # this event instead of the last real change.
                 return ledger
+
             gone = tuple(
-                file
-                for one in changes.list_going(ledger, after)
-                for file in self._modulefiles(name, one.release)
+                path
+                for entry in changes.list_going(ledger, after)
+                for path in self._list_modulefiles(name, entry.release)
             )
-            self.tree.commit(TreeChange(after, self._back(ledger, after), verb, gone=gone))
-        self._cached()
+            returning = self._read_returning_modulefiles(ledger, after)
+            self.tree.commit(TreeChange(after, returning, verb, gone=gone))
+
+        self._rebuild_cache()
         return after
 
     def changed(
@@ -188,69 +202,82 @@ class Publisher:
         *,
         force: bool,
     ) -> Ledger:
-        """LEDGER after ACT, judged, and not committed."""
+        """Return LEDGER after ACT, checked but not committed."""
         if not ledger.entries:
             raise InputError(f"nothing is published as {ledger.name!r}", "hpcstack status")
-        after = act(ledger, self._event(verb, "", reason))
-        self._judge(ledger, after, verb, force=force)
+        after = act(ledger, self._make_event(verb, "", reason))
+        self._check_change(ledger, after, verb, force=force)
         return after
 
-    def _judge(self, before: Ledger, after: Ledger, verb: str, *, force: bool) -> None:
-        """InputError where AFTER takes from users what is in production, in use, or names an image
-        that is gone.
+    def _check_change(self, before: Ledger, after: Ledger, verb: str, *, force: bool) -> None:
+        """Raise InputError where the change from BEFORE to AFTER must not be made.
+
+        Reasons are: users would lose something in production (which FORCE allows), a release that
+        would be loaded has no image any more or another one, or a release that goes is in use.
         """
-        if (lost := changes.find_harm(before, after, stamp_today())) and not force:
+        lost = changes.find_harm(before, after, stamp_today())
+        if lost and not force:
             raise InputError(
                 "\n".join(lost),
                 f"if that is meant: hpcstack {verb} as before, with --force --reason WHY",
             )
-        changed = [
-            release
-            for version, release in after.aliases.items()
-            if before.aliases.get(version) != release
-        ]
-        for release in {*changed, *(one.release for one in changes.list_coming(before, after))}:
-            entry, artifact = after.entry(release), self.store.artifact(after.entry(release).key)
-            if not artifact or artifact.sha256 != entry.sha256:
-                what = "is gone from the store" if not artifact else "is another than was published"
-                raise InputError(
-                    f"{after.name}/{release} would be loaded, and its image {what}",
-                    f"hpcstack build {after.name}-{entry.version}, and publish it",
-                )
-        taken = changes.list_going(before, after)
-        users = find_users(self.runner, slurm=self.slurm) if taken else []
-        for one in taken:
-            if who := changes.used_by(before, one, users):
+
+        to_be_loaded = {entry.release for entry in changes.list_coming(before, after)}
+        for version, release in after.aliases.items():
+            if before.aliases.get(version) != release:
+                to_be_loaded.add(release)
+        for release in to_be_loaded:
+            self._check_image(after, release)
+
+        going = changes.list_going(before, after)
+        if not going:
+            return
+        users = find_users(self.runner, slurm=self.slurm)
+        for entry in going:
+            who = changes.used_by(before, entry, users)
+            if who:
                 more = f" and {len(who) - 5} more" if len(who) > 5 else ""
                 raise InputError(
-                    f"{before.name}/{one.release} is in use by {', '.join(who[:5])}{more}",
+                    f"{before.name}/{entry.release} is in use by {', '.join(who[:5])}{more}",
                     "wait for them, or warn its users: hpcstack retire",
                 )
 
-    def _modulefiles(self, name: str, release: str) -> list[str]:
-        """The paths below the root of a release's modulefiles."""
+    def _check_image(self, ledger: Ledger, release: str) -> None:
+        """Raise InputError where the image of RELEASE is gone, or another than was published."""
+        entry = ledger.entry(release)
+        artifact = self.store.artifact(entry.key)
+        if artifact and artifact.sha256 == entry.sha256:
+            return
+        what = "is not the one that was published" if artifact else "is gone from the store"
+        raise InputError(
+            f"{ledger.name}/{release} would be loaded, and its image {what}",
+            f"hpcstack build {ledger.name}-{entry.version}, and publish it",
+        )
+
+    def _list_modulefiles(self, name: str, release: str) -> list[str]:
+        """Return the paths of a release's modulefiles, relative to the root of the tree."""
         homes = self.tree.homes(name)
         return [
             f"{home.relative_to(self.tree.root)}/{name}/{release}{suffix}"
             for suffix, home in homes.items()
         ]
 
-    def _back(self, before: Ledger, after: Ledger) -> dict[str, str]:
-        """{path below the root: text} of the modulefiles of what was removed and comes back: its
-        folder has them.
+    def _read_returning_modulefiles(self, before: Ledger, after: Ledger) -> dict[str, str]:
+        """Return {path below the root: text} of modulefiles that were removed and come back.
+
+        Each release keeps a copy of its modulefiles in its own folder.
         """
         out = {}
-        for one in changes.list_coming(before, after):
-            folder = self.folder(after.name, one.release)
-            for path, kept in zip(
-                self._modulefiles(after.name, one.release), KEPT_FILES, strict=True
-            ):
+        for entry in changes.list_coming(before, after):
+            folder = self.folder(after.name, entry.release)
+            paths = self._list_modulefiles(after.name, entry.release)
+            for path, kept in zip(paths, KEPT_FILES, strict=True):
                 try:
                     out[path] = read_text(folder / kept, MAX_RECORD)
                 except OSError as error:
                     raise StoreError(
                         f"{folder / kept} cannot be read: {error.strerror}",
-                        f"hpcstack publish {after.name}-{one.version}",
+                        f"hpcstack publish {after.name}-{entry.version}",
                     ) from None
         return out
 
@@ -265,10 +292,11 @@ class Publisher:
         report: Report | None,
         override: str = "",
     ) -> tuple[Release, Entry]:
-        """The release that would be next, and its entry."""
+        """Return the release that would be published next, and its entry in the ledger."""
         version = stack.release_version
-        name = ledger.next(version, self._taken(stack.name))
+        name = ledger.next(version, self._list_taken(stack.name))
         tested = describe_report(report) if report else ()
+
         release = Release(
             stack=stack,
             number=int(name.rpartition("-r")[2]),
@@ -292,6 +320,7 @@ class Publisher:
             without_gpus=self.site.without_gpus,
             platform=artifact.platform,
         )
+
         entry = Entry(
             release=name,
             version=version,
@@ -300,30 +329,31 @@ class Publisher:
             sha256=artifact.sha256,
             made=stamp_now(),
             by=name_caller(),
-            shown=_shown(release),
+            shown=_digest_of_contents(release),
             tested=dict(tested),
             override=override,
         )
         return release, entry
 
     def files(self, release: Release) -> dict[str, str]:
-        """{path below the root: text} of the modulefiles."""
-        name, texts = (
-            release.stack.name,
-            {".lua": render_modulefile(release), "": modulefile_tcl(release)},
-        )
+        """Return {path below the root: text} of the modulefiles of RELEASE."""
+        name = release.stack.name
         homes = self.tree.homes(name)
-        return {
-            f"{homes[suffix].relative_to(self.site.module_tree)}/{name}/{release.version}{suffix}": text
-            for suffix, text in texts.items()
-        }
+        texts = {".lua": render_modulefile(release), "": modulefile_tcl(release)}
+        out = {}
+        for suffix, text in texts.items():
+            home = homes[suffix].relative_to(self.site.module_tree)
+            out[f"{home}/{name}/{release.version}{suffix}"] = text
+        return out
 
     def folder(self, name: str, release: str) -> Path:
         return release_folder(self.store, name, release)
 
     def already(self, ledger: Ledger, entry: Entry) -> Entry | None:
-        """The newest release of ENTRY's version and channel, if it is what ENTRY is, whole, and
-        meant by the alias.
+        """Return the release that already is what ENTRY would be; None where there is none.
+
+        That is the newest live release of ENTRY's version and channel, if it has the same contents,
+        all its files are there, and the version means it.
         """
         live = [
             one
@@ -332,57 +362,71 @@ class Publisher:
         ]
         if not live or live[-1].shown != entry.shown:
             return None
-        last, meant = live[-1], ledger.aliased(entry.version)
-        if meant and meant.release != last.release and meant.channel != "production":
+
+        last = live[-1]
+        meant = ledger.aliased(entry.version)
+        # Where the version means another release, publishing anew moves the alias to ENTRY, except
+        # where ENTRY is for testing and the version means a production release.
+        keeps_alias = meant and meant.channel == "production" and entry.channel != "production"
+        if meant and meant.release != last.release and not keeps_alias:
             return None
-        if meant and meant.release != last.release and entry.channel == "production":
-            return None
+
         homes = self.tree.homes(ledger.name)
         files = [home / ledger.name / f"{last.release}{suffix}" for suffix, home in homes.items()]
         files += [self.folder(ledger.name, last.release) / name for name in (RECORD, "libexec/run")]
         return last if all(path.exists() for path in files) else None
 
-    def _taken(self, name: str) -> list[str]:
-        """Releases that lie in the store already, of whatever module tree."""
+    def _list_taken(self, name: str) -> list[str]:
+        """Return the releases of NAME whose folders lie in the store, of any module tree.
+
+        Several module trees may share one store, so these numbers are not free even where this
+        tree's ledger does not know them. A folder that is still being prepared counts, too.
+        """
         parent = self.folder(name, "x").parent
         names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
         return [re.sub(r"^\.(.*)\.[0-9a-f]{12}\.part$", r"\1", one) for one in names]
 
     @contextlib.contextmanager
-    def _held(self, name: str) -> Iterator[Ledger]:
-        """NAME's ledger, for this process alone.
+    def _hold_ledger(self, name: str) -> Iterator[Ledger]:
+        """Yield the ledger of NAME, and keep other publishers of NAME out meanwhile.
 
-        What any interrupted publisher left is finished.
+        What an interrupted publisher has left is finished or swept first.
         """
         tree = self.tree
         releases = self.folder(name, "x").parent
         if sharing.is_shared():
             sharing.make_shared_folder(self.site.module_tree)
             sharing.open_old(self.site.module_tree)
+
         with tree.hold(name, self.say):
             ledger = tree.ledger(name, to_change=True)
             with self.store.acting("the release was not written"):
                 self.marks.folder(self.store.top, releases)
+            # The tree's own lease is not enough: another module tree may use the same store.
             with hold_lease(
                 releases / ".lease",
                 lambda who: self.say(f"waiting for another publisher of {name}: {who}"),
             ):
-                self._sweep(releases)
+                self._sweep_unfinished(releases)
                 yield ledger
 
-    def _sweep(self, releases: Path) -> None:
-        """Releases of this tree that were begun and never committed: the leases are held, and no
-        journal is left.
+    def _sweep_unfinished(self, releases: Path) -> None:
+        """Remove folders of releases that this tree began and never committed.
+
+        The caller holds both leases and no journal is left, so nobody needs them any more.
         """
         ending = name_prepared(releases / "x", self.site.module_tree).name[2:]
         for name in descriptors.names_in(releases):
             if name.startswith(".") and name.endswith(ending):
                 descriptors.remove_tree(releases / name)
 
-    def _write(
+    def _write_folder(
         self, release: Release, artifact: Artifact, extra: dict[str, str], recipe_commit: str
     ) -> tuple[Path, str]:
-        """The release's folder beside its place, which the commit renames, and its record."""
+        """Write the release's folder beside its final place. Return its path, and its record.
+
+        The commit moves the folder into place.
+        """
         final = Path(release.folder)
         part = name_prepared(final, self.site.module_tree)
         record = {
@@ -402,6 +446,7 @@ class Publisher:
             "stack": release.stack.model_dump(mode="json", by_alias=True),
         }
         text = json.dumps(record, indent=1) + "\n"
+
         modulefiles = (render_modulefile(release), modulefile_tcl(release))
         files = {
             **render_wrappers(release),
@@ -409,22 +454,23 @@ class Publisher:
             **dict(zip(KEPT_FILES, modulefiles, strict=True)),
             RECORD: text,
         }
-        files |= inventory_files(
-            release.name, {path: one for path, one in files.items() if path != SEAL}
-        )
+        # The seal is renewed whenever the image is read again, so the inventory leaves it out.
+        lasting = {path: content for path, content in files.items() if path != SEAL}
+        files |= inventory_files(release.name, lasting)
+
         with self.store.acting("the release was not written"):
             without_links(self.store.top, final.parent, ours=True)
-            descriptors.make_new_folder(
-                part
-            )  # ours alone until it is whole: what was left there is swept
+            # Nobody else may enter the folder before it is whole. It cannot exist yet: leftovers
+            # were swept when the lease was taken.
+            descriptors.make_new_folder(part)
             with descriptors.pin_path(part) as own:
                 write_tree(own, files)
                 descriptors.make_folder(own / "bin")
                 self.marks.mark_tree(own)
         return part, text
 
-    def _sealed(self, artifact: Artifact) -> Seal:
-        """The seal of ARTIFACT's image, all of which is read.
+    def _seal_image(self, artifact: Artifact) -> Seal:
+        """Read the whole image of ARTIFACT and return its seal.
 
         StoreError where its bytes are not what was built.
         """
@@ -438,15 +484,17 @@ class Publisher:
         return seal
 
     def renew_image_seal(self, name: str, entry: Entry, artifact: Artifact) -> None:
-        """The seal of a release whose image was built again, to the same bytes, or came back from a
-        backup.
+        """Renew the seal of a release where its image's file is another than the one last read.
+
+        That is so where the image was built again to the same bytes, or came from a backup.
         """
         if why_changed(artifact, read_seal(self.store, name, entry.release)):
-            renew_seal(self.store, name, entry.release, self._sealed(artifact))
+            renew_seal(self.store, name, entry.release, self._seal_image(artifact))
 
-    def _without_nodes(self, artifact: Artifact) -> str:
-        """What to say of an image that no node of the site can run; empty where one can, or the
-        site names none.
+    def _explain_missing_nodes(self, artifact: Artifact) -> str:
+        """Return why no node of the site can run the image; empty where one can.
+
+        Empty, too, where the site names no node types.
         """
         kinds = {node.architecture for node in self.site.node_types.values()}
         kind = KERNEL_NAMES[artifact.platform]
@@ -454,71 +502,77 @@ class Publisher:
             return ""
         return f"the image is for {kind}, and the site's nodes are {' and '.join(sorted(kinds))}"
 
-    def _readable(self, release: Release) -> None:
-        """Others reach the image and the wrappers, where the site's mode says that they do."""
+    def _note_unreadable(self, release: Release) -> None:
+        """Say which folder keeps others from the image or the wrappers, if `modules.mode` lets
+        others read them.
+        """
         for path in (Path(release.image), Path(release.folder) / "libexec/run"):
-            if wall := self.marks.hidden_from(path):
+            wall = self.marks.hidden_from(path)
+            if wall:
                 self.say(
                     f"NOTE: others cannot read {path}: {wall} is closed to them (modes, or "
                     f"`modules.mode`)"
                 )
 
-    def _event(self, verb: str, release: str, reason: str) -> Event:
+    def _make_event(self, verb: str, release: str, reason: str) -> Event:
         return Event(stamp_now(), name_caller(), verb, release, reason=reason)
 
-    def _cached(self) -> None:
-        """The spider cache as the tree is now; a cache that cannot be made is told, and made by the
-        next verb.
+    def _rebuild_cache(self) -> None:
+        """Rebuild Lmod's spider cache, and say what became of it.
+
+        Where that fails, the cache stays marked stale, and the next verb rebuilds it.
         """
         self.say(rebuild_cache(self.tree, self.runner))
 
-    def _answer(
+    def _describe_published(
         self, ledger: Ledger, entry: Entry, release: Release, checked: str, *, new: bool
     ) -> Published:
-        tree, name = self.tree, ledger.name
-        takes = ledger.aliases.get(entry.version) == entry.release
-        alias = f"{name}/{entry.version}"
+        tree = self.tree
+        name = ledger.name
+        takes_alias = ledger.aliases.get(entry.version) == entry.release
+        loaded_as = entry.version if takes_alias else entry.release
         return Published(
-            f"{name}/{entry.release}",
-            alias,
-            entry.channel,
-            takes,
-            f"{name}/{ledger.default}",
-            tree.how(name, entry.version if takes else entry.release),
-            str(tree.core),
-            str(tree.home(name) / name / f"{entry.release}.lua"),
-            release.image,
-            release.sha256,
-            new,
-            checked,
+            release=f"{name}/{entry.release}",
+            alias=f"{name}/{entry.version}",
+            channel=entry.channel,
+            takes_alias=takes_alias,
+            default=f"{name}/{ledger.default}",
+            load=tree.how(name, loaded_as),
+            modulepath=str(tree.core),
+            modulefile=str(tree.home(name) / name / f"{entry.release}.lua"),
+            image=release.image,
+            sha256=release.sha256,
+            new=new,
+            checked=checked,
         )
 
 
 def stamp_now() -> str:
+    """Return the time in UTC as ISO 8601, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def name_caller() -> str:
+    """Return the login name of who runs this; the numeric user ID where there is no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.geteuid())
 
 
-def _shown(release: Release) -> str:
-    """A digest of what a release is, but for its number and what was measured since."""
+def _digest_of_contents(release: Release) -> str:
+    """Return the sha256 of the modulefiles and wrappers of RELEASE.
+
+    Its number and what tests said are left out: two releases of one image have the same digest.
+    """
     plain = replace(release, number=0, folder="", tested=(), override="")
-    texts = [
-        render_modulefile(plain),
-        modulefile_tcl(plain),
-        *(f"{path}\n{text}" for path, text in sorted(render_wrappers(plain).items())),
-    ]
+    texts = [render_modulefile(plain), modulefile_tcl(plain)]
+    texts += [f"{path}\n{text}" for path, text in sorted(render_wrappers(plain).items())]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def _reported(report: Report | None) -> dict[str, str]:
-    return (
-        {"report.json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n"}
-        if report
-        else {}
-    )
+def _report_files(report: Report | None) -> dict[str, str]:
+    """Return {file name: text} of REPORT for a release's folder; nothing without a report."""
+    if not report:
+        return {}
+    return {"report.json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n"}

@@ -1,7 +1,7 @@
-"""Makes the images of releases again, of the spec and lock that each release keeps: to the same
-bytes, or not at all.
+"""Builds the images of releases again, to the same bytes or not at all.
 
-`hpcstack build` makes what the recipe says today; a release was published with what it said then.
+`hpcstack build` makes what the recipe says today. A release keeps the spec and the lock that it was
+published with, and its image is made of these.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ FROM_BACKUP = "bring it back from a backup; or build, test and publish the stack
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A RELEASE, NAME/VERSION-rN, whose image was looked after: FAILED says why it is not back,
-    empty where it is.
-    """
+    """What became of the image of one release."""
 
-    release: str
+    release: str  # NAME/VERSION-rN
     key: str
-    failed: str = ""
+    failed: str = ""  # why it is not back; empty where it is
     remedy: str = ""
 
 
 def releases_without_images(
     publisher: Publisher, names: list[str], subject: str = ""
 ) -> list[tuple[str, Entry]]:
-    """(NAME, release) of NAMES whose image is gone or not the file that was read last, each image
-    once; a SUBJECT that is named, whatever its file looks like. What was removed is gc's.
+    """Return (NAME, release) of NAMES whose image is gone or not the file that was last read.
+
+    Each image is named once. With a SUBJECT it is that release, whatever its file looks like.
+    Releases that were removed are left out: gc takes their images.
     """
-    wanted = {subject} if subject else _with_other_files(publisher, names)
+    wanted = {subject} if subject else _find_damaged_images(publisher, names)
     by_key: dict[str, tuple[str, Entry]] = {}
     for one in sorted(wanted):
         name, _, release = one.partition("/")
@@ -61,10 +61,8 @@ def releases_without_images(
     return list(by_key.values())
 
 
-def _with_other_files(publisher: Publisher, names: list[str]) -> set[str]:
-    """The releases, NAME/VERSION-rN, whose image's file is gone or not as it was when somebody read
-    it.
-    """
+def _find_damaged_images(publisher: Publisher, names: list[str]) -> set[str]:
+    """Return the releases, NAME/VERSION-rN, whose image is gone or not the file last read."""
     found = [one for name in names for one in find_damage(publisher.tree, publisher.store, name)]
     return {one.subject for one in found if one.repair == "image"}
 
@@ -72,8 +70,9 @@ def _with_other_files(publisher: Publisher, names: list[str]) -> set[str]:
 def rebuild_images(
     publisher: Publisher, bench: Workbench, releases: list[tuple[str, Entry]]
 ) -> list[Rebuilt]:
-    """The images of RELEASES again, one after the other; what cannot be made does not keep the
-    others from it.
+    """Bring back the images of RELEASES, one after the other.
+
+    One that fails does not keep the others from being made.
     """
     done = []
     for name, entry in releases:
@@ -87,36 +86,40 @@ def rebuild_images(
 
 
 def _bring_back(publisher: Publisher, bench: Workbench, name: str, entry: Entry) -> None:
-    """The image of a release is its own again: because its bytes are there, or by a build.
+    """Bring back the image of one release, by a build where its bytes are not there.
 
-    HpcstackError where not.
+    Then renew the seals of all releases of that image. HpcstackError where it cannot be brought
+    back.
     """
     release = f"{name}/{entry.release}"
-    artifact = _stored(publisher, entry)
+    artifact = _find_stored(publisher, entry)
     if artifact:
         publisher.say(f"reading {artifact.image}")
     if not artifact or digest_of(artifact.image) != entry.sha256:
         publisher.say(f"building the image of {release} again")
         request = request_of_release(publisher, name, entry)
         refuse_unsigned(request.lock, bench.site)
-        artifact, _ = build_image(
-            request, bench, BuildPolicy(fresh=artifact is not None, again=entry.sha256)
-        )
+        policy = BuildPolicy(fresh=artifact is not None, again=entry.sha256)
+        artifact, _ = build_image(request, bench, policy)
+
     sign_and_check(artifact, publisher)
     for other in publisher.tree.ledger(name).entries:
         if other.key == entry.key and other.state != "gone":
             publisher.renew_image_seal(name, other, artifact)
 
 
-def _stored(publisher: Publisher, entry: Entry) -> Artifact | None:
+def _find_stored(publisher: Publisher, entry: Entry) -> Artifact | None:
+    """Return the image of ENTRY as the store has it; None where it is gone or damaged."""
     with contextlib.suppress(StoreError):
         return publisher.store.artifact(entry.key)
     return None
 
 
 def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRequest:
-    """What made the image of a release. InputError or StoreError where that is not known, or this
-    hpcstack, with this site's settings, would make another one of it.
+    """Return the build request that made the image of a release.
+
+    InputError or StoreError where that is not known, or where this version of hpcstack, with this
+    site's settings, would make another image of it.
     """
     release = f"{name}/{entry.release}"
     record = read_record(publisher.store, name, entry.release)
@@ -131,6 +134,7 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
         ) from None
     if stack.adopted:
         raise InputError(f"{release} was adopted: hpcstack did not build its image", FROM_BACKUP)
+
     path = release_folder(publisher.store, name, entry.release) / "lock.json"
     try:
         lock = parse_lock(read_bytes(path, MAX_LOCK), str(path)).lock
@@ -138,6 +142,9 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
         raise StoreError(f"{path}: {error.strerror}", FROM_BACKUP) from None
     if lock.digest() != record.lock_sha256:
         raise StoreError(f"{path} is not the lock that the image was built of", FROM_BACKUP)
+
+    # A release records neither its platform, nor its engine, nor whether the image was packed anew.
+    # All of these go into the image's key: the request that has this key is the one that made it.
     requests = [
         BuildRequest(
             stack, lock, publisher.site, platform, find_engine(one), "as it was built", squash
@@ -148,13 +155,14 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
     ]
     found = next((one for one in requests if one.key == entry.key), None)
     if not found:
-        raise InputError(_why_another(record, version_of(entry.release), name), FROM_BACKUP)
+        why = _explain_other_image(record, version_of(entry.release), name)
+        raise InputError(why, FROM_BACKUP)
     return found
 
 
-def _why_another(record: ReleaseRecord, version: str, name: str) -> str:
-    """Why the image of a release cannot be made again to the same bytes, as far as it is known."""
-    what = f"another image would be made of the lock of {name}-{version}"
+def _explain_other_image(record: ReleaseRecord, version: str, name: str) -> str:
+    """Return why the image of a release cannot be made again to the same bytes, if it is known."""
+    what = f"the lock of {name}-{version} would give another image now"
     if record.hpcstack == __version__:
         return f"{what}: build.compression or another setting of site.yaml is not what it was"
     return (

@@ -1,7 +1,7 @@
-"""Puts back what is published as it was written: modulefiles, wrappers, records, what versions
+"""Restores what is published to what was written: modulefiles, wrappers, records, what versions
 mean, the spider cache.
 
-What nobody wrote down twice is named and left alone: the bytes of images, and a ledger of which no
+What has no second copy is reported and left alone: the bytes of images, and a ledger of which no
 copy is whole.
 """
 
@@ -22,94 +22,96 @@ from hpcstack.releases.tree import TreeChange
 if TYPE_CHECKING:
     from hpcstack.publish.publisher import Publisher
 
-ROUNDS = 3  # what is put back may show what else is wrong: a ledger that can be read again
+# A file that is put back may show what else is wrong: a ledger that can be read again, for example.
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """What was put back, and what nobody can put back here."""
+    """What was put back, and what could not be."""
 
     mended: tuple[Damage, ...]
     left: tuple[Damage, ...]
-    cache: str = ""
+    cache: str = ""  # what became of the spider cache, in words; empty where it was left alone
 
 
 def foretell_repair(publisher: Publisher, names: list[str], subject: str = "") -> Repaired:
-    """What `repair_names` would do; nothing is written."""
-    found = [one for name in names for one in find_damage(publisher.tree, publisher.store, name)]
-    found = [one for one in found if subject in ("", one.subject)]
+    """Return what `repair_names` would do; nothing is written."""
+    found = [one for name in names for one in _find_damage_of(publisher, name, subject)]
     mended = tuple(one for one in found if can_be_mended(one))
     return Repaired(mended, tuple(one for one in found if one not in mended))
 
 
 def repair_names(publisher: Publisher, names: list[str], subject: str = "") -> Repaired:
-    """NAMES as they were written; of a SUBJECT, NAME/RELEASE, alone.
+    """Restore NAMES to what was written; with a SUBJECT, NAME/RELEASE, that release alone.
 
     Each name is held while it is mended.
     """
     mended: list[Damage] = []
     left: list[Damage] = []
     for name in names:
-        if find_damage(
-            publisher.tree, publisher.store, name
-        ):  # else nothing is written, not even a lease
+        # Where nothing is wrong, nothing is written, not even a lease.
+        if find_damage(publisher.tree, publisher.store, name):
             mended += _mend_name(publisher, name, subject)
-        left += [
-            one
-            for one in find_damage(publisher.tree, publisher.store, name)
-            if subject in ("", one.subject)
-        ]
+        left += _find_damage_of(publisher, name, subject)
+
     tree = publisher.tree
-    cache = (
-        rebuild_cache(tree, publisher.runner)
-        if mended or tree.stale or is_cache_missing(tree)
-        else ""
-    )
+    cache = ""
+    if mended or tree.stale or is_cache_missing(tree):
+        cache = rebuild_cache(tree, publisher.runner)
     return Repaired(tuple(one for one in mended if one not in left), tuple(left), cache)
 
 
 def can_be_mended(damage: Damage) -> bool:
+    """Whether `repair_names` puts DAMAGE right."""
     return damage.repair == "state" or (damage.repair == "file" and damage.text is not None)
 
 
+def _find_damage_of(publisher: Publisher, name: str, subject: str) -> list[Damage]:
+    """Return the damage of NAME; with a SUBJECT, that of SUBJECT alone."""
+    found = find_damage(publisher.tree, publisher.store, name)
+    return [one for one in found if subject in ("", one.subject)]
+
+
 def _mend_name(publisher: Publisher, name: str, subject: str) -> list[Damage]:
-    """What was put back of NAME, which is looked at once it is held: somebody may have removed a
-    release meanwhile.
+    """Put right what can be of NAME, and return it.
+
+    Damage is looked for again once NAME is held: somebody may have removed a release meanwhile.
     """
-    tree, mended = publisher.tree, []
+    tree = publisher.tree
+    mended: list[Damage] = []
     with tree.leased(name, publisher.say):
         for _ in range(ROUNDS):
-            found = [
+            damaged_files = [
                 one
-                for one in find_damage(tree, publisher.store, name)
-                if subject in ("", one.subject)
+                for one in _find_damage_of(publisher, name, subject)
+                if one.repair == "file" and one.path and one.text is not None
             ]
-            now = [
-                one for one in found if one.repair == "file" and one.path and one.text is not None
-            ]
-            if not now:
+            if not damaged_files:
                 break
-            for one in now:
+            for one in damaged_files:
                 _put_back(publisher, one)
-            mended += [one for one in now if one not in mended]
-    found = [
-        one for one in find_damage(tree, publisher.store, name) if subject in ("", one.subject)
-    ]
-    if states := [one for one in found if one.repair == "state"]:
+            mended += [one for one in damaged_files if one not in mended]
+
+    # The ledger can be read again, if it ever will be: a new generation is written from it.
+    states = [one for one in _find_damage_of(publisher, name, subject) if one.repair == "state"]
+    if states:
         with tree.hold(name, publisher.say):
-            publisher.say(f"writing anew what the versions of {name} mean")
+            publisher.say(f"rewriting what the versions of {name} mean")
             tree.commit(TreeChange(tree.ledger(name, to_change=True), {}, "repair"))
         mended += states
     return mended
 
 
 def _put_back(publisher: Publisher, damage: Damage) -> None:
-    """A file whose text is known.
+    """Write the file of DAMAGE, whose text is known.
 
-    What lies in its place goes: a link is replaced, and not followed.
+    Whatever lies in its place goes. A link there is replaced, and not followed.
     """
     path, tree = damage.path, publisher.tree
     assert path and damage.text is not None
+
+    # An inventory names the path, and whoever may publish could have written it.
     releases = publisher.store.releases
     top = releases if path.is_relative_to(releases) else tree.root
     if not path.is_relative_to(top) or not is_clean(str(path.relative_to(top))):
@@ -122,9 +124,9 @@ def _put_back(publisher: Publisher, damage: Damage) -> None:
 
 
 def restore_generation(publisher: Publisher, name: str, number: int) -> None:
-    """The state of NAME as generation NUMBER had it.
+    """Make generation NUMBER the current state of NAME.
 
-    InputError where that is not whole, or a change was interrupted.
+    InputError where that generation is not whole, or a change was interrupted.
     """
     tree = publisher.tree
     state = tree.root / STATE / name
@@ -144,7 +146,10 @@ def restore_generation(publisher: Publisher, name: str, number: int) -> None:
 
 
 def names_to_repair(publisher: Publisher, name: str) -> list[str]:
-    """NAME, or all of which something is there. InputError for a name of which nothing is."""
+    """Return NAME, or every name of which the tree holds something where NAME is empty.
+
+    InputError for a NAME of which it holds nothing.
+    """
     known = names_with_traces(publisher.tree)
     if name and name not in known:
         raise InputError(f"nothing is published as {name!r}", "hpcstack status")
@@ -152,9 +157,9 @@ def names_to_repair(publisher: Publisher, name: str) -> list[str]:
 
 
 def check_release(publisher: Publisher, name: str, release: str) -> None:
-    """InputError for a RELEASE that NAME does not have: a version is not one.
+    """Raise InputError where NAME has no RELEASE, or where RELEASE is a version.
 
-    Of a ledger that cannot be read, none.
+    Where the ledger cannot be read, nothing is refused.
     """
     with contextlib.suppress(StoreError):
         ledger = publisher.tree.ledger(name)

@@ -1,4 +1,4 @@
-"""Which reports there are of an image, and whether they open the gate to production."""
+"""Finds the test reports of an image, and decides whether they open the gate to production."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hpcstack.publish.gate import NO_REPORT, Obstacle, find_obstacles
 from hpcstack.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from hpcstack.recipe.model import Stack
@@ -27,13 +26,15 @@ MAX_REPORT = 256 << 20  # bytes
 
 
 def read_report(path: Path, *, published: bool = False) -> Report:
-    """The report in the file PATH, or in the folder of a run. InputError where there is none, or it
-    is PUBLISHED by somebody who is no publisher of the site's.
+    """Return the report in PATH, a file or the folder of a run.
+
+    InputError where there is none. With PUBLISHED also where its file belongs to somebody who is
+    not a publisher of the site.
     """
     file = path / "report.json" if path.is_dir() else path
     try:
         document = json.loads(read_bytes(file, MAX_REPORT, published=published))
-        document.pop("verdict", None)
+        document.pop("verdict", None)  # it follows from the outcomes
         return Report.model_validate(document)
     except (OSError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise InputError(
@@ -42,13 +43,14 @@ def read_report(path: Path, *, published: bool = False) -> Report:
 
 
 def shared_folder(store: Store, stack: str) -> Path:
-    """Where the reports of a group lie: one tests, a colleague promotes."""
+    """Return where a group shares its reports of STACK: one tests, a colleague promotes."""
     return store.top / "reports" / stack
 
 
 def share_report(report: Report, store: Store) -> Path | None:
-    """REPORT for the group that shares the store; nothing where there is none, or it may not be
-    written.
+    """Write REPORT for the group that shares the store, and return its path.
+
+    None where no group shares the store, or the report may not be written there.
     """
     if not sharing.is_shared():
         return None
@@ -66,28 +68,23 @@ def share_report(report: Report, store: Store) -> Path | None:
 
 
 def find_reports(stack: str, sha256: str, store: Store) -> list[Report]:
-    """This user's reports of the image of SHA256, and the group's, the newest first.
+    """Return this user's and the group's reports of the image of SHA256, the newest first.
 
-    Where the site names its publishers, another's report counts if he is one of them.
+    Where the site names its publishers, the report of another user counts if he is one of them.
     """
     own = (state_folder() / "tests" / stack).glob("*/report.json")
     shared = shared_folder(store, stack).glob("*.json")
-    found: dict[str, Report] = {}
-    for path, published in [*((path, False) for path in own), *((path, True) for path in shared)]:
+    paths = [(path, False) for path in own] + [(path, True) for path in shared]
+
+    found: dict[str, Report] = {}  # by its text: one's own report may be shared, too
+    for path, published in paths:
         try:
             report = read_report(path, published=published)
         except InputError:
             continue
-        found.setdefault(report.model_dump_json(), report)
-    return _of_image(found.values(), sha256)
-
-
-def _of_image(found: Iterable[Report], sha256: str) -> list[Report]:
-    return sorted(
-        (one for one in found if one.image_sha256 == sha256),
-        key=lambda one: one.started,
-        reverse=True,
-    )
+        if report.image_sha256 == sha256:
+            found.setdefault(report.model_dump_json(), report)
+    return sorted(found.values(), key=lambda one: one.started, reverse=True)
 
 
 def require_proof(
@@ -99,44 +96,44 @@ def require_proof(
     *,
     named: bool = False,
 ) -> tuple[Report | None, str]:
-    """The report that a production release shows, of those GIVEN, the newest first; and OVERRIDE if
-    it was needed.
+    """Return the report that opens the gate to production, and OVERRIDE if it was needed.
 
-    A report that lacks checks is passed over for an older one; one in which something is wrong is
-    the answer, unless the reports were NAMED by the caller. AnswerIsNo says why the gate is shut.
+    GIVEN are the reports to choose from, the newest first. One that merely lacks checks is passed
+    over for an older one. One in which something is wrong decides, unless the caller NAMED the
+    reports: then any of them may open the gate. AnswerIsNo says why the gate is shut.
     """
     shown: list[Report] = []
     reasons: list[str] = []
-    for kind in _kinds_to_prove(artifact, site):
-        good, why = _judged(
-            stack,
-            artifact,
-            site,
-            [one for one in given if not kind or one.node_type == kind],
-            named,
-        )
-        shown += [good] if good else []
-        reasons += [f"{kind}: {obstacle}" if kind else str(obstacle) for obstacle in why]
+    for kind in _list_kinds_to_prove(artifact, site):
+        of_kind = [one for one in given if not kind or one.node_type == kind]
+        good, why = _choose_report(stack, artifact, site, of_kind, named)
+        if good:
+            shown.append(good)
+        prefix = f"{kind}: " if kind else ""
+        reasons += [f"{prefix}{obstacle}" for obstacle in why]
+
     if not reasons:
         return shown[0], ""
     if override:
-        return next(iter([*shown, *given]), None), override
+        known = [*shown, *given]
+        return known[0] if known else None, override
+
     if artifact.adopted:
         reasons.append(f"NOTE: the image is ADOPTED, hpcstack did not build it: {artifact.adopted}")
     listed = "".join(f"\n  {reason}" for reason in reasons[:20])
     more = f"\n  and {len(reasons) - 20} more" if len(reasons) > 20 else ""
     raise AnswerIsNo(
         f"the gate to production is shut for {stack.full_name}:{listed}{more}",
-        (
-            f"hpcstack test {stack.full_name} -N 2 --tier {site.modules.tier}; or --override "
-            f"REASON, which is written down"
-        ),
+        f"hpcstack test {stack.full_name} -N 2 --tier {site.modules.tier}; or --override "
+        f"REASON, which is written down",
     )
 
 
-def _kinds_to_prove(artifact: Artifact, site: Site) -> list[str]:
-    """The node types that must have a report, of those that can run the image; any one ("") where
-    none is asked for.
+def _list_kinds_to_prove(artifact: Artifact, site: Site) -> list[str]:
+    """Return the node types that must each have a report: those of `modules.prove_on` that can run
+    the image.
+
+    [""] where the site asks for none: then a report of any node type will do.
     """
     asked = [
         kind
@@ -146,13 +143,13 @@ def _kinds_to_prove(artifact: Artifact, site: Site) -> list[str]:
     return asked or [""]
 
 
-def _judged(
+def _choose_report(
     stack: Stack, artifact: Artifact, site: Site, given: list[Report], named: bool
 ) -> tuple[Report | None, list[Obstacle]]:
-    """(the report that opens the gate, []) or (None, why it is shut)."""
+    """Return (the report that opens the gate, []), or (None, why it is shut)."""
     first: list[Obstacle] = []
     for report in given:
-        found = _obstacles_of(stack, artifact, site, report)
+        found = _find_obstacles_at(stack, artifact, site, report)
         if not found:
             return report, []
         first = first or found
@@ -162,15 +159,16 @@ def _judged(
     return None, first or [NO_REPORT]
 
 
-def _obstacles_of(stack: Stack, artifact: Artifact, site: Site, report: Report) -> list[Obstacle]:
-    """Why REPORT does not open the gate to the image of ARTIFACT at this site."""
+def _find_obstacles_at(
+    stack: Stack, artifact: Artifact, site: Site, report: Report
+) -> list[Obstacle]:
+    """Return why REPORT does not open the gate to the image of ARTIFACT at SITE."""
     if site.node_types and report.node_type not in site.node_types:
-        what = (
-            f"of node type {report.node_type!r}"
-            if report.node_type
-            else "of a run outside of Slurm"
-        )
+        what = "of a run outside of Slurm"
+        if report.node_type:
+            what = f"of node type {report.node_type!r}"
         return [Obstacle(f"the report is {what}, and site.yaml knows {', '.join(site.node_types)}")]
+
     node = site.node_types.get(report.node_type)
     return find_obstacles(
         stack.tests, site.modules.tier, node, report, artifact.sha256, artifact.suite

@@ -1,4 +1,4 @@
-"""What is published, as tables and differences. Reads only."""
+"""Shows what is published, and what a verb would change, as rows and differences. Reads only."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import StoreError
 from hpcstack.publish.damage import Damage, find_damage, names_with_traces, touched_images
-from hpcstack.publish.modulefile import Release, render_wrappers
+from hpcstack.publish.modulefile import render_wrappers
 from hpcstack.publish.publishable import check_publishable, dates_of
 from hpcstack.releases.changes import describe_changes, publish_entry, refused_default
 from hpcstack.releases.inputs import stamp_today
-from hpcstack.releases.ledger import Dates, Event, Ledger, make_version_key
+from hpcstack.releases.ledger import Dates, Entry, Event, Ledger, make_version_key
 from hpcstack.releases.modulerc import render_modulerc
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def find_all_damage(tree: Tree, store: Store, name: str = "") -> list[Damage]:
-    """What is not as it was written, of NAME or of all."""
+    """Return what is not as it was written, of NAME or, where it is empty, of all names."""
     names = [name] if name else names_with_traces(tree)
     return [damage for one in names for damage in find_damage(tree, store, one)]
 
@@ -35,89 +35,85 @@ def find_all_damage(tree: Tree, store: Store, name: str = "") -> list[Damage]:
 def list_rows(
     tree: Tree, store: Store, name: str = "", damage: list[Damage] | None = None
 ) -> list[dict[str, Any]]:
-    """Each release that is not hidden, with what is wrong with it; of NAME alone, all of them.
+    """Return a row for each release that is not hidden; with NAME, for all releases of NAME.
 
-    DAMAGE is what `find_all_damage` says, where somebody knows it already.
+    DAMAGE is what `find_all_damage` returns, for a caller that knows it already.
     """
-    out = []
-    damage = find_all_damage(tree, store, name) if damage is None else damage
-    of_release: dict[str, list[str]] = {}
+    if damage is None:
+        damage = find_all_damage(tree, store, name)
+    wrong: dict[str, list[str]] = {}  # by NAME/RELEASE
     for each in damage:
-        of_release.setdefault(each.subject, []).append(f"{each.what}: {each.remedy}")
-    for one in [name] if name else tree.names():
+        wrong.setdefault(each.subject, []).append(f"{each.what}: {each.remedy}")
+
+    names = [name] if name else tree.names()
+    out = []
+    for one in names:
         try:
             ledger = tree.ledger(one)
         except StoreError:
-            continue  # find_damage says so; the others are shown
+            continue  # `find_damage` reports it, and the others are shown
         hidden = set(ledger.hidden())
-        for entry in sorted(
+        by_version = sorted(
             ledger.entries, key=lambda entry: (make_version_key(entry.version), entry.number)
-        ):
-            if entry.release in hidden and not name:
-                continue
-            dates = ledger.dates.get(entry.version, Dates())
-            out.append(
-                {
-                    "release": f"{one}/{entry.release}",
-                    "channel": entry.channel,
-                    "state": entry.state,
-                    "alias": f"{one}/{entry.version}"
-                    if ledger.aliases.get(entry.version) == entry.release
-                    else "",
-                    "default": ledger.default == entry.release,
-                    "hidden": entry.release in hidden,
-                    "made": entry.made,
-                    "by": entry.by,
-                    "sha256": entry.sha256,
-                    "tested": entry.tested,
-                    "override": entry.override,
-                    "deprecate": dates.deprecate,
-                    "remove": dates.remove,
-                    "successor": dates.successor,
-                    "load": tree.how(one, entry.release),
-                    "wrong": [
-                        *_wrong_dates(ledger, entry.release, dates),
-                        *of_release.get(f"{one}/{entry.release}", []),
-                    ],
-                }
-            )
+        )
+        for entry in by_version:
+            if name or entry.release not in hidden:
+                row = _make_row(tree, ledger, entry, is_hidden=entry.release in hidden)
+                row["wrong"] += wrong.get(f"{one}/{entry.release}", [])
+                out.append(row)
     return out
 
 
-def _wrong_dates(ledger: Ledger, release: str, dates: Dates) -> list[str]:
-    """What the dates of a RELEASE refuse to users, though nobody has said so; its files are
-    publish/damage.py's.
-    """
-    entry = ledger.entry(release)
+def _make_row(tree: Tree, ledger: Ledger, entry: Entry, *, is_hidden: bool) -> dict[str, Any]:
+    """Return the row of one release; of what is `wrong` it has what its dates say."""
+    has_alias = ledger.aliases.get(entry.version) == entry.release
+    dates = ledger.dates.get(entry.version, Dates())
+    return {
+        "release": f"{ledger.name}/{entry.release}",
+        "channel": entry.channel,
+        "state": entry.state,
+        "alias": f"{ledger.name}/{entry.version}" if has_alias else "",
+        "default": ledger.default == entry.release,
+        "hidden": is_hidden,
+        "made": entry.made,
+        "by": entry.by,
+        "sha256": entry.sha256,
+        "tested": entry.tested,
+        "override": entry.override,
+        "deprecate": dates.deprecate,
+        "remove": dates.remove,
+        "successor": dates.successor,
+        "load": tree.how(ledger.name, entry.release),
+        "wrong": _find_wrong_dates(ledger, entry, dates),
+    }
+
+
+def _find_wrong_dates(ledger: Ledger, entry: Entry, dates: Dates) -> list[str]:
+    """Return where DATES refuse a release to its users, and no verb has been run accordingly."""
     if entry.state == "gone":  # gc has taken it, as it should
         return []
     out = []
     if dates.refuses(stamp_today()) and entry.state != "retired":
         out.append(f"past its date: hpcstack retire {ledger.name}/{entry.version} --now")
-    if (
-        ledger.default == release
-        and (day := refused_default(ledger, stamp_today()))
-        and day <= stamp_today()
-    ):
-        out.append(
-            f"it is the default, and refused from {day} on: hpcstack default {ledger.name}/VERSION"
-        )
+    if ledger.default == entry.release:
+        day = refused_default(ledger, stamp_today())
+        if day and day <= stamp_today():
+            what = f"it is the default, and refused from {day} on"
+            out.append(f"{what}: hpcstack default {ledger.name}/VERSION")
     return out
 
 
 def notes_of_images(tree: Tree, store: Store, name: str = "") -> list[str]:
-    """Images that nobody has read since somebody touched them."""
-    return [
-        note
-        for one in ([name] if name else tree.names())
-        for note in touched_images(tree, store, one)
-    ]
+    """Return a note for each image that was touched and that nobody has read since."""
+    names = [name] if name else tree.names()
+    return [note for one in names for note in touched_images(tree, store, one)]
 
 
 def notes_of_dates(tree: Tree, name: str = "") -> list[str]:
-    """What will be wrong one day, and is not yet: a default that is refused from then on."""
+    """Return a note for each default that will be refused from a coming day on."""
+    names = [name] if name else tree.names()
     out = []
-    for one in [name] if name else tree.names():
+    for one in names:
         with contextlib.suppress(StoreError):
             ledger = tree.ledger(one)
             day = refused_default(ledger, stamp_today())
@@ -136,10 +132,9 @@ def foretell_changes(
     override: str,
     pinned: str | None = None,
 ) -> tuple[list[str], str]:
-    """(what publishing would change, a line each; the module tree's and the release's files as a
-    unified diff).
+    """Return (a line for each thing that publishing would change, a unified diff).
 
-    Nothing is written.
+    The diff is of the module tree's and the release's files. Nothing is written.
     """
     tree = publisher.tree
     ledger = tree.ledger(stack.name)
@@ -147,39 +142,40 @@ def foretell_changes(
     release, entry = publisher.prepared(ledger, stack, artifact, channel, report, override)
     if publisher.already(ledger, entry):
         return [], ""
-    ledger = ledger if pinned is None else replace(ledger, pinned=pinned)
-    after = publish_entry(
-        ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release)
-    )
+
+    if pinned is not None:
+        ledger = replace(ledger, pinned=pinned)
+    event = Event(entry.made, entry.by, "publish", entry.release)
+    after = publish_entry(ledger, entry, dates_of(stack), event)
+
     out = []
+    homes = tree.homes(stack.name)
     for suffix in (".lua", ""):
         template = "modulerc.lua.j2" if suffix else "modulerc.tcl.j2"
         old = render_modulerc(ledger, (), template) if ledger.entries else ""
-        name = f"{tree.homes(stack.name)[suffix].relative_to(tree.root)}/{stack.name}/.modulerc{suffix}"
-        out += _diff(name, old, render_modulerc(after, (), template))
-    for path, text in {**publisher.files(release), **_scripts(release)}.items():
+        home = homes[suffix].relative_to(tree.root)
+        path = f"{home}/{stack.name}/.modulerc{suffix}"
+        out += _diff(path, old, render_modulerc(after, (), template))
+    for path, text in publisher.files(release).items():
         out += _diff(path, "", text)
+    for path, text in render_wrappers(release).items():
+        out += _diff(f"{release.folder}/{path}", "", text)
     return describe_changes(ledger, after), "".join(out)
 
 
-def _scripts(release: Release) -> dict[str, str]:
-    return {f"{release.folder}/{path}": text for path, text in render_wrappers(release).items()}
-
-
 def _diff(name: str, old: str, new: str) -> list[str]:
-    before = f"a/{name.lstrip('/')}" if old else "/dev/null"
-    return list(
-        difflib.unified_diff(
-            old.splitlines(keepends=True),
-            new.splitlines(keepends=True),
-            before,
-            f"b/{name.lstrip('/')}",
-        )
-    )
+    """Return the lines of a unified diff of the file NAME, which is new where OLD is empty."""
+    path = name.lstrip("/")
+    before = f"a/{path}" if old else "/dev/null"
+    lines = (old.splitlines(keepends=True), new.splitlines(keepends=True))
+    return list(difflib.unified_diff(*lines, before, f"b/{path}"))
 
 
 def find_unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runner) -> list[str]:
-    """What is wrong with the signatures of live releases, at a site that runs only what is signed."""
+    """Return a line for each live release whose image none of KEYS has signed.
+
+    For sites that run only what is signed.
+    """
     from hpcstack.store.signing import why_untrusted
 
     out = []
@@ -187,21 +183,20 @@ def find_unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runne
         for entry in tree.ledger(name).entries:
             with contextlib.suppress(StoreError):
                 artifact = store.artifact(entry.key) if entry.state == "live" else None
-                if artifact and (why := why_untrusted(artifact, keys, runner)):
+                why = why_untrusted(artifact, keys, runner) if artifact else ""
+                if why:
                     what = f"{name}/{entry.release}: hpcstack launch refuses it: {why}"
                     out.append(f"{what}: hpcstack sign {entry.key[:12]}")
     return out
 
 
 def list_history(tree: Tree, name: str, version: str = "") -> list[dict[str, Any]]:
-    """What was done to NAME, the oldest first; of VERSION alone, what was done to it."""
-    events = tree.ledger(name).events
-    return [
-        {
-            "number": number,  # for `undo --event`
-            **{key: value for key, value in asdict(one).items() if key != "before"},
-            "subject": one.subject,
-        }
-        for number, one in enumerate(events, 1)
-        if version in ("", *one.versions)
-    ]
+    """Return what was done to NAME, the oldest first; with VERSION, only what was done to it."""
+    out = []
+    for number, event in enumerate(tree.ledger(name).events, 1):
+        if version in ("", *event.versions):
+            row = asdict(event)
+            del row["before"]  # what `undo` needs, and nobody reads
+            # `undo --event` takes the number.
+            out.append({"number": number, **row, "subject": event.subject})
+    return out

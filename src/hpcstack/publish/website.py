@@ -1,6 +1,4 @@
-"""A site of plain pages about everything that is published: found, read and copied from, also on a
-phone.
-"""
+"""The catalogue: a website of plain pages about all that is published, readable on a phone, too."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from hpcstack.publish import reports as proofs
 from hpcstack.recipe.model import Stack
 from hpcstack.releases.layout import TCL
 from hpcstack.releases.ledger import Dates, Entry, Ledger, make_version_key
-from hpcstack.releases.records import ReleaseRecord, read_record
+from hpcstack.releases.records import ReleaseRecord, read_record, release_folder
 from hpcstack.releases.tree import Tree
 from hpcstack.render.template import fill_page, read_data_file
 
@@ -30,11 +28,15 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 MARK = "index.html"
-MADE = "hpcstack catalog"  # in a file of ours: what is not ours is never replaced
+MADE = "hpcstack catalog"  # stands in catalog.json: a folder without it is never replaced
 
 
 def render_pages(site: Site, store: Store) -> dict[str, str]:
-    """{file: text} of the catalogue: an index, a page a version, the reports, a style and a script."""
+    """Return {file: text} of the catalogue.
+
+    It has an index, a page for each version, the reports, a style sheet and a script; and
+    catalog.json, which says the same to programs.
+    """
     tree = Tree(site.module_tree)
     stacks, out = [], {}
     for name in tree.names():
@@ -43,10 +45,12 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
             entry = ledger.entry(ledger.aliases[version])
             one = describe_version(tree, store, ledger, entry)
             stacks.append(one)
-            if found := _report(store, name, entry):
-                out[one["report"]] = found
+            report_page = _render_report(store, name, entry)
+            if report_page:
+                out[one["report"]] = report_page
             else:
                 one["report"] = ""
+
     shared = {
         "site": site.name,
         "modulepath": str(tree.core),
@@ -56,34 +60,34 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
     for one in stacks:
         out[one["page"]] = fill_page("modules", "catalog-stack.html.j2", one=one, **shared)
     out[MARK] = fill_page("modules", "catalog-index.html.j2", stacks=stacks, **shared)
-    rows = [
-        {
-            key: one[key]
-            for key in ("alias", "release", "stack", "channel", "sha256", "summary", "page")
-        }
-        for one in stacks
-    ]
-    out["catalog.json"] = (
-        json.dumps({"made_by": MADE, "site": site.name, "stacks": rows}, indent=1) + "\n"
-    )
+
+    keys = ("alias", "release", "stack", "channel", "sha256", "summary", "page")
+    rows = [{key: one[key] for key in keys} for one in stacks]
+    document = {"made_by": MADE, "site": site.name, "stacks": rows}
+    out["catalog.json"] = json.dumps(document, indent=1) + "\n"
     return out | {name: read_data_file("modules", name) for name in ("catalog.css", "catalog.js")}
 
 
 def describe_version(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, Any]:
-    """All that a page says of what one version means."""
-    record, image = _record(store, ledger.name, entry), _image(store, entry)
+    """Return all that a page says of ENTRY, the release that its version means.
+
+    The keys are those that catalog-stack.html.j2 and catalog-index.html.j2 ask for.
+    """
+    record = _read_record_if_whole(store, ledger.name, entry)
+    image = _describe_image(store, entry)
     dates = ledger.dates.get(entry.version, Dates())
-    summary, commands = _said_of_stack(record)
-    base = f"{ledger.name}-{entry.version}"
+    summary, commands = _describe_stack(record)
+    stack = f"{ledger.name}-{entry.version}"
     versions = [f"{name}/{value}" for name, value in (*image["facts"], *image["pip"])]
+
     return {
         **image,
-        **_tested(entry),
+        **_describe_tests(entry),
         "alias": f"{ledger.name}/{entry.version}",
         "release": f"{ledger.name}/{entry.release}",
-        "stack": base,
-        "page": f"{base}.html",
-        "report": f"{base}-report.html",
+        "stack": stack,
+        "page": f"{stack}.html",
+        "report": f"{stack}-report.html",
         "channel": entry.channel,
         "default": ledger.default == entry.release,
         "summary": summary,
@@ -97,31 +101,26 @@ def describe_version(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> 
         "deprecate": dates.deprecate,
         "successor": dates.successor,
         "reason": dates.reason,
-        "until": _until(dates),
+        "until": _describe_end(dates),
         "events": [one for one in reversed(ledger.events) if one.version in (entry.version, "")],
+        # what the search of the index looks in
         "words": " ".join([ledger.name, entry.version, summary, *versions]).lower(),
     }
 
 
-def _image(store: Store, entry: Entry) -> dict[str, Any]:
-    """What is in the image, as far as it is still there."""
+def _describe_image(store: Store, entry: Entry) -> dict[str, Any]:
+    """Return what is in the image; empty values where the image is gone or damaged."""
     try:
         artifact = store.artifact(entry.key)
     except HpcstackError:
         artifact = None
     if artifact is None:
-        empty = {
-            "facts": [],
-            "pip": [],
-            "conda": [],
-            "apt": [],
-            "holds": "",
-            "driver": "",
-            "stand_in": "",
-            "adopted": "",
-        }
-        return {**empty, "base": "its image is gone", "image": ""}
-    facts, least = list(artifact.facts.items()), driver_of(artifact.environment).least
+        nothing: dict[str, Any] = dict.fromkeys(("holds", "driver", "stand_in", "adopted"), "")
+        packages: dict[str, Any] = {"facts": [], "pip": [], "conda": [], "apt": []}
+        return {**packages, **nothing, "base": "its image is gone", "image": ""}
+
+    facts = list(artifact.facts.items())
+    least = driver_of(artifact.environment).least
     return {
         "facts": facts,
         "holds": ", ".join(f"{name} {value}" for name, value in facts[:4]),
@@ -136,63 +135,65 @@ def _image(store: Store, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _tested(entry: Entry) -> dict[str, Any]:
+def _describe_tests(entry: Entry) -> dict[str, Any]:
+    """Return what the report says that ENTRY was published with, and how its verdict is shown."""
     verdict = entry.tested.get("verdict", "")
+    date = entry.tested.get("date", "")
     return {
         "tested": list(entry.tested.items()),
-        "verdict": f"{entry.tested.get('date', '')} {verdict}" if verdict else "not tested",
-        "verdict_class": verdict.partition(" ")[0] or "soft",
+        "verdict": f"{date} {verdict}" if verdict else "not tested",
+        "verdict_class": verdict.partition(" ")[0] or "soft",  # a class of catalog.css
     }
 
 
-def _until(dates: Dates) -> str:
+def _describe_end(dates: Dates) -> str:
     parts = ((dates.deprecate, "deprecated"), (dates.remove, "refused"))
     return ", ".join(f"{what} from {day}" for day, what in parts if day)
 
 
-def _record(store: Store, name: str, entry: Entry) -> ReleaseRecord | None:
-    """What a release says of itself; None where that is damaged: a page shows what there is."""
+def _read_record_if_whole(store: Store, name: str, entry: Entry) -> ReleaseRecord | None:
+    """Return the record of a release; None where it is damaged: a page shows what there is."""
     with contextlib.suppress(StoreError):
         return read_record(store, name, entry.release)
     return None
 
 
-def _said_of_stack(record: ReleaseRecord | None) -> tuple[str, list[str]]:
-    """The summary and the commands of a release's stack; nothing where its recipe is one that this
-    hpcstack refuses.
+def _describe_stack(record: ReleaseRecord | None) -> tuple[str, list[str]]:
+    """Return the summary and the commands of a release's stack.
+
+    Both are empty where this version of hpcstack refuses the recipe that the release keeps.
     """
+    if not record:
+        return "", []
     try:
-        stack = Stack.model_validate(record.stack) if record else None
+        stack = Stack.model_validate(record.stack)
     except ValueError:
-        stack = None
-    return (stack.summary, list(stack.module.commands)) if stack else ("", [])
+        return "", []
+    return stack.summary, list(stack.module.commands)
 
 
-def _report(store: Store, name: str, entry: Entry) -> str:
-    """The page of the report that a release was published with; empty where there is none."""
-    path = _file(store, name, entry, "report.json")
+def _render_report(store: Store, name: str, entry: Entry) -> str:
+    """Return the page of the report that a release was published with; empty without a report."""
+    path = release_folder(store, name, entry.release) / "report.json"
     try:
         return reports.render_html(proofs.read_report(path)) if path.exists() else ""
     except InputError:
         return ""
 
 
-def _file(store: Store, name: str, entry: Entry, what: str) -> Path:
-    return store.releases / name / entry.release / what
-
-
 def write_pages(files: dict[str, str], folder: Path) -> None:
-    """FILES as FOLDER, by rename.
+    """Write FILES into FOLDER, which is replaced as a whole by a rename.
 
     InputError where FOLDER holds something that is not a catalogue.
     """
     folder = folder.resolve()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "name another with -o")
-    if folder.is_dir() and any(folder.iterdir()) and not _ours(folder):
+    if folder.is_dir() and any(folder.iterdir()) and not _is_catalogue(folder):
         raise InputError(
             f"{folder} contains something other than a catalogue", "name another with -o"
         )
+
     part = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
     old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.old")
     try:
@@ -204,7 +205,7 @@ def write_pages(files: dict[str, str], folder: Path) -> None:
             part.rename(folder)
         except OSError:
             if old.exists():
-                old.rename(folder)
+                old.rename(folder)  # the old catalogue is back in its place
             raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -212,10 +213,10 @@ def write_pages(files: dict[str, str], folder: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _ours(folder: Path) -> bool:
+def _is_catalogue(folder: Path) -> bool:
+    """Whether hpcstack wrote FOLDER, as its catalog.json says."""
     try:
-        return bool(
-            json.loads((folder / "catalog.json").read_text(encoding="utf-8"))["made_by"] == MADE
-        )
+        document = json.loads((folder / "catalog.json").read_text(encoding="utf-8"))
+        return bool(document["made_by"] == MADE)
     except (OSError, ValueError, KeyError, TypeError):
         return False

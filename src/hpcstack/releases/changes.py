@@ -1,8 +1,8 @@
-"""The verbs on what is published: each is a function from one ledger to the next, with an event in
-its history. Pure.
+"""The verbs that change a ledger: each is a function from one ledger to the next. Pure.
 
-An event keeps what it changed as it was before, so that `undo_changes` can take back any of them.
-`find_harm` says what a change would take from users; whether that is meant is the caller's to ask.
+Each adds an event to the history. An event keeps what it changed as it was before, so that
+`undo_changes` can take back any of them. `find_harm` says what a change would take from users; the
+caller asks whether that is meant.
 """
 
 from __future__ import annotations
@@ -19,33 +19,36 @@ if TYPE_CHECKING:
 
 
 def publish_entry(ledger: Ledger, entry: Entry, dates: Dates, event: Event) -> Ledger:
-    """ENTRY is there. It takes its version's alias, but a testing release does not take it from a
-    production one.
+    """Add ENTRY, and let its version mean it.
 
-    DATES are the recipe's: they count as long as no verb has said others.
+    A testing release does not take the alias from a production release. DATES are the recipe's:
+    they count until `hpcstack retire` sets others.
     """
+    aliases = dict(ledger.aliases)
     meant = ledger.aliased(entry.version)
-    takes = entry.channel == "production" or meant is None or meant.channel != "production"
-    aliases = {**ledger.aliases, entry.version: entry.release} if takes else dict(ledger.aliases)
+    if entry.channel == "production" or meant is None or meant.channel != "production":
+        aliases[entry.version] = entry.release
+
     entries = (*(one for one in ledger.entries if one.release != entry.release), entry)
     known = dict(ledger.dates)
     if known.get(entry.version, Dates(origin="recipe")).origin == "recipe":
         known[entry.version] = dates
-    return _done(
-        ledger, replace(ledger, entries=entries, aliases=aliases, dates=known), event, entry.version
-    )
+    after = replace(ledger, entries=entries, aliases=aliases, dates=known)
+    return _record_event(ledger, after, event, entry.version)
 
 
 def roll_back_version(ledger: Ledger, version: str, to: str, event: Event) -> Ledger:
-    """VERSION means an earlier release again (TO, or the one before), and what it meant is
-    withdrawn.
+    """Point VERSION back at an earlier release, and withdraw the one that it means now.
+
+    The earlier release is TO, or where that is empty the one that `_choose_earlier` finds.
     """
     now = ledger.aliased(version)
     if not now:
         raise InputError(
             f"{ledger.name}/{version} means no release now", f"hpcstack status {ledger.name}"
         )
-    target = ledger.entry(to) if to else _before(ledger, now)
+
+    target = ledger.entry(to) if to else _choose_earlier(ledger, now)
     if target.version != version:
         raise InputError(
             f"{target.release} is not a release of {version}", f"hpcstack history {ledger.name}"
@@ -56,30 +59,33 @@ def roll_back_version(ledger: Ledger, version: str, to: str, event: Event) -> Le
         raise InputError(
             f"{ledger.name}/{target.release} is {target.state}", f"hpcstack history {ledger.name}"
         )
-    entries = tuple(replace(one, state=_after(one, now, target)) for one in ledger.entries)
+
+    entries = tuple(
+        replace(one, state=_state_after_rollback(one, now, target)) for one in ledger.entries
+    )
     after = replace(ledger, entries=entries, aliases={**ledger.aliases, version: target.release})
-    return _done(ledger, after, replace(event, release=target.release), version)
+    return _record_event(ledger, after, replace(event, release=target.release), version)
 
 
-def _after(one: Entry, now: Entry, target: Entry) -> State:
-    """The state of ONE when NOW makes way for TARGET: an older one.
+def _state_after_rollback(one: Entry, now: Entry, target: Entry) -> State:
+    """Return the state of ONE after its version went from NOW to TARGET.
 
-    NOW goes, and what else is the same image.
+    Where TARGET is older than NOW, NOW is withdrawn, and so are the other live releases of the same
+    image: what is wrong with the image is wrong with all of them.
     """
     if one.release == target.release:
         return "live"
-    goes = one.release == now.release or (
-        one.version == now.version and one.sha256 == now.sha256 != target.sha256
-    )
-    return "withdrawn" if goes and one.state == "live" and now.number > target.number else one.state
+    if one.state != "live" or now.number <= target.number:
+        return one.state
+    is_same_image = one.version == now.version and one.sha256 == now.sha256 != target.sha256
+    return "withdrawn" if one.release == now.release or is_same_image else one.state
 
 
-def _before(ledger: Ledger, now: Entry) -> Entry:
-    """What VERSION goes back to: an older release of another image, of production rather than
-    testing.
+def _choose_earlier(ledger: Ledger, now: Entry) -> Entry:
+    """Return the release that the version of NOW goes back to.
 
-    Where there is none, a testing release of the same image: what was promoted by mistake is in
-    testing again.
+    It is the newest older release of another image in production, else in testing. Where there is
+    none, it is a testing release of the same image: that takes back a promotion made by mistake.
     """
     older = [
         one for one in ledger.of(now.version) if one.state == "live" and one.number < now.number
@@ -93,84 +99,96 @@ def _before(ledger: Ledger, now: Entry) -> Entry:
         if fitting:
             return fitting[-1]
     raise InputError(
-        (
-            f"{ledger.name}/{now.version} has no release to go back to: {now.release} is the only "
-            f"one that is live"
-        ),
-        (
-            f"hpcstack retire {ledger.name}/{now.version} takes it away; hpcstack undo "
-            f"{ledger.name} takes a change back"
-        ),
+        f"{ledger.name}/{now.version} has no release to go back to: {now.release} is the only "
+        f"one that is live",
+        f"hpcstack retire {ledger.name}/{now.version} takes it away; hpcstack undo "
+        f"{ledger.name} takes a change back",
     )
 
 
 def retire_version(ledger: Ledger, version: str, dates: Dates, today: str, event: Event) -> Ledger:
-    """VERSION has DATES; where they are past, its releases are retired and no alias names them,
-    else they are back.
+    """Give VERSION these DATES.
+
+    Where they refuse it from TODAY or an earlier day on, its live releases are retired and its
+    alias goes. Where they do not and it had been retired, both come back.
     """
     if version not in ledger.aliases and not ledger.of(version):
         raise InputError(
             f"{ledger.name}/{version} is not published", f"hpcstack status {ledger.name}"
         )
+
     after = replace(ledger, dates={**ledger.dates, version: dates})
-    event = replace(event, reason="; ".join(filter(None, (_days(dates), event.reason))))
+    reasons = (_describe_days(dates), event.reason)
+    event = replace(event, reason="; ".join(reason for reason in reasons if reason))
     if dates.refuses(today):
         aliases = {name: release for name, release in ledger.aliases.items() if name != version}
-        after = replace(after, entries=_all(ledger, version, "live", "retired"), aliases=aliases)
+        entries = _change_states(ledger, version, "live", "retired")
+        after = replace(after, entries=entries, aliases=aliases)
     elif version not in ledger.aliases:  # it had been retired, and comes back
-        back = replace(after, entries=_all(ledger, version, "retired", "live"))
-        after = replace(back, aliases=_meaning(back, version))
-    return _done(ledger, after, event, version)
+        after = replace(after, entries=_change_states(ledger, version, "retired", "live"))
+        after = replace(after, aliases=_choose_aliases(after, version))
+    return _record_event(ledger, after, event, version)
 
 
-def _days(dates: Dates) -> str:
+def _describe_days(dates: Dates) -> str:
     days = ((dates.deprecate, "warned"), (dates.remove, "refused"))
     return ", ".join(f"{what} from {day}" for day, what in days if day)
 
 
-def _all(ledger: Ledger, version: str, before: State, after: State) -> tuple[Entry, ...]:
-    """The entries, those of VERSION in state BEFORE being in AFTER."""
+def _change_states(ledger: Ledger, version: str, before: State, after: State) -> tuple[Entry, ...]:
+    """Return the entries, with those of VERSION in state BEFORE changed to AFTER."""
     return tuple(
         replace(one, state=after) if one.version == version and one.state == before else one
         for one in ledger.entries
     )
 
 
-def _meaning(ledger: Ledger, version: str) -> dict[str, str]:
-    """The aliases, VERSION meaning its newest release in production, else its newest, else nothing."""
+def _choose_aliases(ledger: Ledger, version: str) -> dict[str, str]:
+    """Return the aliases, with that of VERSION chosen anew among its live releases.
+
+    It is the newest in production, else the newest. Without a live release VERSION has no alias.
+    """
     aliases = {name: release for name, release in ledger.aliases.items() if name != version}
     live = [one for one in ledger.of(version) if one.state == "live"]
     proven = [one for one in live if one.channel == "production"]
-    return {**aliases, version: (proven or live)[-1].release} if live else aliases
+    if live:
+        aliases[version] = (proven or live)[-1].release
+    return aliases
 
 
 def choose_default(ledger: Ledger, version: str, event: Event) -> Ledger:
-    """VERSION is the default until another is chosen; an empty VERSION means the newest again."""
+    """Make VERSION the default until another is chosen.
+
+    Where it is empty, the newest version is the default again. InputError where the version, or
+    without one all of them, cannot be loaded.
+    """
     if version and version not in ledger.aliases:
         known = ", ".join(ledger.aliases) or "none"
         raise InputError(
             f"{ledger.name}/{version} is not published (there are: {known})", "hpcstack status"
         )
-    after = _done(ledger, replace(ledger, pinned=version), event, version)
-    if not after.default or (version and after.default != after.aliases[version]):
-        what = (
-            f"{ledger.name}/{version} is retired"
-            if version
-            else f"no version of {ledger.name!r} can be loaded"
+    after = _record_event(ledger, replace(ledger, pinned=version), event, version)
+    if version and after.default != after.aliases[version]:
+        raise InputError(f"{ledger.name}/{version} is retired", f"hpcstack history {ledger.name}")
+    if not after.default:
+        raise InputError(
+            f"no version of {ledger.name!r} can be loaded", f"hpcstack history {ledger.name}"
         )
-        raise InputError(what, f"hpcstack history {ledger.name}")
     return after
 
 
 def remove_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
-    """RELEASES have no modulefiles any more; their files stay until `purge_releases`, so that this
-    can be undone.
+    """Remove RELEASES: their modulefiles go.
+
+    Their other files stay until `purge_releases`, so that this can be undone.
     """
     going = [ledger.entry(one) for one in releases]
-    if over := [one.release for one in going if one.state in ("removed", "gone")]:
+    over = [one.release for one in going if one.state in ("removed", "gone")]
+    if over:
         raise InputError(
             f"{ledger.name}/{over[0]} is removed already", f"hpcstack history {ledger.name}"
         )
+
     names = {one.release for one in going}
     entries = tuple(
         replace(one, state="removed") if one.release in names else one for one in ledger.entries
@@ -179,38 +197,39 @@ def remove_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Le
     versions = list(dict.fromkeys(one.version for one in going))
     for version in versions:
         if ledger.aliases.get(version) in names:
-            after = replace(after, aliases=_meaning(after, version))
-    said = replace(event, release=", ".join(one.release for one in going))
-    return _done(ledger, after, said, versions[0] if len(versions) == 1 else ", ".join(versions))
+            after = replace(after, aliases=_choose_aliases(after, version))
+    event = replace(event, release=", ".join(one.release for one in going))
+    return _record_event(ledger, after, event, ", ".join(versions))
 
 
 def purge_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
-    """The files of RELEASES, which nobody can load any more or which were withdrawn, are gone for
-    good.
+    """Write down that all files of RELEASES are gone for good. gc does so.
+
+    InputError where one of them is live.
     """
     names = {ledger.entry(one).release for one in releases}
-    if not [one for one in ledger.entries if one.release in names and one.state != "gone"]:
+    going = [one for one in ledger.entries if one.release in names]
+    if all(one.state == "gone" for one in going):
         raise InputError(f"there is nothing of {ledger.name!r} to take", "hpcstack gc --dry-run")
-    if live := [
-        one.release for one in ledger.entries if one.release in names and one.state == "live"
-    ]:
+    live = [one.release for one in going if one.state == "live"]
+    if live:
         raise InputError(
             f"{ledger.name}/{live[0]} is live", f"hpcstack remove {ledger.name}/{live[0]}"
         )
+
     entries = tuple(
         replace(one, state="gone") if one.release in names else one for one in ledger.entries
     )
-    versions = ", ".join(
-        dict.fromkeys(one.version for one in ledger.entries if one.release in names)
-    )
-    said = replace(
-        event, release=", ".join(one.release for one in ledger.entries if one.release in names)
-    )
-    return _done(ledger, replace(ledger, entries=entries), said, versions)
+    event = replace(event, release=", ".join(one.release for one in going))
+    versions = ", ".join(dict.fromkeys(one.version for one in going))
+    return _record_event(ledger, replace(ledger, entries=entries), event, versions)
 
 
 def last_change(ledger: Ledger) -> Event:
-    """The newest event that changed what users see: gc does not. InputError where there is none."""
+    """Return the newest event that changed what users see, which gc's do not.
+
+    InputError where there is none.
+    """
     for event in reversed(ledger.events):
         if event.verb != "gc":
             return event
@@ -220,10 +239,9 @@ def last_change(ledger: Ledger) -> Event:
 
 
 def changes_since(ledger: Ledger, number: int) -> list[Event]:
-    """The events from the NUMBERth on (the first is 1, as `history` shows them), the newest first,
-    but for gc's.
+    """Return the events from NUMBER on, the newest first, without those of gc.
 
-    InputError where there is none of that number.
+    Events are numbered from 1, as `history` shows them. InputError where NUMBER is none of them.
     """
     if not 1 <= number <= len(ledger.events):
         raise InputError(
@@ -237,7 +255,7 @@ def changes_since(ledger: Ledger, number: int) -> list[Event]:
 
 
 def number_after(ledger: Ledger, moment: str) -> int:
-    """The number of the first event after MOMENT, a time of UTC.
+    """Return the number of the first event after MOMENT, a time in UTC, without those of gc.
 
     InputError where nothing has changed since.
     """
@@ -250,70 +268,75 @@ def number_after(ledger: Ledger, moment: str) -> int:
 
 
 def undo_changes(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
-    """The last change is taken back, or all from event SINCE on: one new event, which can be taken
-    back in its turn.
+    """Take back the last change, or all changes from event SINCE on.
+
+    That is one new event, which can be taken back in its turn. InputError where an event does not
+    say what was before it, or gc has taken the files of a release that would come back.
     """
     taken = changes_since(ledger, since) if since else [last_change(ledger)]
     states: dict[str, Any] = {}
     aliases: dict[str, Any] = {}
     dates_before: dict[str, Any] = {}
     pinned = ledger.pinned
-    for one in taken:  # the newest first: what the oldest changed is what counts in the end
+    # The newest event comes first, so that what was before the oldest one overwrites the rest.
+    for one in taken:
         if one.before is None:
             raise InputError(
                 f"the {one.verb} of {ledger.name}/{one.subject} at {one.at} was made by an older "
-                f"hpcstack, which "
-                "did not write down what was before",
+                f"hpcstack, which did not record what it changed",
                 f"hpcstack history {ledger.name}; hpcstack rollback, default or retire",
             )
         states |= one.before.get("states", {})
         aliases |= one.before.get("aliases", {})
         dates_before |= one.before.get("dates", {})
         pinned = one.before.get("pinned", pinned)
-    if gone := [
-        one.release for one in ledger.entries if one.release in states and one.state == "gone"
-    ]:
+
+    gone = [one.release for one in ledger.entries if one.release in states and one.state == "gone"]
+    if gone:
         raise InputError(
             f"{ledger.name}/{gone[0]} cannot come back: gc has taken its files",
             f"hpcstack publish {ledger.name}-VERSION",
         )
+
     entries = tuple(
         replace(one, state=states[one.release]) if one.release in states else one
         for one in ledger.entries
     )
     known = {version: asdict(dates) for version, dates in ledger.dates.items()}
-    dates = {version: Dates(**one) for version, one in _restored(known, dates_before).items()}
+    dates = {version: Dates(**one) for version, one in _restore(known, dates_before).items()}
     after = replace(
         ledger,
         entries=entries,
-        aliases=_restored(ledger.aliases, aliases),
+        aliases=_restore(ledger.aliases, aliases),
         dates=dates,
         pinned=pinned,
     )
-    last = taken[0]
-    said = f"takes back: {last.verb} of {last.at}"
+
+    oldest_first = list(reversed(taken))
+    reason = f"takes back: {taken[0].verb} of {taken[0].at}"
     if len(taken) > 1:
-        said = (
-            f"takes back all since event {since}: {', '.join(one.verb for one in reversed(taken))}"
-        )
-    subjects = list(dict.fromkeys(one.release for one in reversed(taken) if one.release))
-    versions = list(dict.fromkeys(one.version for one in reversed(taken) if one.version))
-    event = replace(event, release=", ".join(subjects), reason=event.reason or said)
-    return _done(ledger, after, event, ", ".join(versions))
+        verbs = ", ".join(one.verb for one in oldest_first)
+        reason = f"takes back all since event {since}: {verbs}"
+    subjects = dict.fromkeys(one.release for one in oldest_first if one.release)
+    versions = dict.fromkeys(one.version for one in oldest_first if one.version)
+    event = replace(event, release=", ".join(subjects), reason=event.reason or reason)
+    return _record_event(ledger, after, event, ", ".join(versions))
 
 
-def _restored(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """NOW with the values of BEFORE; what is None there was not there."""
+def _restore(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return NOW with the values of BEFORE. What is None in BEFORE was not there, and goes."""
     return {key: value for key, value in {**now, **before}.items() if value is not None}
 
 
 def find_harm(before: Ledger, after: Ledger, today: str) -> list[str]:
-    """What users would lose: a version in production that no longer is, a default that is not
-    proven.
+    """Return what users would lose by the change from BEFORE to AFTER, a line each.
+
+    That is a version in production that no longer is, a default in production that no longer is,
+    and a default that will be refused although another version could take its place.
     """
     out = []
     for version in before.aliases:
-        if _proven(before, version, today) and not _proven(after, version, today):
+        if _is_proven(before, version, today) and not _is_proven(after, version, today):
             meant = after.aliased(version)
             refused = after.dates.get(version, Dates()).refuses(today)
             if meant is None or refused:
@@ -321,6 +344,7 @@ def find_harm(before: Ledger, after: Ledger, today: str) -> list[str]:
             else:
                 change = f"would mean {meant.release}, which is in {meant.channel}"
             out.append(f"{before.name}/{version} is in production and {change}")
+
     old, new = (one.default and one.entry(one.default) for one in (before, after))
     if old and old.channel == "production" and (not new or new.channel != "production"):
         what = f"{new.release}, which is in testing" if new else "nothing"
@@ -328,28 +352,29 @@ def find_harm(before: Ledger, after: Ledger, today: str) -> list[str]:
             f"`module load {before.name}` means {old.release}, which is in production, and "
             f"would mean {what}"
         )
+
     day = refused_default(after, today)
     others = [
         one
         for one in after.aliases
-        if _proven(after, one, today) and not after.dates.get(one, Dates()).remove
+        if _is_proven(after, one, today) and not after.dates.get(one, Dates()).remove
     ]
     if day and others and not refused_default(before, today):
+        newest = max(others, key=make_version_key)
         out.append(
             f"`module load {before.name}` means {after.default}, which is refused from {day} on: "
-            f"first "
-            f"hpcstack default {before.name}/{max(others, key=make_version_key)}"
+            f"first hpcstack default {before.name}/{newest}"
         )
     return out
 
 
 def refused_default(ledger: Ledger, today: str) -> str:
-    """The day from which the default is refused, where that is still to come; else empty."""
+    """Return the day from which the default will be refused; empty where no such day is to come."""
     dates = ledger.dates.get(ledger.default.rpartition("-r")[0], Dates())
     return dates.remove if ledger.default and dates.remove > today else ""
 
 
-def _proven(ledger: Ledger, version: str, today: str) -> bool:
+def _is_proven(ledger: Ledger, version: str, today: str) -> bool:
     """Whether VERSION means a release in production that loads."""
     meant = ledger.aliased(version)
     over = ledger.dates.get(version, Dates()).refuses(today)
@@ -357,18 +382,18 @@ def _proven(ledger: Ledger, version: str, today: str) -> bool:
 
 
 def list_going(before: Ledger, after: Ledger) -> list[Entry]:
-    """The releases that AFTER has no modulefile for, and BEFORE has."""
-    hidden = ("removed", "gone")
+    """Return the releases that have modulefiles in BEFORE and none in AFTER."""
+    without_modulefiles = ("removed", "gone")
     states = {one.release: one.state for one in after.entries}
     return [
         one
         for one in before.entries
-        if one.state not in hidden and states.get(one.release) in hidden
+        if one.state not in without_modulefiles and states.get(one.release) in without_modulefiles
     ]
 
 
 def list_coming(before: Ledger, after: Ledger) -> list[Entry]:
-    """The releases that were removed and come back."""
+    """Return the releases that are removed in BEFORE and come back in AFTER."""
     states = {one.release: one.state for one in before.entries}
     return [
         one
@@ -378,104 +403,125 @@ def list_coming(before: Ledger, after: Ledger) -> list[Entry]:
 
 
 def used_by(ledger: Ledger, entry: Entry, users: Iterable[tuple[str, str]]) -> list[str]:
-    """Who of USERS, (who, all that it says), names ENTRY: its release, its image, or a version that
-    means it.
+    """Return who of USERS, (who, text) each, uses ENTRY.
+
+    That is who names its release, its image's key, or a version that means it now.
     """
     words = [entry.release]
     words += [version for version, release in ledger.aliases.items() if release == entry.release]
     if ledger.default == entry.release:
         words.append("default")
+    # NAME/WORD, NAME-WORD or NAME:WORD, where it is not a part of a longer word: a user of
+    # pytorch/24.11-r10 does not use pytorch/24.11-r1.
     names = "|".join(f"{re.escape(ledger.name)}[/:-]{re.escape(word)}" for word in words)
     pattern = re.compile(rf"(?<![\w.+-])(?:{names})(?![\w.+-])|{re.escape(entry.key)}")
-    return [who for who, said in users if pattern.search(said)]
+    return [who for who, text in users if pattern.search(text)]
 
 
 def describe_changes(before: Ledger, after: Ledger) -> list[str]:
-    """What AFTER has otherwise than BEFORE, a line each, the most important first."""
-    name, out = before.name, []
+    """Return what differs between BEFORE and AFTER, a line each, the most important first."""
+    name = before.name
+    out = []
     for version in sorted({*before.aliases, *after.aliases}, key=make_version_key):
-        if change := _change(*(_meant(one, version) for one in (before, after))):
+        change = _format_change(_describe_alias(before, version), _describe_alias(after, version))
+        if change:
             out.append(f"{name}/{version}: {change}")
-    if change := _change(before.default, after.default):
+
+    change = _format_change(before.default, after.default)
+    if change:
         out.append(f"module load {name}: {change}")
     if before.pinned != after.pinned:
-        pinned = (
-            f"{after.pinned} until another is chosen"
-            if after.pinned
-            else "the newest in production"
-        )
-        out.append(f"the default is {pinned}")
+        default = "the newest in production"
+        if after.pinned:
+            default = f"{after.pinned} until another is chosen"
+        out.append(f"the default is {default}")
+
     states = {one.release: one.state for one in before.entries}
     for one in after.entries:
         if one.state != states.get(one.release, "live"):
             out.append(f"{name}/{one.release}: {states.get(one.release, 'new')} -> {one.state}")
         elif one.release not in states:
             out.append(f"{name}/{one.release}: new, in {one.channel}")
+
     for version in sorted({*before.dates, *after.dates}, key=make_version_key):
-        old, new = (_days(one.dates.get(version, Dates())) for one in (before, after))
+        old, new = (_describe_days(one.dates.get(version, Dates())) for one in (before, after))
         if old != new:
             out.append(f"{name}/{version}: {old or 'no dates'} -> {new or 'no dates'}")
     return out
 
 
-def _meant(ledger: Ledger, version: str) -> str:
+def _describe_alias(ledger: Ledger, version: str) -> str:
+    """Return the release that VERSION means, and its channel; empty where it means none."""
     meant = ledger.aliased(version)
     return f"{meant.release} ({meant.channel})" if meant else ""
 
 
-def _done(before: Ledger, after: Ledger, event: Event, version: str) -> Ledger:
-    """AFTER with its default settled and EVENT, which knows what was before, in its history."""
+def _record_event(before: Ledger, after: Ledger, event: Event, version: str) -> Ledger:
+    """Return AFTER with its default chosen, and with EVENT in its history.
+
+    VERSION is what the event was about; several are separated by `, `. The event gets what it
+    changed as it was BEFORE.
+    """
     states = {one.release: one.state for one in before.entries}
     entries = tuple(
         replace(one, since=event.at) if one.state != states.get(one.release, one.state) else one
         for one in after.entries
     )
     after = replace(after, entries=entries)
-    after = replace(after, default=_default(after, event.at[:10]))
-    said = replace(
+    after = replace(after, default=_choose_default(after, event.at[:10]))
+    event = replace(
         event,
-        alias=_change(before.aliases.get(version, ""), after.aliases.get(version, "")),
-        default=_change(before.default, after.default),
+        alias=_format_change(before.aliases.get(version, ""), after.aliases.get(version, "")),
+        default=_format_change(before.default, after.default),
         version=version or after.default.rpartition("-r")[0] or before.default.rpartition("-r")[0],
-        before=_what_was(before, after),
+        before=_keep_what_was(before, after),
     )
-    return replace(after, events=(*before.events, said))
+    return replace(after, events=(*before.events, event))
 
 
-def _what_was(before: Ledger, after: Ledger) -> dict[str, Any]:
-    """What AFTER changed, as it was in BEFORE; what was not there is None, and a release that is
-    new was withdrawn.
+def _keep_what_was(before: Ledger, after: Ledger) -> dict[str, Any]:
+    """Return what differs in AFTER, as it was in BEFORE. Ledgers on disk hold it.
+
+    What was not there is None. A release that is new counts as withdrawn before: to take back its
+    publishing is to withdraw it.
     """
-    states = {one.release: one.state for one in before.entries}
+    states_before = {one.release: one.state for one in before.entries}
+    states = {
+        one.release: states_before.get(one.release, "withdrawn")
+        for one in after.entries
+        if one.state != states_before.get(one.release)
+    }
     dates = [
         {version: asdict(one) for version, one in ledger.dates.items()}
         for ledger in (before, after)
     ]
-    changed = {
+    changed: dict[str, Any] = {
         "aliases": _differing(before.aliases, after.aliases),
         "dates": _differing(*dates),
-        "states": {
-            one.release: states.get(one.release, "withdrawn")
-            for one in after.entries
-            if one.state != states.get(one.release)
-        },
+        "states": states,
     }
-    pinned = {"pinned": before.pinned} if before.pinned != after.pinned else {}
-    return {**{key: value for key, value in changed.items() if value}, **pinned}
+    out = {key: value for key, value in changed.items() if value}
+    if before.pinned != after.pinned:
+        out["pinned"] = before.pinned
+    return out
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {key: its value in BEFORE} of what differs; None for what is not in BEFORE."""
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     return {key: before.get(key) for key in keys}
 
 
-def _change(old: str, new: str) -> str:
+def _format_change(old: str, new: str) -> str:
+    """Return `OLD -> NEW`; empty where they are the same."""
     return f"{old or 'nothing'} -> {new or 'nothing'}" if old != new else ""
 
 
-def _default(ledger: Ledger, today: str) -> str:
-    """The pinned version, else the newest in production, else the newest; one that is refused by
-    now is none.
+def _choose_default(ledger: Ledger, today: str) -> str:
+    """Return the release that is the default TODAY; empty where there is none.
+
+    It is that of the pinned version, else of the newest version in production, else of the newest.
+    A version that is refused by now is none of them.
     """
     good = {
         version: release

@@ -1,5 +1,6 @@
-"""Words from the command line that end in modules and ledgers: one line each, without control
-characters.
+"""Checks words from the command line that go into modules and ledgers.
+
+Each is one line, without control characters.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ SUCCESSOR = re.compile(r"^[A-Za-z0-9._+/-]*$")
 
 
 def parse_one_line(text: str, option: str) -> str:
-    """TEXT without blanks around it.
+    """Return TEXT, which OPTION was given, without blanks around it.
 
-    InputError for control characters, more than 300 bytes, and nothing but blanks.
+    InputError for control characters, for more than 300 bytes, and for nothing but blanks.
     """
     if text and not text.strip():
         raise InputError(f"{option}: there is nothing but blanks in it", "say why, in a few words")
-    if CONTROL.search(text) or len(text.encode(errors="replace")) > 300 or not text.isprintable():
+    is_too_long = len(text.encode(errors="replace")) > 300
+    if is_too_long or CONTROL.search(text) or not text.isprintable():
         raise InputError(
             f"{option}: one line of at most 300 bytes, without control characters", "shorten it"
         )
@@ -29,7 +31,7 @@ def parse_one_line(text: str, option: str) -> str:
 
 
 def parse_day(text: str, option: str) -> str:
-    """TEXT as a day, `2027-01-31`."""
+    """Return TEXT, a day as `2027-01-31`. InputError for anything else."""
     try:
         if not DAY.fullmatch(text):
             raise ValueError
@@ -39,19 +41,20 @@ def parse_day(text: str, option: str) -> str:
 
 
 def stamp_today() -> str:
-    """The day in UTC, as `2027-01-31`."""
+    """Return the day in UTC, as `2027-01-31`."""
     return datetime.now(timezone.utc).date().isoformat()
 
 
 def module_name(full: str) -> str:
-    """A stack's full name as what users load: `pytorch/25.10-deepspeed` of
-    `pytorch-25.10-deepspeed`.
+    """Return what users load for a stack's full name.
+
+    `pytorch-25.10-deepspeed` gives `pytorch/25.10-deepspeed`: the version begins with a digit.
     """
     return full if "/" in full else re.sub(r"-(?=[0-9])", "/", full, count=1)
 
 
 def parse_successor(text: str) -> str:
-    """TEXT as the name of what to use instead."""
+    """Return TEXT, the name of a module or empty. InputError for anything else."""
     if not SUCCESSOR.fullmatch(text):
         raise InputError(f"--successor: {text!r} is not a module's name", "e.g. pytorch/25.10")
     return text

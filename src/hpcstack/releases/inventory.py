@@ -1,10 +1,10 @@
-"""What a verb wrote: the files of a folder with their sha256, and their text where it is short
-enough to be kept twice.
+"""Inventories: which files a verb wrote into a folder, with their sha256 and most of their texts.
 
-A release's folder and each generation of a name's state hold one. So whoever looks later need not
-ask what today's hpcstack would write there: he compares with what was written, and puts it back.
-The inventory has a digest of itself, and lies there twice, since what damages a file may damage
-this one. Its data is believed where a publisher has written it, its paths only below its folder.
+A release's folder has one, and so has each generation of a name's state. `status --check` compares
+with it, and `repair` puts back what it holds: neither has to know what today's hpcstack would write
+there. An inventory holds a digest of itself and lies in the folder twice, since what damages a file
+may damage this one. Its data is trusted where a publisher has written it, its paths only below its
+folder.
 """
 
 from __future__ import annotations
@@ -24,21 +24,18 @@ if TYPE_CHECKING:
 
 FORMAT = "hpcstack/inventory/v1"
 NAMES = ("inventory.json", "inventory.copy.json")
-MOST_KEPT = (
-    256 << 10
-)  # characters of a file that is kept as text; of a long parts list only the digest is
+# Characters. Of a longer file, such as a long SBOM, only the digest is kept.
+MOST_KEPT = 256 << 10
 MAX_INVENTORY = 64 << 20  # bytes
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What was written into the folder of SUBJECT: {path: sha256}, and {path: text} of what is kept
-    here as well.
-    """
+    """What was written into the folder of SUBJECT."""
 
-    subject: str
-    digests: dict[str, str]
-    texts: dict[str, str]
+    subject: str  # NAME/VERSION-rN, or NAME#GENERATION
+    digests: dict[str, str]  # {path: sha256}
+    texts: dict[str, str]  # {path: text} of the files whose text is kept
 
 
 def sha256_of(text: str) -> str:
@@ -46,8 +43,9 @@ def sha256_of(text: str) -> str:
 
 
 def inventory_files(subject: str, written: Mapping[str, str]) -> dict[str, str]:
-    """{file name: text} of the inventory of what was WRITTEN, {path: text}, into the folder of
-    SUBJECT.
+    """Return {file name: text} of the inventory, twice, of the files WRITTEN for SUBJECT.
+
+    WRITTEN is {path: text}.
     """
     body: dict[str, Any] = {
         "format": FORMAT,
@@ -55,23 +53,23 @@ def inventory_files(subject: str, written: Mapping[str, str]) -> dict[str, str]:
         "digests": {path: sha256_of(text) for path, text in sorted(written.items())},
         "texts": {path: text for path, text in sorted(written.items()) if len(text) <= MOST_KEPT},
     }
-    return dict.fromkeys(NAMES, _text(body))
+    return dict.fromkeys(NAMES, _render_inventory(body))
 
 
-def _text(body: Mapping[str, Any]) -> str:
+def _render_inventory(body: Mapping[str, Any]) -> str:
     return json.dumps({**body, "sha256": _own_digest(body)}, indent=1) + "\n"
 
 
 def read_inventory(folder: Path, subject: str) -> Inventory | None:
-    """What was written into FOLDER; None where nobody has written it down: an older hpcstack.
+    """Return the inventory of FOLDER; None where it has none.
 
-    StoreError where neither of the two files is whole.
+    Older versions of hpcstack wrote none. StoreError where neither of the two files is whole.
     """
     found: list[Inventory] = []
     wrong = ""
     for name in NAMES:
         try:
-            found.append(_read(folder / name, subject))
+            found.append(_read_file(folder / name, subject))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RecursionError, InputError) as error:
@@ -84,44 +82,52 @@ def read_inventory(folder: Path, subject: str) -> Inventory | None:
 
 
 def damaged_inventories(folder: Path, subject: str) -> list[str]:
-    """The names of those of FOLDER's inventories that are not whole, where one of them is."""
+    """Return which of FOLDER's two inventories is not whole, where the other one is."""
     wrong = []
     for name in NAMES:
         try:
-            _read(folder / name, subject)
+            _read_file(folder / name, subject)
         except (OSError, ValueError, RecursionError, InputError):
             wrong.append(name)
     return wrong if len(wrong) < len(NAMES) else []
 
 
-def _read(path: Path, subject: str) -> Inventory:
+def _read_file(path: Path, subject: str) -> Inventory:
+    """Return the inventory in PATH. ValueError where it is not the inventory of SUBJECT, or its own
+    digest does not fit.
+    """
     content = files.read_bytes(path, MAX_INVENTORY, published=True)
     document = json.loads(content)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError("it is no inventory, or a newer hpcstack's")
-    said = document.pop("sha256", "")
-    if said != _own_digest(document):
-        raise ValueError("its digest is another")
-    if content != _text(document).encode():  # by as little as its last line break
-        raise ValueError("it says what was written, in other bytes")
+    digest = document.pop("sha256", "")
+    if digest != _own_digest(document):
+        raise ValueError("its digest does not fit")
+    # The digest is of the data. The same data in other bytes is damage, too: the two files are the
+    # same, and `repair` copies one over the other.
+    if content != _render_inventory(document).encode():
+        raise ValueError("its data is right, but its bytes are not those that were written")
     if document["subject"] != subject:
         raise ValueError(f"it is that of {document['subject']}")
+
     digests, texts = document["digests"], document["texts"]
     for part in (*digests, *texts):
         if not is_clean(part):
             raise ValueError(f"{part!r} is no path below its folder")
     if not all(isinstance(one, str) for one in (*digests.values(), *texts.values())):
-        raise ValueError("it holds what is no text")
+        raise ValueError("it has a value that is not a text")
     return Inventory(subject, dict(digests), dict(texts))
 
 
 def is_clean(part: str) -> bool:
-    """Whether PART is a path below a folder, written in the one way: whoever may write there may
-    have said it.
+    """Whether PART is a relative path that does not lead out of its folder, in its normal form.
+
+    Whoever may write to the folder could have written any path.
     """
     path = PurePosixPath(part)
     return bool(part) and str(path) == part and not path.is_absolute() and ".." not in path.parts
 
 
 def _own_digest(body: Mapping[str, Any]) -> str:
+    """Return the sha256 of an inventory's data, in one canonical form."""
     return sha256_of(json.dumps(body, sort_keys=True, separators=(",", ":")))

@@ -1,9 +1,8 @@
-"""The journal of one change of a module tree: what somebody who was interrupted wrote down, and how
-far it is believed.
+"""The journal of one change of a module tree, and how far it is trusted.
 
-Who finishes a change does so with rights of his own, so a journal names nothing but modulefiles of
-its own name in this tree, prepared releases in this store, and generations; and it is ours or
-root's.
+Whoever finishes a change that was interrupted does so with his own rights. So a journal may name
+nothing but modulefiles of its own name in this tree, prepared releases in this store, and
+generations; and its file must be ours or root's.
 """
 
 from __future__ import annotations
@@ -21,39 +20,35 @@ from hpcstack.releases.ledger import FORMAT
 
 GENERATION = re.compile(r"[1-9][0-9]{0,7}")
 RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,128}-r[0-9]+")
-KINDS = {"homes": dict, "files": dict, "moves": list, "generations": list}  # of a journal
+KINDS = {"homes": dict, "files": dict, "moves": list, "generations": list}  # of a journal's values
 MAX_JOURNAL = 16 << 20  # bytes
 
 
 def read_journal(path: Path) -> dict[str, Any] | None:
-    """A journal, if there is one."""
+    """Return the journal in PATH; None where there is none.
+
+    StoreError where it belongs to another user, or is damaged.
+    """
     try:
         found = json.loads(files.read_bytes(path, MAX_JOURNAL, own=True))
     except FileNotFoundError:
         return None
     except (InputError, PermissionError) as error:
         owner = files.name_owner(path)
-        said = error.message if isinstance(error, InputError) else f"it belongs to {owner}"
+        why = f"it belongs to {owner}"
+        if isinstance(error, InputError):
+            why = error.message
         raise StoreError(
-            f"a change was begun and not finished; its journal is not trusted: {said}",
-            (
-                f"{owner} can run the verb again; or, as root: rm {path} (what was published "
-                f"before stays)"
-            ),
+            f"a change was begun and not finished; its journal is not trusted: {why}",
+            f"{owner} can run the verb again; or, as root: rm {path} (what was published "
+            f"before stays)",
         ) from None
     except (ValueError, RecursionError) as error:
         raise StoreError(
             f"{path} is damaged: {error}", "restore it from a backup, or remove it"
         ) from None
-    keys = {"format", "homes", "files", "moves", "generations"}
-    whole = isinstance(found, dict) and keys <= found.keys() <= {*keys, "verb", "gone"}
-    if (
-        not whole
-        or found["format"] != FORMAT
-        or not found["generations"]
-        or not all(isinstance(found[key], kind) for key, kind in KINDS.items())
-        or not isinstance(found.get("gone", []), list)
-    ):
+
+    if not _is_journal(found):
         raise StoreError(
             f"{path} is damaged, or of another hpcstack",
             "use that version, or restore it from a backup",
@@ -61,42 +56,53 @@ def read_journal(path: Path) -> dict[str, Any] | None:
     return dict(found)
 
 
+def _is_journal(document: Any) -> bool:
+    """Whether DOCUMENT has the keys and the kinds of values that a journal has."""
+    keys = {"format", *KINDS}
+    if not isinstance(document, dict):
+        return False
+    if not keys <= document.keys() <= {*keys, "verb", "gone"}:
+        return False
+    return (
+        document["format"] == FORMAT
+        and all(isinstance(document[key], kind) for key, kind in KINDS.items())
+        and bool(document["generations"])
+        and isinstance(document.get("gone", []), list)
+    )
+
+
 def check_journal(
     name: str, journal: dict[str, Any], path: Path, releases: Path | None, root: Path
 ) -> None:
-    """StoreError for a journal that says more than a change of NAME in this tree and its store
-    could.
+    """Raise StoreError where JOURNAL says anything that no change of NAME does.
+
+    RELEASES is the folder of releases in the store, ROOT that of the module tree, PATH the file
+    that JOURNAL was read from.
     """
-    homes, texts = journal["homes"], journal["files"]
-    good = (
-        homes
-        in ({".lua": CORE, "": TCL}, {".lua": f"{MORE}/{name}/{CORE}", "": f"{MORE}/{name}/{TCL}"})
-        and all(
-            isinstance(one, str) and GENERATION.fullmatch(one) for one in journal["generations"]
-        )
-        and all(
-            _modulefile(file, name, homes) and isinstance(text, str) for file, text in texts.items()
-        )
-        and all(_move_of(name, move, releases, root) for move in journal["moves"])
-        and all(
-            isinstance(file, str) and _modulefile(file, name, homes)
-            for file in journal.get("gone", [])
-        )
-    )
+    homes = journal["homes"]
+    in_core = {".lua": CORE, "": TCL}
+    behind_gateway = {".lua": f"{MORE}/{name}/{CORE}", "": f"{MORE}/{name}/{TCL}"}
+    good = homes in (in_core, behind_gateway)
+    for generation in journal["generations"]:
+        good = good and isinstance(generation, str) and bool(GENERATION.fullmatch(generation))
+    for file, text in journal["files"].items():
+        good = good and _is_modulefile(file, name, homes) and isinstance(text, str)
+    for move in journal["moves"]:
+        good = good and _is_move(name, move, releases, root)
+    for file in journal.get("gone", []):
+        good = good and isinstance(file, str) and _is_modulefile(file, name, homes)
     if not good:
         raise StoreError(
             f"{path} does not describe a change of {name}",
-            f"nothing of it was done; look, and remove {path}",
+            f"nothing of it was done; look into it, then: rm {path}",
         )
 
 
-def _move_of(name: str, move: object, releases: Path | None, root: Path) -> bool:
-    """Whether MOVE is [a prepared folder, its place among NAME's releases, what its record holds]."""
-    if not (
-        isinstance(move, list | tuple)
-        and len(move) == 3
-        and all(isinstance(one, str) for one in move)
-    ):
+def _is_move(name: str, move: object, releases: Path | None, root: Path) -> bool:
+    """Whether MOVE is [prepared folder, its place among NAME's releases, text of its record]."""
+    if not isinstance(move, list | tuple) or len(move) != 3:
+        return False
+    if not all(isinstance(one, str) for one in move):
         return False
     part, final = Path(move[0]), Path(move[1])
     return bool(
@@ -107,10 +113,12 @@ def _move_of(name: str, move: object, releases: Path | None, root: Path) -> bool
     )
 
 
-def _modulefile(path: str, name: str, homes: dict[str, str]) -> bool:
+def _is_modulefile(path: str, name: str, homes: dict[str, str]) -> bool:
     """Whether PATH is the place of a modulefile of NAME in one of HOMES."""
     whole = PurePosixPath(path)
-    return str(whole) == path and any(
+    if str(whole) != path:
+        return False  # a path is written in one way only: no `..`, no empty parts
+    return any(
         str(whole.parent) == f"{home}/{name}"
         and RELEASE.fullmatch(whole.name.removesuffix(suffix)) is not None
         for suffix, home in homes.items()
@@ -118,8 +126,9 @@ def _modulefile(path: str, name: str, homes: dict[str, str]) -> bool:
 
 
 def name_prepared(final: Path, root: Path) -> Path:
-    """Where a release that shall lie at FINAL is prepared; parts of another tree than ROOT's have
-    other names.
+    """Return where a release is prepared that will lie at FINAL.
+
+    The name tells the module tree below ROOT from others on the same store: each sweeps its own.
     """
     mark = hashlib.sha256(str(root).encode()).hexdigest()[:12]
     return final.with_name(f".{final.name}.{mark}.part")

@@ -1,4 +1,4 @@
-"""Names and places of a module tree. Pure; releases/tree.py says what lies where."""
+"""Names and places in a module tree. Pure. releases/tree.py says what lies where."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ SPIDER, STALE = "spider", "stale"
 
 
 def dates_file(root: Path, name: str, version: str) -> Path:
-    """Where a modulefile looks up its version's dates when it is loaded."""
+    """Return the file in which a modulefile looks up its version's dates whenever it is loaded."""
     return root / STATE / name / CURRENT / "dates" / version

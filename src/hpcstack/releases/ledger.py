@@ -1,9 +1,8 @@
-"""What is published under one name: releases, channels, aliases, the default, dates and the
-history. Pure.
+"""The ledger: all that is published under one name, and its history. Pure.
 
-A release `24.11-r2` never changes. What moves is which release the version `24.11` means, and which
-one is loaded where no version is named. releases/changes.py has the verbs: each is a function from
-one ledger to the next. releases/ledger_format.py reads and writes it.
+A release `24.11-r2` never changes. What changes is which release the version `24.11` means, and
+which one is loaded where no version is named. releases/changes.py has the verbs: each is a function
+from one ledger to the next. releases/ledger_format.py reads and writes ledgers.
 """
 
 from __future__ import annotations
@@ -16,22 +15,28 @@ from hpcstack.core.errors import InputError
 
 FORMAT = "hpcstack/modules/v1"
 CHANNELS = ("testing", "production")
-# removed: no modulefile any more, its files wait for gc; gone: gc has taken them
+# The states of a release:
+#   live       can be loaded
+#   withdrawn  rolled back or undone: it can still be loaded, but is hidden
+#   retired    the day of its version has come: its module refuses to load
+#   removed    has no modulefiles any more; its other files wait for gc
+#   gone       gc has taken its files
 State = Literal["live", "withdrawn", "retired", "removed", "gone"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One release: its version, its image, how it got here, and what was known of it then."""
+    """One release: its version, its image, who published it, and what was known of it then."""
 
-    release: str
-    version: str
+    release: str  # 24.11-r2
+    version: str  # 24.11
     channel: str
-    key: str
-    sha256: str
+    key: str  # of its image
+    sha256: str  # of its image
     made: str
     by: str
-    # sha256 of what its modulefile says, without its number: the same image is not released twice
+    # sha256 of its modulefiles and wrappers, without its number: it tells whether a new release
+    # would be the same
     shown: str = ""
     tested: dict[str, str] = field(default_factory=dict)
     override: str = ""
@@ -45,71 +50,67 @@ class Entry:
 
 @dataclass(frozen=True)
 class Dates:
-    """From when the users of a version are warned, and from when it is refused: days of UTC,
-    `2027-01-31`.
+    """The days from which users of a version are warned, and from which it is refused.
+
+    Days are in UTC, as `2027-01-31`; empty where there is none.
     """
 
     deprecate: str = ""
     remove: str = ""
     successor: str = ""
     reason: str = ""
-    origin: str = "retire"  # or "recipe": what a verb has said, a recipe does not change
+    origin: str = "retire"  # or "recipe", whose dates do not replace those that a verb has set
 
     def refuses(self, today: str) -> bool:
+        """Whether the version is refused TODAY."""
         return bool(self.remove) and today >= self.remove
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that was done: `alias` and `default` say from what to what."""
+    """One row of the history: what was done, when, by whom and why."""
 
     at: str
     by: str
     verb: str
-    release: str
-    alias: str = ""
-    default: str = ""
+    release: str  # several are separated by a comma and a blank, here and in `version`
+    alias: str = ""  # what its version meant before and after: `24.11-r1 -> 24.11-r2`
+    default: str = ""  # the same of the default
     reason: str = ""
     version: str = ""
-    before: dict[str, Any] | None = (
-        None  # what it changed, as it was: see releases/changes.py; older ones have none
-    )
+    # What it changed, as it was before (releases/changes.py); None in events of older hpcstacks.
+    before: dict[str, Any] | None = None
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """Each of the releases that it was about: the record has them in one text, separated by `,
-        `.
-        """
+        """The releases that it was about."""
         return tuple(self.release.split(", ")) if self.release else ()
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """Each of the versions that it was about, as `releases`."""
+        """The versions that it was about."""
         return tuple(self.version.split(", ")) if self.version else ()
 
     @property
     def subject(self) -> str:
-        """The release or the version that it was about."""
+        """What it was about: its releases, or where it names none its versions."""
         return self.release or self.version
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """All of one name, e.g.
-
-    `pytorch`. `aliases` is {version: release}; `pinned` a version that stays the default.
-    """
+    """All that is published under one name, such as `pytorch`."""
 
     name: str
     entries: tuple[Entry, ...] = ()
-    aliases: dict[str, str] = field(default_factory=dict)
-    default: str = ""
-    pinned: str = ""
-    dates: dict[str, Dates] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)  # {version: the release that it means}
+    default: str = ""  # a release
+    pinned: str = ""  # a version that stays the default
+    dates: dict[str, Dates] = field(default_factory=dict)  # {version: its dates}
     events: tuple[Event, ...] = ()
 
     def entry(self, release: str) -> Entry:
-        """The entry of RELEASE. InputError where there is none."""
+        """Return the entry of RELEASE. InputError where there is none."""
         for one in self.entries:
             if one.release == release:
                 return one
@@ -120,54 +121,53 @@ class Ledger:
         )
 
     def of(self, version: str) -> list[Entry]:
-        """The releases of VERSION, the oldest first."""
+        """Return the releases of VERSION, the oldest first."""
         return sorted(
             (one for one in self.entries if one.version == version), key=lambda one: one.number
         )
 
     def aliased(self, version: str) -> Entry | None:
-        """What VERSION means now."""
+        """Return the release that VERSION means now; None where it means none."""
         release = self.aliases.get(version)
         return self.entry(release) if release else None
 
     def next(self, version: str, taken: list[str]) -> str:
-        """The release that VERSION would get next; TAKEN are others that nobody may have again."""
-        names = [*(one.release for one in self.of(version)), *taken]
-        numbers = [
-            int(match[1])
-            for name in names
-            if (match := re.fullmatch(re.escape(version) + r"-r(\d+)", name))
-        ]
-        return f"{version}-r{max(numbers, default=0) + 1}"
+        """Return the name of VERSION's next release. TAKEN are further names that are not free."""
+        highest = 0
+        for name in (*(one.release for one in self.of(version)), *taken):
+            match = re.fullmatch(re.escape(version) + r"-r(\d+)", name)
+            if match:
+                highest = max(highest, int(match[1]))
+        return f"{version}-r{highest + 1}"
 
     def hidden(self) -> list[str]:
-        """What `avail` does not show: all but what a version means and what is newer and waits to
-        be promoted.
+        """Return the releases that `module avail` does not show.
+
+        It shows what a version means, and newer live releases, which wait to be promoted.
         """
         out = []
         for one in self.entries:
             if one.state == "gone":
                 continue
             meant = self.aliased(one.version)
-            shown = one.state == "live" and (
-                (meant and one.release == meant.release) or (meant and one.number > meant.number)
-            )
-            if not shown:
+            is_shown = one.state == "live" and meant is not None and one.number >= meant.number
+            if not is_shown:
                 out.append(one.release)
         return out
 
 
 def make_version_key(version: str) -> list[tuple[int, str]]:
-    """The key by which versions are sorted: numbers as numbers, words before them."""
+    """Return the key by which versions are sorted: numbers as numbers, words before them."""
     return [
         (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[._+-]", version)
     ]
 
 
 def split_name(name: str, known: list[str]) -> tuple[str, str]:
-    """(`pytorch`, `24.11`) of `pytorch-24.11` or `pytorch/24.11`, (`pytorch`, ``) of a name alone.
+    """Split `pytorch-24.11` or `pytorch/24.11` into (`pytorch`, `24.11`).
 
-    KNOWN are the names that are published. InputError where none fits.
+    A name alone gives (`pytorch`, ``). KNOWN are the names that are published: a name may have
+    hyphens itself. InputError where none of them fits.
     """
     for one in sorted(known, key=len, reverse=True):
         if name == one:

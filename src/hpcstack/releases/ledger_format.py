@@ -1,10 +1,9 @@
-"""The one reader and writer of ledger.json. Whoever may publish may write that file: its data is
-believed, paths never.
+"""The one reader and writer of ledger.json.
 
-What a ledger says becomes paths (names, versions, releases, keys) in the hands of whoever reads it,
-root too. So each field is held against what it may be, and a field that is not known is refused. A
-ledger of a newer hpcstack may be read, so that its users can go on loading and launching; it is not
-changed.
+Whoever may publish may write that file, and whoever reads it, root too, makes paths of what it
+says: of names, versions, releases and keys. So each field is checked against what it may be, and an
+unknown field is refused. A ledger of a newer hpcstack is read, so that its users can go on loading
+and launching, but it is not changed.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class _Dates(Record):
 
 
 class _Before(Record):
-    """What an event changed, as it was; None for what was not there."""
+    """What an event changed, as it was before; None for what was not there."""
 
     states: dict[ReleaseName, Text] = Field(default_factory=dict)
     aliases: dict[VersionName, ReleaseName | None] = Field(default_factory=dict)
@@ -85,6 +84,7 @@ LEDGER = Format("hpcstack/modules", 1, _Ledger)
 
 
 def as_json(ledger: Ledger) -> dict[str, Any]:
+    """Return the document that ledger.json holds."""
     document = asdict(ledger)
     return {
         "format": LEDGER.name,
@@ -95,26 +95,28 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
 
 
 def parse_ledger(document: Any, where: str, name: str = "", *, to_change: bool = False) -> Ledger:
-    """The ledger that the file WHERE holds, which is that of NAME, if that is known.
+    """Return the ledger of DOCUMENT, which the file WHERE holds.
 
-    StoreError where it is damaged, says more than a ledger can, or is of another name; where it is
-    of a newer hpcstack and is to be changed, too.
+    StoreError where it is damaged, has fields that a ledger does not have, or is not that of NAME,
+    where one is given. With TO_CHANGE also where a newer hpcstack wrote it.
     """
     if LEDGER.number_of(document, where, RESTORE) > LEDGER.number:
-        document = {**document, "events": []}  # of no use for loading and launching
+        # A newer format may have events that we cannot read, and loading needs none of them.
+        document = {**document, "events": []}
     found = LEDGER.read(document, where, RESTORE, to_change=to_change)
-    ledger = _made_of(found)
-    if why := _contradiction(ledger, name):
+    ledger = _convert(found)
+    why = _find_contradiction(ledger, name)
+    if why:
         raise StoreError(f"{where} is damaged: {why}", RESTORE)
     return ledger
 
 
 def check_ledger(ledger: Ledger) -> None:
-    """StoreError where LEDGER, which is about to be written, is none that could be read again."""
+    """Raise StoreError where LEDGER, which is about to be written, could not be read again."""
     parse_ledger(as_json(ledger), f"the new ledger of {ledger.name}", ledger.name, to_change=True)
 
 
-def _made_of(found: _Ledger) -> Ledger:
+def _convert(found: _Ledger) -> Ledger:
     return Ledger(
         name=found.name,
         entries=tuple(Entry(**one.model_dump()) for one in found.entries),
@@ -126,8 +128,8 @@ def _made_of(found: _Ledger) -> Ledger:
     )
 
 
-def _contradiction(ledger: Ledger, name: str) -> str:
-    """What of LEDGER cannot be, if it is that of NAME; empty where all can."""
+def _find_contradiction(ledger: Ledger, name: str) -> str:
+    """Return what in LEDGER contradicts itself or NAME; empty where nothing does."""
     if name and ledger.name != name:
         return f"it is the ledger of {ledger.name}"
     releases = [one.release for one in ledger.entries]

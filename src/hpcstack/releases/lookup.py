@@ -1,7 +1,4 @@
-"""What is published: the releases that aliases name, and their images.
-
-Read by `launch`, written by `publish`.
-"""
+"""Looks up what is published: the release that a name means, and its image. Reads only."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from hpcstack.releases.seal import check_seal
 from hpcstack.releases.tree import Tree
 
 if TYPE_CHECKING:
-    from hpcstack.releases.ledger import Ledger
+    from hpcstack.releases.ledger import Entry, Ledger
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
@@ -25,29 +22,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChosenImage:
-    """The image that a name means, WHY that one, and as DOUBT what may not be as users expect, if
-    anything.
-    """
+    """The image that a name means."""
 
     artifact: Artifact
-    why: str
-    doubt: str = ""
+    why: str  # why this one
+    doubt: str = ""  # what may not be as its users expect; empty where all is well
 
 
 def find_released(
     name: str, site: Site, store: Store, named: str = "", *, retired: bool = False
 ) -> ChosenImage | None:
-    """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if
-    there is none.
+    """Return the image of the release that NAME (`pytorch-24.11`) means; None where there is none.
 
-    NAMED is a release of it (`pytorch/24.11-r2`) that is meant instead. InputError where it is
-    removed, or its day is past, unless RETIRED ones count, as where nothing is run.
+    NAMED is a release of it (`pytorch/24.11-r2`) that is meant instead. InputError where that is
+    removed, or where the version is retired; with RETIRED, for verbs that run nothing, retired
+    versions count. StoreError where the image is gone or not the one that was published.
     """
     tree = Tree(site.module_tree)
     for published in tree.names():
         if not name.startswith(f"{published}-"):
             continue
-        ledger, version = tree.ledger(published), name.removeprefix(f"{published}-")
+        ledger = tree.ledger(published)
+        version = name.removeprefix(f"{published}-")
         dates = ledger.dates.get(version, Dates())
         if dates.refuses(stamp_today()) and not retired:
             raise InputError(
@@ -56,51 +52,70 @@ def find_released(
         chosen = ledger.entry(named.partition("/")[2]) if named else None
         if chosen and chosen.state in ("removed", "gone"):
             raise InputError(f"{named} was removed", f"hpcstack status {published}")
-        if entry := chosen or ledger.aliased(version):
+
+        entry = chosen or ledger.aliased(version)
+        if entry:
             release = f"{published}/{entry.release}"
-            record = read_record(store, published, entry.release)
-            artifact = store.artifact(record.key) if record else None
-            if not artifact:
-                raise StoreError(
-                    f"{release} is published in {entry.channel}, and its image is gone",
-                    f"hpcstack build {name}",
-                )
-            if artifact.sha256 != entry.sha256:
-                raise StoreError(
-                    f"the image of {release} is not the one that was published: sha256 "
-                    f"{artifact.sha256[:12]}, not "
-                    f"{entry.sha256[:12]}",
-                    "tell the site's administrators: hpcstack status --check",
-                )
-            if artifact.stack != f"{published}-{entry.version}":
-                raise StoreError(
-                    f"the image of {release} says that it is one of {artifact.stack or 'no stack'}",
-                    "tell the site's administrators: hpcstack status --check",
-                )
+            artifact = _find_image(published, entry, store)
             changed = check_seal(release, artifact, site, store)
             doubt = f"the image of {release} {changed}" if changed else ""
             return ChosenImage(artifact, f"release {release} in {entry.channel}", doubt)
     return None
 
 
-def find_version(name: str, tree: Tree) -> tuple[Ledger, str, str]:
-    """(ledger, version, release) of `pytorch/24.11`, `pytorch-24.11` or `pytorch/24.11-r2`.
+def _find_image(name: str, entry: Entry, store: Store) -> Artifact:
+    """Return the image of a release of NAME.
 
-    The version of a name alone is that of its default; release is empty unless it was named.
-    InputError for others.
+    StoreError where it is gone, or its record in the store says that it is another.
+    """
+    release = f"{name}/{entry.release}"
+    stack = f"{name}-{entry.version}"
+    record = read_record(store, name, entry.release)
+    artifact = store.artifact(record.key) if record else None
+    if not artifact:
+        raise StoreError(
+            f"{release} is published in {entry.channel}, and its image is gone",
+            f"hpcstack build {stack}",
+        )
+
+    # Whoever may write to the store can write both an image and its record there.
+    if artifact.sha256 != entry.sha256:
+        raise StoreError(
+            f"the image of {release} is not the one that was published: sha256 "
+            f"{artifact.sha256[:12]}, not {entry.sha256[:12]}",
+            "tell the site's administrators: hpcstack status --check",
+        )
+    if artifact.stack != stack:
+        raise StoreError(
+            f"the image of {release} says that it is one of {artifact.stack or 'no stack'}",
+            "tell the site's administrators: hpcstack status --check",
+        )
+    return artifact
+
+
+def find_version(name: str, tree: Tree) -> tuple[Ledger, str, str]:
+    """Return (ledger, version, release) of `pytorch/24.11`, `pytorch-24.11` or `pytorch/24.11-r2`.
+
+    The version of a name alone is that of its default. The release is empty unless it was named.
+    InputError where nothing of that name is published.
     """
     one, rest = split_name(name, tree.names())
     ledger = tree.ledger(one)
     if any(entry.release == rest for entry in ledger.entries):
         return ledger, ledger.entry(rest).version, rest
+
     if not rest:
-        newest = ledger.default or (ledger.entries[-1].release if ledger.entries else "")
-        return ledger, newest.rpartition("-r")[0], ""
-    if rest not in {entry.version for entry in ledger.entries}:
+        newest = ledger.entries[-1].release if ledger.entries else ""
+        release = ledger.default or newest
+        return ledger, release.rpartition("-r")[0], ""
+
+    versions = dict.fromkeys(entry.version for entry in ledger.entries)
+    if rest not in versions:
+        # A release that does not exist: of its version, the others are of use to know.
         releases = [
             entry.release for entry in ledger.entries if entry.version == rest.rpartition("-r")[0]
         ]
-        known = ", ".join(releases or dict.fromkeys(entry.version for entry in ledger.entries))
+        known = ", ".join(releases or versions)
         raise InputError(
             f"{one}/{rest} is not published (there are: {known})", f"hpcstack status {one}"
         )
@@ -108,11 +123,11 @@ def find_version(name: str, tree: Tree) -> tuple[Ledger, str, str]:
 
 
 def require_version(verb: str, name: str, tree: Tree) -> tuple[Ledger, str, str]:
-    """`find_version`, for a VERB that must not guess which version is meant."""
-    found = find_version(name, tree)
-    if found[0].name == name:
-        versions = ", ".join(dict.fromkeys(one.version for one in found[0].entries))
+    """Do as `find_version`, but refuse a name without a version: VERB must not guess it."""
+    ledger, version, release = find_version(name, tree)
+    if ledger.name == name:
+        versions = ", ".join(dict.fromkeys(one.version for one in ledger.entries))
         raise InputError(
-            f"{verb} wants a version; {name} has {versions}", f"hpcstack {verb} {name}/{found[1]}"
+            f"{verb} wants a version; {name} has {versions}", f"hpcstack {verb} {name}/{version}"
         )
-    return found
+    return ledger, version, release

@@ -1,5 +1,5 @@
-"""What a name means: `pytorch-24.11`, `pytorch/24.11`, `pytorch/24.11-r2` and `pytorch` are one
-thing in every verb.
+"""Resolves what a user calls a stack: `pytorch-24.11`, `pytorch/24.11`, `pytorch/24.11-r2` or
+`pytorch`, in every verb alike.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Named:
-    """STACK is a full name, `pytorch-24.11`; RELEASE, `pytorch/24.11-r2`, is empty where none was
-    named.
-    """
+    """What a name means."""
 
-    stack: str
-    release: str = ""
+    stack: str  # the full name, pytorch-24.11
+    release: str = ""  # pytorch/24.11-r2; empty where no release was named
 
 
 def resolve_name(text: str, tree: Tree, environ: Mapping[str, str]) -> Named:
-    """What TEXT means. For nothing it is the loaded module's stack; InputError where none is
-    loaded.
+    """Return what TEXT means; where TEXT is empty, the stack of the loaded module.
 
-    What is not published is taken as it is written, NAME/VERSION as NAME-VERSION.
+    A name that is not published is taken as it is written, NAME/VERSION as NAME-VERSION.
+    InputError where TEXT is empty and no module is loaded.
     """
     loaded = environ.get("HPCSTACK_STACK", "")
     if not text:
@@ -40,11 +38,14 @@ def resolve_name(text: str, tree: Tree, environ: Mapping[str, str]) -> Named:
                 "module load NAME/VERSION, or name a stack: hpcstack list",
             )
         return Named(loaded)
+
+    # The longest name first: `pytorch-lightning` is not a version of `pytorch`.
     for name in sorted(tree.names(), key=len, reverse=True):
         if text == name:
-            return _alone(name, tree.ledger(name), loaded)
+            return _resolve_without_version(name, tree.ledger(name), loaded)
         if text.startswith((f"{name}/", f"{name}-")):
-            ledger, rest = tree.ledger(name), text[len(name) + 1 :]
+            ledger = tree.ledger(name)
+            rest = text[len(name) + 1 :]
             for one in ledger.entries:
                 if one.release == rest:
                     return Named(f"{name}-{one.version}", f"{name}/{rest}")
@@ -53,8 +54,11 @@ def resolve_name(text: str, tree: Tree, environ: Mapping[str, str]) -> Named:
     return Named(text.replace("/", "-", 1))
 
 
-def _alone(name: str, ledger: Ledger, loaded: str) -> Named:
-    """NAME without a version: the loaded module's, if it is one of NAME, else the default."""
+def _resolve_without_version(name: str, ledger: Ledger, loaded: str) -> Named:
+    """Return the LOADED stack if it is one of NAME, else the default of NAME.
+
+    InputError where it has no default.
+    """
     if any(loaded == f"{name}-{one.version}" for one in ledger.entries):
         return Named(loaded)
     if not ledger.default:

@@ -1,4 +1,4 @@
-"""Modes and group of what is published, as the site says, whatever the umask of who publishes."""
+"""Modes and group of what is published: as the site says, whatever the publisher's umask is."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Permissions:
-    """MODE of files (folders get x where they have r), and the GROUP that they belong to; empty is
-    the publisher's.
-    """
+    """The mode and the group of files and folders that are published."""
 
-    mode: int = 0o644
-    group: str = ""
+    mode: int = 0o644  # of files; folders get x wherever files have r
+    group: str = ""  # its name; empty: the publisher's own
 
     @property
     def group_number(self) -> int:
-        """The group's number; -1 where what is written keeps its own.
+        """The number of the group; -1 where no group is named, which leaves a file's as it is.
 
         InputError where there is no such group.
         """
@@ -42,31 +40,39 @@ class Permissions:
             ) from None
 
     @property
+    def program_mode(self) -> int:
+        """The mode of files that can be run: x wherever it has r."""
+        return self.mode | (self.mode & 0o444) >> 2
+
+    @property
     def folder_mode(self) -> int:
-        return self.mode | 0o200 | (self.mode & 0o444) >> 2
+        """The mode of folders: x wherever it has r, and the owner may write."""
+        return self.program_mode | 0o200
 
     def write(self, path: Path, text: str) -> None:
-        """TEXT into PATH by one rename, with these marks."""
-        mode = self.mode | (self.mode & 0o444) >> 2 if text.startswith("#!") else self.mode
+        """Write TEXT into PATH by one rename, with this mode and group. A script can be run."""
+        mode = self.program_mode if text.startswith("#!") else self.mode
         descriptors.write_file(path, text.encode(), sharing.shared_mode(mode), self.group_number)
 
     def folder(self, top: Path, path: Path) -> None:
-        """PATH and what it lies in, as far as TOP, with these marks where they are new."""
+        """Make the folder PATH, and those between TOP and it. Only new ones get mode and group."""
         without_links(top, path, ours=True)
         descriptors.make_folder(path, self.folder_mode, self.group_number)
 
     def mark_files(self, top: Path) -> None:
-        """The files below TOP, which is ours and new, get these marks; nothing that a link leads to
-        does.
+        """Give the files below TOP, which is ours and new, this mode and group.
+
+        What a link leads to is not touched.
         """
         for visit in descriptors.walk_folders(top):
             for name in visit.others:
-                with contextlib.suppress(OSError):  # a link
+                with contextlib.suppress(OSError):  # a link cannot be opened so
                     self._mark_file(visit.descriptor, name)
 
     def mark_tree(self, top: Path) -> None:
-        """All below TOP, and TOP, get these marks: folders last, since others may act in them from
-        then on.
+        """Give TOP and all below it this mode and group.
+
+        Folders come last, and the innermost first: from then on others may write to them.
         """
         self.mark_files(top)
         folders = [visit.path for visit in descriptors.walk_folders(top)]
@@ -75,24 +81,28 @@ class Permissions:
                 descriptors.set_marks(descriptor, self.folder_mode, self.group_number)
 
     def _mark_file(self, around: int, name: str) -> None:
+        """Mark the file NAME in the folder with the descriptor AROUND, if it is an ordinary one."""
         descriptor = os.open(name, descriptors.READ, dir_fd=around)
         try:
             about = os.fstat(descriptor)
-            if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and about.st_nlink == 1:
-                executable = about.st_mode & 0o100
-                mode = self.mode | ((self.mode & 0o444) >> 2 if executable else 0)
+            # A second name of the file could be somewhere else, where its mode must not change.
+            is_ours = about.st_uid == os.geteuid() and about.st_nlink == 1
+            if stat.S_ISREG(about.st_mode) and is_ours:
+                can_be_run = about.st_mode & 0o100
+                mode = self.program_mode if can_be_run else self.mode
                 descriptors.set_marks(descriptor, mode, self.group_number)
         finally:
             os.close(descriptor)
 
     def hidden_from(self, path: Path) -> Path | None:
-        """The first part of PATH's way that others may not pass or read, where these marks would
-        let them.
+        """Return the first folder on the way to PATH, or PATH itself, that keeps others out.
+
+        None where they can read PATH, or this mode does not mean them to.
         """
         if not self.mode & 0o004:
             return None
         for one in (*reversed(path.parents), path):
-            bits = one.stat().st_mode
-            if not bits & (0o001 if one.is_dir() else 0o004):
+            wanted = 0o001 if one.is_dir() else 0o004
+            if not one.stat().st_mode & wanted:
                 return one
         return None

@@ -1,4 +1,4 @@
-"""What a store keeps of its releases: a record, the spec, lock and SBOM of each."""
+"""What the store keeps of each release: its record with the spec, its lock and its SBOM."""
 
 from __future__ import annotations
 
@@ -20,46 +20,43 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 RECORD = "release.json"
-KEPT_FILES = (
-    "modulefile.lua",
-    "modulefile.tcl",
-)  # in a release's folder: for Lmod, and for Environment Modules
+# copies of the modulefiles in a release's folder: for Lmod, and for Environment Modules
+KEPT_FILES = ("modulefile.lua", "modulefile.tcl")
 Pair = Annotated[list[Plain], Field(min_length=2, max_length=2)]
 
 
 class ReleaseRecord(Record):
-    """What a release says of itself: `release` is NAME/VERSION-rN, `fits` how each node type's
-    driver runs it, `hpcstack` the version that published it, `recipe_commit` what git said of its
-    recipe then.
-    """
+    """What a release says of itself: the document in release.json."""
 
     format: Text
-    release: Text
+    release: Text  # NAME/VERSION-rN
     channel: Text
     key: Key
     sha256: Digest
     lock_sha256: Digest | Literal[""] = ""
     made: Text
     by: Text
-    fits: list[Pair] = Field(default_factory=list)
+    fits: list[Pair] = Field(default_factory=list)  # how each node type's driver runs the image
     tested: list[Pair] = Field(default_factory=list)
     override: Text = ""
-    hpcstack: Text = ""
-    recipe_commit: Text = ""
+    hpcstack: Text = ""  # the version of hpcstack that published it
+    recipe_commit: Text = ""  # what git said of the recipe then
     stack: dict[str, Any]
 
 
-RELEASE = Format("hpcstack/modules", 2, ReleaseRecord)  # 2: hpcstack, recipe_commit
+# format 2 brought `hpcstack` and `recipe_commit`
+RELEASE = Format("hpcstack/modules", 2, ReleaseRecord)
 
 
 def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
-    """What the RELEASE of NAME says of itself; None where there is none. StoreError where it is
-    damaged, or another's release is described.
+    """Return the record of a RELEASE of NAME; None where there is none.
+
+    StoreError where it is damaged, or is that of another release.
     """
     path = release_folder(store, name, release) / RECORD
     remedy = (
-        f"what {name}/{release} needs is not known: restore it, or hpcstack publish {name}-"
-        + version_of(release)
+        f"what {name}/{release} needs is not known: restore it, or hpcstack publish "
+        f"{name}-{version_of(release)}"
     )
     try:
         document = json.loads(read_bytes(path, MAX_RECORD, published=True))
@@ -74,14 +71,14 @@ def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
 
 
 def version_of(release: str) -> str:
-    """The version that RELEASE, VERSION-rN, is one of."""
+    """Return the version of RELEASE, which is VERSION-rN."""
     return release.rpartition("-r")[0]
 
 
 def read_releases(store: Store) -> Iterator[tuple[str, ReleaseRecord]]:
-    """(NAME/VERSION-rN, its record) of all that was published.
+    """Yield (NAME/VERSION-rN, its record) of all releases in STORE.
 
-    A record that cannot be read is an error.
+    StoreError where a record cannot be read.
     """
     for path in sorted(store.releases.glob(f"*/*/{RECORD}")):
         name, release = path.parent.parent.name, path.parent.name
@@ -90,13 +87,15 @@ def read_releases(store: Store) -> Iterator[tuple[str, ReleaseRecord]]:
 
 
 def release_folder(store: Store, name: str, release: str) -> Path:
+    """Return the folder of a RELEASE of NAME in STORE."""
     return store.releases / name / release
 
 
 def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact]:
-    """The spec and the image of a RELEASE, as it was published.
+    """Return the spec and the image of a RELEASE of NAME, as it was published.
 
-    StoreError where either is gone or damaged.
+    StoreError where either is gone or damaged. The bytes of the image are not read: publishing does
+    so (releases/seal.py).
     """
     found = read_record(store, name, release)
     path = release_folder(store, name, release) / RECORD
@@ -108,13 +107,12 @@ def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact
         raise StoreError(
             f"{path} is damaged: its stack: {error}"[:500], "restore it from a backup"
         ) from None
+
     artifact = store.artifact(found.key)
     if not artifact:
         tip = f"hpcstack build {stack.full_name}"
         raise StoreError(f"the image of {name}/{release} is gone from {store.top}", tip)
-    if (
-        artifact.sha256 != found.sha256
-    ):  # of its bytes: whoever publishes them reads them (releases/seal.py)
+    if artifact.sha256 != found.sha256:
         raise StoreError(
             f"{artifact.image} is not what was built: its sha256 differs", "build and publish again"
         )
@@ -122,7 +120,7 @@ def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact
 
 
 def read_attachments(store: Store, name: str, release: str) -> dict[str, str]:
-    """{file name: text} of what a RELEASE keeps of its image: lock and SBOM."""
+    """Return {file name: text} of the lock and the SBOM of a RELEASE, as far as they are there."""
     folder = release_folder(store, name, release)
     known = ("lock.json", "sbom.json")
     return {one: read_text(folder / one, MAX_RECORD) for one in known if (folder / one).exists()}

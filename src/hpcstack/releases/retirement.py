@@ -1,4 +1,6 @@
-"""When the users of a version are warned, from when on it is refused, and what they are told."""
+"""Works out from when users of a version are warned, from when it is refused, and what they are
+told.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ if TYPE_CHECKING:
     from hpcstack.releases.ledger import Ledger
     from hpcstack.releases.tree import Tree
 
-NOTICE_DAYS = 30  # of the default life cycle that sites use: DoD HPCMP, FY05-01
+# Days from the warning to the refusal: the default life cycle that sites use (DoD HPCMP, FY05-01).
+NOTICE_DAYS = 30
 
 
 @dataclass(frozen=True)
 class Retirement:
-    """What was asked for, in the words of the command line; days as YYYY-MM-DD, empty for the
-    default.
+    """What `hpcstack retire` was asked for; days are YYYY-MM-DD, and empty for the default.
+
+    InputError for options that exclude each other.
     """
 
     warn: str = ""
@@ -31,42 +35,53 @@ class Retirement:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        others = self.refuse or self.warn
-        if (self.now and others) or (self.cancel and (self.now or others or self.successor)):
+        names_day = bool(self.refuse or self.warn)
+        now_is_wrong = self.now and names_day
+        cancel_is_wrong = self.cancel and (self.now or names_day or bool(self.successor))
+        if now_is_wrong or cancel_is_wrong:
             raise InputError(
                 "--now and --cancel take only a --reason", "hpcstack retire NAME/VERSION --now"
             )
 
 
 def retirement_dates(asked: Retirement, ledger: Ledger, version: str, tree: Tree) -> Dates:
-    """The dates of VERSION after it was retired as ASKED. InputError for what makes no sense."""
+    """Return the dates of VERSION after it is retired as ASKED.
+
+    By default users are warned from today on, or from an earlier day that was set before, and the
+    version is refused `NOTICE_DAYS` later. InputError where the days or the successor make no
+    sense.
+    """
     if asked.cancel:
         return Dates()
-    today, old = inputs.stamp_today(), ledger.dates.get(version, Dates())
-    begin = (
-        inputs.parse_day(asked.warn, "--warn") if asked.warn else min(old.deprecate or today, today)
-    )
-    later = (date.fromisoformat(max(begin, today)) + timedelta(days=NOTICE_DAYS)).isoformat()
-    end = later
+
+    today = inputs.stamp_today()
+    old = ledger.dates.get(version, Dates())
+    begin = min(old.deprecate or today, today)
+    if asked.warn:
+        begin = inputs.parse_day(asked.warn, "--warn")
     if asked.now:
         end = today
     elif asked.refuse:
         end = inputs.parse_day(asked.refuse, "--on")
+    else:
+        # Notice counts from today where the warning began in the past.
+        end_of_notice = date.fromisoformat(max(begin, today)) + timedelta(days=NOTICE_DAYS)
+        end = end_of_notice.isoformat()
     if end < begin:
         raise InputError(
             f"it would be refused on {end}, before anybody is warned on {begin}",
             "--warn DAY --on DAY",
         )
+
     if asked.successor:
         _check_successor(asked.successor, ledger.name, version, tree)
-    successor, reason = asked.successor or old.successor, asked.reason or old.reason
-    return Dates(
-        begin, end, inputs.parse_successor(successor), inputs.parse_one_line(reason, "--reason")
-    )
+    successor = inputs.parse_successor(asked.successor or old.successor)
+    reason = inputs.parse_one_line(asked.reason or old.reason, "--reason")
+    return Dates(begin, end, successor, reason)
 
 
 def _check_successor(successor: str, name: str, version: str, tree: Tree) -> None:
-    """InputError for a SUCCESSOR that users could not load."""
+    """Raise InputError where users could not load SUCCESSOR, or it is what is retired."""
     one, rest = split_name(inputs.parse_successor(successor), tree.names())
     ledger = tree.ledger(one)
     meant = rest or ledger.default.rpartition("-r")[0]
@@ -74,9 +89,8 @@ def _check_successor(successor: str, name: str, version: str, tree: Tree) -> Non
         raise InputError(
             f"--successor: {successor} is what is retired", "name what users should load instead"
         )
-    if meant not in ledger.aliases or ledger.dates.get(meant, Dates()).refuses(
-        inputs.stamp_today()
-    ):
+    is_refused = ledger.dates.get(meant, Dates()).refuses(inputs.stamp_today())
+    if meant not in ledger.aliases or is_refused:
         known = ", ".join(f"{one}/{each}" for each in ledger.aliases) or "nothing"
         raise InputError(
             f"--successor: {successor} cannot be loaded; of {one} there is {known}",

@@ -1,9 +1,9 @@
-"""What the file of a published image was when its bytes were last read and found right.
+"""Seals: what the file of a published image was when its bytes were last read and found right.
 
-An image has 20 GB, and a job a thousand nodes: no launch reads it. A launch compares what costs
-nothing: size, inode and times of the file with those that whoever read it last wrote into the
-release's folder, the publisher's own. Whoever may write to the store can replace an image in it; he
-cannot make the new file look like the old one.
+An image may have 20 GB and a job a thousand nodes, so no launch reads the bytes. A launch compares
+what costs nothing: the file's size, inode and times with those in the seal. Whoever read the image
+last wrote the seal into the release's folder, which is the publisher's own. Others who may write to
+the store can replace an image in it, but they cannot make the new file look like the old one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 SEAL, MAX_SEAL = "seal.json", 4096
-READ = 8 << 20
+READ = 8 << 20  # bytes read at once
 
 
 class Seal(Record):
-    """The file of an image: its bytes' sha256, and what stat(2) says of it; when it was READ, in
-    UTC.
-    """
+    """The sha256 of an image's bytes, what stat(2) said of its file, and when it was read (UTC)."""
 
     format: Text
     sha256: Digest
@@ -49,29 +47,32 @@ SEALS = Format("hpcstack/seal", 1, Seal)
 
 
 def take_seal(image: Path, bytes_a_second: int = 0) -> Seal:
-    """The seal of IMAGE as it is now: all of it is read, at most so many BYTES A SECOND where that
-    is said.
+    """Read all of IMAGE and return its seal.
 
-    StoreError where it is written meanwhile.
+    It is read at BYTES_A_SECOND at most, or as fast as possible where that is 0. StoreError where
+    it cannot be read, or somebody writes to it meanwhile.
     """
     digest = hashlib.sha256()
     try:
         with files.open_file(image) as file:
             before = os.fstat(file.fileno())
-            began, size = time.monotonic(), 0
+            began = time.monotonic()
+            size = 0
             while piece := file.read(READ):
                 digest.update(piece)
                 size += len(piece)
                 if bytes_a_second:
-                    time.sleep(max(0.0, size / bytes_a_second - (time.monotonic() - began)))
+                    ahead = size / bytes_a_second - (time.monotonic() - began)
+                    time.sleep(max(0.0, ahead))
             after = os.fstat(file.fileno())
     except (OSError, InputError) as error:
         raise StoreError(f"{image} cannot be read: {error}", "hpcstack status --check") from None
-    if _marks(before) != _marks(after):
+
+    if _identify_state(before) != _identify_state(after):
         raise StoreError(
             f"{image} was written while it was read", "find out by whom, and verify it again"
         )
-    size, inode, mtime, ctime = _marks(after)
+    size, inode, mtime, ctime = _identify_state(after)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Seal(
         format=SEALS.name,
@@ -84,16 +85,24 @@ def take_seal(image: Path, bytes_a_second: int = 0) -> Seal:
     )
 
 
-def _marks(about: os.stat_result) -> tuple[int, int, int, int]:
+def _identify_state(about: os.stat_result) -> tuple[int, int, int, int]:
+    """Return what tells one state of a file from another: size, inode, mtime, ctime.
+
+    Nobody can set the ctime of a file, not even its owner.
+    """
     return about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns
 
 
 def seal_text(seal: Seal) -> str:
+    """Return the text of seal.json."""
     return json.dumps(seal.model_dump(), indent=1) + "\n"
 
 
 def read_seal(store: Store, name: str, release: str) -> Seal | None:
-    """What was written down of the image of a RELEASE; None for one of before there were seals."""
+    """Return the seal of a RELEASE of NAME; None where it has none.
+
+    Older versions of hpcstack wrote none. StoreError where it cannot be read.
+    """
     path = release_folder(store, name, release) / SEAL
     try:
         document = json.loads(files.read_bytes(path, MAX_SEAL, published=True))
@@ -107,8 +116,9 @@ def read_seal(store: Store, name: str, release: str) -> Seal | None:
 
 
 def renew_seal(store: Store, name: str, release: str, seal: Seal) -> bool:
-    """Whether SEAL could be written into the folder of a RELEASE: who publishes there may, and
-    root.
+    """Write SEAL into the folder of a RELEASE, and return whether that was possible.
+
+    A publisher of the site may, if the folder is his to write, and root.
     """
     if not sharing.may_publish():
         return False
@@ -122,10 +132,10 @@ def renew_seal(store: Store, name: str, release: str, seal: Seal) -> bool:
 
 
 def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> str:
-    """What to say of the image of RELEASE, NAME/VERSION-rN: empty where its file is the one that
-    was read last.
+    """Return what is wrong with the image of RELEASE, NAME/VERSION-rN, as far as its file shows it.
 
-    StoreError where it is another file, or another's, at a site that runs only what is signed.
+    Empty where the file is the one that was last read. StoreError instead where it is not and the
+    site runs only what is signed.
     """
     name, _, number = release.partition("/")
     why = why_changed(artifact, read_seal(store, name, number))
@@ -138,25 +148,26 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
 
 
 def is_only_touched(artifact: Artifact, seal: Seal | None) -> bool:
-    """Whether the image's file is as it was read, but for its ctime: somebody changed its mode,
-    owner or name.
+    """Whether the image's file is as it was when it was read, but for its ctime.
 
-    Who writes to it changes its mtime as well, unless he puts that back.
+    So it is where somebody changed its mode, owner or name. Writing to it would change its mtime as
+    well, but that can be set back.
     """
     if seal is None:
         return False
     try:
         with files.open_file(artifact.image) as file:
-            size, inode, mtime, ctime = _marks(os.fstat(file.fileno()))
+            size, inode, mtime, ctime = _identify_state(os.fstat(file.fileno()))
     except (InputError, OSError):
         return False
     return (size, inode, mtime) == (seal.size, seal.inode, seal.mtime_ns) and ctime != seal.ctime_ns
 
 
 def why_changed(artifact: Artifact, seal: Seal | None) -> str:
-    """Why the image of ARTIFACT is not the file of which SEAL is; empty where it is. A release of
-    before there were seals has none, and one whose seal somebody took away: where the site names
-    its publishers, that is told.
+    """Return why the image of ARTIFACT is not the file that SEAL describes; empty where it is.
+
+    Without a seal nothing can be compared. That is reported only where the site names its
+    publishers: somebody may have taken the seal away.
     """
     if seal is None:
         return "has no seal of its publisher's" if sharing.names_publishers() else ""
@@ -164,10 +175,11 @@ def why_changed(artifact: Artifact, seal: Seal | None) -> str:
         return "is not the one that was read when it was published"
     try:
         with files.open_file(artifact.image) as file:
-            size, inode, mtime, ctime = _marks(os.fstat(file.fileno()))
+            found = _identify_state(os.fstat(file.fileno()))
     except InputError as error:
         return f"is not as it was published: {error.message}"
     except OSError as error:
         return f"cannot be opened: {error.strerror}"
-    same = (size, inode, mtime, ctime) == (seal.size, seal.inode, seal.mtime_ns, seal.ctime_ns)
-    return "" if same else f"has changed since it was read on {seal.read[:10]}"
+    if found == (seal.size, seal.inode, seal.mtime_ns, seal.ctime_ns):
+        return ""
+    return f"has changed since it was read on {seal.read[:10]}"

@@ -1,18 +1,21 @@
-"""The module tree: where modulefiles lie, and how one change becomes visible as a whole.
+"""The module tree: where modulefiles lie, and how a change becomes visible as a whole.
 
-    Core/NAME/VERSION-rN.lua        what `module use ROOT/Core` shows to Lmod; files that are written once
-    Core/NAME/.modulerc.lua         a link to state/NAME/current/..., so that aliases, hidden versions, the default and
-                                    the dates change by the ONE rename that makes `current` another
-                                    generation
-    Core/hpcstack/NAME.lua          a gateway to more/NAME/Core, for names that have no room in Core
-    more/NAME/Core/NAME/...         the same below a gateway: what Core does not hold costs no load anything
-    Tcl/..., more/NAME/Tcl/...      the same for Environment Modules. Not beside the others: Lmod opens each on a load
-    state/NAME/K/                   generation K: ledger.json, modulerc.lua, modulerc, dates/VERSION
-    state/NAME/journal.json         a change that is to be made; whoever comes next finishes it
-    spider/                         Lmod's spider cache, and a mark where it is older than the tree
+    Core/NAME/VERSION-rN.lua    what `module use ROOT/Core` shows to Lmod; written once
+    Core/NAME/.modulerc.lua     a link to state/NAME/current/modulerc.lua
+    Core/hpcstack/NAME.lua      a gateway to more/NAME/Core, for a name without room in Core
+    more/NAME/Core/NAME/...     the same as Core/NAME, behind the gateway
+    Tcl/..., more/NAME/Tcl/...  the same for Environment Modules
+    state/NAME/K/               generation K: ledger.json, modulerc.lua, modulerc, dates/VERSION
+    state/NAME/current          a link to the generation that counts
+    state/NAME/journal.json     a change that has begun; the next verb finishes it
+    spider/                     Lmod's spider cache, and a mark while it is older than the tree
 
-A change is prepared where nobody looks, written down, and then done in steps that may be done
-again.
+Aliases, hidden versions, the default and the dates all lie in a generation. So they change by the
+ONE rename that points `current` at another generation. Lua and Tcl modulefiles lie apart, and
+gateways exist, because Lmod opens every modulefile in MODULEPATH on each load.
+
+A change is prepared where nobody looks, then written into a journal, and then done in steps that
+may be repeated.
 """
 
 from __future__ import annotations
@@ -42,27 +45,26 @@ from hpcstack.releases.permissions import Permissions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-# modulefiles of one kind that Core may hold before a new name goes behind a gateway: 25 us of a
-# load each
+# How many Lua modulefiles Core may hold before a new name goes behind a gateway: each of them
+# costs every load 25 us.
 ROOM = 100
-CROWD = 250  # a load takes 1.3 times as long as from a small tree
-# Lmod lists a folder and then reads its .modulerc: what an alias names must be there well before
+# With so many in Core a load takes 1.3 times as long as from a small tree.
+CROWD = 250
+# Seconds. Lmod lists a folder and then reads its .modulerc. What an alias names must have been
+# there for a while: a load that has just listed the folder would not find it.
 SETTLE_S = 0.05
 
 
 @dataclass(frozen=True)
 class TreeChange:
-    """LEDGER is what it shall be; FILES are {path below the root: text} of modulefiles that are
-    new.
+    """A change of one name in the tree, ready to be committed."""
 
-    MOVES are ((prepared folder, its place, what its record holds), ...): releases that lie ready.
-    GONE are paths below the root of modulefiles that go once nothing names them.
-    """
-
-    ledger: Ledger
-    files: dict[str, str]
+    ledger: Ledger  # as it will be
+    files: dict[str, str]  # {path below the root: text} of new modulefiles
     verb: str
+    # ((prepared folder, its final place, text of its record), ...) of new releases
     moves: tuple[tuple[str, str, str], ...] = ()
+    # paths below the root of modulefiles that are removed once nothing names them
     gone: tuple[str, ...] = ()
 
 
@@ -76,34 +78,35 @@ class Tree:
         direct: tuple[str, ...] | None = None,
         releases: Path | None = None,
     ) -> None:
-        """RELEASES is the folder of the store below which releases lie; without it none can be
-        published.
+        """Open the tree below ROOT; it need not exist.
+
+        MARKS are the modes and the group of what is written. DIRECT are the names that lie in Core
+        and not behind a gateway; None leaves that to their number. RELEASES is the folder of the
+        store in which releases lie; without it nothing can be published.
         """
-        self.root, self.marks, self.direct, self.releases = (
-            root,
-            marks or Permissions(),
-            direct,
-            releases,
-        )
+        self.root = root
+        self.marks = marks or Permissions()
+        self.direct = direct
+        self.releases = releases
 
     # -- reading
 
     @property
     def core(self) -> Path:
-        """What users `module use`."""
+        """The folder that users `module use`."""
         return self.root / CORE
 
     def names(self) -> list[str]:
-        """What is published, by name."""
+        """Return the names under which something is published, sorted."""
         folder = self.root / STATE
         return sorted(
             path.parent.parent.name for path in folder.glob(f"[!.]*/{CURRENT}/ledger.json")
         )
 
     def ledger(self, name: str, *, to_change: bool = False) -> Ledger:
-        """The ledger of NAME: an empty one where nothing was published.
+        """Return the ledger of NAME; an empty one where nothing was published.
 
-        One of a newer hpcstack is not TO_CHANGE.
+        StoreError where it is damaged, and TO_CHANGE also where a newer hpcstack wrote it.
         """
         path = self.root / STATE / name / CURRENT / "ledger.json"
         try:
@@ -117,19 +120,22 @@ class Tree:
             ) from None
 
     def home(self, name: str) -> Path:
-        """The folder of Lmod's MODULEPATH that holds NAME: it never moves once it is there."""
-        below = self.root / MORE / name / CORE
-        for top in (self.core, below):
+        """Return the folder in Lmod's MODULEPATH that holds NAME.
+
+        A name that is there never moves. A new one goes into Core where there is room.
+        """
+        behind_gateway = self.root / MORE / name / CORE
+        for top in (self.core, behind_gateway):
             if (top / name).is_dir():
                 return top
         if self.direct is not None:
-            return self.core if name in self.direct else below
-        count = sum(1 for _ in self.core.glob("[!.]*/[!.]*.lua"))
-        return self.core if count < ROOM else below
+            return self.core if name in self.direct else behind_gateway
+        return self.core if self._count_in_core() < ROOM else behind_gateway
 
     def homes(self, name: str) -> dict[str, Path]:
-        """{suffix of modulefiles: their folder of MODULEPATH}: for Lmod and for Environment
-        Modules.
+        """Return {suffix of modulefiles: the folder in MODULEPATH that holds NAME}.
+
+        Modulefiles for Lmod end in `.lua`, those for Environment Modules have no suffix.
         """
         home = self.home(name)
         return {".lua": home, "": home.with_name(TCL)}
@@ -139,21 +145,21 @@ class Tree:
         return self.home(name) != self.core
 
     def how(self, name: str, version: str) -> str:
-        """What a user types to load it."""
-        return (
-            f"module load {GATE}/{name} {name}/{version}"
-            if self.behind(name)
-            else f"module load {name}/{version}"
-        )
+        """Return what a user types to load VERSION of NAME."""
+        gateway = f"{GATE}/{name} " if self.behind(name) else ""
+        return f"module load {gateway}{name}/{version}"
 
     def pending(self) -> list[str]:
-        """The names whose change was interrupted."""
+        """Return the names whose change was begun and not finished."""
         return sorted(path.parent.name for path in (self.root / STATE).glob(f"[!.]*/{JOURNAL}"))
 
     def crowded(self) -> int:
-        """How many modulefiles Core holds, where they are so many that each load feels it; else 0."""
-        count = sum(1 for _ in self.core.glob("[!.]*/[!.]*.lua"))
+        """Return how many modulefiles Core holds, if so many slow each load down; else 0."""
+        count = self._count_in_core()
         return count if count > CROWD else 0
+
+    def _count_in_core(self) -> int:
+        return sum(1 for _ in self.core.glob("[!.]*/[!.]*.lua"))
 
     @property
     def stale(self) -> bool:
@@ -164,8 +170,9 @@ class Tree:
 
     @contextlib.contextmanager
     def hold(self, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
-        """NAME for this process alone, after others, who are told to SAY; what they left undone is
-        finished first.
+        """Keep others from changing NAME meanwhile, and finish what they have left undone.
+
+        While this has to wait, SAY is told for whom.
         """
         with self.leased(name, say):
             self.recover(name)
@@ -173,8 +180,9 @@ class Tree:
 
     @contextlib.contextmanager
     def leased(self, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
-        """NAME for this process alone, and nothing is finished: its state may be what has to be
-        mended.
+        """Keep others from changing NAME meanwhile, and finish nothing.
+
+        For repairs: the state of NAME, from which a change would be finished, may be damaged.
         """
         state = self.root / STATE / name
         with self.acting():
@@ -186,46 +194,54 @@ class Tree:
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:
-        """Turns the system's refusals into StoreError; what is made has the site's modes, whatever
-        the umask.
+        """Turn the system's refusals into StoreError.
+
+        The umask is a usual one meanwhile: what is made gets the site's modes, whatever the umask
+        of who publishes.
         """
         mask = os.umask(0o022)
         try:
             yield
         except OSError as error:
             where = error.filename or self.root
+            what = f"the module tree could not be written: {error.strerror or error} ({where})"
+            for name in self.pending():
+                what += f"; the change of {name} is begun, and the next verb finishes it"
             tip = (
                 "it must be writable by whoever publishes: `module_root` in site.yaml (hpcstack "
                 "show --site)"
             )
             if files.is_for_want_of_room(error):
                 tip = f"make room on the disk of {self.root}"
-            raise StoreError(
-                f"the module tree could not be written: {error.strerror or error} ({where})"
-                + "".join(
-                    f"; the change of {name} is begun, and the next verb finishes it"
-                    for name in self.pending()
-                ),
-                tip,
-            ) from None
+            raise StoreError(what, tip) from None
         finally:
             os.umask(mask)
 
     def commit(self, change: TreeChange) -> None:
-        """CHANGE, whole: killed at any point, the tree is as before or `recover` makes it as after."""
+        """Make CHANGE as a whole. The caller holds its name.
+
+        A process that is killed at any point leaves the tree as it was before, or `recover`
+        completes the change.
+        """
         check_ledger(change.ledger)
-        name, state = change.ledger.name, self.root / STATE / change.ledger.name
-        number = self._generation(state)
-        steps = []
-        if change.files:  # what is new is hidden by the old aliases until the new ones name it
-            before = self.ledger(name)
+        name = change.ledger.name
+        state = self.root / STATE / name
+        number = self._read_generation(state)
+
+        generations = []
+        if change.files:
+            # New modulefiles are there before the new aliases are. So a first generation has the
+            # old aliases, and hides what is new.
             new = tuple(
                 path.removesuffix(".lua").rpartition("/")[2]
                 for path in change.files
                 if path.endswith(".lua")
             )
-            steps.append(self._prepare(state, number + 1, before, new))
-        steps.append(self._prepare(state, number + len(steps) + 1, change.ledger))
+            hiding = self._prepare_generation(state, number + 1, self.ledger(name), new)
+            generations.append(hiding)
+        last = number + len(generations) + 1
+        generations.append(self._prepare_generation(state, last, change.ledger))
+
         homes = {
             suffix: str(home.relative_to(self.root)) for suffix, home in self.homes(name).items()
         }
@@ -235,69 +251,85 @@ class Tree:
             "homes": homes,
             "files": change.files,
             "moves": change.moves,
-            "generations": steps,
+            "generations": generations,
             "gone": change.gone,
         }
-        write_text(
-            state / JOURNAL, json.dumps(journal), 0o600
-        )  # what it says will be done: nobody else may change it
+        # Whoever comes next does what it says: nobody else may change it.
+        write_text(state / JOURNAL, json.dumps(journal), 0o600)
         self.recover(name)
 
     def recover(self, name: str) -> bool:
-        """Do what NAME's journal says, from its beginning; sweep what nobody wrote down.
+        """Do what NAME's journal says, from its beginning, and return whether there was one.
 
-        Whether there was one.
+        Then sweep what was prepared and is in no journal. The caller holds NAME.
         """
         state = self.root / STATE / name
         journal = read_journal(state / JOURNAL)
         if journal:
             check_journal(name, journal, state / JOURNAL, self.releases, self.root)
-        if journal and self._generation(state) == int(journal["generations"][-1]):
-            self._unlink(journal)  # all was done but this
-            descriptors.remove_file(state / JOURNAL)
-        elif journal:
-            self.marks.folder(self.root, self.root / SPIDER)
-            stale = self.root / SPIDER / STALE
-            descriptors.remove_file(stale)  # anew: another's file could not be marked
-            with (
-                contextlib.suppress(FileExistsError),
-                descriptors.create_file(stale) as file,
-            ):  # or another change's
-                descriptors.set_marks(file.fileno(), sharing.shared_mode(0o644))
-            for part, final, record in journal["moves"]:
-                _move(Path(part), Path(final), record)
-            *before, last = journal["generations"]
-            for generation in before:
-                self._flip(state, generation)
-            self._links(
-                name, {suffix: self.root / home for suffix, home in journal["homes"].items()}
-            )
-            for path, text in journal["files"].items():
-                self._file(self.root / path, text)
-            if journal["files"]:
-                time.sleep(SETTLE_S)
-            self._flip(state, last)
-            if journal.get("gone"):
-                time.sleep(SETTLE_S)
-            self._unlink(journal)
+            # Where the last generation counts already, nothing is left but to tidy up.
+            if self._read_generation(state) != int(journal["generations"][-1]):
+                self._carry_out(name, journal)
+            self._remove_gone(journal)
             descriptors.remove_file(state / JOURNAL)
         self._sweep(name)
         return bool(journal)
 
-    def _unlink(self, journal: Mapping[str, Any]) -> None:
-        """The modulefiles that nothing names any more."""
+    def _carry_out(self, name: str, journal: Mapping[str, Any]) -> None:
+        """Do what JOURNAL says, up to the rename that makes it visible.
+
+        Each step may be repeated, so that whoever finishes an interrupted change does all of them.
+        """
+        state = self.root / STATE / name
+        self._mark_cache_stale()
+        for part, final, record in journal["moves"]:
+            _move_release(Path(part), Path(final), record)
+
+        *hiding, last = journal["generations"]
+        for generation in hiding:
+            self._switch_to(state, generation)
+        homes = {suffix: self.root / home for suffix, home in journal["homes"].items()}
+        self._write_links(name, homes)
+        for path, text in journal["files"].items():
+            self._write_once(self.root / path, text)
+        if journal["files"]:
+            time.sleep(SETTLE_S)
+
+        self._switch_to(state, last)
+        if journal.get("gone"):
+            # A load that has read the old aliases finds what they name.
+            time.sleep(SETTLE_S)
+
+    def _mark_cache_stale(self) -> None:
+        """Write down that the spider cache is older than the tree."""
+        self.marks.folder(self.root, self.root / SPIDER)
+        stale = self.root / SPIDER / STALE
+        # A new file each time, as the modes of another user's file could not be set. Where another
+        # change has just made it, that one serves.
+        descriptors.remove_file(stale)
+        with contextlib.suppress(FileExistsError), descriptors.create_file(stale) as file:
+            descriptors.set_marks(file.fileno(), sharing.shared_mode(0o644))
+
+    def _remove_gone(self, journal: Mapping[str, Any]) -> None:
+        """Remove the modulefiles that nothing names any more."""
         for path in journal.get("gone", []):
             descriptors.remove_file(self.root / path)
 
-    def _file(self, path: Path, text: str) -> None:
-        """A modulefile, once: what already exists is not touched."""
+    def _write_once(self, path: Path, text: str) -> None:
+        """Write a modulefile, unless it is there: modulefiles never change."""
         if not descriptors.path_exists(path):
             self.marks.folder(self.root, path.parent)
             self.marks.write(path, text)
 
-    def _prepare(self, state: Path, number: int, ledger: Ledger, new: tuple[str, ...] = ()) -> str:
-        """Generation NUMBER as a folder that nothing points to; releases NEW are hidden in it."""
-        final, part = state / str(number), state / f".{number}.{uuid.uuid4().hex[:8]}.part"
+    def _prepare_generation(
+        self, state: Path, number: int, ledger: Ledger, new: tuple[str, ...] = ()
+    ) -> str:
+        """Write generation NUMBER as a folder that nothing points to, and return its name.
+
+        Beside what LEDGER hides, the releases NEW are hidden in it.
+        """
+        final = state / str(number)
+        part = state / f".{number}.{uuid.uuid4().hex[:8]}.part"
         files = {
             "ledger.json": json.dumps(as_json(ledger), indent=1) + "\n",
             "modulerc.lua": render_modulerc(ledger, new, "modulerc.lua.j2"),
@@ -314,31 +346,33 @@ class Tree:
                 f"{key}={join_lines(value)}\n" for key, value in lines if value
             )
         files |= inventory_files(f"{ledger.name}#{number}", files)
+
         for path, text in files.items():
             self.marks.folder(self.root, (part / path).parent)
             self.marks.write(part / path, text)
-        descriptors.remove_tree(final)  # of a change that was never written down
+        descriptors.remove_tree(final)  # of a change that got no journal
         descriptors.rename_path(part, final)
         descriptors.sync_folder(state)
         return str(number)
 
-    def _links(self, name: str, homes: dict[str, Path]) -> None:
+    def _write_links(self, name: str, homes: dict[str, Path]) -> None:
+        """Write the links that lead module systems to the state of NAME, and its gateways."""
         for suffix, home in homes.items():
             folder = home / name
             self.marks.folder(self.root, folder)
             link = folder / f".modulerc{suffix}"
-            target = os.path.relpath(
-                self.root / STATE / name / CURRENT / f"modulerc{suffix}", folder
-            )
+            modulerc = self.root / STATE / name / CURRENT / f"modulerc{suffix}"
+            target = os.path.relpath(modulerc, folder)
             if descriptors.read_link(link) != target:
                 descriptors.point_link(target, link)
-            if home.parent != self.root:
-                self._file(
-                    self.root / home.name / GATE / f"{name}{suffix}",
-                    render_gateway(name, str(home), suffix),
-                )
 
-    def _flip(self, state: Path, generation: str) -> None:
+            is_behind_gateway = home.parent != self.root
+            if is_behind_gateway:
+                gateway = self.root / home.name / GATE / f"{name}{suffix}"
+                self._write_once(gateway, render_gateway(name, str(home), suffix))
+
+    def _switch_to(self, state: Path, generation: str) -> None:
+        """Make GENERATION the one that counts, by one rename."""
         if not (state / generation / "ledger.json").exists():
             raise StoreError(
                 f"{state / generation} is gone, and the journal names it",
@@ -346,33 +380,36 @@ class Tree:
             )
         descriptors.point_link(generation, state / CURRENT)
 
-    def _generation(self, state: Path) -> int:
+    def _read_generation(self, state: Path) -> int:
+        """Return the number of the generation that counts; 0 where there is none yet."""
         link = state / CURRENT
-        said = descriptors.read_link(link) or "0"
-        if said != "0" and not GENERATION.fullmatch(said):
+        target = descriptors.read_link(link) or "0"
+        if target != "0" and not GENERATION.fullmatch(target):
             raise StoreError(
-                f"{link} leads to {said!r}, which is not a generation", "restore it from a backup"
+                f"{link} leads to {target!r}, which is not a generation", "restore it from a backup"
             )
-        return int(said)
+        return int(target)
 
     def _sweep(self, name: str) -> None:
-        """Generations that nobody reads any more, and parts of what never was.
+        """Remove old generations of NAME, and what was prepared and never committed.
 
-        NAME's lease is held: nobody writes.
+        The last three generations stay: a load may be reading one of them. NAME's lease is held, so
+        nobody is writing.
         """
         state = self.root / STATE / name
-        now = self._generation(state)
+        current = self._read_generation(state)
         parts = [
             path for home in self.homes(name).values() for path in (home / name).glob(".*.part")
         ]
         for path in (*state.iterdir(), *parts):
-            old = GENERATION.fullmatch(path.name) and not now - 2 <= int(path.name) <= now
-            if old or path.name.endswith(".part"):
+            is_generation = GENERATION.fullmatch(path.name) is not None
+            is_old = is_generation and not current - 2 <= int(path.name) <= current
+            if is_old or path.name.endswith(".part"):
                 descriptors.remove_tree(path)
 
 
-def _move(part: Path, final: Path, record: str) -> None:
-    """PART at its place.
+def _move_release(part: Path, final: Path, record: str) -> None:
+    """Move the prepared release PART to its final place, unless that is done already.
 
     StoreError where what lies there is not the release whose RECORD is meant.
     """

@@ -13,30 +13,28 @@ IMAGE = "image.sqsh"
 class Artifact:
     """One built image: ONE squashfs that Pyxis, Enroot and Apptainer all run."""
 
-    stack: str
+    stack: str  # NAME-VERSION
     key: str
-    sha256: str
-    size: int
+    sha256: str  # of the image's bytes
+    size: int  # bytes
     platform: str
     engine: str
     lock_sha256: str
     base: str
-    stand_in: str
-    suite: str
-    facts: dict[str, str]
+    stand_in: str  # what the base truly is, where it stands in for NVIDIA's image
+    suite: str  # the smoke suite in the image
+    facts: dict[str, str]  # {CUDA: its version, ...}
     apt: dict[str, str]
     pip: dict[str, str]
     conda: dict[str, str] = field(default_factory=dict)  # {name: VERSION=BUILD}
     environment: dict[str, str] = field(default_factory=dict)
     mode: str = "torchrun"
     mounts: list[str] = field(default_factory=list)  # SOURCE:TARGET, of the recipe
-    folder: str = ""
-    unconfined: str = (
-        ""  # why programs of its base and recipe ran beside the builder; empty where they could not
-    )
-    adopted: str = (
-        ""  # where it was taken from, in words: hpcstack did not build it; empty where it did
-    )
+    folder: str = ""  # in which it lies in the store
+    # why programs of its base and recipe ran beside the builder; empty where they could not
+    unconfined: str = ""
+    # where it was taken from, in words, if hpcstack did not build it; empty where it did
+    adopted: str = ""
     bundled: str = ""  # the base, where a bundle brought it: no registry vouches for that
 
     @property
@@ -45,5 +43,5 @@ class Artifact:
         return Path(self.folder) / IMAGE
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the path of its image."""
+        """Return it for JSON, with the path of its image."""
         return {**asdict(self), "image": str(self.image)}

@@ -1,6 +1,6 @@
 """The one reader and writer of artifact.json.
 
-Whoever may write to the store may write it: no field becomes a path.
+Whoever may write to the store may write that file, so no field of it becomes a path.
 """
 
 from __future__ import annotations
@@ -47,17 +47,16 @@ ARTIFACT = Format("hpcstack/artifact", 1, _Artifact)
 
 
 def write_artifact(artifact: Artifact) -> str:
-    """The text of artifact.json. Where its image lies is where it is found."""
+    """Return the text of artifact.json. It names no folder: the image lies where the file lies."""
     record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
     return json.dumps({"format": ARTIFACT.name, **record}, indent=1, sort_keys=True) + "\n"
 
 
 def read_artifact(text: bytes, folder: str) -> Artifact:
-    """The image that TEXT, the artifact.json of FOLDER, is of. StoreError where it is none;
-    ValueError and RecursionError where it is no JSON.
+    """Return the image that TEXT, the artifact.json of FOLDER, describes.
 
-    A record without a format is one of before there was any: what is not known of it is passed
-    over.
+    StoreError where it describes none. ValueError or RecursionError where it is not JSON. A record
+    without a format is older than formats: its unknown fields are ignored.
     """
     document: Any = json.loads(text)
     if isinstance(document, dict) and "format" not in document:
@@ -71,8 +70,9 @@ def read_artifact(text: bytes, folder: str) -> Artifact:
 
 
 def check_changeable(text: bytes, folder: str) -> None:
-    """StoreError where TEXT, the artifact.json of FOLDER, is of a newer hpcstack; a damaged one may
-    be replaced.
+    """Raise StoreError where TEXT, the artifact.json of FOLDER, is of a newer hpcstack.
+
+    A damaged one may be replaced.
     """
     try:
         document = json.loads(text)

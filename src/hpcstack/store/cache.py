@@ -1,4 +1,4 @@
-"""The user's own cache: imported bases, finished steps, what is being fetched, keys that are known."""
+"""Caches: imported bases, finished steps of builds, partial downloads, keys that are known."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
     from hpcstack.site.load import Site
 
-SHARED = "cache"  # in the store
+SHARED = "cache"  # the folder in the store
 
 
 def cache_of(site: Site) -> Store:
-    """The cache of bases: the members of the site's `group` trust each other, and have one; else
-    the user's own.
+    """Return the cache of bases.
+
+    Where the site has a `group`, its members trust each other and share one. Else it is the user's
+    own.
     """
     if not sharing.is_shared() or site.own_store != site.store:
         return own_cache(site)
@@ -38,14 +40,15 @@ def cache_of(site: Site) -> Store:
 
 
 def shared_cache(site: Site) -> Store:
-    """The cache that the administrators of a site share, which others may read."""
+    """Return the cache in the site's store, which its group shares and others may read."""
     return Store(site.store / SHARED)
 
 
 def own_cache(site: Site) -> Store:
-    """The user's own, beside Apptainer's where the site names one. What lies there is trusted, so
-    it is his alone: StoreError where somebody else has made it. Kept steps lie here: an overlay
-    wants folders of one's own group.
+    """Return the user's own cache, below `build.cachedir` where the site names one.
+
+    What lies there is trusted, so it is the user's alone: StoreError where somebody else has made
+    it. Kept steps always lie here, since an overlay needs folders of one's own group.
     """
     if not site.build.cachedir:
         own = cache_home() / "hpcstack/bases"
@@ -56,16 +59,19 @@ def own_cache(site: Site) -> Store:
             )
         _close_to_others(own)
         return Store(own)
-    shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"
-    store = Store(shared)
+
+    # Others may write to the folder that a site names, so each user has one of his own in it.
+    private = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"
+    store = Store(private)
     with store.acting("no cache"):
-        private_folder(shared, "remove it, or name another build.cachedir in site.yaml")
+        private_folder(private, "remove it, or name another build.cachedir in site.yaml")
     return store
 
 
 def _close_to_others(own: Path) -> None:
-    """OWN and its kept steps are the user's alone: a step may have left a file there that takes on
-    his rights.
+    """Make OWN and the kept steps in it the user's alone.
+
+    A step may have left a set-uid program there: others must not reach it.
     """
     with Store(own).acting("no cache"):
         for folder in (own, own / "steps"):
@@ -77,14 +83,15 @@ def _close_to_others(own: Path) -> None:
 
 
 def offline_folder(site: Site, lock: Lock, platform: str) -> Path:
-    """Where what a bundle brought for a locked stack lies: its base, and packages/."""
-    return cache_of(site).top / "offline" / f"{lock.digest()[:24]}-{platform.replace('/', '-')}"
+    """Return where a bundle's base and packages for a locked stack lie."""
+    name = f"{lock.digest()[:24]}-{platform.replace('/', '-')}"
+    return cache_of(site).top / "offline" / name
 
 
 def mark_used(path: Path) -> None:
-    """PATH is used: its change time is now.
+    """Set the change time of PATH to now, so that gc sees that it is used.
 
-    Its modification time, which goes into images, stays.
+    Setting its mode to what it is does so. Its modification time stays: that goes into images.
     """
     with contextlib.suppress(OSError):  # somebody else's
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -96,7 +103,7 @@ def mark_used(path: Path) -> None:
 
 @contextlib.contextmanager
 def hold_cache(cache: Store) -> Iterator[None]:
-    """Meanwhile nothing of CACHE is collected."""
+    """Keep gc from taking anything out of CACHE meanwhile."""
     folder = cache.top / "busy"
     descriptors.make_folder(folder)
     remove_leftovers(folder, "", descriptors.remove_file)
@@ -109,6 +116,6 @@ def hold_cache(cache: Store) -> Iterator[None]:
 
 
 def is_busy(cache: Store) -> bool:
-    """Whether somebody imports or builds with what CACHE holds."""
+    """Whether somebody is importing or building with what CACHE holds."""
     folder = cache.top / "busy"
-    return any(map(may_have_living_owner, folder.iterdir())) if folder.is_dir() else False
+    return folder.is_dir() and any(may_have_living_owner(mark) for mark in folder.iterdir())

@@ -1,4 +1,4 @@
-"""What is in a stored image, read out of its squashfs: nothing is unpacked."""
+"""Reads files out of a stored image's squashfs, without unpacking it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ MAX_SIZE = 64 << 20  # bytes of one file
 
 
 def read_image_file(image: Path, path: str) -> str:
-    """The text of PATH in IMAGE, a squashfs.
+    """Return the text of PATH in IMAGE, a squashfs.
 
-    BuildError where it is not there, or is made to fill the memory.
+    BuildError where it is not there, cannot be read, or is larger than `MAX_SIZE`: a file may be
+    made to fill the memory.
     """
     try:
         with Squashfs(image) as opened:
@@ -35,7 +36,7 @@ def read_image_file(image: Path, path: str) -> str:
 
 
 def read_optional(image: Path, path: str) -> str:
-    """The text of PATH in IMAGE; empty where it cannot be read."""
+    """Return the text of PATH in IMAGE; empty where it cannot be read."""
     try:
         return read_image_file(image, path)
     except BuildError:
@@ -44,17 +45,14 @@ def read_optional(image: Path, path: str) -> str:
 
 @dataclass(frozen=True)
 class Distribution:
-    """ID and VERSION_ID of an /etc/os-release: ubuntu, 24.04.
+    """The distribution that an image is made of, as its /etc/os-release names it."""
 
-    The version is empty where it says none.
-    """
-
-    name: str
-    version: str = ""
+    name: str  # ID: ubuntu
+    version: str = ""  # VERSION_ID: 24.04; empty where there is none
 
 
 def read_distribution(image: Path) -> Distribution:
-    """What the image's /etc/os-release says; Debian where it has none."""
+    """Return the distribution of IMAGE; Debian where it names none."""
     text = read_optional(image, "etc/os-release")
     name = re.search(r'^ID="?([a-z0-9._-]+)', text, re.MULTILINE)
     version = re.search(r'^VERSION_ID="?([A-Za-z0-9._-]+)', text, re.MULTILINE)

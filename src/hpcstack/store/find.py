@@ -1,4 +1,4 @@
-"""Which image a text means: a file, a stack, STACK@ENGINE, or the beginning of a key."""
+"""Finds the image that a text means: a file, a stack, STACK@ENGINE, or the beginning of a key."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
-SHORTEST_KEY = 6
+SHORTEST_KEY = 6  # characters of a key that mean an image
 
 
 def is_file(text: str) -> bool:
-    """Whether TEXT names a file rather than a stack: `./image.sqsh`, `/x/image.sqsh`, a recipe."""
+    """Whether TEXT names a file (`./image.sqsh`, `/x/image.sqsh`, a recipe) rather than a stack."""
     return (
         text.endswith((".sqsh", ".sif", ".yaml"))
         or text.startswith(("/", "./", "../", "~"))
@@ -25,7 +25,7 @@ def is_file(text: str) -> bool:
 
 
 def find_file(text: str, store: Store) -> Path:
-    """The image that TEXT means: a file, a stack, STACK@ENGINE, or the beginning of a key."""
+    """Return the file of the image that TEXT means. InputError where there is none."""
     if is_file(text):
         path = Path(text).expanduser().absolute()
         if not path.is_file():
@@ -35,9 +35,9 @@ def find_file(text: str, store: Store) -> Path:
 
 
 def find_stored(text: str, store: Store) -> Artifact:
-    """What the store wrote down of the image that TEXT means.
+    """Return the stored image that TEXT means.
 
-    InputError for a file that is not the store's.
+    InputError where there is none, or where TEXT is a file that is not in the store.
     """
     if not is_file(text):
         return find_image(text, store)
@@ -51,11 +51,14 @@ def find_stored(text: str, store: Store) -> Artifact:
 
 
 def find_image(text: str, store: Store) -> Artifact:
-    """The stored image of a stack (the one built last), of STACK@ENGINE, or of the beginning of a
-    key.
+    """Return the newest stored image that TEXT means: a stack, STACK@ENGINE, or the beginning of
+    a key.
+
+    InputError where there is none.
     """
     stack, _, engine = text.partition("@")
-    if not engine and (found := store.newest(stack)):
+    found = None if engine else store.newest(stack)
+    if found:
         return found
     fitting = [
         one
@@ -70,16 +73,19 @@ def find_image(text: str, store: Store) -> Artifact:
 
 
 def _is_key(text: str, one: Artifact) -> bool:
-    return (
-        len(text) >= SHORTEST_KEY
-        and bool(re.fullmatch("[0-9a-f]+", text))
-        and one.key.startswith(text)
-    )
+    """Whether TEXT is long enough for a key, and the key of ONE begins with it."""
+    if len(text) < SHORTEST_KEY or not re.fullmatch("[0-9a-f]+", text):
+        return False
+    return one.key.startswith(text)
 
 
 def newest_image(name: str, store: Store, platform: str = "") -> Artifact:
-    """The image of NAME that was built last: for PLATFORM if there is one, else for any."""
-    if artifact := store.newest_for(name, platform) or store.newest(name):
+    """Return the newest image of NAME: for PLATFORM if there is one, else for any platform.
+
+    InputError where there is none.
+    """
+    artifact = store.newest_for(name, platform) or store.newest(name)
+    if artifact:
         return artifact
     built = ", ".join(store.stacks()) or "none"
     raise InputError(
@@ -88,12 +94,17 @@ def newest_image(name: str, store: Store, platform: str = "") -> Artifact:
 
 
 def image_with_key(stack: str, key: str, store: Store, platform: str = "") -> Artifact:
-    """The image of STACK whose key begins with KEY; the newest, for PLATFORM, where KEY is empty."""
+    """Return the one image of STACK whose key begins with KEY.
+
+    Where KEY is empty, it is the newest one, for PLATFORM if there is one. InputError where no
+    image, or more than one, has such a key.
+    """
     if not key:
         return newest_image(stack, store, platform)
     found = [one for one in store.images() if one.key.startswith(key) and one.stack == stack]
     if len(found) != 1:
         raise InputError(
-            f"--image {key}: {len(found)} images of {stack} begin so", "hpcstack images"
+            f"--image {key}: {len(found)} images of {stack} have keys that begin so",
+            "hpcstack images",
         )
     return found[0]

@@ -1,8 +1,8 @@
-"""What an image is made of, as CycloneDX: its real dpkg and pip lists, read out of the image when
-it was built.
+"""The SBOM of an image, as CycloneDX: its dpkg, pip and conda packages.
 
+They were read out of the image when it was built, so they are what is really in it.
 https://cyclonedx.org/docs/1.6/json/; package URLs: https://github.com/package-url/purl-spec. The
-document holds no time and no random number: the same image gives the same bytes.
+document holds no time and no random number, so the same image gives the same bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's seria
 
 
 def make_sbom(artifact: Artifact, distribution: Distribution) -> str:
-    """The SBOM of ARTIFACT as CycloneDX 1.6 JSON.
+    """Return the SBOM of ARTIFACT as CycloneDX 1.6 JSON.
 
-    Scanners match packages of dpkg by the distribution's release: it is a component of its own, and
-    stands in each package's URL. https://github.com/package-url/purl-spec, type deb: `distro`.
+    Scanners match dpkg's packages by the release of the DISTRIBUTION. So that is a component of its
+    own, and stands in each package's URL: https://github.com/package-url/purl-spec, type deb,
+    `distro`.
     """
     from cyclonedx.model import HashAlgorithm, HashType, Property
     from cyclonedx.model.bom import Bom
@@ -33,70 +34,68 @@ def make_sbom(artifact: Artifact, distribution: Distribution) -> str:
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
 
+    properties = [
+        Property(name=f"hpcstack:{name}", value=value)
+        for name, value in _list_properties(artifact).items()
+    ]
     image = Component(
         name=artifact.stack,
         type=ComponentType.CONTAINER,
         bom_ref=f"image:{artifact.sha256}",
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=artifact.sha256)],
-        properties=[
-            Property(name=f"hpcstack:{name}", value=value)
-            for name, value in _about(artifact).items()
-        ],
+        properties=properties,
     )
     bom = Bom(
         serial_number=uuid.uuid5(SPACE, artifact.sha256),
-        components=_components(artifact, distribution),
+        components=_list_components(artifact, distribution),
     )
     bom.metadata.component = image
     bom.register_dependency(image, bom.components)
+
     text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
     out: dict[str, Any] = json.loads(text)
     out["metadata"].pop("timestamp", None)
     return json.dumps(out, indent=1, sort_keys=True) + "\n"
 
 
-def _about(artifact: Artifact) -> dict[str, str]:
-    told = {
+def _list_properties(artifact: Artifact) -> dict[str, str]:
+    """Return {name: value} of what the SBOM says of the image itself."""
+    out = {
         "base": artifact.base,
         "platform": artifact.platform,
         "engine": artifact.engine,
         "lock": artifact.lock_sha256,
     }
-    told |= {"stand-in": artifact.stand_in} if artifact.stand_in else {}
-    told |= (
-        {"adopted": f"ADOPTED, not built by hpcstack: {artifact.adopted}"}
-        if artifact.adopted
-        else {}
-    )
-    return told
+    if artifact.stand_in:
+        out["stand-in"] = artifact.stand_in
+    if artifact.adopted:
+        out["adopted"] = f"ADOPTED, not built by hpcstack: {artifact.adopted}"
+    return out
 
 
-def _components(artifact: Artifact, distribution: Distribution) -> list[Component]:
+def _list_components(artifact: Artifact, distribution: Distribution) -> list[Component]:
+    """Return the distribution and then all packages, sorted by their URLs."""
     from packageurl import PackageURL
     from packaging.utils import canonicalize_name
 
-    about = {"arch": artifact.platform.partition("/")[2]}
+    qualifiers = {"arch": artifact.platform.partition("/")[2]}
     if distribution.version:
-        about["distro"] = f"{distribution.name}-{distribution.version}"
-    urls = [
-        PackageURL("deb", distribution.name, name, version, about)
-        for name, version in artifact.apt.items()
-    ]
-    urls += [
-        PackageURL("pypi", None, canonicalize_name(name), text)
-        for name, text in artifact.pip.items()
-    ]
+        qualifiers["distro"] = f"{distribution.name}-{distribution.version}"
+    urls = []
+    for name, version in artifact.apt.items():
+        urls.append(PackageURL("deb", distribution.name, name, version, qualifiers))
+    for name, version in artifact.pip.items():
+        urls.append(PackageURL("pypi", None, canonicalize_name(name), version))
     for name, text in artifact.conda.items():
         version, _, build = text.partition("=")
         urls.append(PackageURL("conda", None, name, version, {"build": build}))
-    return [
-        _system(distribution),
-        *(_component(url) for url in sorted(urls, key=PackageURL.to_string)),
-    ]
+
+    packages = [_make_package(url) for url in sorted(urls, key=PackageURL.to_string)]
+    return [_make_system(distribution), *packages]
 
 
-def _system(distribution: Distribution) -> Component:
-    """The distribution, as Trivy and Grype look for it."""
+def _make_system(distribution: Distribution) -> Component:
+    """Return the component of the distribution, as Trivy and Grype look for it."""
     from cyclonedx.model.component import Component, ComponentType
 
     name, version = distribution.name, distribution.version or None
@@ -106,7 +105,7 @@ def _system(distribution: Distribution) -> Component:
     )
 
 
-def _component(url: PackageURL) -> Component:
+def _make_package(url: PackageURL) -> Component:
     from cyclonedx.model.component import Component, ComponentType
 
     text = url.to_string()

@@ -1,4 +1,4 @@
-"""A SIF around a squashfs that is there: nothing is compressed again.
+"""Wraps an existing squashfs in a SIF. Nothing is compressed again.
 
 Layout and numbers: https://github.com/apptainer/sif (a primary system partition, squashfs, of one
 architecture).
@@ -18,27 +18,23 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
 ARCHITECTURES = {"linux/amd64": "2", "linux/arm64": "4"}  # SIF's own numbers
+# A partition (4), the primary system partition (2), with squashfs (1).
 PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch")
 
 
 def assemble_sif(
     image: Path, platform: str, sif: Path, runner: Runner, *, force: bool = False
 ) -> Path:
-    """IMAGE (a squashfs for PLATFORM) as the file SIF, there only when it is whole."""
+    """Write the file SIF around IMAGE, a squashfs for PLATFORM, and return its path.
+
+    It is there only when it is whole. BuildError where Apptainer fails.
+    """
     sif = new_file(sif, force=force)
     with replace_file(sif, shared=False) as part:
-        add = [
-            "apptainer",
-            "sif",
-            "add",
-            *PARTITION,
-            ARCHITECTURES[platform],
-            "--filename",
-            "image",
-            str(part),
-            str(image),
-        ]
-        for argv in (["apptainer", "sif", "new", str(part)], add):
+        new = ["apptainer", "sif", "new", str(part)]
+        options = [*PARTITION, ARCHITECTURES[platform], "--filename", "image"]
+        add = ["apptainer", "sif", "add", *options, str(part), str(image)]
+        for argv in (new, add):
             done = runner.output(argv, timeout=3600)
             if done.status:
                 said = "\n".join(f"  < {line}" for line in done.tail[-5:])

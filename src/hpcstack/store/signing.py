@@ -1,11 +1,13 @@
-"""Signatures: Apptainer's own for a SIF; for a .sqsh a detached one, beside it, by OpenSSH's
-ssh-keygen.
+"""Signatures of images.
 
-What is signed is a statement: these bytes are this stack, NAME-VERSION, built from this lock;
+A SIF has Apptainer's own. A .sqsh has a detached one beside it, made by OpenSSH's ssh-keygen, which
+is on every login node (OpenSSH 8.2); and users have keys for it.
+
+What is signed is a statement: these bytes are this stack, NAME-VERSION, built from this lock,
 signed at this time. So a good signature of another image cannot be put beside this one, and a
-signed image cannot be called something else. ssh-keygen (OpenSSH 8.2) is on every login node, and
-every user has such a key. The namespace says what was signed, so that a signature of something else
-never counts: https://man.openbsd.org/ssh-keygen (-Y sign, -Y verify).
+signed image cannot be passed off as another stack. The namespace tells what kind of thing was
+signed, so that a signature of anything else never counts: https://man.openbsd.org/ssh-keygen
+(-Y sign, -Y verify).
 """
 
 from __future__ import annotations
@@ -26,68 +28,68 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 NAMESPACE = "hpcstack-image"
-SIGNER = "hpcstack"
+SIGNER = "hpcstack"  # the identity that ssh-keygen asks for: the keys that count all have it
 FORMAT = "hpcstack/signature/v1"
-MAX_STATEMENT, MAX_KEY = 64 << 10, 64 << 10
+MAX_STATEMENT, MAX_KEY = 64 << 10, 64 << 10  # bytes
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a signer says of an image; STACK (its full name) and LOCK_SHA256 are empty where nobody
-    knows them.
-    """
+    """What a signer says of an image."""
 
     sha256: str
-    stack: str = ""
-    lock_sha256: str = ""
-    signed: str = ""  # a day and a time of UTC
-    adopted: str = (
-        ""  # where the image was taken from, if its signer knew that hpcstack did not build it
-    )
+    stack: str = ""  # the full name; empty where nobody knows it
+    lock_sha256: str = ""  # empty where nobody knows it
+    signed: str = ""  # a day and a time in UTC
+    # where the image was taken from, if its signer knew that hpcstack did not build it
+    adopted: str = ""
     format: str = FORMAT
 
     def differs(self, other: Statement) -> str:
-        """What OTHER, which is what is known of the image, has that was not signed; empty if
-        nothing is.
+        """Return what OTHER says that this statement does not; empty where there is nothing.
+
+        OTHER is what is known of the image. What is empty in it is not compared.
         """
-        pairs = [
-            (name, getattr(self, name), getattr(other, name))
-            for name in ("sha256", "stack", "lock_sha256")
-        ]
-        return ", ".join(
-            f"it was signed with {name.replace('_', ' ')} {mine or 'unknown'}, and has {theirs}"
-            for name, mine, theirs in pairs
-            if theirs and mine != theirs
-        )
+        differences = []
+        for name in ("sha256", "stack", "lock_sha256"):
+            signed, known = getattr(self, name), getattr(other, name)
+            if known and signed != known:
+                label = name.replace("_", " ")
+                differences.append(
+                    f"it was signed with {label} {signed or 'unknown'}, and has {known}"
+                )
+        return ", ".join(differences)
 
 
 def signature_of(image: Path) -> Path:
-    """Where the detached signature of a squashfs lies."""
+    """Return where the detached signature of a squashfs lies."""
     return image.with_name(image.name + ".sig")
 
 
 def statement_of(image: Path) -> Path:
-    """Where the statement lies that the signature is of."""
+    """Return where the statement lies that the signature is of."""
     return image.with_name(image.name + ".signed.json")
 
 
 def sign_image(image: Path, key: str, runner: Runner, what: Statement) -> Path:
-    """IMAGE signed with the private KEY (a file) as what WHAT says it is; the file that holds the
-    signature.
+    """Sign IMAGE with the private KEY (a file), as what WHAT says it is.
+
+    Return the file that holds the signature. The tool may ask for the key's passphrase. AnswerIsNo
+    where it does not sign.
     """
     if image.suffix == ".sif":
-        status = runner.attached(
-            ["apptainer", "sign", *(["--key", key] if key else []), str(image)]
-        )
+        options = ["--key", key] if key else []
+        status = runner.attached(["apptainer", "sign", *options, str(image)])
         if status:
             raise AnswerIsNo(
                 f"apptainer did not sign {image} (exit {status})",
                 "apptainer key newpair makes a key",
             )
         return image
-    private = _private(key)
-    day = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    text = json.dumps({**asdict(what), "signed": day}, indent=1, sort_keys=True) + "\n"
+
+    private = _find_private_key(key)
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    text = json.dumps({**asdict(what), "signed": now}, indent=1, sort_keys=True) + "\n"
     with tempfile.TemporaryDirectory(prefix="hpcstack-sign-") as name:
         stated = Path(name) / "statement.json"
         stated.write_text(text, encoding="utf-8")
@@ -100,22 +102,23 @@ def sign_image(image: Path, key: str, runner: Runner, what: Statement) -> Path:
                 f"ssh-keygen did not sign {image} (exit {status})", f"is {private} a private key?"
             )
         signature = made.read_text(encoding="utf-8")
-    write_text(
-        statement_of(image), text
-    )  # a kill between the two leaves a signature that is not good, and says so
+
+    # A kill between the two leaves an old signature beside a new statement, which is refused.
+    write_text(statement_of(image), text)
     write_text(signature_of(image), signature)
     return signature_of(image)
 
 
 def verify_signature(image: Path, key: str, runner: Runner, what: Statement) -> tuple[bool, str]:
-    """Whether IMAGE is signed, by the public KEY (a file), as what WHAT says it is; and why, or
-    what the tool said.
+    """Return whether IMAGE is signed with KEY as what WHAT says it is; and why, in words.
+
+    KEY is the file of a public key. A SIF is verified by Apptainer.
     """
     if image.suffix == ".sif":
-        done = runner.output(
-            ["apptainer", "verify", *(["--key", key] if key else []), str(image)], timeout=600
-        )
+        options = ["--key", key] if key else []
+        done = runner.output(["apptainer", "verify", *options, str(image)], timeout=600)
         return done.status == 0, done.tail[-1] if done.tail else ""
+
     try:
         signature = read_bytes(signature_of(image), MAX_STATEMENT)
     except FileNotFoundError:
@@ -123,23 +126,25 @@ def verify_signature(image: Path, key: str, runner: Runner, what: Statement) -> 
     try:
         text = read_bytes(statement_of(image), MAX_STATEMENT)
     except FileNotFoundError:
+        # As older versions of hpcstack signed: the signature is of the image itself.
         return (
             False,
             "it has an older signature, which covers only bytes and names no stack; sign it again",
         )
-    return _judged(text, signature, _keys_of(_public(key, runner)), runner, what)
+    keys = _read_keys(_find_public_key(key, runner))
+    return _judge_signature(text, signature, keys, runner, what)
 
 
 def verify_by(
     image: Path, keys: tuple[str, ...], runner: Runner, what: Statement
 ) -> tuple[bool, str]:
-    """`verify_signature` by KEYS, lines of OpenSSH's public keys."""
+    """Do as `verify_signature` for a .sqsh, with KEYS as lines of OpenSSH public keys."""
     try:
         signature = read_bytes(signature_of(image), MAX_STATEMENT)
         text = read_bytes(statement_of(image), MAX_STATEMENT)
     except FileNotFoundError:
         return False, "it is not signed"
-    return _judged(text, signature, list(keys), runner, what)
+    return _judge_signature(text, signature, list(keys), runner, what)
 
 
 def is_trusted(private: str, keys: tuple[str, ...], runner: Runner) -> bool:
@@ -147,16 +152,18 @@ def is_trusted(private: str, keys: tuple[str, ...], runner: Runner) -> bool:
 
     InputError where there is no such file.
     """
-    path = _private(private)
+    path = _find_private_key(private)
     public = path.with_name(f"{path.name}.pub")
     if public.is_file():
-        said = read_bytes(public.resolve(), MAX_KEY).decode("utf-8", "replace")
+        line = read_bytes(public.resolve(), MAX_KEY).decode("utf-8", "replace")
     else:
-        said = runner.output(["ssh-keygen", "-y", "-P", "", "-f", str(path)], timeout=30).stdout
-    return said.split()[:2] in [line.split()[:2] for line in keys] and len(said.split()) > 1
+        line = runner.output(["ssh-keygen", "-y", "-P", "", "-f", str(path)], timeout=30).stdout
+    # Type and key are compared; what follows them is a comment.
+    return line.split()[:2] in [known.split()[:2] for known in keys] and len(line.split()) > 1
 
 
-def _private(key: str) -> Path:
+def _find_private_key(key: str) -> Path:
+    """Return the file KEY, by default the user's ed25519 key. InputError where it is not there."""
     private = Path(key).expanduser() if key else Path.home() / ".ssh/id_ed25519"
     if not private.is_file():
         raise InputError(
@@ -167,34 +174,38 @@ def _private(key: str) -> Path:
 
 
 def why_untrusted(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> str:
-    """Why the image of ARTIFACT is not one that an owner of KEYS (OpenSSH's public keys) has
-    signed; empty where it is.
+    """Return why no owner of KEYS (lines of OpenSSH public keys) has signed ARTIFACT's image.
 
-    Its bytes are not read again: the signature is of the digest that the store wrote down.
+    Empty where one has. The image's bytes are not read: the signature is of the digest that the
+    store has written down.
     """
     what = Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
     lacking = [name for name in ("sha256", "stack", "lock_sha256") if not getattr(what, name)]
-    if lacking:  # what is empty is compared with nothing, and any signed image would pass
+    if lacking:  # what is empty is not compared: any signed image would pass
         return f"its record names no {lacking[0].replace('_', ' ')}"
     good, said = verify_by(artifact.image, keys, runner, what)
     return "" if good else said
 
 
-def _judged(
+def _judge_signature(
     text: bytes, signature: bytes, keys: list[str], runner: Runner, what: Statement
 ) -> tuple[bool, str]:
-    good, said = _is_good(text, signature, keys, runner)
+    """Return whether one of KEYS has signed TEXT, and TEXT states WHAT; and why, in words."""
+    good, said = _check_signature(text, signature, keys, runner)
     if not good:
         return False, said
-    signed = _read(text)
+    signed = _parse_statement(text)
     if signed is None:
         return False, "what was signed is not a statement of an image"
     wrong = signed.differs(what)
+    if wrong:
+        return False, wrong
     adopted = f"; ADOPTED, not built by hpcstack: {signed.adopted}" if signed.adopted else ""
-    return not wrong, wrong or f"{said}; signed {signed.signed}{adopted}"
+    return True, f"{said}; signed {signed.signed}{adopted}"
 
 
-def _public(key: str, runner: Runner) -> Path:
+def _find_public_key(key: str, runner: Runner) -> Path:
+    """Return the file KEY, by default the user's ed25519 key. InputError where it is not one."""
     public = Path(key).expanduser() if key else Path.home() / ".ssh/id_ed25519.pub"
     if not public.is_file():
         raise InputError(f"there is no public key {public}", "name the signer's with --key")
@@ -203,51 +214,42 @@ def _public(key: str, runner: Runner) -> Path:
     return public
 
 
-def _keys_of(public: Path) -> list[str]:
+def _read_keys(public: Path) -> list[str]:
+    """Return the lines of a file of public keys."""
     lines = read_bytes(public.resolve(), MAX_KEY).decode("utf-8", "replace").splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 
-def _is_good(text: bytes, signature: bytes, keys: list[str], runner: Runner) -> tuple[bool, str]:
-    """What ssh-keygen says of SIGNATURE of TEXT.
+def _check_signature(
+    text: bytes, signature: bytes, keys: list[str], runner: Runner
+) -> tuple[bool, str]:
+    """Return whether SIGNATURE is one of TEXT by one of KEYS, and what ssh-keygen says of it.
 
-    Both are copies of our own: nobody changes them meanwhile.
+    ssh-keygen reads copies of our own, so nobody changes them between this check and later ones.
     """
     with tempfile.TemporaryDirectory(prefix="hpcstack-verify-") as name:
-        signers, stated, detached = (
-            Path(name) / one for one in ("signers", "statement", "signature")
-        )
+        signers = Path(name) / "signers"
         signers.write_text("".join(f"{SIGNER} {line}\n" for line in keys), encoding="utf-8")
-        stated.write_bytes(text)
+        statement = Path(name) / "statement"
+        statement.write_bytes(text)
+        detached = Path(name) / "signature"
         detached.write_bytes(signature)
-        argv = [
-            "ssh-keygen",
-            "-Y",
-            "verify",
-            "-f",
-            str(signers),
-            "-I",
-            SIGNER,
-            "-n",
-            NAMESPACE,
-            "-s",
-            str(detached),
-        ]
-        done = runner.output(argv, timeout=60, stdin=stated)
+
+        argv = ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-I", SIGNER]
+        argv += ["-n", NAMESPACE, "-s", str(detached)]
+        done = runner.output(argv, timeout=60, stdin=statement)
     said = done.tail[-1] if done.tail else f"exit {done.status}"
     if said.startswith("Could not verify"):
         said = "it was not signed with a key that counts here, or was changed afterwards"
     return done.status == 0, said
 
 
-def _read(text: bytes) -> Statement | None:
+def _parse_statement(text: bytes) -> Statement | None:
+    """Return the statement that TEXT is; None where it is none."""
     try:
         found: dict[str, Any] = parse_untrusted_json(text, MAX_STATEMENT)
         one = Statement(**found)
     except (TypeError, ValueError):
         return None
-    return (
-        one
-        if one.format == FORMAT and all(isinstance(value, str) for value in asdict(one).values())
-        else None
-    )
+    is_text = all(isinstance(value, str) for value in asdict(one).values())
+    return one if is_text and one.format == FORMAT else None

@@ -1,4 +1,4 @@
-"""The store: images by key, pointers to the newest, releases.
+"""The store: images by key, pointers to the newest image of each stack, releases.
 
 Everything appears by one rename, or not at all.
 """
@@ -26,18 +26,16 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 KEY = re.compile(r"[0-9a-z]{1,64}")
-PLATFORMS = ".platforms"  # below `stacks`
-MAX_RECORD = (
-    64 << 20
-)  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
-ARTIFACT, LOG, LOCK = "artifact.json", "build.log", "lock.json"
+PLATFORMS = ".platforms"  # below `stacks`: the newest images for each platform
+MAX_RECORD = 64 << 20  # bytes of an artifact.json or release.json; those of a large image have 1 MB
+ARTIFACT, LOG, LOCK = "artifact.json", "build.log", "lock.json"  # beside an image
 
 
 class Store:
     """A store below one folder, used by many processes at once.
 
-    One may stand over another, BELOW, which is read and never written: a user's own over the
-    site's.
+    A store may stand over another one, BELOW, which is read and never written: a user's own store
+    over the site's.
     """
 
     def __init__(self, top: Path, below: Store | None = None) -> None:
@@ -46,23 +44,27 @@ class Store:
 
     @property
     def releases(self) -> Path:
-        """Where what is published is written down: in the site's store, whoever asks."""
+        """The folder of releases, which is in the site's store, whoever asks."""
         return (self.below or self).top / "releases"
 
     # -- reading
 
     def published_image(self, key: str) -> Path:
-        """Where the image of KEY lies if it is published: in the site's store, whether it is there
-        or not.
+        """Return where the image of KEY lies if it is published, whether it is there or not.
+
+        That is in the site's store.
         """
         return (self.below or self).top / "images" / key / IMAGE
 
     def artifact(self, key: str) -> Artifact | None:
-        """The image of KEY, if it is there and whole."""
+        """Return the image of KEY; None where there is none.
+
+        StoreError where it is damaged.
+        """
         if not KEY.fullmatch(key):
             return None
 
-        folder = self._folder(key)
+        folder = self._find_folder(key)
         if self.below and not os.path.lexists(folder):
             return self.below.artifact(key)
 
@@ -72,6 +74,7 @@ class Store:
             return None
         except (OSError, ValueError, RecursionError, InputError) as error:
             raise StoreError(f"{folder / ARTIFACT} cannot be read: {error}", REMEDY) from None
+
         image = folder / IMAGE
         if not image.exists():
             raise StoreError(
@@ -84,7 +87,7 @@ class Store:
         return artifact
 
     def newest_for(self, stack: str, platform: str) -> Artifact | None:
-        """The image for PLATFORM that was built last for STACK; for any where PLATFORM is empty."""
+        """Return the newest image of STACK for PLATFORM; for any platform where that is empty."""
         found = self.newest(stack)
         if not platform or (found and found.platform == platform):
             return found
@@ -93,12 +96,15 @@ class Store:
         if self.below and not key:
             return self.below.newest_for(stack, platform)
         pointed = self.artifact(key) if key else None
-        return (
-            pointed if pointed and (pointed.stack, pointed.platform) == (stack, platform) else None
-        )
+        if pointed and (pointed.stack, pointed.platform) == (stack, platform):
+            return pointed
+        return None
 
     def newest(self, stack: str) -> Artifact | None:
-        """The image that was built last for STACK, on the platform that its recipe names first."""
+        """Return the newest image of STACK for the platform that its recipe names first.
+
+        None where there is none. StoreError where the pointer leads to an image of another stack.
+        """
         key = self.newest_key(stack)
         if self.below and not key:
             return self.below.newest(stack)
@@ -112,77 +118,88 @@ class Store:
         return found
 
     def newest_key(self, stack: str, platform: str = "") -> str:
-        """The key of the image that was built last for STACK in this very store, for PLATFORM or
-        for the platform that its recipe names first; empty where none was.
+        """Return the key of the newest image of STACK in this very store; empty where it has none.
+
+        It is for PLATFORM, or where that is empty for the platform that the recipe names first.
         """
         try:
-            return files.read_text(self._pointers(platform) / stack, 256).strip()
+            return files.read_text(self._pointers_folder(platform) / stack, 256).strip()
         except (OSError, ValueError, InputError):
             return ""
 
-    def _pointers(self, platform: str) -> Path:
-        """Where the newest images are named: those for PLATFORM out of the sight of older
-        hpcstacks, which know one.
+    def _pointers_folder(self, platform: str) -> Path:
+        """Return the folder of pointers to the newest images, for PLATFORM where one is named.
+
+        Those for a platform lie in a hidden folder: older versions of hpcstack know only one image
+        of a stack, and would take the folder for a stack.
         """
         folder = self.top / "stacks"
         return folder / PLATFORMS / platform.replace("/", "-") if platform else folder
 
     def stacks(self) -> dict[str, Artifact]:
-        """{stack: its newest image}."""
+        """Return {stack: its newest image}."""
         names: set[str] = set()
-        for folder in self._folders("stacks"):
+        for folder in self._list_folders("stacks"):
             names.update(path.name for path in folder.glob("[!.]*"))
-        return {name: artifact for name in sorted(names) if (artifact := self._whole(name))}
+        out = {}
+        for name in sorted(names):
+            # Where many are listed, a damaged image is left out, and the others are shown.
+            with contextlib.suppress(StoreError):
+                artifact = self.newest(name)
+                if artifact:
+                    out[name] = artifact
+        return out
 
     def newest_images(self) -> list[Artifact]:
-        """What was built last of each stack, for each platform; a damaged image is none of them."""
+        """Return the newest image of each stack for each platform, without damaged ones."""
         found = {one.key: one for one in self.stacks().values()}
-        for folder in self._folders("stacks"):
+        for folder in self._list_folders("stacks"):
             for path in sorted(folder.glob(f"{PLATFORMS}/*/[!.]*")):
+                platform = path.parent.name.replace("-", "/", 1)
                 with contextlib.suppress(StoreError):
-                    if one := self.newest_for(path.name, path.parent.name.replace("-", "/", 1)):
+                    one = self.newest_for(path.name, platform)
+                    if one:
                         found[one.key] = one
         return sorted(found.values(), key=lambda one: (one.stack, one.platform))
 
     def images(self) -> list[Artifact]:
-        """Every whole image, the oldest first."""
+        """Return every image that is whole, the oldest first."""
         found: dict[str, tuple[float, Artifact]] = {}
-        for folder in self._folders("images"):
+        for folder in self._list_folders("images"):
             for path in folder.glob("[!.]*"):
                 with contextlib.suppress(StoreError, OSError):
-                    if one := self.artifact(path.name):
+                    one = self.artifact(path.name)
+                    if one:
                         found.setdefault(path.name, (path.stat().st_mtime, one))
         oldest_first = sorted(found, key=lambda key: (found[key][0], key))
         return [found[key][1] for key in oldest_first]
 
-    def _folders(self, name: str) -> list[Path]:
-        """The folders NAME that are there: this store's, then that of the one below."""
-        tops = [self.top, *([self.below.top] if self.below else [])]
+    def _list_folders(self, name: str) -> list[Path]:
+        """Return the folders NAME that are there: this store's, then that of the store below."""
+        tops = [self.top]
+        if self.below:
+            tops.append(self.below.top)
         return [top / name for top in tops if (top / name).is_dir()]
-
-    def _whole(self, stack: str) -> Artifact | None:
-        """The newest image of STACK; a damaged one is as good as none where many are listed."""
-        with contextlib.suppress(StoreError):
-            return self.newest(stack)
-        return None
 
     # -- writing
 
     def acting(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Turns the system's refusals into StoreError, which says WHAT; all that is written is
-        readable for all.
+        """Turn the system's refusals into StoreError, which says WHAT.
+
+        All that is written meanwhile can be read by all.
         """
         return writing_below(self.top, what)
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
-        """A folder beside the images, on the same filesystem, in which one may be made.
+        """Yield a new folder on the images' filesystem, in which an image may be made.
 
-        Nobody else can go into it before it is handed over, and its path names this very folder
-        (`pinned`): a member of the group may rename what lies beside the images.
+        Nobody else can enter it before it is handed over. A member of the group may rename what
+        lies beside the images, so the path is pinned: it leads to this very folder, whatever it is
+        called by now.
         """
         with self.acting("the image was not stored"):
-            folder = self._incoming()
+            folder = self._make_incoming()
         try:
             with descriptors.pin_path(folder) as own:
                 yield own
@@ -199,14 +216,17 @@ class Store:
         instead: bool = False,
         as_newest: bool = True,
     ) -> Artifact:
-        """IMAGE, LOG and the text of its LOCK as the image of ARTIFACT.key, INSTEAD of one that is
-        there; its stack then names it, AS_NEWEST. An IMAGE that was made in a folder of `incoming`,
-        on disk, is not copied.
+        """Store IMAGE with LOG and the text of its LOCK under ARTIFACT.key; return it as stored.
+
+        With INSTEAD it replaces an image that is there. With AS_NEWEST it becomes the newest image
+        of its stack. An IMAGE that was made in a folder of `incoming`, and is on disk, is not
+        copied.
         """
         check_key(artifact.key)
         final = self.top / "images" / artifact.key
         if instead:
             self._check_replaceable(final)
+
         made_here = image.name == IMAGE and descriptors.is_pinned(image.parent)
         place = contextlib.nullcontext(image.parent) if made_here else self.incoming()
         with self.acting("the image was not stored"), place as incoming:
@@ -226,17 +246,19 @@ class Store:
             sharing.make_shared_folder(final.parent)
             self._put_in_place(incoming, final, instead=instead)
             descriptors.sync_folder(final.parent)
+
         if as_newest:
             self.point(artifact.stack, artifact.key, artifact.platform)
-        if as_newest and self._is_first_of_its_stack(artifact):
+        if as_newest and self._may_stand_for_its_stack(artifact):
             self.point(artifact.stack, artifact.key)
         stored = self.artifact(artifact.key)
         assert stored
         return stored
 
-    def _is_first_of_its_stack(self, artifact: Artifact) -> bool:
-        """Whether no image of another platform is what its stack means: an image for arm64 nodes,
-        built after that for amd64, does not take its place.
+    def _may_stand_for_its_stack(self, artifact: Artifact) -> bool:
+        """Whether ARTIFACT may become the image that its stack means where no platform is named.
+
+        An image for arm64 nodes that is built after one for amd64 does not take its place.
         """
         try:
             newest = self.newest(artifact.stack)
@@ -245,32 +267,33 @@ class Store:
         return newest is None or newest.platform == artifact.platform
 
     def _check_replaceable(self, final: Path) -> None:
-        """StoreError where the image FINAL was made by a newer hpcstack.
+        """Raise StoreError where the image in FINAL was made by a newer hpcstack.
 
         A damaged one may be replaced.
         """
         with contextlib.suppress(OSError, InputError):
             check_changeable(files.read_bytes(final / ARTIFACT, MAX_RECORD), str(final))
 
-    def _folder(self, key: str) -> Path:
-        """Where the image of KEY lies: aside, where a replacement of it was interrupted."""
+    def _find_folder(self, key: str) -> Path:
+        """Return where the image of KEY lies: aside, where replacing it was interrupted."""
         final = self.top / "images" / key
-        aside = _aside(final)
+        aside = _name_aside(final)
         return aside if not os.path.lexists(final) and os.path.lexists(aside) else final
 
     def _put_in_place(self, incoming: Path, final: Path, *, instead: bool) -> None:
-        """INCOMING as FINAL, by one rename. If somebody else was faster with the same key, theirs
-        stays.
+        """Move INCOMING to FINAL by one rename.
 
-        INSTEAD of one that is there: both change places at once; where the filesystem cannot do
-        that, the old one is aside for a moment, where readers find it, and where the next one to
-        come puts it back.
+        If somebody else was faster with the same key, theirs stays. With INSTEAD the folder
+        replaces one that is there: both change places at once. Where the filesystem cannot do that,
+        the old one lies aside for a moment. Readers find it there, and whoever stores next puts it
+        back if this was interrupted.
         """
-        aside = _aside(final)
+        aside = _name_aside(final)
         if descriptors.path_exists(aside) and descriptors.path_exists(final):
             descriptors.remove_tree(aside)
         elif descriptors.path_exists(aside):
             descriptors.rename_path(aside, final)
+
         made = descriptors.find_name(incoming, self.top / "incoming")
         if instead and descriptors.path_exists(final):
             if not descriptors.exchange_names(made, final):
@@ -278,6 +301,7 @@ class Store:
                 descriptors.rename_path(made, final)
                 descriptors.remove_tree(aside)
             return
+
         try:
             descriptors.rename_path(made, final)
         except OSError:
@@ -285,25 +309,29 @@ class Store:
                 raise
 
     def point(self, stack: str, key: str, platform: str = "") -> None:
-        """STACK's newest image, for PLATFORM where one is said, is KEY.
+        """Make the image of KEY the newest of STACK, for PLATFORM where one is named.
 
-        Nothing is written if it is already: a store may be read-only for its users.
+        Nothing is written where it is so already: a store may be read-only for its users.
         """
         if self.newest_key(stack, platform) == key:
             return
-        folder = self._pointers(platform)
+        folder = self._pointers_folder(platform)
+        parts = [self.top / "stacks"]
+        if platform:
+            parts += [folder.parent, folder]
         with self.acting("the pointer was not written"):
-            for part in (self.top / "stacks", *([folder.parent, folder] if platform else [])):
+            for part in parts:
                 descriptors.make_folder(part)
                 sharing.make_shared_folder(part)
-            remove_leftovers(folder, f".{stack}.", descriptors.remove_file)  # of who was killed
+            # What killed processes have left of their own pointers.
+            remove_leftovers(folder, f".{stack}.", descriptors.remove_file)
             descriptors.write_file(
                 folder / stack, f"{key}\n".encode(), sharing.shared_mode(0o644), owner=make_label()
             )
             descriptors.sync_folder(folder)
 
-    def _incoming(self) -> Path:
-        """A new folder beside the images that is ours alone; those of dead processes are swept."""
+    def _make_incoming(self) -> Path:
+        """Make a folder beside the images that is ours alone. Those of dead processes are swept."""
         parent = self.top / "incoming"
         descriptors.make_folder(parent)
         sharing.make_shared_folder(parent)
@@ -313,9 +341,7 @@ class Store:
         return folder
 
     def _open_to_readers(self, incoming: Path) -> None:
-        """What lies in INCOMING is whole: it may be read, and is the group's where one shares the
-        store.
-        """
+        """Let others read INCOMING, which is whole; hand it to the group that shares the store."""
         with descriptors.open_by_descriptor(incoming / IMAGE) as image:
             os.fchmod(image.fileno(), sharing.shared_mode(0o644))
         with descriptors.hold_folder(incoming) as folder:
@@ -324,24 +350,28 @@ class Store:
 
     @contextlib.contextmanager
     def lease(self, key: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-        """One builder per key: others wait. The lease of one that is dead is taken over."""
+        """Keep other builders of KEY out meanwhile. The lease of a dead process is taken over.
+
+        While this has to wait, WAITING is told for whom.
+        """
         check_key(key)
         path = self.top / "leases" / key
+
+        def tell_waiting(who: str) -> None:
+            if waiting:
+                waiting(f"{who} (its lease is {path})")
+
         with contextlib.ExitStack() as stack:
+            # Only taking the lease is `acting`: what the caller does under it has its own errors.
             with self.acting("the lease was not taken"):
-                stack.enter_context(
-                    hold_lease(
-                        path,
-                        lambda who: waiting(f"{who} (its lease is {path})") if waiting else None,
-                    )
-                )
+                stack.enter_context(hold_lease(path, tell_waiting))
             yield
 
 
 def open_store(site: Site) -> Store:
-    """The site's store; for those who may not write there one of their own, over it.
+    """Return the site's store; for users who may not write there, one of their own over it.
 
-    StoreError where somebody else can put images into their own: what lies there is run.
+    StoreError where somebody else could put images into that one: what lies there is run.
     """
     own = site.own_store
     if own == site.store:
@@ -352,15 +382,16 @@ def open_store(site: Site) -> Store:
 
 
 def _check_own(own: Path) -> None:
-    """StoreError where the store OWN, or a folder on the way to it as far as there is one, is not
-    its user's alone.
+    """Raise StoreError where another user could replace the store OWN, or a folder on its way.
+
+    While OWN is not there yet, the way is checked as far as it exists.
     """
     there = next(folder for folder in (own, *own.parents) if folder.exists())
     files.check_way_to(there / "inside", "user_store in site.yaml names it (hpcstack show --site)")
 
 
 def check_key(key: str) -> None:
-    """StoreError where KEY is no image's: it is about to become a part of a path."""
+    """Raise StoreError where KEY cannot be the key of an image. A key becomes a part of a path."""
     if not KEY.fullmatch(key):
         raise StoreError(
             f"{key[:80]!r} is not the key of an image", "a record names it: hpcstack status --check"
@@ -368,12 +399,13 @@ def check_key(key: str) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """SOURCE as the new file TARGET, on disk."""
+    """Copy SOURCE to the new file TARGET, and wait until it is on disk."""
     with source.open("rb") as reader, descriptors.create_file(target, 0o644) as writer:
         shutil.copyfileobj(reader, writer, 1 << 20)
         writer.flush()
         os.fsync(writer.fileno())
 
 
-def _aside(final: Path) -> Path:
+def _name_aside(final: Path) -> Path:
+    """Return where an image lies for a moment while another takes its place at FINAL."""
     return final.with_name(f".{final.name}.before")

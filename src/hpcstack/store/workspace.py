@@ -1,4 +1,4 @@
-"""A private folder on local disk for one build, gone afterwards; those of killed builds go, too."""
+"""A private folder on local disk for one build, which is removed afterwards."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ PREFIX = "hpcstack-build-"
 
 @contextlib.contextmanager
 def make_workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
-    """The folder; StoreError where fewer than NEEDED bytes are free.
+    """Yield a new folder on local disk, and remove it afterwards.
 
-    Nothing of the caches is collected meanwhile.
+    Folders of killed builds are removed, too, and gc takes nothing out of the caches meanwhile.
+    StoreError where fewer than NEEDED bytes are free.
     """
     parent = Path(site.build.tmpdir or tempfile.gettempdir())
     with Store(site.own_store).acting("no folder to build in"):
@@ -38,18 +39,19 @@ def make_workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
                 f"{parent} has {show_bytes(free)} free, a build needs about {show_bytes(needed)}",
                 "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
             )
-        remove_leftovers(parent, PREFIX, lambda old: _remove(old, runner))
+        remove_leftovers(parent, PREFIX, lambda old: _remove_workspace(old, runner))
         work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{make_label()}", dir=parent))
     try:
         with hold_cache(cache_of(site)):
             yield work
     finally:
-        _remove(work, runner)
+        _remove_workspace(work, runner)
 
 
-def _remove(work: Path, runner: Runner) -> None:
+def _remove_workspace(work: Path, runner: Runner) -> None:
+    """Remove WORK, with the files in it that mapped users own."""
     remove_tree(work)
-    if work.exists() and runner.has(
-        "unshare"
-    ):  # files of mapped users are not ours to remove outside
+    # A build in a user namespace may leave files of other user IDs, which only a namespace with
+    # the same mapping can remove.
+    if work.exists() and runner.has("unshare"):
         runner.output(["unshare", "--map-root-user", "--map-auto", "rm", "-rf", str(work)])

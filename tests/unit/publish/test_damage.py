@@ -186,7 +186,9 @@ def test_a_state_that_leads_elsewhere_is_told_and_not_followed(place: Place) -> 
     (state / "current").symlink_to("../../../elsewhere")
     before = tree_of(elsewhere)
     (left,) = [one for one in mend(place) if one.subject == "pytorch"]
-    assert "leads to no generation of its own" in left.what and "--generation" in left.remedy
+    assert (
+        "does not lead to one of its own generations" in left.what and "--generation" in left.remedy
+    )
     assert tree_of(elsewhere) == before
 
 

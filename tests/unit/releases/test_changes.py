@@ -332,7 +332,7 @@ def test_an_image_that_is_not_the_published_one_is_wrong_and_is_not_run(tmp_path
     artifact.image.chmod(0o644)
     artifact.image.write_bytes(b"others")
     (Path(artifact.folder) / "artifact.json").write_text(json.dumps({**record, "sha256": other}))
-    assert "another than was published" in list_rows(place.tree, place.store)[0]["wrong"][0]
+    assert "is not the one that was published" in list_rows(place.tree, place.store)[0]["wrong"][0]
     with pytest.raises(StoreError, match="is not the one that was published"):
         find_released("pytorch-24.11", place.site, place.store)
     order = SimpleNamespace(key=artifact.key, site=place.site)
