@@ -309,7 +309,7 @@ def test_a_list_of_tags_that_leads_elsewhere_is_not_followed(fake: Given) -> Non
     server, client, _ = fake
     server.pages = [["24.01-py3"], ["x"]]
     server.next_host = "http://evil.example"
-    with pytest.raises(RegistryError, match=r"sends its list of tags on to evil\.example"):
+    with pytest.raises(RegistryError, match=r"continues its list of tags at evil\.example"):
         client.tags(Base(image=IMAGE))
 
 

@@ -171,8 +171,8 @@ def test_r3_a_bad_key_does_not_keep_a_public_image_away(
     assert fetch(registry, base()) == [layer("a"), layer("b")]
     assert said == [
         (
-            f"{ngc.address(REGISTRY)} refuses the login in {path}: {base().image} is asked for "
-            f"without it"
+            f"{ngc.address(REGISTRY)} refuses the login in {path}: requesting {base().image} "
+            f"without a login"
         )
     ]
 
