@@ -84,9 +84,10 @@ def authorize_request(
         raise make_refusal_error(401, host, base)
     if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
         raise RegistryError(
-            f"{host} refers to {realm[:200]} for a token; that server is not known to belong to "
-            "it, and is not asked",
-            f"if it does, name it as registries.{base.registry}.token_server in site.yaml",
+            f"{host} refers to {realm[:200]} for a token; that server is not trusted, and is not "
+            "asked",
+            "if it is the right one, name it as "
+            f"registries.{base.registry}.token_server in site.yaml",
         )
 
     # The user's login goes only to a server that belongs to the registry, or that the site names.
