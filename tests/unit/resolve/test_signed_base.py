@@ -151,7 +151,7 @@ def test_without_a_signature_it_is_said_or_refused(tmp_path: Path, ngc: NgcRegis
 )
 def test_what_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "key").write_text(text)
-    with pytest.raises(InputError, match="is no public key in PEM"):
+    with pytest.raises(InputError, match="is not a public key in PEM"):
         read_key(str(tmp_path / "key"))
     with pytest.raises(InputError, match="cannot be read"):
         read_key(str(tmp_path / "none"))
