@@ -1,3 +1,4 @@
-"""One import a cluster, for every image: a cache that only its own account writes, and who may read
-what in it.
+"""Import any image once for a whole cluster, into a cache that only its own account writes.
+
+In: an image, and the login of the user who wants it. Out: a squashfs that this user may read.
 """

@@ -1,7 +1,7 @@
-"""POSIX ACLs of a file, as the kernel keeps them in an extended attribute: who else than the owner
-may read it.
+"""Read and write POSIX ACLs of a file: which users may read it besides its owner.
 
-https://man7.org/linux/man-pages/man5/acl.5.html; the attribute's form is linux/posix_acl_xattr.h.
+The kernel keeps them in an extended attribute, whose form is that of linux/posix_acl_xattr.h. What
+they mean: https://man7.org/linux/man-pages/man5/acl.5.html.
 """
 
 from __future__ import annotations
@@ -16,42 +16,39 @@ if TYPE_CHECKING:
 
 NAME, VERSION = "system.posix_acl_access", 2
 OWNER, USER, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
-READ, READ_WRITE, NOBODY = 4, 6, 0xFFFFFFFF
-NONE = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTSUP)
+READ, READ_WRITE = 4, 6
+NOBODY = 0xFFFFFFFF  # the id in entries that are not of a certain user
+NONE = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTSUP)  # no ACL, or a filesystem without them
 
 
 def list_readers(path: Path) -> set[int]:
-    """The user ids that may read PATH beside its owner."""
+    """Return the ids of the users whom PATH's ACL lets read it; none if it has no ACL."""
     try:
         value = os.getxattr(path, NAME)
     except OSError as error:
         if error.errno in NONE:
             return set()
         raise
-    return {
-        user
-        for tag, mode, user in struct.iter_unpack("<HHI", value[4:])
-        if tag == USER and mode & READ
-    }
+    entries = struct.iter_unpack("<HHI", value[4:])  # after the version
+    return {user for tag, mode, user in entries if tag == USER and mode & READ}
 
 
 def set_readers(path: Path, users: set[int]) -> None:
-    """Only the owner of PATH and USERS may read it, at once. OSError where the filesystem keeps no
-    ACLs, or no more entries.
+    """Let USERS read PATH, and nobody else but its owner, in one system call.
+
+    Raise OSError if the filesystem has no ACLs, or no room for so many entries.
     """
     if not users and not list_readers(path):
         return
-    entries = [(OWNER, READ_WRITE, NOBODY), *((USER, READ, user) for user in sorted(users))]
+    entries = [(OWNER, READ_WRITE, NOBODY)]
+    entries += [(USER, READ, user) for user in sorted(users)]
     entries += [(GROUP, 0, NOBODY), (MASK, READ, NOBODY), (OTHER, 0, NOBODY)]
-    os.setxattr(
-        path,
-        NAME,
-        struct.pack("<I", VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in entries),
-    )
+    packed = [struct.pack("<HHI", *entry) for entry in entries]
+    os.setxattr(path, NAME, struct.pack("<I", VERSION) + b"".join(packed))
 
 
 def keeps_acls(folder: Path) -> bool:
-    """Whether the filesystem of FOLDER keeps ACLs."""
+    """Return whether the filesystem of FOLDER has ACLs."""
     try:
         os.getxattr(folder, NAME)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Asking the service of this node for an image, with one's own logins."""
+"""Ask this node's service for an image, and answer its challenges with the user's own logins."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
 
 
 def ask_service(image: str, site: Site, progress: Progress) -> dict[str, str]:
-    """What the service of this node gives for IMAGE, of this machine's platform: {path, digest,
-    how}.
+    """Ask this node's service for IMAGE, for this machine's platform. Return {path, digest, how}.
 
-    NotShared where there is no service, or it does not share this image; RegistryError or
-    StoreError where it cannot be had.
+    Raise NotShared if there is no service, or it does not share this image; RegistryError or
+    StoreError if the image cannot be had.
     """
-    open_cache(site)
-    base, path = registry_image(image), site.image_cache.socket
+    open_cache(site)  # raises InputError if the site has no cache
+    base = registry_image(image)
+    path = site.image_cache.socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(path)
@@ -49,9 +49,8 @@ def ask_service(image: str, site: Site, progress: Progress) -> dict[str, str]:
                 if "path" in said:
                     return {name: str(said.get(name, "")) for name in ("path", "digest", "how")}
                 if "error" in said:
-                    raise KINDS.get(str(said.get("kind")), StoreError)(
-                        str(said["error"]), str(said.get("hint", ""))
-                    )
+                    kind = KINDS.get(str(said.get("kind")), StoreError)
+                    raise kind(str(said["error"]), str(said.get("hint", "")))
                 if "challenge" in said:
                     line.say(answer_challenge(said, base.registry, site, user_in(image)))
                 elif "says" in said:
@@ -60,19 +59,22 @@ def ask_service(image: str, site: Site, progress: Progress) -> dict[str, str]:
                     progress.amount("import", int(said["done"]), int(said["total"]))
         except (OSError, EOFError) as error:
             raise NotShared(
-                f"the image service does not answer on {path} ({error})", "tell the site"
+                f"the image service does not answer on {path} ({error})",
+                "tell the site's administrators",
             ) from None
 
 
 def answer_line(line: bytes, image: str, site: Site) -> str:
-    """The answer, a line of JSON, to a challenge that came as LINE when IMAGE was asked for.
-    InputError for what is none.
+    """Return the answer, a line of JSON, to the challenge LINE that came for IMAGE.
+
+    Raise InputError if LINE is not a challenge.
     """
     try:
         said = parse_untrusted_json(line, MAX_LINE)
     except ValueError:
         raise InputError(
-            "this is not a challenge of a registry's", "the importer asks with one"
+            "standard input is not a registry's challenge",
+            "the importer calls this, not people; to get an image: hpcstack cache get IMAGE",
         ) from None
     return json.dumps(answer_challenge(said, registry_image(image).registry, site, user_in(image)))
 
@@ -80,43 +82,43 @@ def answer_line(line: bytes, image: str, site: Site) -> str:
 def answer_challenge(
     said: Mapping[str, object], registry: str, site: Site, user: str = ""
 ) -> dict[str, str]:
-    """What the service is told to SAID {challenge, host, image, repository} of REGISTRY, the one
-    that was asked for, or of its mirror, by the login of USER there, if one was named:
-    {authorization}, {refused, hint} or {cannot, hint}. Another host gets nothing, and a password
-    only a registry that this process has seen to know nothing else.
+    """Return the answer to the service's message SAID {challenge, host, image, repository}.
+
+    REGISTRY is the one that the user asked for, and USER whose login to take there, if the user
+    named one. The answer is {authorization}, {refused, hint} or {cannot, hint}.
+
+    The service is not trusted with more than it needs. Nothing is sent for another host than
+    REGISTRY or its mirror. A password itself is sent only if this process has seen that the
+    registry knows no tokens; a token opens only one repository, and not for long.
     """
     asking = Registry(site, user=user)
-    host, challenge = str(said.get("host")), str(said.get("challenge"))
+    host = str(said.get("host"))
+    challenge = str(said.get("challenge"))
+    repository = str(said.get("repository"))
     try:
         base = registry_image(str(said.get("image")))
         if base.registry != registry or host != asking.place(base)[0]:
-            raise InputError(f"{host} is not the registry that was asked for", "tell the site")
+            raise InputError(
+                f"{host} is not the registry that was asked for", "tell the site's administrators"
+            )
         if challenge.lower().startswith("basic") and not asking.wants_basic(base):
             raise InputError(
-                f"{host} gives tokens, and yet a password was asked for", "tell the site"
+                f"{host} gives tokens, and yet a password was asked for",
+                "tell the site's administrators",
             )
-        return {
-            "authorization": asking.authorization(
-                challenge, host, base, str(said.get("repository"))
-            ).header
-        }
+        return {"authorization": asking.authorization(challenge, host, base, repository).header}
     except LoginRefused as error:
-        with contextlib.suppress(
-            HpcstackError
-        ):  # a login that counts no more, for an image that needs none
+        # The login may have expired, and the image may need none.
+        with contextlib.suppress(HpcstackError):
             asking = Registry(site, anonymous=True)
-            return {
-                "authorization": asking.authorization(
-                    challenge, host, base, str(said.get("repository"))
-                ).header
-            }
+            return {"authorization": asking.authorization(challenge, host, base, repository).header}
         return {"refused": error.message, "hint": error.hint}
     except HpcstackError as error:
         return {"cannot": error.message, "hint": error.hint}
 
 
 def step_name(environ: Mapping[str, str]) -> str:
-    """The job step that this process is of, where it has several nodes; else empty."""
+    """Return the name of this process's job step if it has several nodes, else the empty string."""
     nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_JOB_NUM_NODES") or "1"
     if not environ.get("SLURM_JOB_ID") or nodes == "1":
         return ""

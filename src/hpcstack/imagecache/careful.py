@@ -1,4 +1,4 @@
-"""The registry client of a service that asks whatever registry a user names."""
+"""A registry client for a service that asks whatever registry a user names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ REDIRECTS = 6
 
 
 class CarefulRegistry(Registry):
-    """A registry that cannot send the service to where its users could not go."""
+    """A registry client that a registry cannot redirect to where its users could not go."""
 
     def _fetch(self, url: str, method: str = "GET", **how: Any) -> Any:
-        """One request, sent on only to where a registry may send one: not to this machine, nor to a
-        bare address. The login goes to no other host.
+        """Send one request, and follow its redirects only to https and to names of other machines.
+
+        The Authorization header goes to no other host. Raise NotShared for a redirect to this
+        machine or to an IP address, RegistryError for more than REDIRECTS of them.
         """
         follow = how.pop("allow_redirects", True)
         for _ in range(REDIRECTS):
@@ -27,18 +29,19 @@ class CarefulRegistry(Registry):
                 return answer
             target = urljoin(url, answer.headers["Location"])
             answer.close()
+
             here, there = urlsplit(url), urlsplit(target)
-            if here[:2] != there[:2]:
+            if here[:2] != there[:2]:  # another scheme or host
                 if there.scheme != "https" or is_address(there.hostname or ""):
                     where = f"{there.scheme}://{there.netloc}"
                     raise NotShared(
-                        f"{here.netloc} sends on to {where}, where nobody follows", "tell the site"
+                        f"{here.netloc} redirects to {where}, which is not followed",
+                        "tell the site's administrators",
                     )
-                plain = {
-                    name: value
-                    for name, value in how.get("headers", {}).items()
-                    if name != "Authorization"
-                }
-                how = {**how, "headers": plain}
+                headers = dict(how.get("headers", {}))
+                headers.pop("Authorization", None)
+                how = {**how, "headers": headers}
             url = target
-        raise RegistryError(f"{urlsplit(url).netloc} sends on and on", "tell its admin")
+        raise RegistryError(
+            f"{urlsplit(url).netloc} redirects again and again", "tell the registry's admin"
+        )

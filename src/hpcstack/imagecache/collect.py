@@ -1,5 +1,6 @@
-"""What goes from the cache: by age, then by size, the longest unused first; never what was used
-within the last day.
+"""Remove images from the cache: by age, then by size, the longest unused first.
+
+What was used within the last day is not removed to make room.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
     from hpcstack.imagecache.layout import CachedImage, ImageCache
 
 DAY_S = 86400.0
-LEFT_OVER_S = 7 * DAY_S  # of an import that nobody has gone on with
+LEFT_OVER_S = 7 * DAY_S  # what imports have left is kept this long, for the next one to resume
 
 
 @dataclass(frozen=True)
 class Going:
-    """One image that goes, and why."""
+    """One image that is removed, and why."""
 
     key: str
     entry: CachedImage
@@ -35,9 +36,11 @@ def choose_expired(
     max_bytes: float,
     coming: int = 0,
 ) -> list[Going]:
-    """Which of ENTRIES go, so that none is older than KEEP_DAYS and all, with COMING bytes more,
-    are MAX_BYTES at most (0: no bound). What a job of the last day may still run from stays, also
-    where that is more.
+    """Return which of ENTRIES, {key: (image, time of last use)}, to remove.
+
+    What remains was used within KEEP_DAYS, and has, with COMING bytes more, at most MAX_BYTES (0
+    for no limit). To keep that limit, nothing is removed that was used within the last day: a job
+    may still run from it.
     """
     total = sum(entry.size for entry, _ in entries.values()) + coming
     going = []
@@ -57,8 +60,9 @@ def choose_expired(
 def collect_cache(
     cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0
 ) -> list[Going]:
-    """Remove what `choose_expired` names and nobody has got since, and leftovers of imports, job
-    steps and rights.
+    """Remove what `choose_expired` names, and return it, but for what somebody got meanwhile.
+
+    Leftovers of imports, records of job steps and expired rights are removed as well.
     """
     before = cache.entries()
     going = choose_expired(before, cache.now(), keep_days, max_bytes, coming)
@@ -72,33 +76,39 @@ def collect_cache(
 def check_room(
     cache: ImageCache, keep_days: float, max_bytes: float, coming: int, key: str
 ) -> list[Going]:
-    """What was removed where the disk has no room for COMING bytes of the image KEY and for what is
-    imported now.
+    """Make room on the disk for COMING bytes of the image KEY. Return what was removed.
 
-    Nothing goes for a bound yet: a registry may claim any size, and what is there is given up for
-    an image that has come (`collect_cache`). NotShared, with nothing removed, where it will never
-    have room.
+    What other imports are bringing counts, too; each import needs its size twice. Images are not
+    removed yet to keep the cache below MAX_BYTES: a registry may claim any size, so for that they
+    are only given up once an image has come (`collect_cache`).
+
+    Raise NotShared, with no image removed, if there will never be room.
     """
     entries = cache.entries()
     going = choose_expired(entries, cache.now(), keep_days, max_bytes, coming)
     freed = sum(one.entry.size for one in going)
     total = sum(entry.size for entry, _ in entries.values()) - freed + coming
     needed = 2 * (coming + cache.arriving(key))
+
+    # Left-overs of other imports go first.
     if (max_bytes and total + cache.left_over(key) > max_bytes) or _free(cache) < needed:
         cache.forget_imports(0)
     if max_bytes and total + cache.left_over(key) > max_bytes:
         raise NotShared(
             f"the image cache has no room for {coming / 1e9:.1f} GB (image_cache.max_gb in "
-            f"site.yaml)"
+            "site.yaml)"
         )
     if _free(cache) + freed < needed:
-        said = (
-            f"the disk of {cache.top} has no room for {coming / 1e9:.1f} GB, twice while it is "
-            f"imported"
+        raise NotShared(
+            f"the disk of {cache.top} has no room for {coming / 1e9:.1f} GB, which an import needs "
+            "twice"
         )
-        raise NotShared(said)
-    return collect_cache(cache, keep_days, max_bytes, coming) if _free(cache) < needed else []
+
+    if _free(cache) >= needed:
+        return []
+    return collect_cache(cache, keep_days, max_bytes, coming)
 
 
 def _free(cache: ImageCache) -> int:
+    """Return the free bytes of the cache's disk."""
     return shutil.disk_usage(cache.top).free

@@ -1,8 +1,7 @@
-"""How often the service of a node was asked, and how that ended: for the journal, and for
-Prometheus.
+"""Count how often a node's service was asked, and how that ended, for Prometheus.
 
-A request is answered by a process of its own, whose exit status says how it ended (`name_outcome`);
-the service counts.
+Each request is answered by a process of its own, whose exit status says how it ended
+(`name_outcome`). The service counts these.
 """
 
 from __future__ import annotations
@@ -17,50 +16,53 @@ from hpcstack.core.files import write_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-# How a request may end: the image was there, was imported, somebody else's import was waited for;
-# it is not shared; the registry refused; nothing could be done; who asked is gone; too many asked
-# at once. Their order is the exit statuses'.
+# How a request may end. The order gives the exit statuses.
 OUTCOMES = (
     "there",
     "imported",
-    "waited for",
+    "waited for",  # another request was importing it
     "not shared",
-    "registry",
+    "registry",  # the registry refused, or did not answer
     "failed",
-    "gone",
-    "turned away",
+    "gone",  # whoever asked has hung up
+    "turned away",  # too many asked at once
 )
-FIRST_STATUS = (
-    10  # below it lie those that Python and signals give: a process that died so has failed
-)
+FIRST_STATUS = 10  # statuses below it are Python's own: such a process has failed
 NAME = "hpcstack_image_requests_total"
 
 
 def name_outcome(outcome: str) -> int:
-    """The exit status that says OUTCOME."""
+    """Return the exit status that stands for OUTCOME."""
     return FIRST_STATUS + OUTCOMES.index(outcome)
 
 
 class Counters:
-    """What a service has counted since it started; in FILE, if one is named, for the node
-    exporter's textfile collector (https://github.com/prometheus/node_exporter#textfile-collector).
+    """What a service has counted since it started.
+
+    They are written to FILE, if one is named, for the node exporter's textfile collector:
+    https://github.com/prometheus/node_exporter#textfile-collector.
     """
 
     def __init__(self, file: Path | None = None) -> None:
         self.file, self.counts, self.is_written = file, Counter[str](), False
 
     def count(self, outcome: str) -> None:
+        """Count one request that ended as OUTCOME."""
         self.counts[outcome] += 1
         self.is_written = False
 
     def count_ended(self, wait_status: int) -> None:
-        """A request whose process ended with WAIT_STATUS, as waitpid(2) gives it."""
+        """Count a request whose process ended with WAIT_STATUS, as waitpid(2) gives it."""
         number = os.waitstatus_to_exitcode(wait_status) - FIRST_STATUS
-        self.count(OUTCOMES[number] if 0 <= number < len(OUTCOMES) else "failed")
+        outcome = "failed"
+        if 0 <= number < len(OUTCOMES):
+            outcome = OUTCOMES[number]
+        self.count(outcome)
 
     def text(self) -> str:
-        """Prometheus' text format, every outcome named from the start: a rate needs a zero to begin
-        with.
+        """Return the counts in Prometheus' text format.
+
+        Every outcome is there from the start: a rate needs a zero to begin with.
         """
         rows = [f'{NAME}{{outcome="{outcome}"}} {self.counts[outcome]}' for outcome in OUTCOMES]
         return "\n".join(
@@ -73,9 +75,9 @@ class Counters:
         )
 
     def write(self) -> None:
-        """The counts into the file, where they have changed. A full disk ends no service."""
+        """Write the counts to the file if they have changed."""
         if not self.file or self.is_written:
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a full disk must not end the service
             write_text(self.file, self.text(), on_disk=False)
             self.is_written = True

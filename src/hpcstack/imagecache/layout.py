@@ -1,15 +1,17 @@
-"""What lies in the cache, who may read it, and what goes.
+"""The files of the cache: what lies where, who may read it, and how it is removed.
 
-    images/KEY/image.sqsh   0644 where anybody may pull it; else 0600, with an ACL that names who has shown his right
+    images/KEY/image.sqsh   0644 if anybody may pull it; else 0600, with an ACL that names the users
+                            who have shown their right
     images/KEY/entry.json   what it is, as a record (core/records.py)
-    images/KEY/used         touched when somebody got it
-    grants/KEY-UID          when UID last showed his right
+    images/KEY/used         touched when somebody gets the image
+    grants/KEY-UID          touched when UID shows the right to it
     steps/NAME              what a tag meant when the first node of a job step asked
     leases/ incoming/ partial/ failed/   of imports
 
-KEY names registry, repository, digest and platform: a digest alone is not enough. Who can put a
-manifest that he has seen into a registry of his own has no right to the image for that. Only the
-account that the cache belongs to writes.
+Users show their right to an image by a login with which its registry gives them its manifest. KEY
+stands for registry, repository, digest and platform. A digest alone would not do: whoever knows
+one could put its manifest into a registry of their own, and so claim a right to the image. Only the
+account that the cache belongs to writes here.
 """
 
 from __future__ import annotations
@@ -39,12 +41,19 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 IMAGE, ENTRY, USED = "image.sqsh", "entry.json", "used"
-FOLDERS = {"images": 0o711, "grants": 0o700, "steps": 0o700, "leases": 0o700, "incoming": 0o700, "partial": 0o700,
-           "failed": 0o700}  # fmt: skip
-TOUCH_S = 3600.0  # one write an hour tells that an image is used, however many nodes start on it
-GRANT_S = 7 * 86400.0
-STEP_S = 600.0  # the nodes of a job step ask within this time
-FAILED_S = 60.0  # and are told what the first one was told within this
+FOLDERS = {  # `images` can be entered, not listed: who does not know a KEY does not find an image
+    "images": 0o711,
+    "grants": 0o700,
+    "steps": 0o700,
+    "leases": 0o700,
+    "incoming": 0o700,
+    "partial": 0o700,
+    "failed": 0o700,
+}
+TOUCH_S = 3600.0  # an image in use is touched once an hour, however many nodes start on it
+GRANT_S = 7 * 86400.0  # how long a user may read without showing the right again
+STEP_S = 600.0  # the answer to the first node of a job step holds for the others this long
+FAILED_S = 60.0  # and this long if the registry did not give it, or it is a failure
 
 
 @dataclass(frozen=True)
@@ -59,11 +68,12 @@ class CachedImage:
 
     @property
     def name(self) -> str:
+        """The image and the beginning of its digest, for people."""
         return f"{self.image} ({self.digest[7:19]})"
 
 
 class CachedImageRecord(Record):
-    """A CachedImage in its file."""
+    """A CachedImage as it is written to its file."""
 
     format: str
     image: Plain
@@ -77,26 +87,28 @@ CACHED_IMAGE = Format("hpcstack/cached-image", 1, CachedImageRecord)
 
 
 def read_cached_image(document: object, where: str) -> CachedImage:
-    """The cached image that the file WHERE describes. StoreError where it is damaged."""
-    if isinstance(document, dict):
-        document.setdefault(
-            "format", f"{CACHED_IMAGE.family}/v1"
-        )  # before it had a number it was the same
+    """Return the image that DOCUMENT, from the file WHERE, describes.
+
+    Raise StoreError if it is damaged.
+    """
+    if isinstance(document, dict):  # older files have no format, but are the same as version 1
+        document.setdefault("format", f"{CACHED_IMAGE.family}/v1")
     record = CACHED_IMAGE.read(document, where, "the next launch imports it again")
     return CachedImage(**record.model_dump(exclude={"format"}))
 
 
 def key_of(base: Base, digest: str, platform: str) -> str:
-    """The name of an image's folder: 40 hex digits."""
+    """Return the name of an image's folder, 40 hex digits."""
     text = f"{base.registry}/{base.repository}@{digest} {platform}"
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 def open_cache(site: Site) -> ImageCache:
-    """The image cache of SITE. InputError where it has none."""
+    """Return the image cache of SITE. Raise InputError if site.yaml names none."""
     if not site.image_cache.folder:
         raise InputError(
-            "the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml"
+            "the site has no image cache",
+            "name a folder in site.yaml, e.g. image_cache: {folder: /shared/images}",
         )
     return ImageCache(Path(site.image_cache.folder))
 
@@ -108,59 +120,70 @@ class ImageCache:
         self.top = top
 
     def prepare(self) -> None:
-        """Its folders, with their modes. StoreError where they cannot be this account's own."""
+        """Create the folders of the cache, with their modes.
+
+        Raise StoreError if the cache belongs to another account, if others may write to it, or if
+        a folder cannot be created.
+        """
         try:
             self.top.mkdir(parents=True, exist_ok=True)
             about = self.top.stat()
             if about.st_uid != os.geteuid():
+                owner = files.name_owner(self.top)
                 raise StoreError(
-                    (
-                        f"the image cache {self.top} belongs to {files.name_owner(self.top)}, not "
-                        f"to who runs this"
-                    ),
-                    f"run it as {files.name_owner(self.top)}: nobody else may write what all run",
+                    f"the image cache {self.top} belongs to {owner}, and this account is another",
+                    f"run this as {owner}: nobody else may write what all users run",
                 )
             if about.st_mode & 0o022:
                 raise StoreError(
                     f"others may write to the image cache {self.top}", f"chmod 755 {self.top}"
                 )
-            sharing.share_with_group("")  # the site's group has no part in this
+            sharing.share_with_group("")  # this process gives no file to the site's group
             for name, mode in FOLDERS.items():
                 (self.top / name).mkdir(mode=mode, exist_ok=True)
                 (self.top / name).chmod(mode)
         except OSError as error:
             raise StoreError(
-                f"no image cache: {error.strerror} ({error.filename})", "image_cache in site.yaml"
+                f"the image cache cannot be used: {error.strerror} ({error.filename})",
+                "correct image_cache in site.yaml, or that folder's mode",
             ) from None
 
     # -- reading
 
     def image(self, key: str) -> Path:
+        """Return where the squashfs of KEY lies."""
         return self.top / "images" / key / IMAGE
 
     def entry(self, key: str) -> CachedImage | None:
-        """What is kept under KEY, if it is whole."""
+        """Return what is kept under KEY; None if that is nothing, or damaged."""
         path = self.top / "images" / key / ENTRY
         try:
             entry = read_cached_image(json.loads(files.read_text(path, MAX_RECORD)), str(path))
-            return entry if self.image(key).stat().st_size == entry.size else None
+            size = self.image(key).stat().st_size
         except (OSError, ValueError, RecursionError, InputError, StoreError):
             return None
+        if size != entry.size:
+            return None
+        return entry
 
     def entries(self) -> dict[str, tuple[CachedImage, float]]:
-        """{key: what it is and when it was last used, in seconds since 1970}. InputError for who
-        may not see that.
+        """Return {key: (what it is, when it was last used, in seconds since 1970)}.
+
+        Raise InputError if this account may not list the cache.
         """
         if self.top.exists() and not os.access(self.top / "images", os.R_OK):
+            owner = files.name_owner(self.top)
             raise InputError(
-                f"what is in the image cache is for {files.name_owner(self.top)} to see",
-                f"sudo -u {files.name_owner(self.top)} hpcstack cache list",
+                f"only {owner} may list the image cache", f"sudo -u {owner} hpcstack cache list"
             )
         found = {path.name: self.entry(path.name) for path in (self.top / "images").glob("*")}
         return {key: (entry, self.used(key)) for key, entry in found.items() if entry}
 
     def used(self, key: str) -> float:
-        """When the image of KEY was last got, in seconds since 1970 as the file server counts them."""
+        """Return when somebody last got KEY's image, in seconds since 1970; 0 if never.
+
+        The file server's clock counts.
+        """
         with suppress(OSError):
             return (self.top / "images" / key / USED).stat().st_mtime
         return 0.0
@@ -168,52 +191,63 @@ class ImageCache:
     # -- writing
 
     def new_folder(self) -> Path:
-        """A folder of this process in `incoming`, which nobody else can enter."""
+        """Make a folder for a new image in `incoming`, which no other account can enter.
+
+        What processes that have died left there is removed first.
+        """
         remove_leftovers(self.top / "incoming", "", remove_tree)
         folder = self.top / "incoming" / f"{make_label()}{os.urandom(4).hex()}"
         folder.mkdir(mode=0o700)
         return folder
 
     def put(self, folder: Path, key: str, entry: CachedImage) -> None:
-        """FOLDER, made by `new_folder` and with its image, as KEY: there at once, and to be read by
-        whom ENTRY says.
+        """Move FOLDER, from `new_folder` and with an image in it, to its place as KEY.
+
+        It appears there whole, by one rename. A public image may be read by anybody; others by
+        nobody, until `grant`. If KEY has an image already, that one stays.
         """
         record = {"format": CACHED_IMAGE.name, **asdict(entry)}
-        write_text(
-            folder / ENTRY, json.dumps(record, indent=1) + "\n", 0o600
-        )  # private images have names, too
+        # 0600, since the names of private images are private as well.
+        write_text(folder / ENTRY, json.dumps(record, indent=1) + "\n", 0o600)
         (folder / USED).touch()
         (folder / IMAGE).chmod(0o644 if entry.public else 0o600)
         folder.chmod(0o711)
+
         final = self.top / "images" / key
-        if self.entry(key):  # somebody else's was faster: jobs may run from it
+        if self.entry(key):  # another import was faster, and jobs may run from its image
             return
-        if final.exists():
+        if final.exists():  # a damaged one
             remove_tree(final)
         self._forget_grants(key)  # of a file that is gone
         folder.rename(final)
         files.sync_to_disk(final.parent)
 
     def grant(self, key: str, entry: CachedImage, user: int) -> None:
-        """USER, who has shown his right, may read the image of KEY, which is in use now."""
+        """Let USER, who has just shown the right to it, read the image of KEY.
+
+        Its time of last use is now. Raise FileNotFoundError if the image has been removed.
+        """
         self._touch(self.top / "images" / key / USED)
         if entry.public or user in (0, os.geteuid()):
             return
-        mark, path = self.top / "grants" / f"{key}-{user}", self.image(key)
+        mark = self.top / "grants" / f"{key}-{user}"
+        path = self.image(key)
 
-        def granted() -> bool:
+        def is_granted() -> bool:
             return self._touch(mark) and user in acl.list_readers(path)
 
-        if granted():
+        if is_granted():
             return
-        with hold_lease(self.top / "leases" / f"grant-{key}", done=granted) as held:
-            if held and not granted():
+        # An ACL is written whole, so only one process may do so at a time.
+        with hold_lease(self.top / "leases" / f"grant-{key}", done=is_granted) as held:
+            if held and not is_granted():
                 mark.touch()
-                acl.set_readers(path, self._shown(key))
+                acl.set_readers(path, self._list_granted(key))
 
-    def _shown(self, key: str) -> set[int]:
-        """Who has shown within GRANT_S that he may read the image of KEY."""
-        now, found = self.now(), set[int]()
+    def _list_granted(self, key: str) -> set[int]:
+        """Return the users who have shown the right to the image of KEY within GRANT_S."""
+        now = self.now()
+        found: set[int] = set()
         for mark in (self.top / "grants").glob(f"{key}-*"):
             with suppress(FileNotFoundError, ValueError):
                 if now - mark.stat().st_mtime < GRANT_S:
@@ -221,12 +255,14 @@ class ImageCache:
         return found
 
     def _forget_grants(self, key: str) -> None:
+        """Forget who has shown the right to the image of KEY. Its ACL is not changed."""
         for mark in (self.top / "grants").glob(f"{key}-*"):
             mark.unlink(missing_ok=True)
 
     def now(self) -> float:
-        """The time as the file server has it, which is whose times are compared: a node's clock may
-        be anywhere.
+        """Return the time as the file server has it, in seconds since 1970.
+
+        Times of files are compared with it, and not with a node's own clock, which may be wrong.
         """
         path = self.top / "leases" / ".now"
         path.touch()
@@ -234,8 +270,10 @@ class ImageCache:
         return path.stat().st_mtime
 
     def look_anew(self) -> None:
-        """What others have put here is seen from now on: NFS remembers for half a minute that
-        something is not there, until the folder is changed from here.
+        """See from now on what other nodes have put into `images`.
+
+        An NFS client may remember for half a minute that a name does not exist. It looks again
+        after this node itself has changed the folder.
         """
         probe = self.top / "images" / f".{make_label()}{os.urandom(4).hex()}"
         with suppress(OSError):
@@ -243,7 +281,7 @@ class ImageCache:
             probe.rmdir()
 
     def may_read(self, key: str, entry: CachedImage, user: int) -> bool:
-        """Whether USER has shown within GRANT_S that he may, or anybody may."""
+        """Return whether anybody may read the image, or USER has shown the right within GRANT_S."""
         with suppress(OSError):
             mark = self.top / "grants" / f"{key}-{user}"
             return entry.public or time.time() - mark.stat().st_mtime < GRANT_S
@@ -251,7 +289,7 @@ class ImageCache:
 
     @staticmethod
     def _touch(path: Path) -> bool:
-        """Whether PATH is there; its time is now, to within TOUCH_S."""
+        """Set PATH's time to now if it is older than TOUCH_S. Return False if there is no PATH."""
         try:
             if time.time() - path.stat().st_mtime > TOUCH_S:
                 os.utime(path)
@@ -260,21 +298,20 @@ class ImageCache:
         return True
 
     def remove(self, key: str, since: float = math.inf) -> bool:
-        """What KEY names, at once, unless somebody got it after SINCE; who has it open goes on
-        reading. Whether it is gone.
+        """Remove the image of KEY, unless somebody got it after SINCE. Return whether it is gone.
+
+        It disappears by one rename. A process that has it open can go on reading.
         """
         if self.used(key) > since:
             return False
-        place, grave = (
-            self.top / "images" / key,
-            self.top / "incoming" / f"{make_label()}{os.urandom(4).hex()}",
-        )
+        place = self.top / "images" / key
+        grave = self.top / "incoming" / f"{make_label()}{os.urandom(4).hex()}"
         try:
             place.rename(grave)
         except FileNotFoundError:
             return False
         with suppress(OSError):
-            if (grave / USED).stat().st_mtime > since:  # between the two looks
+            if (grave / USED).stat().st_mtime > since:  # somebody got it just before the rename
                 grave.rename(place)
                 return False
         self._forget_grants(key)
@@ -282,85 +319,93 @@ class ImageCache:
         return True
 
     def withdraw_grants(self) -> int:
-        """Takes back the right to read of who has not shown it for GRANT_S seconds; of how many
-        images.
+        """Withdraw the rights that users have not shown again for GRANT_S seconds.
+
+        Return how many images that concerned.
         """
-        now, old = self.now(), set[str]()
+        now = self.now()
+        old: set[str] = set()  # keys
         for mark in (self.top / "grants").iterdir():
             with suppress(FileNotFoundError):
                 if now - mark.stat().st_mtime >= GRANT_S:
                     old.add(mark.name.rpartition("-")[0])
         for key in old:
             with hold_lease(self.top / "leases" / f"grant-{key}"), suppress(FileNotFoundError):
-                shown = self._shown(key)
-                acl.set_readers(self.image(key), shown)
+                granted = self._list_granted(key)
+                acl.set_readers(self.image(key), granted)
                 for mark in (self.top / "grants").glob(f"{key}-*"):
-                    if mark.name.rpartition("-")[2] not in map(str, shown):
+                    if mark.name.rpartition("-")[2] not in map(str, granted):
                         mark.unlink(missing_ok=True)
         return len(old)
 
     # -- job steps
 
     def step(self, name: str) -> dict[str, object]:
-        """What the first node of the job step NAME was told of a tag: {digest, shown}, or a
-        failure; empty where none has asked lately. What is not the registry's own answer counts for
-        a minute.
+        """Return what the first node of the job step NAME was told about a tag.
+
+        That is {digest, shown}, or the record of a failure; empty if no node has asked lately. What
+        the registry itself has answered holds for STEP_S, anything else for FAILED_S.
         """
         path = self.top / "steps" / name
         with suppress(OSError, ValueError, RecursionError, InputError):
             found = json.loads(files.read_text(path, MAX_RECORD))
-            if isinstance(found, dict) and time.time() - path.stat().st_mtime < (
-                STEP_S if found.get("shown") else FAILED_S
-            ):
+            if not isinstance(found, dict):
+                return {}
+            holds_s = STEP_S if found.get("shown") else FAILED_S
+            if time.time() - path.stat().st_mtime < holds_s:
                 return found
         return {}
 
     def write_step(self, name: str, said: Mapping[str, object]) -> None:
+        """Record what the first node of the job step NAME was told."""
         write_text(self.top / "steps" / name, json.dumps(dict(said)), 0o600)
 
     def forget_steps(self) -> None:
+        """Remove the records of job steps that hold no more."""
         for path in (self.top / "steps").iterdir():
             with suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > STEP_S:
                     path.unlink()
 
     def forget_imports(self, older_than: float) -> None:
-        """Removes what imports have fetched and said that nobody has gone on with for OLDER_THAN
-        seconds.
+        """Remove what imports have left that nobody has continued for OLDER_THAN seconds.
+
+        That is: layers that were fetched, records of failures, and records of progress.
         """
         now = self.now()
-        for path in (
-            *self.top.glob("partial/*"),
-            *self.top.glob("failed/*"),
-            *self.top.glob("incoming/*.json"),
-        ):
-            with suppress(FileNotFoundError):
-                if now - path.stat().st_mtime >= older_than and not self._is_importing(
-                    path.name, now
-                ):
-                    remove_tree(path) if path.is_dir() else path.unlink()
+        for pattern in ("partial/*", "failed/*", "incoming/*.json"):
+            for path in list(self.top.glob(pattern)):
+                with suppress(FileNotFoundError):
+                    if now - path.stat().st_mtime < older_than:
+                        continue
+                    if self._is_importing(path.name, now):
+                        continue
+                    if path.is_dir():
+                        remove_tree(path)
+                    else:
+                        path.unlink()
 
     def _is_importing(self, name: str, now: float) -> bool:
-        """Whether somebody holds, and renews, the lease for the import that NAME, KEY or KEY.more,
-        is of.
+        """Return whether some process holds, and renews, the lease of an import.
+
+        NAME is that of one of its files: KEY, or KEY and more after a dot.
         """
+        key = name.partition(".")[0]
         with suppress(OSError):
-            return (
-                now - (self.top / "leases" / f"import-{name.partition('.')[0]}").stat().st_mtime
-                < PATIENCE_S
-            )
+            renewed = (self.top / "leases" / f"import-{key}").stat().st_mtime
+            return now - renewed < PATIENCE_S
         return False
 
     def left_over(self, but: str) -> int:
-        """Bytes that imports have fetched and not used yet, but those of the key BUT."""
-        others = [
-            path for path in (self.top / "partial").iterdir() if path.name.split(".")[0] != but
-        ]
+        """Return the bytes that imports have fetched and not yet used, without those of key BUT."""
+        partial = self.top / "partial"
+        others = [path for path in partial.iterdir() if path.name.split(".")[0] != but]
         return sum(map(descriptors.count_bytes, others))
 
     def arriving(self, but: str) -> int:
-        """Bytes of the images that are imported now, packed, but for the key BUT."""
-        found, now = 0, self.now()
+        """Return the bytes of all images that are being imported now, without the key BUT's."""
+        found = 0
+        now = self.now()
         for path in self.top.glob("incoming/*.json"):
             with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, InputError):
                 if path.stem != but and self._is_importing(path.stem, now):

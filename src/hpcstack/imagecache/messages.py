@@ -1,8 +1,10 @@
-"""What the service and who asks it say to each other: a JSON object a line, over a Unix socket.
+"""The messages between the service and its clients: one JSON object a line, over a Unix socket.
 
-Asked: {image, platform, step}. Said meanwhile: {heard}, at once, {says}, {done, total}, and
-{challenge, host, image, repository}, which wants {authorization}, {refused, hint} or {cannot,
-hint}. Said last: {path, digest, how}, or {error, hint, kind}.
+1. The client asks: {image, platform, step}.
+2. The service replies {heard} at once, and then, while it works, {says} and {done, total}.
+3. It may ask {challenge, host, image, repository}. The client answers {authorization},
+   {refused, hint} or {cannot, hint}.
+4. Last, the service sends {path, digest, how}, or {error, hint, kind}.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
-MAX_LINE = 1 << 18  # a token of 64 KiB is the longest thing that is said
+MAX_LINE = 1 << 18  # bytes; the longest thing in a message is a token of 64 KiB
 
 
 class Line:
     """One end of the connection.
 
-    A message is heard whole within SECONDS, or not at all (None: there is no hurry).
+    The other end must send each message completely, and take each, within SECONDS; None is for
+    ever.
     """
 
     def __init__(self, connection: socket.socket, seconds: float | None = None) -> None:
@@ -41,9 +44,9 @@ class Line:
         self.lock = threading.Lock()
 
     def say(self, facts: Mapping[str, object], *, wait: bool = True) -> None:
-        """OSError where nobody listens.
+        """Send FACTS as a message. Raise OSError if the other end is gone.
 
-        Without WAIT also where who should does not keep up: he is gone then.
+        Without WAIT, it also counts as gone if it does not keep up with what it is sent.
         """
         if self.gone:
             raise BrokenPipeError
@@ -59,14 +62,20 @@ class Line:
             raise
 
     def hear(self) -> dict[str, Any]:
-        """The next object. EOFError where the other end is gone, InputError for what is none,
-        OSError where it takes too long.
+        """Return the next message.
+
+        Raise EOFError if the other end is gone, OSError if it takes too long, and InputError for
+        what is not a message.
         """
-        until = time.monotonic() + self.seconds if self.seconds else None
+        until = None
+        if self.seconds:
+            until = time.monotonic() + self.seconds
         while b"\n" not in self.buffer and len(self.buffer) < MAX_LINE:
-            left = until - time.monotonic() if until else None
-            if left is not None and left <= 0:
-                raise TimeoutError
+            left = None
+            if until:
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
             self.connection.settimeout(left)
             piece = self.connection.recv(1 << 16)
             if not piece:
@@ -80,8 +89,9 @@ class Line:
 
 
 class Telling(Progress):
-    """Progress, said to who asked; nothing where he is gone, or does not listen: others may wait
-    for the import.
+    """Progress that is sent to the client.
+
+    If the client is gone or does not listen, the import goes on: others may be waiting for it.
     """
 
     def __init__(self, line: Line) -> None:
@@ -95,7 +105,8 @@ class Telling(Progress):
         self._say({"done": done, "total": total})
 
     def _say(self, facts: Mapping[str, object]) -> None:
-        if not self.line.lock.acquire(blocking=False):  # he is being asked for his login
+        # While another thread asks the client for its login, progress is dropped and not mixed in.
+        if not self.line.lock.acquire(blocking=False):
             return
         try:
             self.line.say(facts, wait=False)
@@ -106,8 +117,9 @@ class Telling(Progress):
 
 
 class AskingRegistry(CarefulRegistry):
-    """A registry whose challenges go to who asked: his login stays with him, and only what answers
-    comes back.
+    """A registry client that passes challenges on to the service's client.
+
+    The user's login stays on that side; only the answer to the challenge comes back.
     """
 
     def __init__(self, site: Site, line: Line) -> None:
@@ -117,9 +129,10 @@ class AskingRegistry(CarefulRegistry):
     def authorization(
         self, challenge: str, host: str, base: Base, repository: str
     ) -> Authorization:
-        """What who asked answers to CHALLENGE. LoginRefused where he has no login that counts,
-        NotHere where he cannot answer at all, HolderGone where he is gone: none of these is anybody
-        else's.
+        """Return the client's answer to CHALLENGE.
+
+        Raise LoginRefused if its login is refused, NotHere if it cannot answer at all, HolderGone
+        if it is gone. None of these says anything about other users.
         """
         try:
             with self.line.lock:
@@ -133,19 +146,24 @@ class AskingRegistry(CarefulRegistry):
                 answer = self.line.hear()
         except (OSError, EOFError):
             raise HolderGone(
-                f"who asked for {base.image} is gone, and with him his login", "ask again"
+                f"whoever asked for {base.image} is gone, and the login with them", "ask again"
             ) from None
         except InputError:
             answer = {}
-        found, refused = answer.get("authorization"), answer.get("refused")
+
+        found = answer.get("authorization")
         if isinstance(found, str) and HEADER.fullmatch(found):
             return Authorization(found)
+
         hint = sanitize_for_terminal(str(answer.get("hint") or "hpcstack doctor"))[:2000]
+        refused = answer.get("refused")
         if isinstance(refused, str):
             raise LoginRefused(sanitize_for_terminal(refused)[:2000], hint)
-        said = sanitize_for_terminal(
-            str(answer.get("cannot") or "it said nothing that could be one")
-        )[:2000]
+
+        reason = str(answer.get("cannot") or "it sent no valid answer")
+        reason = sanitize_for_terminal(reason)[:2000]
         raise NotHere(
-            f"{host} wants a login for {base.image}, and hpcstack could not answer: {said}", hint
+            f"{host} wants a login for {base.image}, and the hpcstack that asked could not give "
+            f"one: {reason}",
+            hint,
         )

@@ -1,6 +1,4 @@
-"""What became of a question to a registry, or of an import, written down for those who wait for the
-same.
-"""
+"""Record how a request to a registry, or an import, has failed, for those who wait for the same."""
 
 from __future__ import annotations
 
@@ -29,11 +27,11 @@ KINDS: dict[str, type[HpcstackError]] = {
     "login": LoginRefused,
     "registry": RegistryError,
 }
-OF_ONE_LOGIN = ("login", "registry")  # what a registry told one user is nobody else's
+OF_ONE_LOGIN = ("login", "registry")  # failures that another user's login may not meet
 
 
 def record_failure(error: HpcstackError, user: int) -> dict[str, object]:
-    """The record of what USER was told."""
+    """Return the record of ERROR, which USER has met."""
     kind = next((name for name, of in KINDS.items() if isinstance(error, of)), "failed")
     if isinstance(error, LoginRefused):
         kind = "login"
@@ -46,26 +44,29 @@ def record_failure(error: HpcstackError, user: int) -> dict[str, object]:
 
 
 def error_of(record: Mapping[str, object], what: str = "") -> HpcstackError:
-    """What RECORD, of `record_failure`, says; WHAT stands before it."""
+    """Return the error that RECORD, from `record_failure`, describes, with WHAT before its text."""
     kind = KINDS.get(str(record.get("kind")), StoreError)
     return kind(f"{what}{record.get('message', 'it failed')}", str(record.get("hint", "")))
 
 
 def write_failure(path: Path, error: HpcstackError, user: int) -> None:
+    """Write the record of ERROR, which USER has met, to PATH."""
     write_text(path, json.dumps(record_failure(error, user)), 0o600)
 
 
 def read_failure(path: Path) -> dict[str, object] | None:
-    """What `write_failure` wrote to PATH; None for anything else."""
+    """Return the record that `write_failure` wrote to PATH; None if there is none."""
     try:
         found = json.loads(files.read_text(path, MAX_RECORD))
     except (OSError, ValueError, RecursionError, InputError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return found
 
 
 def concerns_user(record: dict[str, object] | None, user: int) -> bool:
-    """Whether what RECORD says would have happened to USER, too."""
-    return record is not None and (
-        record.get("kind") not in OF_ONE_LOGIN or record.get("user") == user
-    )
+    """Return whether USER would have met the failure in RECORD as well."""
+    if record is None:
+        return False
+    return record.get("kind") not in OF_ONE_LOGIN or record.get("user") == user

@@ -1,4 +1,8 @@
-"""One image out of the cache, imported into it where it is not there yet."""
+"""Provide an image from the cache, and import it first if it is not there yet.
+
+Each request goes through three steps: what the tag means, by the user's own login; the image, which
+one process imports while others wait; the right to read it, for this user.
+"""
 
 from __future__ import annotations
 
@@ -43,41 +47,33 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 
-IMPORTS, IMPORTS_OF_ONE = 4, 2  # at once, on one node
-TIMES, SMALL = (
-    3,
-    256 << 20,
-)  # an image may become so many times, and bytes, larger than what its registry says
+IMPORTS, IMPORTS_OF_ONE = 4, 2  # at once on one node, of all users and of each
+# An import is stopped at TIMES the size that the registry states, and SMALL bytes more.
+TIMES, SMALL = 3, 256 << 20
 
 
 @dataclass(frozen=True)
 class WantedImage:
-    """USER, a user id, wants IMAGE for PLATFORM.
-
-    STEP names a job step of several nodes, or is empty.
-    """
+    """A request of a user for an image."""
 
     image: str
     platform: str
-    user: int
-    step: str = ""
+    user: int  # user id
+    step: str = ""  # the name of a job step of several nodes, or empty
 
 
 @dataclass(frozen=True)
 class Provided:
-    """An image that its user may read.
-
-    HOW: it was there, was imported, or somebody else's import was waited for.
-    """
+    """An image that the user who asked for it may read."""
 
     path: Path
     digest: str
-    how: str
+    how: str  # "there", "imported", or "waited for", which another process imported
 
 
 @dataclass(frozen=True)
 class Provider:
-    """The CACHE, and a REGISTRY that asks with the login of whoever wants an image."""
+    """Provides images from CACHE, with a REGISTRY that uses the login of whoever wants an image."""
 
     cache: ImageCache
     site: Site
@@ -86,15 +82,18 @@ class Provider:
     progress: Progress
 
     def provide(self, wanted: WantedImage) -> Provided:
-        """The image that is WANTED, once its user's own login has read its manifest. NotShared
-        where it is not for the cache; RegistryError, StoreError, BuildError where it cannot be had.
+        """Return the WANTED image, once its user's own login has read its manifest.
+
+        Raise NotShared if it is not for the cache; RegistryError, StoreError or BuildError if it
+        cannot be had.
         """
         base = registry_image(wanted.image)
         check_shareable(base, self.site)
-        digest, shown = self._digest(base, wanted)
+        digest, shown = self._find_digest(base, wanted)
         key = key_of(base, digest, wanted.platform)
-        entry, how = self.cache.entry(key), "there"
-        while True:
+        entry = self.cache.entry(key)
+        how = "there"
+        while True:  # again if the image is collected meanwhile
             if not entry:
                 entry, how = self._wait_or_import(key, pin_digest(base, digest), wanted)
             try:
@@ -103,7 +102,8 @@ class Provider:
             except FileNotFoundError:
                 if self.cache.entry(key):
                     raise NotShared(
-                        f"{self.cache.top} lacks a folder of its own", "start the service anew"
+                        f"the image cache {self.cache.top} lacks one of its folders",
+                        "restart the service, which makes them",
                     ) from None
                 entry = None
                 continue
@@ -112,118 +112,134 @@ class Provider:
                 raise NotShared(
                     f"{self.cache.top} cannot note that user {wanted.user} may read it: {why}"
                 ) from None
-            if entry := self.cache.entry(key):  # else it was collected between the two looks
+            entry = self.cache.entry(key)
+            if entry:
                 return Provided(self.cache.image(key), digest, how)
 
-    def _digest(self, base: Base, wanted: WantedImage) -> tuple[str, bool]:
-        """What BASE's tag means, for all nodes of a job step the same, and whether the user has
-        shown his right. The first node that asks shows it for all: they have his login, and ask
-        within minutes.
+    def _find_digest(self, base: Base, wanted: WantedImage) -> tuple[str, bool]:
+        """Return what BASE's tag means, and whether the user has shown the right to the image.
+
+        All nodes of a job step get the same answer, even if the tag moves meanwhile. The first node
+        asks the registry for all: the others have the same login, and ask within minutes.
         """
         if not wanted.step:
-            return self._ask(base, wanted)
+            return self._ask_registry(base, wanted)
+
         text = f"{wanted.user} {wanted.step} {wanted.platform} {base.image}"
         name = hashlib.sha256(text.encode()).hexdigest()[:40]
-        if found := self.cache.step(name):
-            return _told(found)
+        found = self.cache.step(name)
+        if found:
+            return _read_step(found)
+
+        lease = self.cache.top / "leases" / f"step-{name}"
         try:
-            with hold_lease(
-                self.cache.top / "leases" / f"step-{name}", done=lambda: bool(self.cache.step(name))
-            ):
-                if found := self.cache.step(name):
-                    return _told(found)
+            with hold_lease(lease, done=lambda: bool(self.cache.step(name))):
+                found = self.cache.step(name)
+                if found:
+                    return _read_step(found)
                 try:
-                    digest, shown = self._ask(base, wanted)
-                except (
-                    RegistryError
-                ) as error:  # the others would wait as long as we did, one after the other
+                    digest, shown = self._ask_registry(base, wanted)
+                except RegistryError as error:
+                    # Record it: otherwise the other nodes would each wait as long, one by one.
                     with suppress(OSError):
                         self.cache.write_step(name, record_failure(error, wanted.user))
                     raise
                 self.cache.write_step(name, {"digest": digest, "shown": shown})
                 return digest, shown
-        except OSError:  # a full disk: what is there can be had without a record
-            return self._ask(base, wanted)
+        except OSError:  # a full disk, say: what is in the cache can be had without a record
+            return self._ask_registry(base, wanted)
 
-    def _ask(self, base: Base, wanted: WantedImage) -> tuple[str, bool]:
-        """One request to the registry. Where it does not answer, an image that is named by its
-        digest is there all the same for who has shown his right lately; that does not show it anew.
+    def _ask_registry(self, base: Base, wanted: WantedImage) -> tuple[str, bool]:
+        """Ask the registry what BASE means. Return its digest, and whether that shows a right.
+
+        If the registry does not answer, an image that is named by its digest can still be had by a
+        user who has shown the right to it lately. That does not extend the right.
         """
         try:
             return self.registry.digest(base), True
         except LoginRefused:
             raise
         except RegistryError as error:
+            if not base.digest:
+                raise
             key = key_of(base, base.digest, wanted.platform)
-            entry = self.cache.entry(key) if base.digest else None
+            entry = self.cache.entry(key)
             if not entry or not self.cache.may_read(key, entry, wanted.user):
                 raise
             self.progress(
-                f"{error.message}; what is in the cache is taken, which you could read lately"
+                f"{error.message}; taking the image from the cache, which you could read lately"
             )
             return base.digest, False
 
     def _wait_or_import(self, key: str, base: Base, wanted: WantedImage) -> tuple[CachedImage, str]:
-        """One imports, the others wait for it. What stopped him would stop them, too: they are told
-        the same; but what a registry told him, or where he was killed, the next one goes on.
+        """Import the image, or wait for another process that does. Return it, and how it came.
+
+        If that process fails, those who wait fail with the same error, since it would stop them as
+        well. If the error was specific to its user's login, or the process was killed, the next one
+        imports.
         """
         failed = self.cache.top / "failed" / key
         before = _identity(failed)
 
-        def stopped() -> bool:
+        def has_failed() -> bool:
             return _identity(failed) != before and concerns_user(read_failure(failed), wanted.user)
 
-        waiting = Waiting(self.cache, key, self.progress, stopped)
+        waiting = Waiting(self.cache, key, self.progress, has_failed)
         lease = self.cache.top / "leases" / f"import-{key}"
         with hold_lease(lease, waiting.told, waiting.ended) as held:
             self.cache.look_anew()
-            if entry := self.cache.entry(key):
+            entry = self.cache.entry(key)
+            if entry:
                 return entry, "waited for" if waiting.waited else "there"
             if not held or waiting.failed():
                 raise error_of(read_failure(failed) or {}, "the import for all failed: ")
             try:
                 return self._import(key, base, wanted), "imported"
             except (LoginRefused, HolderGone, NotHere):
-                raise
+                raise  # of this user or node alone
             except HpcstackError as error:
                 with suppress(OSError):
-                    if still_holds_lease(lease):  # else somebody else imports
+                    if still_holds_lease(lease):  # if not, another process is importing by now
                         write_failure(failed, error, wanted.user)
                 raise
 
     def _import(self, key: str, base: Base, wanted: WantedImage) -> CachedImage:
-        cache, settings = self.cache, self.site.image_cache
+        """Import BASE under KEY. The caller holds its lease.
+
+        If the disk turns out to be too small, make room and try once more.
+        """
+        cache = self.cache
+        settings = self.site.image_cache
+        max_bytes = settings.max_gb * 1e9
         self.progress(f"importing {base.image} for all")
+
         reference = Reference("docker", base=base)
         source = FromRegistry(reference, wanted.platform, self.registry)
+        size = source.image.size
         public = is_public(base, self.site)
         if not public and not acl.keeps_acls(cache.top):
             raise NotShared(f"{cache.top} keeps no ACLs, and {base.image} is not for everybody")
-        self._removed(
-            check_room(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size, key)
-        )
+        self._report_removed(check_room(cache, settings.keep_days, max_bytes, size, key))
+
         with import_slot(Path(settings.socket).parent, wanted.user):
             try:
                 return self._pack(source, key, base, wanted, public=public)
-            except StoreError:  # a quota, say, which nobody could see before
-                gone = collect_cache(
-                    cache, settings.keep_days, settings.max_gb * 1e9, source.image.size
-                )
+            except StoreError:  # a quota, say, which free space does not show
+                gone = collect_cache(cache, settings.keep_days, max_bytes, size)
                 if not gone:
                     raise
-                self._removed(gone)
-            return self._pack(
-                FromRegistry(reference, wanted.platform, self.registry),
-                key,
-                base,
-                wanted,
-                public=public,
-            )
+                self._report_removed(gone)
+            source = FromRegistry(reference, wanted.platform, self.registry)
+            return self._pack(source, key, base, wanted, public=public)
 
     def _pack(
         self, source: FromRegistry, key: str, base: Base, wanted: WantedImage, *, public: bool
     ) -> CachedImage:
-        cache, folder = self.cache, self.cache.new_folder()
+        """Import SOURCE, and put it into the cache as KEY. Remove others if it is too full then."""
+        cache = self.cache
+        settings = self.site.image_cache
+        folder = cache.new_folder()
+        told = cache.top / "incoming" / f"{key}.json"
         try:
             done = pack_image(
                 source,
@@ -231,50 +247,48 @@ class Provider:
                 cache.top / "partial" / key,
                 self.site.build.compression,
                 self.runner,
-                ImportTold(
-                    self.progress, cache.top / "incoming" / f"{key}.json", source.image.size
-                ),
+                ImportTold(self.progress, told, source.image.size),
                 lambda image: list_files_above(image, base.image),
                 base.image,
                 self.site.build.bounds.as_bounds(),
                 most=TIMES * source.image.size + SMALL,
             )
-            settings = self.site.image_cache
-            self._removed(
-                collect_cache(cache, settings.keep_days, settings.max_gb * 1e9, done.size)
-            )
+            gone = collect_cache(cache, settings.keep_days, settings.max_gb * 1e9, done.size)
+            self._report_removed(gone)
             entry = CachedImage(base.image, base.digest, wanted.platform, done.size, public)
             cache.put(folder, key, entry)
         finally:
             files.remove_tree(folder)
-            (cache.top / "incoming" / f"{key}.json").unlink(missing_ok=True)
+            told.unlink(missing_ok=True)
         self.progress(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
         return entry
 
-    def _removed(self, gone: list[Going]) -> None:
+    def _report_removed(self, gone: list[Going]) -> None:
+        """Report what was removed from the cache, and why."""
         for one in gone:
             self.progress(f"removed {one.entry.name}: {one.why}")
 
 
 @contextmanager
 def import_slot(folder: Path, user: int) -> Iterator[None]:
-    """One of the few imports that a node does at once, and of those that USER may have begun: each
-    takes all of its cores. NotHere where all are taken.
+    """Take one of the few imports that a node does at once, and one of USER's: each uses all cores.
+
+    Raise NotHere if all of them are taken.
     """
     own = f"this node imports {IMPORTS_OF_ONE} images for you already"
     of_all = f"this node imports {IMPORTS} images for all already"
     with (
-        _one_of(folder, f"import-of-{user}", IMPORTS_OF_ONE, own),
-        _one_of(folder, "import", IMPORTS, of_all),
+        _take_lock(folder, f"import-of-{user}", IMPORTS_OF_ONE, own),
+        _take_lock(folder, "import", IMPORTS, of_all),
     ):
         yield
 
 
 @contextmanager
-def _one_of(folder: Path, name: str, count: int, taken: str) -> Iterator[None]:
-    """One of COUNT locks in FOLDER, that only this account may open.
+def _take_lock(folder: Path, name: str, count: int, taken: str) -> Iterator[None]:
+    """Hold one of COUNT locks called NAME in FOLDER, which only this account may open.
 
-    NotHere, with TAKEN, where there is none.
+    The kernel releases it if the process dies. Raise NotHere with the text TAKEN if none is free.
     """
     for number in range(count):
         file = os.open(
@@ -294,13 +308,15 @@ def _one_of(folder: Path, name: str, count: int, taken: str) -> Iterator[None]:
 
 
 def pin_digest(base: Base, digest: str) -> Base:
-    """BASE by DIGEST, whatever its tag comes to mean."""
+    """Return BASE named by DIGEST instead of its tag, which may move."""
     return Base.model_validate({"image": f"{base.registry}/{base.repository}@{digest}"})
 
 
 def check_shareable(base: Base, site: Site) -> None:
-    """NotShared where a user could be the registry himself: on this very node, at an address of his
-    own, in the clear. What site.yaml names under `registries` is the site's own word.
+    """Raise NotShared if BASE's registry may be run by a user, who could then forge any right.
+
+    That is so for this very node, IP addresses, and names without a domain. A registry that
+    site.yaml names under `registries` is trusted.
     """
     if base.registry in site.registries:
         return
@@ -313,7 +329,7 @@ def check_shareable(base: Base, site: Site) -> None:
 
 
 def is_public(base: Base, site: Site) -> bool:
-    """Whether the registry gives BASE to who has no login."""
+    """Return whether the registry gives BASE to anybody, without a login."""
     try:
         CarefulRegistry(site, anonymous=True).digest(base)
     except HpcstackError:
@@ -322,6 +338,7 @@ def is_public(base: Base, site: Site) -> bool:
 
 
 def _identity(path: Path) -> tuple[int, int]:
+    """Return a value that changes when PATH is written anew; zeros if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -329,10 +346,10 @@ def _identity(path: Path) -> tuple[int, int]:
     return (found.st_ino, found.st_mtime_ns)
 
 
-def _told(record: Mapping[str, object]) -> tuple[str, bool]:
-    """What the first node of a job step was told: a digest, and whether that has shown a right.
+def _read_step(record: Mapping[str, object]) -> tuple[str, bool]:
+    """Return what the first node of a job step was told: a digest, and whether it shows a right.
 
-    Raises its failure.
+    Raise its error if it failed.
     """
     if "digest" in record:
         return str(record["digest"]), bool(record.get("shown"))

@@ -1,4 +1,4 @@
-"""Why an image does not come out of the cache, where that is no failure."""
+"""Errors for an image that cannot be had from the cache, but may be had in another way."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from hpcstack.core.errors import HpcstackError
 
 
 class NotShared(HpcstackError):
-    """This image does not go into the cache: whoever wants it imports it for himself.
-    launchers/on-node/importer.sh.j2 knows its exit code.
+    """This image does not go into the cache: whoever wants it must import it alone.
+
+    launchers/on-node/importer.sh.j2 does so where it sees this exit code.
     """
 
     exit_code = 8
 
 
 class NotHere(NotShared):
-    """What this node, or who asked, cannot do now: it says nothing of others."""
+    """This node, or this client, cannot do it now. Others may be able to."""
 
 
 class HolderGone(HpcstackError):
-    """Who had the import to do is gone: he cannot be asked for a login any more."""
+    """The client for whom the import was made is gone, and cannot be asked for a login any more."""

@@ -1,6 +1,7 @@
-"""The service on each node: it alone writes the cache.
+"""The service on each node, which alone writes the cache.
 
-Who asks is known by the kernel, not by what he says.
+The kernel says which user is at the other end of a connection; what a client says of itself does
+not count.
 """
 
 from __future__ import annotations
@@ -38,19 +39,21 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 KINDS = {"not shared": NotShared, "registry": RegistryError}
-ASK_S = 60.0  # who has connected says what he wants, and answers a challenge, within this time
-CLIENTS, CLIENTS_OF_ONE = 256, 32
-REAP_S = 5.0  # seconds between two looks at which requests have ended, where nobody asks
-PLATFORM, STEP = re.compile(r"linux/[a-z0-9/]{1,20}"), re.compile(r"[A-Za-z0-9._+-]{0,200}")
+ASK_S = 60.0  # a client must say what it wants, and answer a challenge, within this time
+CLIENTS, CLIENTS_OF_ONE = 256, 32  # connections at once, of all users and of each
+REAP_S = 5.0  # seconds until ended requests are counted if no new one comes
+PLATFORM = re.compile(r"linux/[a-z0-9/]{1,20}")
+STEP = re.compile(r"[A-Za-z0-9._+-]{0,200}")
 
 
 def listen_on(path: Path) -> socket.socket:
-    """The socket PATH, to which anybody may connect.
+    """Listen on the Unix socket PATH, to which anybody may connect.
 
-    StoreError where it cannot be made, or somebody listens there.
+    A socket that a dead service has left is replaced. Raise StoreError if the socket cannot be
+    made, or another process listens on it.
     """
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0)
+    before = os.umask(0)  # connecting takes the right to write to the socket's file
     try:
         with contextlib.suppress(FileNotFoundError):
             if _answers(path):
@@ -61,9 +64,9 @@ def listen_on(path: Path) -> socket.socket:
         found.bind(str(path))
         found.listen(1024)
     except OSError as error:
-        tip = f"its folder must be there, and be this account's: {path.parent}"
         raise StoreError(
-            f"the socket {path} was not made: {error.strerror or error}", tip
+            f"the socket {path} was not made: {error.strerror or error}",
+            f"its folder must exist, and belong to this account: {path.parent}",
         ) from None
     finally:
         os.umask(before)
@@ -71,6 +74,7 @@ def listen_on(path: Path) -> socket.socket:
 
 
 def _answers(path: Path) -> bool:
+    """Return whether a process listens on PATH. Raise FileNotFoundError if there is no socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -86,14 +90,15 @@ def serve_socket(
     handle: Callable[[socket.socket, int], str],
     counters: Counters | None = None,
 ) -> None:
-    """A process for each who connects to LISTENING, which does HANDLE(connection, user id) and ends
-    as that says, by one of OUTCOMES; until SIGTERM. COUNTERS are kept, by default in nobody's
-    sight.
+    """Serve each client that connects to LISTENING in a process of its own, until SIGTERM.
+
+    The process calls HANDLE(connection, user id), and its exit status stands for the outcome that
+    HANDLE returns, one of OUTCOMES. These are counted in COUNTERS.
     """
-    preload_client()  # once, and not in each process: it takes 0.1 s
+    preload_client()  # here once, and not in each process, where it would take 0.1 s
     counters = counters or Counters()
-    listening.settimeout(REAP_S)  # so that the counters are true where nobody asks any more
-    children: dict[int, int] = {}
+    listening.settimeout(REAP_S)  # so that the counters become true even if nobody asks any more
+    children: dict[int, int] = {}  # process id: user id
     while True:
         _reap(children, counters)
         counters.write()
@@ -103,13 +108,16 @@ def serve_socket(
             continue
         connection.settimeout(None)
         user = find_peer(connection)
+
         _reap(children, counters)
-        crowd = Counter(children.values())[user] >= CLIENTS_OF_ONE if user else False
-        try:
-            child = -1 if crowd or len(children) >= CLIENTS else os.fork()
-        except OSError:  # the machine has no more processes
-            child = -1
-        if child < 0:  # hung up on: who asks imports for himself
+        too_many = len(children) >= CLIENTS
+        if user:  # not root
+            too_many = too_many or Counter(children.values())[user] >= CLIENTS_OF_ONE
+        child = -1
+        if not too_many:
+            with contextlib.suppress(OSError):  # the machine may have no more processes
+                child = os.fork()
+        if child < 0:  # hang up: the client then imports for itself
             counters.count("turned away")
             connection.close()
             continue
@@ -117,6 +125,8 @@ def serve_socket(
             children[child] = user
             connection.close()
             continue
+
+        # The child answers this one request, and must never return into the caller's code.
         status = 1
         try:
             listening.close()
@@ -129,6 +139,7 @@ def serve_socket(
 
 
 def _reap(children: dict[int, int], counters: Counters) -> None:
+    """Count the requests whose processes have ended, and drop them from CHILDREN."""
     while children:
         try:
             child, status = os.waitpid(-1, os.WNOHANG)
@@ -142,10 +153,9 @@ def _reap(children: dict[int, int], counters: Counters) -> None:
 
 
 def find_peer(connection: socket.socket) -> int:
-    """The user id at the other end, as the kernel knows it."""
-    _, user, _ = struct.unpack(
-        "iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    )
+    """Return the id of the user at the other end, as the kernel knows it (SO_PEERCRED, unix(7))."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    _process, user, _group = struct.unpack("iII", credentials)
     return int(user)
 
 
@@ -157,25 +167,29 @@ def answer_request(
     runner: Runner,
     log: Callable[[str], None],
 ) -> str:
-    """One request of USER on CONNECTION, with a line to LOG; how it ended, one of OUTCOMES."""
-    line, began, what = (
-        Line(connection, ASK_S),
-        time.monotonic(),
-        "a request that was not understood",
-    )
+    """Answer one request of USER on CONNECTION, and write one line about it to LOG.
+
+    Return how it ended, one of OUTCOMES.
+    """
+    line = Line(connection, ASK_S)
+    began = time.monotonic()
+    what = "a request that was not understood"
     try:
         wanted = read_image_request(line, user)
-        what = f"{wanted.image} ({wanted.platform}{f', step {wanted.step}' if wanted.step else ''})"
+        of_step = ""
+        if wanted.step:
+            of_step = f", step {wanted.step}"
+        what = f"{wanted.image} ({wanted.platform}{of_step})"
         line.say({"heard": wanted.image})
-        given = Provider(cache, site, AskingRegistry(site, line), runner, Telling(line)).provide(
-            wanted
-        )
+        provider = Provider(cache, site, AskingRegistry(site, line), runner, Telling(line))
+        given = provider.provide(wanted)
         reply: dict[str, object] = {
             "path": str(given.path),
             "digest": given.digest,
             "how": given.how,
         }
-        outcome, why = given.how, ""
+        outcome = given.how
+        why = ""
     except EOFError:
         return "gone"
     except HpcstackError as error:
@@ -183,29 +197,30 @@ def answer_request(
         why = sanitize_for_terminal(error.message)
         reply = {"error": why, "hint": sanitize_for_terminal(error.hint), "kind": outcome}
     except OSError as error:
-        outcome, why = "not shared", f"the image cache: {error.strerror or error}"
-        reply = {"error": why, "hint": "tell the site", "kind": outcome}
+        outcome = "not shared"
+        why = f"the image cache: {error.strerror or error}"
+        reply = {"error": why, "hint": "tell the site's administrators", "kind": outcome}
+
     with contextlib.suppress(OSError), line.lock:
         line.say(reply)
+
     seconds = time.monotonic() - began
-    told = f"user {user}: {what}: {outcome}, {seconds:.2f} s{f': {why}' if why else ''}"
-    log(
-        " ".join(sanitize_for_terminal(told).split())
-    )  # one line, whatever line breaks the user has put into it
+    entry = f"user {user}: {what}: {outcome}, {seconds:.2f} s"
+    if why:
+        entry += f": {why}"
+    # One line, whatever line breaks the user has put into the image's name.
+    log(" ".join(sanitize_for_terminal(entry).split()))
     return outcome
 
 
 def read_image_request(line: Line, user: int) -> WantedImage:
-    """What USER wants. InputError for what cannot be meant."""
+    """Read what USER wants. Raise InputError for what is not a valid request."""
     asked = line.hear()
     image, platform, step = (asked.get(name) for name in ("image", "platform", "step"))
-    if not (
-        isinstance(image, str)
-        and len(image) < 1000
-        and isinstance(platform, str)
-        and isinstance(step, str)
-    ):
+    if not isinstance(image, str) or len(image) >= 1000:
+        raise InputError("this is not a request for an image")
+    if not isinstance(platform, str) or not isinstance(step, str):
         raise InputError("this is not a request for an image")
     if not PLATFORM.fullmatch(platform) or not STEP.fullmatch(step):
-        raise InputError(f"no platform or job step: {platform[:40]!r}, {step[:40]!r}")
+        raise InputError(f"not a valid platform or job step: {platform[:40]!r}, {step[:40]!r}")
     return WantedImage(image, platform, user, step)

@@ -1,4 +1,6 @@
-"""The registry client: digests and image configs by a few small requests, and layers as streams."""
+"""The registry client: looks up digests and image configs with a few small requests, and streams
+layers.
+"""
 
 from __future__ import annotations
 
@@ -64,12 +66,14 @@ TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 PIECE = 1 << 20
 BUSY = (429, 500, 502, 503, 504)
-RENEWED = 0.9  # of a token's life is used: an answer may be long under way
+# A token is replaced after this fraction of its life: the token server counts from when it issued
+# the token, and its answer may have taken a while to get here.
+RENEWED = 0.9
 
 
 @dataclass(frozen=True)
 class _Token:
-    """A header for a registry, and until when it is good, as time.monotonic() counts."""
+    """An Authorization header for a registry, valid until `until` on the time.monotonic() clock."""
 
     header: str
     until: float
@@ -77,7 +81,12 @@ class _Token:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the registry ANSWERED_BY said of one image, by platform (`linux/amd64`)."""
+    """What a registry says about one image, by platform (`linux/amd64`).
+
+    `answered_by` is the registry that was asked, or its mirror. `index_digest` is the digest of the
+    manifest that the image's tag or digest names: an index, or the only platform's manifest.
+    `sizes` are the bytes of all layers as they are stored.
+    """
 
     answered_by: str
     index_digest: str
@@ -88,9 +97,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Ping:
-    """What a registry at HOST answers to /v2/: a status of HTTP, or the error that kept it from
-    answering.
-    """
+    """What a registry at HOST answers to /v2/: an HTTP status, or the error that prevented one."""
 
     host: str
     status: int = 0
@@ -98,12 +105,11 @@ class Ping:
 
 
 class Registry:
-    """A client for the registries that a site names, with its mirrors and the user's own
-    credentials.
+    """A client for a site's registries and mirrors, with the user's own credentials.
 
-    Credentials come from the file that the site names, from docker's config.json and its helpers,
-    or from Enroot's .credentials, and go to the registry that they are for, only. WARN is told of a
-    login that is refused.
+    Credentials come from the file that the site names, or from the user's own login files
+    (`oci/credentials.py`). They are sent only to the registry that they belong to. WARN is called
+    with a message when a login is refused and the image is requested without it.
     """
 
     def __init__(
@@ -118,13 +124,15 @@ class Registry:
     ) -> None:
         self.site, self.tries, self.anonymous, self.user = site, tries, anonymous, user
         self.tokens: dict[tuple[str, str], _Token] = {}
-        self.ignored: dict[str, Login] = {}  # by host: what its token server refused
+        self.ignored: dict[str, Login] = {}  # by host: the login that its token server refused
         self.timeout, self.warn = timeout, warn
 
     @cached_property
     def bundle(self) -> str | None:
-        """The certificates that are trusted; InputError, once a registry is asked, where the file
-        does not exist.
+        """The file of trusted certificates, or None for those that requests brings.
+
+        Raise InputError if the file does not exist. This is found out when the first request is
+        made, so that verbs that ask no registry work without it.
         """
         found = (
             self.site.build.ca_bundle
@@ -133,14 +141,15 @@ class Registry:
         )
         if found and not Path(found).exists():
             raise InputError(
-                f"the CA bundle {found} does not exist", "build.ca_bundle in site.yaml"
+                f"the CA bundle {found} does not exist",
+                "correct build.ca_bundle in site.yaml, or $REQUESTS_CA_BUNDLE or $CURL_CA_BUNDLE",
             )
         return found
 
     def look_up(self, base: Base) -> Answer:
-        """The digests and configs of BASE for each platform that it names.
+        """Return the digests, configs and sizes of BASE for each platform that it names.
 
-        RegistryError where there are none.
+        Raise RegistryError if the registry has no image for one of them.
         """
         host, url = self.place(base)
         try:
@@ -152,43 +161,49 @@ class Registry:
         reference = base.digest or base.tag
         top, body = self._manifest(url, reference, base, host)
         manifests = self._platforms(top, body, base, host, url)
-        configs, sizes = {}, {}
+        configs = {}
+        sizes = {}
         for platform, digest in manifests.items():
-            manifest = body if digest == top else self._manifest(url, digest, base, host)[1]
+            manifest = body
+            if digest != top:
+                _, manifest = self._manifest(url, digest, base, host)
             configs[platform] = config_of(self._config(url, manifest, base, host), base.image)
             sizes[platform] = sum(int(layer.get("size", 0)) for layer in manifest.get("layers", []))
-        return Answer(
-            self.site.registry(base.registry).mirror or base.registry,
-            top,
-            manifests,
-            configs,
-            sizes,
-        )
+
+        answered_by = self.site.registry(base.registry).mirror or base.registry
+        return Answer(answered_by, top, manifests, configs, sizes)
 
     def facts(self, base: Base) -> dict[str, str]:
-        """What BASE holds by its image config: {CUDA: 13.0.2, ...}, of its first platform."""
+        """Return the versions in BASE, {CUDA: 13.0.2, ...}, from its first platform's config."""
         config = self.look_up(base).configs[base.platforms[0]]
         pairs = (entry.partition("=") for entry in (config.get("config") or {}).get("Env") or [])
         return facts_of({name: value for name, _, value in pairs})
 
     def digest(self, base: Base) -> str:
-        """The digest that BASE's tag means now, or its own, once the registry has said that it may
-        be read. Asked with HEAD, which Docker Hub does not count as a pull. RegistryError where it
-        may not.
+        """Return the digest that BASE's tag points to now, or BASE's own digest if it has one.
+
+        Either way the registry is asked, so the answer also means that the user may read the image.
+        Raise RegistryError if not. The request is a HEAD, which Docker Hub does not count as a
+        pull.
         """
         host, url = self.place(base)
-        where, accept = f"{url}/manifests/{base.digest or base.tag}", (*INDEXES, *MANIFESTS)
-        answer, _ = self._get(where, accept, base, host, method="HEAD")
+        reference = base.digest or base.tag
+        accept = (*INDEXES, *MANIFESTS)
+        answer, _ = self._get(f"{url}/manifests/{reference}", accept, base, host, method="HEAD")
         answer.close()
         found = answer.headers.get("Docker-Content-Digest", "")
         if DIGEST.fullmatch(found) and found == (base.digest or found):
             return found
-        return self._manifest(url, base.digest or base.tag, base, host)[
-            0
-        ]  # a proxy's page answers 200, too
+
+        # A proxy's login page also answers 200, but without the digest: read the manifest itself.
+        digest, _ = self._manifest(url, reference, base, host)
+        return digest
 
     def image(self, base: Base, platform: str) -> Image:
-        """The manifest and config of BASE for PLATFORM, with its layers."""
+        """Return the manifest and config of BASE for PLATFORM, with its layers.
+
+        Raise RegistryError if the registry has no image for PLATFORM.
+        """
         host, url = self.place(base)
         try:
             top, body = self._manifest(url, base.digest or base.tag, base, host)
@@ -199,31 +214,34 @@ class Registry:
                         f"{host} has {base.image} for {', '.join(sorted(have))}, not for {platform}"
                     )
                 top, body = self._manifest(url, have[platform], base, host)
-            found = read_image_config(
-                top, body, config_of(self._config(url, body, base, host), base.image)
-            )
+            config = config_of(self._config(url, body, base, host), base.image)
+            found = read_image_config(top, body, config)
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
+
+        # The platform in an index is only a label: the image's own config has the last word.
         if found.platform != platform:
             raise RegistryError(f"{host} has {base.image} for {found.platform}, not for {platform}")
         return found
 
     def blob(self, base: Base, digest: str, start: int) -> Iterator[bytes]:
-        """The bytes of a layer from START on, until the registry ends them.
+        """Yield the bytes of the layer DIGEST from offset START until the registry ends them.
 
-        RegistryError where it breaks off.
+        Raise RegistryError if the connection breaks off.
         """
         import requests
         from urllib3.exceptions import HTTPError
 
         host, url = self.place(base)
-        how = {"Range": f"bytes={start}-"} if start else {}
-        answer, _ = self._get(f"{url}/blobs/{digest}", (), base, host, more=how)
+        ranged = {}
+        if start:
+            ranged["Range"] = f"bytes={start}-"
+        answer, _ = self._get(f"{url}/blobs/{digest}", (), base, host, more=ranged)
         with answer:
-            if (
-                start and answer.status_code != 206
-            ):  # it does not know ranges: pass over what is there
-                start -= sum(len(block) for block in _some(answer, start))
+            if start and answer.status_code != 206:
+                # The registry ignores ranges and sends the whole layer: skip what the caller has.
+                for _block in _read_first(answer, start):
+                    pass
             asked = urlsplit(answer.url).netloc
             try:
                 yield from not_too_slow(
@@ -233,9 +251,10 @@ class Registry:
                 raise RegistryError(*explain_unreachable(host, base, error, asked)) from None
 
     def reach_layers(self, base: Base) -> str:
-        """The host that gives the layers of BASE: a byte of its smallest was fetched.
+        """Fetch one byte of BASE's smallest layer, and return the host that sent it.
 
-        RegistryError for none.
+        Registries often redirect layers to another host, which a firewall may block. Raise
+        RegistryError if it cannot be reached.
         """
         host, url = self.place(base)
         smallest = min(self.image(base, base.platforms[0]).layers, key=lambda layer: layer.size)
@@ -246,9 +265,7 @@ class Registry:
             return urlsplit(answer.url).netloc
 
     def statements(self, base: Base, digest: str) -> list[CosignStatement]:
-        """What somebody has signed of the image DIGEST, as cosign puts it beside it; empty for
-        nothing.
-        """
+        """Return the cosign signatures that lie beside the image DIGEST; an empty list for none."""
         host, url = self.place(base)
         try:
             _, manifest = self._manifest(url, signature_tag(digest), base, host)
@@ -263,20 +280,19 @@ class Registry:
             raise RegistryError(*make_nonsense_error(host)) from None
 
     def tags(self, base: Base) -> list[str]:
-        """All tags of BASE's repository, in the registry's own order, page by page; what is no tag
-        is left out.
+        """Return all tags of BASE's repository, in the registry's own order.
+
+        Whatever is not a valid tag is left out.
         """
         host, url = self.place(base)
         try:
-            return [
-                tag
-                for tag in self._tags(base, host, url)
-                if isinstance(tag, str) and TAG.fullmatch(tag)
-            ]
+            listed = self._tags(base, host, url)
+            return [tag for tag in listed if isinstance(tag, str) and TAG.fullmatch(tag)]
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
 
     def _tags(self, base: Base, host: str, url: str) -> list[str]:
+        """Collect the tag list page by page, following `Link: <...>; rel="next"`."""
         out: list[str] = []
         following = f"{url}/tags/list?n={PAGE}"
         for _ in range(MAX_PAGES):
@@ -287,34 +303,37 @@ class Registry:
             out += page
             if len(out) > MAX_TAGS:
                 raise RegistryError(
-                    f"{host} lists more than {MAX_TAGS} tags of {base.repository}", "tell its admin"
+                    f"{host} lists more than {MAX_TAGS} tags of {base.repository}",
+                    "tell the registry's admin",
                 )
+
             link = answer.links.get("next", {}).get("url", "")
             if not link:
                 break
             following = urljoin(following, link)
+            # Another host must not be asked, least of all with the token of this one.
             if urlsplit(following)[:2] != urlsplit(url)[:2]:
                 raise RegistryError(
-                    f"{host} sends its list of tags on to {urlsplit(following).netloc}",
-                    "tell its admin",
+                    f"{host} continues its list of tags at {urlsplit(following).netloc}, which is "
+                    "not asked",
+                    "tell the registry's admin",
                 )
         return out
 
     def ping(self, name: str) -> Ping:
-        """Ask the registry NAME, or its mirror, for /v2/."""
+        """Ask the registry NAME, or its mirror, for /v2/. Errors are returned, not raised."""
         import requests
 
         entry = self.site.registry(name)
         host = (entry.mirror or name).partition("/")[0]
-        where = DOCKER_HUB if host == "docker.io" else host
         try:
-            with self._fetch(f"{'http' if entry.plain_http else 'https'}://{where}/v2/") as found:
+            with self._fetch(f"{_origin(host, entry.plain_http)}/v2/") as found:
                 return Ping(host, found.status_code)
         except (requests.RequestException, ValueError) as error:
             return Ping(host, error=type(error).__name__)
 
     def wants_basic(self, base: Base) -> bool:
-        """Whether the registry of BASE itself asks for a password, and knows no tokens."""
+        """Return whether BASE's registry asks for a password itself, instead of for a token."""
         import requests
 
         host, url = self.place(base)
@@ -325,32 +344,41 @@ class Registry:
             raise RegistryError(*explain_unreachable(host, base, error)) from None
 
     def place(self, base: Base) -> tuple[str, str]:
-        """The host that is asked for BASE, and the URL of its repository there."""
+        """Return the host that is asked for BASE, and the URL of its repository there.
+
+        A mirror may have a path, which comes before the repository's own.
+        """
         entry = self.site.registry(base.registry)
         host, _, path = (entry.mirror or base.registry).partition("/")
         repository = f"{path}/{base.repository}".lstrip("/")
-        if {".", ".."} & set(
-            repository.split("/")
-        ):  # what sends it would fold them, and leave a mirror's project
-            raise InputError(f"{repository!r} is no repository's name", "registries in site.yaml")
-        where = DOCKER_HUB if host == "docker.io" else host
-        return host, f"{'http' if entry.plain_http else 'https'}://{where}/v2/{repository}"
+
+        # An HTTP client would fold `..` away, and so leave the mirror's project.
+        if {".", ".."} & set(repository.split("/")):
+            raise InputError(
+                f"{repository!r} is not a valid repository name",
+                "correct the mirror under registries in site.yaml, or the image's name",
+            )
+        return host, f"{_origin(host, entry.plain_http)}/v2/{repository}"
 
     def _platforms(
         self, top: str, body: dict[str, Any], base: Base, host: str, url: str
     ) -> dict[str, str]:
-        if "manifests" not in body:
+        """Return {platform: digest} for the platforms that BASE names.
+
+        BODY is the manifest or index with the digest TOP. Raise RegistryError if a platform is
+        missing.
+        """
+        if "manifests" in body:
+            have = list_platforms(body)
+        else:
             config = config_of(self._config(url, body, base, host), base.image)
             have = {platform_of(config): top}
-        else:
-            have = list_platforms(body)
+
         missing = [name for name in base.platforms if name not in have]
         if missing:
+            there = ", ".join(sorted(have))
             raise RegistryError(
-                (
-                    f"{host} has {base.image} for {', '.join(sorted(have))}, not for "
-                    f"{', '.join(missing)}"
-                ),
+                f"{host} has {base.image} for {there}, not for {', '.join(missing)}",
                 "change base.platforms in the recipe",
             )
         return {name: have[name] for name in base.platforms}
@@ -358,6 +386,7 @@ class Registry:
     def _manifest(
         self, url: str, reference: str, base: Base, host: str
     ) -> tuple[str, dict[str, Any]]:
+        """Return the digest and content of the manifest or index REFERENCE, a tag or a digest."""
         _, content = self._get(
             f"{url}/manifests/{reference}", (*INDEXES, *MANIFESTS), base, host, MAX_MANIFEST
         )
@@ -369,12 +398,12 @@ class Registry:
     def _config(
         self, url: str, manifest: Mapping[str, Any], base: Base, host: str
     ) -> dict[str, Any]:
-        """The config that MANIFEST names, as the registry has it."""
+        """Return the config that MANIFEST names, as the registry has it."""
         digest = digest_in(manifest["config"]["digest"])
         return parse_answer(self._blob(url, digest, base, host, MAX_CONFIG), host, MAX_CONFIG)
 
     def _blob(self, url: str, digest: str, base: Base, host: str, limit: int) -> bytes:
-        """The blob DIGEST, of LIMIT bytes at most, which is what its name says."""
+        """Return the blob DIGEST, at most LIMIT bytes, verified against its digest."""
         _, content = self._get(f"{url}/blobs/{digest}", (), base, host, limit)
         verify_digest(content, digest, host)
         return content
@@ -390,10 +419,11 @@ class Registry:
         more: Mapping[str, str] | None = None,
         method: str = "GET",
     ) -> tuple[requests.Response, bytes]:
-        """GET with a token where one is asked for, and again after a pause where the registry is
-        busy.
+        """Request URL, with a token if the registry asks for one; retry while it is busy.
 
-        The answer, and its body of LIMIT bytes at most; without a limit it is the caller's to read.
+        Return the response and its body, at most LIMIT bytes. Without a limit the body is empty
+        here, and the caller reads it from the response. Raise RegistryError for any status but 200
+        and 206, and if the registry cannot be reached after `tries` attempts.
         """
         import requests
         from urllib3.exceptions import HTTPError
@@ -415,33 +445,41 @@ class Registry:
             if answer.status_code not in BUSY or attempt + 1 == self.tries:
                 break
             time.sleep(choose_pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
-        if answer.status_code not in (200, 206):
-            answer.close()
-            if _sent_on(answer, url):
-                raise refused_elsewhere(answer.status_code, urlsplit(answer.url).netloc, host, base)
-            raise make_refusal_error(answer.status_code, host, base, self.ignored.get(host))
-        return answer, content
+
+        if answer.status_code in (200, 206):
+            return answer, content
+        answer.close()
+        if _came_from_elsewhere(answer, url):
+            raise refused_elsewhere(answer.status_code, urlsplit(answer.url).netloc, host, base)
+        raise make_refusal_error(answer.status_code, host, base, self.ignored.get(host))
 
     def _small(
         self, url: str, accept: tuple[str, ...], base: Base, host: str, limit: int
     ) -> tuple[requests.Response, bytes]:
+        """Request URL once, and read its body, at most LIMIT bytes; that of an error is left."""
         answer = self._once(url, accept, base, host)
-        return answer, content_of(answer, limit, host) if answer.status_code in (200, 206) else b""
+        if answer.status_code not in (200, 206):
+            return answer, b""
+        return answer, content_of(answer, limit, host)
 
     def _fetch(self, url: str, method: str = "GET", **how: Any) -> requests.Response:
-        """One request, by the site's proxy or the environment's; its body is not read yet. No
-        netrc: it would replace the token.
+        """Send one request, through the site's proxy or else the environment's.
+
+        The body is not read yet.
         """
         import requests
 
         proxy = self.site.build.proxy
-        said = {
-            name: value for name, value in (("http", proxy.http), ("https", proxy.https)) if value
-        }
-        around = requests.utils.should_bypass_proxies(url, no_proxy=proxy.no or None)
-        proxies = {} if around else said or requests.utils.get_environ_proxies(url)
+        proxies = {}
+        if not requests.utils.should_bypass_proxies(url, no_proxy=proxy.no or None):
+            pairs = (("http", proxy.http), ("https", proxy.https))
+            of_site = {name: value for name, value in pairs if value}
+            proxies = of_site or requests.utils.get_environ_proxies(url)
+
         with requests.Session() as session:
+            # With trust_env requests would read ~/.netrc, whose login would replace our token.
             session.trust_env = False
+            # Blobs are checked byte by byte against their digests: nothing may compress them.
             how["headers"] = {"Accept-Encoding": "identity", **how.get("headers", {})}
             how |= {
                 "proxies": proxies,
@@ -461,52 +499,61 @@ class Registry:
         more: Mapping[str, str] | None = None,
         method: str = "GET",
     ) -> requests.Response:
-        """One answer to URL, with a token where one is wanted.
-
-        What a registry answers to a token that has run out is not believed: nvcr.io then names a
-        server that gives tokens to nobody without a login (NVIDIA/nvidia-container-toolkit 1945).
-        Its answer to no token counts.
-        """
-        headers = {**({"Accept": ", ".join(accept)} if accept else {}), **(more or {})}
+        """Request URL without retries, and answer the registry's challenge if there is one."""
+        headers = dict(more or {})
+        if accept:
+            headers = {"Accept": ", ".join(accept), **headers}
         key = (host, base.repository)
-        token = self._token(key)
+        token = self._valid_token(key)
         answer = self._ask(url, headers, token, method)
-        if token and _wants_login(answer, url):
+
+        # Do not follow the challenge that an expired token gets: nvcr.io then names a token server
+        # that serves nobody without a login (NVIDIA/nvidia-container-toolkit 1945). Ask again
+        # without a token, and follow that challenge.
+        if token and _is_challenge(answer, url):
             answer.close()
             self._forget(key, token)
             answer = self._ask(url, headers, None, method)
-        if not _wants_login(answer, url):
+        if not _is_challenge(answer, url):
             return answer
+
         answer.close()
         challenge = answer.headers.get("WWW-Authenticate", "")
-        token = self._keep(key, self.authorization(challenge, host, base, repository_of(url)), base)
+        granted = self.authorization(challenge, host, base, repository_of(url))
+        token = self._keep_token(key, granted, base)
         return self._ask(url, headers, token, method)
 
     def _ask(
         self, url: str, headers: Mapping[str, str], token: _Token | None, method: str
     ) -> requests.Response:
-        shown = {"Authorization": token.header} if token else {}
-        return self._fetch(url, method, headers={**headers, **shown})
+        """Send one request, with TOKEN's header if there is a token."""
+        shown = dict(headers)
+        if token:
+            shown["Authorization"] = token.header
+        return self._fetch(url, method, headers=shown)
 
-    def _token(self, key: tuple[str, str]) -> _Token | None:
-        """What is kept for KEY, if it is still good."""
+    def _valid_token(self, key: tuple[str, str]) -> _Token | None:
+        """Return the token kept for KEY, or None if there is none or it has expired."""
         token = self.tokens.get(key)
-        return token if token and time.monotonic() < token.until else None
+        if token and time.monotonic() < token.until:
+            return token
+        return None
 
     def _forget(self, key: tuple[str, str], token: _Token) -> None:
-        """TOKEN is no longer kept for KEY; one that another thread has got meanwhile is."""
+        """Drop TOKEN, but keep a newer one that another thread may have got meanwhile."""
         if self.tokens.get(key) is token:
             self.tokens.pop(key, None)
 
-    def _keep(self, key: tuple[str, str], granted: Authorization, base: Base) -> _Token:
-        """GRANTED is kept for KEY. Who asked is told once if his login was refused."""
-        host, ignored = key[0], granted.ignored
+    def _keep_token(self, key: tuple[str, str], granted: Authorization, base: Base) -> _Token:
+        """Keep GRANTED for KEY, and return it. Warn once a host if it was got without the login."""
+        host, _ = key
+        ignored = granted.ignored
         if ignored and host not in self.ignored:
             self.ignored[host] = ignored
             if self.warn:
                 self.warn(
-                    f"{host} refuses the login in {ignored.source}: {base.image} is asked for "
-                    f"without it"
+                    f"{host} refuses the login in {ignored.source}: requesting {base.image} "
+                    "without a login"
                 )
         token = _Token(granted.header, time.monotonic() + RENEWED * granted.lives_s)
         self.tokens[key] = token
@@ -515,7 +562,7 @@ class Registry:
     def authorization(
         self, challenge: str, host: str, base: Base, repository: str
     ) -> Authorization:
-        """What answers a 401 of HOST, from the user's own login."""
+        """Return what answers a 401 from HOST, based on the user's own login."""
         return authorize_request(
             challenge,
             host,
@@ -528,23 +575,31 @@ class Registry:
         )
 
 
-def _sent_on(answer: requests.Response, url: str) -> bool:
-    """Whether ANSWER to URL came from another host, to which the registry has sent on."""
+def _origin(host: str, plain_http: bool) -> str:
+    """Return the scheme and host under which the registry HOST answers."""
+    scheme = "http" if plain_http else "https"
+    if host == "docker.io":
+        host = DOCKER_HUB
+    return f"{scheme}://{host}"
+
+
+def _came_from_elsewhere(answer: requests.Response, url: str) -> bool:
+    """Return whether the request for URL was redirected, so that another host sent ANSWER."""
     return urlsplit(answer.url).netloc.lower() != urlsplit(url).netloc.lower()
 
 
-def _wants_login(answer: requests.Response, url: str) -> bool:
-    """Whether ANSWER to URL is the registry's own challenge."""
-    return answer.status_code == 401 and not _sent_on(answer, url)
+def _is_challenge(answer: requests.Response, url: str) -> bool:
+    """Return whether ANSWER to URL is a 401 of the registry itself."""
+    return answer.status_code == 401 and not _came_from_elsewhere(answer, url)
 
 
 def preload_client() -> None:
-    """What a request needs, loaded now: for a process that others come of."""
+    """Load what a request needs now, so that processes forked later need not."""
     import requests  # noqa: F401
 
 
-def _some(answer: requests.Response, count: int) -> Iterator[bytes]:
-    """The first COUNT bytes of an answer."""
+def _read_first(answer: requests.Response, count: int) -> Iterator[bytes]:
+    """Yield the first COUNT bytes of ANSWER's body."""
     while count and (block := answer.raw.read(min(PIECE, count), decode_content=False)):
         count -= len(block)
         yield block

@@ -1,10 +1,10 @@
-"""What an image says of itself, wherever it comes from: read here and nowhere else, bounded, and
-refused by its name.
+"""Read an image's config, wherever the image comes from. Nothing else reads one.
 
-A config becomes lines of definition files, /etc/environment, scripts that start containers, and
-terminals. A variable's value with a line end in it would be a section of a definition file; so
-nothing that ends a line or commands a terminal comes in. Labels are for people and are often
-written over several lines: there it becomes a blank.
+What a config says ends up in definition files, in /etc/environment, in scripts that start
+containers, and on terminals. A variable whose value contains a line end could add a section to a
+definition file. So a config is refused if anything in it ends a line or controls a terminal, or if
+it is too large. Only labels, which are for people and often have several lines, are cleaned
+instead: such characters become a blank.
 
 The fields: https://github.com/opencontainers/image-spec/blob/main/config.md.
 """
@@ -21,24 +21,26 @@ from hpcstack.core.untrusted import UNSAFE, Nonsense, name_character
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MAX_MANIFEST, MAX_CONFIG, MAX_OTHER = 4 << 20, 1 << 20, 1 << 20  # bytes; an index is a manifest
-MAX_ITEMS, MAX_NAME, MAX_VALUE, MAX_TEXTS = (
-    4096,
-    256,
-    128 << 10,
-    1 << 20,
-)  # execve(2) takes 128 KiB a string
+# Bytes of a document of a registry or an archive. MAX_MANIFEST is for indexes, too.
+MAX_MANIFEST = 4 << 20
+MAX_CONFIG = 1 << 20
+MAX_OTHER = 1 << 20
+
+MAX_ITEMS = 4096  # entries of a list
+MAX_NAME = 256  # characters of a variable's or label's name
+MAX_VALUE = 128 << 10  # characters of any text: execve(2) takes 128 KiB for one string
+MAX_TEXTS = 1 << 20  # characters of all texts together
 MAX_PATH = 4096
 LISTS = ("Env", "Entrypoint", "Cmd", "Labels")
 ADVICE = "do not use this image, or ask its author to fix it"
 
 
 def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The config of the image NAME with what hpcstack takes of it: {os, architecture, rootfs,
-    config}.
+    """Return the part of the config FOUND that hpcstack uses: {os, architecture, rootfs, config}.
 
-    InputError names the image and the field that holds what no format can say, or too much of it;
-    Nonsense for one that is no config.
+    Variables whose names no runtime can set are left out. Raise InputError, which names the image
+    NAME and the field, for text that no format can hold and for too much of it. Raise Nonsense for
+    what is not a config at all.
     """
     inner = found.get("config") or {}
     if not isinstance(inner, dict):
@@ -48,34 +50,41 @@ def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
         **{key: _text(inner, key) for key in ("WorkingDir", "User")},
         "Labels": _labels(inner.get("Labels") or {}),
     }
-    out["Env"] = [entry for entry in out["Env"] if not _unsayable(entry.partition("=")[0])]
-    for where, text in _said(out):
-        if match := UNSAFE.search(text):
-            if "\ud800" <= match[0] <= "\udfff":
-                raise Nonsense("half characters, which cannot be written down")
-            raise InputError(
-                f"{name} is not taken: {where} contains {name_character(match[0])}", ADVICE
-            )
-    _bounded(out, name)
+    out["Env"] = [entry for entry in out["Env"] if not _is_unsettable(entry.partition("=")[0])]
+
+    for where, text in _list_texts(out):
+        match = UNSAFE.search(text)
+        if not match:
+            continue
+        if "\ud800" <= match[0] <= "\udfff":  # half of a surrogate pair, which UTF-8 cannot encode
+            raise Nonsense("half characters, which cannot be written down")
+        raise InputError(
+            f"{name} is not taken: {where} contains {name_character(match[0])}", ADVICE
+        )
+    _check_bounds(out, name)
+
     rootfs = found.get("rootfs")
+    if not isinstance(rootfs, dict):
+        rootfs = {}
     return {
-        **{
-            key: _word(found.get(key), other)
-            for key, other in (("os", "linux"), ("architecture", "amd64"))
-        },
-        "rootfs": rootfs if isinstance(rootfs, dict) else {},
+        "os": _platform_word(found.get("os"), "linux"),
+        "architecture": _platform_word(found.get("architecture"), "amd64"),
+        "rootfs": rootfs,
         "config": {key: value for key, value in out.items() if value},
     }
 
 
-def _unsayable(name: str) -> bool:
-    """Whether no runtime can say a variable of that NAME: an exported function of bash, say. One
-    that begins with `-` would be an option to it. What is no honest name at all is refused later.
+def _is_unsettable(name: str) -> bool:
+    """Return whether no runtime can set a variable called NAME, such as bash's exported functions.
+
+    One that begins with `-` would be an option to the runtime. A name with unsafe characters is not
+    meant here: the whole image is refused for it.
     """
     return VARIABLE.fullmatch(name) is None and UNSAFE.search(name) is None
 
 
 def _texts(inner: Mapping[str, Any], field: str) -> list[str]:
+    """Return the list FIELD of the config. Raise Nonsense if it is not a list of strings."""
     found = inner.get(field) or []
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise Nonsense(f"an image config whose {field} is not a list of texts")
@@ -83,6 +92,7 @@ def _texts(inner: Mapping[str, Any], field: str) -> list[str]:
 
 
 def _text(inner: Mapping[str, Any], field: str) -> str:
+    """Return the string FIELD of the config. Raise Nonsense if it is something else."""
     found = inner.get(field) or ""
     if not isinstance(found, str):
         raise Nonsense(f"an image config whose {field} is not text")
@@ -90,35 +100,33 @@ def _text(inner: Mapping[str, Any], field: str) -> str:
 
 
 def _labels(found: object) -> dict[str, str]:
-    if not isinstance(found, dict) or not all(
-        isinstance(value, str | None) for value in found.values()
-    ):
+    if not isinstance(found, dict):
         raise Nonsense("an image config whose labels are no texts")
-    return {_shown(name): _shown(value or "") for name, value in found.items()}
+    if not all(isinstance(value, str | None) for value in found.values()):
+        raise Nonsense("an image config whose labels are no texts")
+    return {_clean_label(name): _clean_label(value or "") for name, value in found.items()}
 
 
-def _shown(text: str) -> str:
-    """TEXT as a label: it is for people, is often written over several lines, and no image is
-    refused for it.
-    """
+def _clean_label(text: str) -> str:
+    """Return TEXT with each run of unsafe characters and tabs replaced by one blank."""
     return re.sub(rf"(?:{UNSAFE.pattern}|\t)+", " ", text)
 
 
-def _word(found: object, otherwise: str) -> str:
-    """The name of a platform's part; what is none would only be shown."""
+def _platform_word(found: object, otherwise: str) -> str:
+    """Return FOUND if it is a word, "?" if it is something else, OTHERWISE if it is empty."""
     if isinstance(found, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", found):
         return found
     return "?" if found else otherwise
 
 
-def _said(out: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(what it is, the text) of all that a config says."""
+def _list_texts(out: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (what it is, the text) for every text of the config OUT."""
     for entry in out["Env"]:
         name = entry.partition("=")[0]
-        yield (
-            ("a variable's name" if UNSAFE.search(name) else f"its variable {name[:MAX_NAME]}"),
-            entry,
-        )
+        if UNSAFE.search(name):  # then the message must not show it
+            yield "a variable's name", entry
+        else:
+            yield f"its variable {name[:MAX_NAME]}", entry
     for field in ("Entrypoint", "Cmd"):
         yield from ((f"its {field}", word) for word in out[field])
     for name, value in out["Labels"].items():
@@ -127,25 +135,21 @@ def _said(out: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "its User", out["User"]
 
 
-def _bounded(out: Mapping[str, Any], name: str) -> None:
+def _check_bounds(out: Mapping[str, Any], name: str) -> None:
+    """Raise InputError if the config OUT of the image NAME is larger than any image needs."""
     names = [entry.partition("=")[0] for entry in out["Env"]]
-    texts = [text for _, text in _said(out)]
-    too_much = (
-        (
-            any(len(out[key]) > MAX_ITEMS for key in LISTS),
-            f"more than {MAX_ITEMS} entries in a field",
-        ),
-        (
-            any(len(one) > MAX_NAME for one in (*names, *out["Labels"])),
-            f"a name of more than {MAX_NAME} characters",
-        ),
-        (
-            any(len(text) > MAX_VALUE for text in texts),
-            f"a text of more than {MAX_VALUE} characters",
-        ),
-        (sum(map(len, texts)) > MAX_TEXTS, f"more than {MAX_TEXTS} characters"),
-        (len(out["WorkingDir"].encode()) > MAX_PATH, f"a WorkingDir of more than {MAX_PATH} bytes"),
-    )
-    for wrong, what in too_much:
-        if wrong:
-            raise InputError(f"{name} is not taken: its config has {what}", ADVICE)
+    texts = [text for _, text in _list_texts(out)]
+
+    too_much = ""
+    if any(len(out[key]) > MAX_ITEMS for key in LISTS):
+        too_much = f"more than {MAX_ITEMS} entries in a field"
+    elif any(len(one) > MAX_NAME for one in (*names, *out["Labels"])):
+        too_much = f"a name of more than {MAX_NAME} characters"
+    elif any(len(text) > MAX_VALUE for text in texts):
+        too_much = f"a text of more than {MAX_VALUE} characters"
+    elif sum(map(len, texts)) > MAX_TEXTS:
+        too_much = f"more than {MAX_TEXTS} characters"
+    elif len(out["WorkingDir"].encode()) > MAX_PATH:
+        too_much = f"a WorkingDir of more than {MAX_PATH} bytes"
+    if too_much:
+        raise InputError(f"{name} is not taken: its config has {too_much}", ADVICE)

@@ -13,24 +13,24 @@ from hpcstack.core.errors import BuildError, InputError, MissingToolError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TIMEOUT = 600
+TIMEOUT = 600  # seconds for one answer: an import or export of a large image takes minutes
 
 
 class Daemon:
-    """A connection. What it starts it removes again."""
+    """A connection to the daemon. Each method removes the containers that it creates."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
 
     def inspect(self, name: str) -> dict[str, Any]:
-        """What the daemon says of the image NAME. InputError if it has none."""
+        """Return the daemon's description of the image NAME. Raise InputError if it has none."""
         from docker.errors import APIError, ImageNotFound
 
         try:
             found: dict[str, Any] = self.client.api.inspect_image(name)
         except ImageNotFound:
             raise InputError(
-                f"the Docker daemon has no image {name}", "docker images shows what it has"
+                f"the Docker daemon has no image {name}", "see what it has: docker images"
             ) from None
         except APIError as error:
             raise BuildError(
@@ -39,8 +39,9 @@ class Daemon:
         return found
 
     def filesystem(self, name: str) -> Iterator[bytes]:
-        """The whole tree of the image NAME as one tar: a container is made for it, never started,
-        and removed.
+        """Yield the whole tree of the image NAME as one tar.
+
+        It is exported from a container that is created for this, never started, and removed.
         """
         made = self.client.api.create_container(name, command=["/"], network_disabled=True)
         try:
@@ -50,10 +51,15 @@ class Daemon:
                 self.client.api.remove_container(made["Id"], force=True)
 
     def has(self, name: str) -> bool:
+        """Return whether the daemon has the image NAME."""
         return bool(self.client.images.list(name=name))
 
     def import_tree(self, tar: IO[bytes], name: str, changes: list[str]) -> None:
-        """The image NAME of one layer, TAR."""
+        """Create the image NAME with TAR as its only layer.
+
+        CHANGES are Dockerfile instructions such as `ENV A=1`. Raise BuildError if the daemon
+        refuses.
+        """
         repository, _, tag = name.partition(":")
         answer = self.client.api.import_image_from_stream(
             tar, repository=repository, tag=tag, changes=changes
@@ -71,7 +77,11 @@ class Daemon:
         *,
         fresh: bool,
     ) -> Iterator[dict[str, Any]]:
-        """A Dockerfile built as the image NAME; what the daemon says, as it comes."""
+        """Build DOCKERFILE in the folder CONTEXT as the image NAME. Yield the daemon's messages.
+
+        A failure is the last message, {"error": ...}. Of VARIABLES only those for proxies are
+        passed on. FRESH builds without the daemon's cache.
+        """
         from docker.errors import APIError
 
         arguments = {key: value for key, value in variables.items() if key.endswith("_proxy")}
@@ -91,8 +101,11 @@ class Daemon:
             yield {"error": str(error.explanation or error)}
 
     def copy_out(self, name: str, path: str, folder: Path) -> None:
-        """PATH of the image NAME below FOLDER; members are named by the daemon, and kept inside.
-        BuildError where the image has no PATH: a base's shell need not do what it is told.
+        """Copy the files in PATH, a folder of the image NAME, into a folder of its name in FOLDER.
+
+        The daemon's archive is not trusted: only the last part of each member's name is used, so
+        that nothing is written elsewhere. Raise BuildError if the image has no PATH, which a script
+        in a base was to make: the base's shell may not have done what it was told.
         """
         from docker.errors import NotFound
 
@@ -102,7 +115,8 @@ class Daemon:
                 pieces, _ = self.client.api.get_archive(made["Id"], path)
             except NotFound:
                 raise BuildError(
-                    f"the base ran our script, and left no {path}", "look at the base's /bin/bash"
+                    f"the base ran our script, and left no {path}",
+                    "check that the base's /bin/bash is a real shell",
                 ) from None
             with tempfile.TemporaryFile() as file:
                 for piece in pieces:
@@ -110,9 +124,11 @@ class Daemon:
                 file.seek(0)
                 with tarfile.open(fileobj=file) as tar:
                     for member in tar:
-                        body = tar.extractfile(member) if member.isreg() else None
                         target = folder / Path(path).name / Path(member.name).name
                         target.parent.mkdir(parents=True, exist_ok=True)
+                        if not member.isreg():
+                            continue
+                        body = tar.extractfile(member)
                         if body:
                             target.write_bytes(body.read())
         finally:
@@ -120,8 +136,9 @@ class Daemon:
                 self.client.api.remove_container(made["Id"], force=True)
 
     def remove(self, names: list[str], label: str) -> None:
-        """Images of a build, with the layers that nobody else has, and what a failed one has left
-        under its LABEL.
+        """Remove the images NAMES of a build, and what a failed build left under its LABEL.
+
+        Nothing is raised: what cannot be removed stays.
         """
         for name in names:
             with contextlib.suppress(Exception):
@@ -133,7 +150,10 @@ class Daemon:
 
 
 def connect_daemon() -> Daemon:
-    """MissingToolError if no daemon answers."""
+    """Connect to the daemon that $DOCKER_HOST names, or to the local one.
+
+    Raise MissingToolError if no daemon answers.
+    """
     import docker
     import requests
     from docker.errors import DockerException
@@ -144,9 +164,7 @@ def connect_daemon() -> Daemon:
     except (DockerException, requests.RequestException) as error:
         raise MissingToolError(
             f"no Docker daemon answers: {str(error)[:200]}",
-            (
-                "start it, or name podman's socket: "
-                "DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock"
-            ),
+            "start it, or name podman's socket: "
+            "DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock",
         ) from None
     return Daemon(client)

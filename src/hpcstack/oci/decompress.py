@@ -1,8 +1,7 @@
-"""Layers uncompressed as they arrive: gzip by ISA-L, zstd by libzstd, in threads that work ahead of
-the reader.
+"""Uncompress layers as they arrive, in threads that work ahead of the reader.
 
-Both libraries, like sha256 and the system's reads and writes, work without Python's lock, so
-threads are enough.
+gzip is read by ISA-L, zstd by libzstd. Both libraries release Python's global lock while they work,
+as sha256 and reads and writes do, so threads are enough.
 """
 
 from __future__ import annotations
@@ -27,16 +26,22 @@ else:
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 PIECE = 4 << 20
-AHEAD = 10  # pieces of at most PIECE bytes
+AHEAD = 10  # pieces of at most PIECE bytes that may wait for the reader
 
 
 def inflate_layer(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The bytes of a layer as a tar, whatever it is compressed with; its media type may lie, its
-    first bytes do not.
+    """Yield the tar in PIECES, a layer that may be compressed with gzip, zstd or not at all.
+
+    Its first bytes decide, since a media type may be wrong. Raise Damaged if the layer cannot be
+    uncompressed, or ends too early.
     """
     first = next(pieces, b"")
-    while len(first) < 4 and (more := next(pieces, b"")):
+    while len(first) < 4:
+        more = next(pieces, b"")
+        if not more:
+            break
         first += more
+
     if first.startswith(GZIP):
         return _gzip(first, pieces)
     if first.startswith(ZSTD):
@@ -50,7 +55,7 @@ def _plain(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _gzip(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """All members of a gzip file: eStargz and pigz write many."""
+    """Uncompress a gzip file, which may have many members: eStargz and pigz write such."""
     from isal import isal_zlib
 
     faults = cast("type[Exception]", isal_zlib.error)
@@ -58,15 +63,17 @@ def _gzip(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
     data = first
     try:
         while True:
-            if stream.eof:
+            if stream.eof:  # a member ended: another one follows, or padding, or nothing
                 rest = stream.unused_data or data
                 while not rest and (more := next(pieces, b"")):
                     rest = more
-                if not rest.strip(b"\0"):  # the end, or padding after it
+                if not rest.strip(b"\0"):
                     rest = next((piece for piece in pieces if piece.strip(b"\0")), b"")
                     if not rest:
                         return
-                stream, data = isal_zlib.decompressobj(31), rest
+                stream = isal_zlib.decompressobj(31)
+                data = rest
+
             out = stream.decompress(data, PIECE)
             data = stream.unconsumed_tail
             if out:
@@ -82,17 +89,23 @@ def _gzip(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _zstd(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """All frames of a zstd file; what a few bytes become is given out piece by piece."""
+    """Uncompress all frames of a zstd file, at most PIECE bytes at a time.
+
+    A few bytes may become very many; without that limit they would be in memory at once.
+    """
     stream = None
     try:
         for piece in itertools.chain([first], pieces):
             rest = piece
             while rest or (stream and not stream.needs_input):
                 stream = stream or zstd.ZstdDecompressor()
-                if out := stream.decompress(rest, PIECE):
+                out = stream.decompress(rest, PIECE)
+                if out:
                     yield out
-                rest = stream.unused_data if stream.eof else b""
-                stream = None if stream.eof else stream
+                rest = b""
+                if stream.eof:  # the next frame needs a decompressor of its own
+                    rest = stream.unused_data
+                    stream = None
     except zstd.ZstdError as error:
         raise Damaged(f"is damaged: {error}") from None
     if stream is not None:
@@ -100,7 +113,10 @@ def _zstd(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def check_pieces(pieces: Iterator[bytes], digest: str, what: str) -> Iterator[bytes]:
-    """PIECES; Damaged at the end if their sha256 is not DIGEST (`sha256:...`; empty for unknown)."""
+    """Yield PIECES, and raise Damaged at their end if their sha256 is not DIGEST.
+
+    An empty DIGEST is not checked. WHAT is the document that names it.
+    """
     found = hashlib.sha256()
     for piece in pieces:
         found.update(piece)
@@ -110,7 +126,10 @@ def check_pieces(pieces: Iterator[bytes], digest: str, what: str) -> Iterator[by
 
 
 class Ahead:
-    """An iterator over PIECES that a thread fetches ahead; `close` ends the thread."""
+    """An iterator over PIECES, of which a thread reads up to AHEAD in advance.
+
+    `close` ends the thread.
+    """
 
     def __init__(self, pieces: Iterator[bytes], ahead: int = AHEAD) -> None:
         self.queue: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=ahead)
@@ -124,10 +143,11 @@ class Ahead:
                 if not self._put(piece):
                     return
             self._put(None)
-        except BaseException as error:  # the reader raises it
+        except BaseException as error:  # raised again in the reader's thread, by __iter__
             self._put(error)
 
     def _put(self, thing: bytes | BaseException | None) -> bool:
+        """Queue a piece, an error, or None for the end. Return False once `close` was called."""
         while not self.ended.is_set():
             with contextlib.suppress(queue.Full):
                 self.queue.put(thing, timeout=0.5)
@@ -144,8 +164,9 @@ class Ahead:
             yield found
 
     def close(self) -> None:
+        """End the thread, and drop what it has read."""
         self.ended.set()
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(queue.Empty):  # a full queue would keep the thread waiting
             while True:
                 self.queue.get_nowait()
         self.thread.join(timeout=30)

@@ -1,11 +1,16 @@
-"""How layers become one tree: which member of which layer is in the image, and under which names.
+"""Merge layers into one tree: decide which member of which layer is in the image, and under which
+names.
 
-`Newest` decides in one pass, newest layer first, so that no layer is ever unpacked. What it cannot
-decide so (a name twice in a layer, a link whose file an upper layer hides, a file below a folder
-that is a link) makes it raise NeedsTwoPasses; then all headers are read once more and `plan_layers`
-applies them oldest first, on a tree in memory. Both give the same image. What an upper layer says
-of a name below a link concerns the place that the link leads to: its files, and what it removes. So
-a link in a lower layer, below which an upper one said anything, is for the plan, too.
+`Newest` decides in one pass, newest layer first, so that no layer is ever unpacked. It raises
+NeedsTwoPasses for what cannot be decided in that order: a name twice in a layer, a hard link whose
+file an upper layer hides, a file below a folder that is a link. Then all headers are read once
+more, and `plan_layers` applies them oldest first, on a tree in memory. Both give the same image.
+
+If a lower layer has a symbolic link where an upper layer has a folder, the upper layer's files and
+whiteouts below that name belong where the link leads to. One pass meets the upper layer first, and
+cannot know that; so such images are for the plan, too.
+
+In this module, "above" is newer and "below" is older.
 
 Rules: https://github.com/opencontainers/image-spec/blob/main/layer.md (whiteouts, opaque folders).
 """
@@ -23,12 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 WHITEOUT, OPAQUE, RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
-MAX_LINKS = 40
-STEPS, STEPS_AN_ENTRY = 1 << 20, 64  # of looking names up, before an image is taken for a maze
+MAX_LINKS = 40  # symbolic links that one path may go through, as in the kernel
+# Steps of looking up names that an image may take, and those for each of its members: links can
+# be built so that looking up a few names takes for ever.
+STEPS, STEPS_AN_ENTRY = 1 << 20, 64
 
 
 class ClimbsOut(ValueError):
-    """A name leads out of the image."""
+    """A name leads out of the image, or a link leads nowhere."""
 
 
 class NeedsTwoPasses(Exception):
@@ -37,17 +44,19 @@ class NeedsTwoPasses(Exception):
 
 @dataclass(frozen=True)
 class TreeEntry:
-    """What merging needs to know of one member: its path below the root ('' is the root), and what
-    it is.
-    """
+    """What merging needs to know of one member: its path below the root, and its kind."""
 
-    path: str
+    path: str  # "" is the root
     kind: str  # "dir", "file", "link" (symbolic), "hard", "device", "fifo"
-    target: str = ""
+    target: str = ""  # of a symbolic link as it is written, of a hard link as a path below the root
 
 
 def clean_name(name: str, what: str = "a file") -> str:
-    """NAME as a path below the root; ClimbsOut if it leads above it."""
+    """Return NAME as a path below the root. Raise ClimbsOut if it leads above it.
+
+    WHAT is what the name is of, for the message.
+    """
+    # The fast way for nearly all names; an image has hundreds of thousands.
     if (
         name.isascii()
         and "//" not in name
@@ -57,6 +66,7 @@ def clean_name(name: str, what: str = "a file") -> str:
         and "\0" not in name
     ):
         return name.rstrip("/")
+
     parts: list[str] = []
     for part in name.split("/"):
         if part == "..":
@@ -68,12 +78,21 @@ def clean_name(name: str, what: str = "a file") -> str:
     return "/".join(parts)
 
 
-KINDS = {tarfile.DIRTYPE: "dir", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard", tarfile.FIFOTYPE: "fifo",
-         tarfile.CHRTYPE: "device", tarfile.BLKTYPE: "device"}  # fmt: skip
+KINDS = {
+    tarfile.DIRTYPE: "dir",
+    tarfile.SYMTYPE: "link",
+    tarfile.LNKTYPE: "hard",
+    tarfile.FIFOTYPE: "fifo",
+    tarfile.CHRTYPE: "device",
+    tarfile.BLKTYPE: "device",
+}
 
 
 def entry_of(member: tarfile.TarInfo) -> TreeEntry:
-    """MEMBER as merging sees it."""
+    """Return MEMBER as merging sees it.
+
+    Raise ClimbsOut for a name outside the image, TooLarge for one that is too long.
+    """
     kind = KINDS.get(member.type, "file")
     path = clean_name(member.name)
     check_path(path)
@@ -83,61 +102,66 @@ def entry_of(member: tarfile.TarInfo) -> TreeEntry:
         target = clean_name(member.linkname, f"{path}, a link to a file")
         check_path(target, "a link")
         return TreeEntry(path, kind, target)
-    if kind == "link" and len(member.linkname.encode("utf-8", "surrogateescape")) >= MAX_PATH:
+    if kind != "link":
+        return TreeEntry(path, kind)
+    if len(member.linkname.encode("utf-8", "surrogateescape")) >= MAX_PATH:
         raise TooLarge(f"has a link of {MAX_PATH} bytes or more: {path}")
-    return TreeEntry(path, kind, member.linkname if kind == "link" else "")
+    return TreeEntry(path, kind, member.linkname)
 
 
 def parse_whiteout(path: str) -> str | None:
-    """The path that a whiteout removes; for an opaque one its folder and a slash; None for an
-    ordinary member.
+    """Return the path that the whiteout PATH removes, or None if PATH is an ordinary member.
+
+    For an opaque whiteout, return its folder and a slash. For a whiteout that removes nothing, such
+    as those that AUFS reserves for itself, return the empty string.
     """
     folder, _, name = path.rpartition("/")
     if not name.startswith(WHITEOUT):
         return None
     if name == OPAQUE:
         return f"{folder}/"
-    return (
-        ""
-        if name == WHITEOUT or name.startswith(RESERVED)
-        else posixpath.join(folder, name[len(WHITEOUT) :])
-    )
+    if name == WHITEOUT or name.startswith(RESERVED):
+        return ""
+    return posixpath.join(folder, name[len(WHITEOUT) :])
 
 
 class Newest:
-    """Decisions in one pass: layers newest first, each begun by `layer`, its members in their order
-    by `takes`.
+    """Decide in one pass which members are in the image.
+
+    Layers come newest first: call `layer` at the beginning of each, then `takes` for each of its
+    members, in their order. At the end, `links` and `implied` are what has to be added.
     """
 
     def __init__(self) -> None:
-        self.seen: dict[
-            str, tuple[str, int]
-        ] = {}  # path: (kind, number of its layer); "implied" for a parent
-        self.gone: set[str] = set()
-        self.opaque: set[str] = set()
+        self.seen: dict[str, tuple[str, int]] = {}  # path: (kind, or "implied"; number of layer)
+        self.gone: set[str] = set()  # paths that whiteouts of the layers above remove
+        self.opaque: set[str] = set()  # folders whose content from below they remove
         self.links: list[tuple[str, str]] = []  # (name, the file that it is another name of)
-        self.number = 0
-        self._meant: dict[
-            str, int
-        ] = {}  # folder: the lowest layer so far that says something of what lies in it
-        self._made: dict[str, int] = {}  # folder: the layer that makes it
-        self._cleared: dict[
-            str, int
-        ] = {}  # folder: the layer in which it is one, whatever the upper layers say of it
-        self._waiting: list[str] = []
-        self._hidden: dict[str, bool] = {}
-        self._covered: set[str] = (
-            set()
-        )  # what this layer has that is not a folder, and a layer above hides
-        self._names = 0  # bytes of what is held
+        self.number = 0  # of the layer, counted from the newest
+
+        # Folder: the lowest layer so far that has something in it, or a whiteout.
+        self._used: dict[str, int] = {}
+        # Folder: the layer that has it as a folder. What this layer has in it cannot go through a
+        # link of a layer below.
+        self._made: dict[str, int] = {}
+        # Folder: the layer that has it as a folder, below layers that have something in it. What
+        # they have in it is there, whatever the layers further below have under this name.
+        self._cleared: dict[str, int] = {}
+
+        self._waiting: list[str] = []  # what this layer removes, which holds for those below it
+        self._hidden: dict[str, bool] = {}  # folder: whether layers above hide its content here
+        self._covered: set[str] = set()  # what in this layer is no folder, and is hidden from above
+        self._names = 0  # bytes of the names that are kept in memory
 
     def implied(self) -> list[str]:
-        """The root and folders that no layer names, but in which something lies."""
-        named = [path for path, (kind, _) in self.seen.items() if kind == "implied"]
-        return sorted([*named, *([] if "" in self.seen else [""])])
+        """Return the folders in which something lies though no layer names them, and the root."""
+        paths = [path for path, (kind, _) in self.seen.items() if kind == "implied"]
+        if "" not in self.seen:
+            paths.append("")
+        return sorted(paths)
 
     def layer(self) -> None:
-        """The next layer below begins: what the one above removed is gone for it."""
+        """Begin the next layer below. What the layer above removed is gone from here on."""
         for path in self._waiting:
             if path.endswith("/"):
                 self.opaque.add(path[:-1])
@@ -149,20 +173,24 @@ class Newest:
         self.number += 1
 
     def takes(self, entry: TreeEntry) -> bool:
-        """Whether this member is in the image under its own name; hard links come at the end, from
-        `links`.
+        """Return whether the member ENTRY is in the image, to be written under its own name.
+
+        Hard links are not: they are written at the end, from `links`. Devices never are in the
+        image. Raise NeedsTwoPasses if one pass cannot decide, TooLarge for too many names.
         """
         path = entry.path
         folder = path.rpartition("/")[0]
         removed = parse_whiteout(path)
-        self._hold(path)
-        self._means(folder)
+        self._count_name(path)
+        self._note_use(folder)
         if removed is not None:
-            self._waiting += [removed] if removed else []
+            if removed:
+                self._waiting.append(removed)
             return False
-        self._is(path, entry.kind)
-        if path and (self._hides(folder) or path in self.gone):
-            return self._covers(entry)
+
+        self._note_kind(path, entry.kind)
+        if path and (self._is_hidden(folder) or path in self.gone):
+            return self._cover(entry)
         before = self.seen.get(path)
         if before:
             if before[1] == self.number and before[0] != "implied":
@@ -170,64 +198,70 @@ class Newest:
             if before[0] == "implied" and entry.kind != "dir":
                 raise NeedsTwoPasses(f"{path} is a folder above and something else below")
             if before[0] != "implied":
-                return self._covers(entry)
-        kind = self._link(entry) if entry.kind == "hard" else entry.kind
+                return self._cover(entry)
+
+        kind = entry.kind
+        if kind == "hard":
+            kind = self._add_link(entry)
         self.seen[path] = (kind, self.number)
-        self._parents(folder)
+        self._imply_parents(folder)
         return kind not in ("hard", "device")
 
-    def _hold(self, path: str) -> None:
-        """PATH is held in memory from now on."""
+    def _count_name(self, path: str) -> None:
+        """Count PATH as kept in memory. Raise TooLarge if that becomes too much."""
         self._names += len(path) + A_NAME
         if self._names > MAX_NAMES:
             raise TooLarge(f"makes it more than {MAX_NAMES >> 20} MiB of names")
 
-    def _covers(self, entry: TreeEntry) -> bool:
-        """A layer above has this name: what is not a folder here still replaced a folder of the
-        layers below.
+    def _cover(self, entry: TreeEntry) -> bool:
+        """Note that layers above hide ENTRY, and return False.
+
+        If it is not a folder, it still replaced a folder of the layers below, and what lay in that.
         """
         if entry.kind != "dir":
             self._covered.add(entry.path)
             self._waiting.append(entry.path)
         return False
 
-    def _means(self, folder: str) -> None:
-        """This layer says something of what lies in FOLDER; a folder that it made itself is not a
-        link below it.
+    def _note_use(self, folder: str) -> None:
+        """Note that this layer has something in FOLDER, and so in its parent folders.
+
+        Stop at a folder that this layer itself has: that cannot be a link of a layer below.
         """
         while (
             folder
             and self._made.get(folder) != self.number
-            and self._meant.get(folder) != self.number
+            and self._used.get(folder) != self.number
         ):
             if folder in self._covered:
                 raise NeedsTwoPasses(f"{folder} is not a folder, but something lies in it")
-            if folder not in self._meant:
-                self._hold(folder)
-            self._meant[folder] = self.number
+            if folder not in self._used:
+                self._count_name(folder)
+            self._used[folder] = self.number
             folder = folder.rpartition("/")[0]
 
-    def _is(self, path: str, kind: str) -> None:
-        """PATH is a folder in this layer, or something else: a link there is where upper layers
-        wrote through.
+    def _note_kind(self, path: str, kind: str) -> None:
+        """Note that PATH is a folder in this layer, or something else.
+
+        If it is not a folder, it may be a link. Raise NeedsTwoPasses if layers above have something
+        in it, which would then belong where the link leads to.
         """
         if kind == "dir":
             self._made[path] = self.number
-            if self._meant.get(path, self.number) < self.number:
-                del self._meant[path]
+            if self._used.get(path, self.number) < self.number:
+                del self._used[path]
                 self._cleared[path] = self.number
         elif self._made.get(path) == self.number:
             raise NeedsTwoPasses(f"{path} is twice in one layer")
-        elif path in self._meant or self._cleared.get(path) == self.number:
-            raise NeedsTwoPasses(
-                f"{path} is not a folder, and layers above say something of what lies in it"
-            )
+        elif path in self._used or self._cleared.get(path) == self.number:
+            raise NeedsTwoPasses(f"{path} is not a folder, but layers above have something in it")
 
-    def _hides(self, folder: str) -> bool:
-        """Whether what lies in FOLDER in this layer is hidden by a layer above."""
+    def _is_hidden(self, folder: str) -> bool:
+        """Return whether layers above hide what lies in FOLDER in this layer."""
         known = self._hidden.get(folder)
         if known is not None:
             return known
+
         kind, number = self.seen.get(folder, ("dir", 0))
         if kind not in ("dir", "implied") and number == self.number:
             raise NeedsTwoPasses(f"{folder} is not a folder, but something lies in it")
@@ -235,27 +269,32 @@ class Newest:
             folder in self.gone
             or folder in self.opaque
             or kind not in ("dir", "implied")
-            or self._hides(folder.rpartition("/")[0])
+            or self._is_hidden(folder.rpartition("/")[0])
         )
         self._hidden[folder] = hidden
         return hidden
 
-    def _parents(self, folder: str) -> None:
+    def _imply_parents(self, folder: str) -> None:
+        """Note that FOLDER and its parents must be in the image, even if no layer names them."""
         while folder and folder not in self.seen:
-            self._hold(folder)
+            self._count_name(folder)
             self.seen[folder] = ("implied", self.number)
             folder = folder.rpartition("/")[0]
         if folder and self.seen[folder] == ("hard", self.number):
             raise NeedsTwoPasses(f"{folder} is not a folder, but something lies in it")
 
-    def _link(self, entry: TreeEntry) -> str:
+    def _add_link(self, entry: TreeEntry) -> str:
+        """Add a hard link to `links`. Return its kind: "device" if it is a name of a device.
+
+        Raise NeedsTwoPasses if its file is not a file of this layer that is in the image.
+        """
         kind, number = self.seen.get(entry.target, ("", 0))
         if number != self.number or kind in ("dir", "implied"):
             raise NeedsTwoPasses(
                 f"{entry.path} is a link to {entry.target}, which is not of its own layer"
             )
         if kind == "device":
-            return kind  # another name of what is not in the image
+            return kind  # another name of a device, which is not in the image
         self.links.append((entry.path, entry.target))
         return "hard"
 
@@ -265,16 +304,15 @@ class Node:
     """One name in the tree of `plan_layers`."""
 
     kind: str
-    source: (
-        tuple[int, int] | None
-    )  # (layer from the bottom, number of the member in it); None for an implied folder
+    # (layer from the bottom, number of the member in it); None for a folder that no layer names.
+    source: tuple[int, int] | None
     target: str = ""
     children: dict[str, Node] = field(default_factory=dict)
 
 
 @dataclass
 class Root(Node):
-    """The top of the tree; `left` are the steps that looking names up may still take."""
+    """The root of the tree. `left` is the number of steps that looking up names may still take."""
 
     left: int = 0
 
@@ -282,14 +320,17 @@ class Root(Node):
 def plan_layers(
     layers: Sequence[Iterable[TreeEntry]],
 ) -> tuple[dict[tuple[int, int], list[str]], list[str]]:
-    """LAYERS applied, oldest first: {(layer from the bottom, number of the member in it): its names
-    in the image}.
+    """Apply LAYERS, oldest first, and return which members are in the image.
 
-    And the folders that are there though no layer names them.
+    The first value is {(layer from the bottom, number of the member in it): its names in the
+    image}: more than one where there are hard links. The second are the folders that no layer
+    names, but in which something lies. Raise ClimbsOut or TooLarge for names that lead out of the
+    image, or through too many links.
     """
     whole = [list(layer) for layer in layers]
     root = Root("dir", None, left=STEPS + STEPS_AN_ENTRY * sum(map(len, whole)))
     for number, entries in enumerate(whole):
+        # A layer's whiteouts concern the layers below it, wherever they are in its tar.
         for entry in entries:
             removed = parse_whiteout(entry.path)
             if removed:
@@ -297,6 +338,7 @@ def plan_layers(
         for place, entry in enumerate(entries):
             if parse_whiteout(entry.path) is None:
                 _apply(root, entry, (number, place))
+
     names: dict[tuple[int, int], list[str]] = {}
     implied: list[str] = []
     _walk(root, "", names, implied)
@@ -304,6 +346,7 @@ def plan_layers(
 
 
 def _remove(root: Root, path: str) -> None:
+    """Remove PATH from the tree; for a PATH that ends in a slash, only what lies in it."""
     parent, _, name = path.rpartition("/")
     folder = _folder(root, parent, make=False)
     if folder is None:
@@ -315,6 +358,7 @@ def _remove(root: Root, path: str) -> None:
 
 
 def _apply(root: Root, entry: TreeEntry, source: tuple[int, int]) -> None:
+    """Put ENTRY, the member SOURCE, into the tree, in the place of what was there."""
     if not entry.path:
         root.source = source
         return
@@ -328,12 +372,13 @@ def _apply(root: Root, entry: TreeEntry, source: tuple[int, int]) -> None:
             raise ClimbsOut(f"has {entry.path} as a link to {entry.target}, which does not exist")
         parent.children[name] = found
     elif entry.kind == "dir" and old and old.kind == "dir":
-        old.source = source
+        old.source = source  # a newer layer's mode and owner; what lies in the folder stays
     else:
         parent.children[name] = Node(entry.kind, source, entry.target)
 
 
 def _find(root: Root, path: str) -> Node | None:
+    """Return what is at PATH, or None. Links among its folders are followed, its last part not."""
     folder, _, name = path.rpartition("/")
     node: Node | None = root
     for part in filter(None, folder.split("/")):
@@ -345,23 +390,29 @@ def _find(root: Root, path: str) -> Node | None:
 
 
 def _folder(root: Root, path: str, *, make: bool = True) -> Node | None:
-    """The folder at PATH, made where it is missing (or None); links on the way are followed inside
-    the image.
+    """Return the folder at PATH, and follow links on the way, inside the image.
+
+    With MAKE, missing folders are created, also in the place of files; else return None for them.
+    Raise ClimbsOut for links that lead out of the image or in a circle, TooLarge for a path that
+    becomes too deep, and for an image whose links take too many steps.
     """
     node: Node = root
-    trail: list[Node] = [root]
-    rest, links = [part for part in reversed(path.split("/")) if part], 0
+    trail: list[Node] = [root]  # the folders from the root to here, for `..`
+    rest = [part for part in reversed(path.split("/")) if part]  # what is still to go, last first
+    links = 0
     while rest:
         part = rest.pop()
         root.left -= 1
         if root.left < 0:
             raise TooLarge("is a maze of links")
+
         if part == "..":
             if len(trail) == 1:
                 raise ClimbsOut(f"has a file below a link that leads out of the image: {path}")
             trail.pop()
             node = trail[-1]
             continue
+
         found = node.children.get(part)
         if found is not None and found.kind == "link":
             links += 1
@@ -373,6 +424,7 @@ def _folder(root: Root, path: str, *, make: bool = True) -> Node | None:
             rest += reversed(parts)
             root.left -= len(parts)
             continue
+
         if found is None or found.kind != "dir":
             if not make:
                 return None
@@ -389,6 +441,7 @@ def _folder(root: Root, path: str, *, make: bool = True) -> Node | None:
 def _walk(
     node: Node, path: str, names: dict[tuple[int, int], list[str]], implied: list[str]
 ) -> None:
+    """Collect into NAMES and IMPLIED what lies at PATH in the tree, and below."""
     if node.source is None:
         implied.append(path)
     elif node.kind != "device":

@@ -1,5 +1,6 @@
-"""Tar headers as the packer is given them: names below the root, nothing that a packer could take
-in two ways.
+"""Write the tar headers that the packer gets.
+
+Names are below the root, and nothing in them can be read in two ways.
 """
 
 from __future__ import annotations
@@ -12,53 +13,65 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 XATTR, OTHER_XATTR = "SCHILY.xattr.", "LIBARCHIVE.xattr."
-KEPT = ("user.", "trusted.", "security.")  # what a squashfs can hold; POSIX ACLs are not among it
-MODE, OWNER, SIZE = 0o7777, 1 << 21, 1 << 33
+KEPT = ("user.", "trusted.", "security.")  # the namespaces that squashfs holds; POSIX ACLs are not
+MODE = 0o7777
+OWNER, SIZE = 1 << 21, 1 << 33  # what a plain header's octal fields cannot hold any more
 END = bytes(2 * tarfile.BLOCKSIZE)
 ROOT = "."
 
 
 def make_header(member: tarfile.TarInfo, path: str, link: str = "") -> bytes:
-    """The header of MEMBER as PATH.
+    """Return the header of MEMBER under the name PATH.
 
-    With LINK it is another name of that file, and has no content.
+    With LINK, it is a hard link to that file, and has no content.
     """
     block: bytes = getattr(member, "block", b"")
     if block and not link and path == member.name:
-        return block
+        return block  # as it came; oci/ustar.py has found it to be plain
+
     kind = member.type
     if link:
         kind = tarfile.LNKTYPE
-    elif _file(member):
+    elif _is_file(member):
         kind = tarfile.REGTYPE
-    size = member.size if kind == tarfile.REGTYPE else 0
-    target = link or (member.linkname if kind == tarfile.SYMTYPE else "")
-    xattrs = {} if link or not member.pax_headers else _xattrs(member.pax_headers)
-    mtime = max(0, int(member.mtime)) if math.isfinite(member.mtime) else 0
-    if (
-        not xattrs
-        and len(path) <= 100
-        and len(target) <= 100
-        and path.isascii()
-        and target.isascii()
-    ):
+    size = 0
+    if kind == tarfile.REGTYPE:
+        size = member.size
+    target = link
+    if kind == tarfile.SYMTYPE:
+        target = member.linkname
+    xattrs = {}
+    if member.pax_headers and not link:  # those of a hard link are its file's
+        xattrs = _xattrs(member.pax_headers)
+    mtime = 0
+    if math.isfinite(member.mtime):  # a PAX header may say `nan`
+        mtime = max(0, int(member.mtime))
+
+    ascii_names = path.isascii() and target.isascii()
+    if ascii_names and not xattrs and len(path) <= 100 and len(target) <= 100:
         small = 0 <= member.uid < OWNER and 0 <= member.gid < OWNER and size < SIZE and mtime < SIZE
         if small:
-            return _plain(path or ROOT, member, size, mtime, kind, target)
+            return _make_plain(path or ROOT, member, size, mtime, kind, target)
+
+    # Anything else needs PAX headers, which the standard library writes.
     out = tarfile.TarInfo(path or ROOT)
     out.mode, out.uid, out.gid, out.mtime = member.mode & MODE, member.uid, member.gid, mtime
     out.size, out.type, out.linkname, out.pax_headers = size, kind, target, xattrs
     return out.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def _file(member: tarfile.TarInfo) -> bool:
+def _is_file(member: tarfile.TarInfo) -> bool:
+    """Return whether MEMBER is a regular file. POSIX has unknown types read as such."""
     return member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
 
 
-def _plain(
+def _make_plain(
     path: str, member: tarfile.TarInfo, size: int, mtime: int, kind: bytes, target: str
 ) -> bytes:
-    """A ustar header, made without the library's generality: an image has hundreds of thousands."""
+    """Return a ustar header without extensions.
+
+    The standard library's more general way is slower, and an image has hundreds of thousands.
+    """
     block = bytearray(
         b"%-100b%07o\0%07o\0%07o\0%011o\0%011o\0        %b%-100bustar\x0000"
         % (
@@ -78,10 +91,17 @@ def _plain(
 
 
 def _xattrs(fields: Mapping[str, str]) -> dict[str, str]:
-    """The extended attributes among the PAX fields, each once."""
+    """Return the extended attributes among the PAX FIELDS that a squashfs can hold.
+
+    libarchive writes each of them twice, once by each prefix: only one prefix is read.
+    """
     own = {name: value for name, value in fields.items() if name.startswith(XATTR)}
     if not own:
         own = {name: value for name, value in fields.items() if name.startswith(OTHER_XATTR)}
-    return {
-        name: value for name, value in own.items() if name.partition(".xattr.")[2].startswith(KEPT)
-    }
+
+    kept = {}
+    for name, value in own.items():
+        attribute = name.partition(".xattr.")[2]
+        if attribute.startswith(KEPT):
+            kept[name] = value
+    return kept

@@ -1,7 +1,7 @@
-"""Import: an image from anywhere becomes one squashfs. Layers stream, newest first, merged, into a
-packer.
+"""Import an image from anywhere as one squashfs.
 
-No unpacked copy lies on disk; fetching, checking, uncompressing, merging and packing go on at once.
+Its layers are merged while they stream into a packer, newest first. Nothing is unpacked to disk:
+fetching, checking, uncompressing, merging and packing all go on at the same time.
 """
 
 from __future__ import annotations
@@ -46,23 +46,30 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Fed, Runner
     from hpcstack.oci.sources import LayerSource
 
-VERSION = "3"  # of what import adds to an image; it is part of the name under which a base is kept
+# The version of what import adds to an image. It is part of the name under which a base is kept, so
+# a new one makes bases be imported anew.
+VERSION = "3"
 REFUSED = "do not use this image: no tool makes such a layer by accident"
+# Exit statuses of a packer that wrote past the limit set by `prlimit --fsize`: the signal itself,
+# or as a shell reports it.
 TOO_LARGE = (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
-GATHERED, PADDING = 1 << 18, bytes(BLOCK)
-# NVIDIA's images keep a libcuda in compat/lib.real, and some have a link `lib` to it where their
-# search path leads. On a node their scripts take the link away where the driver is newer. In an
-# image that nobody can write to they cannot, and under Apptainer the older library wins over the
-# node's: CUDA's error 803 on every node.
-COMPAT_LINK, COMPAT_LIBRARIES = re.compile(r"usr/local/cuda(-[0-9.]+)?/compat/lib"), "lib.real"
+GATHERED = 1 << 18  # bytes; smaller writes to the packer are collected up to this
+PADDING = bytes(BLOCK)
+# NVIDIA's images keep a libcuda in compat/lib.real, and some have a link `lib` to it in their
+# library search path. At a container's start, their scripts remove the link if the node's driver is
+# newer. In a read-only image they cannot, and under Apptainer the older library then wins over the
+# node's: CUDA error 803 on every node. So import leaves the link out.
+COMPAT_LINK = re.compile(r"usr/local/cuda(-[0-9.]+)?/compat/lib")
+COMPAT_LIBRARIES = "lib.real"
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
 
 
 @dataclass(frozen=True)
 class Tar:
-    """One layer: its members, in order; each body is read, or not, before the next member is asked
-    for.
+    """One layer as its members, in order.
+
+    A member's body can be read only until the next member is asked for, and may be skipped.
     """
 
     digest: str
@@ -71,8 +78,9 @@ class Tar:
 
 @dataclass(frozen=True)
 class Imported:
-    """One image as a squashfs at `path`, `size` bytes; the digest is that of its platform's
-    manifest.
+    """One image as a squashfs of `size` bytes at `path`.
+
+    It took `seconds`, and `passes` over its layers: one or two.
     """
 
     path: Path
@@ -83,16 +91,19 @@ class Imported:
 
 
 class Sink:
-    """The packer's input.
+    """A tar archive written to the packer's standard input, DESCRIPTOR.
 
-    Small writes are gathered. ROOT: whether the packer takes the root as a member.
+    Small writes are collected into larger ones. ROOT says whether the packer accepts the root
+    folder as a member; if not, it is left out.
     """
 
     def __init__(self, descriptor: int, root: bool = True) -> None:
-        self.descriptor, self.root, self.gathered = descriptor, root, bytearray()
+        self.descriptor, self.root = descriptor, root
+        self.gathered = bytearray()
         self.links: list[tuple[str, str]] = []
 
     def member(self, member: tarfile.TarInfo, path: str, body: Body) -> None:
+        """Write MEMBER with its BODY under the name PATH; the empty path is the root."""
         if not path and not self.root:
             return
         self.gathered += make_header(member, path)
@@ -112,18 +123,23 @@ class Sink:
             self._flush()
 
     def folder(self, path: str) -> None:
-        """A folder that no layer names: a packer would give it the time of day, and the root any
-        mode.
+        """Write a folder that no layer names, with mode 755 and the time 0.
+
+        Left to itself, a packer would give it the time of day, and the root an arbitrary mode.
         """
         made = tarfile.TarInfo(path)
         made.type, made.mode = tarfile.DIRTYPE, 0o755
         self.member(made, path, ())
 
     def link(self, path: str, target: str) -> None:
-        """PATH as another name of TARGET, at the end: every file is there then."""
+        """Remember PATH as a hard link to TARGET.
+
+        Links are written at the end, when every file is there.
+        """
         self.links.append((path, target))
 
     def end(self) -> None:
+        """Write the hard links and the end of the archive."""
         for path, target in self.links:
             self._small(make_header(tarfile.TarInfo(path), path, target))
         self._small(END)
@@ -159,20 +175,26 @@ def pack_image(
     rooted: bool = False,
     most: int = 0,
 ) -> Imported:
-    """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. Folders beside
-    WORK, named after it, take layers and the log; those of earlier runs are gone on with.
+    """Import SOURCE's image as the squashfs OUTPUT.
 
-    ROOTED: every file is root's, as it is in what is built on a base: an overlay over a mounted
-    image can copy no file whose owner a build's namespace does not know. MOST: bytes that it may
-    become, 0 for no bound.
+    OUTPUT appears only when it is whole and on disk. A folder beside WORK, and named after it,
+    takes layers and the packer's log; what interrupted runs fetched is reused. ADD makes the files
+    that are put over the image. With ROOTED, every file belongs to root, as it will in what is
+    built on a base: an overlay over a mounted image cannot copy a file whose owner the build's user
+    namespace does not know. MOST is the largest size in bytes that OUTPUT may reach, 0 for no
+    limit.
+
+    SOURCE is closed. Raise StoreError if the disk is too small, InputError or RegistryError for a
+    bad layer, BuildError if the packer fails.
     """
     began = time.monotonic()
     descriptors.make_folder(output.parent)
-    check_free_space(
-        output.parent,
-        source.image.size * (2 if source.spooled else 1),
-        f"the import of {provenance}",
-    )
+    # The squashfs is about as large as the layers; those from a network may lie on disk beside it.
+    needed = source.image.size
+    if source.spooled:
+        needed *= 2
+    check_free_space(output.parent, needed, f"the import of {provenance}")
+
     try:
         with taking_over(work) as own:
             size, passes = _pack_in(
@@ -195,8 +217,9 @@ def _pack_in(
     rooted: bool,
     most: int,
 ) -> tuple[int, int]:
-    """SOURCE's image into OUTPUT, with WORK for layers and the log: its bytes, and how often the
-    layers were read.
+    """Pack SOURCE's image into OUTPUT, with WORK for layers and the log.
+
+    Return OUTPUT's size in bytes, and how often the layers were read.
     """
     found = source.image
     sizes = {layer.digest: layer.size for layer in found.layers}
@@ -204,33 +227,39 @@ def _pack_in(
 
     def on_bytes(digest: str, count: int) -> None:
         done[digest] += count
-        progress.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
+        short = digest[7:19]  # without `sha256:`
+        # A second pass counts its bytes again: never show more than the layer has.
+        progress.amount(short, min(done[digest], sizes[digest]), sizes[digest])
 
     def tars() -> Generator[Tar, None, None]:
         return _tars(
             source, add(found), list_files_below(found), progress, Tally(bounds), rooted=rooted
         )
 
-    passes, how = 1, PackedAs(compression, most)
+    passes = 1
+    how = PackedAs(compression, most)
     with explain_system_errors(str(output)), replace_file(output) as part:
         progress.event("phase", name="fetch")
         source.start(work / BLOBS, on_bytes)
-        if why := _first_pass(part, work, how, runner, tars, progress):
+
+        why = _try_one_pass(part, work, how, runner, tars, progress)
+        if why:
             progress(f"the layers must be read twice: {why}")
             passes = 2
             with contextlib.closing(tars()) as first:
                 entries = [_entries(tar) for tar in first]
             with contextlib.closing(tars()) as second:
-                _packed(
+                _run_packer(
                     part, work, how, runner, lambda sink: by_plan(sink, second, entries), progress
                 )
+
         read_back(part, runner)
         progress.event("phase", name="rename")
         size = part.stat().st_size
     return size, passes
 
 
-def _first_pass(
+def _try_one_pass(
     part: Path,
     work: Path,
     how: PackedAs,
@@ -238,10 +267,13 @@ def _first_pass(
     tars: Callable[[], Generator[Tar, None, None]],
     progress: Progress,
 ) -> str:
-    """Why one pass was not enough; empty where it was. What read ahead for it has ended then."""
+    """Pack the layers in one pass. Return why that was not possible; empty if it was.
+
+    In either case, the threads that read ahead have ended on return.
+    """
     with contextlib.closing(tars()) as layers:
         try:
-            _packed(part, work, how, runner, lambda sink: one_pass(sink, layers), progress)
+            _run_packer(part, work, how, runner, lambda sink: one_pass(sink, layers), progress)
         except NeedsTwoPasses as why:
             return str(why)
     return ""
@@ -256,7 +288,11 @@ def _tars(
     *,
     rooted: bool,
 ) -> Generator[Tar, None, None]:
-    """All layers, newest first; the next one is uncompressed ahead while one is read."""
+    """Yield all layers, newest first, with the files ABOVE before and those BELOW after them.
+
+    While one layer is read, the next one is already being uncompressed. COUNT bounds what all
+    members together may be.
+    """
     yield Tar("", [(member, [data]) for member, data in above])
     layers = source.image.layers[::-1]
     waiting: list[Ahead] = []
@@ -277,38 +313,40 @@ def _tars(
 def _members(
     pieces: Iterable[bytes], count: Tally, *, rooted: bool = False
 ) -> Iterator[tuple[tarfile.TarInfo, Body]]:
+    """Yield the members of the tar in PIECES with their bodies.
+
+    The link that would hide a node's driver is replaced by a whiteout: so it is not in the image,
+    and nothing from the layers below appears in its place.
+    """
     members = Members(Flow(iter(pieces)))
     for member in members:
         count.member(member)
         if rooted and (member.uid or member.gid):
             member.uid = member.gid = 0
-            member.block = b""
-        if _hides_drivers(member):
-            yield (
-                tarfile.TarInfo(posixpath.join(posixpath.dirname(member.name), f"{WHITEOUT}lib")),
-                (),
-            )
+            member.block = b""  # the original header names the original owner
+        if _is_compat_link(member):
+            folder = posixpath.dirname(member.name)
+            yield tarfile.TarInfo(posixpath.join(folder, f"{WHITEOUT}lib")), ()
         else:
             yield member, members.body(member)
 
 
-def _hides_drivers(member: tarfile.TarInfo) -> bool:
-    """Whether MEMBER is the link by which NVIDIA's libcuda comes before a node's. As a whiteout it
-    is not in the image, and nothing of the layers below is seen in its place.
-    """
+def _is_compat_link(member: tarfile.TarInfo) -> bool:
+    """Return whether MEMBER is the link that puts NVIDIA's libcuda before a node's own."""
     if not member.issym() or posixpath.basename(member.linkname.rstrip("/")) != COMPAT_LIBRARIES:
         return False
     return COMPAT_LINK.fullmatch(posixpath.normpath(member.name.lstrip("/"))) is not None
 
 
 def _entries(tar: Tar) -> list[TreeEntry]:
+    """Return the headers of TAR's members; their bodies are passed over."""
     with blame_layer(tar):
         return [entry_of(member) for member, _ in tar.members]
 
 
 @contextlib.contextmanager
 def blame_layer(tar: Tar) -> Iterator[None]:
-    """What is wrong with a layer is told with its name."""
+    """Turn what is wrong inside a layer into an error that names the layer."""
     try:
         yield
     except ClimbsOut as error:
@@ -324,7 +362,7 @@ def blame_layer(tar: Tar) -> Iterator[None]:
 
 
 def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
-    """One tree that comes as one tar, with ABOVE over it."""
+    """Yield the files ABOVE, and then the tar in PIECES, which is a whole tree."""
     yield Tar("", [(member, [data]) for member, data in above])
     ahead = Ahead(iter(pieces))
     try:
@@ -336,13 +374,13 @@ def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
 def pack_tars(
     tars: Iterable[Tar], output: Path, work: Path, compression: str, runner: Runner
 ) -> None:
-    """TARS, newest first, as the squashfs OUTPUT."""
-    _packed(
+    """Pack TARS, newest first, into the squashfs OUTPUT."""
+    _run_packer(
         output, work, PackedAs(compression), runner, lambda sink: one_pass(sink, tars), Progress()
     )
 
 
-def _packed(
+def _run_packer(
     part: Path,
     work: Path,
     how: PackedAs,
@@ -350,54 +388,57 @@ def _packed(
     feed: Callable[[Sink], None],
     progress: Progress,
 ) -> None:
-    """PART made by the packer from what FEED gives it, and synced."""
+    """Run the packer on what FEED writes to it, so that PART is a squashfs, and synced to disk."""
     jobs = len(os.sched_getaffinity(0))
     part.unlink(missing_ok=True)
     argv = pack_argv(runner.has, how.compression, part, jobs)
     rootless = argv[0] in ROOTLESS
     argv = [*how.bounded(runner.has), *OWN_TIMES, *argv]
-    (work / "pack.log").unlink(missing_ok=True)  # of an earlier run
-    with runner.fed(argv, work / "pack.log") as packer, written_out(part):
+
+    log = work / "pack.log"
+    log.unlink(missing_ok=True)  # of an earlier run
+    with runner.fed(argv, log) as packer, written_out(part):
         try:
             sink = Sink(packer.descriptor, not rootless)
             feed(sink)
             sink.end()
             progress.event("phase", name="sync")
         except BrokenPipeError:
-            raise _refused(packer, part) from None
+            raise _explain_failure(packer, part) from None
         done = packer.finish()
         if done.status:
-            raise _refused(packer, part)
+            raise _explain_failure(packer, part)
 
 
-def _refused(packer: Fed, part: Path) -> HpcstackError:
+def _explain_failure(packer: Fed, part: Path) -> HpcstackError:
+    """Return the error for a PACKER that failed. Raise StoreError if the disk of PART is full."""
     done = packer.finish()
     if done.status in TOO_LARGE:
         return BuildError(
             "the image becomes far larger than its registry says",
             "is this the image that you meant?",
         )
-    check_free_space(part.parent, 0, "the image")  # the likeliest reason, said as what it is
-    if any(
-        "I/O error" in line or "No space left" in line or "quota" in line for line in done.tail
-    ):  # what it wrote is removed by now
-        said = (
+
+    check_free_space(part.parent, 0, "the image")  # the most likely reason
+    # The packer may have removed its output by now, and so have freed the space that was missing.
+    signs = ("I/O error", "No space left", "quota")
+    if any(sign in line for line in done.tail for sign in signs):
+        return StoreError(
             f"the image could not be written below {part.parent}: no space was left, or the disk "
-            f"is damaged"
+            "is damaged",
+            "make room, or name another folder, and import again",
         )
-        return StoreError(said, "make room, or name another folder, and import again")
-    return BuildError(
-        "\n".join(
-            [
-                f"the packer failed\n  > {done.command()}  (exit {done.status})",
-                *(f"  < {x}" for x in done.tail),
-            ]
-        )
-    )
+
+    lines = [f"the packer failed\n  > {done.command()}  (exit {done.status})"]
+    lines += [f"  < {line}" for line in done.tail]
+    return BuildError("\n".join(lines))
 
 
 def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
-    """TARS, newest first, into SINK. NeedsTwoPasses where that is not enough."""
+    """Write TARS, newest first, to SINK as one merged tree.
+
+    Raise NeedsTwoPasses if that cannot be decided layer by layer (`oci/flatten.py`).
+    """
     newest = Newest()
     for tar in tars:
         newest.layer()
@@ -413,11 +454,12 @@ def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
 
 
 def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[TreeEntry]]) -> None:
-    """TARS, newest first, into SINK, as a plan made of all their ENTRIES says."""
+    """Write TARS, newest first, to SINK, by a plan made from the ENTRIES of all of them."""
     try:
-        names, implied = plan_layers(entries[::-1])
+        names, implied = plan_layers(entries[::-1])  # the plan counts layers from the oldest
     except (ClimbsOut, TooLarge) as error:
         raise InputError(f"the image {error}", REFUSED) from None
+
     for path in implied:
         sink.folder(path)
     for number, tar in enumerate(tars):

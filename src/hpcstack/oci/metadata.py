@@ -1,8 +1,9 @@
-"""What three runtimes want to find in an image: Enroot's files in /etc, Apptainer's in
-/.singularity.d, mount points.
+"""Make the files that runtimes expect in an image: Enroot's in /etc, Apptainer's in
+/.singularity.d, and mount points.
 
-It is put over the image's layers as one more, and what is only needed where nobody has it, below
-them. Enroot's files: https://github.com/NVIDIA/enroot/blob/master/doc/image-format.md; Apptainer's:
+They are put over the image's layers as one more layer. What is needed only if no layer has it lies
+below them, as the lowest layer. Enroot's files:
+https://github.com/NVIDIA/enroot/blob/master/doc/image-format.md; Apptainer's:
 https://apptainer.org/docs/user/main/environment_and_metadata.html.
 """
 
@@ -22,8 +23,19 @@ if TYPE_CHECKING:
 
 Added = list[tuple[tarfile.TarInfo, bytes]]
 ETC, SINGULARITY = "etc", ".singularity.d"
-FOLDERS = {"dev": 0o755, "proc": 0o755, "sys": 0o755, "run": 0o755, "root": 0o700, "home": 0o755, "mnt": 0o755,
-           "tmp": 0o1777, "etc": 0o755, "var": 0o755, "var/tmp": 0o1777}  # fmt: skip
+FOLDERS = {
+    "dev": 0o755,
+    "proc": 0o755,
+    "sys": 0o755,
+    "run": 0o755,
+    "root": 0o700,
+    "home": 0o755,
+    "mnt": 0o755,
+    "tmp": 0o1777,
+    "etc": 0o755,
+    "var": 0o755,
+    "var/tmp": 0o1777,
+}
 LIBRARIES = """\
 #!/bin/sh
 # Where `apptainer exec --nv` binds the driver's libraries.
@@ -33,16 +45,16 @@ EMPTY = ("etc/resolv.conf", "etc/hosts", "etc/rc.local")
 
 
 def list_files_above(image: Image, provenance: str) -> Added:
-    """Files that are the image's own metadata in the words of each runtime."""
+    """Return the files that give the image's config in the form that each runtime reads.
+
+    PROVENANCE is the image's name, for a comment in /etc/rc.
+    """
+    entrypoint, command = image.words("Entrypoint"), image.words("Cmd")
     texts = {
         f"{ETC}/environment": render_environment(image.environment),
         f"{ETC}/fstab": "",
-        f"{ETC}/rc": render_entrypoint(
-            image.workdir, image.words("Entrypoint"), image.words("Cmd"), provenance
-        ),
-        **apptainer_files(
-            image.environment, image.words("Entrypoint"), image.words("Cmd"), image.labels
-        ),
+        f"{ETC}/rc": render_entrypoint(image.workdir, entrypoint, command, provenance),
+        **apptainer_files(image.environment, entrypoint, command, image.labels),
     }
     return [make_file_member(path, text) for path, text in texts.items()] + [
         make_folder_member(f"{SINGULARITY}/libs", 0o755),
@@ -52,19 +64,18 @@ def list_files_above(image: Image, provenance: str) -> Added:
 
 
 def list_files_below(image: Image) -> Added:
-    """Mount points and empty files, for images that do not bring them."""
+    """Return mount points, the working directory and empty files, for images that lack them."""
+    folders = dict(FOLDERS)
     workdir = image.workdir.strip("/")
-    folders = [
-        *FOLDERS.items(),
-        *([(workdir, 0o755)] if workdir and ".." not in workdir.split("/") else []),
-    ]
-    return [make_folder_member(path, mode) for path, mode in dict(folders).items()] + [
+    if workdir and ".." not in workdir.split("/"):
+        folders[workdir] = 0o755
+    return [make_folder_member(path, mode) for path, mode in folders.items()] + [
         make_file_member(path, "") for path in EMPTY
     ]
 
 
 def render_environment(variables: Mapping[str, str]) -> str:
-    """/etc/environment, a variable a line."""
+    """Return /etc/environment, one variable a line."""
     return "".join(
         f"{name}={check_unbroken(value)}\n"
         for name, value in variables.items()
@@ -75,15 +86,18 @@ def render_environment(variables: Mapping[str, str]) -> str:
 def render_entrypoint(
     workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...], provenance: str
 ) -> str:
-    """/etc/rc, which Enroot runs: the working directory, then the entrypoint with the user's words
-    or the default.
+    """Return /etc/rc, which Enroot runs to start a container.
+
+    It changes to the working directory, and runs the entrypoint with the user's command, or with
+    the image's own COMMAND. Without either, it runs /bin/sh.
     """
-    start = tuple(
-        map(check_unbroken, (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",)))))
-    )
+    default = command
+    if not entrypoint and not command:
+        default = ("/bin/sh",)
+    start = tuple(check_unbroken(word) for word in (*entrypoint, *default))
     entry = f"{quote_words(entrypoint)} " if entrypoint else ""
-    # A launch of hpcstack's (launchers/on-node/enroot.sh) starts the command alone, as Pyxis and
-    # Apptainer do.
+    # launchers/on-node/enroot.sh sets HPCSTACK_COMMAND_ONLY: a launch runs its command without the
+    # entrypoint, as Pyxis and `apptainer exec` do.
     alone = (
         'if [ -n "${HPCSTACK_COMMAND_ONLY:-}" ]; then\n    unset HPCSTACK_COMMAND_ONLY\n    exec '
         '"$@"\nfi\n'
@@ -104,11 +118,15 @@ def apptainer_files(
     command: tuple[str, ...],
     labels: Mapping[str, str],
 ) -> dict[str, str]:
-    """{path: text} below /.singularity.d: the image's variables, what `apptainer run` starts, and
-    its labels.
+    """Return {path: text} of the files below /.singularity.d.
+
+    They are the image's variables, what `apptainer run` starts, and the labels.
     """
     start = f"{quote_words(entrypoint)} " if entrypoint else ""
-    default = quote_words(command or (() if entrypoint else ("/bin/sh",)))
+    words = command
+    if not entrypoint and not command:
+        words = ("/bin/sh",)
+    default = quote_words(words)
     if entrypoint and not command:
         run = f'exec {start}"$@"\n'
     else:
@@ -123,37 +141,43 @@ def apptainer_files(
 
 
 def render_exports(variables: Mapping[str, str]) -> str:
-    """Variables of the image for Apptainer: the host's value wins where it has one, but for PATH,
-    as Apptainer does.
+    """Return shell lines that export the image's variables under Apptainer.
+
+    A value that is already set wins, except for PATH. Apptainer does the same with images that it
+    converts from Docker's.
     """
     lines = []
     for name, value in variables.items():
         if not VARIABLE.fullmatch(name):
             continue
         check_unbroken(value)
-        keep = f"${{{name}:-}}"
-        lines.append(
-            f"export {name}={quote_sh(value)}\n"
-            if name == "PATH"
-            else f'if [ -z "{keep}" ]; then {name}={quote_sh(value)}; fi\nexport {name}\n'
-        )
+        if name == "PATH":
+            lines.append(f"export {name}={quote_sh(value)}\n")
+            continue
+        current = f"${{{name}:-}}"
+        lines.append(f'if [ -z "{current}" ]; then {name}={quote_sh(value)}; fi\n')
+        lines.append(f"export {name}\n")
     return "".join(lines)
 
 
 def make_file_member(path: str, text: str) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a tar member for a file and its content; executable if it begins with `#!`."""
     data = text.encode("utf-8", "surrogateescape")
     out = tarfile.TarInfo(path)
-    out.size, out.mode = len(data), 0o755 if text.startswith("#!") else 0o644
+    out.size = len(data)
+    out.mode = 0o755 if text.startswith("#!") else 0o644
     return out, data
 
 
 def make_folder_member(path: str, mode: int) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a tar member for a folder."""
     out = tarfile.TarInfo(path)
     out.type, out.mode = tarfile.DIRTYPE, mode
     return out, b""
 
 
 def make_link_member(path: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a tar member for a symbolic link."""
     out = tarfile.TarInfo(path)
     out.type, out.linkname, out.mode = tarfile.SYMTYPE, target, 0o777
     return out, b""

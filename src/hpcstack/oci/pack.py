@@ -1,8 +1,7 @@
-"""Packers: a tar on their input becomes a squashfs. One visible table, the first that is there is
-taken.
+"""The programs that pack a tar from their standard input into a squashfs.
 
-zstd at level 1: a base of 1.2 GB packs in a fifth of the time that gzip takes, into about the same
-size.
+They are in one table, PACKERS; the first one that is installed is used. zstd runs at level 1: a
+base of 1.2 GB packs in a fifth of the time that gzip takes, into about the same size.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
 
+# The options of tar2sqfs (squashfs-tools-ng) and of mksquashfs for each compression.
 NG = {"zstd": ("zstd", "level=1"), "gzip": ("gzip", ""), "xz": ("xz", ""), "lz4": ("lz4", "")}
 SQUASH = {
     "zstd": ("-comp", "zstd", "-Xcompression-level", "1"),
@@ -26,33 +26,31 @@ SQUASH = {
     "lz4": ("-comp", "lz4"),
 }
 READERS = {"unsquashfs": ("unsquashfs", "-lln"), "rdsquashfs": ("rdsquashfs", "--describe")}
-OWN_TIMES = (
-    "env",
-    "-u",
-    "SOURCE_DATE_EPOCH",
-)  # mksquashfs takes no times beside it, and tar2sqfs takes its own from it
-MEMORY = "192M"  # mksquashfs takes a quarter of the machine's by default
+# Packers run without this variable: with it, mksquashfs refuses options for times, and tar2sqfs
+# takes its default times from it.
+OWN_TIMES = ("env", "-u", "SOURCE_DATE_EPOCH")
+MEMORY = "192M"  # for mksquashfs, which takes a quarter of the machine's memory by default
 
 
 @dataclass(frozen=True)
 class PackedAs:
-    """How an image is packed: its compression, and the bytes that it may become at most (0: no
-    bound).
-    """
+    """How an image is packed."""
 
     compression: str
-    most: int = 0
+    most: int = 0  # bytes that it may become; 0 for no limit
 
     def bounded(self, has: Callable[[str], bool]) -> list[str]:
-        """What a packer is started by, so that the kernel ends it where it writes more."""
-        return (
-            ["prlimit", "--core=0", f"--fsize={self.most}", "--"]
-            if self.most and has("prlimit")
-            else []
-        )
+        """Return words to put before a packer's argv, so that the kernel stops it at `most` bytes.
+
+        They are empty if there is no limit, or no prlimit on this machine, which HAS tells.
+        """
+        if self.most and has("prlimit"):
+            return ["prlimit", "--core=0", f"--fsize={self.most}", "--"]
+        return []
 
 
 def make_tar2sqfs_command(compression: str, output: Path, jobs: int) -> list[str]:
+    """Return the argv of tar2sqfs, which packs into OUTPUT with JOBS threads."""
     name, extra = NG[compression]
     more = ["--comp-extra", extra] if extra else []
     return [
@@ -70,7 +68,7 @@ def make_tar2sqfs_command(compression: str, output: Path, jobs: int) -> list[str
 
 
 def make_mksquashfs_command(compression: str, output: Path, jobs: int) -> list[str]:
-    """Needs squashfs-tools 4.5, which reads tar."""
+    """Return the argv of mksquashfs, which reads tar since squashfs-tools 4.5."""
     return [
         "mksquashfs",
         "-",
@@ -97,7 +95,7 @@ def make_mksquashfs_command(compression: str, output: Path, jobs: int) -> list[s
     ]
 
 
-ROOTLESS = {"mksquashfs"}  # refuses a tar whose member is the root: that has mode 755 then
+ROOTLESS = {"mksquashfs"}  # refuse a tar with the root as a member; the root's mode is an option
 PACKERS: dict[str, Callable[[str, Path, int], list[str]]] = {
     "tar2sqfs": make_tar2sqfs_command,
     "mksquashfs": make_mksquashfs_command,
@@ -105,7 +103,10 @@ PACKERS: dict[str, Callable[[str, Path, int], list[str]]] = {
 
 
 def pack_argv(has: Callable[[str], bool], compression: str, output: Path, jobs: int) -> list[str]:
-    """The argv of the first packer that is there."""
+    """Return the argv of the first packer that is installed, which HAS tells.
+
+    Raise MissingToolError if there is none.
+    """
     for name, argv in PACKERS.items():
         if has(name):
             return argv(compression, output, jobs)
@@ -115,7 +116,7 @@ def pack_argv(has: Callable[[str], bool], compression: str, output: Path, jobs: 
 
 
 def read_back(image: Path, runner: Runner) -> None:
-    """BuildError unless IMAGE, a squashfs, can be read again: every folder and every inode of it."""
+    """Read every folder and every inode of the squashfs IMAGE. Raise BuildError if that fails."""
     argv = READERS["unsquashfs" if runner.has("unsquashfs") else "rdsquashfs"]
     try:
         with runner.read([*argv, str(image)]) as pipe:
@@ -123,5 +124,6 @@ def read_back(image: Path, runner: Runner) -> None:
                 pass
     except BuildError as error:
         raise BuildError(
-            f"what was packed cannot be read back: {error.message}", "is the disk damaged?"
+            f"what was packed cannot be read back: {error.message}",
+            "check whether the disk is damaged, and try again",
         ) from None

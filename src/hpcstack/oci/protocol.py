@@ -1,4 +1,4 @@
-"""What registries say, read and refused: challenges, documents, image configs. Pure."""
+"""Read what registries answer, check it, and word the errors. No request is made here."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from hpcstack.oci.credentials import Login
     from hpcstack.recipe.model import Base
 
-DOCKER_HUB = "registry-1.docker.io"  # what docker.io means to the distribution protocol
-ANOTHER = "is this the registry you meant? If so, tell its admin"
-TOKEN_SERVERS = {  # whose token servers have another name than the registry
+DOCKER_HUB = "registry-1.docker.io"  # the host that speaks the distribution protocol for docker.io
+ANOTHER = "is this the registry that you meant? If so, tell its admin"
+TOKEN_SERVERS = {  # registries whose token server is under another domain
     "docker.io": ("auth.docker.io",),
     "registry-1.docker.io": ("auth.docker.io",),
     "registry.gitlab.com": ("gitlab.com",),
 }
 
-
-READ_S = 120  # a small answer that has not come after so long never will
+READ_S = 120  # seconds for a small answer, a manifest or a config, to come completely
 PIECE = 1 << 16
 T = TypeVar("T")
 
 
 def call_within(seconds: float, host: str, act: Callable[[], T]) -> T:
-    """What ACT returns or raises.
+    """Return what ACT returns, or raise what it raises. Raise RegistryError after SECONDS.
 
-    RegistryError where it takes longer: a server may send a byte a second for days.
+    A timeout of requests covers only the wait for the next byte, and a server may send one byte a
+    second for days. ACT therefore runs in a thread, which is left behind when the time is up.
     """
     done: list[T] = []
     failed: list[BaseException] = []
@@ -45,7 +45,7 @@ def call_within(seconds: float, host: str, act: Callable[[], T]) -> T:
     def work() -> None:
         try:
             done.append(act())
-        except BaseException as error:  # the caller raises it
+        except BaseException as error:  # raised again below, in the caller's thread
             failed.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
@@ -59,7 +59,7 @@ def call_within(seconds: float, host: str, act: Callable[[], T]) -> T:
 
 
 class Reply(Protocol):
-    """An answer whose body has not been read yet: requests.Response, opened as a stream."""
+    """A response whose body has not been read yet: requests.Response, opened as a stream."""
 
     @property
     def headers(self) -> Any: ...
@@ -69,27 +69,28 @@ class Reply(Protocol):
 
 
 def content_of(answer: Reply, limit: int, host: str) -> bytes:
-    """The body of an answer, uncompressed, LIMIT bytes at most.
+    """Return the body of ANSWER, uncompressed, at most LIMIT bytes. HOST is named in errors.
 
-    RegistryError for more, and for one that has no end.
+    Raise RegistryError if the body is longer, or is compressed in an unknown or a wrong way. The
+    limit also holds while uncompressing, so that a small answer cannot fill the memory.
     """
+    # `identity` was asked for, but some servers compress anyway.
     encoding = (answer.headers.get("Content-Encoding") or "identity").lower()
-    if encoding not in (
-        "identity",
-        "aws-chunked",
-        "gzip",
-        "x-gzip",
-        "deflate",
-    ):  # none was asked for
+    compressed = encoding in ("gzip", "x-gzip", "deflate")
+    if not compressed and encoding not in ("identity", "aws-chunked"):
         raise RegistryError(*make_nonsense_error(host))
-    inflate = zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
+
+    inflate = zlib.decompressobj(47)  # reads gzip and zlib alike
     out = bytearray()
     try:
         while block := answer.raw.read(PIECE, decode_content=False):
-            out += inflate.decompress(block, limit + 1 - len(out)) if inflate else block
+            if compressed:
+                block = inflate.decompress(block, limit + 1 - len(out))
+            out += block
             if len(out) > limit:
                 raise RegistryError(
-                    f"{host} answered with more than {limit >> 20} MiB where less is right", ANOTHER
+                    f"{host} answered with more than {limit >> 20} MiB, which no such answer needs",
+                    ANOTHER,
                 )
     except zlib.error:
         raise RegistryError(*make_nonsense_error(host)) from None
@@ -97,23 +98,33 @@ def content_of(answer: Reply, limit: int, host: str) -> bytes:
 
 
 def repository_of(url: str) -> str:
-    """The repository that a URL of the distribution protocol names."""
+    """Return the repository that a URL of the distribution protocol names."""
     return re.sub(r"^/v2/|/(manifests|blobs|tags)/[^/]*$", "", urlsplit(url).path)
 
 
 def realm_of(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
-    """The token's URL and query. nvcr.io puts the scope INTO the realm's URL, Docker Hub beside it."""
+    """Return the token server's URL and query from a WWW-Authenticate CHALLENGE.
+
+    The URL is empty if the challenge names none. Docker Hub gives the scope as a field of its own,
+    nvcr.io as part of the realm's URL. Either is replaced by the one scope that is needed: to pull
+    REPOSITORY.
+    """
     fields = dict(re.findall(r'(?<!\w)(\w{1,32})="([^"]*)"', challenge[:4096]))
     realm = urlsplit(fields.get("realm", ""))
     query = {name: values[0] for name, values in parse_qs(realm.query).items()}
     if "service" in fields:
         query["service"] = fields["service"]
     query["scope"] = f"repository:{repository}:pull"
-    return realm._replace(query="").geturl() if realm.scheme else "", query
+    if not realm.scheme:
+        return "", query
+    return realm._replace(query="").geturl(), query
 
 
 def parse_answer(content: bytes, host: str, limit: int = config.MAX_OTHER) -> dict[str, Any]:
-    """The JSON object of an answer; a proxy's login page is none."""
+    """Parse CONTENT as a JSON object.
+
+    Raise RegistryError for anything else, such as a proxy's login page.
+    """
     try:
         return untrusted.parse_untrusted_json(content, limit)
     except ValueError:
@@ -121,15 +132,16 @@ def parse_answer(content: bytes, host: str, limit: int = config.MAX_OTHER) -> di
 
 
 def may_be_asked(realm: str, host: str, named: str, *, plain_http: bool) -> bool:
-    """Whether REALM, which the registry HOST says gives tokens, may be asked at all: its answer
-    goes to the registry.
+    """Return whether the token server REALM, which the registry HOST names, may be asked at all.
 
-    It speaks https, or is HOST itself where that speaks http, or is NAMED by the site. A bare
-    address or this very machine is none, unless the registry is there too: nobody's metadata
-    service is asked because a registry says so.
+    It must speak https. Plain http will do only for HOST itself, or the server NAMED in site.yaml,
+    and only if the registry speaks plain http too. An IP address or this very machine is not asked,
+    unless the registry is there as well: what a token server answers goes to the registry, which
+    must not learn by us what a cloud's metadata service says.
     """
     where = urlsplit(realm)
-    name, netloc = where.hostname or "", where.netloc
+    name = where.hostname or ""
+    netloc = where.netloc
     if not name or "@" in netloc:
         return False
     if netloc == host or (named and netloc == named):
@@ -138,24 +150,25 @@ def may_be_asked(realm: str, host: str, named: str, *, plain_http: bool) -> bool
 
 
 def is_address(name: str) -> bool:
+    """Return whether NAME is an IP address, in any spelling, or a name for this machine or link."""
     name = name.rstrip(".")
     try:
         ipaddress.ip_address(name)
     except ValueError:
-        own = (
-            name == "localhost"
-            or name.startswith("ip6-")
-            or name.endswith((".localhost", ".local"))
-        )
-        return (
-            own
-            or re.fullmatch(r"(0x[0-9a-f]*|[0-9]+)", name.rpartition(".")[2], re.IGNORECASE)
-            is not None
-        )
-    return True
+        pass
+    else:
+        return True
+
+    if name == "localhost" or name.startswith("ip6-") or name.endswith((".localhost", ".local")):
+        return True
+    # inet_aton(3) also takes `127.1`, `0x7f.1` and `2130706433`: a name whose last part is a number
+    # is an address to it.
+    last = name.rpartition(".")[2]
+    return re.fullmatch(r"(0x[0-9a-f]*|[0-9]+)", last, re.IGNORECASE) is not None
 
 
 def make_nonsense_error(host: str) -> tuple[str, str]:
+    """Return message and hint for an answer of HOST that cannot be read."""
     return (
         f"{host} answered with something that is not a registry's answer",
         "is a proxy in between?",
@@ -163,86 +176,89 @@ def make_nonsense_error(host: str) -> tuple[str, str]:
 
 
 def may_know(realm: str, host: str, *, plain_http: bool) -> bool:
-    """Whether the user's key for HOST may go to REALM: the same host or its own domain; in the
-    clear only to HOST.
+    """Return whether the user's login for HOST may be sent to the token server REALM.
+
+    It may go to HOST itself, to a subdomain of it, and to the server that TOKEN_SERVERS lists;
+    unencrypted only to HOST.
     """
     where = urlsplit(realm)
-    name, own = where.hostname or "", host.partition(":")[0]
+    name = where.hostname or ""
+    own = host.partition(":")[0]
     if where.scheme != "https":
         return plain_http and where.netloc == host
     return name == own or name.endswith(f".{own}") or name in TOKEN_SERVERS.get(own, ())
 
 
 def choose_pause(retry_after: str, otherwise: float) -> float:
-    return min(float(retry_after), 30.0) if re.fullmatch(r"[0-9]{1,6}", retry_after) else otherwise
+    """Return the seconds to wait: RETRY_AFTER, at most 30, or OTHERWISE if it is no number.
+
+    HTTP also allows a date in Retry-After, which is not read.
+    """
+    if re.fullmatch(r"[0-9]{1,6}", retry_after):
+        return min(float(retry_after), 30.0)
+    return otherwise
 
 
 def verify_digest(content: bytes, digest: str, host: str) -> None:
+    """Raise RegistryError if CONTENT, sent by HOST, does not have the sha256 DIGEST."""
     if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
         raise RegistryError(
-            f"{host} sent other bytes than {digest} names",
-            "try again; if it persists, tell its admin",
+            f"{host} sent bytes that do not match {digest}",
+            "try again; if it persists, tell the registry's admin",
         )
 
 
 def explain_unreachable(
     host: str, base: Base, error: Exception, asked: str = ""
 ) -> tuple[str, str]:
-    """What to say where the registry HOST, or ASKED, the place that it has sent on to, breaks off
-    with ERROR.
+    """Return message and hint for a connection to the registry HOST that failed with ERROR.
+
+    ASKED is the host that was really asked, if HOST has redirected to it; without it, the host is
+    taken from the request in ERROR.
     """
+    # Errors of requests and urllib3 wrap each other; the innermost, at the end, says what happened.
     reason = str(getattr(error, "args", [error])[0] or type(error).__name__)
     reason = re.sub(r"^.*(?:Caused by |: )", "", reason.splitlines()[0])[:200].rstrip("\"')")
-    asked = (
-        asked
-        or urlsplit(getattr(getattr(error, "request", None), "url", None) or "").netloc
-        or host
-    )
+    mirror = f"name a mirror under registries.{base.registry} in site.yaml"
+
+    request = getattr(error, "request", None)
+    asked = asked or urlsplit(getattr(request, "url", None) or "").netloc or host
     if asked.lower() not in (host.lower(), DOCKER_HUB):
         return (
-            f"{asked}, where {host} sends for {base.image}, cannot be reached: {reason}",
-            f"let this machine reach {asked} too (firewall, proxy), or name a mirror under "
-            f"registries.{base.registry} "
-            "in site.yaml",
+            f"{asked}, to which {host} redirects for {base.image}, cannot be reached: {reason}",
+            f"let this machine reach {asked} too (firewall, proxy), or {mirror}",
         )
     return (
         f"{host} cannot be reached for {base.image}: {reason}",
-        (
-            f"check the network and the proxy, or name a mirror under registries.{base.registry} "
-            f"in site.yaml"
-        ),
+        f"check the network and the proxy, or {mirror}",
     )
 
 
 def explain_refusal(
     status: int, host: str, base: Base, ignored: Login | None = None
 ) -> tuple[str, str]:
-    """What to say of STATUS, which HOST has answered for BASE.
+    """Return message and hint for the HTTP STATUS that HOST has answered for BASE.
 
-    IGNORED: the login that its token server refused.
+    IGNORED is a login that its token server refused before.
     """
     if status in (401, 403) and ignored:
         return refused_login(ignored, status, host, base)
     if status == 403 and host.partition(":")[0] == "nvcr.io":
         return (
             f"{host} refuses {base.image} (403)",
-            "accept its terms on catalog.ngc.nvidia.com, and see that your key's org and team may "
-            "have it; without a "
-            f"key: docker login -u '$oauthtoken' {host}",
+            "accept its terms on catalog.ngc.nvidia.com, and check that your key's org and team "
+            f"may pull it; without a key: {_login_command(host, base)}",
         )
     if status in (401, 403):
-        user = " -u '$oauthtoken'" if base.registry == "nvcr.io" else ""
         return (
             f"{host} refuses {base.image} ({status})",
-            (
-                f"log in: docker login{user} {host}, or put the key into ~/.docker/config.json or "
-                f"Enroot's .credentials"
-            ),
+            f"log in: {_login_command(host, base)}, or put the key into ~/.docker/config.json or "
+            "Enroot's .credentials",
         )
     if status == 404 and base.digest:
         return (
             f"{host} has no {base.image}",
-            "what was locked is gone: hpcstack lock STACK asks for what is there now",
+            "the locked image has been deleted; to lock the current one: hpcstack lock STACK",
         )
     if status == 404:
         return (
@@ -252,35 +268,41 @@ def explain_refusal(
     return f"{host} answered {status} for {base.image}", "try again later"
 
 
+def _login_command(host: str, base: Base) -> str:
+    """Return the `docker login` line for HOST. NGC's user name is the word `$oauthtoken` itself."""
+    if base.registry == "nvcr.io":
+        return f"docker login -u '$oauthtoken' {host}"
+    return f"docker login {host}"
+
+
 def refused_login(login: Login, status: int, host: str, base: Base) -> tuple[str, str]:
-    """What to say where HOST refuses LOGIN, and nobody else gets BASE either."""
-    user = " -u '$oauthtoken'" if base.registry == "nvcr.io" else ""
+    """Return message and hint where HOST refuses LOGIN, and BASE cannot be had without one."""
     return (
-        (
-            f"{host} refuses the login in {login.source}, and gives {base.image} to nobody without "
-            f"one ({status})"
-        ),
-        (
-            f"has the key expired, been revoked, or no right to this image? With a new one: docker "
-            f"login{user} {host}"
-        ),
+        f"{host} refuses the login in {login.source}, and {base.image} cannot be pulled without "
+        f"one ({status})",
+        "the key may have expired, been revoked, or have no right to this image; to log in with a "
+        f"new one: {_login_command(host, base)}",
     )
 
 
 def make_refusal_error(
     status: int, host: str, base: Base, ignored: Login | None = None
 ) -> RegistryError:
-    """What `explain_refusal` says, as the error: LoginRefused where another login may be let in."""
+    """Return the text of `explain_refusal` as an error of the class that fits STATUS.
+
+    LoginRefused (401, 403) means that another user's login may still succeed.
+    """
     kind = {401: LoginRefused, 403: LoginRefused, 404: NotInRegistry}.get(status, RegistryError)
     return kind(*explain_refusal(status, host, base, ignored))
 
 
 def refused_elsewhere(status: int, asked: str, host: str, base: Base) -> RegistryError:
-    """The error where ASKED, to which HOST has sent on, answers with STATUS."""
+    """Return the error for STATUS from ASKED, the host to which HOST has redirected.
+
+    Such hosts check signed URLs, which a proxy may damage and a wrong clock may outdate.
+    """
     return RegistryError(
-        f"{asked}, where {host} sends for {base.image}, answered {status}",
-        (
-            "try again; if it persists: does a proxy change what is asked of it, or is this "
-            "machine's clock wrong?"
-        ),
+        f"{asked}, to which {host} redirects for {base.image}, answered {status}",
+        "try again; if it persists, check whether a proxy changes requests to it, and whether this "
+        "machine's clock is right",
     )

@@ -1,5 +1,5 @@
-"""The least that a registry must send: one that gives a byte now and then would keep an import for
-ever.
+"""The least that a registry must send: one that sends a byte now and then would keep an import
+going for ever.
 """
 
 from __future__ import annotations
@@ -12,29 +12,35 @@ from hpcstack.core.errors import RegistryError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PERIOD_S, LEAST = 60.0, 64 << 10  # a kilobyte a second: a modem's tenth
+PERIOD_S, LEAST = 60.0, 64 << 10  # seconds, and bytes: about a kilobyte a second
 
 
 class TooSlow(RegistryError):
-    """In a minute less has come than of any registry that works."""
+    """A registry has sent less in a minute than any registry that works."""
 
 
 def not_too_slow(read: Callable[[], bytes], host: str) -> Iterator[bytes]:
-    """What READ gives until it gives nothing. TooSlow where that is less than LEAST in PERIOD_S
-    seconds of waiting: who takes the pieces may take his time.
+    """Yield what READ returns, until that is empty.
+
+    Raise TooSlow if less than LEAST bytes came in PERIOD_S seconds of waiting for READ. The time
+    that the caller takes for a piece does not count.
     """
-    waited, come = 0.0, 0
+    waited = 0.0
+    received = 0
     while True:
         began = time.monotonic()
         block = read()
-        waited, come = waited + time.monotonic() - began, come + len(block)
+        waited += time.monotonic() - began
+        received += len(block)
         if not block:
             return
         if waited >= PERIOD_S:
-            if come < LEAST:
+            if received < LEAST:
                 raise TooSlow(
-                    f"{host} sent {come} bytes in {waited:.0f} seconds",
-                    "try again later: what has come is kept; or look at the network's way to it",
+                    f"{host} sent {received} bytes in {waited:.0f} seconds",
+                    "try again later, what was received is kept; or check the network between here "
+                    "and that host",
                 )
-            waited, come = 0.0, 0
+            waited = 0.0
+            received = 0
         yield block

@@ -1,9 +1,9 @@
-"""What a run that was killed has fetched, for the next one.
+"""Hand on what an interrupted import has fetched to the next one.
 
-Each run has a folder of its own: one that was only stopped for long, and has lost its lease
-meanwhile, may still write. What it wrote is copied and checked, never gone on with in place. Of a
-site's group each member takes over only what is his own: what another fetched lies in a folder that
-is closed to all but him.
+Each run has a folder of its own. An earlier run may only have been suspended, and have lost its
+lease meanwhile: it may still write. So what it wrote is copied and checked, and never continued in
+place (`oci/download.py`). In a site's group, users take over only what they fetched themselves: the
+folders of others are closed to them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ BLOBS = "blobs"
 
 @contextlib.contextmanager
 def taking_over(work: Path) -> Iterator[Path]:
-    """A new folder beside WORK and named after it, pinned; in its `blobs`, each as NAME.left, what
-    earlier runs have fetched. To be called by who holds the lease of WORK. It goes if the block
-    ends well; else the next run takes it over.
+    """Make a new folder beside WORK, and named after it, and yield it as a pinned path.
+
+    The caller must hold the lease of WORK. What earlier runs have fetched lies in the folder's
+    `blobs`, each as NAME.left. The folder is removed if the block ends well; otherwise it stays for
+    the next run.
     """
     mine = work.with_name(f"{work.name}.{make_label()}{uuid.uuid4().hex[:8]}")
     descriptors.make_folder(work.parent)
@@ -50,17 +52,20 @@ def taking_over(work: Path) -> Iterator[Path]:
 
 
 def _is_ours(folder: Path) -> bool:
+    """Return whether FOLDER is a folder of this user."""
     try:
-        return (
-            descriptors.is_folder(folder) and descriptors.stat_path(folder).st_uid == os.geteuid()
-        )
+        if not descriptors.is_folder(folder):
+            return False
+        return descriptors.stat_path(folder).st_uid == os.geteuid()
     except OSError:
         return False
 
 
 def _take_blobs(source: Path, target: Path) -> None:
+    """Move the blobs in SOURCE to TARGET, as NAME.left; of two with the same name, the larger."""
     for name in descriptors.names_in(source):
-        blob, taken = source / name, target / f"{name.removesuffix(LEFT)}{LEFT}"
+        blob = source / name
+        taken = target / f"{name.removesuffix(LEFT)}{LEFT}"
         with contextlib.suppress(OSError):
             larger = (
                 not descriptors.path_exists(taken)

@@ -1,8 +1,8 @@
-"""Whether a key has signed an image, as cosign signs: a manifest beside it, under the tag
-sha256-DIGEST.sig.
+"""Verify signatures of images, as cosign makes them.
 
-Each of that manifest's layers is a statement that names the digest, with the signature over the
-statement's bytes in an annotation. NVIDIA signs NGC's images so, by a key and without a public log
+They are in a manifest beside the image, under the tag sha256-DIGEST.sig. Each of its layers is a
+statement that names the image's digest, with the signature over the statement's bytes in an
+annotation. NVIDIA signs NGC's images this way, with a key and without a public log
 (NVIDIA/gpu-operator 2432). https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md
 """
 
@@ -27,13 +27,13 @@ STATEMENT = "application/vnd.dev.cosign.simplesigning.v1+json"
 SIGNATURE = "dev.cosignproject.cosign/signature"
 KIND = "cosign container image signature"
 MOST_STATEMENTS, MAX_STATEMENT, MAX_KEY = 20, 64 << 10, 64 << 10
-MAX_SIGNATURE = 4096  # characters, of a key of RSA's longest
+MAX_SIGNATURE = 4096  # characters in base64: enough for the longest RSA keys
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class CosignStatement:
-    """Bytes that somebody signed, and the signature."""
+    """A statement, and somebody's signature over its bytes. Nothing is verified yet."""
 
     payload: bytes
     signature: bytes
@@ -43,7 +43,7 @@ class CosignStatement:
 class Key:
     """A public key that a site trusts, from FILE.
 
-    `fingerprint` is sha256 of its DER (SubjectPublicKeyInfo).
+    `fingerprint` is the sha256 of its DER encoding (SubjectPublicKeyInfo).
     """
 
     file: str
@@ -51,10 +51,11 @@ class Key:
     public: PublicKeyTypes
 
     def has_signed(self, statement: CosignStatement, digest: str) -> bool:
-        """Whether STATEMENT is this key's, and about the image DIGEST."""
-        return self._is_mine(statement) and _is_about(statement.payload, digest)
+        """Return whether this key has signed STATEMENT, and it is about the image DIGEST."""
+        return self._verify(statement) and _is_about(statement.payload, digest)
 
-    def _is_mine(self, statement: CosignStatement) -> bool:
+    def _verify(self, statement: CosignStatement) -> bool:
+        """Return whether the signature of STATEMENT was made with this key."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -77,7 +78,10 @@ class Key:
 
 
 def read_key(file: str) -> Key:
-    """The public key in FILE, in PEM, of ECDSA, RSA or Ed25519. InputError for anything else."""
+    """Read the public key in FILE: PEM, for ECDSA, RSA or Ed25519.
+
+    Raise InputError if the file cannot be read, or holds anything else.
+    """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -92,36 +96,42 @@ def read_key(file: str) -> Key:
     try:
         public = load_pem_public_key(read_text(Path(file).expanduser(), MAX_KEY).encode())
     except OSError as error:
-        raise InputError(f"the key {file} cannot be read: {error.strerror}", where) from None
+        raise InputError(
+            f"the key {file} cannot be read: {error.strerror}", f"correct {where}"
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise InputError(
-            f"{file} is no public key in PEM", f"{where}: what `cosign public-key` prints"
+            f"{file} is not a public key in PEM",
+            f"let {where} name a file with what `cosign public-key` prints",
         ) from None
     if not isinstance(public, EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey):
-        raise InputError(f"{file} is a key of a kind that signs no images", where)
+        raise InputError(
+            f"{file} is a key of a kind that does not sign images",
+            f"let {where} name an ECDSA, RSA or Ed25519 key",
+        )
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return Key(file, f"sha256:{hashlib.sha256(der).hexdigest()}", public)
 
 
 def signature_tag(digest: str) -> str:
-    """The tag under which cosign puts the signatures of DIGEST."""
+    """Return the tag under which cosign puts the signatures of DIGEST."""
     return f"{digest.replace(':', '-')}.sig"
 
 
 def statements_in(manifest: dict[str, Any]) -> list[tuple[str, bytes]]:
-    """(digest of the statement, the signature over it) of each signature that MANIFEST names;
-    others are left out.
+    """Return (digest of the statement, the signature over it) of each signature in MANIFEST.
+
+    Layers that are not signatures, or not valid ones, are left out.
     """
     out = []
     for layer in list(manifest.get("layers") or [])[:MOST_STATEMENTS]:
-        digest, text = layer.get("digest"), (layer.get("annotations") or {}).get(SIGNATURE)
-        if (
-            layer.get("mediaType") != STATEMENT
-            or not isinstance(digest, str)
-            or not isinstance(text, str)
-        ):
+        digest = layer.get("digest")
+        text = (layer.get("annotations") or {}).get(SIGNATURE)
+        if layer.get("mediaType") != STATEMENT:
             continue
-        if not DIGEST.fullmatch(digest) or len(text) > MAX_SIGNATURE:
+        if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+            continue
+        if not isinstance(text, str) or len(text) > MAX_SIGNATURE:
             continue
         try:
             out.append((digest, base64.b64decode(text, validate=True)))
@@ -131,7 +141,7 @@ def statements_in(manifest: dict[str, Any]) -> list[tuple[str, bytes]]:
 
 
 def _is_about(payload: bytes, digest: str) -> bool:
-    """Whether the statement PAYLOAD says that it is a signature of the image DIGEST."""
+    """Return whether the statement PAYLOAD says that it is a signature of the image DIGEST."""
     try:
         critical = untrusted.parse_untrusted_json(payload, MAX_STATEMENT)["critical"]
         return bool(

@@ -1,5 +1,6 @@
-"""Where an image's layers come from: a registry, an OCI layout, a `docker save` archive, the Docker
-daemon.
+"""Open an image and read its layers.
+
+It may be in a registry, an OCI layout, a `docker save` archive or the Docker daemon.
 """
 
 from __future__ import annotations
@@ -32,32 +33,44 @@ if TYPE_CHECKING:
     from hpcstack.oci.client import Registry
     from hpcstack.oci.reference import Reference
 
-OnBytes = Callable[[str, int], None]
+OnBytes = Callable[[str, int], None]  # told of each piece that comes: a layer's digest, and bytes
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError)
 
 
 class LayerSource(Protocol):
-    """One image, opened: what it is, and each of its layers as an uncompressed tar."""
+    """One opened image: its description, and each of its layers as an uncompressed tar.
+
+    `start` is called before the first `tar`, and `close` at the end.
+    """
 
     @property
-    def image(self) -> Image: ...
+    def image(self) -> Image:
+        """The digest, platform, config and layers."""
+        ...
 
     @property
     def spooled(self) -> bool:
-        """Whether its layers come over a network, and lie on local disk meanwhile."""
+        """Whether the layers are fetched over a network, and kept on local disk meanwhile."""
         ...
 
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
-        """Begin to fetch into the folder."""
+        """Begin to fetch into the folder, and tell ON_BYTES what comes."""
         ...
 
-    def tar(self, layer: Layer) -> Iterator[bytes]: ...
+    def tar(self, layer: Layer) -> Iterator[bytes]:
+        """Yield LAYER as an uncompressed tar. May be called again, for a second pass."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Stop fetching."""
+        ...
 
 
 class FromRegistry:
-    """Layers fetched in parallel, newest first, each checked against its digest."""
+    """An image in a registry.
+
+    Its layers are fetched in parallel, newest first, and checked against their digests.
+    """
 
     spooled = True
 
@@ -86,21 +99,23 @@ class FromRegistry:
 
 
 class FromLayout:
-    """An OCI image layout: https://github.com/opencontainers/image-spec/blob/main/image-layout.md."""
+    """An image in an OCI image layout, a folder.
+
+    https://github.com/opencontainers/image-spec/blob/main/image-layout.md
+    """
 
     spooled = False
 
     def __init__(self, reference: Reference, platform: str) -> None:
-        self.top, self.on_bytes = reference.path, cast(OnBytes, _nobody)
+        self.top = reference.path
+        self.on_bytes = cast(OnBytes, _ignore_bytes)
         try:
-            found = _choose(self._index(), reference.name)
+            found = _choose_entry(self._index(), reference.name)
             digest, manifest = self._descend(found, platform)
             config = self._document(digest_in(manifest["config"]["digest"]), MAX_CONFIG)
             self.image = read_image_config(digest, manifest, config_of(config, str(reference)))
         except NONSENSE as error:
-            raise InputError(
-                f"{reference.path} is no OCI layout that can be read: {error}"
-            ) from None
+            raise InputError(f"{reference.path} cannot be read as an OCI layout: {error}") from None
 
     def _index(self) -> dict[str, Any]:
         return parse_untrusted_json(
@@ -108,13 +123,17 @@ class FromLayout:
         )
 
     def _document(self, digest: str, limit: int = MAX_MANIFEST) -> dict[str, Any]:
+        """Return the JSON blob DIGEST, at most LIMIT bytes, verified against its digest."""
         data = files.read_bytes(self._blob(digest), limit)
         list(check_pieces(iter([data]), digest, "its layout"))
         return parse_untrusted_json(data, limit)
 
     def _descend(self, descriptor: Mapping[str, Any], platform: str) -> tuple[str, dict[str, Any]]:
-        """Through indexes of indexes to the manifest of PLATFORM."""
-        for _ in range(8):
+        """Follow DESCRIPTOR through nested indexes to the manifest of PLATFORM.
+
+        Return its digest and content. Raise ValueError if PLATFORM is missing.
+        """
+        for _ in range(8):  # a layout may nest indexes as it likes, even in a circle
             digest = digest_in(descriptor["digest"])
             found = self._document(digest)
             if "manifests" not in found:
@@ -123,7 +142,7 @@ class FromLayout:
             if platform not in have:
                 raise ValueError(f"it is for {', '.join(sorted(have))}, not for {platform}")
             descriptor = {"digest": have[platform]}
-        raise ValueError("its indexes have no end")
+        raise ValueError("its indexes are nested too deep")
 
     def _blob(self, digest: str) -> Path:
         return self.top / "blobs" / digest.replace(":", "/")
@@ -134,22 +153,24 @@ class FromLayout:
     def tar(self, layer: Layer) -> Iterator[bytes]:
         if not self._blob(layer.digest).is_file():
             raise InputError(f"{self.top} lacks its layer {layer.digest}", "copy the layout again")
-        pieces = _counted(file_pieces(self._blob(layer.digest)), layer.digest, self.on_bytes)
+        pieces = _count_bytes(file_pieces(self._blob(layer.digest)), layer.digest, self.on_bytes)
         return inflate_layer(check_pieces(pieces, layer.digest, "the layout"))
 
     def close(self) -> None: ...
 
 
 class FromArchive:
-    """What `docker save` or `podman save` wrote.
+    """An image in an archive that `docker save` or `podman save` wrote.
 
-    Its layers are checked against the config's own digests.
+    Such an archive names no digests of its layers as they are stored; the uncompressed layers are
+    checked against the `diff_ids` in the image's config.
     """
 
     spooled = False
 
     def __init__(self, reference: Reference) -> None:
-        self.path, self.on_bytes = reference.path, cast(OnBytes, _nobody)
+        self.path = reference.path
+        self.on_bytes = cast(OnBytes, _ignore_bytes)
         try:
             with tarfile.open(self.path, "r:", tarinfo=Header) as tar:
                 entries = json.loads(_extract(tar, "manifest.json", MAX_MANIFEST))
@@ -159,11 +180,10 @@ class FromArchive:
                 found = next(
                     entry
                     for entry in entries
-                    if not reference.name or _named(reference.name, entry.get("RepoTags"))
+                    if not reference.name or _has_tag(entry.get("RepoTags"), reference.name)
                 )
-                config = parse_untrusted_json(
-                    _extract(tar, found["Config"], MAX_CONFIG), MAX_CONFIG
-                )
+                content = _extract(tar, found["Config"], MAX_CONFIG)
+                config = parse_untrusted_json(content, MAX_CONFIG)
                 plain = [digest_in(digest) for digest in config["rootfs"]["diff_ids"]]
                 self.paths = dict(zip(plain, found["Layers"], strict=True))
                 sizes = [_member(tar, path).size for path in found["Layers"]]
@@ -174,19 +194,21 @@ class FromArchive:
             ) from None
         except (tarfile.TarError, *NONSENSE) as error:
             raise InputError(
-                f"{self.path} is not an archive of `docker save`: {error}",
+                f"{self.path} cannot be read as an archive of `docker save`: {error}",
                 "if it is compressed, uncompress it first",
             ) from None
         layers = tuple(
             Layer(digest, size, digest) for digest, size in zip(plain, sizes, strict=True)
         )
+        # The archive holds no manifest whose digest could name the image: the config's does.
         self.image = Image(f"sha256:{_sha256(config)}", platform_of(taken), taken, layers)
 
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
         self.on_bytes = on_bytes
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
-        pieces = _counted(self._pieces(self.paths[layer.digest]), layer.digest, self.on_bytes)
+        stored = self._pieces(self.paths[layer.digest])
+        pieces = _count_bytes(stored, layer.digest, self.on_bytes)
         return check_pieces(inflate_layer(pieces), layer.plain_digest, "the archive")
 
     def _pieces(self, path: str) -> Iterator[bytes]:
@@ -199,8 +221,9 @@ class FromArchive:
 
 
 class FromDaemon:
-    """An image of the Docker daemon (or podman's socket), as one stream: a container of it that
-    never runs.
+    """An image of the Docker daemon or of podman's socket.
+
+    Its whole tree comes as one layer, exported from a container that is never started.
     """
 
     spooled = False
@@ -208,19 +231,24 @@ class FromDaemon:
     def __init__(self, reference: Reference) -> None:
         from hpcstack.oci import daemon
 
-        self.daemon, self.on_bytes = daemon.connect_daemon(), cast(OnBytes, _nobody)
-        found = self.daemon.inspect(reference.name)
+        self.daemon = daemon.connect_daemon()
+        self.on_bytes = cast(OnBytes, _ignore_bytes)
         self.name = reference.name
-        said = {
+        found = self.daemon.inspect(reference.name)
+        described = {
             "os": found["Os"],
             "architecture": found["Architecture"],
             "config": found.get("Config") or {},
         }
         try:
-            config = config_of(said, str(reference))
+            config = config_of(described, str(reference))
         except NONSENSE as error:
-            raise InputError(f"the Docker daemon describes {reference} wrongly: {error}") from None
-        digest = digest_in(found["Id"] if ":" in found["Id"] else f"sha256:{found['Id']}")
+            raise InputError(
+                f"the Docker daemon's description of {reference} cannot be read: {error}"
+            ) from None
+
+        identity = found["Id"]  # some daemons write it without `sha256:`
+        digest = digest_in(identity if ":" in identity else f"sha256:{identity}")
         layer = Layer(digest, int(found.get("Size") or 0))
         self.image = Image(digest, platform_of(config), config, (layer,))
 
@@ -228,13 +256,16 @@ class FromDaemon:
         self.on_bytes = on_bytes
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
-        return _counted(self.daemon.filesystem(self.name), layer.digest, self.on_bytes)
+        return _count_bytes(self.daemon.filesystem(self.name), layer.digest, self.on_bytes)
 
     def close(self) -> None: ...
 
 
 def open_source(reference: Reference, platform: str, registry: Registry) -> LayerSource:
-    """REFERENCE's image for PLATFORM. InputError or RegistryError where it cannot be had."""
+    """Open REFERENCE's image for PLATFORM, such as `linux/amd64`.
+
+    Raise InputError or RegistryError if there is none, or if it is for another platform.
+    """
     source: LayerSource
     if reference.transport == "docker":
         source = FromRegistry(reference, platform, registry)
@@ -252,18 +283,23 @@ def open_source(reference: Reference, platform: str, registry: Registry) -> Laye
     return source
 
 
-def _nobody(_digest: str, _count: int) -> None:
-    """Nobody counts."""
+def _ignore_bytes(_digest: str, _count: int) -> None:
+    """Stand in for ON_BYTES until `start` is called."""
 
 
-def _counted(pieces: Iterator[bytes], digest: str, on_bytes: OnBytes) -> Iterator[bytes]:
+def _count_bytes(pieces: Iterator[bytes], digest: str, on_bytes: OnBytes) -> Iterator[bytes]:
+    """Yield PIECES, and tell ON_BYTES of each."""
     for piece in pieces:
         on_bytes(digest, len(piece))
         yield piece
 
 
-def _choose(index: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The descriptor that NAME means; an index of one image needs no name."""
+def _choose_entry(index: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the descriptor in a layout's INDEX that NAME means.
+
+    Without a name, the index must hold one image, or one image for several platforms. Raise
+    ValueError otherwise.
+    """
     entries: list[dict[str, Any]] = index["manifests"]
     key = "org.opencontainers.image.ref.name"
     named = [entry for entry in entries if (entry.get("annotations") or {}).get(key) == name]
@@ -275,12 +311,17 @@ def _choose(index: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return (named or entries)[0]
 
 
-def _named(name: str, tags: Any) -> bool:
+def _has_tag(tags: Any, name: str) -> bool:
+    """Return whether NAME is one of TAGS, whole, without its tag, or without registry and path."""
     return any(name in (tag, tag.rpartition(":")[0], tag.rpartition("/")[2]) for tag in tags or [])
 
 
 def _member(tar: tarfile.TarFile, path: str) -> tarfile.TarInfo:
-    """A regular member; older archives name a layer that already exists by a link."""
+    """Return the regular file PATH in TAR, or the file that it links to.
+
+    Older archives hold a layer once, and links to it from every image that has it. Raise KeyError
+    or ValueError if there is no such file.
+    """
     member = tar.getmember(path)
     for _ in range(8):
         if member.isreg():
@@ -289,10 +330,11 @@ def _member(tar: tarfile.TarFile, path: str) -> tarfile.TarInfo:
             member = tar._find_link_target(member)  # type: ignore[attr-defined]
             continue
         break
-    raise ValueError(f"{path} is not a file in it")
+    raise ValueError(f"{path} in it is not a file")
 
 
 def _extract(tar: tarfile.TarFile, path: str, limit: int) -> bytes:
+    """Return the content of PATH in TAR. Raise ValueError if it is larger than LIMIT bytes."""
     member = _member(tar, path)
     if member.size > limit:
         raise ValueError(f"{path} is larger than {limit} bytes")

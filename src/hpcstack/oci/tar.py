@@ -1,8 +1,7 @@
-"""Tar, member by member, out of a stream that cannot be sought: headers as TarInfo, bodies in
-pieces, uncopied.
+"""Read tar member by member from a stream that cannot seek.
 
-The headers (ustar, GNU, PAX: long names, sparse maps, extended attributes) are read by the standard
-library.
+Headers become TarInfo, and bodies are passed on in pieces, without a copy. All but the plainest
+headers (GNU, PAX: long names, sparse maps, extended attributes) are read by the standard library.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 BLOCK = tarfile.BLOCKSIZE
-MAX_SPARSE, MAX_PAX, MAX_HEADERS = (
-    1 << 40,
-    1 << 20,
-    1 << 21,
-)  # headers: of one member, all kinds together
-MAX_LONG_NAME, MAX_GLOBAL, MAX_DIGITS, MAX_KEY = 1 << 16, 64, 128, 512
+MAX_SPARSE = 1 << 40  # bytes of a sparse file, with its holes
+MAX_PAX = 1 << 20  # bytes of a PAX header
+MAX_HEADERS = 1 << 21  # bytes of all headers of one member together
+MAX_LONG_NAME = 1 << 16  # bytes of GNU's long name
+MAX_GLOBAL = 64  # keys in global PAX headers
+MAX_DIGITS, MAX_KEY = 128, 512  # characters of a number and of a key in a PAX header
 ZEROS = bytes(1 << 20)
 
 
@@ -37,10 +36,11 @@ class Flow:
         self.pieces, self.piece, self.at, self.before = pieces, memoryview(b""), 0, 0
 
     def tell(self) -> int:
+        """Return how many bytes have been read."""
         return self.before + self.at
 
     def _more(self) -> bool:
-        """Whether there is a byte left; the next piece is at hand then."""
+        """Return whether a byte is left, and get the next piece if the last one is used up."""
         while self.at == len(self.piece):
             found = next(self.pieces, None)
             if found is None:
@@ -50,7 +50,10 @@ class Flow:
         return True
 
     def read(self, count: int) -> bytes:
-        """COUNT bytes of a header; fewer only at the end."""
+        """Return COUNT bytes of a header, fewer only at the end of the stream.
+
+        Raise Damaged if COUNT is more than any header.
+        """
         if count > MAX_HEADERS:
             raise Damaged(f"has a header of {count} bytes")
         if count <= len(self.piece) - self.at:
@@ -59,7 +62,7 @@ class Flow:
         return b"".join(self.take(count))
 
     def take(self, count: int) -> Iterator[memoryview]:
-        """The next COUNT bytes as pieces; fewer only at the end."""
+        """Yield the next COUNT bytes as pieces, fewer only at the end of the stream."""
         while count > 0 and self._more():
             part = self.piece[self.at : self.at + count]
             self.at += len(part)
@@ -67,13 +70,14 @@ class Flow:
             yield part
 
     def whole(self, count: int) -> memoryview | None:
-        """The next COUNT bytes, if they are at hand as one piece."""
+        """Return the next COUNT bytes if the current piece holds them all, else None."""
         if count > len(self.piece) - self.at:
             return None
         self.at += count
         return self.piece[self.at - count : self.at]
 
     def skip(self, count: int) -> None:
+        """Pass over COUNT bytes. Raise Damaged if the stream ends before."""
         if count <= len(self.piece) - self.at:
             self.at += count
             return
@@ -83,14 +87,16 @@ class Flow:
             raise Damaged("ends in the middle of a file")
 
     def drain(self) -> None:
-        """To the end: only there a digest is known to be right."""
+        """Read to the end of the stream: whoever checks its digest does so there."""
         while self._more():
             self.at = len(self.piece)
 
 
 class Header(tarfile.TarInfo):
-    """A member whose extended headers are looked at before the standard library takes time over
-    them. BLOCK is its header as it came, where that can be given on as it is; else empty.
+    """A member of a tar, read by the standard library.
+
+    Extended headers are bounded and checked first, since the library may take very long over
+    crafted ones. `block` is the header as it came, if a packer may get it unchanged, else empty.
     """
 
     __slots__ = ("block",)
@@ -119,7 +125,7 @@ class Header(tarfile.TarInfo):
 
 
 class _Checked:
-    """A tar's file whose first read is the body of a PAX header."""
+    """A tar's file whose first read, the body of a PAX header, is checked."""
 
     def __init__(self, file: Any, size: int) -> None:
         self.file, self.size, self.first = file, size, True
@@ -136,8 +142,9 @@ class _Checked:
 
 
 def check_pax(data: bytes) -> None:
-    """Damaged unless DATA is records of `LENGTH KEY=VALUE`, which can be read in time that grows
-    with their length.
+    """Raise Damaged unless DATA consists of records `LENGTH KEY=VALUE`.
+
+    The standard library then reads them in a time that grows only with their length.
     """
     if any(len(run) > MAX_DIGITS for run in re.findall(rb"[0-9]+", data)):
         raise Damaged("has a PAX header with an impossibly long number")
@@ -157,7 +164,7 @@ def check_pax(data: bytes) -> None:
 
 
 class _Reader:
-    """What TarInfo.fromtarfile asks of a TarFile; it counts what one member's headers take."""
+    """The part of a TarFile that TarInfo.fromtarfile uses; it bounds the headers of one member."""
 
     encoding, errors = "utf-8", "surrogateescape"
 
@@ -170,7 +177,7 @@ class _Reader:
         self.taken += count
         if self.taken > MAX_HEADERS:
             raise Damaged(f"has a member whose headers are more than {MAX_HEADERS} bytes")
-        if self.first:  # read before, and not plain
+        if self.first:  # the block that `_next` has read, and found not to be plain
             first, self.first = self.first, b""
             return first
         return self.flow.read(count)
@@ -182,7 +189,8 @@ class _Reader:
 class Members:
     """The members of one tar.
 
-    Each one's body is taken, or not, before the next one is asked for.
+    A member's body can be read with `body` until the next member is asked for, and may be skipped.
+    Raise Damaged for a stream that is not a tar, or ends too early.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -191,21 +199,26 @@ class Members:
 
     def __iter__(self) -> Iterator[Header]:
         while (member := self._next()) is not None:
-            self.left = _stored(member)
-            end = (
-                self.flow.tell() + -(-self.left // BLOCK) * BLOCK
-            )  # tarfile's own offset errs for big sparse files
+            self.left = _stored_size(member)
+            # Not tarfile's own offset of the next member, which is wrong for big sparse files.
+            blocks = -(-self.left // BLOCK)
+            end = self.flow.tell() + blocks * BLOCK
             yield member
             self.flow.skip(end - self.flow.tell())
         self.flow.drain()
 
     def _next(self) -> Header | None:
+        """Read the header of the next member. Return None at the end of the archive."""
         try:
-            self.reader.offset, self.reader.taken = self.flow.tell(), 0
-            self.reader.first = block = self.flow.read(BLOCK)
+            self.reader.offset = self.flow.tell()
+            self.reader.taken = 0
+            block = self.flow.read(BLOCK)
+            self.reader.first = block
             member = Header()
+            # Global PAX headers hold for all members that follow, also for plain ones.
             if len(block) == BLOCK and not self.reader.pax_headers and read_plain(block, member):
-                member.block = block if passes_on(block, member) else b""
+                if passes_on(block, member):
+                    member.block = block
                 return member
             return Header.fromtarfile(cast(Any, self.reader))
         except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError):  # type: ignore[attr-defined]
@@ -218,32 +231,34 @@ class Members:
             raise Damaged(f"is not a tar archive: {error}") from None
 
     def body(self, member: tarfile.TarInfo) -> Iterable[memoryview | bytes]:
-        """The content of the member that came last, holes filled with zeros; of most files one
-        piece.
+        """Return the content of the member that came last, in pieces; most files are one piece.
+
+        The holes of a sparse file are filled with zeros.
         """
-        if (
-            getattr(member, "sparse", None) is None
-            and (piece := self.flow.whole(self.left)) is not None
-        ):
-            self.left = 0
-            return (piece,) if piece else ()
+        if getattr(member, "sparse", None) is None:
+            piece = self.flow.whole(self.left)
+            if piece is not None:
+                self.left = 0
+                return (piece,) if piece else ()
         return self._pieces(member)
 
     def _pieces(self, member: tarfile.TarInfo) -> Iterator[memoryview | bytes]:
         holes = cast("list[tuple[int, int]] | None", getattr(member, "sparse", None))
         if holes is None:
-            yield from self._stored(self.left)
+            yield from self._take_stored(self.left)
             return
+
         at = 0
         for offset, size in holes:
             if offset < at or offset + size > member.size:
                 raise Damaged(f"has a sparse file that makes no sense: {member.name}")
             yield from _zeros(offset - at)
-            yield from self._stored(size)
+            yield from self._take_stored(size)
             at = offset + size
         yield from _zeros(member.size - at)
 
-    def _stored(self, count: int) -> Iterator[memoryview]:
+    def _take_stored(self, count: int) -> Iterator[memoryview]:
+        """Yield the next COUNT bytes of the body. Raise Damaged if it has fewer."""
         self.left -= count
         if self.left < 0:
             raise Damaged("has a sparse file that is longer than its data")
@@ -255,13 +270,17 @@ class Members:
 
 
 def _zeros(count: int) -> Iterator[bytes]:
+    """Yield COUNT zeros, in pieces."""
     while count > 0:
         yield ZEROS[:count] if count < len(ZEROS) else ZEROS
         count -= len(ZEROS)
 
 
-def _stored(member: tarfile.TarInfo) -> int:
-    """Bytes that the body takes in the archive."""
+def _stored_size(member: tarfile.TarInfo) -> int:
+    """Return how many bytes the body of MEMBER takes in the archive: without a sparse file's holes.
+
+    Raise Damaged for a size that is negative, or too large to be meant.
+    """
     if not member.isreg() and member.type in tarfile.SUPPORTED_TYPES:
         return 0
     holes = cast("list[tuple[int, int]] | None", getattr(member, "sparse", None))

@@ -1,4 +1,4 @@
-"""What answers a registry's challenge: a login, or a token from the server that the registry names."""
+"""Answer a registry's challenge: with a login, or with a token from the server that it names."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 HEADER = re.compile(r"(Basic|Bearer) [\x21-\x7e]{0,65536}")
-LONGEST_S = 86400.0  # no token is believed to live longer
+LONGEST_S = 86400.0  # a token is renewed after a day, however long it claims to live
 REFUSED = (401, 403)
 
 
 @dataclass(frozen=True)
 class Authorization:
-    """What a registry is shown: the HEADER, good for LIVES_S seconds as far as is known. IGNORED is
-    the login that was refused, where the header says nothing of any.
+    """An Authorization header for a registry.
+
+    It is valid for `lives_s` seconds, infinite if unknown. `ignored` is the login that the token
+    server refused, if the header was then obtained without a login.
     """
 
     header: str
@@ -57,49 +59,59 @@ def authorize_request(
     anonymous: bool = False,
     wanted: str = "",
 ) -> Authorization:
-    """What answers a 401 of HOST: basic, or a bearer token from the realm that it names, asked with
-    FETCH.
+    """Return what answers the CHALLENGE of a 401 from HOST.
 
-    The login is the user's own for HOST, of several that named WANTED; with ANONYMOUS there is
-    none. A login that the token server refuses is left out: the image may be one for everybody.
-    RegistryError where nobody gives a token.
+    That is the login itself (`Basic`), or a bearer token from the server that the challenge names,
+    which is asked with FETCH. The login is the user's own for HOST; if WANTED is given, it must be
+    that user's. With ANONYMOUS there is none. If the token server refuses the login, it is asked
+    again without one, since the image may be public. Raise RegistryError if no token can be had.
     """
     entry = site.registry(base.registry)
-    login = None if anonymous else find_login(host, entry.credentials, wanted)
+    login = None
+    if not anonymous:
+        login = find_login(host, entry.credentials, wanted)
+
     if challenge.lower().startswith("basic"):
         if anonymous:
             raise make_refusal_error(401, host, base)
-        pair = f"{login.user}:{login.password}" if login and login.user != IDENTITY else ":"
+        pair = ":"
+        if login and login.user != IDENTITY:  # an identity token is no password
+            pair = f"{login.user}:{login.password}"
         return Authorization("Basic " + base64.b64encode(pair.encode()).decode())
+
     realm, query = realm_of(challenge, repository)
     if not realm:
         raise make_refusal_error(401, host, base)
     if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
         raise RegistryError(
-            f"{host} refers us to {realm[:200]} for a token; that server is not asked",
-            f"if that is right, name it: registries.{base.registry}.token_server in site.yaml",
+            f"{host} refers to {realm[:200]} for a token; that server is not trusted, and is not "
+            "asked",
+            "if it is the right one, name it as "
+            f"registries.{base.registry}.token_server in site.yaml",
         )
-    named = entry.token_server and urlsplit(realm).netloc == entry.token_server
+
+    # The user's login goes only to a server that belongs to the registry, or that the site names.
+    token_server = urlsplit(realm).netloc
+    named = entry.token_server and token_server == entry.token_server
     trusted = named or may_know(realm, host, plain_http=entry.plain_http)
-    known = login if login and trusted else None
-    status, body = _ask_realm(realm, query, known, host, fetch)
+    shown = login if trusted else None
+    status, body = _ask_realm(realm, query, shown, host, fetch)
     ignored = None
-    if known and status in REFUSED:
+    if shown and status in REFUSED:
         status, body = _ask_realm(realm, query, None, host, fetch)
-        ignored = known
+        ignored = shown
         if status in REFUSED:
-            raise LoginRefused(*refused_login(known, status, host, base))
+            raise LoginRefused(*refused_login(shown, status, host, base))
+
     if status != 200 and login and not trusted:
         raise RegistryError(
-            f"{host} refuses {base.image} ({status}); your login was not given to "
-            f"{urlsplit(realm).netloc}, which gives its tokens",
-            (
-                f"if that host is the registry's own: registries.{base.registry}.token_server in "
-                f"site.yaml"
-            ),
+            f"{host} refuses {base.image} ({status}); your login was not sent to its token server "
+            f"{token_server}, which is not known to belong to it",
+            f"if it does, name it as registries.{base.registry}.token_server in site.yaml",
         )
     if status != 200:
         raise make_refusal_error(status, host, base)
+
     token = body.get("token") or body.get("access_token", "")
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{0,65536}", token):
         raise RegistryError(*make_nonsense_error(host))
@@ -109,10 +121,13 @@ def authorize_request(
 def _ask_realm(
     realm: str, query: Mapping[str, str], login: Login | None, host: str, fetch: Callable[..., Any]
 ) -> tuple[int, dict[str, Any]]:
-    """The status and the answer of the token server at REALM to LOGIN, or to nobody."""
-    if (
-        login and login.user == IDENTITY
-    ):  # https://distribution.github.io/distribution/spec/auth/oauth/
+    """Ask the token server at REALM, with LOGIN if there is one. Return the status and the answer.
+
+    The answer is empty unless the status is 200. Raise RegistryError for a redirect: the login must
+    not go to a server that was not checked.
+    """
+    if login and login.user == IDENTITY:
+        # https://distribution.github.io/distribution/spec/auth/oauth/
         form = {
             **query,
             "grant_type": "refresh_token",
@@ -123,11 +138,12 @@ def _ask_realm(
     else:
         auth = (login.user, login.password) if login else None
         asked = fetch(realm, params=query, auth=auth, allow_redirects=False)
+
     with asked as answer:
         if answer.is_redirect:
             raise RegistryError(
-                f"the token server of {host} sends on to another place, which is not asked",
-                "tell its admin",
+                f"the token server of {host} redirects to another place, which is not asked",
+                "tell the registry's admin",
             )
         if answer.status_code != 200:
             return answer.status_code, {}
@@ -135,9 +151,10 @@ def _ask_realm(
 
 
 def _lifetime(body: Mapping[str, Any], token: str) -> float:
-    """For how many seconds TOKEN is good, by the answer that brought it or by what it says itself
-    (RFC 7519: `exp` and `iat` are the server's clock, so that ours does not matter). Infinite where
-    neither says anything.
+    """Return for how many seconds TOKEN is valid, at most LONGEST_S; infinite if nothing says so.
+
+    The answer BODY that brought the token may say it, or else the token itself (RFC 7519). `exp`
+    and `iat` are both times of the server's clock, so a wrong clock here does not matter.
     """
     claims = _claims_of(token)
     for ends, begins in ((body.get("expires_in"), 0), (claims.get("exp"), claims.get("iat"))):
@@ -147,7 +164,7 @@ def _lifetime(body: Mapping[str, Any], token: str) -> float:
 
 
 def _claims_of(token: str) -> dict[str, Any]:
-    """What the JSON web token TOKEN claims; nothing for another kind of token."""
+    """Return the claims of TOKEN if it is a JSON web token, else an empty mapping."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}

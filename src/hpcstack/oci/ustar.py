@@ -1,9 +1,8 @@
-"""The plain tar header, which most members of most layers have, read without the standard library's
-generality.
+"""Read plain tar headers, which most members of most layers have, faster than the standard library.
 
-It takes a sixth of the time; of an image of 300,000 small files that is a third of an import. What
-is not plain (long names, PAX, GNU's extensions, base-256 numbers, a checksum in the old way) is not
-read here.
+This takes a sixth of the time; with an image of 300,000 small files, that saves a third of an
+import. What is not plain is not read here: long names, PAX, GNU's extensions, base-256 numbers, a
+checksum of the old kind.
 """
 
 from __future__ import annotations
@@ -13,16 +12,18 @@ import zlib
 
 USTAR, NUL = b"ustar\x0000", b"\0"
 PLAIN = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE)
-# of adler32, whose lower half is a sum of bytes: right but for a sum that is wrong by just so much
+# The modulus of adler32, whose lower half is 1 plus the sum of all bytes: the fastest sum of bytes
+# in the standard library. It overlooks a checksum that is wrong by exactly a multiple of this.
 MODULUS = 65521
 
 
 def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
-    """Whether BLOCK, 512 bytes, is a plain header; it is in MEMBER, a new one, then."""
+    """Read BLOCK, 512 bytes, into MEMBER, a new one. Return False if it is not a plain header."""
     kind = block[156:157]
     if block[257:265] != USTAR or block[345] or kind not in PLAIN:
         return False
     try:
+        # The checksum is of the header with blanks in the place of the checksum: 8 times 32 = 256.
         claimed = parse_octal(block[148:156])
         if ((zlib.adler32(block) & 0xFFFF) - 1 - sum(block[148:156]) + 256 - claimed) % MODULUS:
             return False
@@ -43,8 +44,10 @@ def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
 
 
 def parse_octal(field: bytes) -> int:
-    """A number as every reader takes it: octal digits, then blanks or NULs. ValueError for any
-    other, also for what Python would take for one (`+7`, `0o7`, `0_7`) and a packer for 0.
+    """Read a number of a header: octal digits, then blanks or NULs.
+
+    Raise ValueError for anything else. `+7`, `0o7` and `0_7` are numbers to Python's `int`, and 0
+    to a packer; they must not mean two things.
     """
     digits = field.rstrip(b"\0 ")
     if not digits.isdigit():
@@ -53,11 +56,13 @@ def parse_octal(field: bytes) -> int:
 
 
 def passes_on(block: bytes, member: tarfile.TarInfo) -> bool:
-    """Whether BLOCK, which `read_plain` has read into MEMBER, says nothing that a packer could take
-    in two ways: then it can be given on as it is.
+    """Return whether BLOCK can be passed to a packer as it is.
+
+    `read_plain` has read it into MEMBER. Nothing in it may have two meanings: so it must name a
+    file or a folder, and hide nothing behind the end of a text.
     """
     if member.mode >= 0o10000 or not member.name.isascii() or not member.name:
         return False
     if b"\0" in block[:100].rstrip(NUL) or block[157:257].strip(NUL) or block[345:].strip(NUL):
-        return False  # something behind the end of a text
+        return False
     return member.type == tarfile.REGTYPE or (member.type == tarfile.DIRTYPE and member.size == 0)

@@ -1,3 +1,4 @@
-"""Makes locks: the base by a registry, packages inside the base by its own pip and apt. In: a
-recipe. Out: a `Lock`, and what it leaves open.
+"""Make locks: of the base by asking a registry, of packages inside the base by its own pip and apt.
+
+In: a recipe. Out: a `Lock`, which also lists what could not be resolved.
 """

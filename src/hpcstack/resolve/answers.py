@@ -1,5 +1,7 @@
-"""What is asked inside a base, and what it answers: pip's report and apt's simulation, as entries
-of a lock.
+"""Write the questions that a base is asked, and read its answers into entries of a lock.
+
+The answers are pip's report, apt's simulation, and what the scripts in images/ write. They come
+from programs of the base, and are not trusted.
 """
 
 from __future__ import annotations
@@ -22,17 +24,23 @@ if TYPE_CHECKING:
 
     from hpcstack.recipe.model import Stack
 
+# A line of `apt-get --simulate`: Inst NAME [VERSION IN THE BASE] (VERSION ARCHIVE [ARCHITECTURE])
 SIMULATED = re.compile(
-    r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?\((?P<version>\S+) [^\[)]*(?:\[(?P<architecture>[^\]]+)\])?"
+    r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?"
+    r"\((?P<version>\S+) [^\[)]*(?:\[(?P<architecture>[^\]]+)\])?"
 )
 REMOVED = re.compile(r"^Remv (?P<name>\S+) ")
 OTHER_MPI = re.compile(r"(lib)?(openmpi|mpich)[-0-9]|(openmpi|mpich|lam4?)$")
-MOST_INDEXES, MOST_SAID = 20, 500
+MOST_INDEXES, MOST_SAID = 20, 500  # lines, and characters of a line, that are taken from a base
 RECORD = re.compile(r"^(Package|Version|Architecture|Filename|SHA256): (.*)$", re.MULTILINE)
 
 
 def want_files(stack: Stack) -> dict[str, str]:
-    """{path: text}: the names that are to be resolved, one a line."""
+    """Return {path: text} of the files that tell the base what to resolve, one package a line.
+
+    pip is asked twice: for packages that it builds in environments of their own, and for those that
+    it builds with what the base has (`Packages.built_with_base`).
+    """
     packages = stack.packages
     isolated = tuple(text for text in packages.pip if not packages.built_with_base(text))
     of_base = tuple(text for text in packages.pip if packages.built_with_base(text))
@@ -45,10 +53,10 @@ def want_files(stack: Stack) -> dict[str, str]:
 
 
 def read_pip(*reports: str) -> tuple[LockedPip, ...]:
-    """The sets of REPORTS of `pip install --dry-run`, sorted by name; an empty text is one that was
-    not made.
+    """Return the packages in REPORTS of `pip install --dry-run`, sorted by name.
 
-    InputError for what has no hash.
+    An empty text stands for a report that was not made. Raise InputError for a package that has no
+    hash.
     """
     found = {entry.name: entry for text in reports if text for entry in _read_report(text)}
     return tuple(sorted(found.values(), key=lambda package: package.name))
@@ -56,16 +64,14 @@ def read_pip(*reports: str) -> tuple[LockedPip, ...]:
 
 @dataclass(frozen=True)
 class BuildRequirements:
-    """What source distributions are built with, and {"NAME VERSION": why it is not known} for the
-    others.
-    """
+    """What source distributions are built with."""
 
     packages: tuple[LockedPip, ...]
-    unknown: dict[str, str]
+    unknown: dict[str, str]  # {"NAME VERSION": why it could not be found out}
 
 
 def read_build_requirements(text: str) -> BuildRequirements:
-    """What images/build_requirements.py found. InputError for what has no hash."""
+    """Read what images/build_requirements.py found. Raise InputError for what has no hash."""
     if not text:
         return BuildRequirements((), {})
     # Two projects may be built with the same file, and with two versions of one project.
@@ -78,22 +84,26 @@ def read_build_requirements(text: str) -> BuildRequirements:
 
 
 def _read_report(text: str) -> Iterator[LockedPip]:
+    """Yield the packages in a report of pip's, whose format pip documents as version 1.
+
+    https://pip.pypa.io/en/stable/reference/installation-report/
+    """
     for entry in json.loads(text)["install"]:
-        meta, info = entry["metadata"], entry["download_info"]
+        meta = entry["metadata"]
+        info = entry["download_info"]
         file = unquote(urlsplit(info["url"]).path.rpartition("/")[2])
         hashes = _hashes(info.get("archive_info") or {})
         if not hashes:
             raise InputError(
                 f"{meta['name']} {meta['version']} is not a file with a hash: {file}",
-                "take it from an index",
+                "take it from a package index, not from git or a folder",
             )
-        yield LockedPip(
-            name=canonicalize_name(meta["name"]), version=meta["version"], hashes=hashes, file=file
-        )
+        name = canonicalize_name(meta["name"])
+        yield LockedPip(name=name, version=meta["version"], hashes=hashes, file=file)
 
 
 def _hashes(archive: dict[str, Any]) -> tuple[str, ...]:
-    """`sha256:...`, as newer pips write it (`hashes`) and older ones (`hash`)."""
+    """Return the hashes of ARCHIVE as `sha256:...`. pip used to write `hash`, now `hashes`."""
     found = dict(archive.get("hashes") or {})
     if not found and "=" in archive.get("hash", ""):
         kind, _, value = archive["hash"].partition("=")
@@ -102,17 +112,19 @@ def _hashes(archive: dict[str, Any]) -> tuple[str, ...]:
 
 
 def read_left_out(text: str) -> tuple[str, ...] | None:
-    """The base's extra indexes that did not answer, `URL: why`; None for none.
+    """Return the base's extra indexes that did not answer, as `URL: why`; None if all did.
 
-    What a base says of them is cut.
+    Lines that are too long or too many are cut: a program of the base has written them.
     """
     lines = [UNSAFE.sub("?", line)[:MOST_SAID] for line in text.splitlines() if line.strip()]
     return tuple(lines[:MOST_INDEXES]) or None
 
 
 def read_missing(text: str) -> dict[str, list[str]]:
-    """{package that is in the base already: files of it that are not}, as images/resolve.sh writes
-    them.
+    """Return {package that the base has: files of it that are missing}.
+
+    TEXT is what images/resolve.sh wrote. NVIDIA's images keep the records of some packages, such as
+    libibverbs-dev, without their libraries.
     """
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -122,8 +134,9 @@ def read_missing(text: str) -> dict[str, list[str]]:
 
 
 def own_mpi(environment: Mapping[str, str]) -> str:
-    """The MPI that a base of these variables brings, which no package of the distribution is; empty
-    for none.
+    """Return the MPI that NVIDIA put into a base with these variables; empty for none.
+
+    It is no package of the distribution, so apt does not know of it.
     """
     known = (("HPC-X", "HPCX_VERSION"), ("Open MPI", "OPENMPI_VERSION"))
     return " with ".join(
@@ -134,52 +147,34 @@ def own_mpi(environment: Mapping[str, str]) -> str:
 def read_apt(
     simulated: str, records: str, allow_replace: tuple[str, ...] = (), mpi: str = ""
 ) -> tuple[LockedApt, ...]:
-    """The set of `apt-get --simulate`, with file and hash out of `apt-cache show`, sorted by name.
+    """Return the packages that `apt-get --simulate` would install, sorted by name.
 
-    InputError where apt would replace a package that NVIDIA chose for the base, or put another MPI
-    beside MPI, the base's own; but for what ALLOW_REPLACE names.
+    RECORDS is what `apt-cache show` says of them: files and hashes. Raise InputError if apt would
+    replace or remove a package that NVIDIA chose for the base, or install another MPI beside MPI,
+    the base's own, unless ALLOW_REPLACE names it.
     """
-    known = _records(records)
-    out = []
+    known = _parse_records(records)
     for line in simulated.splitlines():
         removed = REMOVED.match(line)
         if removed and is_guarded_apt(removed["name"], allow_replace):
             raise InputError(
                 f"apt would remove {removed['name']} of the base",
                 "leave out the package that conflicts with it, or pin it to a version that fits "
-                "the base; "
-                "packages.allow_replace lets it go",
+                "the base; to let it be removed, name it in packages.allow_replace",
             )
+
+    out = []
     for match in filter(None, map(SIMULATED.match, simulated.splitlines())):
-        if (
-            mpi
-            and not match["had"]
-            and OTHER_MPI.match(match["name"])
-            and "mpi" not in allow_replace
-        ):
-            raise InputError(
-                f"apt would install {match['name']} {match['version']} beside the base's own "
-                f"{mpi}: programs would be "
-                "built with the one and started with the other",
-                "leave out the package that asks for it: the base has mpicc and its headers; "
-                "packages.allow_replace: "
-                "[mpi] lets it in",
-            )
-        if match["had"] and is_guarded_apt(match["name"], allow_replace):
-            raise InputError(
-                (
-                    f"apt would replace {match['name']} {match['had']} of the base by "
-                    f"{match['version']}"
-                ),
-                "leave out the package that asks for it, or pin it to a version that fits the base",
-            )
+        _refuse_replacement(match, allow_replace, mpi)
         name, _, foreign = match["name"].partition(":")
-        record = known.get((name, match["version"], foreign or match["architecture"] or ""), {})
-        file, digest = record.get("Filename", "").rpartition("/")[2], record.get("SHA256", "")
+        architecture = foreign or match["architecture"] or ""
+        record = known.get((name, match["version"], architecture), {})
+        file = record.get("Filename", "").rpartition("/")[2]
+        digest = record.get("SHA256", "")
         if not digest:
             raise InputError(
                 f"apt's archive has no sha256 of {match['name']} {match['version']}",
-                "name another archive",
+                "take the package from another apt archive",
             )
         out.append(
             LockedApt(
@@ -189,23 +184,44 @@ def read_apt(
     return tuple(sorted(out, key=lambda package: package.name))
 
 
-def _records(text: str) -> dict[tuple[str, str, str], dict[str, str]]:
-    """{(package, version, architecture): fields} of `apt-cache show`; what dpkg alone knows has no
-    file.
+def _refuse_replacement(
+    match: re.Match[str], allow_replace: tuple[str, ...], mpi: str = ""
+) -> None:
+    """Raise InputError if the package in MATCH, of SIMULATED, would harm what NVIDIA chose."""
+    another_mpi = mpi and not match["had"] and OTHER_MPI.match(match["name"])
+    if another_mpi and "mpi" not in allow_replace:
+        raise InputError(
+            f"apt would install {match['name']} {match['version']} beside the base's own {mpi}: "
+            "programs would be built with the one and started with the other",
+            "leave out the package that asks for it, since the base has mpicc and its headers; to "
+            "let it in: packages.allow_replace: [mpi]",
+        )
+    if match["had"] and is_guarded_apt(match["name"], allow_replace):
+        raise InputError(
+            f"apt would replace {match['name']} {match['had']} of the base by {match['version']}",
+            "leave out the package that asks for it, or pin it to a version that fits the base",
+        )
+
+
+def _parse_records(text: str) -> dict[tuple[str, str, str], dict[str, str]]:
+    """Return {(package, version, architecture): fields} of `apt-cache show`.
+
+    Records without a hash are left out: they are of packages that only dpkg knows, and no archive
+    has.
     """
-    records = [dict(RECORD.findall(paragraph)) for paragraph in text.split("\n\n")]
-    keys = ("Package", "Version", "Architecture")
-    found = {
-        tuple(record.get(key, "") for key in keys): record
-        for record in records
-        if "SHA256" in record
-    }
-    return {
-        (name, version, architecture): record
-        for (name, version, architecture), record in found.items()
-    }
+    found = {}
+    for paragraph in text.split("\n\n"):
+        record = dict(RECORD.findall(paragraph))
+        if "SHA256" in record:
+            key = (
+                record.get("Package", ""),
+                record.get("Version", ""),
+                record.get("Architecture", ""),
+            )
+            found[key] = record
+    return found
 
 
 def read_conda(text: str) -> tuple[LockedConda, ...]:
-    """What conda.py solved."""
+    """Read the packages that images/conda.py has solved."""
     return tuple(LockedConda.model_validate(row) for row in json.loads(text))

@@ -1,4 +1,4 @@
-"""From a stack to its lock, by one look into the registry, without a pull."""
+"""Make a lock of a stack from a few small requests to the registry, without pulling the image."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class ManifestReader(Protocol):
-    """What can say of a base image what it is: hpcstack.oci.client.Registry."""
+    """What can describe a base image: hpcstack.oci.client.Registry."""
 
     def look_up(self, base: Base) -> Answer: ...
 
 
 def resolve_base(stack: Stack, registry: ManifestReader) -> Lock:
-    """The lock of STACK, as far as no pull is needed.
+    """Return the lock of STACK, as far as that needs no pull; the rest is listed as open.
 
-    RegistryError if the registry refuses or lacks a platform.
+    Raise RegistryError if the registry refuses, or has no image for a platform.
     """
     answer = registry.look_up(stack.base)
     platforms = {
@@ -48,6 +48,7 @@ def resolve_base(stack: Stack, registry: ManifestReader) -> Lock:
 
 
 def _platform(digest: str, config: dict[str, Any], size: int) -> LockedPlatform:
+    """Return what a lock keeps of the image CONFIG. SIZE is the bytes of its compressed layers."""
     inner = config.get("config") or {}
     pairs = (entry.partition("=") for entry in inner.get("Env") or [])
     return LockedPlatform(

@@ -1,6 +1,4 @@
-"""From a recipe to its image: the lock that counts, what is to be built, and the image in the
-store.
-"""
+"""From a recipe to its image: choose the lock, find out what to build, and build it if needed."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a stack is to be built, in the words of the command line."""
+    """How a stack is to be built, named as on the command line."""
 
     platform: str = ""
     engine: str = ""
@@ -35,7 +33,7 @@ class BuildOptions:
     squash: bool = False
 
     def words(self) -> list[str]:
-        """The same on a command line, but for the SIF."""
+        """Return these options as words of a command line, without --sif."""
         flags = {
             "--no-cache": self.no_cache,
             "--offline": self.offline,
@@ -43,28 +41,30 @@ class BuildOptions:
             "--squash": self.squash,
         }
         valued = {"--platform": self.platform, "--engine": self.engine}
-        given = [word for name, value in valued.items() if value for word in (name, value)]
-        return [*(name for name, value in flags.items() if value), *given]
+        words = [name for name, is_set in flags.items() if is_set]
+        for name, value in valued.items():
+            if value:
+                words += [name, value]
+        return words
 
 
 @dataclass(frozen=True)
 class BuiltStack:
-    """An image, whether it had to be BUILT, what it was asked for as, and the SIF around it (None:
-    not asked for).
-    """
+    """The image of a stack."""
 
     artifact: Artifact
-    built: bool
+    built: bool  # False if the store already had it
     request: BuildRequest
-    sif: Path | None
+    sif: Path | None  # None if no SIF was asked for
 
 
 def request_stack(
     recipe: Recipe, options: BuildOptions, bench: Workbench, *, dry: bool = False
 ) -> BuildRequest:
-    """What would be built of RECIPE.
+    """Return what is to be built of RECIPE.
 
-    DRY: nothing is written, so that a first lock is only looked at.
+    A lock is made and written if there is none. With DRY, nothing is written, and a signature that
+    is missing is not refused. Raise InputError for an adopted recipe, which is never built.
     """
     refuse_adopted(recipe)
     file = LockFile(recipe, bench.site)
@@ -91,16 +91,22 @@ def request_stack(
 
 
 def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> BuiltStack:
-    """The image of RECIPE in the store: the one that is there, or a new one."""
-    sif = new_file(Path(options.sif)) if options.sif else None  # told now, not after the build
+    """Return the image of RECIPE in the store, and build it if it is not there."""
+    sif = None
+    if options.sif:
+        sif = new_file(Path(options.sif))  # a bad path is refused now, not after the build
+
     request = request_stack(recipe, options, bench)
-    artifact, built = (None if options.no_cache else find_built(request, bench.store)), False
+    artifact = None
+    built = False
+    if not options.no_cache:
+        artifact = find_built(request, bench.store)
     if artifact is None:
         from hpcstack.build.build import BuildPolicy, build_image
 
-        artifact, built = build_image(
-            request, bench, BuildPolicy(fresh=options.no_cache, offline=options.offline)
-        )
+        policy = BuildPolicy(fresh=options.no_cache, offline=options.offline)
+        artifact, built = build_image(request, bench, policy)
+
     if sif:
         from hpcstack.store.sif import assemble_sif
 

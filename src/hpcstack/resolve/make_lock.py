@@ -1,5 +1,5 @@
-"""Which lock a verb works with: the one that is there, a first one, or what can be known without
-one.
+"""Choose the lock that a verb works with: the one that is there, a first one, or what is known
+without one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> Lock:
-    """A new lock.
+    """Return a new lock of RECIPE; nothing is written.
 
-    BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open.
+    With BASE_ONLY, only the registry is asked, and `unresolved` lists what that leaves open. Raise
+    InputError for an adopted recipe.
     """
     from hpcstack.resolve.packages import resolve_packages
 
@@ -34,23 +35,28 @@ def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> L
     lock = record_signature(resolve_base(recipe.stack, bench.registry), recipe.stack.base, bench)
     if base_only:
         return lock
-    before = LockFile(recipe, bench.site).read_unedited() if len(lock.base.platforms) > 1 else None
+    before = None
+    if len(lock.base.platforms) > 1:  # other platforms may have been resolved on other machines
+        before = LockFile(recipe, bench.site).read_unedited()
     return resolve_packages(recipe.stack, lock, bench, before)
 
 
 def lock_to_build(recipe: Recipe, bench: Workbench) -> Lock:
-    """The lock that is there, or a first one, written."""
+    """Return RECIPE's lock. If there is none, make a first one and write it."""
     file = LockFile(recipe, bench.site)
-    if lock := file.current():
+    lock = file.current()
+    if lock:
         return lock
+
     lock = make_lock(recipe, bench)
     path = file.write(lock)
     bench.progress(f"locked {recipe.stack.full_name} for the first time: {path}")
+
     beside = recipe.path.resolve().parent / path.name
     if beside != path and beside.is_file():
         bench.progress(
-            f"NOTE: {beside} does not count here (`locks: site`): copy it there to keep its "
-            f"versions"
+            f"NOTE: {beside} is not used here (`locks: site` in site.yaml): to keep its versions, "
+            f"copy it to {path}"
         )
     return lock
 
@@ -58,14 +64,16 @@ def lock_to_build(recipe: Recipe, bench: Workbench) -> Lock:
 def lock_to_show(
     recipe: Recipe, site: Site, registry: Registry, say: Callable[[str], None]
 ) -> Lock:
-    """The lock that is there, or what the registry says now, which is written nowhere."""
-    if lock := LockFile(recipe, site).current():
+    """Return RECIPE's lock, or what the registry says now; nothing is written."""
+    lock = LockFile(recipe, site).current()
+    if lock:
         return lock
+
     lock = resolve_base(recipe.stack, registry)
     name = recipe.stack.full_name
     say(
-        f"{name} is not locked: this is what the registry says now (hpcstack lock {name} "
-        f"writes it down)"
+        f"{name} is not locked: this is what the registry says now (to write it down: hpcstack "
+        f"lock {name})"
     )
     return lock
 
@@ -73,12 +81,13 @@ def lock_to_show(
 def lock_to_look_at(
     recipe: Recipe, site: Site, registry: Callable[[], Registry] | None, say: Callable[[str], None]
 ) -> Lock:
-    """The same where there may be no network: without a REGISTRY that answers, what is known
-    without one.
+    """Return RECIPE's lock, or else what the registry says, or else what is known without either.
 
-    Such a lock is `not_looked_up`, and is refused wherever something would be built of it.
+    REGISTRY makes a client; without it, or if it does not answer, the last case holds. Such a lock
+    is marked `not_looked_up`, and is refused wherever something would be built from it.
     """
-    if lock := LockFile(recipe, site).current():
+    lock = LockFile(recipe, site).current()
+    if lock:
         return lock
     if registry:
         try:

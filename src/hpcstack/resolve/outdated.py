@@ -1,4 +1,4 @@
-"""Newer tags of the bases that recipes are locked to, and what would change with the newest."""
+"""Find newer tags of the bases that recipes are locked to, and what the newest would change."""
 
 from __future__ import annotations
 
@@ -22,44 +22,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewerBase:
-    """A stack's base, the tags that came after its own, and what the newest brings."""
+    """The tags of a stack's base that are newer than its own, and what the newest one changes."""
 
     stack: str
-    base: str
+    base: str  # REGISTRY/REPOSITORY
     tag: str
-    newest: str
+    newest: str  # empty if there is none
     newer: list[str]
     changes: list[Difference]
 
 
 def locked_recipes(catalog: Catalog, site: Site, say: Callable[[str], None]) -> list[Recipe]:
-    """The recipes that have a lock here; one that cannot be read is told and left out."""
+    """Return the recipes that have a lock, without adopted ones, which follow no registry.
+
+    A file that cannot be read is left out, and SAY is told why.
+    """
     out = []
     for path in catalog.files():
         try:
-            built = [recipe for recipe in catalog.read(path) if not recipe.stack.adopted]
-            out += [recipe for recipe in built if LockFile(recipe, site).path.exists()]
+            for recipe in catalog.read(path):
+                if not recipe.stack.adopted and LockFile(recipe, site).path.exists():
+                    out.append(recipe)
         except ProblemsError as error:
             say(f"{path.name} is left out: {error.problems[0]}")
     return out
 
 
 def find_newer(recipes: Sequence[Recipe], site: Site, registry: Registry) -> Iterator[NewerBase]:
-    """For each of RECIPES; each repository is asked for its tags once."""
+    """Yield what is newer for each of RECIPES. Each repository is asked for its tags once."""
     tags: dict[str, list[str]] = {}
     for recipe in recipes:
         base = recipe.stack.base
         repository = f"{base.registry}/{base.repository}"
         if repository not in tags:
             tags[repository] = registry.tags(base)
-        found = find_newer_tags(base.tag, tags[repository]) if base.tag else []
+        newer = []
+        if base.tag:  # a base that is named by its digest alone has no newer one
+            newer = find_newer_tags(base.tag, tags[repository])
+
+        newest = ""
         changes: list[Difference] = []
-        if found:
+        if newer:
+            newest = newer[-1]
             had = facts_of(base_environment(recipe, LockFile(recipe, site).read()))
             latest = base.model_copy(
-                update={"image": f"{repository}:{found[-1]}", "platforms": base.platforms[:1]}
+                update={"image": f"{repository}:{newest}", "platforms": base.platforms[:1]}
             )
             changes = list(diff_contents(had, registry.facts(latest)))
-        yield NewerBase(
-            recipe.stack.full_name, repository, base.tag, found[-1] if found else "", found, changes
-        )
+        yield NewerBase(recipe.stack.full_name, repository, base.tag, newest, newer, changes)

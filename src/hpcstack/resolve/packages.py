@@ -1,4 +1,4 @@
-"""What a stack's packages and sources mean today, asked inside its base, written into its lock."""
+"""Resolve a stack's packages and sources to versions and hashes, inside its base, for its lock."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from hpcstack.store.cache import cache_of
 from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from hpcstack.build.workbench import Workbench
@@ -48,11 +49,11 @@ if TYPE_CHECKING:
 def resolve_packages(
     stack: Stack, lock: Lock, bench: Workbench, before: Lock | None = None
 ) -> Lock:
-    """LOCK with everything resolved that can be on this machine; what cannot is left in
-    `unresolved`.
+    """Return LOCK with everything resolved that this machine can resolve.
 
-    Platforms that another machine has resolved are taken from BEFORE, the lock that was there, if
-    it is of the same spec and of the same base.
+    The rest is listed in `unresolved`. A base runs only on a machine of its own architecture; other
+    platforms are taken from BEFORE, the previous lock, if that is of the same spec and base. Raise
+    InputError if the base's tools cannot resolve what STACK asks for, BuildError if they fail.
     """
     sources = {
         source.name: source.commit or _find_commit(source, bench.site, bench.runner)
@@ -60,31 +61,39 @@ def resolve_packages(
     }
     platforms = dict(lock.base.platforms)
     for name, locked in lock.base.platforms.items():
-        if KERNEL_NAMES[name] == machine.machine() and _asks(stack):
+        if KERNEL_NAMES[name] == machine.machine() and _has_packages(stack):
             platforms[name] = _ask_base(stack, lock, name, bench)
         elif before and before.spec_sha256 == lock.spec_sha256 and name in before.base.platforms:
             old = before.base.platforms[name]
-            platforms[name] = old if old.digest == locked.digest else locked
+            if old.digest == locked.digest:
+                platforms[name] = old
+
     base = lock.base.model_copy(update={"platforms": platforms})
     whole = lock.model_copy(update={"base": base, "sources": sources})
     return with_open_items(whole, stack)
 
 
 def _find_commit(source: Source, site: Site, runner: Runner) -> str:
-    """The commit that REF names now, a tag peeled to what it points at."""
-    given = list_build_variables(site.build).items()
-    lent = {
-        name: value for name, value in given if name.startswith("GIT_CONFIG") or "proxy" in name
-    }
-    bundle = {"GIT_SSL_CAINFO": site.build.ca_bundle} if site.build.ca_bundle else {}
-    env = {"GIT_TERMINAL_PROMPT": "0", **lent, **bundle}
+    """Return the commit that SOURCE's ref names now; for an annotated tag, the commit it points to.
+
+    Raise InputError if the repository cannot be read, or has no such ref.
+    """
+    env = {"GIT_TERMINAL_PROMPT": "0"}  # fail instead of asking for a password
+    for name, value in list_build_variables(site.build).items():
+        if name.startswith("GIT_CONFIG") or "proxy" in name:
+            env[name] = value
+    if site.build.ca_bundle:
+        env["GIT_SSL_CAINFO"] = site.build.ca_bundle
+
     done = runner.output(["git", "ls-remote", "--", source.git], env=env, timeout=120)
-    rows = {
-        name: commit
-        for commit, _, name in (line.partition("\t") for line in done.stdout.splitlines())
-        if name
-    }
-    # git's own patterns match the end of a name: release/v1 is not v1.
+    rows = {}
+    for line in done.stdout.splitlines():
+        commit, _, name = line.partition("\t")
+        if name:
+            rows[name] = commit
+
+    # Chosen here and not by a pattern of git's, which matches the end of a name: `v1` would also
+    # match `release/v1`. `^{}` is what an annotated tag points to.
     wanted = (
         f"refs/tags/{source.ref}^{{}}",
         f"refs/tags/{source.ref}",
@@ -93,20 +102,29 @@ def _find_commit(source: Source, site: Site, runner: Runner) -> str:
     )
     found = next((rows[name] for name in wanted if name in rows), "")
     if done.status or not found:
-        said = f": {done.tail[-1]}" if done.status and done.tail else ""
+        reason = ""
+        if done.status and done.tail:
+            reason = f": {done.tail[-1]}"
         raise InputError(
-            f"{source.git} has no {source.ref!r}{said}",
-            f"packages.source {source.name}: check git and ref",
+            f"{source.git} has no {source.ref!r}{reason}",
+            f"check git and ref of {source.name} in packages.source",
         )
     return found
 
 
 def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> LockedPlatform:
-    """What apt, conda and pip of the base itself make of what STACK asks for."""
+    """Return PLATFORM's entry of LOCK, with STACK's packages resolved by the base's own tools.
+
+    images/resolve.sh runs apt, conda and pip inside the base; nothing is installed. What stays open
+    is told to the bench's progress.
+    """
     locked = lock.platform(platform)
+    packages = stack.packages
     engine, _ = choose_engine(bench.site.build.engine, bench.runner)
-    if reason := engine.usable(bench.runner):
+    reason = engine.usable(bench.runner)
+    if reason:
         raise MissingToolError(f"the engine {engine.name} cannot be used here: {reason}", ANOTHER)
+
     base = base_of(lock, platform, bench)
     with make_workspace(bench.site, bench.runner, needed_bytes(locked)) as work:
         bench.progress(f"asking the base's own apt and pip for {stack.full_name}")
@@ -114,31 +132,30 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
         script = {"build/build_requirements.py": read_data_file("images", "build_requirements.py")}
         files = {**script, **conda_files(stack, None), **want_files(stack)}
         quiet = replace(bench, progress=Progress())
-        allowed = stack.packages.allow_replace
+        allowed = packages.allow_replace
         try:
             folder = run_in_base(
                 "resolve.sh", files, work, kept, engine, base, lock, platform, quiet, allowed
             )
         except FailedInBase as error:
-            raise _refusal(error) from None
+            raise _explain_failure(error) from None
+
         answers = folder / ANSWERS
-        packages = stack.packages
 
         def answer_of(name: str) -> str:
             return _read_answer(answers / name, folder)
 
+        # None means that nothing was asked for, () that nothing has to be installed for it.
+        apt = conda = pip = None
         try:
-            conda = read_conda(answer_of("conda.json")) if packages.conda.packages else None
-            _own_python(conda or (), locked)
-            apt = None
+            if packages.conda.packages:
+                conda = read_conda(answer_of("conda.json"))
+            _refuse_second_python(conda or (), locked)
             if packages.apt:
                 mpi = own_mpi(locked.environment)
                 apt = read_apt(answer_of("apt.simulated"), answer_of("apt.records"), allowed, mpi)
-            pip = (
-                read_pip(answer_of("pip.json"), answer_of("pip-of-base.json"))
-                if packages.pip
-                else None
-            )
+            if packages.pip:
+                pip = read_pip(answer_of("pip.json"), answer_of("pip-of-base.json"))
             left_out = read_left_out(answer_of("left-out.txt"))
             built_with = read_build_requirements(answer_of("pip-build.json"))
             unknown = {
@@ -147,25 +164,20 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
                 if not packages.built_with_base(name)
             }
         except NONSENSE as error:
+            image = f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}"
             raise BuildError(
-                (
-                    f"{stack.full_name} is not locked: the base's own tools answered with "
-                    f"nonsense: {str(error)[:200]}"
-                ),
-                f"is {lock.base.registry}/{lock.base.repository}:{lock.base.tag} what you meant?",
+                f"{stack.full_name} is not locked: the answers of the base's own tools cannot be "
+                f"read: {str(error)[:200]}",
+                f"is {image} the image that you meant?",
             ) from None
+
         for project, why in list(unknown.items())[:MOST_NAMED]:
             bench.progress(f"what {project} is built with stays open: {why}")
         for index in left_out or ():
             bench.progress(f"left out: the base's extra index {index}")
-        for package, paths in list(read_missing(answer_of("apt.missing")).items())[:MOST_NAMED]:
-            more = f" and {len(paths) - 1} more" if paths[1:] else ""
-            bench.progress(
-                f"{package} is in the base already, without some of its files: {paths[0]}{more}. "
-                f"apt does not bring "
-                "them back: do what needs them without it, or put them there by a step of `run`"
-            )
-        pip_build = None
+        _report_missing(read_missing(answer_of("apt.missing")), bench.progress)
+
+        pip_build = None  # recorded only if the set is complete
         if _builds_from_source(pip, packages) and not unknown:
             pip_build = built_with.packages
         found = {
@@ -178,17 +190,30 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
         return locked.model_copy(update=found)
 
 
+def _report_missing(missing: Mapping[str, list[str]], progress: Progress) -> None:
+    """Tell PROGRESS of packages that the base has without some of their files."""
+    for package, paths in list(missing.items())[:MOST_NAMED]:
+        more = ""
+        if paths[1:]:
+            more = f" and {len(paths) - 1} more"
+        progress(
+            f"{package} is in the base already, without some of its files: {paths[0]}{more}. "
+            "apt does not bring them back: do without them, or put them there in a step of `run`"
+        )
+
+
 def _builds_from_source(pip: tuple[LockedPip, ...] | None, packages: Packages) -> bool:
-    """Whether one of PIP's set is built in an environment of its own."""
+    """Return whether a package in PIP is built from source, in an environment of its own."""
     return any(
         not entry.file.endswith(".whl") and not packages.built_with_base(entry.name)
         for entry in pip or ()
     )
 
 
-def _own_python(conda: tuple[LockedConda, ...], locked: LockedPlatform) -> None:
-    """Conda's prefix comes first on PATH: its Python would hide the one that NVIDIA built torch
-    for.
+def _refuse_second_python(conda: tuple[LockedConda, ...], locked: LockedPlatform) -> None:
+    """Raise InputError if CONDA has a Python, and the base is one of NVIDIA's with torch.
+
+    Conda's prefix comes first on PATH: its Python would hide the one that torch was built for.
     """
     if "PYTORCH_VERSION" in locked.environment and any(entry.name == "python" for entry in conda):
         raise InputError(
@@ -197,13 +222,15 @@ def _own_python(conda: tuple[LockedConda, ...], locked: LockedPlatform) -> None:
         )
 
 
-def _asks(stack: Stack) -> bool:
+def _has_packages(stack: Stack) -> bool:
+    """Return whether STACK has packages that the base's own tools must resolve."""
     return bool(stack.packages.apt or stack.packages.pip or stack.packages.conda.packages)
 
 
 MOST_NAMED = 20
 MAX_ANSWER = 24 << 20  # bytes: pip's report of 1,000 packages is 10 MB
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+# What apt, pip and conda say if a package does not exist, or requirements contradict each other.
 ASKED_WRONGLY = re.compile(
     r"No matching distribution|ResolutionImpossible|Unable to locate package|was not found|"
     r"has no installation candidate|No candidates were found|Cannot solve",
@@ -211,8 +238,8 @@ ASKED_WRONGLY = re.compile(
 )
 
 
-def _refusal(failed: FailedInBase) -> HpcstackError:
-    """What the user asked for is wrong where the base's own tools say so; else the asking failed."""
+def _explain_failure(failed: FailedInBase) -> HpcstackError:
+    """Return an InputError if the packages in the recipe are wrong, else a BuildError."""
     message = failed.failure.message("not locked: the base's own tools failed")
     if ASKED_WRONGLY.search(failed.log):
         return InputError(message, failed.hint)
@@ -220,8 +247,10 @@ def _refusal(failed: FailedInBase) -> HpcstackError:
 
 
 def _read_answer(path: Path, folder: Path) -> str:
-    """What programs of the base wrote to PATH: a file in FOLDER, of a size that is not made to
-    hurt.
+    """Return what a program of the base has written to PATH; empty if there is no such file.
+
+    The base is not trusted. Raise InputError if PATH is a link, or lies behind one below FOLDER,
+    and for more than MAX_ANSWER bytes.
     """
     try:
         return read_text(path, MAX_ANSWER, below=folder)

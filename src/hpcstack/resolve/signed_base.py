@@ -1,6 +1,4 @@
-"""Who signed a base: looked at when it is locked, written into the lock, and held against what the
-site requires.
-"""
+"""Check and record who signed a base when it is locked, and enforce what the site requires."""
 
 from __future__ import annotations
 
@@ -19,66 +17,65 @@ REQUIRED = "policy.require_signed_base in site.yaml"
 
 
 def record_signature(lock: Lock, base: Base, bench: Workbench) -> Lock:
-    """LOCK with the fingerprint of the site's key, if that key has signed BASE, or each platform of
-    it.
+    """Return LOCK with the fingerprint of the site's key, if that key has signed BASE.
 
-    InputError where the base has signatures of which none is the key's, and, where the site
-    requires a signature, for none, and for a registry without a key.
+    A signature of the image's index will do, or one of each of its platforms. Raise InputError if
+    BASE has signatures, but none by that key. If the site requires a signature, raise it also for
+    an unsigned base, and for a registry for which site.yaml names no key.
     """
     key = _key_for(lock, bench.site)
     if key is None:
         refuse_unsigned(lock, bench.site)
         return lock
-    digests = [
-        lock.base.index_digest,
-        *(platform.digest for platform in lock.base.platforms.values()),
-    ]
-    statements = {
-        digest: bench.registry.statements(base, digest) for digest in dict.fromkeys(digests)
-    }
-    signed = {
-        digest
-        for digest, found in statements.items()
-        if any(key.has_signed(one, digest) for one in found)
-    }
-    if lock.base.index_digest in signed or set(digests[1:]) <= signed:
+
+    of_index = lock.base.index_digest
+    of_platforms = [platform.digest for platform in lock.base.platforms.values()]
+    is_signed_at_all = False
+    signed = set()
+    for digest in dict.fromkeys([of_index, *of_platforms]):  # each once
+        statements = bench.registry.statements(base, digest)
+        if statements:
+            is_signed_at_all = True
+        if any(key.has_signed(statement, digest) for statement in statements):
+            signed.add(digest)
+
+    if of_index in signed or signed.issuperset(of_platforms):
         bench.progress(f"{base.image} is signed by the key in {key.file}")
-        return lock.model_copy(
-            update={"base": lock.base.model_copy(update={"signed_by": key.fingerprint})}
-        )
-    if any(statements.values()):
+        signed_base = lock.base.model_copy(update={"signed_by": key.fingerprint})
+        return lock.model_copy(update={"base": signed_base})
+    if is_signed_at_all:
         raise InputError(
             f"{base.image} has signatures, and none of them is of the key in {key.file}",
-            f"is that the key of its images (registries.{base.registry}.signature_key in "
-            f"site.yaml)? If it is, do not "
-            "use this image: somebody has changed it on its way",
+            f"check that this is the key of its images (registries.{base.registry}.signature_key "
+            "in site.yaml); if it is, do not use this image: somebody has changed it on its "
+            "way",
         )
     if bench.site.policy.require_signed_base:
         raise InputError(
-            f"{base.image} has no signature", f"take a base that is signed; {REQUIRED} wants one"
+            f"{base.image} has no signature", f"take a base that is signed: {REQUIRED} wants one"
         )
     bench.progress(
-        f"NOTE: {base.image} has no signature, so the key in {key.file} says nothing of it"
+        f"NOTE: {base.image} has no signature, so the key in {key.file} cannot vouch for it"
     )
     return lock
 
 
 class MissingSignature(NamedTuple):
-    """Why a lock is not what the site requires, and what to do about it."""
+    """Why a lock does not satisfy the site, and what to do about it."""
 
     reason: str
     remedy: str
 
 
 def find_missing_signature(lock: Lock, site: Site) -> MissingSignature | None:
-    """What LOCK lacks where the site requires a signature of its base; None where it lacks nothing."""
+    """Return what LOCK lacks if the site requires a signature of its base; None if nothing."""
     if not site.policy.require_signed_base:
         return None
     key = _key_for(lock, site)
     if key is None:
         return MissingSignature(
-            f"site.yaml has no key of {lock.base.registry}'s, and wants signed bases",
-            f"registries.{lock.base.registry}.signature_key, or {REQUIRED}",
+            f"site.yaml wants signed bases, and names no key for {lock.base.registry}",
+            f"name it as registries.{lock.base.registry}.signature_key, or change {REQUIRED}",
         )
     if lock.base.signed_by != key.fingerprint:
         return MissingSignature(
@@ -89,12 +86,15 @@ def find_missing_signature(lock: Lock, site: Site) -> MissingSignature | None:
 
 
 def refuse_unsigned(lock: Lock, site: Site) -> None:
-    """InputError where the site requires a signature of the base that LOCK does not record."""
-    if found := find_missing_signature(lock, site):
+    """Raise InputError if the site requires a signature of the base that LOCK does not record."""
+    found = find_missing_signature(lock, site)
+    if found:
         raise InputError(f"{lock.stack}: {found.reason}", found.remedy)
 
 
 def _key_for(lock: Lock, site: Site) -> Key | None:
-    """The key that the site trusts for the registry of LOCK's base."""
+    """Return the key that the site trusts for the registry of LOCK's base, if it names one."""
     file = site.registry(lock.base.registry).signature_key
-    return read_key(file) if file else None
+    if not file:
+        return None
+    return read_key(file)

@@ -1,3 +1,4 @@
-"""SquashFS 4.0 files: read without mounting, and spliced. In: a base image and layers of changes.
-Out: one image that keeps the base's compressed bytes.
+"""Read SquashFS 4.0 files without mounting them, and splice them.
+
+In: a base image and layers of changes. Out: one image that keeps the base's compressed bytes.
 """

@@ -1,8 +1,7 @@
-"""The compressors that a SquashFS may have, for blocks of metadata (8 KiB) and of data (at most 1
-MiB).
+"""The compressors of SquashFS, for blocks of metadata (8 KiB) and of data (at most 1 MiB).
 
-gzip, xz and lzma are Python's own, zstd is libzstd's binding; lz4 and lzo are the libraries that
-mksquashfs itself is linked with, called directly: no binding of them is kept that well.
+gzip, xz and lzma are Python's own, and zstd has a binding. lz4 and lzo are called directly in the
+libraries that mksquashfs is linked with: no binding of them is maintained as well as these.
 """
 
 from __future__ import annotations
@@ -29,8 +28,10 @@ Pack = Callable[[bytes], bytes]
 
 
 class Unreadable(Exception):
-    """A file is no SquashFS that we can read: damaged, made to do harm, or of a kind that we do not
-    know.
+    """A file is not a SquashFS that can be read.
+
+    It is damaged, crafted to do harm, or of an unknown kind. The message says why, without the
+    file's name.
     """
 
 
@@ -38,7 +39,8 @@ class Unreadable(Exception):
 class Codec:
     """One compressor.
 
-    `expand` refuses what becomes larger than it may; `pack` may give back more bytes than it got.
+    `expand` raises Unreadable for damaged data, and for what becomes larger than it may. `pack` may
+    return more bytes than it got.
     """
 
     name: str
@@ -47,9 +49,9 @@ class Codec:
 
 
 def find_codec(number: int) -> Codec:
-    """The compressor with this NUMBER in a superblock.
+    """Return the compressor that has this NUMBER in a superblock.
 
-    Unreadable for one that is not known, or not installed.
+    Raise Unreadable for one that is unknown, or whose library is not installed.
     """
     if number not in NAMES:
         raise Unreadable(f"the compressor {number} is not known")
@@ -57,10 +59,12 @@ def find_codec(number: int) -> Codec:
         expand, pack = TABLE[number]()
     except OSError as error:
         raise Unreadable(f"the library of {NAMES[number]} is not installed: {error}") from None
-    return Codec(NAMES[number], _bounded(expand), pack)
+    return Codec(NAMES[number], _bound(expand), pack)
 
 
-def _bounded(expand: Expand) -> Expand:
+def _bound(expand: Expand) -> Expand:
+    """Return EXPAND with its errors turned into Unreadable, and its limit enforced."""
+
     def bounded(data: bytes, limit: int) -> bytes:
         try:
             out = expand(data, limit)
@@ -75,6 +79,7 @@ def _bounded(expand: Expand) -> Expand:
 
 def _gzip() -> tuple[Expand, Pack]:
     def expand(data: bytes, limit: int) -> bytes:
+        # One byte more than the limit, here and below: so what is too large is noticed.
         return zlib.decompressobj().decompress(data, limit + 1)
 
     return expand, lambda data: zlib.compress(data, 9)
@@ -84,22 +89,22 @@ def _xz() -> tuple[Expand, Pack]:
     def expand(data: bytes, limit: int) -> bytes:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY).decompress(data, limit + 1)
 
-    # The kernel knows no other check than CRC32, and no dictionary larger than the image's own
-    # says.
+    # The kernel knows no check but CRC32, and no dictionary larger than the image's options say.
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": METADATA}]
-    return expand, lambda data: lzma.compress(
-        data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=filters
-    )
+
+    def pack(data: bytes) -> bytes:
+        return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=filters)
+
+    return expand, pack
 
 
 def _lzma() -> tuple[Expand, Pack]:
     def expand(data: bytes, limit: int) -> bytes:
         return lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=MEMORY).decompress(data, limit + 1)
 
-    return (
-        expand,
-        lambda data: data,
-    )  # mksquashfs writes the size into the header, Python does not: blocks stay plain
+    # New blocks are stored uncompressed: Python does not write the size into lzma's header, which
+    # mksquashfs does.
+    return expand, lambda data: data
 
 
 def _zstd() -> tuple[Expand, Pack]:
@@ -116,7 +121,7 @@ def _lz4() -> tuple[Expand, Pack]:
         out = ctypes.create_string_buffer(limit)
         size = library.LZ4_decompress_safe(data, out, len(data), limit)
         if size < 0:
-            raise ValueError("lz4")
+            raise ValueError("lz4")  # `_bound` makes it Unreadable
         return out.raw[:size]
 
     def pack(data: bytes) -> bytes:
@@ -139,7 +144,7 @@ def _lzo() -> tuple[Expand, Pack]:
             raise ValueError(f"lzo {status}")
         return out.raw[: size.value]
 
-    return expand, lambda data: data
+    return expand, lambda data: data  # new blocks are stored uncompressed
 
 
 TABLE: dict[int, Callable[[], tuple[Expand, Pack]]] = {
@@ -148,11 +153,11 @@ TABLE: dict[int, Callable[[], tuple[Expand, Pack]]] = {
 
 
 def list_codec_options(number: int, data: bytes) -> list[str]:
-    """mksquashfs's words for the compressor NUMBER, given the options (DATA) that an image has
-    after its superblock.
+    """Return mksquashfs's options for packing a layer for an image with the compressor NUMBER.
 
-    What is packed for an image must be readable with its options: the kernel takes the size of xz's
-    dictionary from there. https://dr-emann.github.io/squashfs/#_compression_options
+    DATA are the compressor's options as they lie after the image's superblock. Layers must be
+    readable with them: the kernel takes the size of xz's dictionary from there.
+    https://dr-emann.github.io/squashfs/#_compression_options
     """
     words = ["-comp", NAMES[number]]
     if number == ZSTD:

@@ -1,5 +1,6 @@
-"""Bytes from one file into another as cheaply as the filesystem can: shared, copied by the kernel,
-or by hand.
+"""Copy bytes from one file to another as cheaply as the filesystem can.
+
+They are shared (reflinks), else copied by the kernel, else read and written.
 """
 
 from __future__ import annotations
@@ -12,33 +13,44 @@ import struct
 from hpcstack.core.errors import StoreError
 
 FICLONERANGE = 0x4020940D  # ioctl_ficlonerange(2)
-ALIGNED = 4096  # bytes: what filesystems share is whole blocks
+ALIGNED = 4096  # bytes of a block: filesystems share whole blocks only
 PIECE = 8 << 20
-AT_ONCE = (
-    64 << 20
-)  # what the kernel copies in one call: what is written out meanwhile can be let go of
-REFUSED = {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY,
-           errno.EBADF}  # fmt: skip
+# Bytes that the kernel copies in one call. After each call, other threads can write out what was
+# copied, and drop it from the page cache.
+AT_ONCE = 64 << 20
+# Errors that mean "not with these files", after which the next way is tried.
+REFUSED = {
+    errno.EXDEV,
+    errno.EOPNOTSUPP,
+    errno.ENOTTY,
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.EPERM,
+    errno.ETXTBSY,
+    errno.EBADF,
+}
 
 
 def copy_bytes(source: int, start: int, target: int, at: int, size: int) -> str:
-    """SIZE bytes of the descriptor SOURCE from START into TARGET, from AT on: `shared`, `kernel` or
-    `plain`, as it was done for the most of them. StoreError where SOURCE ends before.
+    """Copy SIZE bytes of SOURCE from START to TARGET from AT; both are file descriptors.
+
+    Return how most of them were copied: `shared`, `kernel` or `plain`. Raise StoreError if SOURCE
+    ends too early.
     """
     shared = 0
     if start % ALIGNED == 0 and at % ALIGNED == 0:
         shared = _clone(source, start, target, at, size - size % ALIGNED)
-    how = _kernel(source, start + shared, target, at + shared, size - shared)
+    how = _copy_in_kernel(source, start + shared, target, at + shared, size - shared)
     return "shared" if shared else how
 
 
 def clone_blocks(source: int, target: int, size: int) -> bool:
-    """Whether the files SOURCE and TARGET now share their first SIZE bytes, whole blocks."""
+    """Let TARGET share the first SIZE bytes, whole blocks, of SOURCE. Return whether it does."""
     return _clone(source, 0, target, 0, size) > 0
 
 
 def _clone(source: int, start: int, target: int, at: int, size: int) -> int:
-    """How many bytes the files now share: SIZE, or 0."""
+    """Let TARGET share SIZE bytes of SOURCE. Return how many are shared: SIZE, or 0."""
     if not size:
         return 0
     try:
@@ -50,7 +62,8 @@ def _clone(source: int, start: int, target: int, at: int, size: int) -> int:
     return size
 
 
-def _kernel(source: int, start: int, target: int, at: int, size: int) -> str:
+def _copy_in_kernel(source: int, start: int, target: int, at: int, size: int) -> str:
+    """Copy by copy_file_range(2), or else by reading and writing. Return `kernel` or `plain`."""
     done = 0
     while done < size:
         try:
@@ -61,16 +74,17 @@ def _kernel(source: int, start: int, target: int, at: int, size: int) -> str:
             if error.errno not in REFUSED:
                 raise
             count = 0
-        if (
-            not count
-        ):  # also where a filesystem of the kernel's own says 0: https://lwn.net/Articles/846403/
-            _plain(source, start + done, target, at + done, size - done)
+        # Some of the kernel's filesystems return 0 instead of an error:
+        # https://lwn.net/Articles/846403/
+        if not count:
+            _copy_by_hand(source, start + done, target, at + done, size - done)
             return "plain"
         done += count
     return "kernel"
 
 
-def _plain(source: int, start: int, target: int, at: int, size: int) -> None:
+def _copy_by_hand(source: int, start: int, target: int, at: int, size: int) -> None:
+    """Copy by reading and writing. Raise StoreError if SOURCE ends too early."""
     done = 0
     while done < size:
         data = os.pread(source, min(PIECE, size - done), start + done)
@@ -83,7 +97,7 @@ def _plain(source: int, start: int, target: int, at: int, size: int) -> None:
 
 
 def write_all(target: int, data: bytes | memoryview, at: int) -> None:
-    """DATA into TARGET, from AT on."""
+    """Write all of DATA to TARGET, from AT on."""
     rest = memoryview(data)
     while rest:
         count = os.pwrite(target, rest, at)

@@ -1,9 +1,10 @@
-"""Where the data of a spliced image's new files go: behind the base's, only of files that are in
-the image.
+"""Place the data of a spliced image's new files behind the base's data.
 
-Blocks are taken as they are, and so are the fragments of a layer of which everything lives. Of
-another layer all tails that live are packed anew, in the order of their names: what a later step
-deleted is nowhere in the file then, and the bytes do not hang on it.
+Only files that are in the image count. Their blocks are taken over compressed, as they are. The end
+of a file, its tail, shares a compressed fragment with other tails. The fragments of a layer are
+taken over, too, if all its files are in the image. If a later layer has deleted some of them, the
+other tails are packed anew, in the order of their names: so the deleted data are nowhere in the
+file, and do not influence its bytes.
 """
 
 from __future__ import annotations
@@ -17,27 +18,26 @@ if TYPE_CHECKING:
     from hpcstack.squashfs.table import Rows
     from hpcstack.squashfs.tree import Leaf, Merged
 
-KEPT = 16  # fragments that are kept uncompressed, of at most 1 MiB
-Piece = tuple[int, int, int] | bytes  # (layer, start, size) of its file, or what is new
+KEPT = 16  # uncompressed fragments in memory, of at most 1 MiB each
+Piece = tuple[int, int, int] | bytes  # (layer, start in its file, size), or bytes that are new
 
 
 class Data:
-    """`pieces` follow the base's data in this order. `blocks` says where (layer, start) of a file
-    went, `tails` in which fragment, and where in it, a leaf's tail is, by number; `fragments` are
-    the new ones, from number FIRST on.
-    """
+    """The new data of MERGED, whose new fragments are numbered from FIRST on."""
 
     def __init__(self, merged: Merged, first: int) -> None:
         self.merged, self.first = merged, first
-        self.end = merged.base.super.inode_table
-        self.pieces: list[Piece] = []
-        self.blocks: dict[tuple[int, int], int] = {}
-        self.tails: dict[int, tuple[int, int]] = {}
-        self.fragments: list[tuple[int, int]] = []
+        self.end = merged.base.super.inode_table  # where the next piece goes
+        self.pieces: list[Piece] = []  # what follows the base's data, in this order
+        self.blocks: dict[tuple[int, int], int] = {}  # (layer, start in it): start in the image
+        self.tails: dict[int, tuple[int, int]] = {}  # leaf's number: (fragment, offset in it)
+        self.fragments: list[tuple[int, int]] = []  # (start, size) of the new ones
+
         sizes: dict[tuple[int, int], int] = {}
         for leaf in sorted(merged.files, key=lambda one: (one.layer, one.inode.start)):
-            key, size = (leaf.layer, leaf.inode.start), leaf.inode.stored
-            if size and key not in self.blocks:
+            key = (leaf.layer, leaf.inode.start)
+            size = leaf.inode.stored
+            if size and key not in self.blocks:  # files with the same content share their data
                 self.blocks[key] = self._take(leaf.layer, leaf.inode.start, size)
                 sizes[key] = size
             elif size and sizes[key] != size:
@@ -45,19 +45,21 @@ class Data:
         self._place_tails()
 
     def _take(self, layer: int, start: int, size: int) -> int:
-        """SIZE bytes of a layer's file, as they are. Where they go."""
+        """Take over SIZE bytes of a layer, from START on. Return where they go in the image."""
         last = self.pieces[-1] if self.pieces else b""
         if not isinstance(last, bytes) and last[0] == layer and last[1] + last[2] == start:
-            self.pieces[-1] = layer, last[1], last[2] + size
+            self.pieces[-1] = layer, last[1], last[2] + size  # one longer piece: fewer copies
         else:
             self.pieces.append((layer, start, size))
         self.end += size
         return self.end - size
 
     def _place_tails(self) -> None:
+        """Find a fragment for the tail of each file: its layer's own, or a new one."""
         known = [layer.fragments() for layer in self.merged.layers]
+        # Layers of which a later one has deleted or replaced something.
         torn = {layer for (layer, _), leaf in self.merged.leaves.items() if not leaf.links}
-        taken: dict[tuple[int, int], int] = {}  # {(layer, its fragment): ours}
+        taken: dict[tuple[int, int], int] = {}  # {(layer, its fragment): the image's fragment}
         rest: list[Leaf] = []
         for leaf in self.merged.files:
             layer, number = leaf.layer, leaf.inode.fragment
@@ -70,24 +72,25 @@ class Data:
                 continue
             if (layer, number) not in taken:
                 start, size, _ = known[layer][number]
-                taken[layer, number] = self._fragment(
-                    self._take(layer, start, size & ~STORED), size
-                )
+                place = self._take(layer, start, size & ~STORED)
+                taken[layer, number] = self._add_fragment(place, size)
             self.tails[leaf.number] = taken[layer, number], leaf.inode.offset
         self._pack(rest, known)
 
-    def _fragment(self, start: int, size: int) -> int:
+    def _add_fragment(self, start: int, size: int) -> int:
+        """Add a fragment that lies at START, with SIZE as a data block's. Return its number."""
         self.fragments.append((start, size))
         return self.first + len(self.fragments) - 1
 
     def _pack(self, rest: list[Leaf], known: list[Rows]) -> None:
-        """The tails of REST in new fragments; those that two files share are one."""
+        """Pack the tails of REST into new fragments; a tail that files share, only once.
+
+        KNOWN are the fragments of each layer.
+        """
         whole = self.merged.base.super.block_size
-        full = bytearray()
-        waiting: list[tuple[Leaf, int]] = []
-        placed: dict[
-            tuple[int, int, int, int], Leaf
-        ] = {}  # {(layer, fragment, offset, length): who came first}
+        full = bytearray()  # the new fragment that is being filled
+        waiting: list[tuple[Leaf, int]] = []  # (file, number of the file whose tail it shares)
+        placed: dict[tuple[int, int, int, int], Leaf] = {}  # {tail's place in its layer: first}
         expanded: dict[tuple[int, int], bytes] = {}
         for leaf in rest:
             inode, length = leaf.inode, leaf.inode.size % whole
@@ -96,6 +99,7 @@ class Data:
                 waiting.append((leaf, placed[key].number))
                 continue
             placed[key] = leaf
+
             if key[:2] not in expanded:
                 if len(expanded) > KEPT:
                     expanded.clear()
@@ -104,19 +108,25 @@ class Data:
             tail = expanded[key[:2]][inode.offset : inode.offset + length]
             if len(tail) < length:
                 raise Unreadable("a file's tail reaches beyond its fragment")
+
             if len(full) + length > whole:
-                self._close(full)
+                self._write_fragment(full)
                 full = bytearray()
             self.tails[leaf.number] = self.first + len(self.fragments), len(full)
             full += tail
+
         if full:
-            self._close(full)
+            self._write_fragment(full)
         for leaf, number in waiting:
             self.tails[leaf.number] = self.tails[number]
 
-    def _close(self, data: bytearray) -> None:
+    def _write_fragment(self, data: bytearray) -> None:
+        """Add DATA as a new fragment, compressed if that makes it smaller."""
         packed = self.merged.base.codec.pack(bytes(data))
-        stored = packed if len(packed) < len(data) else bytes(data)
-        self._fragment(self.end, len(stored) | (0 if len(packed) < len(data) else STORED))
-        self.pieces.append(stored)
-        self.end += len(stored)
+        if len(packed) < len(data):
+            self._add_fragment(self.end, len(packed))
+        else:
+            packed = bytes(data)
+            self._add_fragment(self.end, len(packed) | STORED)
+        self.pieces.append(packed)
+        self.end += len(packed)

@@ -1,4 +1,4 @@
-"""Inodes and the names of folders, as they lie in their tables."""
+"""Read inodes and the listings of folders from their tables."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
     from hpcstack.squashfs.table import Cursor
 
-NONE = 0xFFFFFFFF
-DIR, FILE, LINK, BLOCK, CHAR, FIFO, SOCKET = range(1, 8)  # a type, +7 where it is an extended inode
-STORED = 1 << 24  # in a data block's size: it is not compressed
+NONE = 0xFFFFFFFF  # no fragment, or no extended attributes
+DIR, FILE, LINK, BLOCK, CHAR, FIFO, SOCKET = range(1, 8)  # types; 7 more for extended inodes
+STORED = 1 << 24  # a flag in a data block's size: it is not compressed
 MOST_BLOCKS = 1 << 22  # of one file: 512 GiB in blocks of 128 KiB
 MOST_NAMES = 1 << 20  # of one folder
 HEADER, ENTRY = struct.Struct("<3I"), struct.Struct("<HhHH")  # of a listing
-MAX_TARGET = 1 << 16  # bytes of a link
+MAX_TARGET = 1 << 16  # bytes of a link's target
 
 
 class Inode(NamedTuple):
-    """One inode; `kind` is never an extended one. Of what it has not, the value is 0."""
+    """One inode, basic or extended. Fields that its kind does not have keep their defaults."""
 
-    kind: int
+    kind: int  # DIR to SOCKET, also for an extended inode
     mode: int
     uid: int
     gid: int
@@ -35,40 +35,42 @@ class Inode(NamedTuple):
     links: int = 1
     start: int = 0  # of a file's data; of a folder: the block of its listing
     size: int = 0
-    offset: int = (
-        0  # of a folder: in the block of its listing; of a file: of its tail in the fragment
-    )
+    offset: int = 0  # of a file's tail in its fragment; of a folder's listing in its block
     parent: int = 0
     sparse: int = 0
     fragment: int = NONE
-    blocks: Sequence[int] = ()
+    blocks: Sequence[int] = ()  # size of each data block, with the flag STORED
     target: bytes = b""
     device: int = 0
     xattr: int = NONE
 
     @property
     def stored(self) -> int:
-        """Bytes of a file's own blocks, as they lie in the image."""
+        """The bytes of a file's own blocks as they lie in the image, without its tail."""
         return sum(size & ~STORED for size in self.blocks)
 
 
 class DirectoryEntry(NamedTuple):
-    """One name of a folder: where its inode lies (block << 16 | offset), the inode's number and
-    kind.
-    """
+    """What a folder says of one of its names."""
 
-    reference: int
+    reference: int  # where the inode lies: block << 16 | offset
     number: int
     kind: int
 
 
 def read_inode(cursor: Cursor, ids: Sequence[int], block_size: int) -> Inode:
-    """The inode at CURSOR of an image with these IDS."""
+    """Read the inode at CURSOR, of an image with the table IDS of users and groups.
+
+    Raise Unreadable for what cannot be in an inode.
+    """
     kind, mode, uid, gid, time, number = cursor.take("<4H2I")
     extended = kind > SOCKET
-    kind -= SOCKET if extended else 0
-    if not DIR <= kind <= SOCKET or max(uid, gid) >= len(ids):
-        raise Unreadable("an inode is of no kind, or nobody's")
+    if extended:
+        kind -= SOCKET
+    if not DIR <= kind <= SOCKET:
+        raise Unreadable("an inode is of an unknown kind")
+    if max(uid, gid) >= len(ids):
+        raise Unreadable("an inode has an owner or group that is not in the table")
     common = Inode(kind, mode, ids[uid], ids[gid], time, number)
     if kind == DIR:
         return _folder(cursor, common, extended=extended)
@@ -95,7 +97,9 @@ def _file(cursor: Cursor, common: Inode, block_size: int, *, extended: bool) -> 
     else:
         start, fragment, offset, size = cursor.take("<4I")
         sparse, links, xattr = 0, 1, NONE
-    count = size // block_size if fragment != NONE else -(-size // block_size)
+    count = size // block_size
+    if fragment == NONE and size % block_size:  # then the tail is a block of its own
+        count += 1
     if count > MOST_BLOCKS:
         raise Unreadable("a file is larger than any can be")
     blocks = read_numbers("I", cursor.piece(4 * count))
@@ -112,8 +116,9 @@ def _file(cursor: Cursor, common: Inode, block_size: int, *, extended: bool) -> 
 
 
 def read_numbers(kind: str, data: bytes) -> array[int]:
-    """DATA, numbers of little ends, as an array of KIND, of module array's: a tenth of what a list
-    takes.
+    """Return DATA, little-endian numbers, as an array of type KIND ("I", "Q").
+
+    It takes a tenth of the memory of a list.
     """
     out = array(kind, data)
     if sys.byteorder == "big":
@@ -126,29 +131,43 @@ def _link(cursor: Cursor, common: Inode, *, extended: bool) -> Inode:
     if size > MAX_TARGET:
         raise Unreadable("a link is longer than any can be")
     target = cursor.piece(size)
-    return common._replace(
-        links=links, target=target, xattr=cursor.take("<I")[0] if extended else NONE
-    )
+    xattr = _xattr(cursor, extended=extended)
+    return common._replace(links=links, target=target, xattr=xattr)
 
 
 def _other(cursor: Cursor, common: Inode, *, extended: bool) -> Inode:
-    links = cursor.take("<I")[0]
-    device = cursor.take("<I")[0] if common.kind in (BLOCK, CHAR) else 0
-    return common._replace(
-        links=links, device=device, xattr=cursor.take("<I")[0] if extended else NONE
-    )
+    """Read the rest of a device, FIFO or socket."""
+    (links,) = cursor.take("<I")
+    device = 0
+    if common.kind in (BLOCK, CHAR):
+        (device,) = cursor.take("<I")
+    xattr = _xattr(cursor, extended=extended)
+    return common._replace(links=links, device=device, xattr=xattr)
+
+
+def _xattr(cursor: Cursor, *, extended: bool) -> int:
+    """Read the number of an inode's attributes, which only EXTENDED inodes have."""
+    if not extended:
+        return NONE
+    (number,) = cursor.take("<I")
+    return number
 
 
 def read_entries(data: bytes) -> Iterator[tuple[bytes, DirectoryEntry]]:
-    """(name, entry) of what a folder's listing holds."""
+    """Yield (name, entry) for each name in DATA, a folder's listing.
+
+    Names stand in groups. The header of a group has what its inodes have in common: the block in
+    which they lie, and a number that theirs are near.
+    """
     at = names = 0
     while at < len(data):
         count, block, number = HEADER.unpack_from(data, at)
         at += HEADER.size
-        names += min(count, 255) + 1
+        in_group = min(count, 255) + 1  # the header has one less, and the format at most 256
+        names += in_group
         if names > MOST_NAMES:
             raise Unreadable(f"a folder has more than {MOST_NAMES} names")
-        for _ in range(min(count, 255) + 1):
+        for _ in range(in_group):
             offset, difference, kind, length = ENTRY.unpack_from(data, at)
             at += ENTRY.size
             name = data[at : at + length + 1]

@@ -1,10 +1,9 @@
-"""What a spliced file keeps of its base: copied and summed at once, in the time of the slower of
-the two.
+"""Copy the part of a base that a spliced file keeps, and hash it at the same time.
 
-Blocks are shared where the filesystem can. On a disk of this machine each piece is read once,
-summed, and written past the page cache: new pages cost more than their bytes in a virtual machine
-(docs/performance.md). Elsewhere, where the server of a filesystem may do the copy, the kernel is
-asked for it.
+Blocks are shared if the filesystem can do that. If not, on a local disk, each piece is read once,
+hashed, and written past the page cache (O_DIRECT): in a virtual machine, new pages cost more than
+the copying (docs/performance.md). On other filesystems, whose server may be able to copy by itself,
+the kernel is asked to copy.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ if TYPE_CHECKING:
 
 HEAD = Superblock.FORMAT.size
 PIECE = 8 << 20
-ROOMS, WRITERS = 4, 2  # pieces in memory, and of those on their way to the disk
-LOCAL = ("ext4", "xfs")
+ROOMS, WRITERS = 4, 2  # pieces in memory, and threads that write them
+LOCAL = ("ext4", "xfs")  # filesystems on which O_DIRECT is used
 
 
 class Keeping(AbstractContextManager["Keeping"]):
-    """The first SIZE bytes of SOURCE become those of FILE, which is OUTPUT; all but the HEAD go
-    into DIGEST.
+    """Copies the first SIZE bytes of SOURCE to FILE, which is open on OUTPUT, and hashes them.
 
-    `how` they come: `shared`, `direct`, `kernel` or `plain`. What lies behind them may be written
-    meanwhile.
+    Hashing, and writing with O_DIRECT, go on in threads until `finish`; meanwhile what follows
+    these bytes in FILE may be written. DIGEST gets all but the HEAD, the superblock, which the
+    caller replaces. `how` is `shared`, `direct`, `kernel` or `plain`.
     """
 
     def __init__(self, source: int, size: int, file: int, output: Path, digest: _Hash) -> None:
@@ -46,10 +45,12 @@ class Keeping(AbstractContextManager["Keeping"]):
         self.stopped = threading.Event()
         self.direct = -1
         self.worker = ThreadPoolExecutor(1)
-        even = size - size % max(ALIGNED, mmap.PAGESIZE)  # a page is written in one way only
+        # EVEN bytes are shared or written with O_DIRECT, the rest is copied. The border is that of
+        # a page, so that no page is written in both ways.
+        even = size - size % max(ALIGNED, mmap.PAGESIZE)
         if clone_blocks(source, file, even):
             self.how = "shared"
-        elif self._opens(output):
+        elif self._open_direct(output):
             self.how = "direct"
         else:
             even = 0
@@ -61,13 +62,15 @@ class Keeping(AbstractContextManager["Keeping"]):
         except BaseException:
             self.close()
             raise
-        self.how = self.how if even else how
+        if not even:
+            self.how = how
 
     def finish(self) -> None:
-        """All of it is in the file and in the sum; what kept it from that is raised."""
+        """Wait until all bytes are in the file and hashed. Raise what went wrong in the threads."""
         self.done.result()
 
     def close(self) -> None:
+        """Stop the threads."""
         self.stopped.set()
         self.worker.shutdown()
         if self.direct >= 0:
@@ -81,8 +84,8 @@ class Keeping(AbstractContextManager["Keeping"]):
     ) -> None:
         self.close()
 
-    def _opens(self, output: Path) -> bool:
-        """Whether OUTPUT can be written past the page cache."""
+    def _open_direct(self, output: Path) -> bool:
+        """Open OUTPUT for writing past the page cache. Return whether that works here."""
         if filesystem_of(output.stat().st_dev) not in LOCAL:
             return False
         try:
@@ -91,34 +94,46 @@ class Keeping(AbstractContextManager["Keeping"]):
             return False
         try:
             os.pwrite(direct, mmap.mmap(-1, mmap.PAGESIZE), 0)
-        except OSError:  # encrypted, or with data=journal, say
+        except OSError:  # as on ext4 with encryption or data=journal
             os.close(direct)
             return False
         self.direct = direct
         return True
 
     def _sum(self) -> None:
+        """Read all pieces, hash them in order, and write them if OUTPUT is open for O_DIRECT.
+
+        A piece's memory is used again once both are done. It comes from mmap, since O_DIRECT needs
+        whole pages.
+        """
         rooms = [memoryview(mmap.mmap(-1, PIECE)) for _ in range(ROOMS)]
         busy: list[list[Future[None]]] = [[] for _ in rooms]
-        even = self.even if self.direct >= 0 else 0
+        direct_bytes = 0
+        if self.direct >= 0:
+            direct_bytes = self.even
         with ThreadPoolExecutor(1) as summing, ThreadPoolExecutor(WRITERS) as writing:
             for number, at in enumerate(range(0, self.size, PIECE)):
                 waiting = busy[number % ROOMS]
-                for one in waiting:
-                    one.result()
+                for task in waiting:
+                    task.result()
                 if self.stopped.is_set():
                     return
+
                 piece = rooms[number % ROOMS][: self.size - at]
                 read_all(self.source, piece, at)
-                waiting[:] = [summing.submit(self.digest.update, piece[0 if at else HEAD :])]
-                if even > at:
-                    waiting.append(writing.submit(write_all, self.direct, piece[: even - at], at))
-            for one in (one for waiting in busy for one in waiting):
-                one.result()
+                begin = 0 if at else HEAD
+                waiting[:] = [summing.submit(self.digest.update, piece[begin:])]
+                if direct_bytes > at:
+                    part = piece[: direct_bytes - at]
+                    waiting.append(writing.submit(write_all, self.direct, part, at))
+
+            for waiting in busy:
+                for task in waiting:
+                    task.result()
 
 
 def read_all(source: int, room: memoryview, at: int) -> None:
-    """ROOM filled with what SOURCE has from AT on. StoreError where that ends before."""
+    """Fill ROOM with what SOURCE has from AT on. Raise StoreError if SOURCE ends too early."""
     while room:
         count = os.preadv(source, [room], at)
         if not count:

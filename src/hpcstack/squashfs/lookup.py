@@ -1,4 +1,4 @@
-"""One file of a SquashFS: found by its path, as a process whose root is the image would, and read."""
+"""Find a file in a SquashFS by its path, as a process with the image as its root, and read it."""
 
 from __future__ import annotations
 
@@ -16,29 +16,33 @@ if TYPE_CHECKING:
     from hpcstack.squashfs.inode import Inode
     from hpcstack.squashfs.read import Squashfs
 
-LINKS = 40  # that Linux follows in one path
+LINKS = 40  # symbolic links that Linux follows in one path
 
 
 class MoreThanAsked(Unreadable):
-    """A file has more bytes than were asked for."""
+    """A file is larger than the limit that was given."""
 
 
 def find_inode(image: Squashfs, path: str, *, follow: bool = True) -> Inode | None:
-    """The inode of PATH in IMAGE, links on its way followed, and a link at its end if FOLLOW.
+    """Return the inode of PATH in IMAGE, or None if there is nothing.
 
-    None where there is nothing. Unreadable where the image is damaged.
+    Links among its folders are followed, and a link at its end if FOLLOW. Raise Unreadable if the
+    image is damaged.
     """
-    way = [image.root()]
+    way = [image.root()]  # the folders from the root to here, for `..`
     parts = deque(_parts(os.fsencode(path)))
     links = 0
     while parts:
         name = parts.popleft()
         if name == b"..":
-            del way[max(1, len(way) - 1) :]
+            del way[max(1, len(way) - 1) :]  # above the root is the root
             continue
-        entry = image.entry(way[-1], name) if way[-1].kind == DIR else None
+        if way[-1].kind != DIR:
+            return None
+        entry = image.entry(way[-1], name)
         if entry is None:
             return None
+
         found = image.inode(entry.reference)
         if found.kind == LINK and (parts or follow):
             links += 1
@@ -53,13 +57,15 @@ def find_inode(image: Squashfs, path: str, *, follow: bool = True) -> Inode | No
 
 
 def _parts(path: bytes) -> list[bytes]:
+    """Return the names in PATH, without empty ones and `.`."""
     return [part for part in path.split(b"/") if part not in (b"", b".")]
 
 
 def read_content(image: Squashfs, file: Inode, limit: int) -> bytes:
-    """What FILE holds.
+    """Return the content of FILE.
 
-    MoreThanAsked beyond LIMIT bytes, Unreadable where it is no file or not whole.
+    Raise MoreThanAsked if it has more than LIMIT bytes, Unreadable if it is not a regular file, or
+    not whole.
     """
     if file.kind != FILE:
         raise Unreadable("it is no file")
@@ -73,19 +79,26 @@ def read_content(image: Squashfs, file: Inode, limit: int) -> bytes:
 
 
 def _pieces(image: Squashfs, file: Inode) -> Iterator[bytes]:
-    at, left, whole = file.start, file.size, image.super.block_size
+    """Yield the content of FILE block by block, and then its tail."""
+    at = file.start
+    left = file.size
+    whole = image.super.block_size
     for stored in file.blocks:
-        size, due = stored & ~STORED, min(left, whole)
+        size = stored & ~STORED
+        due = min(left, whole)
         if size > whole:
             raise Unreadable("a block is larger than it can be")
-        piece = bytes(due)  # a hole
+        piece = bytes(due)  # of size 0 is a hole
         if size:
-            data = os.pread(image.file, size, at)
-            piece = data if stored & STORED else image.codec.expand(data, whole)
+            piece = os.pread(image.file, size, at)
+            if not stored & STORED:
+                piece = image.codec.expand(piece, whole)
         if len(piece) != due:
             raise Unreadable("a block is shorter than it should be")
         yield piece
-        at, left = at + size, left - due
+        at += size
+        left -= due
+
     if left and file.fragment != NONE:
         start, stored, _ = image.fragments()[file.fragment]
         yield image.fragment(start, stored)[file.offset : file.offset + left]

@@ -1,7 +1,7 @@
-"""A SquashFS 4.0 file, read in place: its tables, its inodes and its folders; what files hold is
-never looked at.
+"""Read a SquashFS 4.0 file in place: its tables, inodes and folders, but not what files hold.
 
-https://dr-emann.github.io/squashfs/ has the format; the kernel's fs/squashfs is the judge.
+The format is described in https://dr-emann.github.io/squashfs/; what counts is the kernel's
+fs/squashfs. Files are not trusted: every size is bounded before memory is taken for it.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAGIC = 0x73717368
-NOWHERE = 0xFFFFFFFFFFFFFFFF
+NOWHERE = 0xFFFFFFFFFFFFFFFF  # the place of a table that is not there
 OPTIONS, NO_XATTRS = 0x400, 0x200  # flags
 PREFIXES = {0: b"user.", 1: b"trusted.", 2: b"security."}
-ELSEWHERE = 0x100  # in an attribute's type: the value is in another place
-LEAST = 3  # bytes of a metadata block, with its head
-MOST = METADATA // LEAST  # times that a table can grow when it is expanded
+ELSEWHERE = 0x100  # a flag in an attribute's type: the value is in another place
+LEAST = 3  # bytes of the smallest metadata block, with its head
+MOST = METADATA // LEAST  # how many times larger a table can become when it is expanded
 MOST_INODES = 1 << 23  # NVIDIA's images have 300,000
 MOST_ROWS = 1 << 20  # of fragments, and of sets of attributes
 MOST_LISTED = 32 << 20  # bytes of one folder's listing: a million names
 SMALLEST_BLOCK, LARGEST_BLOCK = 12, 20  # powers of two, of the format
 MAX_XATTRS = 256  # of one inode
-ASKED = 1 << 12  # names whose entries are remembered
+ASKED = 1 << 12  # lookups of names that are remembered
 MAX_VALUE = 1 << 16  # bytes of one attribute's value: Linux allows no more
 
 
 @dataclass
 class Superblock:
-    """The first 96 bytes."""
+    """The first 96 bytes of the file, field by field."""
 
     magic: int
     inodes: int
@@ -74,11 +74,15 @@ class Superblock:
     FORMAT = struct.Struct("<5I6H8Q")
 
     def pack(self) -> bytes:
+        """Return the superblock's bytes."""
         return self.FORMAT.pack(*(getattr(self, one.name) for one in fields(self)))
 
 
 class Squashfs:
-    """The SquashFS file PATH, open until `close`. Unreadable for anything else."""
+    """The SquashFS file PATH, open until `close`.
+
+    Raise Unreadable if it is something else, or damaged; that may also show only later.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,24 +104,25 @@ class Squashfs:
         self.close()
 
     def close(self) -> None:
+        """Close the file. May be called twice."""
         if self.file >= 0:
             os.close(self.file)
         self.file = -1
 
     def _superblock(self) -> Superblock:
+        """Read the superblock, and check what it says. Raise Unreadable if it cannot be right."""
         data = os.pread(self.file, Superblock.FORMAT.size, 0)
-        about = (
-            Superblock(*Superblock.FORMAT.unpack(data))
-            if len(data) == Superblock.FORMAT.size
-            else None
-        )
-        if about is None or about.magic != MAGIC or (about.major, about.minor) != (4, 0):
+        if len(data) != Superblock.FORMAT.size:
             raise Unreadable("it is no SquashFS 4.0")
+        about = Superblock(*Superblock.FORMAT.unpack(data))
+        if about.magic != MAGIC or (about.major, about.minor) != (4, 0):
+            raise Unreadable("it is no SquashFS 4.0")
+
         size = os.fstat(self.file).st_size
         tables = [
             about.inode_table,
             about.folder_table,
-            self._first(about),
+            self._end_of_folders(about),
             about.id_table,
             about.used,
         ]
@@ -131,8 +136,11 @@ class Squashfs:
             raise Unreadable("its superblock says what cannot be")
         return about
 
-    def _first(self, about: Superblock) -> int:
-        """Where the table of folders ends: at the first block of the first table behind it."""
+    def _end_of_folders(self, about: Superblock) -> int:
+        """Return where the table of folders ends.
+
+        The superblock does not say so; it is where the next table's first block begins.
+        """
         if about.fragments:
             return self._pointer(about.fragment_table)
         if about.export_table != NOWHERE:
@@ -140,68 +148,73 @@ class Squashfs:
         return self._pointer(about.id_table)
 
     def _pointer(self, at: int) -> int:
+        """Read the place in the file, of 8 bytes, that stands AT."""
         return int.from_bytes(os.pread(self.file, 8, at), "little")
 
     def _tables(self) -> None:
+        """Open the tables of inodes and folders, and read that of users and groups."""
         about = self.super
-        end = self._first(about)
+        end = self._end_of_folders(about)
         self.inodes = Table(self.file, about.inode_table, about.folder_table, self.codec)
         self.folders = Table(self.file, about.folder_table, end, self.codec)
-        self.ids: list[int] = [
-            one[0]
-            for one in struct.iter_unpack(
-                "<I", self._indexed(about.id_table, about.ids, 4, MOST_ROWS)
-            )
-        ]
+        ids = self._indexed(about.id_table, about.ids, 4, MOST_ROWS)
+        self.ids: list[int] = [number for (number,) in struct.iter_unpack("<I", ids)]
 
     def _indexed(self, at: int, count: int, size: int, most: int) -> bytes:
-        """COUNT entries, no more than MOST, of SIZE bytes of a table whose pointers lie at AT."""
+        """Read a table of COUNT entries of SIZE bytes, whose blocks are listed at AT.
+
+        Raise Unreadable for more than MOST entries, and for a list that cannot be right.
+        """
         if count > most:
             raise Unreadable("a table has more entries than any image needs")
-        blocks = -(-count * size // METADATA)
+        blocks = -(-count * size // METADATA)  # rounded up
         if at + blocks * 8 > self.super.used:
             raise Unreadable("a table is larger than the file")
-        pointers = [one[0] for one in struct.iter_unpack("<Q", os.pread(self.file, blocks * 8, at))]
+        listed = os.pread(self.file, blocks * 8, at)
+        pointers = [place for (place,) in struct.iter_unpack("<Q", listed)]
         if not pointers:
             return b""
+
         table = Table(self.file, pointers[0], at, self.codec)
-        places = [one - pointers[0] for one in pointers]
-        if any(
-            table.extent(one)[1] > two for one, two in itertools.pairwise(places)
-        ):  # each comes after the one before
+        places = [pointer - pointers[0] for pointer in pointers]
+        # Each block must come after the one before: one block, named many times, could make a small
+        # file a huge table.
+        if any(table.extent(one)[1] > two for one, two in itertools.pairwise(places)):
             raise Unreadable("a table names a block twice")
-        data = b"".join(table.block(one)[0] for one in places)
+        data = b"".join(table.block(place)[0] for place in places)
         if len(data) != count * size:
             raise Unreadable("a table is shorter than it should be")
         return data
 
     def fragments(self) -> Rows:
-        """(where it lies, its size as a data block's, nothing) of each fragment."""
+        """Return the table of fragments: (where it lies, its size as a data block's, unused)."""
         about = self.super
-        data = (
-            self._indexed(about.fragment_table, about.fragments, 16, MOST_ROWS)
-            if about.fragments
-            else b""
-        )
+        data = b""
+        if about.fragments:
+            data = self._indexed(about.fragment_table, about.fragments, 16, MOST_ROWS)
         return Rows("<QII", data)
 
     def fragment(self, start: int, size: int) -> bytes:
-        """What the fragment at START, of a data block's SIZE, holds."""
+        """Return the content of the fragment at START, with SIZE from its table."""
         if size & ~STORED > self.super.block_size:
             raise Unreadable("a fragment is larger than a block")
         data = os.pread(self.file, size & ~STORED, start)
-        return data if size & STORED else self.codec.expand(data, self.super.block_size)
+        if size & STORED:
+            return data
+        return self.codec.expand(data, self.super.block_size)
 
     def exported(self) -> array[int] | None:
-        """{number - 1: where the inode lies}; None where the image has no such table."""
+        """Return where each inode lies, by its number - 1; None if the image has no such table.
+
+        The table is for images that are exported by NFS.
+        """
         if self.super.export_table == NOWHERE:
             return None
-        return read_numbers(
-            "Q", self._indexed(self.super.export_table, self.super.inodes, 8, MOST_INODES)
-        )
+        data = self._indexed(self.super.export_table, self.super.inodes, 8, MOST_INODES)
+        return read_numbers("Q", data)
 
     def options(self) -> bytes:
-        """The compressor's options; empty for its defaults."""
+        """Return the compressor's options, as they lie after the superblock; empty for defaults."""
         if not self.super.flags & OPTIONS:
             return b""
         size = int.from_bytes(os.pread(self.file, 2, Superblock.FORMAT.size), "little") & ~PLAIN
@@ -210,7 +223,7 @@ class Squashfs:
     # -- inodes and folders
 
     def inode(self, reference: int) -> Inode:
-        """The inode at REFERENCE."""
+        """Return the inode at REFERENCE, block << 16 | offset in the table of inodes."""
         with explain_damage():
             cursor = Cursor(self.inodes, reference >> 16, reference & 0xFFFF)
             found = read_inode(cursor, self.ids, self.super.block_size)
@@ -219,29 +232,30 @@ class Squashfs:
         return found
 
     def root(self) -> Inode:
+        """Return the inode of the image's root."""
         found = self.inode(self.super.root)
         if found.kind != DIR:
             raise Unreadable("its root is no folder")
         return found
 
     def listing(self, folder: Inode) -> dict[bytes, DirectoryEntry]:
-        """{name: entry} of FOLDER, in the image's order."""
+        """Return {name: entry} of FOLDER, in the image's order."""
         with explain_damage():
             return dict(self._entries(folder))
 
     def entry(self, folder: Inode, name: bytes) -> DirectoryEntry | None:
-        """What FOLDER calls NAME; None where it has no such thing."""
+        """Return the entry NAME of FOLDER, or None if it has none."""
         key = folder.start, folder.offset, folder.size, name
         if key not in self.asked:
             if len(self.asked) >= ASKED:
                 self.asked.clear()
             with explain_damage():
-                self.asked[key] = next(
-                    (entry for one, entry in self._entries(folder) if one == name), None
-                )
+                entries = self._entries(folder)
+                self.asked[key] = next((entry for one, entry in entries if one == name), None)
         return self.asked[key]
 
     def _entries(self, folder: Inode) -> Iterator[tuple[bytes, DirectoryEntry]]:
+        """Yield (name, entry) of FOLDER. The size in its inode is 3 more than its listing's."""
         if folder.size <= 3:
             return
         if folder.size > min(MOST * self.folders.size, MOST_LISTED):
@@ -250,19 +264,22 @@ class Squashfs:
         yield from read_entries(data)
 
     def find(self, path: bytes) -> Inode | None:
-        """The inode of PATH, without links on its way; None where there is nothing."""
+        """Return the inode of PATH, or None if there is nothing. Links are not followed."""
         found = self.root()
         for name in filter(None, path.split(b"/")):
-            entry = self.entry(found, name) if found.kind == DIR else None
+            if found.kind != DIR:
+                return None
+            entry = self.entry(found, name)
             if entry is None:
                 return None
             found = self.inode(entry.reference)
         return found
 
     def may_hold(self, name: bytes) -> bool:
-        """Whether any folder may call something NAME: false only where none does.
+        """Return whether a folder may have the name NAME in it; False only if none has.
 
-        No folder is looked at by itself.
+        The bytes of the table are searched, and no folder is read: that is fast, but may find NAME
+        as a part of something else.
         """
         with explain_damage():
             at, before = 0, b""
@@ -271,18 +288,19 @@ class Squashfs:
                 seen = before + data
                 if name in seen:
                     return True
-                before = seen[-len(name) :]  # names lie over the ends of blocks, too
+                before = seen[-len(name) :]  # a name may begin in one block and end in the next
         return False
 
     # -- attributes
 
     @cached_property
     def attributes(self) -> Attributes:
+        """The table of extended attributes, read when it is first needed."""
         with explain_damage():
             return Attributes(self)
 
     def xattrs(self, inode: Inode) -> tuple[tuple[bytes, bytes], ...]:
-        """(name, value) of each extended attribute of INODE."""
+        """Return (name, value) of each extended attribute of INODE."""
         if inode.xattr == NONE:
             return ()
         with explain_damage():
@@ -290,7 +308,11 @@ class Squashfs:
 
 
 class Attributes:
-    """The table of extended attributes: `keys`, and (where, count, size) of each set."""
+    """The table of extended attributes of IMAGE.
+
+    `keys` has their names and values, `sets` the rows (where in it, count, size), one for each set
+    of attributes that an inode has.
+    """
 
     def __init__(self, image: Squashfs) -> None:
         about = image.super
@@ -298,13 +320,17 @@ class Attributes:
         self.keys = Table(image.file, 0, 0, image.codec)
         if about.xattr_table == NOWHERE:
             return
+
         start, count, _ = struct.unpack("<QII", os.pread(image.file, 16, about.xattr_table))
-        pointers = -(-count * 16 // METADATA)
-        first = image._pointer(about.xattr_table + 16) if pointers else about.xattr_table
+        # The keys end where the blocks of sets begin, or, without any, where their list would be.
+        first = about.xattr_table
+        if count:
+            first = image._pointer(about.xattr_table + 16)
         self.keys = Table(image.file, start, first, image.codec)
         self.sets = Rows("<QII", image._indexed(about.xattr_table + 16, count, 16, MOST_ROWS))
 
     def of(self, number: int) -> tuple[tuple[bytes, bytes], ...]:
+        """Return (name, value) of each attribute in the set NUMBER."""
         if number >= len(self.sets):
             raise Unreadable("an inode has attributes that are not there")
         where, count, _ = self.sets[number]
@@ -314,6 +340,7 @@ class Attributes:
         return tuple(self._one(cursor) for _ in range(count))
 
     def _one(self, cursor: Cursor) -> tuple[bytes, bytes]:
+        """Read the attribute at CURSOR. Its value may be elsewhere, if several inodes have it."""
         kind, length = cursor.take("<HH")
         name = PREFIXES.get(kind & 0xFF)
         if name is None:

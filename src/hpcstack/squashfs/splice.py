@@ -1,14 +1,17 @@
-"""A derived image in the time of a copy: a SquashFS of a base and layers that keeps the base's
-compressed bytes.
+"""Splice a base and layers into one SquashFS, in about the time of a copy: the base's compressed
+bytes are kept.
 
-What a base holds before its table of inodes (data and fragments) is cloned or copied. The layers'
-data follow. The tables of inodes and of folders begin with the base's own compressed blocks, of
-which only the last is opened again; behind them come the new inodes and the folders that changed,
-the root last. So every reference of the base stays valid, and the work is in proportion to the
-change. The small tables are written anew.
+A spliced file consists of:
 
-What a layer deletes stays in the file, as bytes that nothing names: to be rid of a secret, pack
-anew (`--squash`).
+1. the data and fragments of the base, which are cloned or copied;
+2. the data of the layers;
+3. the tables of inodes and of folders. Each begins with the base's own compressed blocks, of which
+   only the last is opened again. The new inodes and the folders that changed follow, the root last.
+   So every reference in the base stays valid, and the work is in proportion to the change;
+4. the small tables, which are written anew.
+
+What a layer deletes from the base stays in the file, as bytes that nothing refers to. To be rid of
+a secret, pack the image anew (`--squash`).
 """
 
 from __future__ import annotations
@@ -35,42 +38,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-PADDED = 4096  # a file is filled up to a multiple of this: loop devices want it
-MARK = b"hpcstack-splice\n"  # what the filling of a spliced file begins with
-MAX_DEPTH, MAX_DEAD = 8, 0.25  # beyond these an image is packed anew
+PADDED = 4096  # a file is padded to a multiple of this, which loop devices want
+MARK = b"hpcstack-splice\n"  # begins the padding of a spliced file
+# An image is packed anew if it would be spliced more often than this, or if more than this fraction
+# of the base's data would be dead.
+MAX_DEPTH, MAX_DEAD = 8, 0.25
 PIECE = 1 << 20
 BASE = re.compile(r"[0-9a-f]{64}")
 
 
 class TooMuchDead(Unreadable):
-    """It can be spliced, and is better packed anew."""
+    """The image could be spliced, but had better be packed anew."""
 
 
 @dataclass(frozen=True)
 class Spliced:
-    """What a spliced file says of itself, in its filling.
+    """What a spliced file says of itself, in its padding."""
 
-    Its bytes from 96 to `kept` are those of a file whose superblock and tables have the sha256
-    `base`; `depth` says how often a spliced file was spliced again, and at most `dead` bytes are no
-    file's any more.
-    """
-
-    base: str
-    kept: int
-    depth: int
-    dead: int
+    base: str  # sha256 of the base's superblock and tables
+    kept: int  # the bytes from 96 up to here are the base's own
+    depth: int  # how often it was spliced, counting its base's splices
+    dead: int  # at most so many bytes belong to no file any more
 
 
 @dataclass(frozen=True)
 class Result:
-    """SHA256 and SIZE of the whole file, HOW its base's bytes came (`copy_bytes`), and how many
-    bytes are NEW.
-    """
+    """A file that was spliced."""
 
     sha256: str
     size: int
-    how: str
-    new: int
+    how: str  # how the base's bytes were copied (`Keeping.how`)
+    new: int  # bytes behind the base's
     about: Spliced
 
 
@@ -83,34 +81,33 @@ def splice_image(
     always: bool = False,
     rooted: bool = False,
 ) -> Result:
-    """BASE with LAYERS (squashfs files of upper folders, the oldest first) over it as the file
-    OUTPUT, on disk.
+    """Write BASE with LAYERS over it as the file OUTPUT, and sync it to disk.
 
-    ROOTED: every file of it is root's, the base's too: all that takes is another table of ids. The
-    same base and layers give the same bytes; TIME is the image's own, in seconds. Unreadable where
-    the base cannot be spliced; TooMuchDead where that would be unwise, unless ALWAYS.
+    LAYERS are squashfs files of overlayfs's upper folders, oldest first. TIME is the image's own,
+    in seconds since 1970. The same base, layers and time give the same bytes. With ROOTED, every
+    file belongs to root, also the base's: that takes only another table of ids.
+
+    Raise Unreadable if the base cannot be spliced. Unless ALWAYS, raise TooMuchDead if it should
+    not be.
     """
     with ExitStack() as stack:
         image = stack.enter_context(Squashfs(base))
         above = [stack.enter_context(Squashfs(layer)) for layer in layers]
+        packed_as = (image.super.compressor, image.super.block_size)
         for layer in above:
-            if (layer.super.compressor, layer.super.block_size) != (
-                image.super.compressor,
-                image.super.block_size,
-            ):
+            if (layer.super.compressor, layer.super.block_size) != packed_as:
                 raise Unreadable("a layer is packed in another way than the base")
+
         merged = Merged(image, above)
-        about = _about(image, merged)
+        about = _describe_splice(image, merged)
         if not always and (about.depth > MAX_DEPTH or about.dead > MAX_DEAD * about.kept):
             raise TooMuchDead(
                 f"{about.dead / 1e6:.0f} MB of it would be no file's, spliced {about.depth} times"
             )
         with explain_damage():
-            if any(
-                start + (size & ~STORED) > image.super.inode_table
-                for start, size, _ in image.fragments()
-            ):
-                raise Unreadable("a fragment of the base lies in its tables")
+            for start, size, _ in image.fragments():
+                if start + (size & ~STORED) > image.super.inode_table:
+                    raise Unreadable("a fragment of the base lies in its tables")
             writer = Writer(merged)
         if rooted:
             writer.ids = [0] * len(writer.ids)
@@ -118,27 +115,29 @@ def splice_image(
 
 
 def all_root(path: Path) -> bool:
-    """Whether every file of the image PATH is root's."""
+    """Return whether every file of the image PATH belongs to root."""
     with Squashfs(path) as image:
         return not any(image.ids)
 
 
 def read_splice(path: Path) -> Spliced | None:
-    """What the file PATH says of itself; None where it was not spliced. Its tables are not read."""
+    """Return what the file PATH says of itself; None if it was not spliced.
+
+    Its tables are not read.
+    """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         head = os.pread(file, HEAD, 0)
-        return (
-            _said(file, Superblock(*Superblock.FORMAT.unpack(head)).used)
-            if len(head) == HEAD
-            else None
-        )
+        if len(head) != HEAD:
+            return None
+        superblock = Superblock(*Superblock.FORMAT.unpack(head))
+        return _read_padding(file, superblock.used)
     finally:
         os.close(file)
 
 
-def _said(file: int, used: int) -> Spliced | None:
-    """What stands in the filling of FILE, behind its USED bytes."""
+def _read_padding(file: int, used: int) -> Spliced | None:
+    """Return what the padding of FILE, behind its USED bytes, says; None for nothing valid."""
     if used > os.fstat(file).st_size:
         return None
     text = os.pread(file, PADDED, used)
@@ -146,39 +145,43 @@ def _said(file: int, used: int) -> Spliced | None:
         return None
     try:
         found = json.loads(text[len(MARK) :].split(b"\0", 1)[0])
-        said = Spliced(
+        about = Spliced(
             str(found["base"]), int(found["kept"]), int(found["depth"]), int(found["dead"])
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    good = (
-        HEAD <= said.kept <= used
-        and said.depth > 0
-        and said.dead >= 0
-        and BASE.fullmatch(said.base)
-    )
-    return said if good else None
+    if not HEAD <= about.kept <= used or about.depth <= 0 or about.dead < 0:
+        return None
+    if not BASE.fullmatch(about.base):
+        return None
+    return about
 
 
-def _about(image: Squashfs, merged: Merged) -> Spliced:
-    before = _said(image.file, image.super.used)
+def _describe_splice(image: Squashfs, merged: Merged) -> Spliced:
+    """Return what the file will say of itself that IMAGE, as MERGED, is spliced to."""
+    depth = 1
+    dead = merged.dead_bytes()
+    before = _read_padding(image.file, image.super.used)
+    if before:
+        depth += before.depth
+        dead += before.dead
+
     tables = image.super.used - image.super.inode_table
     digest = hashlib.sha256(image.super.pack())
     for at in range(0, tables, PIECE):
         digest.update(os.pread(image.file, min(PIECE, tables - at), image.super.inode_table + at))
-    return Spliced(
-        digest.hexdigest(),
-        image.super.inode_table,
-        before.depth + 1 if before else 1,
-        merged.dead_bytes() + (before.dead if before else 0),
-    )
+    return Spliced(digest.hexdigest(), image.super.inode_table, depth, dead)
 
 
 def _write(
     image: Squashfs, above: list[Squashfs], writer: Writer, about: Spliced, output: Path, time: int
 ) -> Result:
+    """Write the spliced file, and hash it on the way.
+
+    The base's data are copied and hashed in threads, while what follows them is written here.
+    """
     superblock, tables = _tables(image, writer, time)
-    filling = _filling(about, superblock.used)
+    padding = _pad(about, superblock.used)
     kept = image.super.inode_table
     file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     digest = hashlib.sha256(superblock.pack())
@@ -193,15 +196,16 @@ def _write(
                     layer, start, size = piece
                     copy_bytes(above[layer].file, start, file, at, size)
                     at += size
-            for data in (*tables, filling):
+            for data in (*tables, padding):
                 write_all(file, data, at)
                 at += len(data)
             os.fsync(file)
             base.finish()
-        write_all(
-            file, superblock.pack(), 0
-        )  # last: until now it was no image, but its base's beginning
+
+        # Last, when all else is on disk: until now the file begins like its base, and is no image.
+        write_all(file, superblock.pack(), 0)
         os.fsync(file)
+
         place = kept
         while data := os.pread(file, PIECE, place):
             digest.update(data)
@@ -211,7 +215,8 @@ def _write(
     return Result(digest.hexdigest(), place, base.how, place - kept, about)
 
 
-def _filling(about: Spliced, used: int) -> bytes:
+def _pad(about: Spliced, used: int) -> bytes:
+    """Return the padding of a file that has USED bytes, with ABOUT in it."""
     text = MARK + json.dumps(asdict(about), sort_keys=True).encode() + b"\0"
     return text + bytes(-(used + len(text)) % PADDED)
 
@@ -219,11 +224,12 @@ def _filling(about: Spliced, used: int) -> bytes:
 def _tables(
     image: Squashfs, writer: Writer, time: int
 ) -> tuple[Superblock, list[bytes | memoryview]]:
-    """The superblock, and all that follows the data."""
+    """Return the superblock, and all tables in their order: what follows the data."""
     out: list[bytes | memoryview] = []
     at = writer.data.end
 
     def add(*data: bytes | memoryview) -> int:
+        """Add DATA to what is written. Return where it begins in the file."""
         nonlocal at
         began = at
         for one in data:
@@ -232,15 +238,16 @@ def _tables(
         return began
 
     def indexed(layout: str, rows: Iterable[tuple[int, ...]], head: bytes = b"") -> int:
-        """A table of ROWS: its blocks, then HEAD and where each block lies.
+        """Add a table of ROWS: its blocks, then HEAD, then where each block lies.
 
-        Where the HEAD begins.
+        Return where HEAD begins, which is what the superblock names.
         """
         data = b"".join(struct.pack(layout, *row) for row in rows)
         blocks = [data[start : start + METADATA] for start in range(0, len(data), METADATA)]
         places = [add(packed_block(block, image.codec)) for block in blocks]
         return add(head, struct.pack(f"<{len(places)}Q", *places))
 
+    # In the order in which mksquashfs writes them, on which `Squashfs._end_of_folders` depends.
     inode_table = add(writer.inodes.kept, writer.inodes.end())
     folder_table = add(writer.folders.kept, writer.folders.end())
     fragment_table = export_table = xattr_table = NOWHERE
@@ -252,8 +259,11 @@ def _tables(
     if writer.sets:
         keys = add(writer.keys.kept, writer.keys.end())
         xattr_table = indexed("<QII", writer.sets, struct.pack("<QII", keys, len(writer.sets), 0))
-    flags = image.super.flags & ~(NO_XATTRS if writer.sets else 0)
-    return replace(
+
+    flags = image.super.flags
+    if writer.sets:
+        flags &= ~NO_XATTRS
+    superblock = replace(
         image.super,
         inodes=writer.merged.count,
         time=time,
@@ -268,4 +278,5 @@ def _tables(
         folder_table=folder_table,
         fragment_table=fragment_table,
         export_table=export_table,
-    ), out
+    )
+    return superblock, out

@@ -1,6 +1,4 @@
-"""Tables of metadata: compressed blocks of 8 KiB, and places in them that are read on over a
-block's end.
-"""
+"""Read tables of metadata: compressed blocks of 8 KiB, over whose ends the data go on."""
 
 from __future__ import annotations
 
@@ -15,18 +13,16 @@ from hpcstack.squashfs.codec import METADATA, Codec, Unreadable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PLAIN = 1 << 15  # in a block's size: it is not compressed
-LARGEST = (
-    64 << 20
-)  # bytes of one table, compressed, that are held in memory: 300,000 inodes have 12 MB
+PLAIN = 1 << 15  # a flag in a block's size: it is not compressed
+LARGEST = 64 << 20  # bytes of a compressed table in memory; that of 300,000 inodes has 12 MB
 MOST_BLOCKS = 1 << 17  # of one table: a gigabyte when it is expanded
 WINDOW = 1 << 16  # bytes that are read at once
-KEPT = 64  # blocks that stay expanded
+KEPT = 64  # expanded blocks that are remembered
 
 
 @contextmanager
 def explain_damage() -> Iterator[None]:
-    """What a file that is not as it should be does to the reader, said as what it is."""
+    """Turn the errors that reading a damaged file may cause into Unreadable."""
     try:
         yield
     except (struct.error, IndexError, OverflowError, MemoryError, OSError) as error:
@@ -34,10 +30,10 @@ def explain_damage() -> Iterator[None]:
 
 
 class Table:
-    """Metadata blocks between START and END of a file; `block` gives one and where the next begins.
+    """The metadata blocks between START and END of FILE, a descriptor.
 
-    Nothing of it is read before it is asked for: a table may be a hole that is larger than any
-    memory.
+    Nothing is read before it is asked for: in a crafted file, a table may be a hole that is larger
+    than any memory.
     """
 
     def __init__(self, file: int, start: int, end: int, expander: Codec) -> None:
@@ -48,10 +44,12 @@ class Table:
         self.window, self.window_at = b"", 0
 
     def block(self, at: int) -> tuple[bytes, int]:
-        """The block AT this many bytes from the table's start, uncompressed, and where the next one
-        begins.
+        """Return the uncompressed block AT, and where the next one begins.
+
+        Both places are in bytes from the table's start.
         """
-        if (found := self.kept.get(at)) is not None:
+        found = self.kept.get(at)
+        if found is not None:
             return found
         begins, ends = self.extent(at)
         data = self._bytes(begins, ends - begins)
@@ -63,7 +61,7 @@ class Table:
         return data, ends
 
     def extent(self, at: int) -> tuple[int, int]:
-        """Where the bytes of the block AT begin and end, from the table's start."""
+        """Return where the data of the block AT begin and end, in bytes from the table's start."""
         if not 0 <= at <= self.size - 2:
             raise Unreadable("metadata lies outside of its table")
         size = self._head(at) & ~PLAIN
@@ -72,7 +70,7 @@ class Table:
         return at + 2, at + 2 + size
 
     def whole(self) -> bytes:
-        """All of the table, as it lies in the file."""
+        """Return the whole table as it lies in the file, compressed."""
         if self.size > LARGEST:
             raise Unreadable(f"a table is larger than {LARGEST >> 20} MiB")
         data = os.pread(self.file, self.size, self.start)
@@ -81,24 +79,28 @@ class Table:
         return data
 
     def _head(self, at: int) -> int:
+        """Return the first two bytes of the block AT: its size, with the flag PLAIN."""
         (head,) = struct.unpack("<H", self._bytes(at, 2))
         return int(head)
 
     def _bytes(self, at: int, size: int) -> bytes:
-        """SIZE bytes, at most METADATA, AT this many from the table's start."""
+        """Return SIZE bytes, at most METADATA, from AT bytes behind the table's start.
+
+        A larger window is read at once, and remembered.
+        """
         if not self.window_at <= at <= at + size <= self.window_at + len(self.window):
-            self.window, self.window_at = (
-                os.pread(self.file, min(WINDOW, self.size - at), self.start + at),
-                at,
-            )
-        data = self.window[at - self.window_at : at - self.window_at + size]
+            self.window = os.pread(self.file, min(WINDOW, self.size - at), self.start + at)
+            self.window_at = at
+        begin = at - self.window_at
+        data = self.window[begin : begin + size]
         if len(data) != size:
             raise Unreadable("the file ends before its tables do")
         return data
 
     def read(self, at: int, offset: int, size: int) -> tuple[bytes, int, int]:
-        """SIZE bytes from OFFSET in the block AT, over as many blocks as it takes, and the place
-        behind them.
+        """Read SIZE bytes from OFFSET in the block AT on, over as many blocks as it takes.
+
+        Return them, and the block and offset behind them.
         """
         out = bytearray()
         while True:
@@ -113,26 +115,31 @@ class Table:
             at, offset = following, 0
 
     def last(self) -> tuple[int, bytes]:
-        """Where the last block begins, and what is in it; (size of the table, nothing) for an empty
-        one.
-        """
-        at, before, count = 0, 0, 0
+        """Return where the last block begins, and its content; (0, nothing) for an empty table."""
+        if not self.size:
+            return 0, b""
+        at = before = count = 0
         while at < self.size:
-            before, at, count = at, self.extent(at)[1], count + 1
+            before = at
+            _, at = self.extent(at)
+            count += 1
             if count > MOST_BLOCKS:
                 raise Unreadable("a table has more blocks than any image needs")
-        return (before, self.block(before)[0]) if self.size else (0, b"")
+        data, _ = self.block(before)
+        return before, data
 
 
 class Rows(Sequence[tuple[int, ...]]):
-    """The rows of a small table, each of which LAYOUT, of struct's, says: as DATA in memory, a
-    tuple when asked for.
+    """The rows of a small table, kept in memory as DATA, and made tuples when they are asked for.
+
+    LAYOUT is the format of a row, as struct has it.
     """
 
     def __init__(self, layout: str, data: bytes) -> None:
         self.layout, self.data = struct.Struct(layout), bytearray(data)
 
     def append(self, row: tuple[int, ...]) -> None:
+        """Add ROW at the end."""
         self.data += self.layout.pack(*row)
 
     def __len__(self) -> int:
@@ -154,17 +161,18 @@ class Rows(Sequence[tuple[int, ...]]):
 
 
 class Cursor:
-    """A place in a table that moves on as it is read."""
+    """A place in TABLE, at OFFSET in the block AT, that moves on as it is read."""
 
     def __init__(self, table: Table, at: int, offset: int) -> None:
         self.table, self.at, self.offset = table, at, offset
 
     def piece(self, size: int) -> bytes:
-        data, self.at, self.offset = (
-            self.table.read(self.at, self.offset, size) if size else (b"", self.at, self.offset)
-        )
+        """Read SIZE bytes."""
+        if not size:
+            return b""
+        data, self.at, self.offset = self.table.read(self.at, self.offset, size)
         return data
 
     def take(self, layout: str) -> tuple[int, ...]:
-        """The numbers that LAYOUT, of struct's, says."""
+        """Read the numbers of LAYOUT, a format of struct."""
         return struct.unpack(layout, self.piece(struct.calcsize(layout)))

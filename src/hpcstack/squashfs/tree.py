@@ -1,8 +1,8 @@
-"""What an image becomes when layers are laid over it: only the folders that change are looked at.
+"""Merge layers over an image into one tree. Only the folders that change are looked at.
 
 A layer is a SquashFS of an overlay's upper folder, with the kernel's marks: a character device 0/0
-takes a name away, `overlay.opaque` hides what lay below
-(https://docs.kernel.org/filesystems/overlayfs.html).
+(a whiteout) removes a name, and the attribute `overlay.opaque` on a folder hides what lies below
+it. https://docs.kernel.org/filesystems/overlayfs.html
 """
 
 from __future__ import annotations
@@ -20,58 +20,54 @@ if TYPE_CHECKING:
     from hpcstack.squashfs.read import Squashfs
 
 Xattrs = tuple[tuple[bytes, bytes], ...]
-MAX_DEPTH = 400  # folders in folders
+MAX_DEPTH = 400  # folders in one another
 OVERLAY = (b"user.overlay.", b"trusted.overlay.")
 OPAQUE = (b"user.overlay.opaque", b"trusted.overlay.opaque")
 WHITEOUT = (b"user.overlay.whiteout", b"trusted.overlay.whiteout")
 CAPABILITY = b"security.capability"
-REVISION_2, REVISION_3 = (
-    0x02000000,
-    0x03000000,
-)  # of vfs_cap_data: https://man7.org/linux/man-pages/man7/capabilities.7.html
+# Revisions of vfs_cap_data: https://man7.org/linux/man-pages/man7/capabilities.7.html.
+REVISION_2, REVISION_3 = 0x02000000, 0x03000000
 REVISION_MASK = 0xFF000000
 
 
 @dataclass(eq=False)
 class Leaf:
-    """A file, link, device, ... that a layer brings; one for all its names."""
+    """A file, link or device that a layer brings. Hard links are one leaf."""
 
     layer: int
     inode: Inode
     xattrs: Xattrs
-    number: int = 0
-    links: int = 0
+    number: int = 0  # of its inode in the new image
+    links: int = 0  # its names in the new image; 0 if a later layer removed or replaced it
 
 
 @dataclass(eq=False)
 class Folder:
     """A folder that is written anew.
 
-    A `DirectoryEntry` among its children is the base's, which stays.
+    A `DirectoryEntry` among its children is one of the base's, which stays as it is.
     """
 
     inode: Inode
     xattrs: Xattrs
-    number: int = 0  # the base's, where it was there
+    number: int = 0  # the base's own if the base has the folder
     children: dict[bytes, Folder | Leaf | DirectoryEntry] = field(default_factory=dict)
 
 
 class Removed(NamedTuple):
-    """An inode of the base that has lost names: where its data lie, their bytes, its links, the
-    names that went.
-    """
+    """An inode of the base that has lost names."""
 
-    start: int
-    stored: int
-    links: int
-    gone: int
+    start: int  # where its data lie
+    stored: int  # bytes of them
+    links: int  # the names that it had
+    gone: int  # the names that it has lost
 
 
 def kept_xattrs(xattrs: Xattrs) -> Xattrs:
-    """Those of XATTRS that belong to an image: the user's own, and capabilities.
+    """Return those of XATTRS that belong in an image, sorted: `user.*`, and capabilities.
 
-    A capability that was set in a user namespace names the user who built: without that it means
-    the same.
+    A capability that was set in a user namespace contains the id of the user who built the image.
+    It is written without that, and then means the same.
     """
     out = []
     for name, value in xattrs:
@@ -83,6 +79,7 @@ def kept_xattrs(xattrs: Xattrs) -> Xattrs:
 
 
 def _plain_capability(value: bytes) -> bytes:
+    """Return the capability VALUE without the root of a user namespace: as revision 2, not 3."""
     if len(value) != 24:
         return value
     magic = struct.unpack_from("<I", value)[0]
@@ -92,52 +89,58 @@ def _plain_capability(value: bytes) -> bytes:
 
 
 class Merged:
-    """BASE with LAYERS over it, the oldest first: `root`, and what of the base is named no more."""
+    """BASE with LAYERS over it, oldest first."""
 
     def __init__(self, base: Squashfs, layers: list[Squashfs]) -> None:
         self.base, self.layers = base, layers
         about = base.root()
         self.root = Folder(about, base.xattrs(about), about.number, dict(base.listing(about)))
-        self.removed: dict[int, Removed] = {}  # {inode's number: ...}
-        self.leaves: dict[tuple[int, int], Leaf] = {}
+        self.removed: dict[int, Removed] = {}  # {number of an inode of the base: what it lost}
+        self.leaves: dict[tuple[int, int], Leaf] = {}  # {(layer, its inode's number): leaf}
         for number, layer in enumerate(layers):
-            self._lay(self.root, layer.root(), number, 0)
-        self.files: list[Leaf] = []
-        self.count = base.super.inodes
+            self._merge(self.root, layer.root(), number, 0)
+
+        self.files: list[Leaf] = []  # the regular files among the leaves that are in the image
+        self.count = base.super.inodes  # the highest number of an inode
         self._number(self.root)
 
-    def _lay(self, folder: Folder, upper: Inode, number: int, depth: int) -> None:
-        """UPPER, a folder of the layer NUMBER, over FOLDER."""
+    def _merge(self, folder: Folder, upper: Inode, number: int, depth: int) -> None:
+        """Lay UPPER, a folder of the layer NUMBER, over FOLDER, and so all folders below."""
         if depth > MAX_DEPTH:
             raise Unreadable(f"folders lie more than {MAX_DEPTH} deep in one another")
         layer = self.layers[number]
         xattrs = layer.xattrs(upper)
         folder.inode, folder.xattrs = upper, kept_xattrs(xattrs)
+        # `x` means that the folder has whiteouts which are files with an attribute.
         marked = any(name in OPAQUE and value == b"x" for name, value in xattrs)
         for name, entry in layer.listing(upper).items():
             found = layer.inode(entry.reference)
             old = folder.children.get(name)
             if found.kind == DIR:
-                below = self._folder(old, found, number)
+                below = self._make_folder(old, found, number)
                 folder.children[name] = below
-                self._lay(below, found, number, depth + 1)
+                self._merge(below, found, number, depth + 1)
                 continue
+
             if isinstance(old, DirectoryEntry):
                 self._remove(old)
             elif isinstance(old, Folder):
                 self._remove_below(old)
-            if _takes_away(found, layer, marked=marked):
+            if _is_whiteout(found, layer, marked=marked):
                 folder.children.pop(name, None)
             else:
                 folder.children[name] = self._leaf(found, number)
 
-    def _folder(
+    def _make_folder(
         self, old: Folder | Leaf | DirectoryEntry | None, upper: Inode, number: int
     ) -> Folder:
-        """What UPPER lies over: OLD, where that is a folder which it does not hide."""
-        hides = any(
-            name in OPAQUE and value == b"y" for name, value in self.layers[number].xattrs(upper)
-        )
+        """Return the folder that UPPER, of the layer NUMBER, is to be merged into.
+
+        It has the content of OLD if that is a folder, and UPPER does not hide it; otherwise it is
+        empty, and OLD is removed.
+        """
+        upper_xattrs = self.layers[number].xattrs(upper)
+        hides = any(name in OPAQUE and value == b"y" for name, value in upper_xattrs)
         if isinstance(old, DirectoryEntry) and old.kind == DIR and not hides:
             about = self.base.inode(old.reference)
             return Folder(about, (), about.number, dict(self.base.listing(about)))
@@ -150,17 +153,19 @@ class Merged:
         return Folder(upper, ())
 
     def _leaf(self, inode: Inode, number: int) -> Leaf:
+        """Return the leaf for INODE of the layer NUMBER: the same one for all its names."""
         key = number, inode.number
         if key not in self.leaves:
             self.leaves[key] = Leaf(number, inode, kept_xattrs(self.layers[number].xattrs(inode)))
         return self.leaves[key]
 
     def _remove_below(self, folder: Folder) -> None:
-        for one in _entries_below(folder):
-            self._remove(one)
+        """Note that all of the base that lies in FOLDER is removed."""
+        for entry in _entries_below(folder):
+            self._remove(entry)
 
     def _remove(self, entry: DirectoryEntry, depth: int = 0) -> None:
-        """ENTRY of the base, and all below it, has one name less."""
+        """Note that ENTRY of the base has lost a name; for a folder, also all that lies in it."""
         inode = self.base.inode(entry.reference)
         if inode.kind == DIR:
             if inode.number in self.removed:
@@ -171,13 +176,14 @@ class Merged:
             for below in self.base.listing(inode).values():
                 self._remove(below, depth + 1)
             return
-        before = self.removed.get(inode.number) or Removed(
-            inode.start, inode.stored, inode.links, 0
-        )
+
+        before = self.removed.get(inode.number)
+        if before is None:
+            before = Removed(inode.start, inode.stored, inode.links, 0)
         self.removed[inode.number] = before._replace(gone=before.gone + 1)
 
     def _number(self, folder: Folder) -> None:
-        """New numbers and counts of links, in the order of names."""
+        """Number new inodes, and count their links, in the order of names."""
         if not folder.number:
             self.count += 1
             folder.number = self.count
@@ -193,17 +199,17 @@ class Merged:
                 child.links += 1
 
     def dead_bytes(self) -> int:
-        """At most so many bytes of the base's data belong to no file any more. Tails in fragments
-        are not counted, and data that two files share, as one.
+        """Return how many bytes of the base's data, at most, belong to no file any more.
+
+        Data that several files share count once, even if one of these files remains. Tails in
+        fragments do not count.
         """
-        return sum(
-            {
-                one.start: one.stored for one in self.removed.values() if one.gone >= one.links
-            }.values()
-        )
+        dead = {one.start: one.stored for one in self.removed.values() if one.gone >= one.links}
+        return sum(dead.values())
 
 
 def _entries_below(folder: Folder) -> Iterator[DirectoryEntry]:
+    """Yield the base's entries in FOLDER, and in the new folders below it."""
     for child in folder.children.values():
         if isinstance(child, DirectoryEntry):
             yield child
@@ -211,12 +217,13 @@ def _entries_below(folder: Folder) -> Iterator[DirectoryEntry]:
             yield from _entries_below(child)
 
 
-def _takes_away(found: Inode, layer: Squashfs, *, marked: bool) -> bool:
-    """Whether FOUND is the mark of a deletion; MARKED folders have them also as empty files with an
-    attribute.
+def _is_whiteout(found: Inode, layer: Squashfs, *, marked: bool) -> bool:
+    """Return whether FOUND marks a deletion.
+
+    In a MARKED folder, a file with the attribute `overlay.whiteout` does so as well.
     """
     if found.kind == CHAR:
         return found.device == 0
-    return (
-        marked and found.kind == FILE and any(name in WHITEOUT for name, _ in layer.xattrs(found))
-    )
+    if not marked or found.kind != FILE:
+        return False
+    return any(name in WHITEOUT for name, _ in layer.xattrs(found))

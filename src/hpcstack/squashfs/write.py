@@ -1,4 +1,4 @@
-"""The metadata of a spliced image, made in memory: the base's own blocks first, what is new behind
+"""Write the metadata of a spliced image, in memory: the base's own blocks, and what is new behind
 them.
 """
 
@@ -27,51 +27,63 @@ from hpcstack.squashfs.tree import Folder, Leaf, Merged, Xattrs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-SMALL, MAX_IDS = 1 << 32, 0xFFFF
-ENTRIES = 256  # names under one header
+SMALL = 1 << 32  # a place of this or more does not fit into 32 bits
+MAX_IDS = 0xFFFF  # users and groups together
+ENTRIES = 256  # names under one header of a listing
 
 
 class Metadata:
-    """A table that is written: what of a base comes before it stays as it is, but for its last
-    block.
+    """A table that is written behind that of a BASE.
+
+    The base's blocks stay as they are (`kept`), except the last: if it is not full, new data go on
+    in it, and it is compressed again.
     """
 
     def __init__(self, pack: Codec, base: Table | None = None) -> None:
-        self.codec, self.out = pack, bytearray()
-        at, data = base.last() if base else (0, b"")
-        if base and len(data) == METADATA:
+        self.codec = pack
+        self.out = bytearray()  # new blocks, compressed
+        self.kept = memoryview(b"")
+        self.open = bytearray()  # the block that is being filled
+        if base is None:
+            return
+        at, data = base.last()
+        if len(data) == METADATA:  # the last block is full
             at, data = base.size, b""
-        self.kept = memoryview(base.whole())[:at] if base else memoryview(b"")
-        self.open = bytearray(data)
+        self.kept = memoryview(base.whole())[:at]
+        self.open += data
 
     def place(self) -> tuple[int, int]:
-        """(block, offset) of what is written next."""
+        """Return (block, offset) of what is written next."""
         return len(self.kept) + len(self.out), len(self.open)
 
     def reference(self) -> int:
+        """Return the place of what is written next, as inodes and folders refer to it."""
         block, offset = self.place()
         if block >= SMALL:
             raise Unreadable("a table would be larger than 4 GiB")
         return block << 16 | offset
 
     def write(self, data: bytes) -> None:
+        """Add DATA, and compress the blocks that are full."""
         self.open += data
         while len(self.open) >= METADATA:
             self._close(METADATA)
 
     def _close(self, size: int) -> None:
+        """Compress the first SIZE bytes of the open block."""
         data = bytes(self.open[:size])
         del self.open[:size]
         self.out += packed_block(data, self.codec)
 
     def end(self) -> bytes:
-        """All that follows `kept`."""
+        """Return all that follows `kept`. Nothing may be written after this."""
         if self.open:
             self._close(len(self.open))
         return bytes(self.out)
 
 
 def packed_block(data: bytes, pack: Codec) -> bytes:
+    """Return DATA as a metadata block with its head, compressed if that makes it smaller."""
     small = pack.pack(data)
     if len(small) < len(data):
         return struct.pack("<H", len(small)) + small
@@ -83,32 +95,36 @@ class Writer:
 
     def __init__(self, merged: Merged) -> None:
         self.base, self.merged = merged.base, merged
-        about = self.base.super
-        self.inodes, self.folders = (
-            Metadata(self.base.codec, self.base.inodes),
-            Metadata(self.base.codec, self.base.folders),
-        )
+        self.inodes = Metadata(self.base.codec, self.base.inodes)
+        self.folders = Metadata(self.base.codec, self.base.folders)
+
         self.ids: list[int] = list(self.base.ids)
+        # {id: its number in the table}. From the end, so that the first of several numbers counts.
         self.known_ids: dict[int, int] = {
             one: number for number, one in reversed(list(enumerate(self.ids)))
         }
+
         self.keys = Metadata(self.base.codec, self.base.attributes.keys)
         self.sets = Rows("<QII", bytes(self.base.attributes.sets.data))
         self.known_sets: dict[Xattrs, int] = {}
-        exported = self.base.exported()
-        if exported is not None:
-            exported.extend([0] * (merged.count - about.inodes))
-        self.exported = exported
+
+        self.exported = self.base.exported()
+        if self.exported is not None:
+            self.exported.extend([0] * (merged.count - self.base.super.inodes))
+
         self.data = Data(merged, len(self.base.fragments()))
         self.fragments = self.base.fragments()
         for start, size in self.data.fragments:
             self.fragments.append((start, size, 0))
-        self.written: dict[int, DirectoryEntry] = {}  # of leaves, by number
+
+        self.written: dict[int, DirectoryEntry] = {}  # leaves, by number
+        # The parent of the root is, by the format, one more than the highest number of an inode.
         self.root = self._folder(merged.root, merged.count + 1).reference
 
     # -- inodes
 
     def _add(self, number: int, kind: int, data: bytes) -> DirectoryEntry:
+        """Write the inode DATA. Return the entry by which a folder refers to it."""
         reference = self.inodes.reference()
         self.inodes.write(data)
         if self.exported is not None:
@@ -116,11 +132,13 @@ class Writer:
         return DirectoryEntry(reference, number, kind)
 
     def _common(self, kind: int, inode: Inode, number: int) -> bytes:
+        """Return the fields that all kinds of inodes begin with."""
         return struct.pack(
             "<4H2I", kind, inode.mode, self._id(inode.uid), self._id(inode.gid), inode.time, number
         )
 
     def _id(self, one: int) -> int:
+        """Return the number of the user or group ONE in the table, and add it if it is new."""
         if one not in self.known_ids:
             self.known_ids[one] = len(self.ids)
             self.ids.append(one)
@@ -129,16 +147,20 @@ class Writer:
         return self.known_ids[one]
 
     def _leaf(self, leaf: Leaf) -> DirectoryEntry:
+        """Write the inode of LEAF, once for all its names, and return its entry."""
         if leaf.number not in self.written:
-            inode, xattr = leaf.inode, self._xattr(leaf.xattrs)
-            kind = inode.kind
+            xattr = self._xattr(leaf.xattrs)
+            kind = leaf.inode.kind
             make = {FILE: self._file, LINK: self._link}.get(kind, self._other)
             self.written[leaf.number] = self._add(leaf.number, kind, make(leaf, xattr))
         return self.written[leaf.number]
 
     def _file(self, leaf: Leaf, xattr: int) -> bytes:
+        """Return the inode of a file: an extended one only if a basic one cannot hold it."""
         inode = leaf.inode
-        start = self.data.blocks.get((leaf.layer, inode.start), 0) if inode.stored else 0
+        start = 0
+        if inode.stored:
+            start = self.data.blocks.get((leaf.layer, inode.start), 0)
         fragment, offset = self.data.tails.get(leaf.number, (NONE, 0))
         blocks = struct.pack(f"<{len(inode.blocks)}I", *inode.blocks)
         if (
@@ -155,78 +177,86 @@ class Writer:
         return self._common(FILE + SOCKET, inode, leaf.number) + about + blocks
 
     def _link(self, leaf: Leaf, xattr: int) -> bytes:
+        """Return the inode of a symbolic link."""
         target = leaf.inode.target
         about = struct.pack("<2I", leaf.links, len(target)) + target
         return self._extended(LINK, leaf, about, xattr)
 
     def _other(self, leaf: Leaf, xattr: int) -> bytes:
+        """Return the inode of a device, FIFO or socket."""
         about = struct.pack("<I", leaf.links)
         if leaf.inode.kind in (BLOCK, CHAR):
             about += struct.pack("<I", leaf.inode.device)
         return self._extended(leaf.inode.kind, leaf, about, xattr)
 
     def _extended(self, kind: int, leaf: Leaf, about: bytes, xattr: int) -> bytes:
+        """Return an inode with the fields ABOUT: an extended one if it has attributes."""
         if xattr == NONE:
             return self._common(kind, leaf.inode, leaf.number) + about
-        return (
-            self._common(kind + SOCKET, leaf.inode, leaf.number) + about + struct.pack("<I", xattr)
-        )
+        common = self._common(kind + SOCKET, leaf.inode, leaf.number)
+        return common + about + struct.pack("<I", xattr)
 
     # -- folders
 
     def _folder(self, folder: Folder, parent: int) -> DirectoryEntry:
-        """FOLDER and all below it that is new; the folder's own inode last."""
+        """Write all that is new in FOLDER, then its listing, and last its own inode.
+
+        PARENT is the number of the folder above. Return the entry of FOLDER.
+        """
         found: list[tuple[bytes, DirectoryEntry]] = []
         for name, child in sorted(folder.children.items()):
             if isinstance(child, Folder):
                 found.append((name, self._folder(child, folder.number)))
+            elif isinstance(child, Leaf):
+                found.append((name, self._leaf(child)))
             else:
-                found.append((name, self._leaf(child) if isinstance(child, Leaf) else child))
+                found.append((name, child))
+
         block, offset = self.folders.place()
         size, index = self._listing(found)
         links = 2 + sum(entry.kind == DIR for _, entry in found)
         xattr = self._xattr(folder.xattrs)
         if size <= 0xFFFF and xattr == NONE and not index:
+            common = self._common(DIR, folder.inode, folder.number)
             about = struct.pack("<2I2HI", block, links, size, offset, parent)
-            return self._add(
-                folder.number, DIR, self._common(DIR, folder.inode, folder.number) + about
-            )
+            return self._add(folder.number, DIR, common + about)
+
+        common = self._common(DIR + SOCKET, folder.inode, folder.number)
         about = struct.pack("<4I2HI", links, size, block, parent, len(index), offset, xattr)
-        about += b"".join(
-            struct.pack("<3I", at, where, len(name) - 1) + name for at, where, name in index
-        )
-        return self._add(
-            folder.number, DIR, self._common(DIR + SOCKET, folder.inode, folder.number) + about
-        )
+        for at, where, name in index:
+            about += struct.pack("<3I", at, where, len(name) - 1) + name
+        return self._add(folder.number, DIR, common + about)
 
     def _listing(
         self, found: list[tuple[bytes, DirectoryEntry]]
     ) -> tuple[int, list[tuple[int, int, bytes]]]:
-        """FOUND in the table of folders: (its size, as its inode says it; an index of the first
-        header in each later block).
+        """Write the listing FOUND. Return its size, as an inode states it, and its index.
+
+        The index is for fast lookups in large folders. It has a row for the first header in each
+        block but the first: (bytes before it in the listing, block, first name).
         """
-        size, index = 0, list[tuple[int, int, bytes]]()
+        size = 0
+        index: list[tuple[int, int, bytes]] = []
         last = self.folders.place()[0]
         for group in _headers(found):
             here = self.folders.place()[0]
             if here != last and size and len(index) < 0xFFFF:
                 index.append((size, here, group[0][0]))
                 last = here
-            data = _group(group)
+            data = _pack_group(group)
             self.folders.write(data)
             size += len(data)
-        return size + 3, index
+        return size + 3, index  # the format counts `.` and `..` as 3 bytes
 
     # -- attributes
 
     def _xattr(self, xattrs: Xattrs) -> int:
+        """Return the number of the set XATTRS, and write it if it is new; NONE for an empty one."""
         if not xattrs:
             return NONE
         if xattrs not in self.known_sets:
-            where, data = (
-                self.keys.reference(),
-                b"".join(_attribute(name, value) for name, value in xattrs),
-            )
+            where = self.keys.reference()
+            data = b"".join(_pack_attribute(name, value) for name, value in xattrs)
             self.keys.write(data)
             self.known_sets[xattrs] = len(self.sets)
             self.sets.append((where, len(xattrs), len(data)))
@@ -236,8 +266,9 @@ class Writer:
 def _headers(
     found: Iterable[tuple[bytes, DirectoryEntry]],
 ) -> Iterator[list[tuple[bytes, DirectoryEntry]]]:
-    """FOUND in runs that can stand under one header: inodes of one block, with numbers that are not
-    far apart.
+    """Split FOUND into groups that can stand under one header of a listing.
+
+    Their inodes are in one block, and their numbers differ from the first by 16 bits at most.
     """
     group: list[tuple[bytes, DirectoryEntry]] = []
     for name, entry in found:
@@ -252,7 +283,8 @@ def _headers(
         yield group
 
 
-def _group(group: list[tuple[bytes, DirectoryEntry]]) -> bytes:
+def _pack_group(group: list[tuple[bytes, DirectoryEntry]]) -> bytes:
+    """Return the header and entries of GROUP as they stand in a listing."""
     first = group[0][1]
     out = [struct.pack("<3I", len(group) - 1, first.reference >> 16, first.number)]
     for name, entry in group:
@@ -269,7 +301,8 @@ def _group(group: list[tuple[bytes, DirectoryEntry]]) -> bytes:
     return b"".join(out)
 
 
-def _attribute(name: bytes, value: bytes) -> bytes:
+def _pack_attribute(name: bytes, value: bytes) -> bytes:
+    """Return an extended attribute as it stands in its table."""
     kind, prefix = next(
         (kind, prefix) for kind, prefix in PREFIXES.items() if name.startswith(prefix)
     )

@@ -94,7 +94,7 @@ def test_what_passes_is_overcome(imported: Import, faults: Faults, coming: list[
         ("429", "answered 429"),
         ("401", "refuses"),
         ("404", "has no"),
-        ("wrong", "other bytes than sha256|is damaged"),
+        ("wrong", "do not match sha256|is damaged"),
     ],
 )
 def test_what_does_not_pass_is_told_and_leaves_nothing(

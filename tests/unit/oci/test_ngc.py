@@ -148,7 +148,7 @@ def test_r2_the_host_that_cannot_be_reached_is_named(ngc: NgcRegistry, site: Sit
     with pytest.raises(RegistryError) as caught:
         Registry(site, tries=1).look_up(base())
     assert caught.value.message.startswith(
-        f"{ngc.address(LAYERS)}, where {ngc.address(REGISTRY)} sends for"
+        f"{ngc.address(LAYERS)}, to which {ngc.address(REGISTRY)} redirects for"
     )
     assert f"let this machine reach {ngc.address(LAYERS)}" in caught.value.hint
 
@@ -171,8 +171,8 @@ def test_r3_a_bad_key_does_not_keep_a_public_image_away(
     assert fetch(registry, base()) == [layer("a"), layer("b")]
     assert said == [
         (
-            f"{ngc.address(REGISTRY)} refuses the login in {path}: {base().image} is asked for "
-            f"without it"
+            f"{ngc.address(REGISTRY)} refuses the login in {path}: requesting {base().image} "
+            f"without a login"
         )
     ]
 
