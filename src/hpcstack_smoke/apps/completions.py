@@ -62,10 +62,9 @@ class Exercise:
 def warm_completions(target: Target, seconds: float = 0.0) -> None:
     """Ask for the first completion, alone. WrongAnswer if it is not right, or too late.
 
-    It may take SECONDS, or else FIRST_S.
-
-    Servers may load their model only now, and not every one can take a second request meanwhile:
-    transformers 4.57 answers that with `Cannot copy out of meta tensor`.
+    It may take SECONDS, or else FIRST_S: servers may load their model only now. Not every one can
+    take a second request meanwhile: transformers 4.57 answers that with `Cannot copy out of meta
+    tensor`.
     """
     answer = ask_completion(target, 0, stream=False, seconds=seconds or FIRST_S)
     _check_answer(0, answer, "the first completion")
