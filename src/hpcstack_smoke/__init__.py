@@ -1,8 +1,7 @@
-"""The smoke-test suite: what runs inside an image and says whether GPU, fabric, NCCL and training
-work.
+"""The smoke-test suite: it runs inside an image and says whether GPUs, fabric and training work.
 
-It needs the standard library alone; checks that need torch or DeepSpeed say SKIP where those are
-missing.
+It needs only Python's standard library. A check that needs a framework, such as torch or
+DeepSpeed, says so where the image does not have it.
 """
 
 import sys

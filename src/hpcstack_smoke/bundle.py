@@ -1,8 +1,7 @@
-"""What helps to find out why a run failed: reports of torch, DeepSpeed, GPUs and network, and the
-environment.
+"""The bundle: what helps to find out why a run failed.
 
-Written below the run's folder by each node's agent after a failure. Nothing that looks like a
-secret is kept.
+After a failure each node's agent writes it below the run's folder: reports of torch, DeepSpeed,
+GPUs and network, and the environment. Nothing that looks like a secret is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ COMMANDS = {
 
 
 def clean_environment(environment: dict[str, str]) -> str:
-    """NAME=VALUE lines, sorted, without secrets and without logins in URLs."""
+    """Return ENVIRONMENT as sorted lines NAME=VALUE, without secrets and logins in URLs."""
     lines = []
     for name, value in sorted(environment.items()):
         shown = HIDDEN if SECRET.search(name) else LOGIN.sub("://***@", value)
@@ -39,21 +38,21 @@ def clean_environment(environment: dict[str, str]) -> str:
 
 
 def nccl_summary(output: str, host: str) -> str:
-    """What NCCL's logs of this HOST's ranks say, in a few lines; empty where there are none."""
+    """Return a short text of what NCCL's logs of HOST's ranks say; empty where there are none."""
     lines: list[str] = []
+    # NCCL's %h is the host's name up to its first dot
     short = glob.escape(host.partition(".")[0])
     for path in sorted(glob.glob(os.path.join(glob.escape(output), f"nccl-*.{short}*.*"))):
         with open(path, errors="replace") as file:
             lines += file.readlines()
     if not lines:
         return ""
+
     log = parse_log(lines)
     hung = ", ".join(map(str, log.hung())) or "none"
+    plugin = log.plugin or "none"
     out = [
-        (
-            f"NCCL {log.version} for CUDA {log.cuda}, network {log.network}, plugin "
-            f"{log.plugin or 'none'}"
-        ),
+        f"NCCL {log.version} for CUDA {log.cuda}, network {log.network}, plugin {plugin}",
         f"HCAs: {' '.join(log.hcas) or 'none'}",
         f"pairs by transport: {log.kinds()}",
         f"ranks that began to connect and never finished: {hung}",
@@ -64,9 +63,10 @@ def nccl_summary(output: str, host: str) -> str:
 
 
 def write_bundle(output: str, host: str) -> str:
-    """The folder of HOST's part of the bundle.
+    """Write HOST's part of the bundle below OUTPUT. Return its folder.
 
-    A tool that is missing, hangs or fails leaves its words, or nothing.
+    A tool that fails or hangs leaves what it printed or why it failed; one that is missing leaves
+    no file.
     """
     folder = os.path.join(output, "bundle", host)
     os.makedirs(folder, exist_ok=True)
@@ -84,7 +84,10 @@ def write_bundle(output: str, host: str) -> str:
 
 
 def run_tool(argv: list[str]) -> str:
-    """What ARGV prints in a minute at most."""
+    """Run ARGV, for at most a minute, and return what it printed, without logins in URLs.
+
+    Empty where the program is missing; the reason where it cannot be run or takes too long.
+    """
     if not shutil.which(argv[0]):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What a rank knows of itself."""
+"""What a rank knows of itself and its process group, and how it joins the group."""
 
 from __future__ import annotations
 
@@ -14,52 +14,50 @@ from hpcstack_smoke.result import Skip
 
 @dataclass(frozen=True)
 class Context:
-    """One rank of the process group; `gpu`: `device` is one; `named`: checks were asked for by
-    name.
-
-    `output` is the run's folder, which every node sees; `cores`: how many CPUs the ranks of this
-    node have together.
-    """
+    """One rank of the process group."""
 
     rank: int
     world: int
     local_rank: int
-    nodes: int
-    backend: str
-    gpu: bool
-    device: Any
-    named: bool = False
-    output: str = ""
+    nodes: int  # hosts that the ranks are on
+    backend: str  # of torch.distributed: nccl or gloo
+    gpu: bool  # whether `device` is a GPU
+    device: Any  # a torch.device
+    named: bool = False  # whether checks were asked for by name, by the recipe or the user
+    output: str = ""  # the run's folder, which all nodes see
     tier: str = "quick"
-    cores: int = 1
-    step_nodes: int = 0
+    cores: int = 1  # CPUs that the ranks of this node have together
+    step_nodes: int = 0  # nodes that the run was asked for
     request: Request = field(default_factory=lambda: Request(""))
 
     @property
     def per_node(self) -> int:
+        """How many ranks each node has."""
         return max(1, self.world // self.nodes)
 
     def crowded(self) -> bool:
-        """Whether times say nothing: no GPU, or more ranks than cores."""
+        """Whether measured times mean nothing: there is no GPU, or more ranks than cores."""
         return not self.gpu or self.per_node > self.cores
 
     def note(self) -> str:
-        """What must stand beside a figure of this run; empty on GPUs with cores enough."""
-        if self.crowded():
-            kind = "GPU" if self.gpu else "CPU"
-            return (
-                f"informational ({kind}{', oversubscribed' if self.per_node > self.cores else ''})"
-            )
-        return ""
+        """Return what a figure of this run must be marked with; empty if it needs no mark."""
+        if not self.crowded():
+            return ""
+        kind = "GPU" if self.gpu else "CPU"
+        if self.per_node > self.cores:
+            kind += ", oversubscribed"
+        return f"informational ({kind})"
 
     def gpu_name(self) -> str:
-        """The name of this rank's GPU, with NVIDIA before it; empty without one."""
+        """Return the name of this rank's GPU, which begins with NVIDIA; empty without a GPU."""
         import torch
 
-        return str(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else ""
+        if self.device.type != "cuda":
+            return ""
+        return str(torch.cuda.get_device_name(self.device))
 
     def all(self, value: Any) -> list[Any]:
-        """VALUE of every rank, in the order of ranks."""
+        """Return VALUE of every rank, in the order of ranks."""
         import torch.distributed as dist
 
         out: list[Any] = [None] * self.world
@@ -67,27 +65,31 @@ class Context:
         return out
 
     def alive(self) -> None:
-        """A sign of life in the run's folder, between the parts of a long check."""
+        """Change the run's folder, so that the agents do not take a long check for a stall."""
         if self.rank == 0 and self.output:
             from hpcstack_smoke.result import write_document
 
             write_document(self.output, "alive", {})
 
     def skip_together(self, reason: str) -> None:
-        """SKIP on all ranks if any has a REASON: one that went on alone would wait for the others."""
+        """Raise Skip on all ranks if any of them has a REASON.
+
+        A rank that went on alone would wait for the others.
+        """
         reasons = [one for one in self.all(reason) if one]
         if reasons:
             raise Skip(reasons[0])
 
 
 def join_group(timeout_s: float, request: Request) -> Context:
-    """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its
-    own, else gloo.
+    """Join the process group that torchrun has prepared.
 
-    Where GPUs are expected on each node, fewer are an error, not a reason to fall back; MIG devices
-    are, which NCCL does not join: then the ranks meet on the CPU. With HPCSTACK_SMOKE_SHARE_GPU
-    ranks share GPUs, and meet by gloo: what can be proven of training on a machine with one
-    (ci/gpu).
+    The backend is NCCL where every rank has a GPU of its own, else gloo on the CPU. Where the run
+    was given GPUs, fewer than ranks are an error (RuntimeError) and no reason to fall back to the
+    CPU. MIG devices are one: NCCL does not join them. With HPCSTACK_SMOKE_SHARE_GPU ranks share
+    GPUs and meet by gloo, so that training can be tested on a machine with one GPU (ci/gpu).
+
+    TIMEOUT_S is that of each collective; large runs get more.
     """
     from datetime import timedelta
 
@@ -95,21 +97,24 @@ def join_group(timeout_s: float, request: Request) -> Context:
     import torch.distributed as dist
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    parts = request.gpus and seen < ranks_here and bool(mig_devices())
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     shared = seen > 0 and bool(os.environ.get("HPCSTACK_SMOKE_SHARE_GPU"))
-    if request.gpus and seen < ranks_here and not parts and not shared:
+    too_few = request.gpus and seen < ranks_here
+    if too_few and not mig_devices() and not shared:
+        host = socket.gethostname()
         raise RuntimeError(
-            f"torch sees {seen} GPU(s) on {socket.gethostname()}, and {ranks_here} ranks want "
-            f"one each"
+            f"torch sees {seen} GPU(s) on {host}, and {ranks_here} ranks want one each"
         )
+
     gpu = seen >= ranks_here or shared
     device = torch.device("cuda", local % seen) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
+    # fp32 must mean fp32: what a check computes is compared with a reference
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+
     backend = "nccl" if gpu and not shared else "gloo"
     meet_s = start_s(request.nodes)
     store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=meet_s)))
@@ -123,29 +128,30 @@ def join_group(timeout_s: float, request: Request) -> Context:
         timeout=patience,
     )
     if backend == "nccl":
-        dist.barrier()  # NCCL connects here
-    counted = max(1, world // ranks_here)
-    cores = len(os.sched_getaffinity(0))
+        dist.barrier()  # NCCL connects at the first collective: let it fail here
+
     return Context(
-        rank,
-        world,
-        local,
-        counted,
-        backend,
-        gpu,
-        device,
-        bool(request.tests),
-        request.output,
-        request.tier,
-        cores,
-        request.nodes,
-        request,
+        rank=rank,
+        world=world,
+        local_rank=local,
+        nodes=max(1, world // ranks_here),
+        backend=backend,
+        gpu=gpu,
+        device=device,
+        named=bool(request.tests),
+        output=request.output,
+        tier=request.tier,
+        cores=len(os.sched_getaffinity(0)),
+        step_nodes=request.nodes,
+        request=request,
     )
 
 
 def wait_for_all(store: Any, world: int, seconds: float) -> None:
-    """Wait until all ranks have imported what they need: on a cold filesystem that takes minutes,
-    and no collective's patience should have to cover it.
+    """Wait until all ranks have imported what they need and have come here.
+
+    On a cold filesystem that takes minutes, which the timeout of collectives should not have to
+    cover.
     """
     from datetime import timedelta
 
@@ -155,7 +161,7 @@ def wait_for_all(store: Any, world: int, seconds: float) -> None:
 
 
 def mig_devices() -> list[str]:
-    """The MIG devices that this node's step was given."""
+    """Return the MIG devices that this node's step was given."""
     from hpcstack_smoke.node import nvidia
 
     return nvidia.parse_mig_devices(nvidia.nvidia_smi(["-L"]))

@@ -1,4 +1,4 @@
-"""What must never be written down: variables whose names look like secrets, and logins in URLs."""
+"""How secrets are recognized, so that no report keeps one: by a variable's name, or in a URL."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import re
 SECRET = re.compile(
     r"TOKEN|SECRET|PASS|_KEY\b|_KEY$|APIKEY|API_KEY|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE
 )
-LOGIN = re.compile(r"://[^/\s@]+@")  # a URL that holds a login
-HIDDEN = "(not kept)"
+LOGIN = re.compile(r"://[^/\s@]+@")  # the login in a URL
+HIDDEN = "(not kept)"  # written in place of a secret

@@ -1,4 +1,4 @@
-"""What agents and ranks left in a run's folder, read while the run goes on."""
+"""Read what agents and ranks have left in a run's folder so far, while the run goes on."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Any
 
 
 def read_documents(output: str, pattern: str) -> list[dict[str, Any]]:
-    """What the ranks of one round left."""
+    """Return the JSON documents in OUTPUT whose file names match PATTERN.
+
+    A file that cannot be read now is left out: it may be replaced at the same time.
+    """
     out = []
     for path in glob.glob(os.path.join(glob.escape(output), pattern)):
-        with (
-            contextlib.suppress(OSError, ValueError),
-            open(path) as file,
-        ):  # it may be replaced while it is read
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
             out.append(json.load(file))
     return out
 
 
 def has_failed(output: str) -> bool:
-    """Whether a row of any node or rank is a FAIL or an ERROR, or a rank ended in the middle of a
-    check.
-    """
-    found = [
-        one
-        for pattern in ("node-*.json", "rank-*.json", "task-*.json")
-        for one in read_documents(output, pattern)
-    ]
-    bad = any(row["status"] in ("FAIL", "ERROR") for one in found for row in one.get("rows", []))
-    return bad or bool(glob.glob(os.path.join(glob.escape(output), "ended-*.json")))
+    """Whether a row of any node, rank or task is FAIL or ERROR, or an agent ended its ranks."""
+    documents = []
+    for pattern in ("node-*.json", "rank-*.json", "task-*.json"):
+        documents += read_documents(output, pattern)
+    for document in documents:
+        for row in document.get("rows", []):
+            if row["status"] in ("FAIL", "ERROR"):
+                return True
+    return bool(glob.glob(os.path.join(glob.escape(output), "ended-*.json")))
 
 
 def find_last_change(output: str) -> float:
-    """When the folder last changed, by the file server's clock: every file of a run appears there
-    by rename.
+    """Return when the folder OUTPUT last changed, by the file server's clock; 0 if unknown.
+
+    Every file of a run comes into the folder by rename, which changes the folder itself.
     """
     try:
         return os.stat(output).st_mtime
@@ -45,8 +45,10 @@ def find_last_change(output: str) -> float:
 
 
 def list_attempted(output: str, number: int) -> list[str]:
-    """The codes that any rank began in round NUMBER."""
-    codes = []
+    """Return the codes of the checks that any rank began in round NUMBER, sorted."""
+    codes: set[str] = set()
     for document in read_documents(output, f"rank-*-{number}.json"):
-        codes += [row["code"] for row in document["rows"]] + [document.get("running", "")]
-    return sorted({code for code in codes if code})
+        codes.update(row["code"] for row in document["rows"])
+        codes.add(document.get("running", ""))
+    codes.discard("")
+    return sorted(codes)

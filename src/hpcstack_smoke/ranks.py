@@ -1,7 +1,9 @@
-"""One rank under torchrun: joins the process group, runs the checks that need all ranks, writes
-rank-N-ROUND.json.
+"""One rank under torchrun: run the checks that need all ranks, and write rank-N-ROUND.json.
 
-torchrun ... -m hpcstack_smoke.ranks FOLDER ROUND CODES-DONE
+    torchrun ... -m hpcstack_smoke.ranks FOLDER ROUND CODES-DONE
+
+FOLDER is the run's, ROUND the number of this start, CODES-DONE the checks of earlier rounds,
+separated by commas.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from hpcstack_smoke.processes import find_planted
 from hpcstack_smoke.request import read_request
 from hpcstack_smoke.result import ERROR, PASS, run_check, write_document
 
-TIMEOUT_S = 90.0
-GRACE_S = 8.0
+TIMEOUT_S = 90.0  # of a collective
+GRACE_S = 8.0  # for the other ranks to say what they saw in a broken group
+# variables that name folders into which frameworks write
 CACHES = (
     "TORCH_EXTENSIONS_DIR",
     "TRITON_CACHE_DIR",
@@ -30,14 +33,17 @@ CACHES = (
 
 
 def keep_to_scratch() -> None:
-    """What the frameworks write goes to the agent's folder on the node; read-only homes and images
-    do no harm.
+    """Let frameworks write into the agent's scratch folder on the node.
+
+    Homes and images may be read-only. The tf32 that NVIDIA's images allow is switched off here,
+    too.
     """
-    scratch = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "") or tempfile.mkdtemp(
-        prefix="hpcstack-smoke-"
-    )
-    # NVIDIA's images allow tf32 where fp32 was asked for; what a check computes in is the check's
-    # to say
+    scratch = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "")
+    if not scratch:
+        scratch = tempfile.mkdtemp(prefix="hpcstack-smoke-")
+
+    # NVIDIA's images set this to allow tf32 where fp32 was asked for; here each check says itself
+    # what it computes in
     os.environ["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "0"
     for name in CACHES:
         os.environ[name] = os.path.join(scratch, name.lower())
@@ -46,7 +52,10 @@ def keep_to_scratch() -> None:
 
 
 def quiet_cpu() -> None:
-    """Without a GPU: DeepSpeed must not look for one, and ranks do not take each other's cores."""
+    """Without a GPU, tell DeepSpeed not to look for one, and give each rank a single CPU thread.
+
+    Otherwise the ranks of a node would take the cores from each other.
+    """
     import torch
 
     if not torch.cuda.is_available():
@@ -55,18 +64,22 @@ def quiet_cpu() -> None:
 
 
 def nccl_log(output: str, number: str) -> None:
-    """NCCL's own words on how it connects ranks, a file a process, unless the user wants them
-    elsewhere.
+    """Let NCCL log how it connects ranks, into a file of OUTPUT for each process.
+
+    A user who has set NCCL_DEBUG_FILE keeps his own settings.
     """
-    if "NCCL_DEBUG_FILE" not in os.environ:
-        os.environ["NCCL_DEBUG"] = "INFO"
-        os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,GRAPH")
-        os.environ["NCCL_DEBUG_FILE"] = os.path.join(output, f"nccl-{number}.%h.%p")
+    if "NCCL_DEBUG_FILE" in os.environ:
+        return
+    os.environ["NCCL_DEBUG"] = "INFO"
+    os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,GRAPH")
+    # NCCL itself puts the host for %h and the process for %p
+    os.environ["NCCL_DEBUG_FILE"] = os.path.join(output, f"nccl-{number}.%h.%p")
 
 
 def tell_stacks(number: str, rank: int) -> None:
-    """On SIGUSR1 the Python stacks of all threads go into the agent's folder: it asks before it
-    ends a stall.
+    """At SIGUSR1, write the Python stacks of all threads into the agent's scratch folder.
+
+    The agent sends it before it ends ranks in which nothing moves (`processes.ask_for_stacks`).
     """
     import faulthandler
     import signal
@@ -75,38 +88,41 @@ def tell_stacks(number: str, rank: int) -> None:
     if not folder:
         return
     path = os.path.join(folder, f"stacks-{rank}-{number}.txt")
-    faulthandler.register(signal.SIGUSR1, file=open(path, "w"), all_threads=True)  # noqa: SIM115  # open to the end
+    file = open(path, "w")  # noqa: SIM115  # stays open: the handler only knows its descriptor
+    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
 
 
 def record_flights(folder: str) -> None:
-    """torch's flight recorder: what each rank's last collectives were, written when one takes too
-    long.
+    """Switch on torch's flight recorder: each rank's last collectives, if one takes too long.
+
+    It writes them into FOLDER. What the user has set stays.
     """
-    for name in (
-        "TORCH_FR_BUFFER_SIZE",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE",
-    ):  # the first since torch 2.8
+    # torch 2.8 and newer read the first name, older ones the second
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         os.environ.setdefault(name, "2000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", os.path.join(folder, "flights-"))
 
 
 def main() -> None:
+    """Join the process group, run the checks, and rewrite this rank's file after each of them."""
     folder, number, done = sys.argv[1:]
     request = read_request(folder)
+
+    # all this before torch is imported, which reads these variables
     record_flights(folder)
     keep_to_scratch()
     nccl_log(folder, number)
     rank = int(os.environ.get("RANK", "0"))
-    name, where = f"rank-{rank}-{number}.json", f"{socket.gethostname()}:{rank}"
+    host = socket.gethostname()
+    where = f"{host}:{rank}"
     tell_stacks(number, rank)
-    document: dict[str, Any] = {
-        "rank": rank,
-        "host": socket.gethostname(),
-        "rows": [],
-        "planted": find_planted(),
-    }
-    write_document(folder, name, document)  # what has started is told from what never came
+
+    # written before anything can fail, so that a rank that ended is told from one that never came
+    name = f"rank-{rank}-{number}.json"
+    document: dict[str, Any] = {"rank": rank, "host": host, "rows": [], "planted": find_planted()}
+    write_document(folder, name, document)
+
     quiet_cpu()
     import torch.distributed as dist
 
@@ -115,58 +131,69 @@ def main() -> None:
     timeout = float(os.environ.get("HPCSTACK_SMOKE_TIMEOUT", TIMEOUT_S))
     try:
         context = join_group(timeout, request)
-    except Exception as error:  # the others would wait for this rank until their patience ends
+    except Exception as error:
+        # tell the agents, or the other ranks would wait for this one until their patience ends
         why = f"{type(error).__name__}: {error}"[:400]
         write_document(folder, f"broken-{number}", {"code": "join", "where": where, "why": why})
         raise
+
     if context.rank == 0:
-        write_document(
-            folder, f"joined-{number}", {"world": context.world}
-        )  # from here on a silence is a stall
+        # from here on the agents take silence for a stall
+        write_document(folder, f"joined-{number}", {"world": context.world})
     document |= {"world": context.world, "backend": context.backend}
     for check in request.checks("ranks", done):
         write_document(folder, name, {**document, "running": check.code})
         row = run_check(check.code, lambda found=check: import_check(found)(context), where)  # type: ignore[misc]
-        document["rows"].append(row if context.rank == 0 else shorten_row(row))
         if context.rank == 0:
+            document["rows"].append(row)
             tell_row(row)
+        else:
+            document["rows"].append(shorten_row(row))
+
         if row["status"] == ERROR:
+            # an exception in one rank leaves the others in a collective: end all of them
             write_document(folder, name, document)
             write_document(folder, f"broken-{number}", {"code": check.code, "where": where})
             leave_group(check.code, context.world)
         if context.gpu:
             empty_cache()
+
     write_document(folder, name, document)
     dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(
-        0
-    )  # what frameworks do when they are taken apart takes seconds, and everything is written
+    # everything is written; what frameworks do at Python's own shutdown would take seconds
+    os._exit(0)
 
 
 def shorten_row(row: dict[str, Any]) -> dict[str, Any]:
-    """ROW without what the first rank draws: thousands of ranks would write the same picture."""
-    return {**row, "series": []} if row["status"] == PASS else row
+    """Return ROW without its series if it is a PASS.
+
+    Series are drawn for the first rank only: thousands of ranks would write the same curves.
+    """
+    if row["status"] != PASS:
+        return row
+    return {**row, "series": []}
 
 
 def empty_cache() -> None:
-    """What a check has freed is the next one's."""
+    """Give back the GPU's memory that torch keeps, so that the next check has all of it."""
     import torch
 
     torch.cuda.empty_cache()
 
 
 def leave_group(code: str, world: int) -> None:
-    """End without waiting in a broken group, but not before the others have had time to say what
-    they saw.
+    """End this rank without waiting in the broken process group.
+
+    The other ranks get GRACE_S seconds to come here, too, so that each has said what it saw of
+    the check CODE before torchrun ends them all.
     """
     import time
 
     import torch.distributed as dist
 
-    with contextlib.suppress(
-        Exception
-    ):  # the store went with the first rank: nothing is left to wait for
+    # where the first rank is gone, its store is, too: then nothing is left to wait for
+    with contextlib.suppress(Exception):
         store = dist.distributed_c10d._get_default_store()
         until = time.monotonic() + GRACE_S
         count = store.add(f"hpcstack/{code}", 1)

@@ -1,5 +1,6 @@
-"""What a run was asked for: request.json in its folder, which the agent, the ranks, tasks and MPI
-programs all read.
+"""What a run was asked to do: request.json in the run's folder.
+
+The agent, the ranks, the tasks and the MPI programs all read it.
 """
 
 from __future__ import annotations
@@ -16,55 +17,55 @@ FILE = "request.json"
 
 @dataclass(frozen=True)
 class Request:
-    """`output` is the run's folder, which all nodes see. `tests` and `skip`: codes, families or
-    groups, by comma.
+    """What one run was asked to do, and what site.yaml promises of its nodes."""
 
-    `gpus` and `ranks` are those that the run has of each node. What site.yaml promises of the
-    nodes: `fabric_rate` (Gb/s of each port), `fabric` (its kind), `hcas`, `gpu` (the model),
-    `node_gpus` (of the whole node), `nvlink`, `domain_nodes` (that one NVLink domain spans),
-    `injected` (libraries that a rank must have from the node's own, below `injected_at`); 0 or
-    empty where it says nothing. `minutes`: how long a burn lasts.
-    """
-
-    output: str
-    tests: str = ""
+    output: str  # the run's folder, which all nodes see
+    tests: str = ""  # codes, families or groups, separated by commas; empty: all
     tier: str = "quick"
-    skip: str = ""
-    stack: str = ""
-    gpus: int = 0
-    ranks: int = 2
+    skip: str = ""  # what to leave out, as in `tests`
+    stack: str = ""  # the stack that the image should be
+    gpus: int = 0  # GPUs that the run was given on each node
+    ranks: int = 2  # ranks on each node
     nodes: int = 1
-    stall_s: float = 240.0
-    deadline_s: float = 0.0
-    fabric_rate: float = 0.0
-    fabric: str = ""
+    stall_s: float = 240.0  # seconds without a result after which ranks are ended
+    deadline_s: float = 0.0  # seconds that the whole run may take; 0: no limit
+
+    # what site.yaml promises of the nodes; 0 or empty where it says nothing
+    fabric_rate: float = 0.0  # Gb/s of each port
+    fabric: str = ""  # the kind of fabric
     hcas: tuple[str, ...] = ()
-    gpu: str = ""
-    node_gpus: int = 0
+    gpu: str = ""  # the model
+    node_gpus: int = 0  # GPUs of the whole node, of which the run may have fewer
     nvlink: bool = False
-    domain_nodes: int = 0
-    injected: tuple[str, ...] = ()
-    injected_at: str = ""
-    minutes: float = MINUTES
+    domain_nodes: int = 0  # nodes that one NVLink domain spans
+    injected: tuple[str, ...] = ()  # libraries that a rank must have from the node's own,
+    injected_at: str = ""  # which lie below this folder
+
+    minutes: float = MINUTES  # how long a burn lasts
 
     def checks(self, scope: str, done: str = "") -> list[Check]:
-        """What is to be run in SCOPE, but for the codes in DONE."""
+        """Return the checks of SCOPE that this run asks for, without the codes in DONE."""
         return select_checks(self.tests, scope, self.tier, self.skip, done)
 
 
 def write_request(request: Request) -> None:
-    """request.json in the run's folder."""
+    """Write REQUEST as request.json into its run's folder."""
     write_document(request.output, FILE, asdict(request))
 
 
 def read_request(folder: str) -> Request:
-    """The request of the run in FOLDER.
+    """Return the request of the run in FOLDER.
 
-    Keys that this suite does not know, of a newer host, are left alone.
+    The suite in an image may be older than the hpcstack that wrote the request: keys that it does
+    not know are ignored.
     """
     with open(os.path.join(folder, FILE)) as file:
-        found = json.load(file)
+        document = json.load(file)
+
     known = {one.name for one in fields(Request)}
-    found = {name: value for name, value in found.items() if name in known}
-    lists = {name: tuple(found.get(name, ())) for name in ("hcas", "injected")}
-    return Request(**{**found, "output": folder, **lists})
+    values = {name: value for name, value in document.items() if name in known}
+    # JSON has lists only
+    for name in ("hcas", "injected"):
+        values[name] = tuple(values.get(name, ()))
+    values["output"] = folder  # the container may see the folder at another path
+    return Request(**values)

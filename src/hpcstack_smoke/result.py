@@ -1,6 +1,4 @@
-"""What a check says: a status, what was measured, what was expected and by whose word, the
-evidence, the remedy.
-"""
+"""The result of a check, and how a check is run so that it always leaves one."""
 
 from __future__ import annotations
 
@@ -20,33 +18,30 @@ PASS, FAIL, SKIP, WARN, ERROR = "PASS", "FAIL", "SKIP", "WARN", "ERROR"
 
 @dataclass(frozen=True)
 class Result:
-    """One check on one node or rank.
-
-    `figures`: {name: number}, the unit at the name's end (`busbw_GB_s`). `series`: what is drawn,
-    each {name, x, y, x_unit, y_unit}. `informational`: the figures say nothing of what the hardware
-    can do. `versions`: {what: its version}, of what tells apart runs that cannot be compared.
-    `needs_root`: it was skipped, as only root may read that on this machine.
-    """
+    """The result of one check on one node or rank."""
 
     status: str
     measured: str = ""
     expected: str = ""
-    source: str = ""
+    source: str = ""  # who says that this is to be expected
     evidence: str = ""
     remedy: str = ""
+    # {name: number}; the name ends in the unit, as in `busbw_GB_s`
     figures: dict[str, float] = field(default_factory=dict)
+    # curves for the report, each {name, x, y, x_unit, y_unit}
     series: list[dict[str, Any]] = field(default_factory=list)
+    # {software or hardware: version}; runs that differ in one cannot be compared
     versions: dict[str, str] = field(default_factory=dict)
-    informational: bool = False
-    needs_root: bool = False
+    informational: bool = False  # the figures say nothing of what the hardware can do
+    needs_root: bool = False  # skipped, since only root may read this on this machine
 
 
 class Skip(Exception):
-    """Raised by a check that has nothing to look at here; a missing device is never a PASS."""
+    """Raised by a check that has nothing to look at here. A missing device is never a PASS."""
 
 
 class NeedsRoot(Skip):
-    """Raised by a check of what only root may read on this machine."""
+    """Raised by a check that needs what only root may read on this machine."""
 
 
 def judge_result(
@@ -58,27 +53,28 @@ def judge_result(
     remedy: str = "",
     **more: Any,
 ) -> Result:
-    """PASS or FAIL."""
-    return Result(
-        PASS if good else FAIL, measured, expected, source, evidence, "" if good else remedy, **more
-    )
+    """Return PASS, without REMEDY, if GOOD; else FAIL. MORE are further fields of the result."""
+    if good:
+        return Result(PASS, measured, expected, source, evidence, **more)
+    return Result(FAIL, measured, expected, source, evidence, remedy, **more)
 
 
 def run_check(code: str, check: Callable[[], Result], where: str) -> dict[str, Any]:
-    """The row of one check; what it raises becomes SKIP or ERROR."""
+    """Run CHECK and return its row: CODE, WHERE, the seconds it took, and its result's fields.
+
+    `Skip` becomes a SKIP, any other exception an ERROR with the place that raised it.
+    """
     began = time.monotonic()
     try:
         result = check()
     except Skip as reason:
         result = Result(SKIP, evidence=str(reason), needs_root=isinstance(reason, NeedsRoot))
-    except (
-        Exception
-    ) as error:  # the one boundary of the suite: a broken check is an ERROR, not a crash
+    # the one place of the suite that catches everything: a broken check is an ERROR, not a crash
+    except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(last.filename)}:{last.lineno}"
-        result = Result(
-            ERROR, evidence=f"{type(error).__name__}: {error} ({place})".replace("\n", " ")[:600]
-        )
+        said = f"{type(error).__name__}: {error} ({place})".replace("\n", " ")
+        result = Result(ERROR, evidence=said[:600])
     return {
         "code": code,
         "where": where,
@@ -88,7 +84,7 @@ def run_check(code: str, check: Callable[[], Result], where: str) -> dict[str, A
 
 
 def write_document(folder: str, name: str, document: dict[str, Any], mode: int = 0o644) -> None:
-    """DOCUMENT as FOLDER/NAME, whole or not at all."""
+    """Write DOCUMENT as JSON to FOLDER/NAME, by rename: readers see all of it or nothing."""
     handle, part = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
     with os.fdopen(handle, "w") as file:
         json.dump(document, file, indent=1)

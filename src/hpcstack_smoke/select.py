@@ -1,44 +1,49 @@
-"""The table of all checks, and which of them a run asks for. A code is a contract."""
+"""The table of all checks, and which of them a run asks for.
+
+Recipes, gates and histories name checks by their codes: a code, once released, does not change.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-TIERS = ("quick", "standard", "full")
+TIERS = ("quick", "standard", "full")  # each holds those before it
 # a tier of its own: minutes of load, between the quick checks of a node and its counters
 BURN = "burn"
-STALL_S = {
-    "quick": 150.0,
-    "standard": 240.0,
-    "full": 600.0,
-    BURN: 240.0,
-}  # what is compiled first may take minutes
+# seconds without a result after which ranks are ended; a check may have to compile something first
+STALL_S = {"quick": 150.0, "standard": 240.0, "full": 600.0, BURN: 240.0}
 TIER_SECONDS = {"quick": 120, "standard": 900, "full": 7200, BURN: 600}
-MINUTES = 10.0
+MINUTES = 10.0  # how long a burn lasts unless the run says otherwise
 
 
 class Check(NamedTuple):
-    """One check: its code FAMILY.NAME, what runs it, the tier it begins at, what it needs,
-    MODULE:FUNCTION below this package, and what it is about.
+    """One check.
 
-    Needs `gpu`, `no-gpu` and `fabric`: it runs on nodes that have, or do not have, real GPUs or an
-    InfiniBand or RoCE fabric. `named`: it depends on more than site.yaml says (a second GPU, RoCE,
-    Lustre, what an image holds), so a recipe requires it by its own code only. `-`: it runs
-    everywhere.
+    `scope` says what runs it:
 
-    Scope `node`: the agent of each node, by the standard library alone. `ranks`: every rank of one
-    torchrun. `tasks`: a plain process a rank, for frameworks that bring their own way to meet.
-    `restart`: a torchrun of its own. `mpi`: the ranks of a step that Slurm's PMI starts. `after`:
-    the agent again, when all else is done. `host`: who reads the run's folder judges it, once, by
-    what all nodes left.
+    - `node`: the agent of each node, with the standard library alone
+    - `ranks`: every rank of one torchrun
+    - `restart`: the ranks of a torchrun of its own
+    - `tasks`: a plain process for each rank, for frameworks with a rendezvous of their own
+    - `mpi`: the ranks of a step that Slurm's PMI starts
+    - `after`: the agent of each node again, when all else is done
+    - `host`: hpcstack itself, which judges once what all nodes left in the run's folder
+
+    `needs` says on which nodes it runs:
+
+    - `gpu`, `no-gpu`: those with real GPUs, those without
+    - `fabric`: those with an InfiniBand or RoCE fabric
+    - `named`: it depends on more than site.yaml says (a second GPU, RoCE, Lustre, what the image
+      holds); a recipe can require it only by its own code
+    - `-`: all
     """
 
-    code: str
+    code: str  # FAMILY.NAME
     scope: str
-    tier: str
+    tier: str  # the lowest tier that runs it
     needs: str
-    where: str
-    about: str
+    where: str  # MODULE:FUNCTION below this package
+    about: str  # what it tests, in a line; docs/testing.md has the same words
 
     @property
     def family(self) -> str:
@@ -46,6 +51,7 @@ class Check(NamedTuple):
 
 
 def _table(scope: str, rows: str) -> tuple[Check, ...]:
+    """Return the checks of SCOPE, of which ROWS has one a line: code, tier, needs, where, about."""
     out = []
     for line in rows.strip().splitlines():
         code, tier, needs, where, about = line.split(None, 4)
@@ -187,45 +193,49 @@ GROUPS = {"training": ("ddp", "fsdp", "deepspeed", "parallel", "train")}
 
 
 def list_names() -> tuple[str, ...]:
-    """Every word that --only, --skip and a recipe's `tests` know: groups, families, codes."""
+    """Return every word that --only, --skip and a recipe's `tests` take: groups, families, codes."""
     return (*GROUPS, *FAMILIES, *(check.code for check in CHECKS))
 
 
 def is_named(check: Check, words: str) -> bool:
-    """Whether WORDS (codes, families or groups, by comma) name CHECK."""
-    wanted = [word for word in words.split(",") if word]
-    return any(
-        word in (check.code, check.family) or check.family in GROUPS.get(word, ())
-        for word in wanted
-    )
+    """Whether WORDS name CHECK. WORDS are codes, families or groups, separated by commas."""
+    for word in words.split(","):
+        if not word:
+            continue
+        if word in (check.code, check.family) or check.family in GROUPS.get(word, ()):
+            return True
+    return False
 
 
 def select_checks(
     tests: str, scope: str, tier: str = "full", skip: str = "", done: str = ""
 ) -> list[Check]:
-    """The checks of SCOPE that TESTS names, up to TIER; those named by their own code run at any
-    tier.
+    """Return the checks of SCOPE that a run asks for, in the order of the table.
 
-    Without TESTS: all. What SKIP names is left out, and the codes of DONE, which ran before. The
-    tier `burn` has its own checks, whatever a recipe's TESTS are, and the quick ones of nodes and
-    fabric around them.
+    TESTS names them, up to TIER; empty, it names all. One that is named by its own code runs at
+    any tier. What SKIP names is left out, and the codes of DONE, which ran before. The tier
+    `burn` has checks of its own and the quick ones of nodes and fabric, whatever TESTS says;
+    other tiers run a check of `burn` only if TESTS names it.
     """
-    words = tests.split(",")
+    done_codes = done.split(",")
     out = []
     for check in CHECKS:
-        if check.scope != scope or is_named(check, skip) or check.code in done.split(","):
+        if check.scope != scope or is_named(check, skip) or check.code in done_codes:
             continue
-        if tier == BURN:
-            wanted = check.tier == BURN or (
-                check.tier == "quick" and check.family in ("node", "fabric")
-            )
-        elif check.tier == BURN:
-            wanted = check.family in words or check.code in words
-        else:
-            wanted = not tests or is_named(check, tests)
-            wanted = wanted and (
-                TIERS.index(check.tier) <= TIERS.index(tier) or check.code in words
-            )
-        if wanted:
+        if _is_wanted(check, tests, tier):
             out.append(check)
     return out
+
+
+def _is_wanted(check: Check, tests: str, tier: str) -> bool:
+    """Whether a run of TESTS at TIER wants CHECK, as `select_checks` explains."""
+    if tier == BURN:
+        quick_of_node = check.tier == "quick" and check.family in ("node", "fabric")
+        return check.tier == BURN or quick_of_node
+
+    words = tests.split(",")
+    if check.tier == BURN:
+        return check.family in words or check.code in words
+    if tests and not is_named(check, tests):
+        return False
+    return TIERS.index(check.tier) <= TIERS.index(tier) or check.code in words

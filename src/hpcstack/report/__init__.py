@@ -1,4 +1,4 @@
-"""Reports: one versioned document, and what is made of it. Pure."""
+"""Reports of test runs: one versioned document, and the forms that are made of it. Pure."""
 
 from hpcstack.report.html import render_html
 from hpcstack.report.junit import render_junit

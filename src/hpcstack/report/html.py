@@ -1,5 +1,6 @@
-"""One self-contained HTML page: no script, nothing fetched, readable on paper and by a screen
-reader. Pure.
+"""A report as one HTML page that needs nothing else. Pure.
+
+There is no script and nothing is fetched. The page can be printed, and read by a screen reader.
 """
 
 from __future__ import annotations
@@ -37,52 +38,48 @@ details{margin:.3rem 0}summary{cursor:pointer;color:var(--soft)}code{font-size:.
 
 
 def render_html(report: Report, history: Sequence[Any] = ()) -> str:
-    """The page of REPORT; HISTORY are earlier runs of the same stack, which are drawn."""
+    """Return the page of REPORT. HISTORY, earlier runs of the same stack, is drawn."""
     verdict = report.verdict()
+    stack = escape(report.stack)
     parts = [
         "<!doctype html>\n",
-        (
-            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(report.stack)}: '
-            f"{verdict}</title>"
-        ),
+        f'<html lang="en"><head><meta charset="utf-8"><title>{stack}: {verdict}</title>',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<style>{STYLE}</style></head><body><main>",
-        f"<h1>{escape(report.stack)}</h1>",
-        f'<p class="verdict {verdict}">{SIGNS[verdict]} {verdict}: {_tally(report)}</p>',
+        f"<h1>{stack}</h1>",
+        f'<p class="verdict {verdict}">{SIGNS[verdict]} {verdict}: {_count_statuses(report)}</p>',
         *(f'<p class="note" role="note">{escape(caveat)}</p>' for caveat in report.caveats()),
-        _facts(report),
-        _bad(report),
-        _checks(report),
-        _plots(report),
-        _history(history),
-        _inventory(report),
+        _render_facts(report),
+        _render_bad(report),
+        _render_checks(report),
+        _render_plots(report),
+        _render_history(history),
+        _render_inventory(report),
         "</main></body></html>\n",
     ]
     return "".join(parts)
 
 
-def _tally(report: Report) -> str:
+def _count_statuses(report: Report) -> str:
+    """Return how many checks have each status, in words."""
     counts = report.counts()
-    return (
-        ", ".join(f"{counts[status]} {status}" for status in SIGNS if counts[status])
-        or "no check ran"
-    )
+    tally = ", ".join(f"{counts[status]} {status}" for status in SIGNS if counts[status])
+    return tally or "no check ran"
 
 
-def _pairs(values: dict[str, str]) -> str:
-    return (
-        "<dl>"
-        + "".join(
-            f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-            for name, value in values.items()
-            if value
-        )
-        + "</dl>"
-    )
+def _render_pairs(values: dict[str, str]) -> str:
+    """Return a list of names and VALUES, without those that are empty."""
+    pairs = [
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+        for name, value in values.items()
+        if value
+    ]
+    return f"<dl>{''.join(pairs)}</dl>"
 
 
-def _facts(report: Report) -> str:
-    return _pairs(
+def _render_facts(report: Report) -> str:
+    """Return what was tested, where, and when."""
+    return _render_pairs(
         {
             "image": f"sha256:{report.image_sha256}",
             "suite": report.suite_name,
@@ -96,18 +93,17 @@ def _facts(report: Report) -> str:
     )
 
 
-def _bad(report: Report) -> str:
+def _render_bad(report: Report) -> str:
+    """Return the section on the checks that went wrong; empty where none did."""
     bad = [one for one in report.outcomes if one.status in ("FAIL", "ERROR", "WARN")]
     if not bad:
         return ""
-    return (
-        '<section aria-labelledby="bad"><h2 id="bad">What to look at</h2>'
-        + "".join(map(_detail, bad))
-        + "</section>"
-    )
+    details = "".join(map(_render_details, bad))
+    return f'<section aria-labelledby="bad"><h2 id="bad">What to look at</h2>{details}</section>'
 
 
-def _detail(one: Outcome) -> str:
+def _render_details(one: Outcome) -> str:
+    """Return all that one outcome has to say."""
     expected = f"{one.expected} ({one.source})" if one.source else one.expected
     values = {
         "measured": one.measured,
@@ -118,25 +114,24 @@ def _detail(one: Outcome) -> str:
     }
     return (
         f'<h3><span class="{one.status}">{SIGNS[one.status]} {one.status}</span> '
-        f"<code>{escape(one.code)}</code></h3>{_pairs(values)}"
+        f"<code>{escape(one.code)}</code></h3>{_render_pairs(values)}"
     )
 
 
-def _checks(report: Report) -> str:
+def _render_checks(report: Report) -> str:
+    """Return the table of all checks, by family."""
     rows = []
     for family, group in groupby(report.outcomes, lambda one: one.family):
-        found = list(group)
         rows.append(f'<tr><th scope="rowgroup" colspan="4">{escape(family)}</th></tr>')
-        rows += [
-            f'<tr><td class="{one.status}">{SIGNS[one.status]} '
-            f"{one.status}</td><td><code>{escape(one.code)}</code></td>"
-            f"<td>{escape(one.measured or one.evidence)}{_note(one)}</td><td "
-            f'class="num">{one.seconds:.1f} s</td></tr>'
-            for one in found
-        ]
-    head = "".join(
-        f'<th scope="col">{name}</th>' for name in ("status", "check", "measured", "took")
-    )
+        for one in group:
+            measured = escape(one.measured or one.evidence) + _render_note(one)
+            rows.append(
+                f'<tr><td class="{one.status}">{SIGNS[one.status]} {one.status}</td>'
+                f"<td><code>{escape(one.code)}</code></td><td>{measured}</td>"
+                f'<td class="num">{one.seconds:.1f} s</td></tr>'
+            )
+    columns = ("status", "check", "measured", "took")
+    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     return (
         f'<section aria-labelledby="checks"><h2 id="checks">Checks</h2><div '
         f'class="wide"><table><thead><tr>{head}</tr></thead>'
@@ -144,19 +139,20 @@ def _checks(report: Report) -> str:
     )
 
 
-def _note(one: Outcome) -> str:
+def _render_note(one: Outcome) -> str:
+    """Return a mark for figures that are only informational, unless the words say so already."""
     if one.informational and one.figures and "informational" not in one.measured:
         return ' <span class="SKIP">(informational)</span>'
     return ""
 
 
-def _plots(report: Report) -> str:
-    """Each check's lines by unit in one plot, its matrices each in their own."""
+def _render_plots(report: Report) -> str:
+    """Return the plots of all checks: one for the lines of the same units, one for each matrix."""
     figures = []
     for one in report.outcomes:
-        title = f"{one.code}{' (informational)' if one.informational else ''}"
-        plain = [line for line in one.series if "kind" not in line and len(line.get("x", ())) > 1]
-        for _, group in groupby(plain, lambda line: (line.get("x_unit"), line.get("y_unit"))):
+        title = f"{one.code} (informational)" if one.informational else one.code
+        lines = [line for line in one.series if "kind" not in line and len(line.get("x", ())) > 1]
+        for _, group in groupby(lines, lambda line: (line.get("x_unit"), line.get("y_unit"))):
             figures.append(plots.draw_lines(title, list(group)))
         for other in one.series:
             if other.get("kind") == "matrix":
@@ -166,65 +162,63 @@ def _plots(report: Report) -> str:
                     f"<figure><figcaption>{escape(one.code)}: "
                     f"{escape(other['name'])}</figcaption>{plots.draw_words(other)}</figure>"
                 )
+    if not figures:
+        return ""
     return (
-        (
-            f'<section aria-labelledby="plots"><h2 id="plots">Figures</h2><div '
-            f'class="figures">{"".join(figures)}</div></section>'
-        )
-        if figures
-        else ""
+        f'<section aria-labelledby="plots"><h2 id="plots">Figures</h2><div '
+        f'class="figures">{"".join(figures)}</div></section>'
     )
 
 
-def _history(pasts: Sequence[Any]) -> str:
-    """Every figure of earlier runs, a plot a check; the runs are counted from the oldest."""
+MOST_LINES = 6  # in a plot of the history
+
+
+def _render_history(pasts: Sequence[Any]) -> str:
+    """Return a plot for each check of the figures that earlier runs had, from the oldest on."""
     if len(pasts) < 2:
         return ""
+
     names = sorted({name for past in pasts for name in past.drawn})
     drawn = []
     for code, group in groupby(names, lambda name: name.partition("/")[0]):
         lines = []
-        for name in list(group)[:6]:
-            points = [
-                (number, past.drawn[name])
-                for number, past in enumerate(pasts, 1)
-                if name in past.drawn
-            ]
-            if len(points) > 1:
-                short = name.partition("/")[2]
-                lines.append(
-                    {
-                        "name": short,
-                        "x": [n for n, _ in points],
-                        "y": [y for _, y in points],
-                        "x_unit": "run",
-                        "y_unit": short.rpartition("_")[2],
-                    }
-                )
+        for name in list(group)[:MOST_LINES]:
+            runs = [number for number, past in enumerate(pasts, 1) if name in past.drawn]
+            if len(runs) < 2:
+                continue
+            short = name.partition("/")[2]
+            line = {
+                "name": short,
+                "x": runs,
+                "y": [past.drawn[name] for past in pasts if name in past.drawn],
+                "x_unit": "run",
+                "y_unit": short.rpartition("_")[2],
+            }
+            lines.append(line)
         if lines:
             drawn.append(plots.draw_lines(f"{code} over {len(pasts)} runs", lines))
-    first, last = pasts[0].started, pasts[-1].started
+
+    first = escape(pasts[0].started)
+    last = escape(pasts[-1].started)
     return (
-        f'<section aria-labelledby="history"><h2 id="history">History</h2><p>{len(pasts)} runs '
-        f"from {escape(first)} to "
-        f"{escape(last)}, counted from the oldest.</p><div "
-        f'class="figures">{"".join(drawn)}</div></section>'
+        f'<section aria-labelledby="history"><h2 id="history">History</h2>'
+        f"<p>{len(pasts)} runs from {first} to {last}, counted from the oldest.</p>"
+        f'<div class="figures">{"".join(drawn)}</div></section>'
     )
 
 
-def _inventory(report: Report) -> str:
+def _render_inventory(report: Report) -> str:
+    """Return a table of what each node is made of."""
     if not report.inventory:
         return ""
     names = list(dict.fromkeys(name for node in report.inventory.values() for name in node))
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("node", *names))
-    rows = "".join(
-        f'<tr><th scope="row">{escape(host)}</th>'
-        + "".join(f"<td>{escape(str(node.get(name, '')))}</td>" for name in names)
-        + "</tr>"
-        for host, node in sorted(report.inventory.items())
-    )
+    rows = []
+    for host, node in sorted(report.inventory.items()):
+        cells = "".join(f"<td>{escape(str(node.get(name, '')))}</td>" for name in names)
+        rows.append(f'<tr><th scope="row">{escape(host)}</th>{cells}</tr>')
     return (
         f'<section aria-labelledby="nodes"><h2 id="nodes">Nodes</h2><div '
         f'class="wide"><table><thead><tr>{head}</tr></thead><tbody>'
-        f"{rows}</tbody></table></div></section>"
+        f"{''.join(rows)}</tbody></table></div></section>"
     )

@@ -1,4 +1,4 @@
-"""JUnit XML: skipped and error are real, figures are properties. Pure."""
+"""A report as JUnit XML. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,25 @@ from hpcstack.report.text import list_details
 if TYPE_CHECKING:
     from hpcstack.report.model import Outcome, Report
 
-# https://www.w3.org/TR/xml/#charsets, and what it advises against
+# what https://www.w3.org/TR/xml/#charsets does not allow, or advises against
 NOT_XML = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+ABOUT_RUN = (
+    "image_sha256",
+    "suite",
+    "runtime",
+    "backend",
+    "world_size",
+    "stand_in",
+    "adopted",
+    "virtual_nodes",
+)
 
 
 def render_junit(report: Report) -> str:
-    """JUnit XML: skipped and error are real, figures are properties."""
+    """Return REPORT as JUnit XML: a test case for each check, properties for what was tested.
+
+    FAIL, ERROR and SKIP are JUnit's failure, error and skipped; a WARN passes.
+    """
     counts = report.counts()
     suite = ElementTree.Element(
         "testsuite",
@@ -29,30 +42,19 @@ def render_junit(report: Report) -> str:
         skipped=str(counts["SKIP"]),
     )
     properties = ElementTree.SubElement(suite, "properties")
-    for name in (
-        "image_sha256",
-        "suite",
-        "runtime",
-        "backend",
-        "world_size",
-        "stand_in",
-        "adopted",
-        "virtual_nodes",
-    ):
-        ElementTree.SubElement(
-            properties, "property", name=name, value=_clean(str(getattr(report, name)))
-        )
+    for name in ABOUT_RUN:
+        value = _clean(str(getattr(report, name)))
+        ElementTree.SubElement(properties, "property", name=name, value=value)
     for outcome in report.outcomes:
-        _case(suite, outcome)
+        _add_case(suite, outcome)
+
     ElementTree.indent(suite)
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n'
-        + ElementTree.tostring(suite, encoding="unicode")
-        + "\n"
-    )
+    text = ElementTree.tostring(suite, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _case(suite: ElementTree.Element, outcome: Outcome) -> None:
+def _add_case(suite: ElementTree.Element, outcome: Outcome) -> None:
+    """Add OUTCOME to SUITE as a test case."""
     family, _, name = _clean(outcome.code).partition(".")
     case = ElementTree.SubElement(
         suite, "testcase", classname=family, name=name, time=f"{outcome.seconds:.3f}"
@@ -67,5 +69,5 @@ def _case(suite: ElementTree.Element, outcome: Outcome) -> None:
 
 
 def _clean(text: str) -> str:
-    """Without the characters that XML 1.0 does not know."""
+    """Return TEXT without the characters that XML 1.0 does not allow."""
     return NOT_XML.sub("", text)

@@ -1,4 +1,4 @@
-"""Reports: the one versioned document that every other form comes from. Pure."""
+"""The report of a test run: the one versioned document that every other form comes from. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,32 @@ from pydantic import Field, field_validator
 
 from hpcstack.recipe.fields import Model
 
-FORMAT: Literal["hpcstack/report/v2"] = (
-    # v2: tier, inventory, planted, and each outcome's figures, series and peers
-    "hpcstack/report/v2"
-)
+# v2 added tier, inventory, planted, and each outcome's figures, series and peers
+FORMAT: Literal["hpcstack/report/v2"] = "hpcstack/report/v2"
 Status = Literal["PASS", "FAIL", "SKIP", "WARN", "ERROR"]
+# what an Outcome takes over from the row of a rank
 KEPT = (
-    "code", "status", "measured", "expected", "source", "evidence", "remedy", "figures", "series", "informational",
-    "versions", "needs_root",
-)  # fmt: skip
+    "code",
+    "status",
+    "measured",
+    "expected",
+    "source",
+    "evidence",
+    "remedy",
+    "figures",
+    "series",
+    "informational",
+    "versions",
+    "needs_root",
+)
 WHEN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{5})?")
-MOST_POINTS, MOST_LABELS = 100_000, 2048  # of one line, of one matrix
-WORST: tuple[Status, ...] = ("ERROR", "FAIL", "WARN", "PASS", "SKIP")
+MOST_POINTS = 100_000  # of one line
+MOST_LABELS = 2048  # of one matrix
+WORST: tuple[Status, ...] = ("ERROR", "FAIL", "WARN", "PASS", "SKIP")  # the worst comes first
 
 
 class Outcome(Model):
-    """The result of one check over all ranks: the worst of them, with its evidence."""
+    """The result of one check over all ranks: that of the worst one, with its evidence."""
 
     code: str
     status: Status
@@ -63,12 +73,10 @@ class Outcome(Model):
     @field_validator("series", mode="before")
     @classmethod
     def _series(cls, given: Any) -> Any:
-        """What can be drawn; a rank or a file may have written anything."""
-        return (
-            tuple(one for one in given if is_drawable(one))
-            if isinstance(given, list | tuple)
-            else ()
-        )
+        """Keep only what can be drawn, since a rank or a file may have written anything."""
+        if not isinstance(given, list | tuple):
+            return ()
+        return tuple(one for one in given if is_drawable(one))
 
     @property
     def family(self) -> str:
@@ -110,8 +118,9 @@ class Report(Model):
     @field_validator("started")
     @classmethod
     def _started(cls, text: str) -> str:
-        """A time as ISO 8601 has it: histories are sorted by it, and Prometheus gets it as a
-        number.
+        """Check that this is a time of ISO 8601.
+
+        Histories are sorted by it, and Prometheus gets it as a number.
         """
         if not WHEN.fullmatch(text):
             raise ValueError("not a time such as 2026-01-31T12:00:00+00:00")
@@ -127,24 +136,27 @@ class Report(Model):
 
     @property
     def suite_name(self) -> str:
-        """The suite's version, and whose it is."""
+        """The suite's version, marked where it was not the image's own suite."""
         return f"{self.suite} (the host's)" if self.suite_from_host else self.suite
 
     def counts(self) -> Counter[str]:
+        """Return how many outcomes have each status."""
         return Counter(outcome.status for outcome in self.outcomes)
 
     def verdict(self, *, strict: bool = False) -> Status:
-        """PASS only if something passed and nothing failed; SKIP if nothing at all was proven."""
+        """Return ERROR or FAIL if any outcome is one, PASS if any passed, else SKIP.
+
+        STRICT: an outcome that was skipped is a FAIL, too.
+        """
         counts = self.counts()
-        for bad in ("ERROR", "FAIL"):
-            if counts[bad]:
-                return "ERROR" if bad == "ERROR" else "FAIL"
-        if strict and counts["SKIP"]:
+        if counts["ERROR"]:
+            return "ERROR"
+        if counts["FAIL"] or (strict and counts["SKIP"]):
             return "FAIL"
         return "PASS" if counts["PASS"] else "SKIP"
 
     def caveats(self) -> list[str]:
-        """What a reader must know before believing a figure."""
+        """Return what a reader must know before believing a figure, a sentence each."""
         out = []
         if self.stand_in:
             out.append(f"the image is built on a STAND-IN: {self.stand_in}")
@@ -160,18 +172,19 @@ class Report(Model):
 
 
 def merge_rows(rows: list[dict[str, Any]]) -> Outcome:
-    """One Outcome from what several ranks or nodes say of one check: the worst of them.
+    """Return one Outcome of what several ranks or nodes say of one check: that of the worst.
 
     A check that passes on some and is skipped on others is a WARN: something is missing there.
+    `peers` has each one's figures, unless these are all the same.
     """
-    order = {status: place for place, status in enumerate(WORST)}
-    first = dict(min(rows, key=lambda row: order[row["status"]]))
+    first = dict(min(rows, key=lambda row: WORST.index(row["status"])))
     where = sorted({row["where"] for row in rows if row["status"] == first["status"]})
-    skipped = sorted({row["where"] for row in rows if row["status"] == "SKIP"})
+    skipped = [row for row in rows if row["status"] == "SKIP"]
     if first["status"] == "PASS" and skipped:
-        reason = next(row["evidence"] for row in rows if row["status"] == "SKIP")
+        reason = skipped[0]["evidence"]
         first |= {"status": "WARN", "evidence": f"passes on {', '.join(where)} but: {reason}"}
-        where = skipped
+        where = sorted({row["where"] for row in skipped})
+
     fields = {name: first[name] for name in KEPT if first.get(name)}
     peers = {row["where"]: drop_infinite(row["figures"]) for row in rows if row.get("figures")}
     if "figures" in fields:
@@ -179,12 +192,12 @@ def merge_rows(rows: list[dict[str, Any]]) -> Outcome:
         fields["series"] = tuple(
             one for one in fields.get("series", ()) if all(map(is_number, one.get("y", ())))
         )
-    distinct = peers if len({tuple(sorted(one.items())) for one in peers.values()}) > 1 else {}
+    kinds = {tuple(sorted(one.items())) for one in peers.values()}
     return Outcome(
         **fields,
         seconds=max(row.get("seconds", 0.0) for row in rows),
         where=tuple(where),
-        peers=distinct,
+        peers=peers if len(kinds) > 1 else {},
     )
 
 
@@ -194,24 +207,33 @@ def is_drawable(one: Any) -> bool:
         return False
     if not all(isinstance(one.get(unit, ""), str) for unit in ("x_unit", "y_unit")):
         return False
-    if "kind" in one:
-        labels, values = one.get("labels"), one.get("values")
-        kinds = (
-            (int, float, str, type(None)) if one["kind"] == "words" else (int, float, type(None))
-        )
-        return (
-            one["kind"] in ("matrix", "words")
-            and isinstance(labels, list | tuple)
-            and 0 < len(labels) <= MOST_LABELS
-            and isinstance(values, list | tuple)
-            and len(values) == len(labels)
-            and all(isinstance(row, list | tuple) and len(row) == len(labels) for row in values)
-            and all(
-                isinstance(value, kinds) and (not isinstance(value, float) or math.isfinite(value))
-                for row in values
-                for value in row
-            )
-        )
+    return _is_square(one) if "kind" in one else _is_line(one)
+
+
+def _is_square(one: dict[str, Any]) -> bool:
+    """Whether ONE has labels, and as many rows and columns of numbers (or words) or nothing."""
+    kind, labels, values = one["kind"], one.get("labels"), one.get("values")
+    if kind not in ("matrix", "words"):
+        return False
+    if not isinstance(labels, list | tuple) or not 0 < len(labels) <= MOST_LABELS:
+        return False
+    if not isinstance(values, list | tuple) or len(values) != len(labels):
+        return False
+    if not all(isinstance(row, list | tuple) and len(row) == len(labels) for row in values):
+        return False
+
+    types: tuple[type, ...] = (int, float, type(None))
+    if kind == "words":
+        types += (str,)
+    return all(
+        isinstance(value, types) and (not isinstance(value, float) or math.isfinite(value))
+        for row in values
+        for value in row
+    )
+
+
+def _is_line(one: dict[str, Any]) -> bool:
+    """Whether ONE has as many numbers x as y, and what else it may have to draw is numbers, too."""
     lists: list[Any] = [one.get("x"), one.get("y"), one.get("ideal") or ()]
     return (
         all(isinstance(points, list | tuple) and all(map(is_number, points)) for points in lists)
@@ -221,7 +243,7 @@ def is_drawable(one: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether VALUE can be drawn and compared."""
+    """Whether VALUE is a finite number, which can be drawn and compared."""
     try:
         return isinstance(value, (int, float)) and math.isfinite(float(value))
     except OverflowError:  # an integer of hundreds of digits
@@ -229,14 +251,17 @@ def is_number(value: Any) -> bool:
 
 
 def drop_infinite(figures: dict[str, Any]) -> dict[str, float]:
-    """FIGURES without what is not a number: a loss that exploded is told in words."""
+    """Return FIGURES without those that are no finite numbers, such as a loss that exploded.
+
+    What was measured says so in words.
+    """
     return {name: float(value) for name, value in figures.items() if is_number(value)}
 
 
 def find_slowest(figures: dict[str, Any], peers: list[dict[str, float]]) -> dict[str, float]:
-    """Each figure as its slowest rank or node has it: the smallest rate, the longest time."""
+    """Return FIGURES as the slowest of PEERS has them: the smallest rate, the longest time."""
     out = drop_infinite(figures)
     for name in out:
-        values = [one[name] for one in peers if name in one]
-        out[name] = (max if name.endswith("us") else min)([out[name], *values])
+        values = [out[name], *(one[name] for one in peers if name in one)]
+        out[name] = max(values) if name.endswith("us") else min(values)
     return out

@@ -1,6 +1,6 @@
-"""Plots as SVG text: lines with a gate drawn in, and matrices as heat maps.
+"""Plots as SVG: lines, with their gate drawn in, and matrices as heat maps.
 
-Each has its data as a table beside it.
+Each plot has its numbers as a table below it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 150, 16, 44
-# Okabe and Ito's colours, told apart by the colour-blind; each line has its own dashes too
+WIDTH, HEIGHT = 640, 300  # of a plot
+LEFT, RIGHT, TOP, BOTTOM = 64, 150, 16, 44  # its margins; the legend is at the right
+# Okabe and Ito's colours, which the colour-blind can tell apart; each line has its own dashes, too
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4", "4 1")
 
 
 def format_bytes(value: float) -> str:
-    """Bytes in binary units, as message sizes are written: 8 B, 64 KiB, 256 MiB."""
+    """Return VALUE bytes in binary units, as message sizes are written: 8 B, 64 KiB, 256 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
             return f"{value:g} {unit}"
@@ -28,7 +29,7 @@ def format_bytes(value: float) -> str:
 
 
 def choose_ticks(least: float, most: float, count: int = 5) -> list[float]:
-    """Round numbers from LEAST to MOST."""
+    """Return round numbers from LEAST to MOST, about COUNT of them."""
     if most <= least:
         return [least]
     step = 10 ** math.floor(math.log10((most - least) / count))
@@ -42,49 +43,59 @@ def choose_ticks(least: float, most: float, count: int = 5) -> list[float]:
 
 
 class Axes:
-    """Where a value lies on the paper; x by logarithm for bytes and for ranks that double."""
+    """The axes of a plot: where a value lies in the picture. That of bytes is logarithmic."""
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Choose axes on which all LINES, their ideals and their gates have room."""
         xs = [float(x) for line in lines for x in line["x"]] or [0.0]
-        ys = [
-            float(y) for line in lines for y in (*line["y"], *line.get("ideal", ()), *_gate(line))
-        ] or [0.0]
+        ys: list[float] = []
+        for line in lines:
+            ys += map(float, (*line["y"], *line.get("ideal", ()), *_list_gate(line)))
+        ys = ys or [0.0]
+
         self.unit = lines[0].get("x_unit", "")
         self.log = self.unit == "bytes" and min(xs) > 0
-        self.x0, self.x1 = min(map(self._x, xs)), max(map(self._x, xs))
-        self.y0, self.y1 = min(0.0, *ys), max(ys) * 1.08 or 1.0
+        self.x0 = min(map(self._scale, xs))
+        self.x1 = max(map(self._scale, xs))
+        self.y0 = min(0.0, *ys)
+        self.y1 = max(ys) * 1.08 or 1.0
         self.xs = sorted(set(xs))
 
-    def _x(self, value: float) -> float:
+    def _scale(self, value: float) -> float:
         return math.log2(value) if self.log else value
 
     def x(self, value: float) -> float:
-        span = self.x1 - self.x0 or 1.0
-        share = (self._x(value) - self.x0) / span if self.x1 > self.x0 else 0.5
+        """Return the place of VALUE from the left."""
+        share = 0.5
+        if self.x1 > self.x0:
+            share = (self._scale(value) - self.x0) / (self.x1 - self.x0)
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        return round(
-            HEIGHT
-            - BOTTOM
-            - (value - self.y0) / (self.y1 - self.y0 or 1.0) * (HEIGHT - TOP - BOTTOM),
-            1,
-        )
+        """Return the place of VALUE from the top."""
+        span = self.y1 - self.y0 or 1.0
+        share = (value - self.y0) / span
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
 
-def _gate(line: dict[str, Any]) -> tuple[float, ...]:
+def _list_gate(line: dict[str, Any]) -> tuple[float, ...]:
+    """Return the gate of LINE, if it has one."""
     return (float(line["gate"]),) if line.get("gate") else ()
 
 
 def draw_lines(title: str, series: Sequence[dict[str, Any]]) -> str:
-    """A figure: the SVG and a table of the same numbers."""
+    """Return a figure of all lines of SERIES, and a table of the same numbers."""
     axes = Axes(series)
-    parts = [_grid(axes, series[0])]
+    parts = [_draw_grid(axes, series[0])]
     for number, line in enumerate(series):
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        parts.append(_line(axes, line["x"], line["y"], colour, dash, marks=len(line["x"]) <= 24))
+        colour = COLOURS[number % len(COLOURS)]
+        dash = DASHES[number % len(DASHES)]
+        marks = len(line["x"]) <= 24
+        parts.append(_draw_line(axes, line["x"], line["y"], colour, dash, marks=marks))
         if line.get("ideal"):
-            parts.append(_line(axes, line["x"], line["ideal"], "#888", "2 4", marks=False))
+            parts.append(_draw_line(axes, line["x"], line["ideal"], "#888", "2 4", marks=False))
+
+        # the legend
         top = TOP + 14 + 16 * number
         parts.append(
             f'<line x1="{WIDTH - RIGHT + 8}" x2="{WIDTH - RIGHT + 30}" y1="{top - 4}" '
@@ -94,22 +105,26 @@ def draw_lines(title: str, series: Sequence[dict[str, Any]]) -> str:
         parts.append(
             f'<text x="{WIDTH - RIGHT + 34}" y="{top}">{escape(str(line["name"])[:22])}</text>'
         )
-    gates = sorted({gate for line in series for gate in _gate(line)})
+
+    gates = sorted({gate for line in series for gate in _list_gate(line)})
     for gate in gates:
         y = axes.y(gate)
         parts.append(
             f'<line class="gate" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
             f'<text x="{WIDTH - RIGHT + 4}" y="{y + 4}">gate {gate:g}</text>'
         )
+
+    # for who does not see the picture
     said = "; ".join(
         f"{line['name']}: {min(line['y']):g} to {max(line['y']):g} {line.get('y_unit', '')}"
         for line in series
         if line["y"]
     )
-    return _figure(title, said, "".join(parts), draw_table(series))
+    return _make_figure(title, said, "".join(parts), draw_table(series))
 
 
-def _grid(axes: Axes, first: dict[str, Any]) -> str:
+def _draw_grid(axes: Axes, first: dict[str, Any]) -> str:
+    """Return the grid of AXES with its numbers; the units are those of the FIRST line."""
     parts = []
     for value in choose_ticks(axes.y0, axes.y1):
         y = axes.y(value)
@@ -117,6 +132,7 @@ def _grid(axes: Axes, first: dict[str, Any]) -> str:
             f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
             f'<text class="end" x="{LEFT - 6}" y="{y + 4}">{value:g}</text>'
         )
+
     shown = axes.xs
     if len(axes.xs) > 8:
         shown = axes.xs[::2] if axes.log else choose_ticks(axes.xs[0], axes.xs[-1])
@@ -125,6 +141,7 @@ def _grid(axes: Axes, first: dict[str, Any]) -> str:
         parts.append(
             f'<text class="middle" x="{axes.x(value)}" y="{HEIGHT - BOTTOM + 16}">{label}</text>'
         )
+
     bottom = HEIGHT - BOTTOM
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
@@ -139,9 +156,10 @@ def _grid(axes: Axes, first: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def _line(
+def _draw_line(
     axes: Axes, xs: Sequence[float], ys: Sequence[float], colour: str, dash: str, *, marks: bool
 ) -> str:
+    """Return a line through the points of XS and YS. MARKS: with a dot at each of them."""
     points = [(axes.x(float(x)), axes.y(float(y))) for x, y in zip(xs, ys, strict=False)]
     path = " ".join(f"{x},{y}" for x, y in points)
     out = (
@@ -154,7 +172,7 @@ def _line(
 
 
 def draw_table(series: Sequence[dict[str, Any]]) -> str:
-    """The numbers of a plot as an HTML table."""
+    """Return the numbers of all lines of SERIES as an HTML table, with a row for each x."""
     xs = sorted({float(x) for line in series for x in line["x"]})
     unit = series[0].get("x_unit", "")
     head = "".join(
@@ -176,13 +194,16 @@ def draw_table(series: Sequence[dict[str, Any]]) -> str:
 
 
 def draw_matrix(title: str, one: dict[str, Any]) -> str:
-    """A heat map with the numbers written in; darker is faster."""
-    labels, values = [str(label) for label in one["labels"]], one["values"]
+    """Return a heat map of the matrix ONE; darker is more. Cells that have room show their number."""
+    labels = [str(label) for label in one["labels"]]
+    values = one["values"]
     numbers = [
         value for row in values for value in row if isinstance(value, (int, float)) and value
     ]
-    most, least = max(numbers, default=1.0), min(numbers, default=0.0)
-    size, left, top = max(26, min(64, 480 // max(1, len(labels)))), 110, 28
+    most = max(numbers, default=1.0)
+    least = min(numbers, default=0.0)
+    size = max(26, min(64, 480 // max(1, len(labels))))  # of a cell
+    left, top = 110, 28  # margins, for the labels
     parts = []
     for r, row in enumerate(values):
         parts.append(
@@ -195,11 +216,14 @@ def draw_matrix(title: str, one: dict[str, Any]) -> str:
         )
         for c, value in enumerate(row):
             share = 0.0
+            fill = "#f4f4f4"
+            text = ""
             if value:
                 share = (value - least) / (most - least) if most > least else 1.0
-            fill = f"hsl(210 70% {92 - 55 * share:.0f}%)" if value else "#f4f4f4"
-            text = f"{value:.3g}" if value else ""
-            x, y = left + c * size, top + r * size
+                fill = f"hsl(210 70% {92 - 55 * share:.0f}%)"
+                text = f"{value:.3g}"
+            x = left + c * size
+            y = top + r * size
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{size}" height="{size}" fill="{fill}" '
                 f'stroke="#fff"/>'
@@ -210,27 +234,31 @@ def draw_matrix(title: str, one: dict[str, Any]) -> str:
                     f'<text class="middle" x="{x + size / 2}" y="{y + size / 2 + 4}" '
                     f'fill="{ink}">{text}</text>'
                 )
-    width, height = left + size * len(labels) + 20, top + size * len(labels) + 10
+
+    width = left + size * len(labels) + 20
+    height = top + size * len(labels) + 10
     said = f"{least:g} to {most:g} {one.get('y_unit', '')}"
-    return _figure(title, said, "".join(parts), draw_words(one), width, height)
+    return _make_figure(title, said, "".join(parts), draw_words(one), width, height)
 
 
 def draw_words(one: dict[str, Any]) -> str:
-    """A matrix as a table."""
+    """Return the matrix ONE, of numbers or words, as an HTML table."""
     labels = [escape(str(label)) for label in one["labels"]]
     head = "".join(f'<th scope="col">{label}</th>' for label in labels)
-    rows = "".join(
-        f'<tr><th scope="row">{labels[n]}</th>'
-        + "".join(f"<td>{escape(str(value)) if value else ''}</td>" for value in row)
-        + "</tr>"
-        for n, row in enumerate(one["values"])
-    )
-    return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    rows = []
+    for label, row in zip(labels, one["values"], strict=True):
+        cells = "".join(f"<td>{escape(str(value)) if value else ''}</td>" for value in row)
+        rows.append(f'<tr><th scope="row">{label}</th>{cells}</tr>')
+    return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _figure(
+def _make_figure(
     title: str, said: str, inside: str, data: str, width: float = WIDTH, height: float = HEIGHT
 ) -> str:
+    """Return a figure with INSIDE as its SVG, and the table DATA folded away below it.
+
+    SAID tells what is in the picture, for a screen reader.
+    """
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {width:g} {height:g}" '
         f'width="{width:g}" '

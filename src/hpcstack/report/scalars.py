@@ -1,5 +1,6 @@
-"""Figures as TensorBoard scalars or an MLflow run, by those tools' own libraries where they are
-installed.
+"""Figures of a report as TensorBoard's scalars or as a run in MLflow.
+
+They are written by those tools' own libraries, which must be installed beside hpcstack.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from hpcstack.report.model import Report
 
 
-def _library(name: str, package: str) -> Any:
+def _import_library(name: str, package: str) -> Any:
+    """Return the module NAME. MissingToolError, which names PACKAGE, where it is not installed."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -27,8 +29,8 @@ def _library(name: str, package: str) -> Any:
 
 
 def write_tensorboard(report: Report, folder: Path) -> None:
-    """An event file in FOLDER: each figure, and each line that was drawn, step by step."""
-    writer_module = _library("tensorboard.summary", "tensorboard")
+    """Write an event file into FOLDER, with each figure, and each series step by step."""
+    writer_module = _import_library("tensorboard.summary", "tensorboard")
     writer = writer_module.Writer(str(folder))
     for one in report.outcomes:
         for name, value in one.figures.items():
@@ -40,44 +42,40 @@ def write_tensorboard(report: Report, folder: Path) -> None:
 
 
 def log_to_mlflow(report: Report, uri: str) -> None:
-    """One run in MLflow at URI, experiment hpcstack: figures as metrics, what was tested as tags.
+    """Log REPORT as a run in MLflow at URI, in the experiment hpcstack.
 
-    InputError says in MLflow's own words why it does not take it: a server that does not answer, a
-    kind of URI that its installation has no library for.
+    Figures are metrics; what was tested is in tags. Where MLflow does not take it, InputError says
+    why in MLflow's own words: a server may not answer, or MLflow have no library for the URI.
     """
-    for name, value in (
-        ("MAX_RETRIES", "2"),
-        ("TIMEOUT", "20"),
-    ):  # its own patience is many minutes
-        os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
-    library = _library("mlflow", "mlflow")
+    # MLflow's own patience is many minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+
+    library = _import_library("mlflow", "mlflow")
     try:
-        _log(library, report, uri)
+        _log_run(library, report, uri)
     except library.exceptions.MlflowException as error:
-        said = IN_URL.sub(
-            f"{HIDDEN}@",
-            f"MLflow does not take the report at {uri}: {' '.join(str(error).split())[:300]}",
-        )
+        why = " ".join(str(error).split())[:300]
+        said = f"MLflow does not take the report at {uri}: {why}"
+        said = IN_URL.sub(f"{HIDDEN}@", said)  # a URI may have a login in it
         raise InputError(said, "give the URI of a server of MLflow's, http://HOST:PORT") from None
 
 
-def _log(library: Any, report: Report, uri: str) -> None:
+def _log_run(library: Any, report: Report, uri: str) -> None:
+    """Log REPORT by MLflow's own LIBRARY."""
+    metrics = {}
+    for one in report.outcomes:
+        for name, value in one.figures.items():
+            metrics[f"{one.code}/{name}"] = value
+    tags = {
+        "stack": report.stack,
+        "image": report.image_sha256,
+        "runtime": report.runtime,
+        "verdict": report.verdict(),
+        "nodes": ",".join(report.nodes),
+    }
     library.set_tracking_uri(uri)
     library.set_experiment("hpcstack")
     with library.start_run(run_name=report.stack):
-        library.set_tags(
-            {
-                "stack": report.stack,
-                "image": report.image_sha256,
-                "runtime": report.runtime,
-                "verdict": report.verdict(),
-                "nodes": ",".join(report.nodes),
-            }
-        )
-        library.log_metrics(
-            {
-                f"{one.code}/{name}": value
-                for one in report.outcomes
-                for name, value in one.figures.items()
-            }
-        )
+        library.set_tags(tags)
+        library.log_metrics(metrics)

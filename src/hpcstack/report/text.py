@@ -1,4 +1,4 @@
-"""The report for a terminal. Pure."""
+"""A report for a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hpcstack.core.hosts import shown_hosts
 if TYPE_CHECKING:
     from hpcstack.report.model import Outcome, Report
 
+# checks that pass on a GPU only
 GPU_CHECKS = {
     "node.gpus",
     "node.driver",
@@ -22,47 +23,52 @@ GPU_CHECKS = {
 
 
 def render_text(report: Report, *, strict: bool = False) -> str:
-    """The report for a terminal."""
+    """Return REPORT as text: a line for each check, details of what is wrong, and the verdict.
+
+    STRICT: a check that was skipped fails the run.
+    """
+    nodes = format_count(len(report.nodes), "node")
+    ranks = format_count(report.world_size, "rank")
     lines = [
         f"{report.stack}  image sha256:{report.image_sha256[:12]}  suite {report.suite_name}",
-        f"{format_count(len(report.nodes), 'node')}: {shown_hosts(report.nodes)}; "
-        f"{format_count(report.world_size, 'rank')}, "
+        f"{nodes}: {shown_hosts(report.nodes)}; {ranks}, "
         f"{report.backend or 'no'} backend, runtime {report.runtime}; {report.seconds:.0f} s",
-        *(f"NOTE {caveat}" for caveat in report.caveats()),
-        "",
     ]
-    shown: list[str] = []
+    lines += [f"NOTE {caveat}" for caveat in report.caveats()]
+    lines.append("")
+
+    last_details: list[str] = []
     for outcome in report.outcomes:
-        lines.append(
-            (
-                f"{outcome.status:<5} {outcome.code:<24} {outcome.measured or outcome.evidence}"
-            ).rstrip()
-        )
+        said = outcome.measured or outcome.evidence
+        lines.append(f"{outcome.status:<5} {outcome.code:<24} {said}".rstrip())
         if outcome.status in ("FAIL", "WARN", "ERROR"):
-            found = list_details(outcome)
-            lines += found if found != shown else ["        as above"]
-            shown = found
+            details = list_details(outcome)
+            lines += details if details != last_details else ["        as above"]
+            last_details = details
+
     counts = report.counts()
-    tally = ", ".join(
-        f"{counts[status]} {status}"
-        for status in ("PASS", "FAIL", "ERROR", "WARN", "SKIP")
-        if counts[status]
-    )
-    verdict = report.verdict(strict=strict) + (", CPU only" if cpu_only(report) else "")
-    return "\n".join([*lines, "", f"{verdict}: {tally or 'no check ran'}"]) + "\n"
+    statuses = ("PASS", "FAIL", "ERROR", "WARN", "SKIP")
+    tally = ", ".join(f"{counts[status]} {status}" for status in statuses if counts[status])
+    verdict: str = report.verdict(strict=strict)
+    if cpu_only(report):
+        verdict += ", CPU only"
+    lines += ["", f"{verdict}: {tally or 'no check ran'}"]
+    return "\n".join(lines) + "\n"
 
 
 def cpu_only(report: Report) -> bool:
-    """Whether nothing of what passed has looked at a GPU."""
+    """Whether REPORT is a PASS of which no check has looked at a GPU."""
     passed = {one.code for one in report.outcomes if one.status == "PASS"}
     return report.verdict() == "PASS" and report.backend != "nccl" and not passed & GPU_CHECKS
 
 
 def list_details(outcome: Outcome) -> list[str]:
+    """Return a line for each thing that OUTCOME has to say beside what was measured."""
+    expected = outcome.expected
+    if outcome.source:
+        expected = f"{expected} ({outcome.source})"
     shown = {
-        "expected": f"{outcome.expected} ({outcome.source})"
-        if outcome.source
-        else outcome.expected,
+        "expected": expected,
         "on": ", ".join(outcome.where),
         "seen": outcome.evidence,
         "remedy": outcome.remedy,

@@ -1,3 +1,4 @@
-"""Runs the smoke suite (hpcstack_smoke) as job steps and judges what the ranks left. In: an image,
-resources. Out: a `Report`, its gates and its history.
+"""Run the smoke suite (hpcstack_smoke) as job steps, and judge what the ranks left.
+
+In: an image and resources. Out: a `Report`, judged by gates and by its history.
 """

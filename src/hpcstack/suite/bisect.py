@@ -1,11 +1,12 @@
-"""Which of many nodes are slow, in a few rounds: groups of nodes run one collective each, slow
-groups are halved. Pure.
+"""Find which of many nodes are slow, in a few rounds of groups that are halved. Pure.
 
-With up to three bad nodes of n it takes about log2(n) rounds, of jobs that run beside each other on
-nodes of their own; pairs take n(n-1)/2 jobs. Each later round has a control: a group as large of
-nodes that are known to be good, at the same time, so that a round in which all suspects are slow is
-not its own measure. With fewer than LEAST nodes the first groups could all hold a bad one, and
-pairs are as quick.
+In each round groups of nodes run a collective, each group for itself; slow groups are halved for
+the next round. With up to three bad nodes of n that takes about log2(n) rounds, of jobs that run
+beside each other; pairs take n(n-1)/2 jobs.
+
+Each round but the first has a control: a group, as large, of nodes that are known to be good. It
+runs at the same time, so that a round in which all suspects are slow is not measured by itself.
+With fewer than LEAST nodes each of the first groups could have a bad one, and pairs are as quick.
 """
 
 from __future__ import annotations
@@ -15,87 +16,86 @@ from dataclasses import dataclass, field
 
 from hpcstack_smoke.collectives.pairs import SLOW
 
-FIRST_GROUPS, LEAST, MOST_BAD, MANY_ODD = (
-    8,
-    16,
-    0.5,
-    6,
-)  # with at most three bad nodes most of the first groups are clean
+FIRST_GROUPS = 8  # of the first round: with three bad nodes or fewer, most of them are clean
+LEAST = 16  # nodes
+MOST_BAD = 0.5  # share of the first groups that may be bad
+MANY_ODD = 6  # with more odd nodes these may rather be of another kind
 Group = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one group's job found: GB/s (None: it gave none), why it failed, whether it stayed in
-    one NVLink domain.
+    """What the job of one group found."""
 
-    `lost`: the job left no report, which says nothing of its nodes.
-    """
-
-    busbw: float | None = None
-    failed: str = ""
-    together: bool = False
-    lost: bool = False
+    busbw: float | None = None  # GB/s; None: it measured none
+    failed: str = ""  # why it failed
+    together: bool = False  # its nodes are in one NVLink domain
+    lost: bool = False  # it left no report, which says nothing of its nodes
 
 
 @dataclass
 class Bisection:
-    """`suspects` are groups that may hold a bad node; `good` nodes were in a group that was as fast
-    as others.
-    """
+    """What is known of the nodes after some rounds."""
 
     nodes: tuple[str, ...]
-    suspects: list[Group] = field(default_factory=list)
-    good: list[str] = field(default_factory=list)
-    odd: dict[str, str] = field(default_factory=dict)
+    suspects: list[Group] = field(default_factory=list)  # groups that may have a bad node
+    good: list[str] = field(default_factory=list)  # nodes of groups that were as fast as others
+    odd: dict[str, str] = field(default_factory=dict)  # bad nodes, and why
     rounds: int = 0
-    control: Group = ()
-    unsure: str = ""
-    untold: list[str] = field(default_factory=list)
+    control: Group = ()  # of the last round that was planned; empty: it has none
+    unsure: str = ""  # why the answer is not sure
+    untold: list[str] = field(default_factory=list)  # nodes of which nothing is known
 
     def next_groups(self) -> list[Group]:
-        """The groups of the next round; none where all is known.
+        """Plan the next round. Return its groups, of which the last may be the control.
 
-        Suspects that are alone get a good node each.
+        There are none where all is known, or where too few nodes are known to be good. A suspect
+        node that is alone gets a good one as its partner.
         """
         if not self.rounds:
             return split_evenly(self.nodes, min(FIRST_GROUPS, len(self.nodes) // 2))
         if not self.suspects:
             return []
-        halves = [
-            half
-            for group in self.suspects
-            for half in (split_evenly(group, 2) if len(group) > 1 else [group])
-        ]
-        size = max(2, max(map(len, halves)))
+
+        halves: list[Group] = []
+        for group in self.suspects:
+            halves += split_evenly(group, 2) if len(group) > 1 else [group]
         partners = iter(self.good)
-        groups = [
-            half if len(half) > 1 else (*half, partner)
-            for half in halves
-            if len(half) > 1 or (partner := next(partners, ""))
-        ]
+        groups: list[Group] = []
+        for half in halves:
+            if len(half) > 1:
+                groups.append(half)
+                continue
+            partner = next(partners, "")
+            if partner:
+                groups.append((*half, partner))
+
+        size = max(2, max(map(len, halves)))
         rest = list(partners)
         self.control = tuple(rest[:size]) if len(rest) >= 2 else ()
-        if not self.control or len(groups) < len(halves):
-            self.unsure = (
-                f"too few good nodes ({len(self.good)}) to tell "
-                f"{', '.join(n for g in halves for n in g)} apart"
-            )
-            if len(groups) < len(halves) or not self.good:
-                return []
-        return [*groups, *([self.control] if self.control else [])]
+        without_partner = len(groups) < len(halves)
+        if not self.control or without_partner:
+            names = ", ".join(node for half in halves for node in half)
+            self.unsure = f"too few good nodes ({len(self.good)}) to tell {names} apart"
+        if without_partner or not self.good:
+            return []
+        if self.control:
+            groups.append(self.control)
+        return groups
 
     def learn(self, found: dict[Group, Measured]) -> None:
-        """What a round found. Every group of `next_groups` is in FOUND."""
+        """Learn what a round FOUND, which has every group of `next_groups`."""
         bad = slow_groups(found, self.control)
         if not self.rounds and len(bad) > len(found) * MOST_BAD:
             self.unsure = (
                 f"{len(bad)} of {len(found)} groups are slow or failed: more than a few bad nodes"
             )
         self.rounds += 1
+
         known = set(self.good)
         self.suspects = []
-        alone = alone_of_their_kind(found) if not self.control else set()
+        # without a control, a group that no other is like has nothing to be compared with
+        alone = set() if self.control else alone_of_their_kind(found)
         for group, one in found.items():
             unknown = tuple(node for node in group if node not in known)
             if one.lost or (group in alone and group not in bad):
@@ -106,6 +106,7 @@ class Bisection:
                 self.suspects.append(unknown)
             elif unknown:
                 self.odd[unknown[0]] = f"hpcstack sweep: {explain_odd(one, found, self.control)}"
+
         if self.untold:
             self.unsure = "jobs that left no report, or nothing to compare a group with"
         if len(self.odd) > MANY_ODD:
@@ -115,26 +116,25 @@ class Bisection:
 
 
 def split_evenly(nodes: Group, count: int) -> list[Group]:
-    """NODES in COUNT parts of nearly one size."""
+    """Return NODES in COUNT parts, whose sizes differ by one at most."""
     count = max(1, count)
     bounds = [len(nodes) * place // count for place in range(count + 1)]
     return [nodes[a:b] for a, b in itertools.pairwise(bounds) if b > a]
 
 
 def slow_groups(found: dict[Group, Measured], control: Group) -> set[Group]:
-    """Groups that failed or are slow against the CONTROL, else against the fastest of those that
-    were as they.
+    """Return the groups that failed, measured nothing, or are slow.
+
+    Those within an NVLink domain and those that cross the network are compared apart: with the
+    CONTROL if it is of that class, else with the fastest of the class.
     """
-    bad = {
-        group for group, one in found.items() if not one.lost and (one.failed or one.busbw is None)
-    }
+    here = {group: one for group, one in found.items() if not one.lost}
+    bad = {group for group, one in here.items() if one.failed or one.busbw is None}
     for together in (True, False):
-        told = [(group, one) for group, one in found.items() if group not in bad and not one.lost]
-        values = {
-            group: one.busbw
-            for group, one in told
-            if one.busbw is not None and one.together == together
-        }
+        values = {}
+        for group, one in here.items():
+            if one.busbw is not None and group not in bad and one.together == together:
+                values[group] = one.busbw
         if not values:
             continue
         measure = values[control] if control in values else max(values.values())
@@ -143,20 +143,20 @@ def slow_groups(found: dict[Group, Measured], control: Group) -> set[Group]:
 
 
 def alone_of_their_kind(found: dict[Group, Measured]) -> set[Group]:
-    """Groups that no other is like: the only one within an NVLink domain, or the only one that
-    crosses the network.
+    """Return the groups that no other is like.
+
+    These are the only one within an NVLink domain, and the only one that crosses the network.
     """
-    kinds = {
-        together: [
-            group for group, one in found.items() if one.together == together and not one.lost
-        ]
-        for together in (True, False)
-    }
-    return {groups[0] for groups in kinds.values() if len(groups) == 1}
+    out = set()
+    for together in (True, False):
+        alike = [group for group, one in found.items() if one.together == together and not one.lost]
+        if len(alike) == 1:
+            out.add(alike[0])
+    return out
 
 
 def explain_odd(one: Measured, found: dict[Group, Measured], control: Group) -> str:
-    """Why a node is odd, for Slurm's drain reason."""
+    """Return why a node is odd, from what its last group measured (ONE), for a drain reason."""
     if one.failed:
         return one.failed[:150]
     measure = found.get(control, Measured()).busbw

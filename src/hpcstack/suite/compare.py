@@ -1,4 +1,4 @@
-"""Two reports side by side."""
+"""Compare two reports, check by check."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ if TYPE_CHECKING:
 
 
 def compare_reports(first: Report, second: Report) -> list[dict[str, Any]]:
-    """A row for each check of both: the statuses, and each figure with the ratio of the second to
-    the first.
+    """Return a row for each check that is in both reports, and was not skipped in both.
+
+    A figure is [the first report's value, the second's, their ratio]; the ratio is that of the
+    second to the first, or None where the first is 0.
     """
     out = []
     others = {one.code: one for one in second.outcomes}
@@ -18,22 +20,19 @@ def compare_reports(first: Report, second: Report) -> list[dict[str, Any]]:
         other = others.get(one.code)
         if other is None or (one.status == other.status == "SKIP"):
             continue
-        figures = {
-            name: [
-                value,
-                other.figures[name],
-                round(other.figures[name] / value, 4) if value else None,
-            ]
-            for name, value in one.figures.items()
-            if name in other.figures
+
+        figures = {}
+        for name, value in one.figures.items():
+            if name in other.figures:
+                other_value = other.figures[name]
+                ratio = round(other_value / value, 4) if value else None
+                figures[name] = [value, other_value, ratio]
+        row = {
+            "code": one.code,
+            "statuses": [one.status, other.status],
+            "seconds": [one.seconds, other.seconds],
+            "figures": figures,
+            "informational": one.informational or other.informational,
         }
-        out.append(
-            {
-                "code": one.code,
-                "statuses": [one.status, other.status],
-                "seconds": [one.seconds, other.seconds],
-                "figures": figures,
-                "informational": one.informational or other.informational,
-            }
-        )
+        out.append(row)
     return out

@@ -1,8 +1,9 @@
-"""Gates: what others have measured or demand of a topology (facts/gates.yaml), held against a run.
+"""Hold a run against gates: what others demand of a topology, or have measured on it.
 
-A gate of `kind: gate` fails a check; one of `kind: seen` only warns, and at 95 % of it. Only sizes
-from min_bytes on count: a quick tier's 256 MiB is held against nothing. What the site itself
-expects (`baselines`) warns at 95 % too.
+They are in facts/gates.yaml. A figure below a gate of `kind: gate` fails the check; one below 95 %
+of a gate of `kind: seen` is a warning, as is one below 95 % of what the site itself expects (its
+`baselines`). Only sizes from a gate's `min_bytes` on count, so the quick tier's 256 MiB are held
+against nothing.
 """
 
 from __future__ import annotations
@@ -20,156 +21,173 @@ if TYPE_CHECKING:
     from hpcstack.site.fabric import Baseline
 
 SEEN_SHARE = 0.95
+# checks that are judged by the gates of another one: in a run of several nodes nccl.node measures
+# each of them, as nccl.bandwidth does a node alone
+WITHIN = {"nccl.node": "nccl.bandwidth"}
+SLOWER = "hpcstack test STACK --sweep names the slow node; nccl.transport the path"
 
 
 @cache
 def read_gates() -> dict[str, Any]:
-    """facts/gates.yaml."""
+    """Return the content of facts/gates.yaml."""
     import yaml
 
-    loaded: dict[str, Any] = yaml.safe_load(
-        (data.find_data_folder("facts") / "gates.yaml").read_text(encoding="utf-8")
-    )
+    path = data.find_data_folder("facts") / "gates.yaml"
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return loaded
 
 
-WITHIN = {"nccl.node": "nccl.bandwidth"}  # each node of a run of several by the gates of one alone
-
-
 def fits_topology(gate: dict[str, Any], report: Report, *, within: bool = False) -> bool:
-    """Whether GATE is of the topology that REPORT ran on: all nodes alike, every GPU of a node in
-    use.
+    """Whether GATE is for the topology that REPORT ran on.
 
-    WITHIN: of each node by itself, however many there are.
+    All nodes must be alike, and every GPU of a node in use. WITHIN: each node counts by itself,
+    however many there are.
     """
     nodes = list(report.inventory.values())
-    if not nodes or any(_kind(node) != _kind(nodes[0]) for node in nodes):
+    if not nodes or any(_describe_kind(node) != _describe_kind(nodes[0]) for node in nodes):
         return False
+
     first = nodes[0]
     count = 1 if within else len(nodes)
     if gate.get("nodes", count) != count or report.backend != "nccl":
         return False
+    # `of`: how many GPUs the whole node may have, as a part of another board is wired otherwise
     if "of" in gate and report.promised.get("node_gpus") not in gate["of"]:
         return False
     if "gpu" in gate and str(first.get("gpu", "")).removeprefix("NVIDIA ") not in gate["gpu"]:
         return False
-    if gate.get("gpus", first.get("gpus")) != first.get("gpus") or report.world_size != first.get(
-        "gpus", 0
-    ) * len(nodes):
+    if report.world_size != first.get("gpus", 0) * len(nodes):
         return False
-    return bool(
-        all(gate.get(name, first.get(name)) == first.get(name) for name in ("ports", "rate_gbps"))
+    # what a gate does not name does not matter to it
+    return all(
+        gate.get(name, first.get(name)) == first.get(name)
+        for name in ("gpus", "ports", "rate_gbps")
     )
 
 
-def _kind(node: dict[str, Any]) -> dict[str, Any]:
+def _describe_kind(node: dict[str, Any]) -> dict[str, Any]:
+    """Return what nodes of one kind have in common, from the inventory of NODE."""
     return {name: node.get(name) for name in ("gpu", "gpus", "ports", "rate_gbps")}
 
 
 def judge_outcome(outcome: Outcome, report: Report) -> Outcome:
-    """OUTCOME with the gates of its topology: FAIL below a gate, WARN below 95 % of what others
-    have seen.
-    """
+    """Return OUTCOME judged by the gates of the topology of REPORT; of several the worst counts."""
     if outcome.status != "PASS":
         return outcome
-    made = [
-        _held_against(outcome, gate, *found)
-        for gate in read_gates()["gates"]
-        if gate["code"] == WITHIN.get(outcome.code, outcome.code)
-        and fits_topology(gate, report, within=outcome.code in WITHIN)
-        and (found := find_reached(outcome, gate))
-    ]
-    return min(made, key=lambda one: WORST.index(one.status), default=outcome)
+
+    code = WITHIN.get(outcome.code, outcome.code)
+    within = outcome.code in WITHIN
+    judged = []
+    for gate in read_gates()["gates"]:
+        if gate["code"] != code or not fits_topology(gate, report, within=within):
+            continue
+        reached = find_reached(outcome, gate)
+        if reached:
+            judged.append(_judge_by_gate(outcome, gate, *reached))
+    return min(judged, key=lambda one: WORST.index(one.status), default=outcome)
 
 
-def _held_against(outcome: Outcome, gate: dict[str, Any], size: int, value: float) -> Outcome:
-    """OUTCOME by one gate: VALUE GB/s were reached at SIZE bytes."""
-    want, hard = float(gate["busbw"]), gate["kind"] == "gate"
-    limit = want if hard else SEEN_SHARE * want
-    below = "FAIL" if hard else "WARN"
-    status = "PASS" if value >= limit else below
+def _judge_by_gate(outcome: Outcome, gate: dict[str, Any], size: int, value: float) -> Outcome:
+    """Return OUTCOME judged by one GATE, when VALUE GB/s were reached at SIZE bytes."""
+    hard = gate["kind"] == "gate"
+    limit = float(gate["busbw"])
+    if not hard:
+        limit *= SEEN_SHARE
+
+    # the limit is drawn into the curves of the collective
     series = tuple(
         {**one, "gate": limit} if one.get("name", "").startswith(gate["collective"]) else one
         for one in outcome.series
     )
-    return outcome.model_copy(
-        update={
-            "status": status,
-            "measured": outcome.measured
-            if status == "PASS"
-            else _slowest(outcome, gate, size, value),
-            "expected": f">= {limit:g} GB/s at {size / 2**30:g} GiB",
-            "source": read_gates()["sources"][gate["source"]],
-            "series": series,
-            "remedy": "" if status == "PASS" else SLOWER,
-        }
-    )
+    update: dict[str, Any] = {
+        "expected": f">= {limit:g} GB/s at {size / 2**30:g} GiB",
+        "source": read_gates()["sources"][gate["source"]],
+        "series": series,
+        "remedy": "",
+    }
+    if not value >= limit:  # also where it is NaN
+        update["status"] = "FAIL" if hard else "WARN"
+        update["measured"] = _name_slowest(outcome, gate, size, value)
+        update["remedy"] = SLOWER
+    return outcome.model_copy(update=update)
 
 
-def _slowest(outcome: Outcome, gate: dict[str, Any], size: int, value: float) -> str:
-    """What was reached, and on which node where they differ."""
+def _name_slowest(outcome: Outcome, gate: dict[str, Any], size: int, value: float) -> str:
+    """Return what was reached at SIZE bytes, and on which node, where each has its own figure."""
     name = f"{gate['collective']}_float32_{size}_busbw_GB_s"
+    reached = f"{value:g} GB/s at {size / 2**30:g} GiB"
     found = {where: figures[name] for where, figures in outcome.peers.items() if name in figures}
-    where = f" on {min(found, key=lambda one: found[one]).partition(':')[0]}" if found else ""
-    return f"{value:g} GB/s at {size / 2**30:g} GiB{where}"
-
-
-SLOWER = "hpcstack test STACK --sweep names the slow node; nccl.transport the path"
+    if not found:
+        return reached
+    slowest = min(found, key=lambda where: found[where])
+    return f"{reached} on {slowest.partition(':')[0]}"
 
 
 def judge_baselines(outcome: Outcome, baselines: Mapping[str, Baseline]) -> Outcome:
-    """OUTCOME, as a WARN where a figure is below 95 % of what the site expects of it: {CHECK or
-    CHECK/FIGURE: what}.
+    """Return OUTCOME as a WARN where a figure is more than 5 % worse than the site expects.
+
+    BASELINES are {CHECK or CHECK/FIGURE: what is expected}. Of times (`us`) less is better.
     """
     if outcome.status != "PASS":
         return outcome
+
     for key, baseline in baselines.items():
         code, _, figure = key.partition("/")
-        found = _figure(outcome, figure, baseline.unit) if code == outcome.code else None
+        found = _find_figure(outcome, figure, baseline.unit) if code == outcome.code else None
         if not found:
             continue
+
         name, value = found
-        less = name.endswith("us")
-        limit = baseline.value / SEEN_SHARE if less else baseline.value * SEEN_SHARE
-        expected = f"{'<=' if less else '>='} {limit:g} {baseline.unit}".strip()
-        if (value > limit) if less else (value < limit):
+        if name.endswith("us"):
+            limit = baseline.value / SEEN_SHARE
+            expected = f"<= {limit:g} {baseline.unit}".strip()
+            worse = value > limit
+        else:
+            limit = baseline.value * SEEN_SHARE
+            expected = f">= {limit:g} {baseline.unit}".strip()
+            worse = value < limit
+        held = outcome.model_copy(update={"expected": expected, "source": baseline.source})
+        if worse:
             said = f"{name} {value:g}, the site expects {baseline.value:g} {baseline.unit}".strip()
-            update = {
-                "status": "WARN",
-                "measured": said,
-                "evidence": outcome.measured,
-                "remedy": SLOWER,
-            }
-            return outcome.model_copy(
-                update={**update, "expected": expected, "source": baseline.source}
+            return held.model_copy(
+                update={
+                    "status": "WARN",
+                    "measured": said,
+                    "evidence": outcome.measured,
+                    "remedy": SLOWER,
+                }
             )
-        outcome = outcome.model_copy(update={"expected": expected, "source": baseline.source})
+        outcome = held
     return outcome
 
 
-def _figure(outcome: Outcome, name: str, unit: str) -> tuple[str, float] | None:
-    """The figure NAME of OUTCOME; without a name that of all_reduce at its largest size, else the
-    only one of UNIT.
+def _find_figure(outcome: Outcome, name: str, unit: str) -> tuple[str, float] | None:
+    """Return (name, value) of the figure of OUTCOME that a baseline is about; None if it has none.
+
+    That is the figure NAME. Without a name it is all_reduce's at its largest size; where there is
+    none, the only figure of UNIT.
     """
+    figures = outcome.figures
     if name:
-        return (name, outcome.figures[name]) if name in outcome.figures else None
-    if found := find_reached(outcome, {"collective": "all_reduce_float32", "min_bytes": 0}):
-        return f"all_reduce_float32_{found[0]}_busbw_GB_s", found[1]
+        return (name, figures[name]) if name in figures else None
+
+    reached = find_reached(outcome, {"collective": "all_reduce_float32", "min_bytes": 0})
+    if reached:
+        size, value = reached
+        return f"all_reduce_float32_{size}_busbw_GB_s", value
+
     end = unit.replace("/", "_")
-    named = [one for one in outcome.figures if one.endswith(end)]
-    return (named[0], outcome.figures[named[0]]) if len(named) == 1 else None
+    named = [one for one in figures if one.endswith(end)]
+    return (named[0], figures[named[0]]) if len(named) == 1 else None
 
 
 def find_reached(outcome: Outcome, gate: dict[str, Any]) -> tuple[int, float] | None:
-    """(bytes, GB/s) at the largest size that the gate counts."""
+    """Return (bytes, GB/s) at the largest size that GATE counts; None where there is none."""
     best = None
     for name, value in outcome.figures.items():
         head, _, _ = name.rpartition("_busbw_GB_s")
         what, _, size = head.rpartition("_")
-        if (
-            what.startswith(f"{gate['collective']}_")
-            and size.isdigit()
-            and int(size) >= gate["min_bytes"]
-        ):
+        of_collective = what.startswith(f"{gate['collective']}_")
+        if of_collective and size.isdigit() and int(size) >= gate["min_bytes"]:
             best = max(best or (0, 0.0), (int(size), value))
     return best

@@ -1,6 +1,4 @@
-"""A report, judged: by the gates of its topology, then by the site's own history; virtual nodes
-prove no figure.
-"""
+"""Judge a report: by the gates of its topology, by what the site expects, and by its history."""
 
 from __future__ import annotations
 
@@ -30,25 +28,21 @@ if TYPE_CHECKING:
     from hpcstack.suite.run import Wanted
     from hpcstack.suite.steps import Say
 
-TIMED = (
-    "_s",
-    "_us",
-    "speedup",
-    "efficiency",
-)  # figures that virtual nodes, which share one machine, say nothing of
+# ends of the names of figures that depend on time: virtual nodes, which share one machine, say
+# nothing of them
+TIMED = ("_s", "_us", "speedup", "efficiency")
 
 
 def judge_report(
     report: Report, pasts: list[history.Past], baselines: Mapping[str, Baseline]
 ) -> Report:
-    """REPORT with each outcome held against what is known, and against the site's BASELINES of such
-    nodes.
+    """Return REPORT with each outcome judged, but for those that are only informational.
+
+    It is held against gates, against BASELINES, which the site expects of such nodes, and against
+    those of PASTS that can be compared with it and did not fail.
     """
-    same = [
-        past
-        for past in pasts
-        if past.key == history.make_history_key(report) and past.verdict not in ("FAIL", "ERROR")
-    ]
+    key = history.make_history_key(report)
+    same = [past for past in pasts if past.key == key and past.verdict not in ("FAIL", "ERROR")]
     out = []
     for outcome in report.outcomes:
         if report.virtual_nodes and any(name.endswith(TIMED) for name in outcome.figures):
@@ -63,20 +57,21 @@ def judge_report(
 def run_and_judge(
     stack: Stack, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
 ) -> tuple[Report, Path]:
-    """One run of the image of STACK that was built last, judged; report.json in its folder, its
-    line in the history.
+    """Run the suite in the image of STACK that was built last, and judge the report.
+
+    Return the report and the run's folder. The report is written there as report.json, and added
+    to the stack's history unless a bug was planted.
     """
     store = open_store(site)
     platform = PLATFORMS.get(machine_of(resources, site, find_allocation(os.environ)), "")
     image = newest_image(stack.full_name, store, platform)
     report, folder = run_suite(stack, image, wanted, resources, site, runner, say)
-    write_text(
-        folder / "report.json", report.model_dump_json(indent=1) + "\n"
-    )  # before anything can go wrong
+    # written as it is, before judging can go wrong
+    write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
+
     path = state_folder() / "history" / f"{stack.full_name}.jsonl"
-    report = judge_report(
-        report, history.load_history(path), site.baselines.get(report.node_type, {})
-    )
+    baselines = site.baselines.get(report.node_type, {})
+    report = judge_report(report, history.load_history(path), baselines)
     with store.acting("the report was not written"):
         write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
         if not report.planted:

@@ -31,23 +31,18 @@ def mpi_step(
     suite: Path | None,
     say: Callable[[str], None],
 ) -> Completed:
-    """Run it; what its ranks leave lies in FOLDER as mpi-RANK.json."""
-    each = size.world // size.nodes
-    command: tuple[str, ...] = ("python3", "-m", "hpcstack_smoke.apps.mpi", str(folder))
+    """Run the MPI step; its first rank leaves the results as mpi-0.json in FOLDER.
+
+    SUITE is the folder of a suite to run in place of the image's.
+    """
+    words: tuple[str, ...] = (str(folder),)
     if not suite and not reads_requests(artifact):
-        command = (
-            *command[:3],
-            "--output",
-            str(folder),
-            "--tests",
-            size.tests,
-            "--tier",
-            size.tier,
-            "--skip",
-            size.skip,
-            "--nodes",
-            str(size.nodes),
-        )
+        # a suite before 0.2 takes options in place of the folder
+        words = ("--output", str(folder), "--tests", size.tests, "--tier", size.tier)
+        words += ("--skip", size.skip, "--nodes", str(size.nodes))
+    command = ("python3", "-m", "hpcstack_smoke.apps.mpi", *words)
+
+    each = size.world // size.nodes
     ranks = replace(resources, nproc_per_node=0, ntasks_per_node=each, cpus_per_task=0)
     request = LaunchRequest(
         command,
@@ -58,8 +53,8 @@ def mpi_step(
         mounts=(f"{suite}:{suite}",) if suite else (),
         environment={"PYTHONPATH": python_path(artifact, suite)},
     )
-    line = plan_step(request, artifact, site, runner)
+    plan = plan_step(request, artifact, site, runner)
     say(f"{size.world} MPI ranks")
     return runner.logged(
-        list(line.argv), folder / "mpi.log", env=line.environment, on_line=watch_steps(say)
+        list(plan.argv), folder / "mpi.log", env=plan.environment, on_line=watch_steps(say)
     )

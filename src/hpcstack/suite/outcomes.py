@@ -1,4 +1,4 @@
-"""What nodes and ranks left in a run's folder, as one Outcome a check. Pure."""
+"""Make one `Outcome` for each check from what nodes and ranks left in a run's folder. Pure."""
 
 from __future__ import annotations
 
@@ -19,45 +19,50 @@ from hpcstack_smoke.select import SCOPES, Check, select_checks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# how the last line of a traceback begins, with or without torchrun's mark of the rank
 RANK_ERROR = re.compile(r"^(\[rank\d+\]: ?)?\w*(Error|Exception|Interrupt)\b")
-PEER_FAMILIES = ("node",)  # what nodes do at once on a shared filesystem differs for other reasons
-LAGS, ENOUGH_PEERS = 0.85, 4
+# families whose figures are compared between peers; what nodes do at once on a shared filesystem
+# differs for other reasons
+PEER_FAMILIES = ("node",)
+LAGS = 0.85  # of the others' median: who is below lags behind
+ENOUGH_PEERS = 4  # with fewer a median says nothing
 NOT_COMPARED = ("h2d_GB_s", "d2h_GB_s")  # NUMA and shared PCIe switches make healthy GPUs differ
+OF_NODES = ("node", "after", "restart")  # scopes in which each node's agent leaves one row
 
 
 @dataclass(frozen=True)
 class Size:
-    """What was asked for: checks, tier, and how many nodes and ranks there are."""
+    """What a run was asked for, and on how many nodes and ranks."""
 
     nodes: int
-    world: int
-    tests: str = ""
+    world: int  # ranks on all nodes
+    tests: str = ""  # codes, families or groups, separated by commas
     tier: str = "quick"
     skip: str = ""
 
     def expected(self, scope: str) -> int:
-        """How many rows a check of SCOPE has when all answer."""
-        if scope in ("node", "after", "restart"):
+        """Return how many rows a check of SCOPE has when all have answered."""
+        if scope in OF_NODES:
             return self.nodes
         return 1 if scope in ("mpi", "host") else self.world
 
 
 @dataclass
 class RunFiles:
-    """All that nodes and ranks wrote."""
+    """All that nodes, tasks and ranks wrote into a run's folder."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    hosts: set[str] = field(default_factory=set)
-    inventory: dict[str, dict[str, Any]] = field(default_factory=dict)
-    running: dict[str, list[str]] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)  # nodes whose agent started
+    inventory: dict[str, dict[str, Any]] = field(default_factory=dict)  # by host
+    running: dict[str, list[str]] = field(default_factory=dict)  # {check: ranks that were in it}
     backend: str = ""
-    planted: str = ""
-    seen: set[int] = field(default_factory=set)
+    planted: str = ""  # a bug that the suite's own tests planted
+    seen: set[int] = field(default_factory=set)  # ranks of torchrun that started
 
     def add(self, document: dict[str, Any]) -> None:
-        """One file's document.
+        """Add the DOCUMENT of one file.
 
-        What is no row of ours is left out: whoever should have written it is then missing.
+        What is not one of our rows is left out: whoever should have written it is then missing.
         """
         self.rows += [row for row in document.get("rows", []) if _is_row(row)]
         if "inventory" in document:
@@ -65,45 +70,56 @@ class RunFiles:
             self.inventory[document["host"]] = document["inventory"]
         self.backend = document.get("backend", self.backend)
         self.planted = document.get("planted", "") or document.get("plant", "") or self.planted
-        if "planted" in document:  # a rank of torchrun's; tasks have numbers of their own
+        # only ranks of torchrun write this key; the ranks of tasks are other numbers
+        if "planted" in document:
             self.seen.add(int(document["rank"]))
-        if code := document.get("running"):
-            self.running.setdefault(code, []).append(
-                f"{document.get('host', '?')}:{document.get('rank', '?')}"
-            )
+
+        code = document.get("running")
+        if code:
+            where = f"{document.get('host', '?')}:{document.get('rank', '?')}"
+            self.running.setdefault(code, []).append(where)
 
 
 def _is_row(row: Any) -> bool:
-    return (
-        isinstance(row, dict) and {"code", "where", "status"} <= set(row) and row["status"] in WORST
-    )
+    """Whether ROW has what every row has, and a status that is known."""
+    if not isinstance(row, dict):
+        return False
+    return {"code", "where", "status"} <= set(row) and row["status"] in WORST
 
 
 def make_outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
-    """One Outcome a check that was asked for; a node or rank that left nothing is an ERROR of that
-    check.
+    """Return one Outcome for each check that was asked for, in the order of families.
+
+    Nodes or ranks that left nothing are an ERROR of the check, with TAIL as its evidence.
     """
     by_code: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in found.rows:
         by_code[row["code"]].append(row)
+
     out = []
-    for check in _asked(size):
+    for check in _list_checks(size):
         rows = by_code[check.code]
-        answered = {row["where"] for row in rows}
-        silent = size.expected(check.scope) - len(answered)
-        everywhere = rows and len({row["where"].partition(":")[0] for row in rows}) >= size.nodes
-        whole_image = everywhere and all(
-            ":" not in row["where"] for row in rows
-        )  # the agent's word for all its ranks
-        if silent > 0 and not whole_image:
-            rows.append(_silent(check, size, found, silent, tail))
+        silent = size.expected(check.scope) - len({row["where"] for row in rows})
+        if silent > 0 and not _answers_for_ranks(rows, size):
+            rows.append(_make_silent_row(check, size, found, silent, tail))
         out.append(judge_lag(merge_rows(rows), found.inventory))
-    order = {family: place for place, family in enumerate(dict.fromkeys(one.family for one in out))}
-    return sorted(out, key=lambda one: order[one.family])
+
+    families = list(dict.fromkeys(one.family for one in out))
+    return sorted(out, key=lambda one: families.index(one.family))
+
+
+def _answers_for_ranks(rows: list[dict[str, Any]], size: Size) -> bool:
+    """Whether ROWS are those of all nodes' agents, which speak for all ranks of their node.
+
+    An agent does so where the image lacks what the check needs. Its `where` is a host, that of a
+    rank HOST:RANK.
+    """
+    hosts = {row["where"].partition(":")[0] for row in rows}
+    return len(hosts) >= size.nodes and all(":" not in row["where"] for row in rows)
 
 
 def host_rows(size: Size, inventories: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the checks that are made here, of what all nodes left."""
+    """Run the checks of scope `host` here, on the INVENTORIES of all nodes. Return their rows."""
     checks = select_checks(size.tests, "host", size.tier, size.skip)
     return [
         run_check(check.code, functools.partial(_judge_nodes, check, inventories), "all nodes")
@@ -112,26 +128,33 @@ def host_rows(size: Size, inventories: dict[str, dict[str, Any]]) -> list[dict[s
 
 
 def _judge_nodes(check: Check, inventories: dict[str, dict[str, Any]]) -> Any:
+    """Import CHECK and run it, so that an import that fails is an error of this check."""
     return import_check(check)(inventories)
 
 
-def _asked(size: Size) -> Iterable[Check]:
+def _list_checks(size: Size) -> Iterable[Check]:
+    """Yield all checks that were asked for, in whatever scope."""
     for scope in SCOPES:
         yield from select_checks(size.tests, scope, size.tier, size.skip)
 
 
-def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -> dict[str, Any]:
-    """Who left nothing of CHECK: ranks that never came, ranks that were in the middle of it, or
-    just how many.
+def _make_silent_row(
+    check: Check, size: Size, found: RunFiles, silent: int, tail: str
+) -> dict[str, Any]:
+    """Return an ERROR row that says how many left nothing of CHECK, and who, if that is known.
+
+    Known are ranks that never started, and else ranks that were in the middle of CHECK.
     """
-    unit = "node" if check.scope in ("node", "after", "restart") else "rank"
+    unit = "node" if check.scope in OF_NODES else "rank"
     what = f"{silent} of {format_count(size.expected(check.scope), unit)} left no result"
+    where = "?"
     never = sorted(set(range(size.world)) - found.seen) if check.scope == "ranks" else []
+    inside = found.running.get(check.code, [])
     if never and found.seen:
         what += f"; never started: rank {', '.join(map(str, never))}"
-    elif inside := found.running.get(check.code, []):
+        where = f"rank {never[0]}"
+    elif inside:
         what += f"; in the middle of it: {', '.join(sorted(inside))}"
-    where = f"rank {never[0]}" if never and found.seen else "?"
     return {
         "code": check.code,
         "where": where,
@@ -143,26 +166,26 @@ def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -
 
 
 def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome:
-    """A WARN that names whoever is far below the others of the run in a figure of which more is
-    better.
+    """Return OUTCOME as a WARN that names whoever is far below its peers in a rate; else OUTCOME.
 
-    Others are those with the same model of GPU, by the INVENTORY of their nodes.
+    Peers are those with the same model of GPU, by the INVENTORY of their nodes. Rates are figures
+    whose names end in `_s`, such as GB_s: more is better.
     """
     if outcome.status != "PASS" or outcome.informational or outcome.family not in PEER_FAMILIES:
         return outcome
+
+    names = {name for figures in outcome.peers.values() for name in figures}
     slow = []
-    for name in sorted(
-        {name for figures in outcome.peers.values() for name in figures if name.endswith("_s")}
-    ):
-        if name in NOT_COMPARED:
+    for name in sorted(names):
+        if not name.endswith("_s") or name in NOT_COMPARED:
             continue
-        kinds: dict[str, dict[str, float]] = defaultdict(dict)
+        by_gpu: dict[str, dict[str, float]] = defaultdict(dict)
         for where, figures in outcome.peers.items():
             if name in figures:
-                kinds[inventory.get(where.partition(":")[0], {}).get("gpu", "")][where] = figures[
-                    name
-                ]
-        for values in kinds.values():
+                host = where.partition(":")[0]
+                gpu = inventory.get(host, {}).get("gpu", "")
+                by_gpu[gpu][where] = figures[name]
+        for values in by_gpu.values():
             if len(values) >= ENOUGH_PEERS:
                 slow += find_lagging(values, name)
     if not slow:
@@ -179,7 +202,10 @@ def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome
 
 
 def find_lagging(values: dict[str, float], name: str) -> list[str]:
-    """Whose value of the figure NAME is far below the median."""
+    """Return a text for each of VALUES, {where: value}, that is far below their median.
+
+    NAME is the figure's.
+    """
     middle = statistics.median(values.values())
     return [
         f"{where} {value:g} of {middle:g} {name}"
@@ -189,9 +215,14 @@ def find_lagging(values: dict[str, float], name: str) -> list[str]:
 
 
 def find_telling_line(lines: Iterable[str], last: str) -> str:
-    """The line that tells most: the first error of a rank, else of its launcher, else the LAST one."""
+    """Return the line that tells most of what went wrong, cut at 400 characters.
+
+    That is the first one of LINES that is a rank's error, else the first with `Error` in it, else
+    LAST.
+    """
     lines = list(lines)
     for pattern in (RANK_ERROR, re.compile("Error")):
-        if found := next((line for line in lines if pattern.search(line)), ""):
-            return found.strip()[:400]
+        for line in lines:
+            if pattern.search(line):
+                return line.strip()[:400]
     return last.strip()[:400]

@@ -1,6 +1,4 @@
-"""Test: the smoke suite in the image, as job steps over the nodes, and the report made of what they
-left.
-"""
+"""Run the smoke suite in an image, as job steps over the nodes, and make its report."""
 
 from __future__ import annotations
 
@@ -42,38 +40,42 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
     from hpcstack.site.model import NodeType
     from hpcstack.store.artifact import Artifact
+    from hpcstack_smoke.select import Check
 
-CPU_RANKS = 2
-SERVERS_S = 1800.0  # tasks.LONG
+CPU_RANKS = 2  # on nodes without GPUs: enough to communicate within a node, and between nodes
+SERVERS_S = 1800.0  # that servers may take to start, as `tasks.LONG` of the suite says
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of a run. `tests` and `skip`: codes, families, groups."""
+    """What a run is asked to do."""
 
-    tests: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()  # codes, families or groups; empty: those of the recipe
+    skip: tuple[str, ...] = ()  # likewise, what to leave out
     tier: str = "quick"
     runtime: str = "auto"
-    suite_from_host: bool = False
-    parent: Path | None = None
-    minutes: float = MINUTES
+    suite_from_host: bool = False  # run this hpcstack's suite, not the one in the image
+    parent: Path | None = None  # of the run's folder; None: in the user's state folder
+    minutes: float = MINUTES  # of a burn
 
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """One run of the suite: where it writes, which checks it was asked for, on how many ranks."""
+    """One run of the suite."""
 
-    folder: Path
+    folder: Path  # into which its nodes and ranks write
     size: Size
     ranks_per_node: int
-    share: Share
-    here: bool = False
+    share: Share  # what it gets of each node
+    here: bool = False  # on this machine, without Slurm
     minutes: float = MINUTES
 
 
 def check_names(words: str) -> tuple[str, ...]:
-    """The codes, families and groups in WORDS, by comma; InputError names the nearest right one."""
+    """Return the codes, families and groups in WORDS, which are separated by commas.
+
+    InputError where one is not known; it names the nearest one that is.
+    """
     found = tuple(filter(None, words.split(",")))
     for word in found:
         if word not in known_tests():
@@ -87,36 +89,31 @@ def check_names(words: str) -> tuple[str, ...]:
 def prepare_run(
     stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool
 ) -> SuiteRun:
-    """A new folder for a run.
+    """Make a new folder for a run, and settle its checks and how many ranks each node has.
 
-    Nodes without real GPUs get two ranks: enough to talk within a node and between.
+    On nodes without real GPUs that is what RESOURCES say, or CPU_RANKS.
     """
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     parent = wanted.parent or state_folder() / "tests" / stack.full_name
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.own_store).acting("no folder for the run"):
         folder.mkdir(parents=True)
+
     taken = share_resources(resources, site, find_allocation(os.environ), here=here)
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
-    tests, skip = ",".join(wanted.tests or stack.tests), ",".join(wanted.skip)
-    return SuiteRun(
-        folder,
-        Size(resources.nodes, ranks * resources.nodes, tests, wanted.tier, skip),
-        ranks,
-        taken,
-        here,
-        wanted.minutes,
-    )
+    tests = ",".join(wanted.tests or stack.tests)
+    skip = ",".join(wanted.skip)
+    size = Size(resources.nodes, ranks * resources.nodes, tests, wanted.tier, skip)
+    return SuiteRun(folder, size, ranks, taken, here, wanted.minutes)
 
 
 def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Site) -> Request:
-    """What the suite in the image reads: what was asked for, and what the site promises of its
-    nodes.
+    """Return what the suite in the image is to read.
+
+    That is what was asked for, and what the site promises of its nodes.
     """
-    size, node = (
-        run.size,
-        None if run.here else node_of(resources, site, find_allocation(os.environ)),
-    )
+    size = run.size
+    node = None if run.here else node_of(resources, site, find_allocation(os.environ))
     brought = () if run.here else bring_libraries(site, node, artifact, size.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
     return Request(
@@ -138,17 +135,21 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
 
 
 def _deadline(run: SuiteRun) -> float:
-    """Seconds for all of a run: until all ranks have joined, twice what its tier takes, what a burn
-    lasts, and what servers that were named may take to start.
+    """Return how many seconds all of a run may take.
+
+    That is the time for all ranks to join, twice what its tier takes, the minutes of a burn, and
+    what servers may take to start if their checks were named.
     """
-    start = start_s(run.size.nodes)
-    servers = SERVERS_S if "serve" in run.size.tests else 0.0
-    burn = 60.0 * run.minutes if run.size.tier == BURN else 0.0
-    return start + 2.0 * TIER_SECONDS[run.size.tier] + burn + servers
+    deadline = start_s(run.size.nodes) + 2.0 * TIER_SECONDS[run.size.tier]
+    if run.size.tier == BURN:
+        deadline += 60.0 * run.minutes
+    if "serve" in run.size.tests:
+        deadline += SERVERS_S
+    return deadline
 
 
 def list_promised(node: NodeType | None, site: Site) -> dict[str, Any]:
-    """What the site promises of NODE, as fields of a Request."""
+    """Return what the site promises of NODE, as fields of a Request."""
     if node is None:
         return {"fabric": site.fabric.kind}
     gpus = node.gpus if node.real_gpus else None
@@ -173,28 +174,20 @@ def step_plan(
     runtime: str,
     suite: Path | None,
 ) -> Plan:
-    """The job step of one run: an agent a node, which starts the ranks there.
+    """Plan the job step of a run: an agent on each node, which starts the ranks there.
 
-    SUITE is the caller's own, if given.
+    SUITE is the folder of a suite to run in place of the image's.
     """
     asked: tuple[str, ...] = ("--request", str(run.folder))
     if not suite and not reads_requests(artifact):
         asked = old_words(request_of(run, artifact, resources, site))
-    command = (
-        "python3",
-        "-m",
-        "hpcstack_smoke",
-        *asked,
-        "--",
-        "/bin/sh",
-        "-c",
-        render_inner("torchrun"),
-        "torchrun",
-    )
-    alone = replace(resources, nproc_per_node=0, ntasks_per_node=0)
-    one_a_node = (
-        replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
-    )
+    launcher = ("/bin/sh", "-c", render_inner("torchrun"), "torchrun")
+    command = ("python3", "-m", "hpcstack_smoke", *asked, "--", *launcher)
+
+    # one task a node, with all that the run has there: its ranks share that
+    one_a_node = replace(resources, nproc_per_node=0, ntasks_per_node=0)
+    if not run.here:
+        one_a_node = replace(one_a_node, ntasks_per_node=1, cpus_per_task=run.share.cpus)
     request = LaunchRequest(
         command,
         one_a_node,
@@ -216,62 +209,57 @@ def run_suite(
     runner: Runner,
     say: Say,
 ) -> tuple[Report, Path]:
-    """The report of one run, and its folder. SlurmError if the step did not start on any node."""
+    """Run the suite in ARTIFACT. Return its report, not yet judged by gates, and its folder.
+
+    SlurmError if the step left nothing on any node.
+    """
     wanted_runtime = site.runtime if wanted.runtime == "auto" else wanted.runtime
     runtime, _ = choose_runtime(wanted_runtime, runner)
     here = not runtime.uses_slurm
     run = prepare_run(stack, wanted, resources, site, here=here)
-    suite = _host_suite(run) if wanted.suite_from_host else None
-    line = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
-    write_text(run.folder / "command.txt", line.shown() + "\n")
+    folder, size = run.folder, run.size
+    suite = _write_host_suite(run) if wanted.suite_from_host else None
+
+    plan = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
+    write_text(folder / "command.txt", plan.shown() + "\n")
     write_request(request_of(run, artifact, resources, site))
-    say(
-        f"{run.size.world} ranks on {format_count(run.size.nodes, 'node')} by {line.runtime} "
-        f"({line.reason})"
+    nodes = format_count(size.nodes, "node")
+    say(f"{size.world} ranks on {nodes} by {plan.runtime} ({plan.reason})")
+
+    began = time.monotonic()
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    step = runner.logged(
+        list(plan.argv), folder / "step.log", env=plan.environment, on_line=watch_steps(say)
     )
-    began, started = time.monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
-    steps = [
-        runner.logged(
-            list(line.argv), run.folder / "step.log", env=line.environment, on_line=watch_steps(say)
-        )
-    ]
-    mpi = select_checks(run.size.tests, "mpi", run.size.tier, run.size.skip)
-    if mpi and not here:
+    steps = [step]
+    mpi_checks = select_checks(size.tests, "mpi", size.tier, size.skip)
+    if mpi_checks and not here:
         steps.append(
-            mpi_step(
-                run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say
-            )
+            mpi_step(folder, size, artifact, resources, site, runner, wanted.runtime, suite, say)
         )
-    found = collect_run(run.folder)
-    found.add({"rows": host_rows(run.size, found.inventory)})
-    if mpi and here:
-        why = "without Slurm nothing starts MPI's ranks: hpcstack test -N 2 where there is Slurm"
-        found.add(
-            {
-                "rows": [
-                    {"code": one.code, "where": "here", "status": "SKIP", "evidence": why}
-                    for one in mpi
-                ]
-            }
-        )
+
+    found = collect_run(folder)
+    found.add({"rows": host_rows(size, found.inventory)})
+    if mpi_checks and here:
+        found.add({"rows": _skip_mpi(mpi_checks)})
     if not found.rows and not found.hosts:
-        raise SlurmError(
-            _nothing(steps[0]), f"see {run.folder / 'step.log'} and {run.folder / 'command.txt'}"
-        )
+        look = f"see {folder / 'step.log'} and {folder / 'command.txt'}"
+        raise SlurmError(_explain_nothing(step), look)
+
     node = None if here else node_of(resources, site, find_allocation(os.environ))
-    judged = make_outcomes(run.size, found, _tail(run.folder, steps[0]))
+    judged = make_outcomes(size, found, _find_telling_line(folder, step))
     report = Report(
         stack=artifact.stack,
         image=str(artifact.image),
         image_sha256=artifact.sha256,
         suite=suite_version if suite else artifact.suite,
         suite_from_host=bool(suite),
-        tier=run.size.tier,
-        runtime=line.runtime,
+        tier=size.tier,
+        runtime=plan.runtime,
         backend=found.backend,
         nodes=tuple(sorted(found.hosts)),
         node_type=next((name for name, one in site.node_types.items() if one is node), ""),
-        world_size=run.size.world,
+        world_size=size.world,
         started=started,
         seconds=round(time.monotonic() - began, 1),
         stand_in=artifact.stand_in,
@@ -283,34 +271,45 @@ def run_suite(
         step_status=next((step.status for step in steps if step.status), 0),
         outcomes=(*judged, *step_outcome(steps, judged)),
     )
-    return report, run.folder
+    return report, folder
 
 
-def _host_suite(run: SuiteRun) -> Path:
+def _write_host_suite(run: SuiteRun) -> Path:
+    """Write this hpcstack's suite into the run's folder. Return where it is."""
     from hpcstack.core import data
 
     write_tree(run.folder / "suite", data.smoke_files(), on_disk=False)
     return run.folder / "suite"
 
 
-def _nothing(done: Completed) -> str:
-    said = "\n".join(f"  < {line}" for line in done.tail)
-    return f"the step left no result on any node (exit {done.status})\n{said}".rstrip()
+def _skip_mpi(checks: list[Check]) -> list[dict[str, str]]:
+    """Return a SKIP row for each of the MPI's CHECKS."""
+    why = "without Slurm nothing starts MPI's ranks: hpcstack test -N 2 where there is Slurm"
+    return [
+        {"code": one.code, "where": "here", "status": "SKIP", "evidence": why} for one in checks
+    ]
+
+
+def _explain_nothing(step: Completed) -> str:
+    """Return the message of a STEP that left no result: its status, and what it said last."""
+    said = "\n".join(f"  < {line}" for line in step.tail)
+    return f"the step left no result on any node (exit {step.status})\n{said}".rstrip()
 
 
 def collect_run(folder: Path) -> RunFiles:
-    """All that nodes and ranks wrote, nodes first, then the rounds of the ranks in their order."""
+    """Read all that nodes, tasks and ranks wrote: nodes first, ranks in the order of their rounds.
+
+    A file that cannot be read, as it is torn or was being replaced, is left out: `make_outcomes`
+    then names whoever wrote it as missing.
+    """
     found = RunFiles()
     for pattern in ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json"):
-        for path in sorted(
-            folder.glob(pattern), key=lambda path: (path.stem.split("-")[-1], path.name)
-        ):
+        # a rank's file name ends in its round
+        paths = sorted(folder.glob(pattern), key=lambda path: (path.stem.split("-")[-1], path.name))
+        for path in paths:
             try:
                 document = json.loads(path.read_text(encoding="utf-8"))
-            except (
-                OSError,
-                ValueError,
-            ):  # torn, or replaced while it was read: who wrote it is named as missing
+            except (OSError, ValueError):
                 continue
             if isinstance(document, dict):
                 found.add(document)
@@ -318,27 +317,26 @@ def collect_run(folder: Path) -> RunFiles:
 
 
 def step_outcome(steps: list[Completed], judged: list[Outcome]) -> list[Outcome]:
-    """An ERROR where a step did not end with 0 and no check says why; ranks that a broken check
-    ended are no news.
+    """Return an ERROR if one of STEPS did not end with 0 and no check says why; else nothing.
+
+    Where a check is an ERROR, it broke the ranks, and the status is no news.
     """
     if all(step.status == 0 for step in steps) or any(one.status == "ERROR" for one in judged):
         return []
     bad = next(step for step in steps if step.status)
     said = (list(bad.tail) or [""])[-1].strip()
-    return [
-        Outcome(
-            code="run.step",
-            status="ERROR",
-            measured=f"the step ended with {bad.status}",
-            evidence=said[:400],
-        )
-    ]
+    outcome = Outcome(
+        code="run.step",
+        status="ERROR",
+        measured=f"the step ended with {bad.status}",
+        evidence=said[:400],
+    )
+    return [outcome]
 
 
-def _tail(folder: Path, done: Completed) -> str:
-    lines = [
-        line
-        for path in sorted(folder.glob("launcher-*.log"))
-        for line in path.read_text(errors="replace").splitlines()
-    ]
-    return find_telling_line(lines, (list(done.tail) or [""])[-1])
+def _find_telling_line(folder: Path, step: Completed) -> str:
+    """Return the line of the launchers' logs, or of STEP, that tells most of what went wrong."""
+    lines: list[str] = []
+    for path in sorted(folder.glob("launcher-*.log")):
+        lines += path.read_text(errors="replace").splitlines()
+    return find_telling_line(lines, (list(step.tail) or [""])[-1])

@@ -1,4 +1,4 @@
-"""What the job steps of a test run share: where the suite is found, and what is said while it runs.
+"""What the job steps of a test run share: where they find the suite, and how progress is told.
 
 Pure.
 """
@@ -19,59 +19,54 @@ if TYPE_CHECKING:
     from hpcstack_smoke.request import Request
 
 Say = Callable[[str], None]
-SUITE = f"{HOME}/smoke"
+SUITE = f"{HOME}/smoke"  # in the image
 STATUSES = ("PASS", "SKIP", "WARN", "FAIL", "ERROR")
-EVERY_S = 10.0  # between two lines about how far it is
+EVERY_S = 10.0  # between two lines that say how far the run is
 
 
 def reads_requests(artifact: Artifact) -> bool:
-    """Whether the suite in the image reads request.json; before 0.2 it was asked by options."""
-    return tuple(int(part) for part in artifact.suite.split(".") if part.isdecimal()) >= (0, 2)
+    """Whether the suite in the image reads request.json. Before 0.2 it was asked by options."""
+    version = tuple(int(part) for part in artifact.suite.split(".") if part.isdecimal())
+    return version >= (0, 2)
 
 
 def old_words(request: Request) -> tuple[str, ...]:
-    """REQUEST as the options of a suite before 0.2."""
-    one = request
-    return (
-        "--output",
-        one.output,
-        "--tests",
-        one.tests,
-        "--tier",
-        one.tier,
-        "--skip",
-        one.skip,
-        "--gpus",
-        str(one.gpus),
-        "--ranks",
-        str(one.ranks),
-        "--nodes",
-        str(one.nodes),
-        "--stack",
-        one.stack,
-        "--deadline",
-        str(one.deadline_s),
-        "--fabric-rate",
-        str(one.fabric_rate),
-    )
+    """Return REQUEST as the options of a suite before 0.2."""
+    options = {
+        "--output": request.output,
+        "--tests": request.tests,
+        "--tier": request.tier,
+        "--skip": request.skip,
+        "--gpus": str(request.gpus),
+        "--ranks": str(request.ranks),
+        "--nodes": str(request.nodes),
+        "--stack": request.stack,
+        "--deadline": str(request.deadline_s),
+        "--fabric-rate": str(request.fabric_rate),
+    }
+    return tuple(word for option in options.items() for word in option)
 
 
 def python_path(artifact: Artifact, suite: Path | None) -> str:
-    """Where the suite is found: the caller's own, or the image's; then what the image has there."""
-    return ":".join(
-        filter(None, (str(suite) if suite else SUITE, artifact.environment.get("PYTHONPATH", "")))
-    )
+    """Return the PYTHONPATH of a step: where the suite is, then what the image has there.
+
+    SUITE is a suite to use in place of the image's.
+    """
+    own = str(suite) if suite else SUITE
+    images = artifact.environment.get("PYTHONPATH", "")
+    return f"{own}:{images}" if images else own
 
 
 def watch_steps(say: Say, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
-    """What the agent says of each check, as progress: what is wrong at once, else how far it is,
-    now and then.
+    """Return a function that takes each line of a step's output, and tells progress by SAY.
 
-    The report lists every check; nobody reads them twice.
+    The agent prints a line for each check. What is wrong is told at once; else, now and then, how
+    many checks are done. More would be too much: the report lists every check.
     """
-    done, last = 0, clock()
+    done = 0
+    last = clock()
 
-    def line(text: str) -> None:
+    def take_line(text: str) -> None:
         nonlocal done, last
         status, _, rest = text.removeprefix(":: ").partition(" ")
         if not text.startswith(":: ") or status not in STATUSES:
@@ -81,6 +76,7 @@ def watch_steps(say: Say, clock: Callable[[], float] = time.monotonic) -> Callab
             say(f"{status} {rest}".strip())
         elif clock() - last >= EVERY_S:
             last = clock()
-            say(f"{format_count(done, 'check')} done, the last {rest.split(' ')[0]}")
+            code = rest.split(" ")[0]
+            say(f"{format_count(done, 'check')} done, the last {code}")
 
-    return line
+    return take_line

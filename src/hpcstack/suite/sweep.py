@@ -1,12 +1,11 @@
-"""A partition in pairs or by halves: a job a group of nodes, and who is odd.
+"""Sweep a partition: measure groups of its nodes, as pairs or by halves, to find which are odd.
 
-A job array cannot name other nodes for each element, so every group is a job of its own; Slurm runs
+A job array cannot name other nodes for each element, so every group is a job of its own. Slurm runs
 those whose nodes are free, and the sweep takes no more of the cluster than it gets.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import statistics
 import time
@@ -28,23 +27,25 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
     from hpcstack.store.store import Store
 
-ONLY = "node,fabric,nccl"
-POLL_S, LOST_S = 3.0, 60.0
+ONLY = "node,fabric,nccl"  # what a sweep tests, unless it is told
+POLL_S = 3.0  # between two looks at the queue
+LOST_S = 60.0  # for the reports of jobs that have ended
+# CHECK/COLLECTIVE whose bandwidth is compared: the first one that was measured
 WHICH = ("nccl.bandwidth/all_reduce_float32", "nccl.gloo-bandwidth/all_reduce_float32")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that run together, the job that measures them, and where its report comes to lie."""
+    """Nodes that are measured together, by one job."""
 
     nodes: tuple[str, ...]
-    report: Path
-    job: str = ""
+    report: Path  # that the job will write
+    job: str = ""  # its id
 
 
 @dataclass(frozen=True)
 class Command:
-    """What each job runs: hpcstack with its OWN options, the REST of `test`, and sbatch's OPTIONS."""
+    """What each job runs: `hpcstack OWN test REST`, submitted with sbatch's OPTIONS."""
 
     own: tuple[str, ...]
     rest: tuple[str, ...]
@@ -53,109 +54,112 @@ class Command:
 
 @dataclass
 class Swept:
-    """What a sweep found: GB/s of each group, what failed, and for each odd node the reason.
-
-    `together`: the groups that stayed in one NVLink domain; they are judged apart from those that
-    crossed the network. `lost`: those whose job left no report, which says nothing of their nodes.
-    """
+    """What a sweep found."""
 
     nodes: list[str]
-    busbw: dict[tuple[str, ...], float] = field(default_factory=dict)
-    failed: dict[tuple[str, ...], str] = field(default_factory=dict)
-    odd: dict[str, str] = field(default_factory=dict)
+    busbw: dict[tuple[str, ...], float] = field(default_factory=dict)  # GB/s of each group
+    failed: dict[tuple[str, ...], str] = field(default_factory=dict)  # why a group failed
+    odd: dict[str, str] = field(default_factory=dict)  # why a node is odd
+    # Groups that stayed in one NVLink domain. They are judged apart from those that crossed the
+    # network.
     together: set[tuple[str, ...]] = field(default_factory=set)
+    # groups whose job left no report, which says nothing of their nodes
     lost: set[tuple[str, ...]] = field(default_factory=set)
     rounds: int = 0
-    unsure: str = ""
+    unsure: str = ""  # what the sweep could not find out
 
     def document(self) -> dict[str, Any]:
+        """Return it as JSON is to show it."""
+        pairs = [
+            {"nodes": list(pair), "busbw_GB_s": value} for pair, value in sorted(self.busbw.items())
+        ]
+        failed = [{"nodes": list(pair), "why": why} for pair, why in sorted(self.failed.items())]
         return {
             "nodes": self.nodes,
             "odd": self.odd,
             "rounds": self.rounds,
             "unsure": self.unsure,
-            "pairs": [
-                {"nodes": list(pair), "busbw_GB_s": value}
-                for pair, value in sorted(self.busbw.items())
-            ],
-            "failed": [
-                {"nodes": list(pair), "why": why} for pair, why in sorted(self.failed.items())
-            ],
+            "pairs": pairs,
+            "failed": failed,
         }
 
     def drain_list(self) -> str:
-        """A line a node, as people keep them: NODE, a tab, the reason."""
+        """Return a line for each odd node: its name, a tab, the reason."""
         return "".join(f"{node}\t{reason}\n" for node, reason in sorted(self.odd.items()))
 
 
 def check_image(stack: str, store: Store) -> None:
-    """InputError where STACK has no image: said before any job is submitted."""
+    """Raise InputError where STACK has no image, before any job is submitted."""
     newest_image(stack, store)
 
 
-# Base states of a node that runs or will run jobs, as `sinfo --format=%T` prints them; a sign
-# behind one says more
-GOOD_STATES, GOOD_SIGNS = ("idle", "mixed", "allocated", "completing", "planned"), "~-+"
+# states of a node that runs or will run jobs, as `sinfo --format=%T` prints them
+GOOD_STATES = ("idle", "mixed", "allocated", "completing", "planned")
+GOOD_SIGNS = "~-+"  # that may follow such a state; other signs tell of trouble
 
 
 def usable_nodes(
     runner: Runner, partition: str, nodelist: str, reservation: str = ""
 ) -> tuple[list[str], dict[str, str]]:
-    """(the nodes of a PARTITION or a NODELIST that could run a job, {those that could not: their
-    state}).
+    """Ask Slurm which nodes of a PARTITION or NODELIST could run a job.
 
-    `sinfo --states=idle` has drained nodes too: that is their base state. SlurmError where Slurm
-    does not say.
+    Return (these nodes, {each other node: its state}). SlurmError where Slurm does not say,
+    InputError where fewer than two nodes could. `sinfo --states=idle` would not do: it lists
+    drained nodes, too, whose base state that is.
     """
-    chosen = (["--partition", partition] if partition else []) + (
-        ["--nodes", nodelist] if nodelist else []
-    )
+    chosen = []
+    if partition:
+        chosen += ["--partition", partition]
+    if nodelist:
+        chosen += ["--nodes", nodelist]
     done = runner.output(["sinfo", "--noheader", "--Node", *chosen, "--format=%N %T"])
     if done.status:
         raise SlurmError(
             f"sinfo ended with {done.status}: {done.stdout.strip()}", "hpcstack doctor"
         )
-    states = dict(
-        line.split(None, 1) for line in done.stdout.splitlines() if len(line.split(None, 1)) == 2
-    )
-    good = GOOD_STATES + (("reserved",) if reservation else ())
-    found = sorted(
-        node for node, state in states.items() if state.strip().rstrip(GOOD_SIGNS) in good
-    )
-    left_out = {node: state.strip() for node, state in sorted(states.items()) if node not in found}
+
+    states = {}
+    for line in done.stdout.splitlines():
+        words = line.split(None, 1)
+        if len(words) == 2:
+            node, state = words
+            states[node] = state.strip()
+
+    good: tuple[str, ...] = GOOD_STATES
+    if reservation:
+        good += ("reserved",)
+    found = sorted(node for node, state in states.items() if state.rstrip(GOOD_SIGNS) in good)
+    left_out = {node: state for node, state in sorted(states.items()) if node not in found}
     if len(found) < 2:
-        out = (
-            f" ({', '.join(f'{node} is {state}' for node, state in list(left_out.items())[:8])})"
-            if left_out
-            else ""
-        )
+        others = ", ".join(f"{node} is {state}" for node, state in list(left_out.items())[:8])
+        others = f" ({others})" if others else ""
+        count = format_count(len(found), "node")
         raise InputError(
-            (
-                f"{format_count(len(found), 'node')} that could run a job{out}: a sweep takes two "
-                f"or more"
-            ),
+            f"{count} that could run a job{others}: a sweep takes two or more",
             "sinfo; -p PARTITION, -w NODES",
         )
     return found, left_out
 
 
 def pairs_of(nodes: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
-    """The pairs of the first ROUNDS of a tournament."""
-    return [
-        (nodes[a], nodes[b]) for round_ in plan_tournament(len(nodes))[:rounds] for a, b in round_
-    ]
+    """Return the pairs of NODES in the first ROUNDS of a tournament."""
+    plan = plan_tournament(len(nodes))[:rounds]
+    return [(nodes[a], nodes[b]) for round_ in plan for a, b in round_]
 
 
 def submit_groups(
     groups: Sequence[tuple[str, ...]], folder: Path, name: str, command: Command, runner: Runner
 ) -> list[Group]:
-    """A job for each of GROUPS; NAME begins the names of their files."""
+    """Submit a job for each of GROUPS. NAME begins the names of their files in FOLDER.
+
+    Where one cannot be submitted, those before it are cancelled.
+    """
     made: list[Group] = []
     for number, nodes in enumerate(groups):
         stem = f"{name}-{number}-{nodes[0]}-{nodes[-1]}"
         report = folder / f"{stem}.json"
-        mine = ["-N", str(len(nodes)), "-o", str(folder / stem), "--json-file", str(report)]
         script = folder / f"{stem}.sbatch"
+        mine = ["-N", str(len(nodes)), "-o", str(folder / stem), "--json-file", str(report)]
         text = fill_template(
             "launchers",
             "jobs/sweep.sbatch.j2",
@@ -169,7 +173,8 @@ def submit_groups(
         write_text(script, text)
         try:
             made.append(Group(nodes, report, submit_job(script, runner)))
-        except BaseException:  # interrupted, or a full disk: nothing is left in the queue
+        # also at an interrupt: nothing may be left in the queue
+        except BaseException:
             cancel_jobs([group.job for group in made], runner)
             raise
     return made
@@ -178,84 +183,103 @@ def submit_groups(
 def follow_jobs(
     groups: Sequence[Group], runner: Runner, say: Callable[[str], None], until: float
 ) -> dict[str, str]:
-    """Wait for all jobs, and tell of each that ends. {job: why} of those that had not by UNTIL
-    (monotonic), which are cancelled, as all are where this is interrupted.
+    """Wait for the jobs of GROUPS, and tell of each that ends.
+
+    Return {job: why} of those that had not ended by UNTIL (monotonic), which are cancelled. An
+    interrupt cancels all that are left, too.
     """
     left = {group.job: group for group in groups}
     try:
         while left:
-            done = runner.output(
-                ["squeue", "--noheader", "--format=%i %T %r", "--jobs", ",".join(left)]
-            )
-            busy = done.status and "Invalid job id" not in " ".join(
-                (done.stdout, *done.tail)
-            )  # slurmctld is: ask again
-            rows = (
-                [line.split(None, 1) for line in done.stdout.splitlines()]
-                if done.status == 0
-                else []
-            )
-            running = {row[0]: row[1] if len(row) > 1 else "" for row in rows if row}
-            for job in [job for job in left if job not in running and not busy]:
+            queued = _ask_queue(list(left), runner)
+            ended = []
+            if queued is not None:
+                ended = [job for job in left if job not in queued]
+            for job in ended:
                 group = left.pop(job)
-                shown = (
-                    " and ".join(group.nodes)
-                    if len(group.nodes) < 3
-                    else f"{group.nodes[0]} to {group.nodes[-1]}"
-                )
-                say(f"{len(groups) - len(left)} of {len(groups)}: {shown}")
-            if left and time.monotonic() > until:
+                say(f"{len(groups) - len(left)} of {len(groups)}: {_name_nodes(group.nodes)}")
+            if not left:
+                break
+
+            if time.monotonic() > until:
                 cancel_jobs(list(left), runner)
+                known = queued or {}
                 return {
-                    job: f"not ended in time ({running.get(job, 'Slurm did not say').strip()})"
+                    job: f"not ended in time ({known.get(job, 'Slurm did not say').strip()})"
                     for job in left
                 }
-            if left:
-                time.sleep(POLL_S)
+            time.sleep(POLL_S)
     except KeyboardInterrupt:
         cancel_jobs(list(left), runner)
         raise
     return {}
 
 
-def _last_word(log: Path) -> str:
-    """The last line of a job's LOG, and where it is."""
-    with contextlib.suppress(OSError):
+def _ask_queue(jobs: list[str], runner: Runner) -> dict[str, str] | None:
+    """Return {job: its state and the reason} of those of JOBS that are in Slurm's queue.
+
+    None where Slurm does not say, as its controller is busy. If it knows none of the jobs any
+    more, it calls that an error: then none is in the queue.
+    """
+    done = runner.output(["squeue", "--noheader", "--format=%i %T %r", "--jobs", ",".join(jobs)])
+    if done.status:
+        said = " ".join((done.stdout, *done.tail))
+        return {} if "Invalid job id" in said else None
+
+    queued = {}
+    for line in done.stdout.splitlines():
+        job, _, state = line.strip().partition(" ")
+        if job:
+            queued[job] = state
+    return queued
+
+
+def _name_nodes(nodes: tuple[str, ...]) -> str:
+    """Return NODES as progress shows them: both, or the first and the last."""
+    if len(nodes) < 3:
+        return " and ".join(nodes)
+    return f"{nodes[0]} to {nodes[-1]}"
+
+
+def _quote_log(log: Path) -> str:
+    """Return the last line of a job's LOG and where it is, to follow a message."""
+    try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 4096))
-            lines = [
-                line
-                for line in file.read(4096).decode("utf-8", "replace").splitlines()
-                if line.strip()
-            ]
-        return f": {lines[-1].strip()[:200] if lines else 'its log is empty'} ({log})"
-    return f"; it wrote no log ({log})"
+            text = file.read(4096).decode("utf-8", "replace")
+    except OSError:
+        return f"; it wrote no log ({log})"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return f": its log is empty ({log})"
+    return f": {lines[-1][:200]} ({log})"
 
 
 def read_measured(group: Group, late: dict[str, str], until: float) -> Measured:
-    """What the job of GROUP left.
+    """Return what the job of GROUP found.
 
-    LATE: {job: why it was cancelled}. UNTIL (monotonic): reports are waited for.
+    LATE is {job: why it was cancelled}. A report that is not there yet is waited for until UNTIL
+    (monotonic).
     """
-    document = _report(group.report, 0.0 if group.job in late else until)
+    was_late = group.job in late
+    document = _read_report(group.report, 0.0 if was_late else until)
     if document is None:
-        why = (
-            f": {late[group.job]}"
-            if group.job in late
-            else _last_word(group.report.with_suffix(".log"))
-        )
+        why = f": {late[group.job]}" if was_late else _quote_log(group.report.with_suffix(".log"))
         return Measured(failed=f"no report{why}", lost=True)
+
     failed = ""
     if document["verdict"] in ("FAIL", "ERROR"):
         bad = next(one for one in document["outcomes"] if one["status"] in ("FAIL", "ERROR"))
         failed = f"{bad['code']}: {bad['measured'] or bad['evidence']}"[:300]
     domains = {str(node.get("domain") or "") for node in document.get("inventory", {}).values()}
-    return Measured(_busbw(document), failed, len(domains) == 1 and domains != {""})
+    together = len(domains) == 1 and domains != {""}
+    return Measured(_find_busbw(document), failed, together)
 
 
 def read_pairs(groups: Sequence[Group], nodes: Sequence[str], late: dict[str, str]) -> Swept:
-    """What the jobs left, judged."""
-    swept, until = Swept(list(nodes)), time.monotonic() + LOST_S
+    """Read what the jobs of GROUPS, pairs of NODES, found, and judge it."""
+    swept = Swept(list(nodes))
+    until = time.monotonic() + LOST_S
     for group in groups:
         add_measured(swept, group.nodes, read_measured(group, late, until))
     judge_pairs(swept)
@@ -263,7 +287,7 @@ def read_pairs(groups: Sequence[Group], nodes: Sequence[str], late: dict[str, st
 
 
 def add_measured(swept: Swept, nodes: tuple[str, ...], one: Measured) -> None:
-    """What the group of NODES gave."""
+    """Add to SWEPT what the group of NODES measured."""
     if one.failed:
         swept.failed[nodes] = one.failed
     if one.lost:
@@ -282,13 +306,16 @@ def bisect_nodes(
     say: Callable[[str], None],
     until: float,
 ) -> Swept:
-    """Groups of nodes, the slow ones halved until each bad node is alone with a good one."""
-    state, swept = Bisection(tuple(nodes)), Swept(list(nodes))
+    """Measure groups of NODES and halve the slow ones, until each bad node is found.
+
+    At UNTIL (monotonic) it ends: then `unsure` says which nodes are left.
+    """
+    state = Bisection(tuple(nodes))
+    swept = Swept(list(nodes))
     while groups := state.next_groups():
-        submitted = submit_groups(groups, folder, f"round{state.rounds + 1}", command, runner)
-        late = follow_jobs(
-            submitted, runner, lambda text: say(f"round {state.rounds + 1}: {text}"), until
-        )
+        number = state.rounds + 1
+        submitted = submit_groups(groups, folder, f"round{number}", command, runner)
+        late = follow_jobs(submitted, runner, _with_prefix(say, f"round {number}: "), until)
         lost = time.monotonic() + LOST_S
         found = {group.nodes: read_measured(group, late, lost) for group in submitted}
         for names, one in found.items():
@@ -297,14 +324,26 @@ def bisect_nodes(
         if late:
             state.unsure = "time was up"
             break
-    swept.odd, swept.rounds = state.odd, state.rounds
-    left = [node for group in state.suspects for node in group] + state.untold
-    swept.unsure = state.unsure and f"{state.unsure}; not told apart: {', '.join(left) or 'none'}"
+
+    swept.odd = state.odd
+    swept.rounds = state.rounds
+    if state.unsure:
+        left = [node for group in state.suspects for node in group] + state.untold
+        swept.unsure = f"{state.unsure}; not told apart: {', '.join(left) or 'none'}"
     return swept
 
 
-def _report(path: Path, until: float) -> dict[str, Any] | None:
-    """The report of one group; a shared filesystem may show it later than Slurm ends the job."""
+def _with_prefix(say: Callable[[str], None], prefix: str) -> Callable[[str], None]:
+    """Return a SAY that puts PREFIX before each line."""
+    return lambda text: say(f"{prefix}{text}")
+
+
+def _read_report(path: Path, until: float) -> dict[str, Any] | None:
+    """Return the report at PATH; None where there is none that can be read.
+
+    A shared filesystem may show it only after Slurm has ended the job, so it is waited for until
+    UNTIL (monotonic), or until the job's script has written that it ended.
+    """
     while not path.exists() and time.monotonic() < until and path.parent.is_dir():
         if path.with_suffix(".ended").exists():
             break
@@ -316,74 +355,78 @@ def _report(path: Path, until: float) -> dict[str, Any] | None:
     return found
 
 
-def _busbw(document: dict[str, Any]) -> float | None:
-    """The bandwidth at the largest size of the fastest way that was measured."""
+def _find_busbw(document: dict[str, Any]) -> float | None:
+    """Return the bandwidth at the largest size, of the first one of WHICH that was measured."""
     for wanted in WHICH:
         code, _, head = wanted.partition("/")
         for one in document["outcomes"]:
-            sizes = {
-                int(name.split("_")[-4]): value
-                for name, value in one["figures"].items()
-                if name.startswith(head) and name.endswith("_busbw_GB_s")
-            }
-            if one["code"] == code and sizes:
+            if one["code"] != code:
+                continue
+            sizes = {}
+            for name, value in one["figures"].items():
+                # COLLECTIVE_SIZE_busbw_GB_s
+                if name.startswith(head) and name.endswith("_busbw_GB_s"):
+                    sizes[int(name.split("_")[-4])] = value
+            if sizes:
                 return float(sizes[max(sizes)])
     return None
 
 
-def judge_pairs(swept: Swept) -> None:
-    """Odd: slow with every partner of a class of pairs, or failing with every partner while no pair
-    of others fails.
+def _make_matrix(swept: Swept, *, together: bool) -> dict[tuple[int, int], float]:
+    """Return {the numbers of a pair's nodes: GB/s} of the pairs of one class.
+
+    TOGETHER: those within an NVLink domain; else those that crossed the network.
     """
-    index = {node: number for number, node in enumerate(swept.nodes)}
+    number = {node: place for place, node in enumerate(swept.nodes)}
+    matrix = {}
+    for pair, value in swept.busbw.items():
+        if (pair in swept.together) == together:
+            matrix[number[pair[0]], number[pair[1]]] = value
+    return matrix
+
+
+def judge_pairs(swept: Swept) -> None:
+    """Find the odd nodes of SWEPT, and what pairs leave open.
+
+    A node is odd that is slow with every partner of a class of pairs, or that fails with every
+    partner while no pair of others fails.
+    """
     for together in (True, False):
-        matrix = {
-            (index[pair[0]], index[pair[1]]): value
-            for pair, value in swept.busbw.items()
-            if (pair in swept.together) == together
-        }
+        matrix = _make_matrix(swept, together=together)
         for number in odd_ones(matrix, len(swept.nodes)):
             best = max(value for pair, value in matrix.items() if number in pair)
             rest = statistics.median(value for pair, value in matrix.items() if number not in pair)
-            reason = (
-                f"hpcstack sweep: best pair {best:.3g} GB/s, others' median {rest:.3g} (limit "
-                f"{SLOW:g})"
-            )
-            swept.odd[swept.nodes[number]] = reason
+            reason = f"best pair {best:.3g} GB/s, others' median {rest:.3g} (limit {SLOW:g})"
+            swept.odd[swept.nodes[number]] = f"hpcstack sweep: {reason}"
+
+    pairs = dict.fromkeys((*swept.busbw, *swept.failed))  # each once: some are in both
     for node in swept.nodes:
-        own = [pair for pair in (*swept.busbw, *swept.failed) if node in pair]
+        own = [pair for pair in pairs if node in pair]
         bad = [pair for pair in own if pair in swept.failed and pair not in swept.lost]
         others = [pair for pair in swept.failed if node not in pair]
-        if own and len(set(bad)) == len(set(own)) and len(set(own)) > 1 and not others:
-            swept.odd.setdefault(
-                node, f"hpcstack sweep: failed with every partner: {swept.failed[bad[0]]}"
-            )
+        if len(own) > 1 and len(bad) == len(own) and not others:
+            reason = f"failed with every partner: {swept.failed[bad[0]]}"
+            swept.odd.setdefault(node, f"hpcstack sweep: {reason}")
     swept.unsure = explain_unsure(swept)
 
 
 def explain_unsure(swept: Swept) -> str:
-    """What pairs leave open; empty where nothing."""
+    """Return what the pairs of SWEPT leave open, in words; empty where nothing."""
     if not swept.busbw and not swept.failed:
         return "no pair gave a bandwidth: --only must name checks that measure one"
-    index = {node: number for number, node in enumerate(swept.nodes)}
-    open_ = []
+
+    odd = [swept.nodes.index(node) for node in swept.odd]
+    slow = []
     for together in (True, False):
-        matrix = {
-            (index[pair[0]], index[pair[1]]): value
-            for pair, value in swept.busbw.items()
-            if (pair in swept.together) == together
-        }
-        slow = slow_pairs(matrix, [index[node] for node in swept.odd])
-        open_ += [f"{swept.nodes[a]} and {swept.nodes[b]}" for a, b in slow]
-    return (
-        f"slow, and one of both or what is between: {', '.join(open_)}; more --rounds tell"
-        if open_
-        else ""
-    )
+        pairs = slow_pairs(_make_matrix(swept, together=together), odd)
+        slow += [f"{swept.nodes[a]} and {swept.nodes[b]}" for a, b in pairs]
+    if not slow:
+        return ""
+    return f"slow, and one of both or what is between: {', '.join(slow)}; more --rounds tell"
 
 
 def drain_nodes(odd: dict[str, str], runner: Runner) -> list[str]:
-    """Drain the nodes of ODD with their reasons; what Slurm refused."""
+    """Drain each node of ODD, {node: reason}. Return what Slurm refused, in words."""
     refused = []
     for node, reason in sorted(odd.items()):
         done = runner.output(

@@ -1,8 +1,7 @@
-"""OpenAI's API as a client: a completion, a stream, several at once. Each answer is known
-(alphabet.py).
+"""A client of OpenAI's API: a completion, a stream, several at once. Each right answer is known.
 
-The standard library alone, and no proxy of the environment: a server of the next node is not behind
-one.
+The model is that of alphabet.py. Only the standard library is used, and no proxy that the
+environment names: the server is on the next node.
 """
 
 from __future__ import annotations
@@ -22,12 +21,15 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-ANSWER_S, FIRST_S, CLIENTS, MOST = 30.0, 180.0, 8, 1 << 20
+ANSWER_S = 30.0  # for a whole answer
+FIRST_S = 180.0  # for the first one
+CLIENTS = 8  # at once
+MOST = 1 << 20  # bytes of an answer
 
 
 @dataclass(frozen=True)
 class Target:
-    """A server: its address, the model's name there, the key that it may want."""
+    """A server: its address, the model's name there, the key that it may require."""
 
     host: str
     port: int
@@ -36,67 +38,67 @@ class Target:
 
 
 class WrongAnswer(Exception):
-    """What a server did that it must not do, in words for people."""
+    """A server answered wrongly, or not at all. The text says how, for people."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came: the text, how many pieces a stream had (0: it was whole), seconds to the first and
-    to the end.
-    """
+    """An answer of a server."""
 
     text: str
-    pieces: int
-    first_s: float
-    seconds: float
+    pieces: int  # of the stream that it came in; 0: it was no stream
+    first_s: float  # seconds until the first piece came
+    seconds: float  # until the last one
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """What a server did right."""
+    """What a server did right: in words, and in figures."""
 
     measured: str
     figures: dict[str, float]
 
 
 def warm_completions(target: Target, seconds: float = 0.0) -> None:
-    """The first completion, alone: servers may load their model then, and not every one stands two
-    at once.
+    """Ask for the first completion, alone. WrongAnswer if it is not right, or too late.
 
-    (transformers 4.57 answers the second one with `Cannot copy out of meta tensor`.) WrongAnswer as
-    in `exercise_completions`.
+    It may take SECONDS, or else FIRST_S: servers may load their model only now. Not every one can
+    take a second request meanwhile: transformers 4.57 answers that with `Cannot copy out of meta
+    tensor`.
     """
-    _is_right(
-        0,
-        ask_completion(target, 0, stream=False, seconds=seconds or FIRST_S),
-        "the first completion",
-    )
+    answer = ask_completion(target, 0, stream=False, seconds=seconds or FIRST_S)
+    _check_answer(0, answer, "the first completion")
 
 
 def exercise_completions(target: Target) -> Exercise:
-    """A completion, a stream, CLIENTS at once. WrongAnswer: the first thing that is not right."""
+    """Ask for a completion, then a stream, then CLIENTS streams at once.
+
+    WrongAnswer names the first thing that is not right.
+    """
     whole = ask_completion(target, 1, stream=False)
-    _is_right(1, whole, "a completion")
+    _check_answer(1, whole, "a completion")
+
     stream = ask_completion(target, 2, stream=True)
-    _is_right(2, stream, "a stream")
+    _check_answer(2, stream, "a stream")
     if stream.pieces < 2:
         raise WrongAnswer(f"a stream came in {stream.pieces} piece: it is not streamed")
+
     together = at_once(target)
-    tokens = alphabet.TOKENS * CLIENTS / max(max(one.seconds for one in together), 1e-9)
-    first = statistics.median(one.first_s for one in together)
-    said = (
-        f"a completion in {whole.seconds:.2f} s, a stream of {stream.pieces} pieces, {CLIENTS} "
-        f"clients at once"
-    )
-    figures = {"answer_s": whole.seconds, "first_token_s": first}
-    return Exercise(
-        said, {name: round(value, 4) for name, value in {**figures, "tokens_per_s": tokens}.items()}
-    )
+    slowest = max(one.seconds for one in together)
+    figures = {
+        "answer_s": whole.seconds,
+        "first_token_s": statistics.median(one.first_s for one in together),
+        "tokens_per_s": alphabet.TOKENS * CLIENTS / max(slowest, 1e-9),
+    }
+    measured = f"a completion in {whole.seconds:.2f} s, a stream of {stream.pieces} pieces"
+    measured += f", {CLIENTS} clients at once"
+    return Exercise(measured, {name: round(value, 4) for name, value in figures.items()})
 
 
 def at_once(target: Target) -> list[Answer]:
-    """CLIENTS streams at the same time, each with a prompt of its own: none gets another one's
-    answer.
+    """Ask for CLIENTS streams at the same time, each with a prompt of its own.
+
+    WrongAnswer where one is not right, such as the answer to another client's prompt.
     """
     numbers = range(3, 3 + CLIENTS)
     with ThreadPoolExecutor(CLIENTS) as pool:
@@ -104,20 +106,21 @@ def at_once(target: Target) -> list[Answer]:
     answers = []
     for number, one in zip(numbers, asked, strict=True):
         answers.append(one.result())
-        _is_right(number, answers[-1], f"with {CLIENTS} clients at once, one")
+        _check_answer(number, answers[-1], f"with {CLIENTS} clients at once, one")
     return answers
 
 
-def _is_right(number: int, found: Answer, what: str) -> None:
+def _check_answer(number: int, found: Answer, what: str) -> None:
+    """WrongAnswer where FOUND is not the answer to client NUMBER's prompt. WHAT it was is told."""
     want = alphabet.expect_answer(number)
     if found.text != want:
         raise WrongAnswer(f"{what} answered {found.text[:40]!r}, where the model says {want!r}")
 
 
 def ask_completion(target: Target, number: int, stream: bool, seconds: float = 0.0) -> Answer:
-    """The answer to client NUMBER's prompt, whole within SECONDS (else ANSWER_S).
+    """Return the answer to client NUMBER's prompt, as a STREAM or whole.
 
-    WrongAnswer: what came instead.
+    WrongAnswer where it is no answer, or not all of it came within SECONDS or ANSWER_S.
     """
     seconds = seconds or ANSWER_S
     document = {
@@ -137,18 +140,19 @@ def ask_completion(target: Target, number: int, stream: bool, seconds: float = 0
         lines = _Lines(answer, sock, began + seconds)
         if answer.status != 200:
             raise WrongAnswer(f"HTTP {answer.status}: {lines.rest()[:200]}")
+        # some servers stream whatever they are asked for
         if "event-stream" in (answer.getheader("Content-Type") or ""):
-            return _streamed(lines, began)
-        text = _text(_parsed(lines.rest()), "message")
+            return _read_stream(lines, began)
+        text = _take_text(_parse(lines.rest()), "message")
         took = time.monotonic() - began
         return Answer(text, 0, took, took)
 
 
 @contextlib.contextmanager
 def open_connection(target: Target, seconds: float) -> Iterator[http.client.HTTPConnection]:
-    """A connection to TARGET, of which nothing waits longer than SECONDS.
+    """Open a connection to TARGET on which nothing waits longer than SECONDS.
 
-    WrongAnswer where it breaks or is silent.
+    WrongAnswer where it breaks or is silent for so long, also within the `with` block.
     """
     line = http.client.HTTPConnection(target.host, target.port, timeout=seconds)
     try:
@@ -156,24 +160,27 @@ def open_connection(target: Target, seconds: float) -> Iterator[http.client.HTTP
     except TimeoutError:
         raise WrongAnswer(f"no whole answer within {seconds:.0f} s") from None
     except (OSError, http.client.HTTPException) as error:
-        raise WrongAnswer(
-            f"the connection broke: {type(error).__name__} {error}".rstrip()
-        ) from None
+        said = f"the connection broke: {type(error).__name__} {error}"
+        raise WrongAnswer(said.rstrip()) from None
     finally:
         line.close()
 
 
 class _Lines:
-    """The body of an answer, until a moment, of a size that a server of ours may send."""
+    """The lines of an answer's body, until a moment and up to MOST bytes."""
 
     def __init__(self, answer: http.client.HTTPResponse, sock: socket.socket, until: float) -> None:
-        self.answer, self.sock, self.until, self.got = answer, sock, until, 0
+        self.answer = answer
+        self.sock = sock
+        self.until = until
+        self.got = 0
 
     def next(self) -> bytes:
-        """The next line; nothing at the end."""
+        """Return the next line; empty at the end. TimeoutError where the time is up."""
         left = self.until - time.monotonic()
         if left <= 0:
             raise TimeoutError
+        # a socket's timeout is for each read: a server that drips would never reach it
         self.sock.settimeout(left)
         line = self.answer.readline(MOST)
         self.got += len(line)
@@ -182,13 +189,18 @@ class _Lines:
         return line
 
     def rest(self) -> str:
+        """Return all that is left, as text."""
         return b"".join(iter(self.next, b"")).decode(errors="replace")
 
 
-def _streamed(lines: _Lines, began: float) -> Answer:
-    """Server-sent events: `data: {...}` with a piece each, perhaps `data: [DONE]` at the end."""
+def _read_stream(lines: _Lines, began: float) -> Answer:
+    """Read server-sent events: `data: {...}` with a piece each, perhaps `data: [DONE]` at the end.
+
+    WrongAnswer where the stream ends without a `finish_reason` and without [DONE].
+    """
     pieces: list[str] = []
-    first = ended = 0.0
+    first_s = 0.0
+    ended_s = 0.0
     finished = False
     for raw in iter(lines.next, b""):
         line = raw.decode(errors="replace").strip()
@@ -197,38 +209,38 @@ def _streamed(lines: _Lines, began: float) -> Answer:
         if line == "data: [DONE]":
             finished = True
             break
-        document = _parsed(line.removeprefix("data:"))
-        piece = _text(document, "delta")
-        finished = finished or bool(
-            document["choices"] and document["choices"][0].get("finish_reason")
-        )
+
+        document = _parse(line.removeprefix("data:"))
+        piece = _take_text(document, "delta")
+        if document["choices"] and document["choices"][0].get("finish_reason"):
+            finished = True
         if piece:
             pieces.append(piece)
-            ended = time.monotonic() - began
-            first = first or ended
+            ended_s = time.monotonic() - began
+            first_s = first_s or ended_s
+
+    text = "".join(pieces)
     if not finished:
-        raise WrongAnswer(
-            f"a stream broke off after {len(pieces)} pieces: {''.join(pieces)[:40]!r}"
-        )
-    return Answer("".join(pieces), len(pieces), first, ended)
+        raise WrongAnswer(f"a stream broke off after {len(pieces)} pieces: {text[:40]!r}")
+    return Answer(text, len(pieces), first_s, ended_s)
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse(text: str) -> dict[str, Any]:
+    """Return the completion, or a piece of one, that TEXT is. WrongAnswer where it is none."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         raise WrongAnswer(f"what came is no JSON: {text[:80]!r}") from None
-    if (
-        not isinstance(found, dict)
-        or "error" in found
-        or not isinstance(found.get("choices"), list)
-    ):
+
+    good = isinstance(found, dict) and "error" not in found
+    if not good or not isinstance(found.get("choices"), list):
         raise WrongAnswer(f"what came is no completion: {text[:200]!r}")
-    return found
+    document: dict[str, Any] = found
+    return document
 
 
-def _text(document: dict[str, Any], name: str) -> str:
-    """choices[0].NAME.content; a last event may have no choice, or no content."""
+def _take_text(document: dict[str, Any], name: str) -> str:
+    """Return choices[0].NAME.content; empty where there is none, as in a stream's last event."""
     try:
         return str((document["choices"] or [{}])[0].get(name, {}).get("content") or "")
     except (AttributeError, TypeError):

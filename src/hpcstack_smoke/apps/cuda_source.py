@@ -1,5 +1,6 @@
-"""The CUDA part of the MPI program, compiled by nvcc where the image has it: pi by Monte Carlo on a
-rank's GPU.
+"""The CUDA part of the MPI program: pi by Monte Carlo on each rank's GPU.
+
+It is compiled by nvcc, where the image has it, and linked to mpi_source.py's program.
 """
 
 KERNEL = r"""
@@ -25,9 +26,10 @@ __global__ static void throwing(uint64_t seed, unsigned each, unsigned long long
     atomicAdd(inside, (unsigned long long)hits);
 }
 
-/* Points of `samples` that are inside, thrown on GPU `local`; how many were thrown in `thrown`, seconds in `took`.
-   0, or CUDA's error. */
-extern "C" int hpcstack_gpu_pi(long samples, int rank, int local, long *inside, long *thrown, double *took) {
+/* Throw about `samples` points on GPU `local`. How many were thrown is in `thrown`, how many of
+   these are inside in `inside`, the seconds in `took`. Returns 0, or CUDA's error. */
+extern "C" int hpcstack_gpu_pi(long samples, int rank, int local, long *inside, long *thrown,
+                               double *took) {
     int gpus = 0;
     cudaError_t error = cudaGetDeviceCount(&gpus);
     if (error != cudaSuccess || !gpus) return error ? (int)error : -1;

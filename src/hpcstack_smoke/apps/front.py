@@ -1,9 +1,8 @@
-"""The front of a server that asks nobody for a key: it listens on the node's address, and lets in
-who knows the key.
+"""A front that requires a key, for servers that require none.
 
-The server itself listens on the node's loopback address. A connection whose first request says
-`Authorization: Bearer KEY` is handed through byte by byte; every other one is answered 401 and
-closed.
+The server listens on the node's loopback address, the front on an address that other nodes reach.
+A connection whose first request has the header `Authorization: Bearer KEY` is handed through byte
+by byte; any other is answered by 401 and closed.
 """
 
 from __future__ import annotations
@@ -13,23 +12,25 @@ import hmac
 import socket
 import threading
 
-MOST_HEAD, HEAD_S, PIECE = 64 << 10, 30.0, 64 << 10
+MOST_HEAD = 64 << 10  # bytes of the first request's header
+HEAD_S = 30.0  # for it to come
+PIECE = 64 << 10
 REFUSED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Front:
-    """Listens on HOST, at a `port` of its own, before the server at PORT of this machine's
-    loopback; until `stop`.
-    """
+    """The front of one server: it listens at `port` until `stop`."""
 
     def __init__(self, host: str, port: int, key: str) -> None:
-        self.behind, self.key = ("127.0.0.1", port), key
+        """Listen on HOST, at a free port, for the server at PORT of this machine's loopback."""
+        self.behind = ("127.0.0.1", port)
+        self.key = key
         self.listening = socket.create_server((host, 0))
         self.port = int(self.listening.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stop(self) -> None:
-        """No further connection is taken; those that there are end with their server."""
+        """Accept no further connection. Those that are open end with their server."""
         with contextlib.suppress(OSError):
             self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
@@ -58,8 +59,9 @@ class Front:
 
 
 def read_head(client: socket.socket) -> bytes:
-    """The first request of CLIENT as far as the end of its header, and what came with it; empty
-    where it has none.
+    """Return what CLIENT sends first: the whole header of its request, and what came with it.
+
+    Empty where the connection ends before that, or the header is too long.
     """
     head = b""
     while b"\r\n\r\n" not in head:
@@ -71,18 +73,21 @@ def read_head(client: socket.socket) -> bytes:
 
 
 def has_key(head: bytes, key: str) -> bool:
-    """Whether the header HEAD says KEY, and nothing that another reader of it could take for one."""
+    """Whether the request's header HEAD has KEY, in its only Authorization line.
+
+    With two such lines the server could read another one than this function does.
+    """
     lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
-    said = [
-        value.strip()
-        for name, _, value in (line.partition(b":") for line in lines)
-        if name.lower() == b"authorization"
-    ]
-    return len(said) == 1 and hmac.compare_digest(said[0], b"Bearer " + key.encode())
+    values = []
+    for line in lines:
+        name, _, value = line.partition(b":")
+        if name.lower() == b"authorization":
+            values.append(value.strip())
+    return len(values) == 1 and hmac.compare_digest(values[0], b"Bearer " + key.encode())
 
 
 def hand_on(source: socket.socket, target: socket.socket) -> None:
-    """All that comes from SOURCE to TARGET; its end, too."""
+    """Send all that comes from SOURCE to TARGET, and its end, too."""
     with contextlib.suppress(OSError):
         while piece := source.recv(PIECE):
             target.sendall(piece)

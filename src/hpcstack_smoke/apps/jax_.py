@@ -1,6 +1,4 @@
-"""JAX over all tasks: jax.distributed meets at the first task's address, then a sum over all
-devices.
-"""
+"""JAX over all tasks: jax.distributed meets at rank 0's address, then sums over all processes."""
 
 from __future__ import annotations
 
@@ -13,34 +11,38 @@ from hpcstack_smoke.tasks import Task, free_port
 
 
 def psum(task: Task) -> Result:
-    """Each task gives its rank + 1; all must get the whole sum.
+    """Gather rank + 1 of every task by JAX; each task must get the whole sum.
 
-    A task per GPU where there are GPUs.
+    Where there are GPUs, each task has the one of its local rank; else JAX runs on the CPU.
     """
     if not importlib.util.find_spec("jax"):
         if task.named:
             raise RuntimeError("no jax in the image")
         raise Skip("the image has no jax")
-    place = f"{find_address()}:{free_port()}" if task.rank == 0 else ""
+
     if task.rank == 0:
-        task.post("coordinator", place)
-    place = task.read("coordinator", 0)
+        task.post("coordinator", f"{find_address()}:{free_port()}")
+    coordinator = task.read("coordinator", 0)
+
     jax: Any = importlib.import_module("jax")
     if jax.default_backend.__module__ and not _gpus():
         jax.config.update("jax_platforms", "cpu")
+        # older releases have no such setting
         if hasattr(jax.config, "jax_cpu_collectives_implementation"):
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(place, task.world, task.rank, [task.local] if _gpus() else None)
+    devices = [task.local] if _gpus() else None
+    jax.distributed.initialize(coordinator, task.world, task.rank, devices)
+
     numpy: Any = importlib.import_module("jax.numpy")
     utils: Any = importlib.import_module("jax.experimental.multihost_utils")
     values = utils.process_allgather(numpy.full((4,), float(task.rank + 1)))
     total = float(values.reshape(task.world, 4).sum(0)[0])
+
     want = float(task.world * (task.world + 1) // 2)
     kind = jax.devices()[0].platform
-    measured = (
-        f"sum {total:g} over {jax.process_count()} processes, {jax.device_count()} {kind} device(s)"
-    )
-    good = total == want and jax.process_count() == task.world
+    processes = jax.process_count()
+    measured = f"sum {total:g} over {processes} processes, {jax.device_count()} {kind} device(s)"
+    good = total == want and processes == task.world
     return judge_result(
         good,
         measured,
@@ -51,6 +53,7 @@ def psum(task: Task) -> Result:
 
 
 def _gpus() -> bool:
+    """Whether this process may open a GPU."""
     from hpcstack_smoke.node.host import open_gpus
 
     return bool(open_gpus())

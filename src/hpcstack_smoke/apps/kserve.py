@@ -1,5 +1,6 @@
-"""Triton by KServe's v2 protocol: a model of its Python back end that doubles numbers, asked by
-several at once.
+"""A client of Triton, by KServe's v2 protocol, and a model for its Python back end.
+
+The model doubles numbers; several clients ask it at once.
 """
 
 from __future__ import annotations
@@ -38,14 +39,16 @@ class TritonPythonModel:
         out = []
         for request in requests:
             numbers = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            out.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", (numbers * 2).astype("float32"))]))
+            doubled = pb_utils.Tensor("OUT", (numbers * 2).astype("float32"))
+            out.append(pb_utils.InferenceResponse([doubled]))
         return out
 """
 
 
 def make_adder_model(folder: str) -> bool:
-    """The model below FOLDER, a repository of Triton's; False where the image has no Python back
-    end for it.
+    """Write the model into FOLDER, a model repository of Triton's. Return whether it can run.
+
+    Nothing is written where the image does not have Triton's Python back end.
     """
     if not os.path.isdir(os.path.join(BACKENDS, "python")):
         return False
@@ -57,22 +60,24 @@ def make_adder_model(folder: str) -> bool:
 
 
 def warm_inference(target: Target) -> None:
-    """The first request."""
+    """Send the first request, alone. WrongAnswer where the answer is not right."""
     request_inference(target, 0)
 
 
 def exercise_inference(target: Target) -> Exercise:
-    """CLIENTS at once, each with numbers of its own. WrongAnswer: the first that is not right."""
+    """Let CLIENTS ask at once, each with numbers of its own. WrongAnswer if one is not right."""
+    numbers = range(1, 1 + CLIENTS)
     with ThreadPoolExecutor(CLIENTS) as pool:
-        took = list(
-            pool.map(lambda number: request_inference(target, number), range(1, 1 + CLIENTS))
-        )
+        took = list(pool.map(lambda number: request_inference(target, number), numbers))
     figures = {"answer_s": round(statistics.median(took), 4)}
     return Exercise(f"a request in {figures['answer_s']:.2f} s, {CLIENTS} clients at once", figures)
 
 
 def request_inference(target: Target, number: int) -> float:
-    """Seconds of a request whose answer is right."""
+    """Let the model double some numbers. Return the seconds that it took.
+
+    WrongAnswer where the answer is not right.
+    """
     numbers = [float(number), float(number) + 0.5, -1.0, 1024.0]
     question = {
         "inputs": [{"name": "IN", "shape": [len(numbers)], "datatype": "FP32", "data": numbers}]

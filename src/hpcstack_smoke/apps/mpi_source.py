@@ -1,9 +1,9 @@
-"""The MPI program that is compiled inside the image: C99 and MPI-3, and CUDA's driver where there
-is one (by dlopen).
+"""The MPI program that is compiled inside the image, in C99 and MPI-3.
 
-It prints one JSON object on rank 0: the world, exactness of point-to-point and collectives, the two
-pi of the courses (Monte Carlo, and the midpoint rule of 4 / (1 + x^2)) on 1, 2, 4, ... ranks, and
-whether a GPU's memory was sent.
+CUDA's driver is opened by dlopen where there is one. Rank 0 prints JSON objects, one a line: the
+world, how many values of point-to-point messages and collectives are wrong, and pi as courses
+compute it (by Monte Carlo, and by the midpoint rule of 4 / (1 + x^2)) on 1, 2, 4, ... ranks; then,
+where they were asked for, pi of the GPUs, and whether a GPU's memory was sent right.
 """
 
 SOURCE = r"""

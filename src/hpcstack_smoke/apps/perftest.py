@@ -1,8 +1,7 @@
-"""ib_write_bw of perftest between neighbouring nodes, where the image has it: what a port carries
-without NCCL.
+"""perftest's ib_write_bw between neighbouring nodes: what a port carries without NCCL.
 
-Expected: HDR 180 and NDR 360 Gb/s, which are 90 % of the link's rate; other rates by the same
-share.
+It runs where the image has perftest. Expected are 90 % of the port's rate, such as 180 Gb/s of HDR
+and 360 Gb/s of NDR.
 """
 
 from __future__ import annotations
@@ -21,41 +20,40 @@ from hpcstack_smoke.store import find_address
 if TYPE_CHECKING:
     from hpcstack_smoke.tasks import Task
 
-SHARE, FIRST_PORT, WAIT_S = 0.9, 18600, 600.0
+SHARE = 0.9  # of a port's rate that is expected
+FIRST_PORT = 18600  # TCP port of the first HCA port's pair; the next ones follow
+WAIT_S = 600.0  # for the verdict of the first task
+# bytes, iterations, peak, average, message rate
 ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s*$")
 
 
 def read_average(text: str) -> float:
-    """Gb/s of the last row of the table: bytes, iterations, peak, average, message rate; 0 where
-    there is none.
-    """
-    found = [float(match[4]) for line in text.splitlines() if (match := ROW.match(line))]
-    return found[-1] if found else 0.0
+    """Return the average, in Gb/s, of the last row of ib_write_bw's table; 0 without a row."""
+    rows = [match for match in map(ROW.match, text.splitlines()) if match]
+    return float(rows[-1][4]) if rows else 0.0
 
 
 def write_bw(task: Task) -> Result:
-    """The first task of each node talks to its neighbour's, over one port after another; the last
-    of an odd number of nodes to the first's. The slowest port counts; the first task judges for
-    all.
+    """Measure each port of each node with that of a neighbour. The slowest port counts.
+
+    The first task of each node measures, one port after another, in the turns of `plan_turns`.
+    The first of all tells the others what was found, so that all judge the same.
     """
     ports = sysfs.of_fabric(sysfs.active_ports(), task.request.fabric, tuple(task.request.hcas))
-    ports = [
-        port for port in ports if port.layer in ("InfiniBand", "Ethernet")
-    ]  # EFA speaks otherwise
-    here = [
-        bool(shutil.which("ib_write_bw")),
-        find_address(),
-        [[port.hca, port.number, port.rate] for port in ports],
-    ]
-    nodes = task.of_nodes("ready", here)
+    # EFA's ports have a protocol of their own
+    ports = [port for port in ports if port.layer in ("InfiniBand", "Ethernet")]
+    has_tool = bool(shutil.which("ib_write_bw"))
+    rows = [[port.hca, port.number, port.rate] for port in ports]
+    nodes = task.of_nodes("ready", [has_tool, find_address(), rows])
+
     found: list[list[Any]] = []
-    for turn, pairs in enumerate(plan_turns(len(nodes)) if _all_ready(nodes) else []):
-        place = task.rank // (task.world // task.nodes)
-        partner = next(
-            (other for pair in pairs if place in pair for other in pair if other != place), None
-        )
+    turns = plan_turns(len(nodes)) if _all_ready(nodes) else []
+    for turn, pairs in enumerate(turns):
+        node = task.rank // (task.world // task.nodes)
+        partner = _find_partner(node, pairs)
         if partner is not None:
-            found += _exchanged(task, nodes, partner, turn, server=place < partner)
+            found += _measure_ports(task, nodes, partner, turn, server=node < partner)
+
     everyone = task.of_nodes("values", found)
     if task.rank == 0:
         task.post("verdict", [_all_ready(nodes), [one for values in everyone for one in values]])
@@ -66,31 +64,52 @@ def write_bw(task: Task) -> Result:
 
 
 def _all_ready(nodes: list[Any]) -> bool:
+    """Whether there are two or more NODES, each with the tool and a port."""
     return len(nodes) > 1 and all(tool and ports for tool, _, ports in nodes)
 
 
 def plan_turns(nodes: int) -> list[list[tuple[int, int]]]:
-    """Who talks to whom: neighbours, and where their number is odd the last node to the first,
-    afterwards.
+    """Return the turns of NODES nodes, each a list of the pairs that measure at the same time.
+
+    Neighbours are a pair. Of an odd number of nodes the last one is left over: it measures with
+    the first in a turn of their own.
     """
     pairs = [(first, first + 1) for first in range(0, nodes - 1, 2)]
-    return [pairs, [(0, nodes - 1)]] if nodes % 2 and nodes > 1 else [pairs]
+    if nodes % 2 and nodes > 1:
+        return [pairs, [(0, nodes - 1)]]
+    return [pairs]
+
+
+def _find_partner(node: int, pairs: list[tuple[int, int]]) -> int | None:
+    """Return with whom NODE is in one of PAIRS; None if it is in none."""
+    for first, second in pairs:
+        if node == first:
+            return second
+        if node == second:
+            return first
+    return None
 
 
 def judge_ports(values: list[list[Any]], *, promised: bool) -> Result:
-    """[[Gb/s, port, the port's rate]]: below 90 % of the rate is a FAIL where the site promises it."""
+    """Judge VALUES, each [Gb/s, port, the port's rate].
+
+    A port below 90 % of its rate is a FAIL where the site has PROMISED that rate, else a WARN.
+    RuntimeError where nothing was measured.
+    """
     if not values:
         raise RuntimeError("no pair of nodes measured anything")
     slow = [
         f"{name} {value:.0f} of {rate:g}" for value, name, rate in values if value < SHARE * rate
     ]
     value, name, rate = min(values, key=lambda one: one[0] / max(one[2], 1))
+
     status = PASS
+    remedy = ""
+    measured = f"{value:.0f} Gb/s by {name}, the slowest of {len(values)} port(s)"
     if slow:
         status = FAIL if promised else WARN
-    remedy = "" if status == PASS else "look at the cable, the switch's port, PCIe width: mlxlink"
-    measured = f"{value:.0f} Gb/s by {name}, the slowest of {len(values)} port(s)"
-    measured = f"slow: {', '.join(slow[:8])} Gb/s; {measured}" if slow else measured
+        remedy = "look at the cable, the switch's port, PCIe width: mlxlink"
+        measured = f"slow: {', '.join(slow[:8])} Gb/s; {measured}"
     return Result(
         status,
         measured,
@@ -102,43 +121,39 @@ def judge_ports(values: list[list[Any]], *, promised: bool) -> Result:
     )
 
 
-def _exchanged(
+def _measure_ports(
     task: Task, nodes: list[Any], partner: int, turn: int, *, server: bool
 ) -> list[list[Any]]:
-    """[[Gb/s, port, rate]] of each port with the node PARTNER."""
-    mine, theirs = nodes[task.rank // (task.world // task.nodes)][2], nodes[partner][2]
+    """Measure each port of this node, as SERVER or client of the node PARTNER.
+
+    The first port is measured with PARTNER's first one, and so on. Return [[Gb/s, the port's name,
+    its rate]]; where nothing was measured that is 0, and the reason comes after the name.
+    """
+    each = task.world // task.nodes
+    mine = nodes[task.rank // each][2]
+    theirs = nodes[partner][2]
     out: list[list[Any]] = []
     for place, (hca, number, rate) in enumerate(mine[: len(theirs)]):
-        argv = [
-            "ib_write_bw",
-            "-d",
-            hca,
-            "-i",
-            str(number),
-            "--report_gbits",
-            "-F",
-            "-D",
-            "3",
-            "-p",
-            str(FIRST_PORT + place),
-        ]
+        argv = ["ib_write_bw", "-d", hca, "-i", str(number), "--report_gbits", "-F", "-D", "3"]
+        argv += ["-p", str(FIRST_PORT + place)]
         ready = f"serving {turn} {place}"
         if server:
             task.post(ready, 1)
         else:
-            task.read(ready, partner * (task.world // task.nodes))
+            task.read(ready, partner * each)
             argv.append(str(nodes[partner][1]))
-        value, why = _run(argv, tries=1 if server else 4)
+        value, why = _run_tool(argv, tries=1 if server else 4)
         out.append([value, f"{socket.gethostname()} {hca}:{number}{why}", rate])
     return out
 
 
-def _run(argv: list[str], tries: int) -> tuple[float, str]:
-    """(Gb/s, or 0 and why there are none): who asks tries again, as the other says that it serves
-    before it listens.
+def _run_tool(argv: list[str], tries: int) -> tuple[float, str]:
+    """Run ib_write_bw, up to TRIES times. Return (Gb/s, ""), or (0, the reason in brackets).
+
+    A client needs several tries: the server says that it serves before it listens.
     """
     text = ""
-    for turn in range(tries):
+    for _ in range(tries):
         time.sleep(1.0 if tries > 1 else 0.0)
         try:
             done = subprocess.run(
@@ -147,8 +162,7 @@ def _run(argv: list[str], tries: int) -> tuple[float, str]:
         except subprocess.TimeoutExpired:
             return 0.0, " (not ended in 60 s)"
         text = done.stdout.decode(errors="replace")
-        if done.returncode == 0 and (value := read_average(text)):
+        value = read_average(text) if done.returncode == 0 else 0.0
+        if value:
             return value, ""
-        if turn == tries - 1:
-            break
     return 0.0, f" ({' '.join(text.split())[-120:]})"

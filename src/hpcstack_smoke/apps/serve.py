@@ -1,8 +1,8 @@
-"""Serving stacks: a server starts on each node, and the next node's clients get the answers that
-its model has.
+"""Checks of serving stacks: a server starts on each node and gives the answers that its model has.
 
-One server a node, by its first task, over all GPUs of the step there; the tasks of the node before
-ask it, through a front that wants a key (front.py).
+The first task of each node starts a server over all GPUs that the step has there. Then it asks the
+server of the next node, through a front that requires a key (front.py). The model is the suite's
+own, so that each right answer is known (alphabet.py, kserve.py).
 """
 
 from __future__ import annotations
@@ -31,117 +31,79 @@ from hpcstack_smoke.tasks import Task, free_port
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-READY_S, WAIT_S = (
-    600.0,
-    900.0,
-)  # an engine that is read from a cold disk by all nodes, and compiled, takes minutes
+# until a server is ready: all nodes may read its engine from a cold disk, and compile for minutes
+READY_S = 600.0
+# until the task of another node has something to say
+WAIT_S = 900.0
 LOOK = "look at {} log in the run's folder: task-serve.*-server.log"
 SOURCE = "a model of the suite's own, whose answers are known"
 
 
 @dataclass(frozen=True)
 class Serving:
-    """How one kind of server is started and asked.
+    """How one kind of server is started and asked."""
 
-    `prepare` makes its model in a folder and says whether there is one to ask; `argv` is made of
-    (folder, host, port, GPUs); `warm` is the first request, on the server's node, alone; `exercise`
-    what the next node's task asks.
-    """
-
-    name: str
-    prepare: Callable[[str], bool]
-    argv: Callable[[str, str, int, int], list[str]]
-    ready: str
-    warm: Callable[[Target], None]
-    exercise: Callable[[Target], Exercise]
+    name: str  # of its program
+    prepare: Callable[[str], bool]  # makes its model in a folder; False: there is none to ask
+    argv: Callable[[str, str, int, int], list[str]]  # of the folder, host, port and GPUs
+    ready: str  # the path that answers 200 once it is ready
+    warm: Callable[[Target], None]  # the first request, by the server's own node, alone
+    exercise: Callable[[Target], Exercise]  # what the next node asks
 
 
 @dataclass(frozen=True)
 class Place:
-    """The server of a NODE: where it is to be asked, by whom its key is known; `trouble`: why it is
-    not there.
-    """
+    """The server of a node, and how it is reached."""
 
     node: str
     host: str = ""
     port: int = 0
-    model: str = ""
+    model: str = ""  # its name there; empty where there is none to ask
     key: str = ""
-    trouble: str = ""
+    trouble: str = ""  # why there is no server
 
     @property
     def target(self) -> Target:
         return Target(self.host, self.port, self.model, self.key)
 
 
-def _alphabet(folder: str) -> bool:
+def _make_alphabet_model(folder: str) -> bool:
     alphabet.make_alphabet_model(folder)
     return True
 
 
 def _transformers_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
-    device = ["--device", "auto" if gpus else "cpu"]
-    return [
-        "transformers",
-        "serve",
-        "--host",
-        host,
-        "--port",
-        str(port),
-        "--force-model",
-        folder,
-        *device,
-    ]
+    argv = ["transformers", "serve", "--host", host, "--port", str(port)]
+    argv += ["--force-model", folder]
+    argv += ["--device", "auto" if gpus else "cpu"]
+    return argv
 
 
 def _vllm_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
-    split = [
-        "--tensor-parallel-size",
-        str(count_gpus_of_model(gpus)),
-        "--max-model-len",
-        "1024",
-        "--enforce-eager",
-    ]
-    return [
-        "vllm",
-        "serve",
-        folder,
-        "--host",
-        host,
-        "--port",
-        str(port),
-        "--gpu-memory-utilization",
-        "0.5",
-        *split,
-    ]
+    argv = ["vllm", "serve", folder, "--host", host, "--port", str(port)]
+    argv += ["--gpu-memory-utilization", "0.5"]
+    argv += ["--tensor-parallel-size", str(count_gpus_of_model(gpus))]
+    argv += ["--max-model-len", "1024", "--enforce-eager"]
+    return argv
 
 
 def _tensorrt_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
-    split = [
-        "--backend",
-        "pytorch",
-        "--tp_size",
-        str(count_gpus_of_model(gpus)),
-        "--max_seq_len",
-        "1024",
-    ]
-    return ["trtllm-serve", folder, "--host", host, "--port", str(port), *split]
+    argv = ["trtllm-serve", folder, "--host", host, "--port", str(port)]
+    argv += ["--backend", "pytorch", "--tp_size", str(count_gpus_of_model(gpus))]
+    argv += ["--max_seq_len", "1024"]
+    return argv
 
 
 def _triton_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
-    where = [f"--http-address={host}", f"--http-port={port}"]
-    return [
-        "tritonserver",
-        f"--model-repository={folder}",
-        *where,
-        "--allow-grpc=false",
-        "--allow-metrics=false",
-    ]
+    argv = ["tritonserver", f"--model-repository={folder}"]
+    argv += [f"--http-address={host}", f"--http-port={port}"]
+    argv += ["--allow-grpc=false", "--allow-metrics=false"]
+    return argv
 
 
 TRANSFORMERS = Serving(
     "transformers",
-    _alphabet,
+    _make_alphabet_model,
     _transformers_argv,
     "/health",
     completions.warm_completions,
@@ -149,7 +111,7 @@ TRANSFORMERS = Serving(
 )
 VLLM = Serving(
     "vllm",
-    _alphabet,
+    _make_alphabet_model,
     _vllm_argv,
     "/health",
     completions.warm_completions,
@@ -157,7 +119,7 @@ VLLM = Serving(
 )
 TENSORRT_LLM = Serving(
     "trtllm-serve",
-    _alphabet,
+    _make_alphabet_model,
     _tensorrt_argv,
     "/health",
     completions.warm_completions,
@@ -174,98 +136,111 @@ TRITON = Serving(
 
 
 def count_gpus_of_model(gpus: int) -> int:
-    """Over how many of a node's GPUs the model goes: as many as divide its heads."""
+    """Return over how many of a node's GPUS the model is split: a number that divides its heads."""
     return max(n for n in (1, 2, 4, 8) if n <= max(gpus, 1) and alphabet.HEADS % n == 0)
 
 
 def gpus_here() -> int:
-    """How many GPUs this step has: where no cgroup hides the others, CUDA_VISIBLE_DEVICES says
-    which are its own.
+    """Return how many GPUs this step has on this node.
+
+    Where no cgroup hides those of other steps, CUDA_VISIBLE_DEVICES says which are its own.
     """
+    there = len(open_gpus())
     said = os.environ.get("CUDA_VISIBLE_DEVICES")
-    own = (
-        len([one for one in said.split(",") if one.strip()])
-        if said is not None
-        else len(open_gpus())
-    )
-    return min(own, len(open_gpus()))
+    if said is None:
+        return there
+    own = [one for one in said.split(",") if one.strip()]
+    return min(len(own), there)
 
 
 def transformers(task: Task) -> Result:
-    """`transformers serve` of the Hugging Face stack, on GPUs or CPUs."""
-    missing = [
-        name
-        for name in ("transformers", "fastapi", "uvicorn", "openai")
-        if not importlib.util.find_spec(name)
-    ]
-    return serve_model(
-        task, TRANSFORMERS, f"{missing[0]} (transformers[serving])" if missing else ""
-    )
+    """Test `transformers serve` of the Hugging Face stack, on GPUs or CPUs."""
+    missing = ""
+    for name in ("transformers", "fastapi", "uvicorn", "openai"):
+        if not importlib.util.find_spec(name):
+            missing = f"{name} (transformers[serving])"
+            break
+    return serve_model(task, TRANSFORMERS, missing)
 
 
 def vllm(task: Task) -> Result:
-    """`vllm serve`, its tensors split over the node's GPUs."""
+    """Test `vllm serve`, with tensor parallelism over the node's GPUs."""
     return serve_model(task, VLLM, gpus=True)
 
 
 def tensorrt_llm(task: Task) -> Result:
-    """`trtllm-serve` with its PyTorch back end."""
+    """Test `trtllm-serve` with its PyTorch back end."""
     return serve_model(task, TENSORRT_LLM, gpus=True)
 
 
 def triton(task: Task) -> Result:
-    """Triton with a model of its Python back end; where the image has none, that it gets ready."""
+    """Test Triton with a model for its Python back end.
+
+    Where the image does not have that back end, only that Triton gets ready.
+    """
     return serve_model(task, TRITON)
 
 
 def serve_model(task: Task, kind: Serving, missing: str = "", *, gpus: bool = False) -> Result:
-    """The server of this node, if this is its first task, and what the next node's answers.
+    """Run this node's server, if TASK is the node's first, and ask the next node's.
 
-    MISSING: what the image, one for all tasks, lacks. GPUS: it is not started without one; where a
-    node has none, no node's is.
+    MISSING is what the image lacks for this KIND of server; empty where it has all. GPUS: the
+    server needs a GPU; where a node has none, no node starts one.
     """
-    if missing := missing or ("" if shutil.which(kind.name) else kind.name):
+    if not missing and not shutil.which(kind.name):
+        missing = kind.name
+    if missing:
         if task.named:
             raise RuntimeError(f"no {missing} in the image")
         raise Skip(f"the image has no {missing}")
-    without = sorted(
-        {host for host, has in task.all("gpus", [socket.gethostname(), gpus_here() > 0]) if not has}
-    )
+
+    # all tasks decide the same: one that went on alone would wait for the others
+    answers = task.all("gpus", [socket.gethostname(), gpus_here() > 0])
+    without = sorted({host for host, has in answers if not has})
     if gpus and without:
         raise Skip(f"no GPU on {', '.join(without[:4])}: {kind.name} is not started without one")
+
     each = task.world // task.nodes
     node, local = divmod(task.rank, each)
-    after = (node + 1) % task.nodes * each
+    after = (node + 1) % task.nodes * each  # the first task of the next node, which is asked
+    before = (node - 1) % task.nodes * each  # that of the node before, which asks this one
     if local:
-        return _see(task, kind, after)
+        return _see_next_server(task, kind, after)
+
     with contextlib.ExitStack() as stack:
         began = time.monotonic()
         try:
-            server, place = _start(task, kind, stack)
+            server, place = _start_server(task, kind, stack)
         except Exception as error:
-            task.post(
-                "place", vars(Place(socket.gethostname(), trouble=str(error)))
-            )  # nobody waits for it
+            # tell both neighbours, so that they do not wait for this one
+            task.post("place", vars(Place(socket.gethostname(), trouble=str(error))))
             task.post("asked", 1)
             raise
         ready_s = time.monotonic() - began
+
         task.post("place", vars(place))
-        asked = _ask(task, kind, after)
-        with contextlib.suppress(
-            TimeoutError, OSError
-        ):  # who was to ask is gone: the server ends all the same
-            task.read("asked", (node - 1) % task.nodes * each, WAIT_S)
-        return _end(server, place, asked, ready_s)
+        asked = _ask_next_server(task, kind, after)
+        # the server must live until it was asked; if the asking task is gone, it ends all the same
+        with contextlib.suppress(TimeoutError, OSError):
+            task.read("asked", before, WAIT_S)
+        return _end_server(server, place, asked, ready_s)
 
 
-def _start(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tuple[Server, Place]:
-    """The server, and where it is to be asked. STACK ends it, whatever happens."""
+def _start_server(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tuple[Server, Place]:
+    """Start this node's server and send it the first request. Return it and how it is reached.
+
+    STACK ends it, and all that belongs to it, whatever happens.
+    """
     folder = tempfile.mkdtemp(prefix="hpcstack-serve-")
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    model, key, host = kind.prepare(folder), secrets.token_hex(16), "127.0.0.1"
+    has_model = kind.prepare(folder)
+    key = secrets.token_hex(16)
+    host = "127.0.0.1"
     log = os.path.join(task.output, f"task-{task.code}-{task.rank}-server.log")
     until = time.monotonic() + READY_S + A_NODE_S * task.nodes
-    for _ in range(3):  # a port that was free may be another one's now
+
+    # a port that was free may have been taken when the server listens: try again
+    for _ in range(3):
         port = free_port()
         server = Server(kind.argv(folder, host, port, gpus_here()), folder, log, key)
         stack.callback(server.stop)
@@ -273,14 +248,18 @@ def _start(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tuple[Serv
         if not trouble or not server.address_taken():
             break
         server.stop()
-    if (
-        task.nodes > 1 and not trouble
-    ):  # most of these servers ask nobody for a key: they do not listen to the network
+
+    # Most of these servers answer whoever asks. So they listen on loopback only, and other nodes
+    # come through a front that requires the key.
+    if task.nodes > 1 and not trouble:
         front = Front(find_address(), port, key)
         stack.callback(front.stop)
-        host, port = find_address(), front.port
-    place = Place(socket.gethostname(), host, port, folder if model else "", key, trouble)
-    if model and not trouble:
+        host = find_address()
+        port = front.port
+
+    model = folder if has_model else ""
+    place = Place(socket.gethostname(), host, port, model, key, trouble)
+    if has_model and not trouble:
         try:
             kind.warm(place.target)
         except WrongAnswer as wrong:
@@ -288,34 +267,28 @@ def _start(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tuple[Serv
     return server, place
 
 
-def _see(task: Task, kind: Serving, of: int) -> Result:
-    """What the tasks beside a node's first say: only that the next node's server got ready."""
+def _see_next_server(task: Task, kind: Serving, of: int) -> Result:
+    """Report whether the server of task OF got ready: all that tasks beside a node's first do."""
     place = Place(**task.read("place", of, WAIT_S))
     if place.trouble:
         return Result(SKIP, evidence=f"{place.node}'s server did not start")
     return Result(PASS, f"{kind.name} of the next node is ready", "ready")
 
 
-def _ask(task: Task, kind: Serving, of: int) -> Result:
-    """What the server of task OF answers; that it was asked is said in any case."""
+def _ask_next_server(task: Task, kind: Serving, of: int) -> Result:
+    """Ask the server of task OF and judge its answers. Tell that task in any case when done."""
     want = "ready, each answer as the model has it"
     try:
         place = Place(**task.read("place", of, WAIT_S))
         if place.trouble:
             return Result(SKIP, evidence=f"{place.node}'s server did not start")
         if not place.model:
-            return Result(
-                PASS, f"{kind.name} is ready", "ready", evidence="no back end for the suite's model"
-            )
+            nothing = "no back end for the suite's model"
+            return Result(PASS, f"{kind.name} is ready", "ready", evidence=nothing)
         found = kind.exercise(place.target)
     except WrongAnswer as trouble:
-        return Result(
-            FAIL,
-            f"{place.node}'s server: {trouble}",
-            want,
-            SOURCE,
-            remedy=LOOK.format(f"{kind.name}'s"),
-        )
+        said = f"{place.node}'s server: {trouble}"
+        return Result(FAIL, said, want, SOURCE, remedy=LOOK.format(f"{kind.name}'s"))
     except TimeoutError as error:
         return Result(ERROR, f"the next node's task said nothing of its server: {error}", want)
     finally:
@@ -325,20 +298,26 @@ def _ask(task: Task, kind: Serving, of: int) -> Result:
     )
 
 
-def _end(server: Server, place: Place, asked: Result, ready_s: float) -> Result:
-    """ASKED, unless this node's own server did not start, has ended by itself, or does not end."""
+def _end_server(server: Server, place: Place, asked: Result, ready_s: float) -> Result:
+    """End this node's server. Return ASKED, the result for the next node's, if all went well.
+
+    A FAIL says instead that this node's server did not start, ended by itself, or had to be killed.
+    """
     ended = server.ended()
     last = server.last_line()
     left = server.stop()
+
+    trouble = place.trouble
+    if not trouble and ended:
+        trouble = f"{ended} while it was asked: {last}"
+    trouble = trouble or left
     found = replace(asked, figures={**asked.figures, "ready_s": round(ready_s, 2)})
-    trouble = place.trouble or (f"{ended} while it was asked: {last}" if ended else left)
     if not trouble:
         return found
-    said = f"{place.node}'s server: {trouble}"
     return replace(
         found,
         status=FAIL,
-        measured=said,
+        measured=f"{place.node}'s server: {trouble}",
         expected="it starts, serves and ends",
         remedy=LOOK.format("its"),
     )

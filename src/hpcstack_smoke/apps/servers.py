@@ -1,6 +1,4 @@
-"""A server of an image as a process: started alone, asked whether it is ready, ended as Slurm ends
-it.
-"""
+"""A server of an image as a process: start it, ask whether it is ready, end it as Slurm would."""
 
 from __future__ import annotations
 
@@ -11,7 +9,8 @@ import signal
 import subprocess
 import time
 
-STOP_S = 30.0
+STOP_S = 30.0  # for a server to end after SIGTERM; Slurm's default KillWait
+# what servers say when their port is another program's
 ADDRESS_TAKEN = ("already in use", "errno 98")
 # torchrun's, Slurm's and MPI's variables would make a server believe that it is a rank of theirs
 OF_RANKS = (
@@ -23,19 +22,34 @@ OF_RANKS = (
     "MASTER_PORT",
     "GROUP_RANK",
 )
-OF_STEPS = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "HYDRA_")
-# Some make folders below HOME, which may be read-only, or one for all nodes
-OWN_FOLDERS = ("HF_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "CUDA_CACHE_PATH",
-               "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")  # fmt: skip
+OF_STEPS = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "HYDRA_")  # prefixes
+# variables that name folders; by default these lie below HOME, which may be read-only, or shared by
+# all nodes
+OWN_FOLDERS = (
+    "HF_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "VLLM_CACHE_ROOT",
+    "VLLM_CONFIG_ROOT",
+    "CUDA_CACHE_PATH",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "FLASHINFER_WORKSPACE_BASE",
+)
 MARK = "HPCSTACK_SERVER"  # in the environment of all that a server starts, in whatever session
 
 
 class Server:
-    """ARGV in a session of its own; what it says goes to LOG, what it keeps below FOLDER."""
+    """A server that runs: ARGV in a session of its own, with its output in LOG."""
 
     def __init__(self, argv: list[str], folder: str, log: str, key: str = "") -> None:
-        """KEY: what clients must say, for servers that know VLLM_API_KEY."""
-        self.log, self.folder, self.stopped = log, folder, False
+        """Start it in FOLDER, which is also its home and holds its caches.
+
+        KEY is what clients must send, for servers that know VLLM_API_KEY.
+        """
+        self.log = log
+        self.folder = folder
+        self.stopped = False
         with open(log, "wb") as file:
             self.child = subprocess.Popen(
                 argv,
@@ -48,12 +62,14 @@ class Server:
             )
 
     def ready(self, host: str, port: int, path: str, until: float) -> str:
-        """Empty as soon as GET PATH answers 200; else why not, by UNTIL or when the server has
-        ended.
+        """Wait until GET PATH answers 200. Return an empty text, or why the server is not ready.
+
+        The wait ends at the time UNTIL, or when the server has ended.
         """
         said = "nothing listens"
         while time.monotonic() < until:
-            if ended := self.ended():
+            ended = self.ended()
+            if ended:
                 return f"{ended}: {self.last_line()}"
             try:
                 status = get_status(host, port, path)
@@ -67,23 +83,22 @@ class Server:
         return f"not ready in time: {said}; {self.last_line()}"
 
     def ended(self) -> str:
-        """How it ended; empty while it runs."""
+        """Return how the server ended, in words; empty while it runs."""
         status = self.child.poll()
         if status is None:
             return ""
-        return (
-            f"it was ended by {signal.Signals(-status).name}"
-            if status < 0
-            else f"it ended with exit {status}"
-        )
+        if status < 0:
+            return f"it was ended by {signal.Signals(-status).name}"
+        return f"it ended with exit {status}"
 
     def address_taken(self) -> bool:
-        """Whether its port was another one's."""
+        """Whether the server said that its port is another program's."""
         return any(words in self._tail().lower() for words in ADDRESS_TAKEN)
 
     def stop(self) -> str:
-        """TERM, and STOP_S for it: empty where nothing of it is left then (or it was stopped
-        before); else what had to be killed.
+        """Send SIGTERM, and kill what is left after STOP_S.
+
+        Return how much had to be killed, in words; empty if nothing, or if it was stopped before.
         """
         if self.stopped:
             return ""
@@ -92,6 +107,7 @@ class Server:
         self.child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(STOP_S)
+
         left = find_members(self.folder)
         while left and time.monotonic() - began < STOP_S:
             time.sleep(0.2)
@@ -101,19 +117,19 @@ class Server:
                 os.kill(one, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(STOP_S)
-        return (
-            f"{len(left)} of its processes had to be killed {STOP_S:.0f} s after TERM"
-            if left
-            else ""
-        )
+        if not left:
+            return ""
+        return f"{len(left)} of its processes had to be killed {STOP_S:.0f} s after TERM"
 
     def last_line(self) -> str:
-        return (
-            [line.strip() for line in self._tail().splitlines() if line.strip()]
-            or ["it said nothing"]
-        )[-1][:300]
+        """Return the last line of the log that is not blank, or a text that there is none."""
+        lines = [line.strip() for line in self._tail().splitlines() if line.strip()]
+        if not lines:
+            return "it said nothing"
+        return lines[-1][:300]
 
     def _tail(self) -> str:
+        """Return the end of the log; empty where it cannot be read."""
         with contextlib.suppress(OSError), open(self.log, "rb") as file:
             file.seek(max(0, os.path.getsize(self.log) - 20_000))
             return file.read().decode(errors="replace")
@@ -121,33 +137,32 @@ class Server:
 
 
 def make_server_environment(folder: str, key: str = "") -> dict[str, str]:
-    """This one's without what makes a server a rank, offline, with its home and caches below
-    FOLDER.
+    """Return the environment for a server whose home and caches are below FOLDER.
+
+    It is this process's without what would make the server a rank, and it keeps servers offline.
     """
-    kept = {
+    environment = {
         name: value
         for name, value in os.environ.items()
         if name not in OF_RANKS and not name.startswith(OF_STEPS)
     }
-    own = {name: os.path.join(folder, name.lower()) for name in OWN_FOLDERS}
-    quiet = {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-    }
-    return {
-        **kept,
-        **own,
-        **quiet,
-        "HOME": folder,
-        MARK: folder,
-        **({"VLLM_API_KEY": key} if key else {}),
-    }
+    for name in OWN_FOLDERS:
+        environment[name] = os.path.join(folder, name.lower())
+    # no model and no statistics go over the network
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"):
+        environment[name] = "1"
+    environment["HOME"] = folder
+    environment[MARK] = folder
+    if key:
+        environment["VLLM_API_KEY"] = key
+    return environment
 
 
 def get_status(host: str, port: int, path: str, seconds: float = 5.0) -> int:
-    """The status of GET PATH. OSError or HTTPException where there is none; no proxy is asked."""
+    """Return the HTTP status of GET PATH, without any proxy.
+
+    OSError or HTTPException where there is no answer.
+    """
     line = http.client.HTTPConnection(host, port, timeout=seconds)
     try:
         line.request("GET", path)
@@ -157,11 +172,14 @@ def get_status(host: str, port: int, path: str, seconds: float = 5.0) -> int:
 
 
 def find_members(folder: str) -> list[int]:
-    """The living processes whose environment bears the mark of FOLDER's server; MPI gives some
-    their own session.
+    """Return the ids of the processes that belong to FOLDER's server.
+
+    They are known by the mark in their environment, since MPI gives some a session of their own.
     """
-    out, mark = [], f"{MARK}={folder}".encode()
+    out = []
+    mark = f"{MARK}={folder}".encode()
     for name in os.listdir("/proc"):
+        # not a process, ended meanwhile, or another user's
         with contextlib.suppress(OSError, ValueError):
             number = int(name)
             with open(f"/proc/{number}/environ", "rb") as file:

@@ -1,6 +1,4 @@
-"""TensorFlow over all tasks: MultiWorkerMirroredStrategy by TF_CONFIG, a sum, and a small model
-that learns.
-"""
+"""TensorFlow over all tasks: a sum by MultiWorkerMirroredStrategy, which TF_CONFIG configures."""
 
 from __future__ import annotations
 
@@ -16,21 +14,26 @@ from hpcstack_smoke.tasks import Task, free_port
 
 
 def total(task: Task) -> Result:
-    """Each worker gives its rank + 1; all must get the whole sum."""
+    """Add rank + 1 of every worker by TensorFlow; each worker must get the whole sum.
+
+    Where there are GPUs, each worker has the one of its local rank.
+    """
     if not importlib.util.find_spec("tensorflow"):
         if task.named:
             raise RuntimeError("no tensorflow in the image")
         raise Skip("the image has no tensorflow")
+
+    # TensorFlow takes every GPU that it sees: show it one, before it is imported
     if open_gpus():
         given = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
-        os.environ["CUDA_VISIBLE_DEVICES"] = (
-            given[task.local] if len(given) > task.local else str(task.local)
-        )
+        own = given[task.local] if len(given) > task.local else str(task.local)
+        os.environ["CUDA_VISIBLE_DEVICES"] = own
+
     workers = task.all("worker", f"{find_address()}:{free_port()}")
-    os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.rank}}
-    )
+    cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.rank}}
+    os.environ["TF_CONFIG"] = json.dumps(cluster)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
     tf: Any = importlib.import_module("tensorflow")
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
@@ -55,5 +58,6 @@ def total(task: Task) -> Result:
         "1 + 2 + ... + n",
         f"tensorflow {tf.__version__}",
     )
+    # a worker that ends early would break the others' cluster
     task.wait("done")
     return result

@@ -1,6 +1,4 @@
-"""Checkpoints: saved, gone on, loaded again and gone on again must be the same to the bit; and in
-other shards.
-"""
+"""Checks of torch's distributed checkpoints: training resumes from one, and shards can change."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from hpcstack_smoke.training.fsdp import shard_network
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
-HALF = 8
+HALF = 8  # steps before a checkpoint, and after it
 
 
-def _folder(context: Context, name: str) -> str:
-    """A folder that all ranks see, empty."""
+def _make_folder(context: Context, name: str) -> str:
+    """Return an empty folder that all ranks see."""
     path = os.path.join(context.output, f".checkpoint-{name}")
     if context.rank == 0:
         shutil.rmtree(path, ignore_errors=True)
@@ -30,83 +28,81 @@ def _folder(context: Context, name: str) -> str:
     return path
 
 
-def _state(network: Any, optimizer: Any) -> dict[str, Any]:
-    out = {f"model.{name}": value for name, value in network.state_dict().items()}
-    for number, values in optimizer.state_dict()["state"].items():
-        out |= {
-            f"optimizer.{number}.{name}": value
-            for name, value in values.items()
-            if torch.is_tensor(value)
-        }
-    return out
-
-
-def resume(context: Context) -> Result:
-    """DDP with momentum: torch's distributed checkpoint is written by all and read by all; training
-    goes on from it.
-    """
+def _import_checkpoint() -> Any:
+    """Import torch's distributed checkpoints. Skip where this torch has none."""
     import torch.distributed.checkpoint as dcp
 
     if not hasattr(dcp, "save"):
         raise Skip(
             f"torch {torch.__version__} has no torch.distributed.checkpoint.save (2.2 and newer)"
         )
+    return dcp
+
+
+def _collect_state(network: Any, optimizer: Any) -> dict[str, Any]:
+    """Return {name: tensor} of all that a checkpoint keeps. The tensors are not copied."""
+    out = {f"model.{name}": value for name, value in network.state_dict().items()}
+    for number, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            if torch.is_tensor(value):
+                out[f"optimizer.{number}.{name}"] = value
+    return out
+
+
+def resume(context: Context) -> Result:
+    """Train with DDP, save, train on; load what was saved and train on again: the same to the bit.
+
+    The optimizer has momentum, so that its state counts, too. All ranks write and read.
+    """
+    dcp = _import_checkpoint()
     from torch.nn.parallel import DistributedDataParallel
 
     network = task.make_network(task.SEED, context.device)
     around = DistributedDataParallel(network, device_ids=[context.device] if context.gpu else None)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE / 4, momentum=0.5)
-    folder = _folder(context, "resume")
-    task.learn_steps(
-        around,
-        optimizer,
-        lambda step: task.take_own_rows(context, step),
-        task.average_over_ranks,
-        HALF,
-    )
-    dcp.save(_state(network, optimizer), storage_writer=dcp.FileSystemWriter(folder))
-    first = task.learn_steps(
-        around,
-        optimizer,
-        lambda step: task.take_own_rows(context, step),
-        task.average_over_ranks,
-        HALF,
-        HALF,
-    )
+    folder = _make_folder(context, "resume")
+
+    def train_half(first: int) -> list[float]:
+        return task.learn_steps(
+            around,
+            optimizer,
+            lambda step: task.take_own_rows(context, step),
+            task.average_over_ranks,
+            HALF,
+            first,
+        )
+
+    train_half(0)
+    dcp.save(_collect_state(network, optimizer), storage_writer=dcp.FileSystemWriter(folder))
+    losses = train_half(HALF)
     straight = task.flatten_parameters(network.parameters()).clone()
+
+    # forget everything, then load it
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()
-    state = _state(network, optimizer)  # the same tensors, which are loaded into in place
+    state = _collect_state(network, optimizer)  # the tensors in use, which are loaded into
     for value in state.values():
         value.detach().zero_()
     dcp.load(state, storage_reader=dcp.FileSystemReader(folder))
-    network.load_state_dict(
-        {
-            name.removeprefix("model."): value
-            for name, value in state.items()
-            if name.startswith("model.")
-        }
-    )
-    again = task.learn_steps(
-        around,
-        optimizer,
-        lambda step: task.take_own_rows(context, step),
-        task.average_over_ranks,
-        HALF,
-        HALF,
-    )
+    weights = {
+        name.removeprefix("model."): value
+        for name, value in state.items()
+        if name.startswith("model.")
+    }
+    network.load_state_dict(weights)
+    losses_again = train_half(HALF)
     resumed = task.flatten_parameters(network.parameters())
-    same = all(context.all(bool(torch.equal(straight, resumed)) and first == again))
+
+    same = all(context.all(bool(torch.equal(straight, resumed)) and losses == losses_again))
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
-    context.all(0)
+    context.all(0)  # until no rank needs the folder any more
     if context.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
-    measured = (
-        "the same to the bit"
-        if same
-        else f"another: off by {float((straight - resumed).abs().max()):.1e}"
-    )
+
+    measured = "the same to the bit"
+    if not same:
+        measured = f"another: off by {float((straight - resumed).abs().max()):.1e}"
     return judge_result(
         same,
         f"{measured} after {HALF} steps more; {size / 1e3:.0f} kB",
@@ -117,48 +113,52 @@ def resume(context: Context) -> Result:
 
 
 def reshard(context: Context) -> Result:
-    """Saved in as many shards as ranks, read whole by one; saved whole by one, read into shards."""
-    import torch.distributed.checkpoint as dcp
+    """Save shards of all ranks and read them whole on one; save that and read it into shards.
 
-    if not hasattr(dcp, "save"):
-        raise Skip(
-            f"torch {torch.__version__} has no torch.distributed.checkpoint.save (2.2 and newer)"
-        )
+    Rank 0 is the one; both times the parameters must be the same to the bit.
+    """
+    dcp = _import_checkpoint()
     network = shard_network(context)
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE)
     task.data_parallel(context, network, optimizer)
     values = task.gather_parameters(network.parameters())
-    folder, other = _folder(context, "shards"), _folder(context, "whole")
-    dcp.save(network.state_dict(), storage_writer=dcp.FileSystemWriter(folder))
+
+    # from all to one
+    shards_folder = _make_folder(context, "shards")
+    whole_folder = _make_folder(context, "whole")
+    dcp.save(network.state_dict(), storage_writer=dcp.FileSystemWriter(shards_folder))
     import torch.distributed as dist
 
     alone = dist.new_group([0], backend="gloo")
     whole = task.make_network(task.SEED + 1, torch.device("cpu"))
-    one = True
+    gathered = True
     if context.rank == 0:
         state = whole.state_dict()
-        dcp.load(state, storage_reader=dcp.FileSystemReader(folder), process_group=alone)
+        reader = dcp.FileSystemReader(shards_folder)
+        dcp.load(state, storage_reader=reader, process_group=alone)
         whole.load_state_dict(state)
-        one = bool(torch.equal(task.flatten_parameters(whole.parameters()), values.cpu()))
-        dcp.save(
-            whole.state_dict(), storage_writer=dcp.FileSystemWriter(other), process_group=alone
-        )
+        gathered = bool(torch.equal(task.flatten_parameters(whole.parameters()), values.cpu()))
+        writer = dcp.FileSystemWriter(whole_folder)
+        dcp.save(whole.state_dict(), storage_writer=writer, process_group=alone)
     context.all(0)
+
+    # and back
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()
     state = network.state_dict()
-    dcp.load(state, storage_reader=dcp.FileSystemReader(other))
+    dcp.load(state, storage_reader=dcp.FileSystemReader(whole_folder))
     network.load_state_dict(state)
-    back = bool(torch.equal(task.gather_parameters(network.parameters()), values))
-    good = all(context.all(one and back))
+    scattered = bool(torch.equal(task.gather_parameters(network.parameters()), values))
+
+    good = all(context.all(gathered and scattered))
     if context.rank == 0:
-        for path in (folder, other):
+        for path in (shards_folder, whole_folder):
             shutil.rmtree(path, ignore_errors=True)
-    measured = (
-        f"{context.world} -> 1 {'same' if one else 'ANOTHER'}, 1 -> {context.world} "
-        f"{'same' if back else 'ANOTHER'}"
-    )
+
+    words = {True: "same", False: "ANOTHER"}
+    world = context.world
+    measured = f"{world} -> 1 {words[gathered]}, 1 -> {world} {words[scattered]}"
     return judge_result(
         good,
         measured,

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: plain, with small buckets, under autocast, and with GradScaler."""
+"""Checks of DistributedDataParallel: plain, with small buckets, with autocast, with GradScaler."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
 
 
 def wrap_network(context: Context, **options: Any) -> tuple[Any, Any, Any]:
-    """(network, DDP around it, SGD).
+    """Return (the task's network, DDP around it with OPTIONS, its optimizer).
 
-    Ranks are seeded apart: DDP must give all of them rank 0's weights.
+    Each rank begins with weights of its own: DDP must give all of them rank 0's.
     """
     network = task.make_network(task.SEED + context.rank, context.device)
-    around = DistributedDataParallel(
-        network, device_ids=[context.device] if context.gpu else None, **options
-    )
+    device_ids = [context.device] if context.gpu else None
+    around = DistributedDataParallel(network, device_ids=device_ids, **options)
     return network, around, torch.optim.SGD(around.parameters(), lr=task.RATE)
 
 
 def fp32(context: Context) -> Result:
-    """As most users run it."""
+    """Test DDP as most users run it."""
     network, around, optimizer = wrap_network(context)
     losses = task.data_parallel(context, around, optimizer)
     return task.judge_training(
@@ -39,7 +38,10 @@ def fp32(context: Context) -> Result:
 
 
 def buckets(context: Context) -> Result:
-    """Buckets so small that every gradient has its own: the way that gradients of large models go."""
+    """Test DDP with buckets so small that each gradient has its own.
+
+    The small network would fit into one bucket; the gradients of large models fill many.
+    """
     network, around, optimizer = wrap_network(
         context, bucket_cap_mb=0.001, gradient_as_bucket_view=True
     )
@@ -53,15 +55,17 @@ def buckets(context: Context) -> Result:
 
 
 def autocast(context: Context) -> Result:
-    """bf16 autocast; the dtype that was computed in is asserted."""
+    """Test DDP with autocast to bf16. The dtype of a layer's output proves that it was used."""
     if context.gpu:
         major, _ = torch.cuda.get_device_capability(context.device)
         context.skip_together("" if major >= 8 else "a GPU without bf16 of its own")
+
     network, around, optimizer = wrap_network(context)
     seen: set[Any] = set()
     network[1].register_forward_hook(lambda layer, given, out: seen.add(out.dtype))
     forward = task.in_autocast(context.device, torch.bfloat16)
     losses = task.data_parallel(context, around, optimizer, forward)
+
     proof = "" if seen == {torch.bfloat16} else f"computed in {seen}"
     expected = task.train_reference(context.world, context.device, torch.bfloat16)
     return task.judge_training(
@@ -76,9 +80,14 @@ def autocast(context: Context) -> Result:
 
 
 def scaler(context: Context) -> Result:
-    """fp16 autocast with GradScaler: losses are scaled, gradients unscaled, no step is skipped."""
+    """Test DDP with autocast to fp16 and GradScaler, which must skip no step.
+
+    It scales losses up before backward and gradients down after it. A step whose gradients
+    overflow is skipped, and the scale lowered.
+    """
     if not context.gpu:
         raise Skip("GradScaler is for GPUs")
+
     network, around, optimizer = wrap_network(context)
     grad_scaler = torch.cuda.amp.GradScaler(init_scale=1024.0)
     forward = task.in_autocast(context.device, torch.float16)
@@ -90,6 +99,7 @@ def scaler(context: Context) -> Result:
         grad_scaler.step(optimizer)
         grad_scaler.update()
         losses.append(task.average_over_ranks(loss))
+
     scale = grad_scaler.get_scale()
     expected = task.train_reference(context.world, context.device, torch.float16)
     return task.judge_training(

@@ -1,5 +1,6 @@
-"""A real small training that learns: a convolutional network on digits that are drawn here, on 1
-and on N ranks.
+"""A real small training: a convolutional network learns digits, as on one process.
+
+The digits are drawn here, so that no data set is fetched.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hpcstack_smoke.result import Result, judge_result
+from hpcstack_smoke.result import Result, Skip, judge_result
 from hpcstack_smoke.training import task
 
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
-# Ten digits in 5 x 7 dots, a row in five bits
+# ten digits of 5 x 7 dots: a tuple for each, a number of five bits for each row
 FONT = (
     (14, 17, 19, 21, 25, 17, 14),
     (4, 12, 4, 4, 4, 4, 14),
@@ -29,19 +30,25 @@ FONT = (
     (14, 17, 17, 14, 17, 17, 14),
     (14, 17, 17, 15, 1, 2, 12),
 )
-SIDE, ROWS, STEPS, TEST_ROWS, RATE, MOMENTUM = 12, 240, 120, 1000, 0.05, 0.9
-ACCURACY, TOLERANCE = 0.97, 5e-3
+SIDE = 12  # pixels of a picture
+ROWS = 240  # pictures of a batch
+STEPS = 120
+TEST_ROWS = 1000  # pictures that were not learned from
+RATE, MOMENTUM = 0.05, 0.9  # of the optimizer
+ACCURACY = 0.97  # share of the test's pictures that must be recognized
+TOLERANCE = 5e-3  # of a loss, against that of one process
 
 
 def draw_digits(count: int, seed: int) -> tuple[Any, Any]:
-    """COUNT pictures (count, 1, SIDE, SIDE) with their digits: shifted, of varying strength, with
-    noise.
+    """Return COUNT pictures, of shape (COUNT, 1, SIDE, SIDE), and which digits they show.
+
+    The digits are shifted, of varying strength, and with noise.
     """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(10, (count,), generator=generator)
-    font = torch.tensor(
-        [[[row >> (4 - column) & 1 for column in range(5)] for row in digit] for digit in FONT]
-    ).float()
+    dots = [[[row >> (4 - column) & 1 for column in range(5)] for row in digit] for digit in FONT]
+    font = torch.tensor(dots).float()
+
     pictures = 0.25 * torch.rand(count, SIDE, SIDE, generator=generator)
     places = torch.randint(SIDE - 7, (count, 2), generator=generator)
     strength = 0.6 + 0.4 * torch.rand(count, generator=generator)
@@ -52,6 +59,7 @@ def draw_digits(count: int, seed: int) -> tuple[Any, Any]:
 
 
 def make_digits_network(device: Any) -> nn.Module:
+    """Return a small convolutional network on DEVICE, with the same weights on all ranks."""
     torch.manual_seed(task.SEED)
     layers = nn.Sequential(
         nn.Conv2d(1, 12, 3, padding=1),
@@ -67,12 +75,15 @@ def make_digits_network(device: Any) -> nn.Module:
 
 
 def learn_digits(model: Any, context: Context, rank: int, world: int, average: Any) -> list[float]:
-    """The losses of STEPS steps; rank RANK of WORLD has its rows of each batch of ROWS."""
+    """Train MODEL for STEPS steps on the rows of RANK of WORLD. Return the losses.
+
+    AVERAGE makes a number of a loss, over all ranks.
+    """
     pictures, labels = (one.to(context.device) for one in draw_digits(10 * ROWS, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     losses = []
     for step in range(STEPS):
-        start = step % 10 * ROWS
+        start = step % 10 * ROWS  # there are ten batches, which come again and again
         rows = slice(start + rank, start + ROWS, world)
         loss = nn.functional.cross_entropy(model(pictures[rows]), labels[rows])
         optimizer.zero_grad()
@@ -83,30 +94,36 @@ def learn_digits(model: Any, context: Context, rank: int, world: int, average: A
 
 
 def digits(context: Context) -> Result:
-    """More than 97 % of digits that it never saw; the losses are those of one process; pictures a
-    second are told.
+    """Train by DDP, and once more in one process.
+
+    The losses must be those of one process, and more than 97 % of digits that the network has
+    never seen must be recognized. The result has the pictures a second.
     """
     from torch.nn.parallel import DistributedDataParallel
 
     if ROWS % context.world:
-        from hpcstack_smoke.result import Skip
-
         raise Skip(f"{context.world} ranks do not divide a batch of {ROWS}")
-    model = DistributedDataParallel(
-        make_digits_network(context.device), device_ids=[context.device] if context.gpu else None
-    )
+
+    network = make_digits_network(context.device)
+    device_ids = [context.device] if context.gpu else None
+    model = DistributedDataParallel(network, device_ids=device_ids)
     began = time.perf_counter()
     losses = learn_digits(model, context, context.rank, context.world, task.average_over_ranks)
     took = max(context.all(time.perf_counter() - began))
+
     alone = make_digits_network(context.device)
     expected = learn_digits(alone, context, 0, 1, lambda loss: float(loss.detach()))
+
     pictures, labels = (one.to(context.device) for one in draw_digits(TEST_ROWS, 2))
     with torch.no_grad():
         right = float((model.module(pictures).argmax(1) == labels).float().mean())
-    error = max(abs(a - b) if a == a else float("inf") for a, b in zip(losses, expected))
+    error = max(task.measure_gap(a, b) for a, b in zip(losses, expected))
     apart = task.measure_spread(task.flatten_parameters(model.parameters()))
     good = right > ACCURACY and error <= TOLERANCE and apart == 0.0
+
     rate = STEPS * ROWS / took
+    measured = f"{right:.1%} of {TEST_ROWS} unseen digits, off one process by {error:.1e}"
+    measured += f", spread {apart:g}"
     series = [
         {
             "name": f"{context.world} ranks",
@@ -118,10 +135,7 @@ def digits(context: Context) -> Result:
     ]
     return judge_result(
         good,
-        (
-            f"{right:.1%} of {TEST_ROWS} unseen digits, off one process by {error:.1e}, spread "
-            f"{apart:g}"
-        ),
+        measured,
         f"> {ACCURACY:.0%}, off by <= {TOLERANCE:g}, spread 0",
         task.SOURCE,
         f"{rate:,.0f} pictures/s",

@@ -1,4 +1,4 @@
-"""What only some images have: Horovod, Lightning, DALI. Missing is SKIP."""
+"""Checks of what only some images have: Horovod, Lightning, DALI. Without it they are skipped."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import os
 import socket
 import tempfile
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 
-def _needs(context: Context, code: str, module: str) -> None:
-    """Skip where the image has no MODULE; RuntimeError where the recipe or the user named CODE
-    itself.
+def _require_module(context: Context, code: str, module: str) -> None:
+    """Skip where the image has no MODULE.
+
+    That is a RuntimeError if the recipe or the user named the check CODE itself.
     """
     if not importlib.util.find_spec(module):
         if code in context.request.tests.split(","):
@@ -29,29 +31,31 @@ def _needs(context: Context, code: str, module: str) -> None:
 
 
 def horovod(context: Context) -> Result:
-    """Horovod by its own gloo controller; a sum over ranks is compared with ==, and a step of its
-    optimizer.
+    """Test Horovod with its gloo controller: a sum over ranks, and a step of its optimizer.
 
-    What horovodrun does for it, rank 0 does here: a rendezvous of Horovod's, whose address the
-    others get by torchrun's group.
+    Both are compared with ==. Nobody has started horovodrun, so rank 0 runs Horovod's rendezvous
+    itself, and the others get its address by torchrun's process group.
     """
-    _needs(context, "train.horovod", "horovod")
+    _require_module(context, "train.horovod", "horovod")
     import horovod.torch as hvd
 
     if not hvd.gloo_built():
         raise Skip("this Horovod meets by MPI only: hpcstack launch --mode mpi")
-    server = _meet(context)
+    server = _prepare_rendezvous(context)
     try:
         hvd.init()
-        return _summed(context, hvd)
+        return _sum_by_horovod(context, hvd)
     finally:
         hvd.shutdown()
         if server:
             server.stop()
 
 
-def _meet(context: Context) -> Any:
-    """Horovod's variables, as horovodrun would set them; on rank 0 its rendezvous, too."""
+def _prepare_rendezvous(context: Context) -> Any:
+    """Set Horovod's variables as horovodrun would.
+
+    On rank 0 start its rendezvous, too, and return that; elsewhere return None.
+    """
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
@@ -59,36 +63,43 @@ def _meet(context: Context) -> Any:
     torch.distributed.all_gather_object(names, socket.gethostname())
     hosts = ",".join(f"{name}:{context.per_node}" for name in dict.fromkeys(names))
     slots = get_host_assignments(parse_hosts(hosts), context.world)
-    server = RendezvousServer(verbose=0) if context.rank == 0 else None
+
+    server = None
     place: list[Any] = [None]
-    if server:
+    if context.rank == 0:
+        server = RendezvousServer(verbose=0)
         place = [(find_address(), server.start())]
         server.init(slots)
     torch.distributed.broadcast_object_list(place, 0)
-    own = slots[context.rank]
-    numbers = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-    more = {
+    address, port = place[0]
+
+    values = {
         "HOSTNAME": names[context.rank],
         "CONTROLLER": "gloo",
         "CPU_OPERATIONS": "gloo",
-        "GLOO_RENDEZVOUS_ADDR": place[0][0],
-        "GLOO_RENDEZVOUS_PORT": place[0][1],
-        **{name.upper(): getattr(own, name) for name in numbers},
+        "GLOO_RENDEZVOUS_ADDR": address,
+        "GLOO_RENDEZVOUS_PORT": port,
     }
-    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in more.items()})
+    own = slots[context.rank]
+    for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
+        values[name.upper()] = getattr(own, name)
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in values.items()})
     return server
 
 
-def _summed(context: Context, hvd: Any) -> Result:
+def _sum_by_horovod(context: Context, hvd: Any) -> Result:
+    """Judge a sum over ranks, and a step whose gradient is such a sum."""
     total = hvd.allreduce(torch.full((8,), float(context.rank), device=context.device), op=hvd.Sum)
     expected = float(sum(range(context.world)))
+
     weight = torch.nn.Parameter(torch.zeros(4, device=context.device))
     sgd = torch.optim.SGD([weight], lr=1.0)
     optimizer = hvd.DistributedOptimizer(sgd, named_parameters=[("weight", weight)], op=hvd.Sum)
-    (
-        weight * float(context.rank)
-    ).sum().backward()  # the gradient is the rank; its sum is exact, a mean need not be
+    # the gradient is the rank: its sum over ranks is exact, which a mean need not be
+    loss = (weight * float(context.rank)).sum()
+    loss.backward()
     optimizer.step()
+
     good = (
         hvd.size() == context.world
         and bool((total == expected).all())
@@ -104,13 +115,14 @@ def _summed(context: Context, hvd: Any) -> Result:
 
 
 def lightning(context: Context) -> Result:
-    """Lightning's trainer in this very process group: the losses are the reference's."""
-    name = next(
-        (one for one in ("lightning", "pytorch_lightning") if importlib.util.find_spec(one)), ""
-    )
-    if not name:
+    """Train the task by Lightning's trainer, in the process group that is there already."""
+    if importlib.util.find_spec("lightning"):
+        module_name = "lightning.pytorch"
+    elif importlib.util.find_spec("pytorch_lightning"):  # the older name
+        module_name = "pytorch_lightning"
+    else:
         raise Skip("the image has no lightning")
-    pl: Any = importlib.import_module("lightning.pytorch" if name == "lightning" else name)
+    pl: Any = importlib.import_module(module_name)
     losses: list[float] = []
 
     class Module(pl.LightningModule):  # type: ignore[misc,name-defined]
@@ -126,12 +138,9 @@ def lightning(context: Context) -> Result:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=task.RATE)
 
-    from dataclasses import replace
-
-    rows = [
-        task.take_own_rows(replace(context, device=torch.device("cpu")), step)
-        for step in range(task.STEPS)
-    ]
+    # the trainer itself moves rows to the device
+    on_cpu = replace(context, device=torch.device("cpu"))
+    rows = [task.take_own_rows(on_cpu, step) for step in range(task.STEPS)]
     trainer = pl.Trainer(
         accelerator="gpu" if context.gpu else "cpu",
         devices=context.per_node,
@@ -152,24 +161,31 @@ def lightning(context: Context) -> Result:
 
 
 def dali(context: Context) -> Result:
-    """A DALI pipeline on this rank's device: what goes in comes out."""
-    _needs(context, "train.dali", "nvidia.dali" if importlib.util.find_spec("nvidia") else "nvidia")
+    """Test a DALI pipeline that doubles numbers on this rank's device."""
+    # where there is no package nvidia at all, looking for nvidia.dali would be an error
+    has_nvidia = importlib.util.find_spec("nvidia")
+    _require_module(context, "train.dali", "nvidia.dali" if has_nvidia else "nvidia")
     import numpy
     from nvidia.dali import fn, pipeline_def
 
-    @pipeline_def(
-        batch_size=4, num_threads=1, device_id=context.local_rank if context.gpu else None
-    )  # type: ignore[untyped-decorator]
+    def make_rows() -> list[Any]:
+        return [numpy.full((8,), n, dtype=numpy.float32) for n in range(4)]
+
+    device_id = context.local_rank if context.gpu else None
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=device_id)  # type: ignore[untyped-decorator]
     def pipe() -> Any:
-        numbers = fn.external_source(
-            source=lambda: [numpy.full((8,), n, dtype=numpy.float32) for n in range(4)]
-        )
-        return numbers.gpu() * 2 if context.gpu else numbers * 2
+        numbers = fn.external_source(source=make_rows)
+        if context.gpu:
+            numbers = numbers.gpu()
+        return numbers * 2
 
     made = pipe()
     made.build()
     (out,) = made.run()
-    values = (out.as_cpu() if context.gpu else out).as_array()
+    if context.gpu:
+        out = out.as_cpu()
+    values = out.as_array()
     return judge_result(
         bool((values[:, 0] == [0, 2, 4, 6]).all()), f"{values.shape[0]} rows", "each number doubled"
     )

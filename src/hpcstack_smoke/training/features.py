@@ -1,9 +1,8 @@
-"""What training uses besides: gradient checkpointing, torch.compile, attention's back ends, the
-profiler.
-"""
+"""Checks of what training also uses: checkpointing, torch.compile, attention, the profiler."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -22,24 +21,33 @@ if TYPE_CHECKING:
 
 
 def checkpointing(context: Context) -> Result:
-    """Activations are not kept but made again in backward; how often forward ran is the proof."""
+    """Test gradient checkpointing: activations are not kept but computed again in backward.
+
+    As proof, forward must have run twice in each step.
+    """
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.checkpoint import checkpoint
 
-    class Again(torch.nn.Module):
+    class Counted(torch.nn.Module):
+        """Layers that count how often they run."""
+
         def __init__(self, inner: Any) -> None:
             super().__init__()
-            self.inner, self.runs = inner, 0
+            self.inner = inner
+            self.runs = 0
 
         def forward(self, x: Any) -> Any:
             self.runs += 1
             return self.inner(x)
 
     class Network(torch.nn.Module):
+        """The task's network; all but its first layer is checkpointed."""
+
         def __init__(self) -> None:
             super().__init__()
             layers = task.make_network(task.SEED + context.rank, context.device)
-            self.first, self.rest = layers[0], Again(layers[1:])
+            self.first = layers[0]
+            self.rest = Counted(layers[1:])
 
         def forward(self, x: Any) -> Any:
             return checkpoint(self.rest, self.first(x), use_reentrant=False)
@@ -48,28 +56,28 @@ def checkpointing(context: Context) -> Result:
     around = DistributedDataParallel(network, device_ids=[context.device] if context.gpu else None)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE)
     losses = task.data_parallel(context, around, optimizer)
-    proof = (
-        ""
-        if network.rest.runs == 2 * task.STEPS
-        else f"forward ran {network.rest.runs} times: nothing was made again"
-    )
+
+    evidence = f"forward ran {network.rest.runs} times"
+    proof = ""
+    if network.rest.runs != 2 * task.STEPS:
+        proof = f"{evidence}: nothing was made again"
     return task.judge_training(
         context,
         losses,
         task.flatten_parameters(network.parameters()),
-        f"forward ran {network.rest.runs} times",
+        evidence,
         proof=proof,
     )
 
 
 def compiled(context: Context) -> Result:
-    """torch.compile gives the same steps; how many graphs were made is the proof."""
+    """Test that torch.compile gives the same steps. As proof, a graph must have been compiled."""
     import sys
 
+    # on GPUs Triton makes the kernels
+    has_compiler = context.gpu or shutil.which("g++") or shutil.which("clang++")
     reason = ""
-    if sys.platform != "linux" or not (
-        context.gpu or shutil.which("g++") or shutil.which("clang++")
-    ):
+    if sys.platform != "linux" or not has_compiler:
         reason = "no C++ compiler in the image: torch.compile makes its kernels with one"
     context.skip_together(reason)
     from torch._dynamo.utils import counters
@@ -78,10 +86,11 @@ def compiled(context: Context) -> Result:
     counters.clear()
     network = task.make_network(task.SEED + context.rank, context.device)
     ids = [context.device] if context.gpu else None
-    # The network is compiled, then wrapped: of a compiled DDP, torch 2.13 leaves nothing to compile
+    # compiled first and then wrapped: of a compiled DDP, torch 2.13 leaves nothing to compile
     around = DistributedDataParallel(torch.compile(network), device_ids=ids)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE)
     losses = task.data_parallel(context, around, optimizer)
+
     graphs = int(counters["stats"].get("unique_graphs", 0))
     proof = "" if graphs else "no graph was compiled"
     return task.judge_training(
@@ -94,39 +103,35 @@ def compiled(context: Context) -> Result:
 
 
 def attention(context: Context) -> Result:
-    """Each back end of scaled dot product attention against the plain formula, forward and
-    backward.
+    """Compare each back end of scaled dot product attention with the plain formula.
+
+    Forward and backward are compared. A back end that does not work here is left out; on a GPU
+    one that is not the plain formula must work.
     """
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
     except ImportError:
         raise Skip(f"torch {torch.__version__} has no torch.nn.attention (2.3 and newer)") from None
-    half = (
-        torch.bfloat16
-        if context.gpu and torch.cuda.get_device_capability(context.device)[0] >= 8
-        else torch.float16
-    )
-    dtype = half if context.gpu else torch.float32
+
     torch.manual_seed(7)
+    dtype = _choose_dtype(context)
     base = [torch.randn(2, 4, 128, 64, device=context.device, dtype=dtype) for _ in range(3)]
-    expected = _plain(*base)
-    used, errors = [], {}
+    expected = _attend_plainly(*base)
+
+    errors = {}  # by back end, of those that work
     for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH"):
         backend = getattr(SDPBackend, name, None)
         if backend is None:
             continue
-        try:
-            with sdpa_kernel(backend):
-                errors[name] = _distance(expected, _attended(*base))
-            used.append(name)
-        except RuntimeError:  # this back end does not do this here
-            continue
+        # RuntimeError: this back end cannot do this here
+        with contextlib.suppress(RuntimeError), sdpa_kernel(backend):
+            errors[name] = _measure_distance(expected, _attend(*base))
+
     limit = 3e-2 if context.gpu else 1e-4
     worst = max(errors.values(), default=float("inf"))
-    measured = (
-        f"{', '.join(name.lower() for name in used) or 'none'}; off the formula by {worst:.1e}"
-    )
-    if context.gpu and not any(name != "MATH" for name in used):
+    used = ", ".join(name.lower() for name in errors) or "none"
+    measured = f"{used}; off the formula by {worst:.1e}"
+    if context.gpu and not any(name != "MATH" for name in errors):
         return Result(
             FAIL,
             measured,
@@ -134,40 +139,55 @@ def attention(context: Context) -> Result:
             remedy="only the plain formula works: torch is not built for this GPU",
         )
     return judge_result(
-        bool(used) and worst <= limit,
+        bool(errors) and worst <= limit,
         measured,
         f"off by <= {limit:g}",
         "softmax(QK'/sqrt(d))V in fp32",
     )
 
 
-def _plain(q: Any, k: Any, v: Any) -> list[Any]:
+def _choose_dtype(context: Context) -> Any:
+    """Return the dtype for attention: bf16 where the GPU has it, else fp16; fp32 on CPUs."""
+    if not context.gpu:
+        return torch.float32
+    if torch.cuda.get_device_capability(context.device)[0] >= 8:
+        return torch.bfloat16
+    return torch.float16
+
+
+def _attend_plainly(q: Any, k: Any, v: Any) -> list[Any]:
+    """Return attention by the formula, in fp32, and the gradients of Q, K and V."""
     q, k, v = (one.detach().float().requires_grad_() for one in (q, k, v))
-    out = torch.softmax(q @ k.transpose(-2, -1) / 8.0, -1) @ v
+    out = torch.softmax(q @ k.transpose(-2, -1) / 8.0, -1) @ v  # 8: the root of 64, a head's size
     out.pow(2).mean().backward()
     return [out, q.grad, k.grad, v.grad]
 
 
-def _attended(q: Any, k: Any, v: Any) -> list[Any]:
+def _attend(q: Any, k: Any, v: Any) -> list[Any]:
+    """Return attention by torch's own function, and the gradients of Q, K and V."""
     q, k, v = (one.detach().clone().requires_grad_() for one in (q, k, v))
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     out.float().pow(2).mean().backward()
     return [out, q.grad, k.grad, v.grad]
 
 
-def _distance(expected: list[Any], found: list[Any]) -> float:
-    """How far the output and the three gradients are off at most, each relative to its own largest
-    value.
-    """
-    pairs = [(a.detach(), b.detach().float()) for a, b in zip(expected, found)]
-    return max(float((a - b).abs().max() / a.abs().max().clamp_min(1e-12)) for a, b in pairs)
+def _measure_distance(expected: list[Any], found: list[Any]) -> float:
+    """Return how far FOUND tensors are off at most, each relative to the largest value EXPECTED."""
+    worst = []
+    for want, got in zip(expected, found):
+        a = want.detach()
+        b = got.detach().float()
+        worst.append(float((a - b).abs().max() / a.abs().max().clamp_min(1e-12)))
+    return max(worst)
 
 
 def profiled(context: Context) -> Result:
-    """torch.profiler writes a trace that can be read and has the steps and their kernels in it."""
+    """Test that torch.profiler writes a trace with the steps, and on GPUs their kernels, in it."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if context.gpu else [])]
+    kinds = [ProfilerActivity.CPU]
+    if context.gpu:
+        kinds.append(ProfilerActivity.CUDA)
     _, around, optimizer = wrap_network(context)
     folder = tempfile.mkdtemp(prefix="hpcstack-profile-")
     try:
@@ -183,9 +203,9 @@ def profiled(context: Context) -> Result:
             events = json.load(file)["traceEvents"]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    steps = {
-        event["name"] for event in events if str(event.get("name", "")).startswith("hpcstack-step-")
-    }
+
+    names = {str(event.get("name", "")) for event in events}
+    steps = {name for name in names if name.startswith("hpcstack-step-")}
     kernels = sum(event.get("cat") == "kernel" for event in events)
     measured = f"{len(events)} events, {len(steps)} steps, {kernels} kernels"
     good = len(steps) == 3 and (kernels > 0 or not context.gpu)

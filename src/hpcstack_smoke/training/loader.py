@@ -1,5 +1,6 @@
-"""Data loading: shards that are disjoint and complete, with and without workers; a sweep says what
-is fastest.
+"""The check of data loading: the ranks' shards are disjoint and complete, with and without workers.
+
+It also measures which number of workers and which size of batch is fastest.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from hpcstack_smoke.result import Result, judge_result
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
-ROWS = 512
+ROWS = 512  # of the data set
+# what is tried, by tier
 WORKERS = {"quick": (0,), "standard": (0, 2), "full": (0, 1, 2, 4, 8)}
 BATCHES = {"quick": (32,), "standard": (16, 64), "full": (16, 64, 256)}
 
 
 class Numbers(Dataset):  # type: ignore[misc]
-    """Row n is a small picture whose first value is n: what arrives can be counted."""
+    """A data set whose row n is a small picture with n as its first value.
+
+    So what arrives can be counted.
+    """
 
     def __len__(self) -> int:
         return ROWS
@@ -35,7 +40,10 @@ class Numbers(Dataset):  # type: ignore[misc]
 
 
 def read_epoch(context: Context, workers: int, size: int) -> tuple[list[int], float]:
-    """(row numbers that this rank got, rows a second) of one epoch."""
+    """Read this rank's rows of one epoch. Return (their numbers, rows a second).
+
+    WORKERS is the number of worker processes, SIZE that of rows in a batch.
+    """
     data = Numbers()
     sampler = DistributedSampler(data, context.world, context.rank, shuffle=True, seed=3)
     sampler.set_epoch(1)
@@ -50,31 +58,30 @@ def read_epoch(context: Context, workers: int, size: int) -> tuple[list[int], fl
 
 
 def loader(context: Context) -> Result:
-    """Every row is seen once over all ranks, whatever the number of workers; which sweep point is
-    fastest is told.
-    """
-    rates: dict[tuple[int, int], float] = {}
+    """Test that all ranks together see each row once, with each number of workers."""
+    rates: dict[tuple[int, int], float] = {}  # by workers and size of batch: of the slowest rank
     wrong = ""
     cores = min(context.all(os.cpu_count() or 1))
     for workers in WORKERS[context.tier]:
+        # far more workers than cores are left out
         if workers and workers * context.per_node > 4 * cores:
             continue
         for size in BATCHES[context.tier]:
             rows, rate = read_epoch(context, workers, size)
             everyone = [row for part in context.all(rows) for row in part]
-            # The sampler repeats some rows so that all ranks have as many
+            seen = set(everyone)
+            # the sampler repeats some rows, so that all ranks have as many
             spare = len(everyone) - ROWS
-            if set(everyone) != set(range(ROWS)) or not 0 <= spare < context.world:
-                wrong = (
-                    f"{len(set(everyone))} of {ROWS} rows seen, {spare} twice, with {workers} "
-                    f"workers"
-                )
+            if seen != set(range(ROWS)) or not 0 <= spare < context.world:
+                wrong = f"{len(seen)} of {ROWS} rows seen, {spare} twice, with {workers} workers"
             rates[workers, size] = min(context.all(rate))
-    best = max(rates, key=lambda key: rates[key])
-    measured = wrong or (
-        f"{ROWS} rows once each; {best[0]} workers, batches of {best[1]} fastest: "
-        f"{rates[best]:,.0f} rows/s a rank"
-    )
+
+    best_workers, best_size = max(rates, key=lambda key: rates[key])
+    best = rates[best_workers, best_size]
+    measured = wrong
+    if not wrong:
+        measured = f"{ROWS} rows once each; {best_workers} workers, batches of {best_size} fastest"
+        measured += f": {best:,.0f} rows/s a rank"
     series = [
         {
             "name": f"batch {size}",
@@ -92,6 +99,6 @@ def loader(context: Context) -> Result:
         "DistributedSampler",
         series=series,
         remedy="workers use /dev/shm: look at its size in the container",
-        figures={"rows_per_s": round(rates[best])},
+        figures={"rows_per_s": round(best)},
         informational=bool(context.note()),
     )

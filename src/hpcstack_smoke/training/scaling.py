@@ -1,5 +1,8 @@
-"""Strong and weak scaling of data-parallel training: S(n) = T(1) / T(n), E(n) = S(n) / n, T of the
-slowest rank.
+"""Strong and weak scaling of data-parallel training.
+
+T(n) is the time of a step on n ranks, that of the slowest. The speed-up S(n) is T(1) / T(n); in
+weak scaling, where n ranks have n times as much work, it is n T(1) / T(n). The efficiency E(n) is
+S(n) / n.
 """
 
 from __future__ import annotations
@@ -17,50 +20,60 @@ from hpcstack_smoke.training import task
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
+# width of the network, rows of a batch, steps that are measured: on CPUs and on GPUs
 WIDE, ROWS, STEPS = 512, 256, 6
 GPU_WIDE, GPU_ROWS, GPU_STEPS = 4096, 4096, 20
+WARM_UP = 3  # steps before those that are measured
 
 
 def list_counts(world: int) -> list[int]:
-    """1, 2, 4, ... and WORLD."""
+    """Return 1, 2, 4, ... below WORLD, and WORLD."""
+    if world <= 1:
+        return [1]
     out = [1]
     while out[-1] * 2 < world:
         out.append(out[-1] * 2)
-    return [*out, world] if world > 1 else out
+    return [*out, world]
 
 
 def time_step(context: Context, group: Any, members: int, rows: int) -> float:
-    """Seconds of a step on MEMBERS ranks with ROWS rows each: the median over steps of the slowest
-    rank.
+    """Return the seconds of a step on the first MEMBERS ranks, with ROWS rows each.
+
+    That is the median over steps, of the slowest rank. GROUP is their process group; ranks beyond
+    only take part in the comparison.
     """
     import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
 
-    wide = GPU_WIDE if context.gpu else WIDE
     times = [0.0]
     if context.rank < members:
-        torch.manual_seed(task.SEED)
-        network: Any = nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, wide)).to(
-            context.device
-        )
-        ids = [context.device] if context.gpu else None
-        around = (
-            DistributedDataParallel(network, device_ids=ids, process_group=group)
-            if members > 1
-            else network
-        )
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
-        x = torch.randn(rows, wide, device=context.device)
-        times = [
-            _step(context, around, optimizer, x)
-            for _ in range(3 + (GPU_STEPS if context.gpu else STEPS))
-        ][3:]
+        times = _time_steps(context, group if members > 1 else None, rows)
     slowest = torch.tensor([statistics.median(times)], device=context.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return float(slowest)
 
 
-def _step(context: Context, around: Any, optimizer: Any, x: Any) -> float:
+def _time_steps(context: Context, group: Any, rows: int) -> list[float]:
+    """Return the seconds of each step on this rank, with DDP over GROUP; None is no group."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(task.SEED)
+    wide = GPU_WIDE if context.gpu else WIDE
+    layers = nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, wide))
+    network: Any = layers.to(context.device)
+    around = network
+    if group is not None:
+        ids = [context.device] if context.gpu else None
+        around = DistributedDataParallel(network, device_ids=ids, process_group=group)
+
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    x = torch.randn(rows, wide, device=context.device)
+    steps = GPU_STEPS if context.gpu else STEPS
+    times = [_run_step(context, around, optimizer, x) for _ in range(WARM_UP + steps)]
+    return times[WARM_UP:]
+
+
+def _run_step(context: Context, around: Any, optimizer: Any, x: Any) -> float:
+    """Run one step and return its seconds."""
     began = time.perf_counter()
     loss = around(x).pow(2).mean()
     optimizer.zero_grad()
@@ -71,27 +84,35 @@ def _step(context: Context, around: Any, optimizer: Any, x: Any) -> float:
     return time.perf_counter() - began
 
 
-def _measured(context: Context, *, weak: bool) -> Result:
+def _measure_scaling(context: Context, *, weak: bool) -> Result:
+    """Measure a step on 1, 2, 4, ... and all ranks. WEAK: each has as many rows as one alone."""
     import torch.distributed as dist
 
     if context.world < 2:
         raise Skip("one rank: nothing to compare")
+
     whole = GPU_ROWS if context.gpu else ROWS
-    took = {}
+    took = {}  # seconds by number of ranks
     for members in list_counts(context.world):
         group = dist.new_group(list(range(members)))
-        took[members] = time_step(context, group, members, whole if weak else whole // members)
+        rows = whole if weak else whole // members
+        took[members] = time_step(context, group, members, rows)
         context.all(0)
         if context.rank < members:
             dist.destroy_process_group(group)
-    speedup = {n: took[1] / t * (n if weak else 1) for n, t in took.items()}
-    efficiency = {n: value / n for n, value in speedup.items()}
+
+    speedup = {}
+    efficiency = {}
+    for n, seconds in took.items():
+        work = n if weak else 1
+        speedup[n] = took[1] / seconds * work
+        efficiency[n] = speedup[n] / n
+
     note = context.note()
     last = context.world
-    measured = (
-        f"S({last}) = {speedup[last]:.2f}, E({last}) = "
-        f"{efficiency[last]:.2f}{'; ' + note if note else ''}"
-    )
+    measured = f"S({last}) = {speedup[last]:.2f}, E({last}) = {efficiency[last]:.2f}"
+    if note:
+        measured += f"; {note}"
     name = "weak" if weak else "strong"
     series = [
         {
@@ -122,10 +143,10 @@ def _measured(context: Context, *, weak: bool) -> Result:
 
 
 def strong(context: Context) -> Result:
-    """The same rows over more ranks."""
-    return _measured(context, weak=False)
+    """Measure strong scaling: the same rows, split over more and more ranks."""
+    return _measure_scaling(context, weak=False)
 
 
 def weak(context: Context) -> Result:
-    """As many rows on each rank however many there are."""
-    return _measured(context, weak=True)
+    """Measure weak scaling: as many rows on each rank, however many ranks there are."""
+    return _measure_scaling(context, weak=True)

@@ -1,6 +1,4 @@
-"""Models that are split over ranks: tensor parallel, pipeline parallel, and FSDP2 by tensor
-parallel.
-"""
+"""Checks of models that are split over ranks: tensor and pipeline parallel, FSDP2 by tensor."""
 
 from __future__ import annotations
 
@@ -17,12 +15,13 @@ from hpcstack_smoke.training.fsdp import find_torch_version, fully_shard, mesh_o
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
-MAX_STAGES = 16
+MAX_STAGES = 16  # of a pipeline; the network has a layer for each
 
 
-def _tensor_parallel(network: Any, mesh: Any) -> Any:
-    """The two linear layers of the task's network over MESH: the first by columns, the second by
-    rows.
+def _split_layers(network: Any, mesh: Any) -> Any:
+    """Split the two linear layers of the task's NETWORK over MESH; return it.
+
+    The first is split by columns, the second by rows. Skip where this torch cannot.
     """
     try:
         from torch.distributed.tensor.parallel import (
@@ -36,12 +35,13 @@ def _tensor_parallel(network: Any, mesh: Any) -> Any:
 
 
 def tensor(context: Context) -> Result:
-    """Every rank sees the whole batch and has a part of each linear layer."""
+    """Test tensor parallelism: each rank has a part of each linear layer, and sees all rows."""
     if context.world < 2 or 2 * task.WIDTH % context.world or task.VOCABULARY % context.world:
         raise Skip(f"{context.world} rank(s) do not divide the layers")
-    network = _tensor_parallel(
-        task.make_network(task.SEED, context.device), mesh_of(context, context.world)
-    )
+
+    whole = task.make_network(task.SEED, context.device)
+    network = _split_layers(whole, mesh_of(context, context.world))
+    # some parameters are DTensors and some are not, which foreach cannot mix
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE, foreach=False)
     losses = task.learn_steps(
         network,
@@ -49,6 +49,7 @@ def tensor(context: Context) -> Result:
         lambda step: task.make_batch(step, context.world, context.device),
         task.average_over_ranks,
     )
+
     part = network[1].weight.to_local().shape[0]
     proof = "" if part == 2 * task.WIDTH // context.world else f"{part} columns here: not split"
     return task.judge_training(
@@ -62,7 +63,10 @@ def tensor(context: Context) -> Result:
 
 
 def mesh(context: Context) -> Result:
-    """Two dimensions: FSDP2 over one, tensor parallel over pairs of neighbours."""
+    """Test two dimensions at once: tensor parallel over pairs of neighbours, FSDP2 over the pairs.
+
+    The two ranks of a pair train on the same rows.
+    """
     if context.world < 4 or context.world % 2:
         raise Skip(f"{context.world} rank(s): two dimensions take 4 or more, and an even number")
     shard = fully_shard(context)
@@ -71,30 +75,32 @@ def mesh(context: Context) -> Result:
             f"torch {torch.__version__} gathers shards of two dimensions in another order (2.5 "
             f"and newer)"
         )
-    grid = mesh_of(context, context.world // 2, 2, names=("data", "tensor"))
-    network = _tensor_parallel(task.make_network(task.SEED, context.device), grid["tensor"])
+
+    pairs = context.world // 2
+    pair = context.rank // 2
+    grid = mesh_of(context, pairs, 2, names=("data", "tensor"))
+    network = _split_layers(task.make_network(task.SEED, context.device), grid["tensor"])
     for layer in (network[1], network[3], network):
         shard(layer, mesh=grid["data"])
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE, foreach=False)
-    groups, group = context.world // 2, context.rank // 2
 
-    def rows(step: int) -> tuple[Any, Any]:
+    def take_rows(step: int) -> tuple[Any, Any]:
         x, y = task.make_batch(step, context.world, context.device)
-        return x[group::groups], y[group::groups]
+        return x[pair::pairs], y[pair::pairs]
 
-    losses = task.learn_steps(network, optimizer, rows, task.average_over_ranks)
+    losses = task.learn_steps(network, optimizer, take_rows, task.average_over_ranks)
     kinds = "x".join(str(placement) for placement in network[1].weight.placements)
     return task.judge_training(
         context,
         losses,
         task.gather_parameters(network.parameters()),
-        f"{groups} x 2 ranks, {kinds}",
+        f"{pairs} x 2 ranks, {kinds}",
         sharded=True,
     )
 
 
 def make_blocks(count: int, device: Any) -> nn.Sequential:
-    """A network of COUNT stages: an embedding, residual blocks, a head."""
+    """Return a network of COUNT stages: an embedding, residual blocks, a head."""
     torch.manual_seed(task.SEED)
     first: nn.Module = nn.Embedding(task.VOCABULARY, task.WIDTH)
     last = nn.Sequential(Block(), nn.Linear(task.WIDTH, task.VOCABULARY))
@@ -102,7 +108,7 @@ def make_blocks(count: int, device: Any) -> nn.Sequential:
 
 
 class Block(nn.Module):
-    """x + relu(Wx)."""
+    """A residual block: x + relu(Wx)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,8 +118,8 @@ class Block(nn.Module):
         return x + torch.relu(self.linear(x))
 
 
-def _alone(count: int, context: Context) -> task.Trained:
-    """The same network and steps in one process."""
+def _train_alone(count: int, context: Context) -> task.Trained:
+    """Train the network of COUNT stages in one process, for the same steps."""
     network = make_blocks(count, context.device)
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE / 4)
     losses = task.learn_steps(
@@ -126,8 +132,9 @@ def _alone(count: int, context: Context) -> task.Trained:
 
 
 def pipeline(context: Context) -> Result:
-    """A stage a rank, GPipe with as many micro-batches as the schedule wants; the weights are
-    gathered and compared.
+    """Test pipeline parallelism: a stage on each rank, with GPipe's schedule.
+
+    There are as many micro-batches as stages. The weights are gathered and compared.
     """
     try:
         from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -139,15 +146,18 @@ def pipeline(context: Context) -> Result:
         raise Skip(f"{context.world} rank(s): a pipeline of 2 to {MAX_STAGES} stages is made")
     import torch.distributed as dist
 
-    world, micro = context.world, context.world
+    world = context.world
+    micro = world
+    last = world - 1
     rows = task.PER_RANK * world
     part = make_blocks(world, context.device)[context.rank]
-    stage = _stage(PipelineStage, part, context, rows // micro)
-    options = (
-        {"scale_grads": False}
-        if "scale_grads" in inspect.signature(ScheduleGPipe.__init__).parameters
-        else {}
-    )
+    stage = _make_stage(PipelineStage, part, context, rows // micro)
+
+    # The losses of the micro-batches add up to the mean over the batch. So gradients must not be
+    # divided by the number of micro-batches, as newer torch does unless it is told.
+    options = {}
+    if "scale_grads" in inspect.signature(ScheduleGPipe.__init__).parameters:
+        options["scale_grads"] = False
 
     def loss_fn(out: Any, target: Any) -> Any:
         return nn.functional.cross_entropy(out.float(), target, reduction="sum") / rows
@@ -159,16 +169,19 @@ def pipeline(context: Context) -> Result:
         x, y = task.make_batch(step, world, context.device)
         optimizer.zero_grad()
         pieces: list[Any] = []
+        # the first stage is given the rows, the last one what must come out
         if context.rank == 0:
             schedule.step(x)
-        elif context.rank == world - 1:
+        elif context.rank == last:
             schedule.step(target=y, losses=pieces)
         else:
             schedule.step()
         optimizer.step()
+
         total = sum((piece.detach() for piece in pieces), torch.zeros((), device=context.device))
-        dist.broadcast(total, src=world - 1)
+        dist.broadcast(total, src=last)
         losses.append(float(total))
+
     everyone = context.all(task.flatten_parameters(part.parameters()).cpu())
     values = torch.cat(everyone).to(context.device)
     return task.judge_training(
@@ -177,26 +190,22 @@ def pipeline(context: Context) -> Result:
         values,
         f"{world} stages, {micro} micro-batches, GPipe",
         sharded=True,
-        against=_alone(world, context),
+        against=_train_alone(world, context),
     )
 
 
-def _stage(kind: Any, part: Any, context: Context, rows: int) -> Any:
-    """This rank's stage. torch 2.5 wants an example of its input; newer ones ask the stage before."""
-    if inspect.signature(kind.__init__).parameters[
-        "input_args"
-    ].default is None and find_torch_version() >= (2, 6):
-        return kind(part, context.rank, context.world, context.device)
-    given = (
-        torch.zeros(rows, dtype=torch.long, device=context.device)
-        if context.rank == 0
-        else torch.zeros(rows, task.WIDTH, device=context.device, requires_grad=True)
-    )
-    return kind(
-        part,
-        context.rank,
-        context.world,
-        context.device,
-        input_args=(given,),
-        output_args=part(given),
-    )
+def _make_stage(kind: Any, part: Any, context: Context, rows: int) -> Any:
+    """Return this rank's stage, a KIND of torch's around PART.
+
+    torch 2.5 needs an example of its input, ROWS rows; newer ones ask the stage before.
+    """
+    place = (part, context.rank, context.world, context.device)
+    input_args = inspect.signature(kind.__init__).parameters["input_args"]
+    if input_args.default is None and find_torch_version() >= (2, 6):
+        return kind(*place)
+
+    if context.rank == 0:
+        given = torch.zeros(rows, dtype=torch.long, device=context.device)
+    else:
+        given = torch.zeros(rows, task.WIDTH, device=context.device, requires_grad=True)
+    return kind(*place, input_args=(given,), output_args=part(given))

@@ -1,14 +1,16 @@
 """The task that every training check learns, and its reference in one process.
 
-y = (7x + 3) mod V is learnable in 20 steps, so a loss that falls proves something. The optimizer is
-plain SGD: Adam does not see gradients that are summed instead of averaged. Two oracles judge a
-parallel run: the loss of every step against the reference, and the parameters, whose spread over
-the ranks must be 0 where they are replicated, and which must be the reference's where they were
-sharded and gathered.
+y = (7x + 3) mod V can be learned in 20 steps, so a loss that falls proves something. The optimizer
+is plain SGD: Adam divides by the size of gradients, so it would not show gradients that are summed
+instead of averaged.
+
+Two oracles judge a parallel run. The loss of every step is compared with the reference. Replicated
+parameters must have a spread of 0 over the ranks; sharded ones, gathered, must be the reference's.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
 
     from hpcstack_smoke.context import Context
 
-VOCABULARY, WIDTH, STEPS, PER_RANK, RATE = 64, 32, 20, 32, 1.0
-TOLERANCE, LOOSE = 1e-4, 2e-2
+VOCABULARY, WIDTH = 64, 32
+STEPS = 20
+PER_RANK = 32  # rows of a batch
+RATE = 1.0  # of learning
+TOLERANCE = 1e-4  # of a loss in fp32
+LOOSE = 2e-2  # of one in 16 bits
 SEED = 1000
 SOURCE = "a single-process run of the same steps"
 REMEDY = (
@@ -34,7 +40,7 @@ REMEDY = (
 
 
 def make_network(seed: int, device: Any) -> nn.Module:
-    """A small network with fixed initial weights."""
+    """Return a small network on DEVICE, whose weights depend on SEED alone."""
     torch.manual_seed(seed)
     layers = nn.Sequential(
         nn.Embedding(VOCABULARY, WIDTH),
@@ -46,30 +52,32 @@ def make_network(seed: int, device: Any) -> nn.Module:
 
 
 def make_batch(step: int, world: int, device: Any) -> tuple[Any, Any]:
-    """The global batch of one step, the same on all ranks; rank r trains on rows r, r + world, ..."""
+    """Return (x, y) of the global batch of STEP, which is the same on all ranks.
+
+    It has PER_RANK rows for each of WORLD ranks; rank r trains on the rows r, r + world, ...
+    """
     generator = torch.Generator().manual_seed(step)
     x = torch.randint(VOCABULARY, (PER_RANK * world,), generator=generator)
     return x.to(device), ((7 * x + 3) % VOCABULARY).to(device)
 
 
 def take_own_rows(context: Context, step: int) -> tuple[Any, Any]:
-    """This rank's rows of one step's batch."""
+    """Return this rank's rows (x, y) of the batch of STEP."""
     x, y = make_batch(step, context.world, context.device)
     return x[context.rank :: context.world], y[context.rank :: context.world]
 
 
 def loss_of(network: Any, x: Any, y: Any) -> Any:
+    """Return the cross entropy of what NETWORK says of X, in fp32."""
     return nn.functional.cross_entropy(network(x).float(), y)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The loss of each step, the mean over the global batch, and the parameters at the end as one
-    vector.
-    """
+    """What came out of a training."""
 
-    losses: list[float]
-    parameters: Any
+    losses: list[float]  # of each step, the mean over the global batch
+    parameters: Any  # at the end, as one vector
 
 
 def learn_steps(
@@ -81,12 +89,15 @@ def learn_steps(
     first: int = 0,
     forward: Any = None,
 ) -> list[float]:
-    """The loss of each of STEPS steps, from the FIRST on; FORWARD makes the loss in another way
-    than `loss_of`.
+    """Train for STEPS steps, from the step FIRST on. Return the loss of each.
+
+    BATCHES gives the rows of a step. AVERAGE makes a number of its loss, over all ranks. FORWARD
+    computes the loss, in place of `loss_of`.
     """
+    forward = forward or loss_of
     losses = []
     for step in range(first, first + steps):
-        loss = (forward or loss_of)(network, *batches(step))
+        loss = forward(network, *batches(step))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -96,8 +107,9 @@ def learn_steps(
 
 @lru_cache(maxsize=8)
 def train_reference(world: int, device: Any, autocast: Any = None) -> Trained:
-    """The same steps in one process on the global batch; in bf16 autocast if AUTOCAST names the
-    dtype.
+    """Train the same steps in one process, on the global batch of WORLD ranks.
+
+    AUTOCAST is the dtype that is computed in; without it fp32.
     """
     network = make_network(SEED, device)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
@@ -113,7 +125,7 @@ def train_reference(world: int, device: Any, autocast: Any = None) -> Trained:
 
 
 def in_autocast(device: Any, dtype: Any) -> Callable[[Any, Any, Any], Any]:
-    """A loss that is made under autocast."""
+    """Return a function that computes the loss as `loss_of`, with autocast to DTYPE."""
 
     def forward(network: Any, x: Any, y: Any) -> Any:
         with torch.autocast(device.type, dtype=dtype):
@@ -126,7 +138,7 @@ def in_autocast(device: Any, dtype: Any) -> Callable[[Any, Any, Any], Any]:
 def data_parallel(
     context: Context, network: Any, optimizer: Any, forward: Any = None
 ) -> list[float]:
-    """Each rank trains on its rows; the losses are means over the ranks."""
+    """Train the task, each rank on its own rows. Return the losses, as means over the ranks."""
     return learn_steps(
         network,
         optimizer,
@@ -137,7 +149,7 @@ def data_parallel(
 
 
 def average_over_ranks(loss: Any) -> float:
-    """The mean of LOSS over the ranks."""
+    """Return the mean of LOSS over the ranks."""
     import torch.distributed as dist
 
     total = loss.detach().clone().float()
@@ -146,29 +158,40 @@ def average_over_ranks(loss: Any) -> float:
 
 
 def flatten_parameters(parameters: Any) -> Any:
-    """All parameters as one vector."""
+    """Return all PARAMETERS as one vector in fp32."""
     return torch.cat([parameter.detach().reshape(-1).float() for parameter in parameters])
 
 
 def gather_parameters(parameters: Any) -> Any:
-    """The same of DTensors, whole on every rank."""
+    """Return all PARAMETERS as one vector, whole on every rank also where they are DTensors."""
     whole = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in parameters]
     return flatten_parameters(whole)
 
 
 def measure_spread(parameters: Any) -> float:
-    """How far the ranks' PARAMETERS are apart at most; infinite where one is not a number."""
+    """Return how far apart the ranks' PARAMETERS are at most; infinite where one is NaN."""
     import torch.distributed as dist
 
+    # asked for first, since NCCL's maximum ignores NaN
     broken = parameters.isnan().any().float().reshape(1)
     dist.all_reduce(broken, op=dist.ReduceOp.MAX)
     if float(broken):
-        return float("inf")  # a maximum of NCCL's leaves out what is not a number
+        return float("inf")
+
     most, least = parameters.clone(), parameters.clone()
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     dist.all_reduce(least, op=dist.ReduceOp.MIN)
-    value = float((most - least).abs().max())
-    return value if value == value else float("inf")
+    return _infinite_if_nan(float((most - least).abs().max()))
+
+
+def measure_gap(loss: float, expected: float) -> float:
+    """Return how far LOSS is off what was EXPECTED; infinite where it is NaN."""
+    return float("inf") if math.isnan(loss) else abs(loss - expected)
+
+
+def _infinite_if_nan(value: float) -> float:
+    """Return VALUE, or infinity in place of NaN, which no comparison would find too large."""
+    return float("inf") if math.isnan(value) else value
 
 
 def judge_training(
@@ -182,23 +205,24 @@ def judge_training(
     sharded: bool = False,
     proof: str = "",
 ) -> Result:
-    """By both oracles. SHARDED: the gathered parameters must be the reference's too. PROOF: what
-    was not as it must be.
+    """Judge a training by both oracles.
 
-    A loss that is not a number is infinitely far off. PROOF fails the check whatever the losses
-    say.
+    AGAINST is the reference, by default that of the plain task; TOLERANCE how far a loss may be
+    off it. SHARDED: the gathered PARAMETERS must be the reference's, too. PROOF says what was not
+    as the check needs it; where it says anything, the result is a FAIL whatever the losses are.
     """
     expected = against or train_reference(context.world, context.device)
-    gaps = [abs(a - b) if a == a else float("inf") for a, b in zip(losses, expected.losses)]
-    error, apart = max(gaps), measure_spread(parameters)
-    off = float((parameters - expected.parameters).abs().max()) if sharded else 0.0
-    off = off if off == off else float("inf")
+    error = max(measure_gap(a, b) for a, b in zip(losses, expected.losses))
+    apart = measure_spread(parameters)
+    off = 0.0
+    if sharded:
+        off = _infinite_if_nan(float((parameters - expected.parameters).abs().max()))
     learned = losses[-1] < losses[0] / 2
-    measured = (
-        f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, off the reference by {error:.1e}, spread "
-        f"{apart:g}"
-    )
-    measured += f", parameters off by {off:.1e}" if sharded else ""
+
+    measured = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, off the reference by {error:.1e}"
+    measured += f", spread {apart:g}"
+    if sharded:
+        measured += f", parameters off by {off:.1e}"
     limit = f"off by <= {tolerance:g} at each of {len(losses)} steps, spread 0, loss halved"
     good = (
         error <= tolerance
@@ -220,7 +244,7 @@ def judge_training(
 
 
 def draw_losses(losses: list[float]) -> dict[str, Any]:
-    """LOSSES as a line to draw."""
+    """Return LOSSES as a series for the report."""
     steps = list(range(len(losses)))
     return {
         "name": "loss",
