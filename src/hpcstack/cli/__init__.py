@@ -72,6 +72,7 @@ GROUPS = {
         "doctor": "Say what is wrong with this machine, the cluster and its nodes, and what to do.",
         "explain": "Explain what went wrong in a log or a job, and say what to type next.",
         "hang": "Show where the ranks of a running job are, and which one stands out.",
+        "help": "Print a how-to page, or list them.",
         "why": "Show where a variable of a launch got its value.",
     },
     "This machine": {
@@ -176,7 +177,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         status = group.main(args=words or ["--help"], prog_name="hpcstack", standalone_mode=False)
         _leave(status if isinstance(status, int) else 0, is_program)
     except HpcstackError as error:
-        _print_error(error.message, error.hint)
+        _print_error(error.message, error.hint, error.page)
         sys.exit(error.exit_code)
     except click.exceptions.Exit as error:
         _leave(error.exit_code, is_program)
@@ -220,8 +221,11 @@ def _leave(status: int, is_program: bool) -> NoReturn:
     sys.exit(status)
 
 
-def _print_error(message: str, hint: str) -> None:
-    """Print MESSAGE, and HINT as what to do next, on stderr. Both may quote untrusted output."""
+def _print_error(message: str, hint: str, page: str = "") -> None:
+    """Print MESSAGE, HINT as what to do next, and the how-to PAGE to read, on stderr.
+
+    MESSAGE and HINT may quote untrusted output.
+    """
     message = sanitize_for_terminal(message)
     hint = sanitize_for_terminal(hint)
 
@@ -230,3 +234,6 @@ def _print_error(message: str, hint: str) -> None:
     click.echo(f"{click.style('ERROR:', fg='red')} {message}", err=True, color=color)
     if hint:
         click.echo(f"  {click.style('TIP:', fg='yellow')} {hint}", err=True, color=color)
+    if page:
+        label = click.style("READ:", fg="yellow")
+        click.echo(f"  {label} hpcstack help {page}", err=True, color=color)

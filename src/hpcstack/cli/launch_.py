@@ -220,7 +220,7 @@ def _check_start(name: str, argv: tuple[str, ...]) -> None:
     from hpcstack.core.errors import InputError
 
     if not argv:
-        raise InputError("what is to be run?", _suggest_command(name))
+        raise InputError("what is to be run?", _suggest_command(name), page="write-a-job-script")
     if not os.path.exists(os.curdir):  # noqa: PTH110
         raise InputError("the folder that this was started in is gone", "cd to one that exists")
 

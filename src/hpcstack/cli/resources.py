@@ -244,7 +244,9 @@ def parse_resources(options: dict[str, Any]) -> Resources:
         count = options["nodes"] or nodes_here
         if total % count:
             raise InputError(
-                f"--gpus {total} cannot be divided among {count} nodes", "--gpus-per-node N"
+                f"--gpus {total} cannot be divided among {count} nodes",
+                "--gpus-per-node N",
+                page="use-four-gpus-of-eight",
             )
         given["gpus_per_node"] = given.get("gpus_per_node") or total // count
 

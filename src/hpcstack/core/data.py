@@ -27,6 +27,13 @@ def find_data_folder(name: str) -> Path:
     return find_data_root() / name
 
 
+def find_howto_folder() -> Path:
+    """Return the folder of the how-to pages, which `hpcstack help` prints."""
+    root = find_data_root()
+    packed = root / "how-to"
+    return packed if packed.is_dir() else root / "docs/how-to"
+
+
 @cache
 def read_script(name: str) -> str:
     """Return the text of launchers/NAME; the FILE beside it replaces each line `#: FILE`."""

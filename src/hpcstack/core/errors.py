@@ -24,14 +24,20 @@ def format_count(number: int, what: str) -> str:
 
 
 class HpcstackError(Exception):
-    """The base of every refusal. `exit_code` is a contract: scripts depend on it."""
+    """The base of every refusal. `exit_code` is a contract: scripts depend on it.
+
+    `page` is the how-to page about it, as `hpcstack help` names it; empty for none.
+    """
 
     exit_code = 1
+    page = ""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, page: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if page:
+            self.page = page
 
 
 class AnswerIsNo(HpcstackError):
@@ -62,10 +68,13 @@ class RegistryError(HpcstackError):
     """A registry could not be reached, or refused."""
 
     exit_code = 5
+    page = "mirror-a-registry"
 
 
 class LoginRefused(RegistryError):
     """A registry does not let this login read that; it may be there for another one."""
+
+    page = "import-a-base-image"
 
 
 class NotInRegistry(LoginRefused):

@@ -313,8 +313,11 @@ def writing_below(top: Path, what: str) -> Iterator[None]:
         sharing.open_old(top)
         yield
     except OSError as error:
+        page = "free-disk-space" if is_for_want_of_room(error) else ""
         raise StoreError(
-            f"{what}: {error.strerror or error} ({error.filename or top})", _advise(error, top)
+            f"{what}: {error.strerror or error} ({error.filename or top})",
+            _advise(error, top),
+            page=page,
         ) from None
     finally:
         os.umask(before)

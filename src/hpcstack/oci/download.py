@@ -412,6 +412,7 @@ def check_free_space(folder: Path, needed: int, what: str) -> None:
         raise StoreError(
             f"{folder} has {show_bytes(free)} free, {what} needs about {show_bytes(needed)}",
             "make room, or name another folder: build.cachedir or build.tmpdir in site.yaml",
+            page="free-disk-space",
         )
 
 

@@ -100,6 +100,7 @@ def _check_platform(artifact: Artifact, site: Site) -> None:
         f"the image of {artifact.stack} is for {theirs}, and {site.module_tree} is not",
         f"hpcstack --arch {theirs} publish {artifact.stack}, or hpcstack build {artifact.stack} "
         f"--platform {site.tree_platform}",
+        page="two-architectures",
     )
 
 
@@ -162,6 +163,7 @@ def _newest_in_testing(ledger: Ledger, version: str) -> Entry:
     raise InputError(
         f"there is no testing release of {full} to promote",
         f"hpcstack publish {ledger.name}-{version}",
+        page="promote-a-release",
     )
 
 

@@ -240,6 +240,7 @@ class Publisher:
                 raise InputError(
                     f"{before.name}/{entry.release} is in use by {', '.join(who[:5])}{more}",
                     "wait for them, or warn its users: hpcstack retire",
+                    page="retire-a-release",
                 )
 
     def _check_image(self, ledger: Ledger, release: str) -> None:

@@ -84,11 +84,13 @@ def _find_image(name: str, entry: Entry, store: Store) -> Artifact:
             f"the image of {release} is not the one that was published: sha256 "
             f"{artifact.sha256[:12]}, not {entry.sha256[:12]}",
             "tell the site's administrators: hpcstack status --check",
+            page="repair-what-is-published",
         )
     if artifact.stack != stack:
         raise StoreError(
             f"the image of {release} says that it is one of {artifact.stack or 'no stack'}",
             "tell the site's administrators: hpcstack status --check",
+            page="repair-what-is-published",
         )
     return artifact
 

@@ -38,6 +38,7 @@ def make_workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
             raise StoreError(
                 f"{parent} has {show_bytes(free)} free, a build needs about {show_bytes(needed)}",
                 "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
+                page="free-disk-space",
             )
         remove_leftovers(parent, PREFIX, lambda old: _remove_workspace(old, runner))
         work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{make_label()}", dir=parent))
