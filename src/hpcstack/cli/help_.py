@@ -38,8 +38,8 @@ def command(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     """
     if not words:
         topics = list_topics()
-        document = [{"topic": topic.name, "title": topic.title} for topic in topics]
-        answer(document, as_json, lambda: format_topics(topics))
+        rows = [{"topic": topic.name, "title": topic.title} for topic in topics]
+        answer(rows, as_json, lambda: format_topics(topics))
         return
 
     verb = _find_verb(ctx, words[0]) if len(words) == 1 else None

@@ -30,9 +30,9 @@ def list_named_pages() -> dict[str, str]:
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             values: list[ast.expr] = []
-            if isinstance(node, ast.keyword) and node.arg == "page":
-                values = [node.value]
-            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "page":
+            if (isinstance(node, ast.keyword) and node.arg == "page") or (
+                isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "page"
+            ):
                 values = [node.value]
             for value in values:
                 for part in ast.walk(value):
