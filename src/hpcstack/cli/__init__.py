@@ -196,14 +196,28 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         )
         sys.exit(7)
     except Exception as error:
-        import traceback
-
-        traceback.print_exc()
         _print_error(
             f"this is a bug in hpcstack {__version__}: {type(error).__name__}: {error}",
-            "please report it with the lines above",
+            _keep_bug(error, words),
         )
         sys.exit(70)
+
+
+def _keep_bug(error: Exception, words: list[str]) -> str:
+    """Write a report of ERROR, which WORDS met. Return what its user should do with it.
+
+    Where no report can be written the traceback is printed instead.
+    """
+    from hpcstack.cli.bug_report import write_bug_report
+
+    try:
+        path = write_bug_report(error, words)
+    except (OSError, HpcstackError):
+        import traceback
+
+        traceback.print_exception(error)
+        return "please report it with the lines above"
+    return f"please report it, and send this file: {path}"
 
 
 def _leave(status: int, is_program: bool) -> NoReturn:
