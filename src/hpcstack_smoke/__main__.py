@@ -147,7 +147,7 @@ def run_scopes(agent: Agent) -> int:
         status = start_tasks(agent) or status
     status = agent.rank_checks() or status
     if request.checks("restart"):
-        from hpcstack_smoke.training.restart import start as restart
+        from hpcstack_smoke.training.restart import check_train_restart as restart
 
         status = restart(agent) or status
 

@@ -60,122 +60,122 @@ def _table(scope: str, rows: str) -> tuple[Check, ...]:
 
 
 NODE = """
-node.image         quick    -      node.host:image              the image says that it is the stack that was asked for
-node.torch         quick    named  node.host:torch_is_the_bases torch is the base image's own build
-node.driver        quick    gpu    node.host:driver             the NVIDIA kernel driver is there
-node.gpus          quick    gpu    node.host:gpus               as many GPUs as the step asked for
-node.shm           quick    -      node.host:shared_memory      /dev/shm is writable and large enough
-node.ecc           quick    gpu    node.gpu:ecc                 no uncorrectable memory error, no row to remap
-node.xid           quick    gpu    node.gpu:xid                 no Xid in the kernel log that takes a GPU out of service
-node.throttle      quick    gpu    node.gpu:throttle            no GPU is slowed down by heat or power
-node.pcie          quick    gpu    node.gpu:pcie                each GPU's PCIe link has its full generation and width
-node.nvlink        quick    named  node.nvlink:nvlink           every NVLink is active, as many and as fast as due
-node.nvlink-fabric quick    named  node.nvlink:fabric           the GPUs have joined NVSwitch's fabric, and it is healthy
-node.imex          quick    named  node.nvlink:imex             where NVLink spans nodes: IMEX's channel and daemon
-node.persistence   standard named  node.gpu:persistence         the driver stays loaded between jobs
-fabric.hcas        quick    fabric node.fabric:hcas             every port that the site promises is active
-fabric.rate        quick    fabric node.fabric:rate             all ports of a node have one rate, and the site's
-fabric.gid         standard named  node.fabric:gid              RoCE ports have a RoCE v2 GID with an address
-fabric.mtu         quick    named  node.fabric:mtu              the interfaces of RoCE ports have one MTU
-fabric.memlock     quick    fabric node.fabric:memlock          RDMA may pin memory without limit
-fabric.gdr         quick    named  node.fabric:gdr              GPUDirect RDMA has its kernel part
-fabric.storage     standard named  node.fabric:storage          GPUDirect Storage has its kernel part
-fabric.tools       quick    fabric node.fabric:ib_tools         the InfiniBand user tools start
-io.bandwidth       standard -      node.io:bandwidth            write, fsync, read back with a checksum
-io.staging         standard -      node.io:staging              a file copied to the node's own disk is the same
-io.metadata        standard -      node.io:metadata             how many files a second are made, looked at and removed
-io.small           standard -      node.io:small                small reads at random places of a file
-io.lock            quick    -      node.io:lock                 flock keeps a second process out
-io.lustre          standard named  node.io:lustre               how the run's folder is striped
+node.image         quick    -      node.host:check_node_image           the image says that it is the stack that was asked for
+node.torch         quick    named  node.host:check_node_torch           torch is the base image's own build
+node.driver        quick    gpu    node.host:check_node_driver          the NVIDIA kernel driver is there
+node.gpus          quick    gpu    node.host:check_node_gpus            as many GPUs as the step asked for
+node.shm           quick    -      node.host:check_node_shm             /dev/shm is writable and large enough
+node.ecc           quick    gpu    node.gpu:check_node_ecc              no uncorrectable memory error, no row to remap
+node.xid           quick    gpu    node.gpu:check_node_xid              no Xid in the kernel log that takes a GPU out of service
+node.throttle      quick    gpu    node.gpu:check_node_throttle         no GPU is slowed down by heat or power
+node.pcie          quick    gpu    node.gpu:check_node_pcie             each GPU's PCIe link has its full generation and width
+node.nvlink        quick    named  node.nvlink:check_node_nvlink        every NVLink is active, as many and as fast as due
+node.nvlink-fabric quick    named  node.nvlink:check_node_nvlink_fabric the GPUs have joined NVSwitch's fabric, and it is healthy
+node.imex          quick    named  node.nvlink:check_node_imex          where NVLink spans nodes: IMEX's channel and daemon
+node.persistence   standard named  node.gpu:check_node_persistence      the driver stays loaded between jobs
+fabric.hcas        quick    fabric node.fabric:check_fabric_hcas        every port that the site promises is active
+fabric.rate        quick    fabric node.fabric:check_fabric_rate        all ports of a node have one rate, and the site's
+fabric.gid         standard named  node.fabric:check_fabric_gid         RoCE ports have a RoCE v2 GID with an address
+fabric.mtu         quick    named  node.fabric:check_fabric_mtu         the interfaces of RoCE ports have one MTU
+fabric.memlock     quick    fabric node.fabric:check_fabric_memlock     RDMA may pin memory without limit
+fabric.gdr         quick    named  node.fabric:check_fabric_gdr         GPUDirect RDMA has its kernel part
+fabric.storage     standard named  node.fabric:check_fabric_storage     GPUDirect Storage has its kernel part
+fabric.tools       quick    fabric node.fabric:check_fabric_tools       the InfiniBand user tools start
+io.bandwidth       standard -      node.io:check_io_bandwidth           write, fsync, read back with a checksum
+io.staging         standard -      node.io:check_io_staging             a file copied to the node's own disk is the same
+io.metadata        standard -      node.io:check_io_metadata            how many files a second are made, looked at and removed
+io.small           standard -      node.io:check_io_small               small reads at random places of a file
+io.lock            quick    -      node.io:check_io_lock                flock keeps a second process out
+io.lustre          standard named  node.io:check_io_lustre              how the run's folder is striped
 """
 
 RANKS = """
-ddp.placement          quick    -      collectives.exact:placement        ranks are on as many hosts as the step has nodes
-node.same              quick    named  gpu.same:same                      driver, GPU, torch and NCCL are the same on all ranks
-node.arch              quick    gpu    gpu.single:arch                    torch has code for this GPU
-node.memory            standard gpu    gpu.single:memory                  a pattern written to the GPU's memory is read back
-node.hbm               standard gpu    gpu.single:hbm                     bandwidth of the GPU's memory
-node.matmul            standard gpu    gpu.single:matmul                  matrix rate, and what slows the GPU down under load
-node.copies            standard gpu    gpu.copies:host                    copies of host and GPU, its PCIe link under load
-io.gds                 full     -      gpu.gds:read                       a file read straight into the GPU's memory is the same
-node.p2p               standard named  gpu.copies:peers                   copies between each two GPUs of the node
-nccl.exact             quick    gpu    collectives.exact:nccl_exact       nine collectives by NCCL, compared with ==
-nccl.transport         quick    gpu    collectives.transport:check        what NCCL's log says of each pair of ranks
-fabric.injected        quick    named  collectives.injected:check         the fabric's libraries are those of the node, not the image's
-nccl.bandwidth         quick    gpu    collectives.bandwidth:nccl         bus bandwidth by nccl-tests' definition
-nccl.ring              standard named  collectives.line:ring              all_reduce by rings over nodes, against their line rate
-nccl.node              standard named  collectives.bandwidth:node         all_reduce within each node, all nodes at once
-nccl.latency           standard gpu    collectives.bandwidth:nccl_latency time of small collectives
-nccl.pairs             standard named  collectives.pairs:nccl             each two nodes alone: names the slow one
-nccl.permutations      standard -      collectives.permutations:nccl      all nodes at once, each with a random partner
-nccl.gloo              quick    no-gpu collectives.exact:gloo             nine collectives by gloo on the CPU, compared with ==
-nccl.gloo-bandwidth    standard no-gpu collectives.bandwidth:gloo         bus bandwidth of gloo: informational
-nccl.gloo-pairs        standard no-gpu collectives.pairs:gloo             each two nodes alone by gloo: names the slow one
-nccl.gloo-permutations standard no-gpu collectives.permutations:gloo      all nodes at once by gloo, each with a random partner
-ddp.fp32               quick    -      training.ddp:fp32                  DistributedDataParallel
-ddp.buckets            standard -      training.ddp:buckets               the same with small buckets
-ddp.autocast           standard -      training.ddp:autocast              bf16 autocast
-ddp.scaler             standard gpu    training.ddp:scaler                fp16 with GradScaler
-fsdp.fsdp2             standard named  training.fsdp:fsdp2                fully_shard
-fsdp.fsdp1             standard named  training.fsdp:fsdp1                FullyShardedDataParallel
-deepspeed.zero1        standard -      training.zero:zero1                ZeRO 1: the optimizer's state is sharded
-deepspeed.zero2        standard -      training.zero:zero2                ZeRO 2: gradients too
-deepspeed.zero3        standard -      training.zero:zero3                ZeRO 3: parameters too
-deepspeed.offload      full     named  training.zero:offload              the optimizer's state on the CPU
-deepspeed.nvme         full     named  training.zero:nvme                 the optimizer's state on a disk, with proof
-parallel.tensor        standard -      training.split:tensor              tensor parallel
-parallel.pipeline      standard -      training.split:pipeline            pipeline parallel
-parallel.mesh          standard named  training.split:mesh                FSDP2 by tensor parallel, in two dimensions
-train.checkpointing    standard -      training.features:checkpointing    activations made again in backward
-train.compile          full     named  training.features:compiled         torch.compile gives the same steps
-train.attention        standard -      training.features:attention        every back end of SDPA gives the same attention
-train.loader           standard -      training.loader:loader             DataLoader: shards disjoint and complete, workers swept
-train.profiler         standard -      training.features:profiled         torch.profiler writes a trace with the steps in it
-train.resume           standard -      training.checkpoint:resume         saved, resumed: the same to the bit
-train.reshard          standard -      training.checkpoint:reshard        saved by all ranks, read by one, and back
-train.digits           standard -      training.digits:digits             a network learns generated digits, as one process does
-train.horovod          full     named  training.extras:horovod            Horovod's all-reduce
-train.lightning        full     named  training.extras:lightning          Lightning's trainer
-train.dali             full     named  training.extras:dali               DALI's pipeline
-burn.compute           burn     -      gpu.burn:burn                      minutes of matrix products, each compared bit for bit
-scaling.strong         standard -      training.scaling:strong            the same work on more ranks
-scaling.weak           standard -      training.scaling:weak              more work on more ranks
+ddp.placement          quick    -      collectives.exact:check_ddp_placement                 ranks are on as many hosts as the step has nodes
+node.same              quick    named  gpu.same:check_node_same                              driver, GPU, torch and NCCL are the same on all ranks
+node.arch              quick    gpu    gpu.single:check_node_arch                            torch has code for this GPU
+node.memory            standard gpu    gpu.single:check_node_memory                          a pattern written to the GPU's memory is read back
+node.hbm               standard gpu    gpu.single:check_node_hbm                             bandwidth of the GPU's memory
+node.matmul            standard gpu    gpu.single:check_node_matmul                          matrix rate, and what slows the GPU down under load
+node.copies            standard gpu    gpu.copies:check_node_copies                          copies of host and GPU, its PCIe link under load
+io.gds                 full     -      gpu.gds:check_io_gds                                  a file read straight into the GPU's memory is the same
+node.p2p               standard named  gpu.copies:check_node_p2p                             copies between each two GPUs of the node
+nccl.exact             quick    gpu    collectives.exact:check_nccl_exact                    nine collectives by NCCL, compared with ==
+nccl.transport         quick    gpu    collectives.transport:check_nccl_transport            what NCCL's log says of each pair of ranks
+fabric.injected        quick    named  collectives.injected:check_fabric_injected            the fabric's libraries are those of the node, not the image's
+nccl.bandwidth         quick    gpu    collectives.bandwidth:check_nccl_bandwidth            bus bandwidth by nccl-tests' definition
+nccl.ring              standard named  collectives.line:check_nccl_ring                      all_reduce by rings over nodes, against their line rate
+nccl.node              standard named  collectives.bandwidth:check_nccl_node                 all_reduce within each node, all nodes at once
+nccl.latency           standard gpu    collectives.bandwidth:check_nccl_latency              time of small collectives
+nccl.pairs             standard named  collectives.pairs:check_nccl_pairs                    each two nodes alone: names the slow one
+nccl.permutations      standard -      collectives.permutations:check_nccl_permutations      all nodes at once, each with a random partner
+nccl.gloo              quick    no-gpu collectives.exact:check_nccl_gloo                     nine collectives by gloo on the CPU, compared with ==
+nccl.gloo-bandwidth    standard no-gpu collectives.bandwidth:check_nccl_gloo_bandwidth       bus bandwidth of gloo: informational
+nccl.gloo-pairs        standard no-gpu collectives.pairs:check_nccl_gloo_pairs               each two nodes alone by gloo: names the slow one
+nccl.gloo-permutations standard no-gpu collectives.permutations:check_nccl_gloo_permutations all nodes at once by gloo, each with a random partner
+ddp.fp32               quick    -      training.ddp:check_ddp_fp32                           DistributedDataParallel
+ddp.buckets            standard -      training.ddp:check_ddp_buckets                        the same with small buckets
+ddp.autocast           standard -      training.ddp:check_ddp_autocast                       bf16 autocast
+ddp.scaler             standard gpu    training.ddp:check_ddp_scaler                         fp16 with GradScaler
+fsdp.fsdp2             standard named  training.fsdp:check_fsdp_fsdp2                        fully_shard
+fsdp.fsdp1             standard named  training.fsdp:check_fsdp_fsdp1                        FullyShardedDataParallel
+deepspeed.zero1        standard -      training.zero:check_deepspeed_zero1                   ZeRO 1: the optimizer's state is sharded
+deepspeed.zero2        standard -      training.zero:check_deepspeed_zero2                   ZeRO 2: gradients too
+deepspeed.zero3        standard -      training.zero:check_deepspeed_zero3                   ZeRO 3: parameters too
+deepspeed.offload      full     named  training.zero:check_deepspeed_offload                 the optimizer's state on the CPU
+deepspeed.nvme         full     named  training.zero:check_deepspeed_nvme                    the optimizer's state on a disk, with proof
+parallel.tensor        standard -      training.split:check_parallel_tensor                  tensor parallel
+parallel.pipeline      standard -      training.split:check_parallel_pipeline                pipeline parallel
+parallel.mesh          standard named  training.split:check_parallel_mesh                    FSDP2 by tensor parallel, in two dimensions
+train.checkpointing    standard -      training.features:check_train_checkpointing           activations made again in backward
+train.compile          full     named  training.features:check_train_compile                 torch.compile gives the same steps
+train.attention        standard -      training.features:check_train_attention               every back end of SDPA gives the same attention
+train.loader           standard -      training.loader:check_train_loader                    DataLoader: shards disjoint and complete, workers swept
+train.profiler         standard -      training.features:check_train_profiler                torch.profiler writes a trace with the steps in it
+train.resume           standard -      training.checkpoint:check_train_resume                saved, resumed: the same to the bit
+train.reshard          standard -      training.checkpoint:check_train_reshard               saved by all ranks, read by one, and back
+train.digits           standard -      training.digits:check_train_digits                    a network learns generated digits, as one process does
+train.horovod          full     named  training.extras:check_train_horovod                   Horovod's all-reduce
+train.lightning        full     named  training.extras:check_train_lightning                 Lightning's trainer
+train.dali             full     named  training.extras:check_train_dali                      DALI's pipeline
+burn.compute           burn     -      gpu.burn:check_burn_compute                           minutes of matrix products, each compared bit for bit
+scaling.strong         standard -      training.scaling:check_scaling_strong                 the same work on more ranks
+scaling.weak           standard -      training.scaling:check_scaling_weak                   more work on more ranks
 """
 
 RESTART = """
-train.restart full - training.restart:start a rank dies; torchrun starts again and the steps go on
+train.restart full - training.restart:check_train_restart a rank dies; torchrun starts again and the steps go on
 """
 
 TASKS = """
-tasks.exchange     quick    -     apps.exchange:exchange  tasks of all nodes reach each other and agree on a sum
-io.shared          quick    -     apps.exchange:shared    every node sees what another wrote in the run's folder
-fabric.write       full     named apps.perftest:write_bw  ib_write_bw between neighbouring nodes
-jax.psum           quick    -     apps.jax_:psum          jax.distributed: a sum over all processes
-tensorflow.sum     quick    -     apps.tensorflow_:total  tf.distribute: a sum over all workers
-serve.transformers standard -     apps.serve:transformers `transformers serve`: completions, a stream, 8 at once
-serve.triton       quick    -     apps.serve:triton       Triton is ready, a model answers 8 at once
-serve.vllm         quick    -     apps.serve:vllm         `vllm serve`: completions, a stream, 8 at once
-serve.tensorrt-llm quick    -     apps.serve:tensorrt_llm `trtllm-serve`: completions, a stream, 8 at once
+tasks.exchange     quick    -     apps.exchange:check_tasks_exchange    tasks of all nodes reach each other and agree on a sum
+io.shared          quick    -     apps.exchange:check_io_shared         every node sees what another wrote in the run's folder
+fabric.write       full     named apps.perftest:check_fabric_write      ib_write_bw between neighbouring nodes
+jax.psum           quick    -     apps.jax_:check_jax_psum              jax.distributed: a sum over all processes
+tensorflow.sum     quick    -     apps.tensorflow_:check_tensorflow_sum tf.distribute: a sum over all workers
+serve.transformers standard -     apps.serve:check_serve_transformers   `transformers serve`: completions, a stream, 8 at once
+serve.triton       quick    -     apps.serve:check_serve_triton         Triton is ready, a model answers 8 at once
+serve.vllm         quick    -     apps.serve:check_serve_vllm           `vllm serve`: completions, a stream, 8 at once
+serve.tensorrt-llm quick    -     apps.serve:check_serve_tensorrt_llm   `trtllm-serve`: completions, a stream, 8 at once
 """
 
 AFTER = """
-fabric.counters quick fabric node.fabric:gained   no error counter of a port went up during the run
-node.dcgm       full  -      node.dcgm:diagnose   DCGM's own diagnostics, level 2, where its host engine answers
-node.counters   quick gpu    node.counters:gained no error counter of a GPU, its NVLink or its slot went up
+fabric.counters quick fabric node.fabric:check_fabric_counters no error counter of a port went up during the run
+node.dcgm       full  -      node.dcgm:check_node_dcgm         DCGM's own diagnostics, level 2, where its host engine answers
+node.counters   quick gpu    node.counters:check_node_counters no error counter of a GPU, its NVLink or its slot went up
 """
 
 HOST = """
-node.alike quick named node.alike:check nodes of one kind have the same ports, GPUs, driver, firmware
+node.alike quick named node.alike:check_node_alike nodes of one kind have the same ports, GPUs, driver, firmware
 """
 
 MPI = """
-mpi.world   quick    -     apps.mpi:world    as many ranks as tasks, on as many hosts as nodes
-mpi.exact   quick    -     apps.mpi:exact    point-to-point and collectives, compared with ==
-mpi.device  standard named apps.mpi:device   a GPU's memory is sent and received as it is
-mpi.compile standard -     apps.mpi:compiled a program is compiled in the image and started
-mpi.cuda    standard named apps.mpi:cuda     a kernel that the image's nvcc compiles, on every rank's GPU
-mpi.nccl    standard named apps.mpi:nccl     nccl-tests' own all_reduce_perf, started by MPI
-mpi.pi      standard -     apps.mpi:pi       pi by Monte Carlo and by the midpoint rule, on 1 to all ranks
+mpi.world   quick    -     apps.mpi:check_mpi_world   as many ranks as tasks, on as many hosts as nodes
+mpi.exact   quick    -     apps.mpi:check_mpi_exact   point-to-point and collectives, compared with ==
+mpi.device  standard named apps.mpi:check_mpi_device  a GPU's memory is sent and received as it is
+mpi.compile standard -     apps.mpi:check_mpi_compile a program is compiled in the image and started
+mpi.cuda    standard named apps.mpi:check_mpi_cuda    a kernel that the image's nvcc compiles, on every rank's GPU
+mpi.nccl    standard named apps.mpi:check_mpi_nccl    nccl-tests' own all_reduce_perf, started by MPI
+mpi.pi      standard -     apps.mpi:check_mpi_pi      pi by Monte Carlo and by the midpoint rule, on 1 to all ranks
 """
 
 CHECKS = (

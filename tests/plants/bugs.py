@@ -152,12 +152,12 @@ def garbled(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return run
 
 
-ddp.fp32 = with_hook(ddp.fp32, alone)
-ddp.buckets = with_hook(ddp.buckets, summed)
-features.checkpointing = with_hook(features.checkpointing, one_row)
-ddp.autocast = same_data(ddp.autocast)
-digits.digits = with_hook(digits.digits, summed)
-exact.gloo = corrupted(exact.gloo)
-transport.check = sockets(transport.check)
-pairs.gloo = slow(pairs.gloo)
-permutations.gloo = garbled(permutations.gloo)
+ddp.check_ddp_fp32 = with_hook(ddp.check_ddp_fp32, alone)
+ddp.check_ddp_buckets = with_hook(ddp.check_ddp_buckets, summed)
+features.check_train_checkpointing = with_hook(features.check_train_checkpointing, one_row)
+ddp.check_ddp_autocast = same_data(ddp.check_ddp_autocast)
+digits.check_train_digits = with_hook(digits.check_train_digits, summed)
+exact.check_nccl_gloo = corrupted(exact.check_nccl_gloo)
+transport.check_nccl_transport = sockets(transport.check_nccl_transport)
+pairs.check_nccl_gloo_pairs = slow(pairs.check_nccl_gloo_pairs)
+permutations.check_nccl_gloo_permutations = garbled(permutations.check_nccl_gloo_permutations)

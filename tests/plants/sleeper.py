@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcstack_smoke.training import ddp
 
-check = ddp.fp32
+check = ddp.check_ddp_fp32
 
 
 def asleep_here(context: Any) -> Any:
@@ -15,4 +15,4 @@ def asleep_here(context: Any) -> Any:
     return check(context)
 
 
-ddp.fp32 = asleep_here
+ddp.check_ddp_fp32 = asleep_here

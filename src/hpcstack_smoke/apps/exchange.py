@@ -18,7 +18,7 @@ TIMEOUT_S = 120.0
 ALL_NODES = 16  # up to so many nodes, each node reads the files of all others
 
 
-def exchange(task: Task) -> Result:
+def check_tasks_exchange(task: Task) -> Result:
     """Send a sum once around a ring of TCP connections, to which each task adds its rank + 1.
 
     A task that comes into the ring sends the run's token first. Each task judges the sum that it
@@ -74,7 +74,7 @@ def _accept_neighbour(server: socket.socket, token: str) -> tuple[socket.socket,
         line.close()
 
 
-def shared(task: Task) -> Result:
+def check_io_shared(task: Task) -> Result:
     """Let the first task of each node write a file into the run's folder and read others' files.
 
     `read_by` says whose. Tasks that are not the first of their node only wait.

@@ -10,7 +10,7 @@ from hpcstack_smoke.store import find_address
 from hpcstack_smoke.tasks import Task, free_port
 
 
-def psum(task: Task) -> Result:
+def check_jax_psum(task: Task) -> Result:
     """Gather rank + 1 of every task by JAX; each task must get the whole sum.
 
     Where there are GPUs, each task has the one of its local rank; else JAX runs on the CPU.

@@ -43,7 +43,7 @@ WAIT_S = 120.0  # for the compiler, and for what the first rank says
 RUN_S = 600.0  # for a program over all ranks
 
 
-def world(found: Any) -> Result:
+def check_mpi_world(found: Any) -> Result:
     """Judge whether there are as many ranks as tasks, on as many hosts as nodes.
 
     With a PMI that does not fit the MPI, each rank is alone in a world of 1.
@@ -59,14 +59,14 @@ def world(found: Any) -> Result:
     )
 
 
-def exact(found: Any) -> Result:
+def check_mpi_exact(found: Any) -> Result:
     """Judge the values of point-to-point messages and eight collectives."""
     return judge_result(
         found["wrong"] == 0, f"{found['wrong']} wrong values", "0", "values as computed"
     )
 
 
-def device(found: Any) -> Result:
+def check_mpi_device(found: Any) -> Result:
     """Judge whether MPI, given a GPU's memory to send from and to receive into, did it right."""
     # 0: it did; 1: it did not; 2: it was not tried
     outcome = found.get("device", 2)
@@ -94,13 +94,13 @@ def _gpus_are_missed(found: Any) -> None:
         )
 
 
-def compiled(found: Any) -> Result:
+def check_mpi_compile(found: Any) -> Result:
     """Report which compiler of the image made the program, and how fast. It ran, so this passes."""
     took = f"{found['compiler']} in {found['compile_s']:.1f} s"
     return Result(PASS, took, "compiled and started in the image")
 
 
-def cuda(found: Any) -> Result:
+def check_mpi_cuda(found: Any) -> Result:
     """Judge pi, computed on every rank's GPU by a kernel that the image's nvcc compiled.
 
     The kernel throws points at a square; the share within the circle is pi / 4. The limit is five
@@ -130,7 +130,7 @@ def cuda(found: Any) -> Result:
     )
 
 
-def pi(found: Any) -> Result:
+def check_mpi_pi(found: Any) -> Result:
     """Judge pi by Monte Carlo and by the midpoint rule, on 1, 2, 4, ... and all ranks.
 
     The result has the strong and weak scaling of these runs; where ranks share cores, that is
@@ -182,7 +182,7 @@ def pi(found: Any) -> Result:
     )
 
 
-def nccl(found: Any) -> Result:
+def check_mpi_nccl(found: Any) -> Result:
     """Judge nccl-tests' own all_reduce_perf over all ranks: no wrong value, all ranks in one group.
 
     Its bus bandwidth can be compared with what the check nccl.bandwidth measures by torch.
@@ -221,13 +221,13 @@ def nccl(found: Any) -> Result:
 
 
 FUNCTIONS = {
-    "mpi.world": world,
-    "mpi.exact": exact,
-    "mpi.device": device,
-    "mpi.compile": compiled,
-    "mpi.pi": pi,
-    "mpi.cuda": cuda,
-    "mpi.nccl": nccl,
+    "mpi.world": check_mpi_world,
+    "mpi.exact": check_mpi_exact,
+    "mpi.device": check_mpi_device,
+    "mpi.compile": check_mpi_compile,
+    "mpi.pi": check_mpi_pi,
+    "mpi.cuda": check_mpi_cuda,
+    "mpi.nccl": check_mpi_nccl,
 }
 
 

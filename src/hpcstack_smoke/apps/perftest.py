@@ -33,7 +33,7 @@ def read_average(text: str) -> float:
     return float(rows[-1][4]) if rows else 0.0
 
 
-def write_bw(task: Task) -> Result:
+def check_fabric_write(task: Task) -> Result:
     """Measure each port of each node with that of a neighbour. The slowest port counts.
 
     The first task of each node measures, one port after another, in the turns of `plan_turns`.

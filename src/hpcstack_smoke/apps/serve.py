@@ -153,7 +153,7 @@ def gpus_here() -> int:
     return min(len(own), there)
 
 
-def transformers(task: Task) -> Result:
+def check_serve_transformers(task: Task) -> Result:
     """Test `transformers serve` of the Hugging Face stack, on GPUs or CPUs."""
     missing = ""
     for name in ("transformers", "fastapi", "uvicorn", "openai"):
@@ -163,17 +163,17 @@ def transformers(task: Task) -> Result:
     return serve_model(task, TRANSFORMERS, missing)
 
 
-def vllm(task: Task) -> Result:
+def check_serve_vllm(task: Task) -> Result:
     """Test `vllm serve`, with tensor parallelism over the node's GPUs."""
     return serve_model(task, VLLM, gpus=True)
 
 
-def tensorrt_llm(task: Task) -> Result:
+def check_serve_tensorrt_llm(task: Task) -> Result:
     """Test `trtllm-serve` with its PyTorch back end."""
     return serve_model(task, TENSORRT_LLM, gpus=True)
 
 
-def triton(task: Task) -> Result:
+def check_serve_triton(task: Task) -> Result:
     """Test Triton with a model for its Python back end.
 
     Where the image does not have that back end, only that Triton gets ready.

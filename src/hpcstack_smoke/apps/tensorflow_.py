@@ -13,7 +13,7 @@ from hpcstack_smoke.store import find_address
 from hpcstack_smoke.tasks import Task, free_port
 
 
-def total(task: Task) -> Result:
+def check_tensorflow_sum(task: Task) -> Result:
     """Add rank + 1 of every worker by TensorFlow; each worker must get the whole sum.
 
     Where there are GPUs, each worker has the one of its local rank.

@@ -241,7 +241,7 @@ def needs_nccl(context: Context) -> None:
         raise Skip("one rank: bus bandwidth is 0 by definition")
 
 
-def nccl(context: Context) -> Result:
+def check_nccl_bandwidth(context: Context) -> Result:
     """Measure bus bandwidth by NCCL over all ranks. The gates are applied by the host."""
     import torch
 
@@ -256,7 +256,7 @@ def nccl(context: Context) -> Result:
     return sweep_collectives(context, None, names, sizes, dtypes, more)
 
 
-def node(context: Context) -> Result:
+def check_nccl_node(context: Context) -> Result:
     """Measure all_reduce within each node, on all nodes at once.
 
     In all_reduce over several nodes the network hides a node whose NVLink is slow.
@@ -310,7 +310,7 @@ def choose_sizes(
     return tuple(size for size in sizes if size * (1.2 if size in more else 3) < free)
 
 
-def gloo(context: Context) -> Result:
+def check_nccl_gloo_bandwidth(context: Context) -> Result:
     """Measure bus bandwidth by gloo on the CPU."""
     import torch
 
@@ -322,7 +322,7 @@ def gloo(context: Context) -> Result:
         return sweep_collectives(alike, group, names, sizes, (torch.float32,))
 
 
-def nccl_latency(context: Context) -> Result:
+def check_nccl_latency(context: Context) -> Result:
     """Measure the microseconds of a small all_reduce by NCCL."""
     import torch
 

@@ -33,7 +33,7 @@ NAMES = (
 )
 
 
-def placement(context: Context) -> Result:
+def check_ddp_placement(context: Context) -> Result:
     """Check that ranks are on as many hosts as the step has nodes.
 
     Without this check, a launcher that put them all on one node would pass everything else there.
@@ -264,7 +264,7 @@ def _judge_collectives(context: Context, group: Any, remedy: str = "") -> Result
     )
 
 
-def nccl_exact(context: Context) -> Result:
+def check_nccl_exact(context: Context) -> Result:
     """Check nine collectives by NCCL."""
     if not context.gpu or context.backend != "nccl":
         raise Skip("no GPU: NCCL does not run here")
@@ -274,7 +274,7 @@ def nccl_exact(context: Context) -> Result:
     return _judge_collectives(context, None, remedy)
 
 
-def gloo(context: Context) -> Result:
+def check_nccl_gloo(context: Context) -> Result:
     """Check nine collectives by gloo on the CPU. This says nothing about NCCL."""
     if context.world < 2:
         raise Skip("one rank: nothing is communicated")

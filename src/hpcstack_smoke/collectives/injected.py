@@ -46,7 +46,7 @@ class LoadedLibrary:
     error: str = ""
 
 
-def check(context: Context) -> Result:
+def check_fabric_injected(context: Context) -> Result:
     """Check that each rank has every library that the site names from its node."""
     wanted = context.request.injected
     if not wanted:

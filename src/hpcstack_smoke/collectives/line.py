@@ -22,7 +22,7 @@ LINE_SHARE, OTHERS_SHARE = 0.85, 0.5
 SOURCED = ("", "infiniband", "roce")
 
 
-def ring(context: Context) -> Result:
+def check_nccl_ring(context: Context) -> Result:
     """Measure all_reduce by rings over several nodes, against the line rate of the nodes' ports.
 
     NCCL_ALGO is set for this. A tree over two nodes would send less between them, so its bus

@@ -359,13 +359,13 @@ def rails_here(context: Context) -> bool:
     return count > 0 and count % context.per_node == 0
 
 
-def nccl(context: Context) -> Result:
+def check_nccl_pairs(context: Context) -> Result:
     """Measure pairs of nodes by NCCL: local rank i with local rank i, which share a rail."""
     needs_nccl(context)
     return _run_pairs(context, None, 256 * MIB, 5)
 
 
-def gloo(context: Context) -> Result:
+def check_nccl_gloo_pairs(context: Context) -> Result:
     """Measure pairs of nodes by gloo on the CPU."""
     with on_cpu(context) as (alike, group):
         return _run_pairs(alike, group, 4 * MIB, 5)

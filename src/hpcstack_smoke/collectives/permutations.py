@@ -161,13 +161,13 @@ def slow_nodes(nodes: list[list[Row]]) -> list[int]:
     return out
 
 
-def nccl(context: Context) -> Result:
+def check_nccl_permutations(context: Context) -> Result:
     """Measure permutations by NCCL: local rank i to local rank i, over its rail."""
     needs_nccl(context)
     return _run_permutations(context, None, 256 * MIB)
 
 
-def gloo(context: Context) -> Result:
+def check_nccl_gloo_permutations(context: Context) -> Result:
     """Measure permutations by gloo on the CPU."""
     with on_cpu(context) as (alike, group):
         return _run_permutations(alike, group, 4 * MIB)

@@ -120,7 +120,7 @@ def read_own_lines(output: str) -> list[str]:
     return out
 
 
-def check(context: Context) -> Result:
+def check_nccl_transport(context: Context) -> Result:
     """Check that all ranks are connected by the best transport that the nodes have."""
     if not context.gpu:
         raise Skip("no GPU: NCCL does not run here")

@@ -62,7 +62,7 @@ def multiply_matrices(a: Any, b: Any) -> Any:
     return a @ b
 
 
-def burn(context: Context) -> Result:
+def check_burn_compute(context: Context) -> Result:
     """Run products on all ranks at once, for as many minutes as were asked for."""
     import socket
 

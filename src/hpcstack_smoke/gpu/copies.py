@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOADED_S = 1.5
 
 
-def host(context: Context) -> Result:
+def check_node_copies(context: Context) -> Result:
     """Measure copies from pinned host memory to the GPU and back.
 
     The GPUs of a node take turns, as they share sockets and PCIe switches.
@@ -59,7 +59,7 @@ def _measure_host_copies(context: Context) -> tuple[float, float, list[dict[str,
     return there, back, [row for row in samples if row]
 
 
-def peers(context: Context) -> Result:
+def check_node_p2p(context: Context) -> Result:
     """Measure copies between each two GPUs of the node, one after another, and compare the values.
 
     The first local rank does it for its node.

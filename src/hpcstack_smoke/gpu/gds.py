@@ -22,7 +22,7 @@ EXPECTED = "each word as written, read directly"
 REMEDY = "run gdscheck -p on that node: does nvidia-fs support its filesystem?"
 
 
-def read(context: Context) -> Result:
+def check_io_gds(context: Context) -> Result:
     """Read a file in the run's folder by torch's cuFile (since torch 2.7) and compare each word."""
     import torch
 

@@ -44,7 +44,7 @@ def _digest_image() -> str:
         return ""
 
 
-def same(context: Context) -> Result:
+def check_node_same(context: Context) -> Result:
     """Check that all ranks have the same hardware and software.
 
     The majority counts as right, and each rank that differs is named.

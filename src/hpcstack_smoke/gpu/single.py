@@ -39,7 +39,7 @@ def time_on_gpu(work: Callable[[], Any], repeat: int = 20) -> float:
     return min(time_calls(work, repeat) for _ in range(3))
 
 
-def arch(context: Context) -> Result:
+def check_node_arch(context: Context) -> Result:
     """Check that torch has code for this GPU's compute capability, and that a kernel starts.
 
     Code for the same major and a lower or equal minor number runs, and so does PTX of an older
@@ -76,7 +76,7 @@ def arch(context: Context) -> Result:
     )
 
 
-def memory(context: Context) -> Result:
+def check_node_memory(context: Context) -> Result:
     """Write a pattern to much of the GPU's free memory and read it back, then its inverse.
 
     That is a quarter of the free memory, 80 % in the full tier.
@@ -115,7 +115,7 @@ def memory(context: Context) -> Result:
     )
 
 
-def hbm(context: Context) -> Result:
+def check_node_hbm(context: Context) -> Result:
     """Measure the bandwidth of a copy within the GPU: bytes read and written."""
     needs_gpu(context)
     data = torch.empty(1 << 28, device=context.device, dtype=torch.float32)
@@ -125,7 +125,7 @@ def hbm(context: Context) -> Result:
     return judge_hbm(rate, context.gpu_name())
 
 
-def matmul(context: Context) -> Result:
+def check_node_matmul(context: Context) -> Result:
     """Measure TFLOP/s of 8192^3 products in bf16, fp16, tf32 and fp32, and compare a small one.
 
     nvidia-smi is asked for slowdowns while fp16 products run.

@@ -18,7 +18,7 @@ COUNTED = ("ports",)
 SHOWN = 60
 
 
-def check(inventories: dict[str, dict[str, Any]]) -> Result:
+def check_node_alike(inventories: dict[str, dict[str, Any]]) -> Result:
     """Judge {node: its inventory}: hold each node against the majority of its kind.
 
     A kind is the nodes with the same model of GPU and architecture. Two nodes that differ have no

@@ -80,7 +80,7 @@ def _shorten_name(end: str) -> str:
     return end if "Counters" in end else end.rpartition("/")[2]
 
 
-def gained(request: Any) -> Result:
+def check_node_counters(request: Any) -> Result:
     """Judge what the GPUs' counters gained while the suite ran."""
     return judge_counter_gains(BEFORE, read_counters())
 

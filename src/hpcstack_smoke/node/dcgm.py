@@ -25,7 +25,7 @@ NO_ENGINE = ("unable to connect", "unable to establish a connection", "host engi
 MOST = 6
 
 
-def diagnose(request: Any) -> Result:
+def check_node_dcgm(request: Any) -> Result:
     """Run DCGM's diagnostics of level 2.
 
     They load every GPU of the node: raise Skip where the step does not have all of them.

@@ -44,7 +44,7 @@ def _require_ports(request: Any) -> list[sysfs.Port]:
     return found
 
 
-def hcas(request: Any) -> Result:
+def check_fabric_hcas(request: Any) -> Result:
     """Check that every port that the site promises is active.
 
     Without a promise, every port with a cable must be active, and at least one port in all.
@@ -161,7 +161,7 @@ def _check_cassini(request: Any) -> Result:
     )
 
 
-def rate(request: Any) -> Result:
+def check_fabric_rate(request: Any) -> Result:
     """Check that all active ports run at the site's rate or, without one, at the same rate.
 
     A slow port is a FAIL where all are slow, or where the site names both ports and rate. Else it
@@ -198,7 +198,7 @@ def rate(request: Any) -> Result:
     return Result(status, measured, expected, source, remedy=remedy, figures=figures)
 
 
-def gid(request: Any) -> Result:
+def check_fabric_gid(request: Any) -> Result:
     """Check that RoCE ports have a RoCE v2 GID that is not merely link-local.
 
     Every port that the site promises must have one; of ports that it does not name, at least one.
@@ -240,7 +240,7 @@ def _routable_gids(port: sysfs.Port) -> list[int]:
     return out
 
 
-def mtu(request: Any) -> Result:
+def check_fabric_mtu(request: Any) -> Result:
     """Check that the interfaces of the node's RoCE ports have one MTU.
 
     Where two ends differ, large messages stall. node.alike compares the other nodes.
@@ -265,7 +265,7 @@ def mtu(request: Any) -> Result:
     )
 
 
-def memlock(request: Any) -> Result:
+def check_fabric_memlock(request: Any) -> Result:
     """Check that memlock is unlimited inside the step and the container, as RDMA pins memory."""
     ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     if not ports or _are_only_cards(request, ports):
@@ -281,7 +281,7 @@ def memlock(request: Any) -> Result:
     return judge_result(unlimited, measured, "unlimited", "nccl-tests #206", remedy=remedy)
 
 
-def gdr(request: Any) -> Result:
+def check_fabric_gdr(request: Any) -> Result:
     """Check the kernel's part of GPUDirect RDMA: nvidia-peermem, or dma-buf of the open driver.
 
     Whether NCCL then uses it is shown by its log alone: nccl.transport reads that.
@@ -313,7 +313,7 @@ def gdr(request: Any) -> Result:
     )
 
 
-def storage(request: Any) -> Result:
+def check_fabric_storage(request: Any) -> Result:
     """Check the kernel's part of GPUDirect Storage: the module nvidia-fs."""
     if not machine.HERE.exists(DRIVER):
         raise Skip("no NVIDIA driver on this node")
@@ -323,7 +323,7 @@ def storage(request: Any) -> Result:
     return Result(PASS, f"nvidia-fs {sysfs.read_line(found[0])}")
 
 
-def ib_tools(request: Any) -> Result:
+def check_fabric_tools(request: Any) -> Result:
     """Check that the InfiniBand user tools that the stack promises are in the image and start."""
     path = shutil.which("ibstat") or shutil.which("ibstat", path="/usr/sbin:/sbin")
     if not path:
@@ -356,7 +356,7 @@ HARD = (
 )
 
 
-def gained(request: Any) -> Result:
+def check_fabric_counters(request: Any) -> Result:
     """Judge what the ports' error counters gained while the suite ran."""
     ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     return judge_port_gains(BEFORE, sysfs.read_error_counters(ports))

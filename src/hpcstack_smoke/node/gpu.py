@@ -113,7 +113,7 @@ def name_model(row: dict[str, str]) -> str:
 
 
 @fail_without_answer
-def ecc(request: Any) -> Result:
+def check_node_ecc(request: Any) -> Result:
     """Check that ECC is on, its error counts are within limits, and no row awaits remapping.
 
     An uncorrectable error in DRAM is repaired by remapping its row, at the next reset of the GPU.
@@ -190,7 +190,7 @@ def _find_remapping_faults() -> list[str]:
     return bad
 
 
-def xid(request: Any) -> Result:
+def check_node_xid(request: Any) -> Result:
     """Check that the kernel's log of the last two hours has no Xid that takes a GPU out of service.
 
     A fatal SXid, which NVSwitch reports, is a FAIL too. Raise NeedsRoot where the log cannot be
@@ -254,7 +254,7 @@ def read_slowdowns() -> tuple[list[dict[str, str]], dict[str, list[str]]]:
 
 
 @fail_without_answer
-def throttle(request: Any) -> Result:
+def check_node_throttle(request: Any) -> Result:
     """Check that no GPU is slowed down by heat or by its power supply."""
     read_rows(request, ("pci.bus_id",))  # raises where a GPU does not answer
     rows, slowed = read_slowdowns()
@@ -312,7 +312,7 @@ FULL_LINK = "the full width and generation of GPU and slot"
 
 
 @fail_without_answer
-def pcie(request: Any) -> Result:
+def check_node_pcie(request: Any) -> Result:
     """Check that each GPU's PCIe link has its full width.
 
     An idle GPU may rest at a lower generation: node.copies looks at it under load.
@@ -336,7 +336,7 @@ def pcie(request: Any) -> Result:
 
 
 @fail_without_answer
-def persistence(request: Any) -> Result:
+def check_node_persistence(request: Any) -> Result:
     """Check that persistence mode is on.
 
     Without it, each first use of a GPU waits for the driver to load.

@@ -18,7 +18,7 @@ GPU_REMEDY = (
 )
 
 
-def image(request: Any) -> Result:
+def check_node_image(request: Any) -> Result:
     """Check that the image says that it is the stack that was asked for."""
     try:
         with open(STACK_FILE) as file:
@@ -30,7 +30,7 @@ def image(request: Any) -> Result:
     )
 
 
-def torch_is_the_bases(request: Any) -> Result:
+def check_node_torch(request: Any) -> Result:
     """Check that torch is the base image's own build, not one that pip installed over it.
 
     The base image names its build in PYTORCH_VERSION.
@@ -53,7 +53,7 @@ def torch_is_the_bases(request: Any) -> Result:
     return judge_result(good, found, f"{wanted}...", source=source, remedy=remedy)
 
 
-def driver(request: Any) -> Result:
+def check_node_driver(request: Any) -> Result:
     """Check that the NVIDIA kernel driver is there.
 
     Where the step asked for GPUs, a missing driver is a FAIL, never a SKIP.
@@ -68,7 +68,7 @@ def driver(request: Any) -> Result:
     return Result(PASS, version, evidence=line.strip())
 
 
-def gpus(request: Any) -> Result:
+def check_node_gpus(request: Any) -> Result:
     """Check that the step has as many GPUs or MIG devices as it asked for.
 
     Those that this process may open are counted: a cgroup hides the others.
@@ -99,7 +99,7 @@ def open_gpus() -> list[str]:
     return [path for path in machine.HERE.found("/dev/nvidia[0-9]*") if machine.HERE.opens(path)]
 
 
-def shared_memory(request: Any) -> Result:
+def check_node_shm(request: Any) -> Result:
     """Check that /dev/shm is writable and has at least 1 GiB, where Docker gives 64 MB."""
     stat = os.statvfs("/dev/shm")
     size = stat.f_blocks * stat.f_frsize

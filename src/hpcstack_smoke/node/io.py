@@ -38,7 +38,7 @@ def make_place(request: Any) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def bandwidth(request: Any) -> Result:
+def check_io_bandwidth(request: Any) -> Result:
     """Write a file, fsync it and read it back: its checksum must be the same.
 
     Between the two the file is dropped from the page cache, where the kernel allows that.
@@ -82,7 +82,7 @@ def bandwidth(request: Any) -> Result:
     )
 
 
-def staging(request: Any) -> Result:
+def check_io_staging(request: Any) -> Result:
     """Copy a file from the shared filesystem to this node's own disk: the bytes must be the same.
 
     Images and data are staged in this way. Where the two are one disk, the rate is informational.
@@ -136,7 +136,7 @@ def digest_file(path: str) -> bytes:
     return found.digest()
 
 
-def metadata(request: Any) -> Result:
+def check_io_metadata(request: Any) -> Result:
     """Measure how many files one process creates, stats and removes a second."""
     with make_place(request) as folder:
         names = [os.path.join(folder, str(number)) for number in range(FILES)]
@@ -157,7 +157,7 @@ def _create_file(name: str) -> None:
         pass
 
 
-def small(request: Any) -> Result:
+def check_io_small(request: Any) -> Result:
     """Measure reads of 4 KiB at random places of a file, as a data loader makes them."""
     with make_place(request) as folder:
         path = os.path.join(folder, "data")
@@ -191,7 +191,7 @@ TAKE = (
 )
 
 
-def lock(request: Any) -> Result:
+def check_io_lock(request: Any) -> Result:
     """Check that flock keeps a second process out, and lets it in once the lock is released.
 
     Datasets and caches rely on it.
@@ -223,7 +223,7 @@ def _try_lock(path: str) -> int:
     return subprocess.run([sys.executable, "-c", TAKE, path], check=False, timeout=30).returncode
 
 
-def lustre(request: Any) -> Result:
+def check_io_lustre(request: Any) -> Result:
     """Report how the run's folder is striped, where it is on Lustre and the image has `lfs`."""
     if not shutil.which("lfs"):
         raise Skip("no lfs in this image")

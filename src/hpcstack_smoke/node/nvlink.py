@@ -31,7 +31,7 @@ class Domain(NamedTuple):
 
 
 @fail_without_answer
-def nvlink(request: Any) -> Result:
+def check_node_nvlink(request: Any) -> Result:
     """Check that every NVLink is active, at one rate, and that each GPU has as many as it should.
 
     Number and rate are those of LINKS for a GPU that is listed there, else what most of the node's
@@ -120,7 +120,7 @@ def read_domains() -> dict[str, Domain]:
     return out
 
 
-def fabric(request: Any) -> Result:
+def check_node_nvlink_fabric(request: Any) -> Result:
     """Check that the GPUs have joined the fabric that the fabric manager sets up.
 
     It must be completed, with success, and healthy. GPUs whose NVLink spans a rack must have one.
@@ -196,7 +196,7 @@ def _describe_fault(gpu: dict[str, str], state: dict[str, str], *, spanning: boo
     return ", ".join(wrong).lower()
 
 
-def imex(request: Any) -> Result:
+def check_node_imex(request: Any) -> Result:
     """Check IMEX, which shares GPU memory between nodes where NVLink spans them.
 
     Its channel must be in this container, and its domain up, as far as the daemon can be asked.

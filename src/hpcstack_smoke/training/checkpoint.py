@@ -49,7 +49,7 @@ def _collect_state(network: Any, optimizer: Any) -> dict[str, Any]:
     return out
 
 
-def resume(context: Context) -> Result:
+def check_train_resume(context: Context) -> Result:
     """Train with DDP, save, train on; load what was saved and train on again: the same to the bit.
 
     The optimizer has momentum, so that its state counts, too. All ranks write and read.
@@ -112,7 +112,7 @@ def resume(context: Context) -> Result:
     )
 
 
-def reshard(context: Context) -> Result:
+def check_train_reshard(context: Context) -> Result:
     """Save shards of all ranks and read them whole on one; save that and read it into shards.
 
     Rank 0 is the one; both times the parameters must be the same to the bit.

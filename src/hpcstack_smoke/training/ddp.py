@@ -25,7 +25,7 @@ def wrap_network(context: Context, **options: Any) -> tuple[Any, Any, Any]:
     return network, around, torch.optim.SGD(around.parameters(), lr=task.RATE)
 
 
-def fp32(context: Context) -> Result:
+def check_ddp_fp32(context: Context) -> Result:
     """Test DDP as most users run it."""
     network, around, optimizer = wrap_network(context)
     losses = task.data_parallel(context, around, optimizer)
@@ -37,7 +37,7 @@ def fp32(context: Context) -> Result:
     )
 
 
-def buckets(context: Context) -> Result:
+def check_ddp_buckets(context: Context) -> Result:
     """Test DDP with buckets so small that each gradient has its own.
 
     The small network would fit into one bucket; the gradients of large models fill many.
@@ -54,7 +54,7 @@ def buckets(context: Context) -> Result:
     )
 
 
-def autocast(context: Context) -> Result:
+def check_ddp_autocast(context: Context) -> Result:
     """Test DDP with autocast to bf16. The dtype of a layer's output proves that it was used."""
     if context.gpu:
         major, _ = torch.cuda.get_device_capability(context.device)
@@ -79,7 +79,7 @@ def autocast(context: Context) -> Result:
     )
 
 
-def scaler(context: Context) -> Result:
+def check_ddp_scaler(context: Context) -> Result:
     """Test DDP with autocast to fp16 and GradScaler, which must skip no step.
 
     It scales losses up before backward and gradients down after it. A step whose gradients

@@ -93,7 +93,7 @@ def learn_digits(model: Any, context: Context, rank: int, world: int, average: A
     return losses
 
 
-def digits(context: Context) -> Result:
+def check_train_digits(context: Context) -> Result:
     """Train by DDP, and once more in one process.
 
     The losses must be those of one process, and more than 97 % of digits that the network has

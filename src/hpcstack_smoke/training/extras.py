@@ -30,7 +30,7 @@ def _require_module(context: Context, code: str, module: str) -> None:
         raise Skip(f"the image has no {module}")
 
 
-def horovod(context: Context) -> Result:
+def check_train_horovod(context: Context) -> Result:
     """Test Horovod with its gloo controller: a sum over ranks, and a step of its optimizer.
 
     Both are compared with ==. Nobody has started horovodrun, so rank 0 runs Horovod's rendezvous
@@ -114,7 +114,7 @@ def _sum_by_horovod(context: Context, hvd: Any) -> Result:
     )
 
 
-def lightning(context: Context) -> Result:
+def check_train_lightning(context: Context) -> Result:
     """Train the task by Lightning's trainer, in the process group that is there already."""
     if importlib.util.find_spec("lightning"):
         module_name = "lightning.pytorch"
@@ -160,7 +160,7 @@ def lightning(context: Context) -> Result:
     return task.judge_training(context, losses, values, f"lightning {pl.__version__}")
 
 
-def dali(context: Context) -> Result:
+def check_train_dali(context: Context) -> Result:
     """Test a DALI pipeline that doubles numbers on this rank's device."""
     # where there is no package nvidia at all, looking for nvidia.dali would be an error
     has_nvidia = importlib.util.find_spec("nvidia")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 
-def checkpointing(context: Context) -> Result:
+def check_train_checkpointing(context: Context) -> Result:
     """Test gradient checkpointing: activations are not kept but computed again in backward.
 
     As proof, forward must have run twice in each step.
@@ -70,7 +70,7 @@ def checkpointing(context: Context) -> Result:
     )
 
 
-def compiled(context: Context) -> Result:
+def check_train_compile(context: Context) -> Result:
     """Test that torch.compile gives the same steps. As proof, a graph must have been compiled."""
     import sys
 
@@ -102,7 +102,7 @@ def compiled(context: Context) -> Result:
     )
 
 
-def attention(context: Context) -> Result:
+def check_train_attention(context: Context) -> Result:
     """Compare each back end of scaled dot product attention with the plain formula.
 
     Forward and backward are compared. A back end that does not work here is left out; on a GPU
@@ -181,7 +181,7 @@ def _measure_distance(expected: list[Any], found: list[Any]) -> float:
     return max(worst)
 
 
-def profiled(context: Context) -> Result:
+def check_train_profiler(context: Context) -> Result:
     """Test that torch.profiler writes a trace with the steps, and on GPUs their kernels, in it."""
     from torch.profiler import ProfilerActivity, profile, record_function
 

@@ -67,7 +67,7 @@ def shard_network(context: Context, mesh: Any = None) -> Any:
     return network
 
 
-def fsdp2(context: Context) -> Result:
+def check_fsdp_fsdp2(context: Context) -> Result:
     """Test fully_shard. As proof, each rank may hold only its share of the parameters.
 
     A parameter is split along its first dimension; where that does not divide, some ranks hold
@@ -96,7 +96,7 @@ def fsdp2(context: Context) -> Result:
     )
 
 
-def fsdp1(context: Context) -> Result:
+def check_fsdp_fsdp1(context: Context) -> Result:
     """Test FullyShardedDataParallel, what torch had before fully_shard. It is for GPUs."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 

@@ -57,7 +57,7 @@ def read_epoch(context: Context, workers: int, size: int) -> tuple[list[int], fl
     return rows, len(rows) / (time.perf_counter() - began)
 
 
-def loader(context: Context) -> Result:
+def check_train_loader(context: Context) -> Result:
     """Test that all ranks together see each row once, with each number of workers."""
     rates: dict[tuple[int, int], float] = {}  # by workers and size of batch: of the slowest rank
     wrong = ""

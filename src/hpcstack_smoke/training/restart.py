@@ -23,7 +23,7 @@ STEPS = 12
 DIES_AT = 6  # the step at which the last rank dies
 
 
-def start(agent: Agent) -> int:
+def check_train_restart(agent: Agent) -> int:
     """Run the check on AGENT's node, as all agents do, and add its row. Return 0."""
     import importlib.util
 

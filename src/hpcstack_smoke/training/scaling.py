@@ -142,11 +142,11 @@ def _measure_scaling(context: Context, *, weak: bool) -> Result:
     )
 
 
-def strong(context: Context) -> Result:
+def check_scaling_strong(context: Context) -> Result:
     """Measure strong scaling: the same rows, split over more and more ranks."""
     return _measure_scaling(context, weak=False)
 
 
-def weak(context: Context) -> Result:
+def check_scaling_weak(context: Context) -> Result:
     """Measure weak scaling: as many rows on each rank, however many ranks there are."""
     return _measure_scaling(context, weak=True)

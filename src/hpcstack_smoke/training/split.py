@@ -34,7 +34,7 @@ def _split_layers(network: Any, mesh: Any) -> Any:
     return parallelize_module(network, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
 
 
-def tensor(context: Context) -> Result:
+def check_parallel_tensor(context: Context) -> Result:
     """Test tensor parallelism: each rank has a part of each linear layer, and sees all rows."""
     if context.world < 2 or 2 * task.WIDTH % context.world or task.VOCABULARY % context.world:
         raise Skip(f"{context.world} rank(s) do not divide the layers")
@@ -62,7 +62,7 @@ def tensor(context: Context) -> Result:
     )
 
 
-def mesh(context: Context) -> Result:
+def check_parallel_mesh(context: Context) -> Result:
     """Test two dimensions at once: tensor parallel over pairs of neighbours, FSDP2 over the pairs.
 
     The two ranks of a pair train on the same rows.
@@ -131,7 +131,7 @@ def _train_alone(count: int, context: Context) -> task.Trained:
     return task.Trained(losses, task.flatten_parameters(network.parameters()))
 
 
-def pipeline(context: Context) -> Result:
+def check_parallel_pipeline(context: Context) -> Result:
     """Test pipeline parallelism: a stage on each rank, with GPipe's schedule.
 
     There are as many micro-batches as stages. The weights are gathered and compared.

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 FLAT = {3: "fp32_partitioned_groups_flat"}
 
 
-def zero1(context: Context) -> Result:
+def check_deepspeed_zero1(context: Context) -> Result:
     """Test ZeRO 1, which shards the optimizer's state."""
     return train_with_zero(context, 1)
 
 
-def zero2(context: Context) -> Result:
+def check_deepspeed_zero2(context: Context) -> Result:
     """Test ZeRO 2, which shards gradients, too."""
     return train_with_zero(context, 2)
 
 
-def zero3(context: Context) -> Result:
+def check_deepspeed_zero3(context: Context) -> Result:
     """Test ZeRO 3, which shards parameters, too."""
     return train_with_zero(context, 3)
 
@@ -100,7 +100,7 @@ def _count_shard(optimizer: Any, stage: int) -> int:
     return sum(int(group.numel()) for group in groups)
 
 
-def offload(context: Context) -> Result:
+def check_deepspeed_offload(context: Context) -> Result:
     """Test offload of the optimizer's state to the CPU. As proof, it must lie there."""
     deepspeed = import_deepspeed(context)
     how = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
@@ -121,7 +121,7 @@ def offload(context: Context) -> Result:
     )
 
 
-def nvme(context: Context) -> Result:
+def check_deepspeed_nvme(context: Context) -> Result:
     """Test offload of the optimizer's state to a disk.
 
     As proof, swap files must be seen on every rank while it trains.

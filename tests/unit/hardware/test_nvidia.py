@@ -37,13 +37,13 @@ def smi(monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> None:
 def test_no_nvidia_smi_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     smi(monkeypatch, {})
     for check in (
-        gpu.ecc,
-        gpu.throttle,
-        gpu.pcie,
-        nvlink.nvlink,
-        nvlink.fabric,
-        nvlink.imex,
-        gpu.persistence,
+        gpu.check_node_ecc,
+        gpu.check_node_throttle,
+        gpu.check_node_pcie,
+        nvlink.check_node_nvlink,
+        nvlink.check_node_nvlink_fabric,
+        nvlink.check_node_imex,
+        gpu.check_node_persistence,
     ):
         with pytest.raises(Skip):
             check(HERE)
@@ -58,11 +58,11 @@ def test_a_field_that_the_driver_lacks_is_left_out(monkeypatch: pytest.MonkeyPat
 
 def test_a_gpu_that_does_not_answer_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     smi(monkeypatch, {"index": "0|1", "pci.bus_id": "0|[GPU requires reset]"})
-    result = gpu.throttle(HERE)
+    result = gpu.check_node_throttle(HERE)
     assert result.status == FAIL and result.measured == "GPU 1: [GPU requires reset]"
     smi(monkeypatch, {})
     assert (
-        gpu.ecc(Request(output=".", gpus=8)).status == FAIL
+        gpu.check_node_ecc(Request(output=".", gpus=8)).status == FAIL
     )  # nvidia-smi says nothing, and eight were asked for
 
 
@@ -73,7 +73,7 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
             "ecc.errors.uncorrected.volatile.total": "0|2",
             "remapped_rows.pending": "0|0", "remapped_rows.failure": "0|0", "remapped_rows.uncorrectable": "0|0"}  # fmt: skip
     smi(monkeypatch, good)
-    assert gpu.ecc(HERE).status == PASS
+    assert gpu.check_node_ecc(HERE).status == PASS
     for change, said in (
         ({"ecc.errors.uncorrected.aggregate.sram": "0|5"}, "GPU 1: uncorrected.aggregate.sram 5"),
         ({"ecc.errors.uncorrected.volatile.sram": "0|1"}, "GPU 1: uncorrected.volatile.sram 1"),
@@ -90,19 +90,19 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
         ({"remapped_rows.uncorrectable": "513|0"}, "GPU 0: remapped_rows.uncorrectable 513"),
     ):
         smi(monkeypatch, {**good, **change})
-        result = gpu.ecc(HERE)
+        result = gpu.check_node_ecc(HERE)
         assert result.status == FAIL and result.measured == said
     closed = dict.fromkeys(nvidia.ECC, "[Insufficient Permissions]|[Insufficient Permissions]")
     smi(
         monkeypatch, {"index": "0|1", "name": "a|b", **closed}
     )  # in a container with MIG: unknown is not zero
     with pytest.raises(Skip):
-        gpu.ecc(HERE)
+        gpu.check_node_ecc(HERE)
     older = {"index": "0", "name": "Tesla V100-SXM2-32GB", "ecc.mode.current": "Enabled"}
     smi(monkeypatch, {**older, nvidia.TOTALS[0]: "2"})
-    assert gpu.ecc(HERE).status == FAIL
+    assert gpu.check_node_ecc(HERE).status == FAIL
     smi(monkeypatch, {**good, "remapped_rows.pending": "1|0"})
-    assert gpu.ecc(HERE).measured == "GPU 0: remapped_rows.pending 1"
+    assert gpu.check_node_ecc(HERE).measured == "GPU 0: remapped_rows.pending 1"
 
 
 def test_throttle_tells_heat_from_a_power_cap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_throttle_tells_heat_from_a_power_cap(monkeypatch: pytest.MonkeyPatch) -
         power = names[0].rpartition(".")[0] + ".sw_power_cap"
         for change, status in (({}, PASS), ({power: "Active"}, PASS), ({names[1]: "Active"}, FAIL)):
             smi(monkeypatch, {**calm, **change})
-            assert gpu.throttle(HERE).status == status
+            assert gpu.check_node_throttle(HERE).status == status
 
 
 def test_a_narrow_link_fails_and_a_resting_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_a_narrow_link_fails_and_a_resting_one_does_not(monkeypatch: pytest.Monk
         ),  # it reaches the CPU by C2C
     ):
         smi(monkeypatch, {**link, **change})
-        assert gpu.pcie(HERE).status == status
+        assert gpu.check_node_pcie(HERE).status == status
 
 
 def nvlinks(count: int, rate: str = "26.562 GB/s", changed: str = "", gpus: int = 2) -> str:
@@ -158,7 +158,7 @@ def test_nvlinks_are_as_many_and_as_fast_as_the_model_has(
     monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     smi(monkeypatch, {**H100, "nvlink -s": text})
-    result = nvlink.nvlink(HERE)
+    result = nvlink.check_node_nvlink(HERE)
     assert result.status == (FAIL if said else PASS), result
     assert said in result.measured
 
@@ -168,14 +168,14 @@ def test_nvlinks_of_another_model_are_held_against_each_other_and_the_site(
 ) -> None:
     a30 = {"index": "0|1", "name": "NVIDIA A30|NVIDIA A30", "uuid": "a|b"}
     smi(monkeypatch, {**a30, "nvlink -s": nvlinks(4)})
-    assert nvlink.nvlink(HERE).status == PASS
+    assert nvlink.check_node_nvlink(HERE).status == PASS
     smi(monkeypatch, a30)
     with pytest.raises(Skip):
-        nvlink.nvlink(HERE)
-    assert nvlink.nvlink(Request(output=".", nvlink=True)).status == FAIL
+        nvlink.check_node_nvlink(HERE)
+    assert nvlink.check_node_nvlink(Request(output=".", nvlink=True)).status == FAIL
     smi(monkeypatch, {**H100, "mig.mode.current": "Enabled|Enabled", "nvlink -s": DOWN})
     with pytest.raises(Skip):
-        nvlink.nvlink(HERE)
+        nvlink.check_node_nvlink(HERE)
 
 
 def fabric(
@@ -211,7 +211,7 @@ def test_a_gpu_outside_the_fabric_is_named(
     monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     smi(monkeypatch, {"-q": text})
-    result = nvlink.fabric(HERE)
+    result = nvlink.check_node_nvlink_fabric(HERE)
     assert (result.status, said in result.measured) == (FAIL if said else PASS, True)
 
 
@@ -219,9 +219,9 @@ def test_a_gb200_without_a_fabric_is_judged_by_what_the_site_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     smi(monkeypatch, {"-q": fabric(state="N/A"), "index": "0", "name": "NVIDIA GB200"})
-    assert nvlink.fabric(HERE).status == WARN
-    assert nvlink.fabric(Request(output=".", domain_nodes=18)).status == FAIL
-    for check in (nvlink.fabric, nvlink.imex):
+    assert nvlink.check_node_nvlink_fabric(HERE).status == WARN
+    assert nvlink.check_node_nvlink_fabric(Request(output=".", domain_nodes=18)).status == FAIL
+    for check in (nvlink.check_node_nvlink_fabric, nvlink.check_node_imex):
         with pytest.raises(Skip):
             check(Request(output=".", domain_nodes=1, nodes=2))  # NVL4
 
@@ -236,12 +236,12 @@ def test_links_that_a_bridge_leaves_free_are_none_that_are_down(
     )
     nvl = {"index": "0|1", "name": "NVIDIA H100 NVL|NVIDIA H100 NVL", "uuid": "a|b"}
     smi(monkeypatch, {**nvl, "nvlink -s": free})
-    assert nvlink.nvlink(HERE).status == PASS
+    assert nvlink.check_node_nvlink(HERE).status == PASS
     smi(
         monkeypatch,
         {**nvl, "nvlink -s": free.replace("Link 4: Inactive", "Link 4: 26.562 GB/s", 1)},
     )
-    assert nvlink.nvlink(HERE).status == FAIL
+    assert nvlink.check_node_nvlink(HERE).status == FAIL
 
 
 def test_mig_devices_are_counted_where_gpus_are_too_few(
@@ -252,10 +252,10 @@ def test_mig_devices_are_counted_where_gpus_are_too_few(
         f"  MIG 1g.10gb     Device  {n}: (UUID: MIG-{n})\n" for n in range(7)
     )
     smi(monkeypatch, {"-L": text})
-    result = host.gpus(Request(output=".", gpus=7))
+    result = host.check_node_gpus(Request(output=".", gpus=7))
     assert result.status == PASS and result.measured == "7 MIG device(s) on 1 GPU(s)"
     smi(monkeypatch, {"-L": "GPU 0: NVIDIA A100 (UUID: GPU-1)\n"})
-    assert host.gpus(Request(output=".", gpus=7)).status == FAIL
+    assert host.check_node_gpus(Request(output=".", gpus=7)).status == FAIL
 
 
 COUNTING = """
@@ -327,7 +327,7 @@ def test_xids_that_take_a_gpu_out_of_service(
     monkeypatch: pytest.MonkeyPatch, line: str, status: str
 ) -> None:
     log(monkeypatch, "other", line)
-    assert gpu.xid(HERE).status == status
+    assert gpu.check_node_xid(HERE).status == status
 
 
 @given(st.text())

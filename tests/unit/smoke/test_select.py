@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import hpcstack_smoke
@@ -64,3 +65,10 @@ def test_a_burn_is_a_tier_of_its_own() -> None:
     )
     assert not {"burn.compute"} & set(codes("", "ranks", "full"))
     assert codes("burn", "ranks", "standard") == ["burn.compute"]
+
+
+def test_a_checks_function_is_named_by_its_code() -> None:
+    """So that who reads one finds the other."""
+    for check in CHECKS:
+        function = check.where.partition(":")[2]
+        assert function == "check_" + re.sub(r"[.-]", "_", check.code), check

@@ -44,7 +44,12 @@ def port(
 
 
 def test_no_hca_is_a_skip(hcas: Path) -> None:
-    for check in (fabric.hcas, fabric.rate, fabric.gid, fabric.memlock):
+    for check in (
+        fabric.check_fabric_hcas,
+        fabric.check_fabric_rate,
+        fabric.check_fabric_gid,
+        fabric.check_fabric_memlock,
+    ):
         with pytest.raises(Skip):
             check(HERE)
 
@@ -52,47 +57,47 @@ def test_no_hca_is_a_skip(hcas: Path) -> None:
 def test_every_port_counts(hcas: Path) -> None:
     port(hcas, "mlx5_0", 1, "1: DOWN")
     port(hcas, "mlx5_0", 2, "4: ACTIVE")
-    result = fabric.hcas(HERE)
+    result = fabric.check_fabric_hcas(HERE)
     assert result.status == FAIL
     assert "mlx5_0:1" in result.remedy and "mlx5_0:2" not in result.remedy
 
 
 def test_all_active(hcas: Path) -> None:
     port(hcas, "mlx5_0", 1, "4: ACTIVE")
-    result = fabric.hcas(HERE)
+    result = fabric.check_fabric_hcas(HERE)
     assert result.status == PASS and result.figures == {"ports": 1.0, "active_ports": 1.0}
 
 
 def test_a_port_without_a_cable_is_a_warning_and_none_at_all_a_failure(hcas: Path) -> None:
     (port(hcas, "mlx5_1", 1, "1: DOWN") / "phys_state").write_text("2: Polling\n")
-    assert fabric.hcas(HERE).status == FAIL
+    assert fabric.check_fabric_hcas(HERE).status == FAIL
     port(hcas, "mlx5_0", 1, "4: ACTIVE")
-    result = fabric.hcas(HERE)
+    result = fabric.check_fabric_hcas(HERE)
     assert result.status == WARN and result.evidence == "no link: mlx5_1:1"
 
 
 def test_what_nccl_leaves_out_is_not_looked_at(hcas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port(hcas, "mlx5_0", 1, "4: ACTIVE")
     port(hcas, "mlx5_bond_0", 1, "1: DOWN", "25 Gb/sec (1X EDR)")
-    assert fabric.hcas(HERE).status == FAIL
+    assert fabric.check_fabric_hcas(HERE).status == FAIL
     for said in ("^mlx5_bond", "=mlx5_0:1", "mlx5_0", "^=mlx5_bond_0:1"):
         monkeypatch.setenv("NCCL_IB_HCA", said)
-        assert fabric.hcas(HERE).status == PASS, said
+        assert fabric.check_fabric_hcas(HERE).status == PASS, said
 
 
 def test_what_the_site_promises_must_be_there_and_up(hcas: Path) -> None:
     both = Request(output=".", fabric="infiniband", hcas=("mlx5_0", "mlx5_1"), fabric_rate=400.0)
-    assert fabric.hcas(both).status == FAIL  # no device at all
+    assert fabric.check_fabric_hcas(both).status == FAIL  # no device at all
     port(hcas, "mlx5_0", 1, "4: ACTIVE")
-    assert fabric.hcas(both).measured == "missing: mlx5_1"
+    assert fabric.check_fabric_hcas(both).measured == "missing: mlx5_1"
     (port(hcas, "mlx5_1", 1, "1: DOWN") / "phys_state").write_text("2: Polling\n")
-    result = fabric.hcas(both)
+    result = fabric.check_fabric_hcas(both)
     assert result.status == FAIL and "mlx5_1:1" in result.measured and result.source == "site.yaml"
     port(hcas, "mlx5_2", 1, "1: DOWN", layer="Ethernet")  # a network card
     (hcas / "mlx5_1/ports/1/state").write_text("4: ACTIVE\n")
-    assert fabric.hcas(both).status == PASS
+    assert fabric.check_fabric_hcas(both).status == PASS
     (hcas / "mlx5_1/ports/1/rate").write_text("200 Gb/sec (4X HDR)\n")
-    assert fabric.rate(both).status == FAIL
+    assert fabric.check_fabric_rate(both).status == FAIL
 
 
 def test_an_adapter_without_its_driver_is_found(hcas: Path) -> None:
@@ -100,13 +105,13 @@ def test_an_adapter_without_its_driver_is_found(hcas: Path) -> None:
     folder.mkdir(parents=True)
     for name, text in (("vendor", "0x15b3"), ("class", "0x020700"), ("device", "0x1021")):
         (folder / name).write_text(f"{text}\n")
-    result = fabric.hcas(HERE)
+    result = fabric.check_fabric_hcas(HERE)
     assert (
         result.status == FAIL and "0000:18:00.0" in result.measured and "mlx5_ib" in result.remedy
     )
     (folder / "class").write_text("0x020000\n")  # the same as a network card
     with pytest.raises(Skip):
-        fabric.hcas(HERE)
+        fabric.check_fabric_hcas(HERE)
 
 
 def test_an_ethernet_port_of_an_infiniband_node_wants_no_gid(hcas: Path) -> None:
@@ -114,18 +119,20 @@ def test_an_ethernet_port_of_an_infiniband_node_wants_no_gid(hcas: Path) -> None
     port(hcas, "mlx5_1", 1, "4: ACTIVE", layer="Ethernet")
     for request in (HERE, Request(output=".", fabric="infiniband")):
         with pytest.raises(Skip):
-            fabric.gid(request)
-    assert fabric.gid(Request(output=".", fabric="roce", hcas=("mlx5_1",))).status == FAIL
+            fabric.check_fabric_gid(request)
+    assert (
+        fabric.check_fabric_gid(Request(output=".", fabric="roce", hcas=("mlx5_1",))).status == FAIL
+    )
 
 
 def test_a_slow_port_is_a_warning_and_all_below_the_sites_word_a_failure(hcas: Path) -> None:
     port(hcas, "mlx5_1", 1, "4: ACTIVE", "200 Gb/sec (4X HDR)")
-    result = fabric.rate(Request(output=".", fabric_rate=400.0))
+    result = fabric.check_fabric_rate(Request(output=".", fabric_rate=400.0))
     assert result.status == FAIL and "mlx5_1:1 200" in result.measured
     port(hcas, "mlx5_0", 1, "4: ACTIVE")
-    assert fabric.rate(HERE).status == WARN
+    assert fabric.check_fabric_rate(HERE).status == WARN
     assert (
-        fabric.rate(Request(output=".", fabric_rate=400.0)).status == WARN
+        fabric.check_fabric_rate(Request(output=".", fabric_rate=400.0)).status == WARN
     )  # a management port is slower, and healthy
 
 
@@ -137,11 +144,11 @@ def test_roce_wants_a_routable_gid(hcas: Path) -> None:
         for path, text in ((f"gids/{index}", gid), (f"gid_attrs/types/{index}", kind)):
             (where / path).parent.mkdir(parents=True, exist_ok=True)
             (where / path).write_text(f"{text}\n")
-    assert fabric.gid(HERE).status == WARN  # nobody says that this is a fabric
-    assert fabric.gid(Request(output=".", fabric="roce")).status == FAIL
+    assert fabric.check_fabric_gid(HERE).status == WARN  # nobody says that this is a fabric
+    assert fabric.check_fabric_gid(Request(output=".", fabric="roce")).status == FAIL
     (where / "gids/3").write_text("0000:0000:0000:0000:0000:ffff:0a00:0001\n")
     (where / "gid_attrs/types/3").write_text("RoCE v2\n")
-    result = fabric.gid(HERE)
+    result = fabric.check_fabric_gid(HERE)
     assert result.status == PASS and "GID 3" in result.measured
 
 
@@ -171,16 +178,16 @@ def test_a_missing_driver_is_a_skip_only_where_no_gpu_is_expected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(host, "DRIVER_FILE", str(tmp_path / "none"))
-    assert host.driver(EIGHT).status == FAIL
+    assert host.check_node_driver(EIGHT).status == FAIL
     with pytest.raises(Skip):
-        host.driver(HERE)
+        host.check_node_driver(HERE)
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 def test_missing_gpus_are_a_failure_where_they_were_asked_for() -> None:
-    assert host.gpus(EIGHT).status == FAIL
+    assert host.check_node_gpus(EIGHT).status == FAIL
     with pytest.raises(Skip):
-        host.gpus(HERE)
+        host.check_node_gpus(HERE)
 
 
 def test_torch_that_pip_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,14 +195,20 @@ def test_torch_that_pip_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setenv("PYTORCH_VERSION", "2.6.0a0+df5bbc0")
     monkeypatch.setattr(metadata, "version", lambda _: "2.6.0a0+df5bbc09d1.nv24.11")
-    assert host.torch_is_the_bases(HERE).status == PASS
+    assert host.check_node_torch(HERE).status == PASS
     monkeypatch.setattr(metadata, "version", lambda _: "2.9.1")
-    assert host.torch_is_the_bases(HERE).status == FAIL
+    assert host.check_node_torch(HERE).status == FAIL
 
 
 def test_the_filesystem_gives_back_what_was_written_and_nothing_is_left(tmp_path: Path) -> None:
     request = Request(output=str(tmp_path))
-    for check in (io.bandwidth, io.staging, io.metadata, io.small, io.lock):
+    for check in (
+        io.check_io_bandwidth,
+        io.check_io_staging,
+        io.check_io_metadata,
+        io.check_io_small,
+        io.check_io_lock,
+    ):
         assert check(request).status == PASS
     assert list(tmp_path.iterdir()) == []
 

@@ -20,42 +20,42 @@ FOUND: dict[str, Any] = {"world": 4, "hosts": 2, "wrong": 0, "library": "Open MP
 
 
 def test_a_rank_that_is_alone_is_found() -> None:
-    assert mpi.world(FOUND).status == PASS
-    alone = mpi.world({**FOUND, "world": 1, "hosts": 1})
+    assert mpi.check_mpi_world(FOUND).status == PASS
+    alone = mpi.check_mpi_world({**FOUND, "world": 1, "hosts": 1})
     assert alone.status == FAIL and "srun --mpi=list" in alone.remedy
 
 
 def test_pi_by_both_rules_with_its_scaling() -> None:
-    result = mpi.pi(FOUND)
+    result = mpi.check_mpi_pi(FOUND)
     assert result.status == PASS and result.figures["strong_speedup"] == 4.0
-    assert mpi.pi({**FOUND, "runs": [{**RUNS[0], "midpoint": 3.14}]}).status == FAIL
-    assert mpi.pi({**FOUND, "runs": [{**RUNS[0], "monte_carlo": 3.2}]}).status == FAIL
+    assert mpi.check_mpi_pi({**FOUND, "runs": [{**RUNS[0], "midpoint": 3.14}]}).status == FAIL
+    assert mpi.check_mpi_pi({**FOUND, "runs": [{**RUNS[0], "monte_carlo": 3.2}]}).status == FAIL
 
 
 def test_a_gpus_memory_and_kernel() -> None:
     with pytest.raises(Skip):
-        mpi.device(FOUND)
-    assert mpi.device({**FOUND, "device": 1}).status == FAIL
+        mpi.check_mpi_device(FOUND)
+    assert mpi.check_mpi_device({**FOUND, "device": 1}).status == FAIL
     with pytest.raises(Skip, match="no nvcc"):
-        mpi.cuda({**FOUND, "cuda_skip": "no nvcc in the image"})
+        mpi.check_mpi_cuda({**FOUND, "cuda_skip": "no nvcc in the image"})
     thrown = {
         "gpu_thrown": 10**9,
         "gpu_inside": round(math.pi / 4 * 10**9),
         "gpu_s": 0.1,
         "gpu_error": 0,
     }
-    assert mpi.cuda({**FOUND, **thrown}).status == PASS
-    assert mpi.cuda({**FOUND, **thrown, "gpu_inside": 8 * 10**8}).status == FAIL
-    assert mpi.cuda({**FOUND, **thrown, "gpu_error": 35}).status == FAIL
+    assert mpi.check_mpi_cuda({**FOUND, **thrown}).status == PASS
+    assert mpi.check_mpi_cuda({**FOUND, **thrown, "gpu_inside": 8 * 10**8}).status == FAIL
+    assert mpi.check_mpi_cuda({**FOUND, **thrown, "gpu_error": 35}).status == FAIL
 
 
 def test_nccl_tests_that_were_built_without_mpi_are_found() -> None:
     table = ("#  Rank  0 Group  0 Pid 1 on n1 device 0 [0x18] NVIDIA H100\n"
              "  1024  256  float  sum  -1  20.0  0.1  0.2  0  20.0  0.1  0.2  0\n")  # fmt: skip
-    assert mpi.nccl({**FOUND, "nccl_tests": table}).status == FAIL
-    assert mpi.nccl({**FOUND, "tasks": 1, "nccl_tests": table}).status == PASS
+    assert mpi.check_mpi_nccl({**FOUND, "nccl_tests": table}).status == FAIL
+    assert mpi.check_mpi_nccl({**FOUND, "tasks": 1, "nccl_tests": table}).status == PASS
     with pytest.raises(Skip):
-        mpi.nccl(FOUND)
+        mpi.check_mpi_nccl(FOUND)
 
 
 def test_no_compiler_is_a_skip_unless_the_recipe_names_mpi() -> None:

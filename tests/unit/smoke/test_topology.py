@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.node.alike import check
+from hpcstack_smoke.node.alike import check_node_alike
 from hpcstack_smoke.node.topology import nearest_hcas
 
 LEGEND = """\
@@ -41,7 +41,7 @@ def test_the_node_whose_card_is_elsewhere_is_named_with_that_alone() -> None:
         f"n{n}": {"alike": {"HCAs near GPUs": nearest_hcas(moved if n == 2 else LEGEND)}}
         for n in range(4)
     }
-    result = check(nodes)
+    result = check_node_alike(nodes)
     assert result.status == "WARN"
     assert result.measured == "n2: HCAs near GPUs GPU0 SYS mlx5_0 mlx5_3 (others: GPU0 PIX mlx5_0)"
 
