@@ -94,10 +94,8 @@ def _survey_open(image: Squashfs, programs: tuple[str, ...]) -> Survey:
         # No image of Enroot's: there /etc/environment is the distribution's own, for logins.
         script = _read_text(image, "/.singularity.d/env/10-docker2singularity.sh")
         exported, computed = read_exports(script)
-        if exported:
-            environment = exported
-        else:
-            environment = {name: value.strip("\"'") for name, value in environment.items()}
+        unquoted = {name: value.strip("\"'") for name, value in environment.items()}
+        environment = exported or unquoted
         if computed:
             unknown.append(f"the variables {', '.join(computed)}: a script computes their values")
     if not environment:

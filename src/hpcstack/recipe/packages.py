@@ -104,9 +104,9 @@ class Packages(Model):
     )
     no_build_isolation: tuple[Replaceable, ...] = Field(
         (),
-        description="Projects of pip's whose source distributions are built with what the base has "
-        "installed, such as its torch, and not in an environment of their own. Name those that "
-        "import torch and do not declare it. "
+        description="pip projects whose source distributions are built with what the base has "
+        "installed, such as its torch, instead of in an isolated environment. Name those that "
+        "import torch without declaring it as a build requirement. "
         f"{', '.join(BUILT_AGAINST_TORCH)} are always built so.",
     )
 

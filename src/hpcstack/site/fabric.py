@@ -31,8 +31,8 @@ class Fabric(Model):
     kind: Literal["", "infiniband", "roce", "ethernet", "slingshot", "efa", "gib"] = Field(
         "",
         description="The network between nodes. The suite then requires its devices (not on "
-        "ethernet). On slingshot, efa and gib steps on several nodes also get the NCCL_NET of its "
-        "plugin, so that they fail without it and are not slow over sockets.",
+        "ethernet). On slingshot, efa and gib, steps on several nodes also get NCCL_NET for the "
+        "fabric's plugin: without the plugin they fail, instead of running slowly over sockets.",
     )
     settings: Settings = Field(
         {},
@@ -42,8 +42,8 @@ class Fabric(Model):
     )
     injections: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Injection] = Field(
         {},
-        description="{a name of your choice: libraries of the nodes that reach the fabric}. Steps "
-        "on several nodes get them in their containers.",
+        description="Libraries of the nodes that reach the fabric, each group under a name of your "
+        "choice. Steps on several nodes get them in their containers.",
     )
 
     def bring(self, node_type: str | None, image: Mapping[str, str]) -> list[Brought]:

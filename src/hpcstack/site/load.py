@@ -104,36 +104,39 @@ class Site(Model):
         description="Folder in which users who may not write `store` keep images of their own. It "
         "must contain {user}, which stands for the user's name. The nodes must see it.",
     )
-    lock_dir: Path = Field(description="Folder of locks that do not lie beside their recipe.")
+    lock_dir: Path = Field(description="Folder for locks that are not written beside their recipe.")
     module_root: Path = Field(
         description="Folder of the module tree. Users type: module use MODULE_ROOT/Core."
     )
     recipe_dirs: tuple[Path, ...] = Field(
-        (), description="Folders of recipes. They go before the recipes that come with hpcstack."
+        (),
+        description="Folders of recipes. They are searched before the recipes that come with "
+        "hpcstack.",
     )
     registries: dict[str, RegistrySite] = Field(
-        {}, description="{HOST of a registry, e.g. nvcr.io: how it is reached from here}."
+        {},
+        description="Registries that need settings here, by host, e.g. {nvcr.io: {mirror: "
+        "harbor.example.org}}.",
     )
     build: BuildSite = BuildSite.model_construct()
     node_types: dict[str, NodeType] = Field(
         {},
-        description="{a name of your choice: one kind of node}. `partitions` refers to the names.",
+        description="Kinds of nodes, each under a name of your choice. `partitions` refers to "
+        "these names.",
     )
-    partitions: dict[str, Partition] = Field(
-        {}, description="{name of a Slurm partition: which kind of node it has}."
-    )
+    partitions: dict[str, Partition] = Field({}, description="Slurm partitions, by name.")
     fabric: Fabric = Fabric.model_construct()
     baselines: dict[str, dict[str, Baseline]] = Field(
         {},
-        description="Figures that your own nodes reach: {node type: {CHECK or CHECK/FIGURE of the "
-        "suite's report: figure}}. Less than 95 % of one is a WARN.",
+        description="Figures that your own nodes reach, by node type, then by CHECK or "
+        "CHECK/FIGURE as in the suite's report. Less than 95 % of one is a WARN.",
     )
     policy: PolicySite = PolicySite.model_construct()
     runtime: RuntimeName = Field(
         "auto",
         description="The container runtime that launches use. auto takes Pyxis where srun has it, "
-        "else Apptainer, or Enroot where there is no Apptainer. Without srun it is local: Apptainer "
-        "on this machine.",
+        "else Apptainer, or Enroot where there is no Apptainer. Without srun it is local: "
+        "Apptainer on this machine.",
     )
     mounts: tuple[Mount, ...] = Field(
         (), description="Folders that every job step sees: SOURCE:TARGET, e.g. /scratch:/scratch."

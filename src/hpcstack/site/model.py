@@ -60,13 +60,13 @@ class RegistrySite(Model):
         False,
         description="Builds on this registry's images get the URLs in `build` (pip, apt, conda, "
         "git, proxy) with the logins in them. Programs of such an image can read those logins. By "
-        "default the logins are left out.",
+        "default the logins are taken out.",
     )
     token_server: str = Field(
         "",
         pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?)?$",
-        description="HOST[:PORT] of the registry's token server, where that is another host than "
-        "the registry's own. The login is sent there, so name it only if it is right.",
+        description="HOST[:PORT] of the registry's token server, where it is on a different host. "
+        "The login is sent there, so name it only if it is right.",
     )
 
     signature_key: str = Field(
@@ -153,10 +153,10 @@ class BoundsSite(Model):
     unpacked_bytes: int = Field(
         UNPACKED_BYTES,
         gt=0,
-        description="Most bytes of all files of all layers together, unpacked.",
+        description="Limit on the bytes of all files of all layers together, unpacked.",
     )
     entries: int = Field(
-        ENTRIES, gt=0, description="Most files, folders and links in all layers together."
+        ENTRIES, gt=0, description="Limit on the files, folders and links in all layers together."
     )
 
     def as_bounds(self) -> Bounds:
@@ -178,9 +178,9 @@ class BuildSite(Model):
     )
     cachedir: str = Field(
         "",
-        description="Folder in which hpcstack keeps imported bases and finished build steps, for "
-        "each user a folder hpcstack-bases-UID. Apptainer's engine keeps its cache there, too. By "
-        "default below ~/.cache.",
+        description="Folder in which hpcstack keeps imported bases and finished build steps: a "
+        "folder hpcstack-bases-UID for each user. Apptainer's engine keeps its cache there, too. "
+        "By default below ~/.cache.",
     )
     compression: Literal["zstd", "gzip", "xz", "lz4"] = Field(
         "zstd", description="How the image's SquashFS is compressed."
@@ -200,8 +200,8 @@ class BuildSite(Model):
     )
     ca_bundle: str = Field(
         "",
-        description="PEM file of the certificate authorities to trust, e.g. of a proxy that opens "
-        "TLS.",
+        description="PEM file of the certificate authorities to trust, e.g. that of a proxy which "
+        "inspects TLS.",
     )
     proxy: Proxy = Proxy.model_construct()
     pip: Pip = Pip.model_construct()
@@ -270,7 +270,7 @@ class NodeType(Model):
     topology: str = Field(
         "",
         description="Name of an entry in facts/topologies.yaml that says which cores are near "
-        "which GPU. `gpu_cpus` goes first.",
+        "which GPU. `gpu_cpus` takes precedence.",
     )
     gpu_cpus: tuple[str, ...] = Field(
         (),
@@ -310,13 +310,13 @@ class NodeType(Model):
 
 
 class Partition(Model):
-    """One partition of Slurm's."""
+    """One Slurm partition."""
 
     node_type: str = Field(description="The name in `node_types` of the nodes in this partition.")
     default: bool = Field(
         False,
-        description="This partition's node type is meant where a command names no partition. At "
-        "most one partition is the default.",
+        description="Commands that name no partition assume this partition's node type. At most "
+        "one partition is the default.",
     )
 
 
@@ -345,14 +345,14 @@ class HealthSite(Model):
     max_drains: str = Field(
         "2%",
         pattern=r"^[1-9][0-9]{0,4}%?$",
-        description="Most nodes of the whole cluster that it drains within an hour: a number, or a "
-        "percentage. Beyond it, it only writes to syslog.",
+        description="Limit on the nodes of the whole cluster that it drains within an hour: a "
+        "number, or a percentage. Beyond it, it only writes to syslog.",
     )
     max_drained: str = Field(
         "10%",
         pattern=r"^[1-9][0-9]{0,4}%?$",
-        description="Most nodes of the whole cluster that are drained by it at a time, whenever it "
-        "drained them: a number, or a percentage.",
+        description="Limit on the nodes of the whole cluster that are drained by it at the same "
+        "time: a number, or a percentage.",
     )
     boot_minutes: int = Field(
         10,
@@ -365,19 +365,19 @@ class HealthSite(Model):
         5,
         ge=2,
         le=20,
-        description="A node is drained when one of its probes has not answered so often in a row. "
-        "A fault that was found drains at once. `hpcstack site health --simulate` shows what a "
-        "smaller number would cost.",
+        description="A node is drained when one of its probes has not answered this many times in "
+        "a row. A fault that was found drains at once. `hpcstack site health --simulate` shows "
+        "what a smaller number would cost.",
     )
     clean: int = Field(
         3,
         ge=1,
         le=100,
-        description="Rounds without a fault, in a row, after which it resumes a node that it has "
+        description="Consecutive rounds without a fault after which it resumes a node that it has "
         "drained itself.",
     )
     undrains: int = Field(
-        2, ge=0, le=24, description="How often a day it may resume one node. 0: never."
+        2, ge=0, le=24, description="How many times a day it may resume one node. 0: never."
     )
     ignore: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
         (),
@@ -393,7 +393,7 @@ class HealthSite(Model):
 
 
 class ModulesSite(Model):
-    """How releases are published: whose modulefiles are, and what must have been proven."""
+    """How releases are published: owner and mode of modulefiles, and what must have been passed."""
 
     direct: tuple[str, ...] | None = Field(
         None,
@@ -414,8 +414,8 @@ class ModulesSite(Model):
     )
     publishers: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
         (),
-        description="Users, beside root, whose releases and reports are believed. By default those "
-        "of whoever can write the folders.",
+        description="Users, besides root, whose releases and reports are trusted. By default "
+        "everybody who can write the folders.",
     )
     check_as: str = Field(
         "",
@@ -436,9 +436,9 @@ class ModulesSite(Model):
     )
     prove_on: tuple[str, ...] = Field(
         (),
-        description="Names in `node_types`: on each of them that can run the image a release must "
-        "have passed the suite before it gets into production. By default any one node type will "
-        "do.",
+        description="Names in `node_types`. Before a release gets into production, it must have "
+        "passed the suite on each of them that can run its image. By default any one node type "
+        "will do.",
     )
     by_architecture: bool = Field(
         False,
@@ -518,8 +518,8 @@ class ImageCacheSite(Model):
     max_gb: float = Field(
         0,
         ge=0,
-        description="Most GB (10^9 bytes) of images in the cache. Beyond it those unused the "
-        "longest are removed, but none that was used within a day. 0: no limit.",
+        description="Limit on the images in the cache, in GB (10^9 bytes). Beyond it, those unused "
+        "the longest are removed, except what was used within a day. 0: no limit.",
     )
 
 
