@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcstack.cli.session import Session, answer, give_script, json_option
 
+# A click before 8.4 has a ParamType that takes no type.
+if TYPE_CHECKING:
+    PairType = click.ParamType[tuple[float, float]]
+else:
+    PairType = click.ParamType
 
-class TogetherType(click.ParamType[tuple[float, float]]):
+
+class TogetherType(PairType):
     """MINUTES:A_DAY, as 10:0.5: how long something lasts, and how often a day it happens."""
 
     name = "minutes:a day"

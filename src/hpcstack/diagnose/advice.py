@@ -62,7 +62,7 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     "build.enclosure": (
         "WARN",
         "nothing can be locked or built here: programs of a base are started in an enclosure or not at all",
-        "build on another machine (build.slurm in site.yaml); or open it to user namespaces: "
+        "build on another machine, e.g. on a node: hpcstack build --on slurm; or open it to user namespaces: "
         "docs/how-to/allow-user-namespaces.md",
     ),
     "build.unconfined": (

@@ -29,6 +29,7 @@ from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
 from hpcstack.core.names import RUNTIMES
 from hpcstack.core.yaml import (
     MAX_BYTES,
+    MAX_PROBLEMS,
     Document,
     WrongKeyError,
     format_path,
@@ -395,6 +396,8 @@ def _fill_in_user(merged: dict[str, Any], origins: dict[str, Origin]) -> None:
 
     Raise InputError where a site names one folder for all users.
     """
+    if not isinstance(merged["user_store"], str | Path):
+        return  # what is no path is refused by the model, with its place
     said = str(merged["user_store"])
     if origins["user_store"].file and USER not in said:
         raise InputError(
@@ -455,7 +458,7 @@ def _list_problems(error: ValidationError, documents: list[Document]) -> list[An
     if not documents:
         raise InputError(f"hpcstack's built-in site is wrong: {error}")
     out = []
-    for number, entry in enumerate(error.errors()):
+    for number, entry in enumerate(error.errors()[:MAX_PROBLEMS]):
         wrong = wrong_key(entry)
         path = (*entry["loc"], *wrong.path) if wrong else tuple(entry["loc"])
         holder = next((d for d in reversed(documents) if path in d.marks), documents[-1])

@@ -68,7 +68,7 @@ def make_alphabet_model(folder: str) -> None:
         for token in range(VOCABULARY):
             embedding[token, token] = 1.0
         # and is followed by the next one of the circle
-        for one, after in zip(CIRCLE, CIRCLE[1:] + CIRCLE[0], strict=True):
+        for one, after in zip(CIRCLE, CIRCLE[1:] + CIRCLE[0]):
             output[words[spell_byte(after)], words[spell_byte(one)]] = 1.0
 
     model.to(torch.bfloat16).save_pretrained(folder)

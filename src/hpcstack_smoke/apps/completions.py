@@ -104,7 +104,7 @@ def at_once(target: Target) -> list[Answer]:
     with ThreadPoolExecutor(CLIENTS) as pool:
         asked = [pool.submit(ask_completion, target, number, stream=True) for number in numbers]
     answers = []
-    for number, one in zip(numbers, asked, strict=True):
+    for number, one in zip(numbers, asked):
         answers.append(one.result())
         _check_answer(number, answers[-1], f"with {CLIENTS} clients at once, one")
     return answers

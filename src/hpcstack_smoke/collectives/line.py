@@ -60,8 +60,9 @@ def check_nccl_ring(context: Context) -> Result:
     # 0: there is no verdict where memory was too small for the size that shows the line, or where a
     # node's own GPUs may be the bottleneck
     line = 0.0
-    if want in sizes and within_is_faster(context):
-        line = min(context.all(own_line))
+    if want in sizes:
+        # Each rank answers for its own GPU, and all ranks must ask: GPUs of two models differ.
+        line = min(context.all(own_line if within_is_faster(context) else 0.0))
     return judge_ring(result, line, context.request.fabric, promised=promised)
 
 

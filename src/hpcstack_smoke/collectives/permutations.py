@@ -150,7 +150,7 @@ def slow_nodes(nodes: list[list[Row]]) -> list[int]:
         return []
     best = []
     for rows in nodes:
-        permutations = zip(*(rates for _, _, rates, _ in rows), strict=True)
+        permutations = zip(*(rates for _, _, rates, _ in rows))
         best.append(max(min(rates) for rates in permutations))
 
     out = []

@@ -232,3 +232,18 @@ def _list_below(table: list[list[float]], limit: float) -> list[str]:
             if a != b and value < limit:
                 out.append(f"{a}->{b} {value:.0f} GB/s")
     return out
+
+
+def runs_on(target: str, major: int, minor: int) -> bool:
+    """Return whether what was compiled for TARGET runs on a GPU of the capability MAJOR.MINOR.
+
+    TARGET is one of torch.cuda.get_arch_list(): sm_90, sm_90a, compute_120, ...
+    """
+    kind, _, number = target.partition("_")
+    digits = number.rstrip("af")  # the last digit is the minor number
+    own = (int(digits[:-1]), int(digits[-1]))
+    if number.endswith("a"):
+        return own == (major, minor)
+    if kind == "compute" and not number.endswith("f"):
+        return own <= (major, minor)
+    return own[0] == major and own[1] <= minor

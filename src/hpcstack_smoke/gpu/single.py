@@ -11,7 +11,7 @@ import torch
 
 from hpcstack_smoke.gpu import load
 from hpcstack_smoke.gpu.clock import time_calls
-from hpcstack_smoke.gpu.judge import judge_hbm, judge_matmul
+from hpcstack_smoke.gpu.judge import judge_hbm, judge_matmul, runs_on
 from hpcstack_smoke.result import Result, Skip, judge_result
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def check_node_arch(context: Context) -> Result:
     """Check that torch has code for this GPU's compute capability, and that a kernel starts.
 
     Code for the same major and a lower or equal minor number runs, and so does PTX of an older
-    capability.
+    capability. What ends in `a` is for that capability alone, what ends in `f` for its family:
+    https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html
     """
     needs_gpu(context)
     major, minor = torch.cuda.get_device_capability(context.device)
@@ -51,14 +52,12 @@ def check_node_arch(context: Context) -> Result:
     direct = False
     by_ptx = False
     for one in built:
-        # sm_90, sm_90a, compute_120, ...: the last digit is the minor number
-        digits = one.partition("_")[2].rstrip("af")
-        own_major, own_minor = int(digits[:-1]), int(digits[-1])
-        # Code that ends in a letter is of one architecture or family alone, and is not counted
-        if one.startswith("sm_") and one[-1].isdigit():
-            direct = direct or (own_major == major and own_minor <= minor)
+        if not runs_on(one, major, minor):
+            continue
         if one.startswith("compute_"):
-            by_ptx = by_ptx or (own_major, own_minor) <= (major, minor)
+            by_ptx = True
+        else:
+            direct = True
 
     # A kernel must start, whatever the list says
     value = float(torch.ones(8, device=context.device).sum())

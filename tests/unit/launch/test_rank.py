@@ -18,12 +18,12 @@ from hpcstack.render.launchers import wrap_rank
 
 SHELLS = ["dash", "bash"]
 ASLEEP = """\
-import signal, sys, time
+import os, signal, sys, time
 if sys.argv[1] == "told":
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, lambda n, _: (print(signal.Signals(n).name, flush=True), sys.exit(7)))
 try:
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")  # in one piece: the signal may come at once
     time.sleep(20)
 except KeyboardInterrupt:
     print("SIGINT", flush=True)

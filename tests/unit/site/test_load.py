@@ -235,3 +235,23 @@ def test_the_importer_takes_the_tree_of_the_node_that_it_runs_on(tmp_path: Path)
     for by_architecture, ending in ((False, ""), (True, "/$(uname -m)")):
         site = make_site(tmp_path, modules={"by_architecture": by_architecture})
         assert f"\nmodules={site.module_root}{ending}\n" in render_importer(site, "full")
+
+
+def test_a_file_with_sixty_faults_names_the_first_fifty(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """It ended in an IndexError."""
+    path = tmp_path / "site.yaml"
+    path.write_text("".join(f"key{number}: 1\n" for number in range(60)))
+    with pytest.raises(ProblemsError) as refused:
+        load.load_site(str(path), environ)
+    assert len(refused.value.problems) == 50
+
+
+def test_a_user_store_without_a_value_is_refused_as_no_path(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text("user_store:\n")
+    with pytest.raises(ProblemsError, match="user_store: "):
+        load.load_site(str(path), environ)

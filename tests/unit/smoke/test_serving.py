@@ -435,8 +435,9 @@ def test_a_front_lets_in_who_knows_the_key(front: Target) -> None:
 def test_a_front_takes_nothing_else_for_a_key(front: Target, head: bytes) -> None:
     with (
         socket.create_connection((front.host, front.port), 10) as line,
-        contextlib.suppress(ConnectionError),
+        contextlib.suppress(OSError),
     ):
+        # A front that has refused may have closed the line before all of HEAD is sent.
         line.sendall(head)
         line.shutdown(socket.SHUT_WR)
         assert line.recv(4096).startswith(b"HTTP/1.1 401")
