@@ -75,16 +75,15 @@ def list_items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -
     store = Store(site.own_store)
     used = find_images_in_use(runner, slurm=slurm)
     cache = cache_of(site)
-    busy = "somebody is building" if is_busy(cache) else ""
 
-    releases = list(_list_releases(site, store, used)) if site.own_store == site.store else []
+    releases: list[Item] = []
+    if site.own_store == site.store:
+        releases = list(_list_releases(site, store, used))
     going = {item.what for item in releases if not item.keep}
-    out = [
-        *releases,
-        *_list_images(store, used, days, going),
-        *_list_caches(cache.top, own_cache(site).top, used, days, busy),
-    ]
-    return sorted(out, key=lambda item: (item.kind, item.path))
+    images = list(_list_images(store, used, days, going))
+    busy = "somebody is building" if is_busy(cache) else ""
+    cached = _list_caches(cache.top, own_cache(site).top, used, days, busy)
+    return sorted([*releases, *images, *cached], key=lambda item: (item.kind, item.path))
 
 
 def _list_releases(site: Site, store: Store, used: str) -> Iterator[Item]:

@@ -48,7 +48,7 @@ class ReleaseRequest:
 class Candidate:
     """What would be released: a stack's image, its evidence, and where it comes from.
 
-    It comes from a RECIPE, or from an EARLIER testing release that is to be promoted.
+    It comes from a RECIPE, or from an EARLIER release that is to be promoted.
     """
 
     stack: Stack

@@ -61,7 +61,7 @@ class Network:
 
     @property
     def names(self) -> list[str]:
-        """The names of the variables that win over the image's own."""
+        """The names of the variables that win over the image's own where they are set."""
         brought = [name for one in self.brought for name in one.settings]
         return list(dict.fromkeys([*self.settings, *self.between_nodes, *brought]))
 

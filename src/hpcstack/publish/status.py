@@ -89,7 +89,7 @@ def _make_row(tree: Tree, ledger: Ledger, entry: Entry, *, is_hidden: bool) -> d
 
 
 def _find_wrong_dates(ledger: Ledger, entry: Entry, dates: Dates) -> list[str]:
-    """Return where DATES refuse a release to its users, and no verb has been run accordingly."""
+    """Return what is wrong where DATES refuse a release and no verb has taken that into account."""
     if entry.state == "gone":  # gc has taken it, as it should
         return []
     out = []

@@ -101,8 +101,8 @@ def _choose_earlier(ledger: Ledger, now: Entry) -> Entry:
     raise InputError(
         f"{ledger.name}/{now.version} has no release to go back to: {now.release} is the only "
         f"one that is live",
-        f"hpcstack retire {ledger.name}/{now.version} takes it away; hpcstack undo "
-        f"{ledger.name} takes a change back",
+        f"hpcstack retire {ledger.name}/{now.version} takes it out of use; hpcstack undo "
+        f"{ledger.name} takes back the last change",
     )
 
 
@@ -210,7 +210,7 @@ def purge_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Led
     names = {ledger.entry(one).release for one in releases}
     going = [one for one in ledger.entries if one.release in names]
     if all(one.state == "gone" for one in going):
-        raise InputError(f"there is nothing of {ledger.name!r} to take", "hpcstack gc --dry-run")
+        raise InputError(f"gc has nothing of {ledger.name!r} to remove", "hpcstack gc --dry-run")
     live = [one.release for one in going if one.state == "live"]
     if live:
         raise InputError(

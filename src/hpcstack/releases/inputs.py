@@ -21,7 +21,7 @@ def parse_one_line(text: str, option: str) -> str:
     InputError for control characters, for more than 300 bytes, and for nothing but blanks.
     """
     if text and not text.strip():
-        raise InputError(f"{option}: there is nothing but blanks in it", "say why, in a few words")
+        raise InputError(f"{option}: the text is blank", "say why, in a few words")
     is_too_long = len(text.encode(errors="replace")) > 300
     if is_too_long or CONTROL.search(text) or not text.isprintable():
         raise InputError(

@@ -50,7 +50,7 @@ def read_journal(path: Path) -> dict[str, Any] | None:
 
     if not _is_journal(found):
         raise StoreError(
-            f"{path} is damaged, or of another hpcstack",
+            f"{path} is damaged, or another version of hpcstack wrote it",
             "use that version, or restore it from a backup",
         )
     return dict(found)
@@ -117,7 +117,7 @@ def _is_modulefile(path: str, name: str, homes: dict[str, str]) -> bool:
     """Whether PATH is the place of a modulefile of NAME in one of HOMES."""
     whole = PurePosixPath(path)
     if str(whole) != path:
-        return False  # a path is written in one way only: no `..`, no empty parts
+        return False  # `a//b` and `a/./b` name the same file as `a/b`: only that form is taken
     return any(
         str(whole.parent) == f"{home}/{name}"
         and RELEASE.fullmatch(whole.name.removesuffix(suffix)) is not None

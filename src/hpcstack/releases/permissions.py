@@ -40,18 +40,18 @@ class Permissions:
             ) from None
 
     @property
-    def program_mode(self) -> int:
+    def _program_mode(self) -> int:
         """The mode of files that can be run: x wherever it has r."""
         return self.mode | (self.mode & 0o444) >> 2
 
     @property
     def folder_mode(self) -> int:
         """The mode of folders: x wherever it has r, and the owner may write."""
-        return self.program_mode | 0o200
+        return self._program_mode | 0o200
 
     def write(self, path: Path, text: str) -> None:
         """Write TEXT into PATH by one rename, with this mode and group. A script can be run."""
-        mode = self.program_mode if text.startswith("#!") else self.mode
+        mode = self._program_mode if text.startswith("#!") else self.mode
         descriptors.write_file(path, text.encode(), sharing.shared_mode(mode), self.group_number)
 
     def folder(self, top: Path, path: Path) -> None:
@@ -89,7 +89,7 @@ class Permissions:
             is_ours = about.st_uid == os.geteuid() and about.st_nlink == 1
             if stat.S_ISREG(about.st_mode) and is_ours:
                 can_be_run = about.st_mode & 0o100
-                mode = self.program_mode if can_be_run else self.mode
+                mode = self._program_mode if can_be_run else self.mode
                 descriptors.set_marks(descriptor, mode, self.group_number)
         finally:
             os.close(descriptor)

@@ -88,7 +88,7 @@ def take_seal(image: Path, bytes_a_second: int = 0) -> Seal:
 def _identify_state(about: os.stat_result) -> tuple[int, int, int, int]:
     """Return what tells one state of a file from another: size, inode, mtime, ctime.
 
-    Nobody can set the ctime of a file, not even its owner.
+    Not even its owner can set the ctime of a file.
     """
     return about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns
 
@@ -170,7 +170,7 @@ def why_changed(artifact: Artifact, seal: Seal | None) -> str:
     publishers: somebody may have taken the seal away.
     """
     if seal is None:
-        return "has no seal of its publisher's" if sharing.names_publishers() else ""
+        return "has no seal from its publisher" if sharing.names_publishers() else ""
     if seal.sha256 != artifact.sha256:
         return "is not the one that was read when it was published"
     try:

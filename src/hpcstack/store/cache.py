@@ -27,8 +27,8 @@ SHARED = "cache"  # the folder in the store
 def cache_of(site: Site) -> Store:
     """Return the cache of bases.
 
-    Where the site has a `group`, its members trust each other and share one. Else it is the user's
-    own.
+    Where the site has a `group`, its members trust each other and share one in the site's store.
+    Else, and for a user with a store of his own, it is the user's own.
     """
     if not sharing.is_shared() or site.own_store != site.store:
         return own_cache(site)

@@ -104,7 +104,7 @@ def image_with_key(stack: str, key: str, store: Store, platform: str = "") -> Ar
     found = [one for one in store.images() if one.key.startswith(key) and one.stack == stack]
     if len(found) != 1:
         raise InputError(
-            f"--image {key}: {len(found)} images of {stack} have keys that begin so",
+            f"--image {key}: {len(found)} images of {stack} have a key that begins with it",
             "hpcstack images",
         )
     return found[0]
