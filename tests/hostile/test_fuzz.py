@@ -155,9 +155,8 @@ def test_image_configs(tmp_path: Path) -> None:
         )
         assert all(same_lines(files, path) for path in ("apptainer.def", "Dockerfile", "enroot.sh"))
         environment = files["context/hpcstack/etc/environment"]
-        assert all("=" in line for line in environment.splitlines()) and len(
-            environment.splitlines()
-        ) == environment.count("\n")
+        assert all("=" in line for line in environment.splitlines())
+        assert len(environment.splitlines()) == environment.count("\n")
         scripts = {
             path: text
             for path, text in files.items()

@@ -65,7 +65,8 @@ def test_c1_a_lock_that_is_a_link_is_refused_by_its_name(
     recipe = Catalog([contributed]).find("demo-1")
     with pytest.raises(InputError, match=r"demo-1\.lock\.json is a symbolic link"):
         lock_path(recipe, make_site(tmp_path))
-    assert victim.exists() == there and (not there or victim.read_text() == "mine")
+    assert victim.exists() == there
+    assert not there or victim.read_text() == "mine"
 
 
 def test_c1_also_in_the_lock_directory(tmp_path: Path) -> None:
@@ -91,9 +92,8 @@ def test_c1_lint_says_so_and_goes_on(contributed: Path, tmp_path: Path) -> None:
         ["hpcstack", "--recipes", str(contributed), "lint", "--all"], capture_output=True, text=True, check=False,
         env={**os.environ, "HOME": str(tmp_path), "PATH": f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"},  # type: ignore[attr-defined]
     )  # fmt: skip
-    assert (
-        done.returncode == 2 and "demo-1.lock.json is a symbolic link" in done.stdout + done.stderr
-    )
+    assert done.returncode == 2
+    assert "demo-1.lock.json is a symbolic link" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("target", ["../outside.yaml", "/etc/passwd", "demo-2.yaml", "loop"])
@@ -126,7 +126,8 @@ def test_what_is_written_replaces_a_link_and_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
         write_text(tmp_path / name, "ours")
-        assert (tmp_path / name).read_text() == "ours" and not (tmp_path / name).is_symlink()
+        assert (tmp_path / name).read_text() == "ours"
+        assert not (tmp_path / name).is_symlink()
     assert victim.read_text() == "mine"
     (tmp_path / "named").symlink_to(victim)
     write_output(tmp_path / "named", "what the user asked for")
@@ -279,11 +280,9 @@ def test_h1_what_the_other_user_puts_there_root_does_not_touch(
         thief.wait()
         watcher.join()
     about = secret.stat()
-    assert (
-        stat.S_IMODE(about.st_mode) == 0o600
-        and about.st_uid == 0
-        and secret.read_text() == "root's"
-    )
+    assert stat.S_IMODE(about.st_mode) == 0o600
+    assert about.st_uid == 0
+    assert secret.read_text() == "root's"
     assert not seen, "the folder of the trial is never open to others"
     assert published == 3 or spoilt, "it was tried"
 
@@ -313,7 +312,9 @@ def test_h2_a_folder_in_somebody_elses_folder_is_refused(tmp_path: Path, mode: i
     os.chown(theirs, NOBODY, NOBODY)
     theirs.chmod(mode)
     done = stage(theirs / "hpcstack-staged-0", "have", "x")
-    assert done.returncode == 125 and "could swap" in done.stderr and not list(theirs.iterdir())
+    assert done.returncode == 125
+    assert "could swap" in done.stderr
+    assert not list(theirs.iterdir())
     done = stage(theirs / "deeper" / "hpcstack-staged-0", "have", "x")
     assert done.returncode == 125, "whoever is further up can swap it, too"
 
@@ -419,7 +420,8 @@ def test_h5_a_journal_says_only_what_a_change_of_this_name_could(
     with pytest.raises(StoreError):
         place.publish(content=b"another")
     after = sorted(str(one) for one in tmp_path.rglob("*"))
-    assert path.exists() and not any("EVIL" in one for one in after)
+    assert path.exists()
+    assert not any("EVIL" in one for one in after)
     assert [
         one for one in after if one not in before and "/modules/" in one and "lease" not in one
     ] == []
@@ -534,9 +536,11 @@ def test_low_a_fresh_build_that_is_killed_loses_neither_image(
         place.store.put(wanted, new, log, instead=True)
     monkeypatch.undo()
     found = Store(place.store.top).artifact(old.key)
-    assert found and found.image.read_bytes() in (b"old", b"new!")
+    assert found
+    assert found.image.read_bytes() in (b"old", b"new!")
     done = Store(place.store.top).put(wanted, new, log, instead=True)
-    assert done.image.read_bytes() == b"new!" and not list((place.store.top / "images").glob(".*"))
+    assert done.image.read_bytes() == b"new!"
+    assert not list((place.store.top / "images").glob(".*"))
 
 
 def test_h1_the_spider_cache_is_marked_without_following_links(tmp_path: Path) -> None:
@@ -582,10 +586,8 @@ def test_removing_a_tree_that_is_a_link_removes_the_link(tmp_path: Path) -> None
     (tmp_path / "victim/a").chmod(0o755)
     (tmp_path / "x").symlink_to(tmp_path / "victim")
     remove_tree(tmp_path / "x")
-    assert (
-        not (tmp_path / "x").is_symlink()
-        and stat.S_IMODE((tmp_path / "victim/a").stat().st_mode) == 0o755
-    )
+    assert not (tmp_path / "x").is_symlink()
+    assert stat.S_IMODE((tmp_path / "victim/a").stat().st_mode) == 0o755
 
 
 def test_files_of_a_release_behind_links_are_not_published_again(
@@ -681,4 +683,5 @@ def test_an_admins_own_link_in_the_store_is_followed(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store/releases").symlink_to(tmp_path / "disk")
     place = Place(tmp_path)
-    assert place.publish().release == "pytorch/24.11-r1" and (tmp_path / "disk/pytorch").is_dir()
+    assert place.publish().release == "pytorch/24.11-r1"
+    assert (tmp_path / "disk/pytorch").is_dir()

@@ -218,7 +218,8 @@ def test_what_is_crafted_can_be_read(tmp_path: Path) -> None:
     """Else the refusals below would say nothing."""
     with Squashfs(crafted.Crafted(*image_of_one_file()).write(tmp_path / "image.sqsh")) as image:
         found = image.find(b"opt/hpcstack/stack.json")
-        assert found and (found.kind, found.size) == (2, 0)
+        assert found
+        assert (found.kind, found.size) == (2, 0)
     with Squashfs(crowded(1000).write(tmp_path / "crowded.sqsh")) as image:
         assert len(image.listing(image.root())) == 1000
 

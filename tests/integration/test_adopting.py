@@ -86,7 +86,8 @@ def test_its_lock_names_what_is_in_it_and_what_is_not_known(
     lock = json.loads(testbed.run("cat", adopted["lock"], check=True).stdout)["adopted"]
     assert lock["pip"]["einops"] == "0.8.1"
     assert lock["apt"]["python3-minimal"]
-    assert lock["unknown"] == adopted["unknown"] and adopted["unknown"]
+    assert lock["unknown"] == adopted["unknown"]
+    assert adopted["unknown"]
 
 
 def test_its_files_are_as_they_were(
@@ -136,7 +137,8 @@ def _contents(archive: bytes) -> dict[str, tuple[int, bytes]]:
 def test_its_module_does_what_the_sites_own_did(
     testbed: Testbed, place: Recipes, adopted: dict[str, Any]
 ) -> None:
-    assert adopted["release"] == "byhand/1-r1" and adopted["not_taken_over"] == ["load gcc"]
+    assert adopted["release"] == "byhand/1-r1"
+    assert adopted["not_taken_over"] == ["load gcc"]
     script = """
     module use "$1/modules/Core" && module load byhand/1
     printf '%s\\n' "$BYHAND_HOME" "$PATH"
@@ -144,11 +146,9 @@ def test_its_module_does_what_the_sites_own_did(
     module unload byhand && printf '%s\\n' "${BYHAND_HOME:-none}"
     """
     said = testbed.bash(script, str(place.folder)).stdout.splitlines()
-    assert (
-        said[0] == "/apps/byhand"
-        and ":/apps/byhand/bin:" in said[1]
-        and said[2:] == ["0.8.1", "none"]
-    )
+    assert said[0] == "/apps/byhand"
+    assert ":/apps/byhand/bin:" in said[1]
+    assert said[2:] == ["0.8.1", "none"]
 
 
 @pytest.mark.slurm
@@ -176,9 +176,12 @@ def test_gate_signature_and_parts_list_say_adopted(
     signed = place.run("verify", "byhand-1", "--signature", "--key", f"{key}.pub")
     gate = place.run("promote", "byhand/1")
     parts = place.run("sbom", "byhand-1")
-    assert gate.returncode == 1 and "ADOPTED" in gate.stderr
-    assert signed.returncode == 0 and "ADOPTED" in signed.stdout
-    assert parts.returncode == 0 and "ADOPTED" in parts.stdout
+    assert gate.returncode == 1
+    assert "ADOPTED" in gate.stderr
+    assert signed.returncode == 0
+    assert "ADOPTED" in signed.stdout
+    assert parts.returncode == 0
+    assert "ADOPTED" in parts.stdout
 
 
 @pytest.mark.parametrize(
@@ -188,11 +191,9 @@ def test_gate_signature_and_parts_list_say_adopted(
 )
 def test_it_is_not_built(place: Recipes, adopted: dict[str, Any], verb: tuple[str, ...]) -> None:
     done = place.run(*verb, "byhand-1")
-    assert (
-        done.returncode == 2
-        and "was adopted from" in done.stderr
-        and "drop `adopted`" in done.stderr
-    )
+    assert done.returncode == 2
+    assert "was adopted from" in done.stderr
+    assert "drop `adopted`" in done.stderr
 
 
 def test_a_second_time_changes_nothing(
@@ -211,7 +212,8 @@ def test_a_second_time_changes_nothing(
         "--json",
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == adopted and place.stored() == before
+    assert json.loads(done.stdout) == adopted
+    assert place.stored() == before
 
 
 def test_an_image_of_a_registry_is_taken_over(place: Recipes, small_base: str) -> None:

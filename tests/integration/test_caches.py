@@ -199,7 +199,8 @@ def test_the_libraries_themselves_write_by_default(
     done = testbed.bash(f"cd {folder} && {line}", timeout=1800)
     found = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps(found, indent=1))
-    assert found["failed"] == {} and len(found["found"]) == len(LIBRARIES)
+    assert found["failed"] == {}
+    assert len(found["found"]) == len(LIBRARIES)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

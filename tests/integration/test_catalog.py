@@ -133,7 +133,8 @@ def test_without_a_script_all_is_there(folder: Path) -> None:
         page = dom(copy, "?find=jax")
     finally:
         copy.unlink()
-    assert len(rows(page)) == 4 and re.search(r'<input id="find"[^>]*hidden', page)
+    assert len(rows(page)) == 4
+    assert re.search(r'<input id="find"[^>]*hidden', page)
 
 
 @pytest.mark.chromium
@@ -188,14 +189,16 @@ def test_a_catalogue_that_cannot_be_replaced_stays(
     monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(OSError, match="No space"):
         website.write_pages(mine, tmp_path / "site")
-    assert (tmp_path / "site/old").read_text() == "x" and len(list(tmp_path.iterdir())) == 1
+    assert (tmp_path / "site/old").read_text() == "x"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_link_to_a_catalogue_is_followed(tmp_path: Path) -> None:
     (tmp_path / "www").mkdir()
     (tmp_path / "link").symlink_to("www")
     website.write_pages({"catalog.json": "{}"}, tmp_path / "link")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "www/catalog.json").exists()
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "www/catalog.json").exists()
 
 
 def test_an_image_that_is_gone_still_has_its_page(tmp_path: Path) -> None:

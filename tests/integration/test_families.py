@@ -19,7 +19,8 @@ def test_a_stack_of_another_family(testbed: Testbed) -> None:
     """
     name = "python-3.12-mpi"
     lock = testbed.json("lock", name)
-    assert lock["unresolved"] == [] and lock["base"]["registry"] == "docker.io"
+    assert lock["unresolved"] == []
+    assert lock["base"]["registry"] == "docker.io"
     built = testbed.json("build", "--locked", name)
     assert "stands in for library/python" in built["stand_in"]
     document = testbed.json("test", name, "-N", "2", "--runtime", "apptainer")

@@ -206,7 +206,8 @@ def test_a_build_that_is_killed(place: Place, engine: str) -> None:
         "[!.]*"
     ):  # of one that was killed when all was there: nobody waits for it
         holder = read_holder(lease.read_text())
-        assert holder and is_alive(holder) is False
+        assert holder
+        assert is_alive(holder) is False
     assert not list((place.folder / "tmp").iterdir()), "the workspaces of the killed are gone"
 
 
@@ -326,7 +327,8 @@ def test_a_holder_in_another_pid_and_mount_namespace_is_seen_by_its_heartbeat(
     ]
     argv = [*apart, sys.executable, "-c", script, str(tmp_path / "leases/k")]
     holder = subprocess.Popen([*argv, "4"], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout and holder.stdout.readline() == "held\n"
+    assert holder.stdout
+    assert holder.stdout.readline() == "held\n"
     began = time.monotonic()
     second = subprocess.run([*argv, "0"], capture_output=True, text=True, timeout=60, check=True)
     assert second.stdout == "held\n" and time.monotonic() - began > 3, (
@@ -334,7 +336,8 @@ def test_a_holder_in_another_pid_and_mount_namespace_is_seen_by_its_heartbeat(
     )
     holder.wait()
     holder = subprocess.Popen([*argv, "60"], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout and holder.stdout.readline() == "held\n"
+    assert holder.stdout
+    assert holder.stdout.readline() == "held\n"
     holder.kill()
     holder.wait()
     began = time.monotonic()

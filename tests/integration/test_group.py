@@ -148,13 +148,12 @@ def test_two_administrators_and_a_reader(accounts: Accounts) -> None:
         two, "build", "shared-1", "--engine", "builtin", "--no-cache"
     )  # gc has taken the base away
     built = accounts(READER, "build", "./mine.yaml", "--engine", "builtin")
-    assert "importing" not in built.stderr and "on the site's own copy of the base" in built.stderr
+    assert "importing" not in built.stderr
+    assert "on the site's own copy of the base" in built.stderr
     assert f"your own store, /home/{READER}/.local/share/hpcstack/store" in built.stderr
     image = Path(accounts.json(READER, "inspect", "mine-1")["image"])
-    assert (
-        image.is_relative_to(f"/home/{READER}/.local/share/hpcstack/store")
-        and image.owner() == READER
-    )
+    assert image.is_relative_to(f"/home/{READER}/.local/share/hpcstack/store")
+    assert image.owner() == READER
     assert not accounts.json(READER, "build", "shared-1", "--locked", "--engine", "builtin")[
         "built"
     ], "the site's image"
@@ -166,12 +165,12 @@ def test_two_administrators_and_a_reader(accounts: Accounts) -> None:
     ran = accounts(READER, "launch", "mine-1", "--runtime", "local", "--", "cat", "/said")
     assert ran.stdout.strip() == "1"
     refused = accounts(READER, "publish", "./mine.yaml", check=False)
-    assert "is not yours to write" in refused.stderr and "hpcstack launch mine-1" in refused.stderr
+    assert "is not yours to write" in refused.stderr
+    assert "hpcstack launch mine-1" in refused.stderr
     accounts(READER, "build", "./mine.yaml", "--engine", "builtin", "--no-cache")
     going = accounts.json(READER, "gc", "--older-than", "0", "--no-slurm")
-    assert going["removed"] and all(
-        one["path"].startswith(f"/home/{READER}/") for one in going["removed"]
-    )
+    assert going["removed"]
+    assert all(one["path"].startswith(f"/home/{READER}/") for one in going["removed"])
     assert not accounts.json(READER, "build", "shared-2", "--engine", "builtin")["built"], (
         "the site's is still there"
     )

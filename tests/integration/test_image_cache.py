@@ -195,14 +195,20 @@ def test_all_nodes_of_a_step_get_one_import(
         "one asks what the tag means, and the importer reads index and manifest"
     )
     assert any("waiting for the import by" in said for _, _, said in given)
-    assert one.reads(path) and not three.reads(path)
+    assert one.reads(path)
+    assert not three.reads(path)
 
     registry.forget()
     code, again, said = two.got()
     assert (code, again) == (0, path), said
-    assert two.reads(path) and registry.blob_bytes() == 0 and registry.manifests() == 1
+    assert two.reads(path)
+    assert registry.blob_bytes() == 0
+    assert registry.manifests() == 1
     code, _, said = three.got()
-    assert code == 5 and "refuses" in said and "TIP" in said and not three.reads(path)
+    assert code == 5
+    assert "refuses" in said
+    assert "TIP" in said
+    assert not three.reads(path)
     assert registry.blob_bytes() == 0
 
     registry.forget()
@@ -219,9 +225,12 @@ def test_who_may_not_read_an_image_gets_no_import_either(
     testbed: Testbed, registry: PrivateRegistry, users: tuple[User, User, User]
 ) -> None:
     code, _, said = users[2].got()
-    assert code == 5 and "refuses" in said and not list((cache(testbed) / "images").iterdir())
+    assert code == 5
+    assert "refuses" in said
+    assert not list((cache(testbed) / "images").iterdir())
     users[1].write_login("wrong")
-    assert users[1].got()[0] == 5 and registry.blob_bytes() == 0
+    assert users[1].got()[0] == 5
+    assert registry.blob_bytes() == 0
 
 
 def test_an_image_for_everybody_is_for_everybody(
@@ -240,7 +249,8 @@ def test_what_a_user_could_serve_himself_is_not_shared(
         "docker://node1:5000/a:1",
     ):
         code, _, said = users[0].got(image)
-        assert code == 8 and "may be anybody's" in said
+        assert code == 8
+        assert "may be anybody's" in said
 
 
 def test_a_registry_that_is_down_is_told_and_what_is_named_by_digest_is_there(
@@ -251,10 +261,12 @@ def test_a_registry_that_is_down_is_told_and_what_is_named_by_digest_is_there(
     digest = json.loads((Path(path).parent / "entry.json").read_text())["digest"]
     registry.stop()
     code, _, said = users[0].got()
-    assert code == 5 and "cannot be reached" in said
+    assert code == 5
+    assert "cannot be reached" in said
     pinned = f"docker://{users[0].address}/nvidia/pytorch@{digest}"
     code, again, said = users[0].got(pinned)
-    assert (code, again) == (0, path) and "you could read lately" in said
+    assert (code, again) == (0, path)
+    assert "you could read lately" in said
     assert users[1].got(pinned)[0] == 5, "who has never shown his right gets nothing"
 
 
@@ -334,7 +346,9 @@ def test_a_registry_of_tokens_shows_the_service_no_password(
                     "and one without a login: is it for everybody?"
                 )
                 code, _, said = two.got(image, HPCSTACK_SITE=str(site))
-                assert code == 5 and "refuses" in said and not two.reads(path)
+                assert code == 5
+                assert "refuses" in said
+                assert not two.reads(path)
                 two.write_login("")
                 (two.home / ".config/enroot/.credentials").write_text("")
                 code, _, said = two.got(image, HPCSTACK_SITE=str(site))
@@ -404,21 +418,22 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(
         with own_service(tmp_path, named, testbed.ca_bundle):
             done = subprocess.run(get, capture_output=True, text=True, check=False)
             assert done.returncode == 8 and "no room" in done.stderr, done.stderr
-            assert not list((folder / "images").iterdir()) and not list(
-                (folder / "incoming").iterdir()
-            )
+            assert not list((folder / "images").iterdir())
+            assert not list((folder / "incoming").iterdir())
             subprocess.run(["mount", "-o", "remount,size=2g", str(folder)], check=True)
             done = subprocess.run(get, capture_output=True, text=True, check=False)
             assert done.returncode == 0 and Path(done.stdout.strip()).is_file(), done.stderr
             again = json.loads(
                 subprocess.run([*get, "--json"], capture_output=True, check=True).stdout
             )
-            assert again["path"] == done.stdout.strip() and again["how"] == "there"
+            assert again["path"] == done.stdout.strip()
+            assert again["how"] == "there"
             cache = get[: get.index("get")]
             (listed,) = json.loads(
                 subprocess.run([*cache, "list", "--json"], capture_output=True, check=True).stdout
             )
-            assert listed["public"] and listed["image"].startswith("nvcr.io/nvidia/pytorch@sha256:")
+            assert listed["public"]
+            assert listed["image"].startswith("nvcr.io/nvidia/pytorch@sha256:")
             assert (
                 json.loads(
                     subprocess.run([*cache, "gc", "--json"], capture_output=True, check=True).stdout

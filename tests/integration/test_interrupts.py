@@ -115,7 +115,8 @@ def test_what_slurm_and_the_ranks_say_of_it_is_shown_once_and_explained(
         testbed, saves, _line("--nproc-per-node=2", "--runtime=apptainer"), ALL_READY
     )
     shown = typed.screen.partition("^C")[2]
-    assert "srun" not in shown and "slurmstepd" not in shown
+    assert "srun" not in shown
+    assert "slurmstepd" not in shown
     assert shown.count("KeyboardInterrupt") == 1
     newest = testbed.json("jobs", "-n", "1")[0]
     assert newest["state"] == "CANCELLED by Ctrl-C"

@@ -26,7 +26,8 @@ def test_what_a_running_job_says_of_itself(testbed: Testbed, built: dict[str, An
     try:
         testbed.bash(RUNS.format(job=job))
         logs = said(f"hpcstack logs {job} --json")
-        assert logs["job"] == job and "here" in testbed.bash(f"cat {logs['paths'][0]}").stdout
+        assert logs["job"] == job
+        assert "here" in testbed.bash(f"cat {logs['paths'][0]}").stdout
         [step] = said(f"hpcstack hang {job} --json")["steps"]
         assert (
             sorted(rank for group in step["groups"] for rank in group["ranks"]) == [0, 1]

@@ -110,7 +110,8 @@ def test_a_job_that_is_cancelled_is_told(
     assert done.returncode == 143 and "hpcstack: it was cancelled; exit 143" in done.stderr, (
         done.stderr
     )
-    assert _ended(testbed) and _nothing_is_left()
+    assert _ended(testbed)
+    assert _nothing_is_left()
 
 
 @pytest.mark.apptainer
@@ -126,7 +127,8 @@ def test_a_node_that_goes_down_ends_the_launch(
     began = time.monotonic()
     with subprocess.Popen([str(CONTROL), "exec", "bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as process:  # fmt: skip
-        assert process.stdout and process.stdout.readline() == "started\n"
+        assert process.stdout
+        assert process.stdout.readline() == "started\n"
         try:
             subprocess.run(
                 ["scontrol", "update", "nodename=node2", "state=down", "reason=test"],
@@ -141,7 +143,8 @@ def test_a_node_that_goes_down_ends_the_launch(
     assert process.returncode not in (0, None) and time.monotonic() - began < 80, said
     assert "node2" in said or "NODE FAILURE" in said or "CANCELLED" in said, said
     kept = testbed.json("jobs", "-n", "1")[0]
-    assert kept["state"] == f"FAILED, exit {process.returncode}" and kept["nodes"] == "node[1-2]"
+    assert kept["state"] == f"FAILED, exit {process.returncode}"
+    assert kept["nodes"] == "node[1-2]"
     assert _ended(testbed), "nothing is left running"
 
 

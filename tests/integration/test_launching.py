@@ -153,15 +153,15 @@ def test_a_job_of_its_own_is_written_down(
         "FAILED",
     ) and time.monotonic() < until:
         time.sleep(1)
-    assert row["state"] == "COMPLETED" and row["nodes"] == "node[1-2]" and row["stack"] == STACK
+    assert row["state"] == "COMPLETED"
+    assert row["nodes"] == "node[1-2]"
+    assert row["stack"] == STACK
     said = testbed.bash('cat "tests/launching/batch-$1.out"', document["job"]).stdout
     assert [one["host"] for one in ranks(said)] == ["node1", "node2"]
     kept = json.loads(testbed.bash('cat "$1/launch.json"', document["folder"]).stdout)
-    assert (
-        kept["image_sha256"] == built["sha256"]
-        and kept["lock_sha256"]
-        and kept["argv"][0] == "srun"
-    )
+    assert kept["image_sha256"] == built["sha256"]
+    assert kept["lock_sha256"]
+    assert kept["argv"][0] == "srun"
     told = testbed.run("hpcstack", "explain", document["job"])
     assert told.returncode == 0 and told.stdout == "it ended with 0\n", told.stderr
 
@@ -231,11 +231,13 @@ def test_a_quiet_launch_says_nothing_of_its_own(
     testbed: Testbed, built: dict[str, Any], show: str
 ) -> None:
     loud = launch(testbed, "--mode", "plain", "--", "true")
-    assert loud.returncode == 0 and loud.stderr.startswith("* pytorch-24.11 (")
+    assert loud.returncode == 0
+    assert loud.stderr.startswith("* pytorch-24.11 (")
     quiet = launch(testbed, "--quiet", "--mode", "plain", "--", "true")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     failed = launch(testbed, "--quiet", "--mode", "plain", "--", "false")
-    assert failed.returncode == 1 and "hpcstack: " in failed.stderr
+    assert failed.returncode == 1
+    assert "hpcstack: " in failed.stderr
 
 
 @pytest.mark.apptainer
@@ -253,7 +255,8 @@ def test_a_script_is_shown_for_a_partition_that_slurm_does_not_have_yet(
     assert "NOTE: Slurm would refuse it today: there is no partition 'dgx'" in shown.stderr
 
     done = testbed.run(*words, "--", "python3", "-c", "1")
-    assert done.returncode == 2 and "there is no partition 'dgx'" in done.stderr
+    assert done.returncode == 2
+    assert "there is no partition 'dgx'" in done.stderr
 
 
 @pytest.mark.apptainer
@@ -275,12 +278,11 @@ def test_the_doctor_sees_the_nodes(testbed: Testbed) -> None:
     )
     seen = {(one["where"], one["code"]): one["status"] for one in document["findings"]}
     for node in ("node1", "node2"):
-        assert (
-            seen[node, "userns"] == "OK"
-            and seen[node, "gpu"] == "SKIP"
-            and seen[node, "store"] == "OK"
-        )
-    assert seen["all", "clock"] == "OK" and any(code == "registry" for _, code in seen)
+        assert seen[node, "userns"] == "OK"
+        assert seen[node, "gpu"] == "SKIP"
+        assert seen[node, "store"] == "OK"
+    assert seen["all", "clock"] == "OK"
+    assert any(code == "registry" for _, code in seen)
     assert testbed.run("hpcstack", "doctor", "--nodelist", "no such node").returncode == 2
 
 
@@ -321,9 +323,8 @@ def test_image_and_data_lie_on_the_nodes_own_disks(
     assert sorted(done.stdout.splitlines()) == ["staged 0", "staged 1"], done.stderr
     for folder in folders:
         staged = next(folder.glob(f"hpcstack-staged-*/{built['sha256']}.sqsh"))
-        assert staged.stat().st_size == built["size"] and not list(
-            folder.glob("hpcstack-staged-*/.*.part")
-        )
+        assert staged.stat().st_size == built["size"]
+        assert not list(folder.glob("hpcstack-staged-*/.*.part"))
     shared = Path(built["image"])
     mode = shared.stat().st_mode
     shared.chmod(0)
@@ -358,7 +359,8 @@ def test_packages_of_ones_own_and_a_stack_that_only_adds_some(
         layer.stderr
     )
     refused = launch(testbed, "--with", "numpy<1", *words)
-    assert refused.returncode == 125 and "other versions than the image has" in refused.stderr
+    assert refused.returncode == 125
+    assert "other versions than the image has" in refused.stderr
     assert launch(testbed, "--with", "-r /etc/passwd", *words).returncode == 2
 
 
@@ -399,10 +401,8 @@ def test_p5_no_banner_comes_from_each_task(
     """`enroot start` runs an image's entrypoint, whose banner NVIDIA's write to standard output."""
     launched = testbed.run("hpcstack", "launch", STACK, "-N", "2", "--mode", "plain", "--runtime", "enroot", "--",
                            "sh", "-c", 'echo "${HPCSTACK_COMMAND_ONLY:-said}"')  # fmt: skip
-    assert (
-        launched.stdout.split() == ["said"] * len(launched.stdout.split())
-        and "said" in launched.stdout
-    )
+    assert launched.stdout.split() == ["said"] * len(launched.stdout.split())
+    assert "said" in launched.stdout
     bare = testbed.run("enroot", "start", built["image"], "true", NVIDIA_VISIBLE_DEVICES="void")
     assert "STAND-IN: Debian and torch" in bare.stdout, "by hand it is the image's own"
 
@@ -424,7 +424,8 @@ def test_a_published_name_is_an_image_to_pyxis(testbed: Testbed, published: dict
         done.stdout + done.stderr
     )
     gone = testbed.run(*words, "--container-image=hpcstack/pytorch-9", "true")
-    assert gone.returncode and "no release of pytorch-9 is published here" in gone.stderr
+    assert gone.returncode
+    assert "no release of pytorch-9 is published here" in gone.stderr
     image = testbed.json("images")[0]["image"]
     assert testbed.run(*words, f"--container-image={image}", "true").returncode == 0, (
         "a file is a file"

@@ -97,7 +97,8 @@ def test_r6_a_bases_constraint_stays_out_of_what_builds_a_source_distribution(
     """
     _, lock, _ = locked
     files = {entry["name"]: entry["file"] for entry in lock["pip"]}
-    assert files["platformdirs"] == "platformdirs-4.3.8.tar.gz" and "six" in files
+    assert files["platformdirs"] == "platformdirs-4.3.8.tar.gz"
+    assert "six" in files
 
 
 def test_r8_no_script_for_nodes_runs_in_a_step(testbed: Testbed, image: str) -> None:
@@ -288,7 +289,8 @@ def from_source(testbed: Testbed, ngc_inside: str, index: str) -> Recipes:
 def test_n17_what_builds_source_distributions_is_locked(from_source: Recipes) -> None:
     locked = read_lock(from_source)["pip_build"]
     versions = [(entry["name"], entry["version"]) for entry in locked]
-    assert ("setuptools", "75.8.0") in versions and ("setuptools", "82.0.1") in versions
+    assert ("setuptools", "75.8.0") in versions
+    assert ("setuptools", "82.0.1") in versions
     assert ("helper", "3.0") in versions, "a backend's own wish (PEP 517) is not locked"
     assert all(entry["hashes"] for entry in locked)
 

@@ -151,7 +151,8 @@ def test_a_base_that_is_signed_is_recorded_and_another_is_refused(
         recipes.site(before)
     assert good.returncode == 0, good.stderr
     assert json.loads(good.stdout)["base"]["signed_by"].startswith("sha256:")
-    assert bad.returncode == 2 and "none of them is of the key" in bad.stderr
+    assert bad.returncode == 2
+    assert "none of them is of the key" in bad.stderr
 
 
 def make_key(folder: Path, name: str) -> None:

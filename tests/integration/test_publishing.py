@@ -81,10 +81,8 @@ def test_unloading_by_the_alias_after_a_flip_never_leaks(place: Place, which: st
     )
     loaded = {name: value for name, value in after.items() if name.startswith("HPCSTACK_")}
     if loaded:
-        assert (
-            loaded["HPCSTACK_RELEASE"] == "pytorch/24.11-r1"
-            and "releases/pytorch/24.11-r1/bin" in after["PATH"]
-        )
+        assert loaded["HPCSTACK_RELEASE"] == "pytorch/24.11-r1"
+        assert "releases/pytorch/24.11-r1/bin" in after["PATH"]
     else:
         assert after == before
 
@@ -111,10 +109,8 @@ def test_the_family_swaps_another_image_in(place: Place) -> None:
     done = bash(
         place, "lmod", "module load pytorch; module load jax; module -t list 2>&1; echo $PATH"
     )
-    assert (
-        "jax/26.06-r1" in done.stdout
-        and "pytorch/24.11-r1" not in done.stdout.split("jax/26.06-r1")[0]
-    )
+    assert "jax/26.06-r1" in done.stdout
+    assert "pytorch/24.11-r1" not in done.stdout.split("jax/26.06-r1")[0]
     assert (
         done.stdout.splitlines()[-1] == f"{place.store.top}/releases/jax/26.06-r1/bin:/usr/bin:/bin"
     )
@@ -222,7 +218,8 @@ def test_dates_warn_and_refuse_when_a_module_is_loaded(place: Place, which: str)
     assert load(SLURM_JOB_ID="7") == ("pytorch/24.11-r1", ""), "a job's log is not cluttered"
     dated(Dates("2020-01-01", "2020-02-01", "pytorch/25.10"), today="2026-01-01")
     release, said = load(SLURM_JOB_ID="7")
-    assert release == "" and "was retired on 2020-02-01; use pytorch/25.10" in said
+    assert release == ""
+    assert "was retired on 2020-02-01; use pytorch/25.10" in said
     assert "24.11" not in seen(place, which)
 
 
@@ -340,7 +337,9 @@ def test_the_spider_cache_follows_every_flip(place: Place) -> None:
 
     assert "24.11-r1" in cached()
     place.publish(content=b"two")
-    assert "24.11-r2" in cached() and "24.11-r1" not in cached() and not place.tree.stale
+    assert "24.11-r2" in cached()
+    assert "24.11-r1" not in cached()
+    assert not place.tree.stale
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,8 @@ def test_loads_during_publishes_see_only_whole_modules(tmp_path: Path) -> None:
     for line in lines:
         match = re.fullmatch(r"(pytorch/24\.11-r\d+) (\S+) ([0-9a-f]{64})", line)
         assert match, line
-        assert (
-            match[2] == f"{place.store.top}/releases/{match[1]}/bin:/usr/bin:/bin"
-            and known[match[1]] == match[3]
-        )
+        assert match[2] == f"{place.store.top}/releases/{match[1]}/bin:/usr/bin:/bin"
+        assert known[match[1]] == match[3]
         found.add(match[1])
     print(f"{LOADS} loads during {PUBLISHES} publishes: {len(found)} releases seen")
     assert len(found) > 1
@@ -217,15 +215,18 @@ def test_two_trees_on_one_store_never_share_a_release(tmp_path: Path) -> None:
     began = one.publisher.tree
     part = name_prepared(tmp_path / "s/releases/pytorch/24.11-r1", one.site.module_root)
     part.mkdir(parents=True)
-    assert two.publish(content=b"B").release == "pytorch/24.11-r2" and part.exists()
+    assert two.publish(content=b"B").release == "pytorch/24.11-r2"
+    assert part.exists()
     assert one.publish(content=b"A").release == "pytorch/24.11-r3" or not part.exists()
     for place, content in ((one, b"A"), (two, b"B")):
         entry = place.tree.ledger("pytorch").entries[0]
         text = (place.tree.core / "pytorch" / f"{entry.release}.lua").read_text()
         run = (tmp_path / "s/releases/pytorch" / entry.release / "libexec/run").read_text()
         artifact = place.store.artifact(entry.key)
-        assert artifact and artifact.image.read_bytes() == content
-        assert str(artifact.image) in text and str(artifact.image) in run
+        assert artifact
+        assert artifact.image.read_bytes() == content
+        assert str(artifact.image) in text
+        assert str(artifact.image) in run
     assert began.root != two.tree.root
 
 

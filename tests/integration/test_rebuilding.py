@@ -46,12 +46,12 @@ def test_an_image_that_is_gone_is_made_again_of_what_its_release_keeps(
     testbed.run("rm", "-rf", str(Path(published["image"]).parent), check=True)
     assert "demo/1-r1: its image is gone: hpcstack repair demo/1-r1 --images" in check(recipes)
     without = recipes.run("repair")
-    assert without.returncode == 1 and "LEFT demo/1-r1: its image is gone" in without.stdout
+    assert without.returncode == 1
+    assert "LEFT demo/1-r1: its image is gone" in without.stdout
 
     foretold = json.loads(recipes.run("repair", "--images", "--dry-run", "--json").stdout)
-    assert (foretold["images"], foretold["left"]) == (["demo/1-r1"], []) and not Path(
-        published["image"]
-    ).exists()
+    assert (foretold["images"], foretold["left"]) == (["demo/1-r1"], [])
+    assert not Path(published["image"]).exists()
     done = recipes.run("repair", "--images", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["images"] == ["demo/1-r1"]
@@ -103,7 +103,8 @@ def test_what_was_removed_is_not_built_again(
     assert recipes.run("remove", "demo/1", "--force", "--reason", "a test").returncode == 0
     testbed.run("rm", "-rf", str(Path(published["image"]).parent), check=True)
     done = json.loads(recipes.run("repair", "--images", "--json").stdout)
-    assert done["images"] == [] and not Path(published["image"]).exists()
+    assert done["images"] == []
+    assert not Path(published["image"]).exists()
 
 
 def test_bytes_that_are_right_are_only_read(
@@ -125,7 +126,8 @@ def test_what_would_be_another_image_is_not_made(
     testbed.run("rm", "-rf", str(folder), check=True)
     recipes.site(recipes.site_text.replace("cachedir", "compression: gzip, cachedir"))
     done = recipes.run("repair", "--images")
-    assert done.returncode == 1 and not folder.exists()
+    assert done.returncode == 1
+    assert not folder.exists()
     assert (
         "the lock of demo-1 would give another image now: build.compression or another setting"
         in done.stdout

@@ -44,7 +44,8 @@ def test_a_missing_tool_names_its_package(recipes: Recipes) -> None:
     assert "no engine can be used here: apptainer: apptainer, " in done.stderr
     assert "TIP: install squashfs-tools and util-linux, or apptainer" in done.stderr
     done = recipes.run("build", name, "--engine", "builtin", PATH=bin_folder)
-    assert done.returncode == 3 and "cannot be used here: unshare, " in done.stderr
+    assert done.returncode == 3
+    assert "cannot be used here: unshare, " in done.stderr
 
 
 def test_a_tag_that_is_not_there(recipes: Recipes) -> None:

@@ -43,7 +43,8 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(
     first = testbed.json("publish", STACK)
     assert testbed.hpcstack("publish", STACK, "--dry-run").stdout.strip() == "nothing would change"
     shut = testbed.hpcstack("promote", NAME, check=False)
-    assert shut.returncode == 1 and "there is no report of this image" in shut.stderr
+    assert shut.returncode == 1
+    assert "there is no report of this image" in shut.stderr
     assert f"hpcstack test {STACK} -N 2 --tier standard" in shut.stderr
     quick = testbed.json(
         "test",
@@ -59,7 +60,8 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(
     )
     assert quick["verdict"] == "PASS"
     shut = testbed.hpcstack("promote", NAME, check=False)
-    assert shut.returncode == 1 and "mpi.exact was not run" in shut.stderr
+    assert shut.returncode == 1
+    assert "mpi.exact was not run" in shut.stderr
     assert (
         testbed.json("test", STACK, "-N", "2", "--runtime", "apptainer", "--tier", "standard")[
             "verdict"
@@ -74,14 +76,13 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(
     second = (
         first["release"].rpartition("-r")[0] + f"-r{int(first['release'].rpartition('-r')[2]) + 1}"
     )
-    assert (
-        f'+module_version("{second}", "3.12-mpi")' in change
-        and loaded(testbed, NAME) == first["release"]
-    )
+    assert f'+module_version("{second}", "3.12-mpi")' in change
+    assert loaded(testbed, NAME) == first["release"]
 
     done = testbed.json("promote", NAME)
     assert (done["release"], done["channel"], done["takes_alias"]) == (second, "production", True)
-    assert loaded(testbed, NAME) == second and loaded(testbed, "python") == second
+    assert loaded(testbed, NAME) == second
+    assert loaded(testbed, "python") == second
     said = testbed.bash(f"module help {NAME} 2>&1").stdout
     for part in ("production", "PASS (", "standard tier", "node1, node2", "VIRTUAL", "STAND-IN"):
         assert part in said, said
@@ -90,38 +91,40 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(
         path.name for path in folder.iterdir()
     }
     again = testbed.hpcstack("promote", NAME, check=False)
-    assert again.returncode == 0 and "was already published" in again.stdout
+    assert again.returncode == 0
+    assert "was already published" in again.stdout
 
     refused = testbed.hpcstack("rollback", NAME, "--reason", "it was slow", check=False)
-    assert (
-        refused.returncode == 2
-        and "which is in testing" in refused.stderr
-        and loaded(testbed, NAME) == second
-    )
+    assert refused.returncode == 2
+    assert "which is in testing" in refused.stderr
+    assert loaded(testbed, NAME) == second
     dry = testbed.hpcstack(
         "rollback", NAME, "--reason", "it was slow", "--force", "--dry-run"
     ).stdout
-    assert dry.startswith("this would change:") and loaded(testbed, NAME) == second
+    assert dry.startswith("this would change:")
+    assert loaded(testbed, NAME) == second
     back = testbed.json("rollback", NAME, "--reason", "it was slow", "--force")
-    assert back["release"] == first["release"] and loaded(testbed, NAME) == first["release"]
+    assert back["release"] == first["release"]
+    assert loaded(testbed, NAME) == first["release"]
     assert testbed.json("rollback", second)["release"] == second
     events = testbed.json("history", NAME)["events"]
     assert [one["verb"] for one in events][-4:] == ["publish", "promote", "rollback", "rollback"]
-    assert (
-        events[-2]["reason"] == "it was slow"
-        and events[-2]["alias"] == f"{second[7:]} -> {first['release'][7:]}"
-    )
+    assert events[-2]["reason"] == "it was slow"
+    assert events[-2]["alias"] == f"{second[7:]} -> {first['release'][7:]}"
 
     assert testbed.hpcstack("undo", "python", check=False).returncode == 2, (
         "production would mean what is in testing"
     )
     undone = testbed.json("undo", "python", "--force", "--reason", "to see")
-    assert undone["undone"]["verb"] == "rollback" and loaded(testbed, NAME) == first["release"]
+    assert undone["undone"]["verb"] == "rollback"
+    assert loaded(testbed, NAME) == first["release"]
     assert "taken back: undo" in testbed.hpcstack("undo", "python").stdout
     assert loaded(testbed, NAME) == second
     status = testbed.json("status")
     row = next(one for one in status["releases"] if one["release"] == second)
-    assert row["channel"] == "production" and row["alias"] == NAME and not row["wrong"]
+    assert row["channel"] == "production"
+    assert row["alias"] == NAME
+    assert not row["wrong"]
     goes_and_comes_back(testbed, second)
 
 
@@ -131,7 +134,8 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
     assert warned["remove"] == "2099-01-01"
     assert "has been deprecated since" in testbed.bash(f"module load {NAME}").stderr
     shut = testbed.hpcstack("retire", NAME, "--now", check=False)
-    assert shut.returncode == 2 and f"{NAME} is in production and would be gone" in shut.stderr
+    assert shut.returncode == 2
+    assert f"{NAME} is in production and would be gone" in shut.stderr
     testbed.hpcstack("retire", NAME, "--now", "--force", "--reason", "CVE")
     for what in (release, NAME):
         refused = testbed.bash(f"module load {what}", check=False)

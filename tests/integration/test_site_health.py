@@ -122,4 +122,5 @@ def test_a_spare_node_takes_the_place_of_one_that_is_not_fit(
         "hpcstack", "--site", str(site), "launch", "pytorch-24.11", "-N", "1", "--spare", "1", "--mode", "plain",
         "--runtime", "apptainer", "--", "true",
     )  # fmt: skip
-    assert none.returncode == 125 and "0 healthy nodes in this job, 1 are needed" in none.stderr
+    assert none.returncode == 125
+    assert "0 healthy nodes in this job, 1 are needed" in none.stderr

@@ -92,7 +92,8 @@ def test_the_first_failure_is_the_status(
             done.stderr[-3000:],
         )
         log = re.search(r"; log: (\S+)$", last)
-        assert log and "node2 ended with" in testbed.bash(f"cat {log[1]}").stdout
+        assert log
+        assert "node2 ended with" in testbed.bash(f"cat {log[1]}").stdout
 
 
 @pytest.mark.apptainer

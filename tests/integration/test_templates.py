@@ -190,9 +190,8 @@ def test_monitoring(jobs: Jobs) -> None:
     assert len(ranks(said)) == 2, said
     for node in ("node1", "node2"):
         lines = jobs.bash(f"cat monitoring-{job}/{node}.csv").splitlines()
-        assert lines[0].startswith("time,load,available MiB") and re.match(
-            r"\d{4}-.*Z,\d+\.\d+,\d+,", lines[1]
-        )
+        assert lines[0].startswith("time,load,available MiB")
+        assert re.match(r"\d{4}-.*Z,\d+\.\d+,\d+,", lines[1])
 
 
 @pytest.mark.jobs
@@ -209,14 +208,17 @@ def test_jupyter(jobs: Jobs, testbed: Testbed) -> None:
         secret.read_text(),
         jobs.bash(f"squeue --noheader --jobs {job} --format %N").strip(),
     )
-    assert len(token) == 48 and token not in said and secret.stat().st_mode & 0o777 == 0o600
+    assert len(token) == 48
+    assert token not in said
+    assert secret.stat().st_mode & 0o777 == 0o600
     address = _address(testbed, node)
     assert json.loads(_get(f"http://{address}:{port}/api/status?token={token}"))["kernels"] == 0
     with pytest.raises(AssertionError, match="403"):
         _get(f"http://{address}:{port}/api/status?token=guess", seconds=3)
     jobs.bash(f"scancel {job}")
     jobs.until(job, "", 60)
-    assert token not in jobs.output(job) and not secret.exists()
+    assert token not in jobs.output(job)
+    assert not secret.exists()
 
 
 GET = """\

@@ -32,7 +32,8 @@ def test_nodes_have_their_own_address_where_bridges_can_be_made(testbed: Testbed
     if (testbed.folder / "etc/own-addresses").read_text().strip() != "yes":
         pytest.skip("no network namespaces on this machine")
     addresses = on_nodes(testbed, "getent ahostsv4 $(hostname) | head -1 | cut -d' ' -f1")
-    assert len(set(addresses)) == 2 and not any(address.startswith("127.") for address in addresses)
+    assert len(set(addresses)) == 2
+    assert not any(address.startswith("127.") for address in addresses)
 
 
 def test_each_node_has_four_virtual_gpus(testbed: Testbed) -> None:

@@ -51,7 +51,8 @@ def test_the_base_is_what_it_says(testbed: Testbed, recipes: Recipes, lock: dict
         ["unsquashfs", "-l", image], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     files = {line.removeprefix("squashfs-root/") for line in listed}
-    assert SOURCES in files and "etc/apt/sources.list" not in files
+    assert SOURCES in files
+    assert "etc/apt/sources.list" not in files
     assert any(path.endswith("/EXTERNALLY-MANAGED") for path in files)
 
     sources = subprocess.run(
@@ -67,7 +68,8 @@ def test_apt_and_pip_are_locked_and_installed(
     assert {entry["name"] for entry in lock["pip"]} == {"six", "colorama"}
     done = recipes.run("build", "--locked", "demo-1", "--json")
     built = json.loads(done.stdout)
-    assert built["pip"]["six"] == "1.17.0" and "tree" in built["apt"]
+    assert built["pip"]["six"] == "1.17.0"
+    assert "tree" in built["apt"]
 
 
 def test_a_sites_mirror_stands_in_the_stanzas(recipes: Recipes, lock: dict[str, Any]) -> None:

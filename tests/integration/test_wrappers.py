@@ -79,7 +79,8 @@ def test_a_signal_reaches_the_program(testbed: Testbed, loaded: str, runtime: st
     said = testbed.bash(
         script, check=False
     ).stdout  # under Enroot the image's entrypoint speaks first
-    assert said.startswith("status=33\n") and said.endswith("ready\ntold\n")
+    assert said.startswith("status=33\n")
+    assert said.endswith("ready\ntold\n")
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -165,7 +165,8 @@ def environment() -> dict[str, str]:
 
 def whole(place: Place) -> None:
     """Every modulefile is whole, every link leads somewhere, and the ledger knows what is there."""
-    assert not place.tree.pending() and not place.tree.stale
+    assert not place.tree.pending()
+    assert not place.tree.stale
     ledger = place.tree.ledger("pytorch")
     shown = [one for one in ledger.entries if one.state not in ("removed", "gone")]
     for suffix, home in place.tree.homes("pytorch").items():

@@ -164,7 +164,8 @@ def test_help_loads_nothing_of_weight() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert "Recipes and locks:" in done.stdout and "Trouble:" in done.stdout
+    assert "Recipes and locks:" in done.stdout
+    assert "Trouble:" in done.stdout
     assert done.stderr.strip() == "[]"
 
 

@@ -38,7 +38,8 @@ def test_its_numbers_are_those_of_the_code() -> None:
         assert re.findall(pattern, prose) == [str(number)], pattern
         prose = re.sub(pattern, "", prose)
     requires = re.search(r'requires-python = ">=(.+)"', (ROOT / "pyproject.toml").read_text())
-    assert requires and f"Python {requires[1]} or newer" in prose
+    assert requires
+    assert f"Python {requires[1]} or newer" in prose
     prose = prose.replace(f"Python {requires[1]}", "")
     # What is left are names of releases and licences, and no figure that nobody looks after.
     left = re.findall(r"(?<![\w./-])\d+(?:\.\d+)?(?![\w./-])", prose.replace("-N 2", ""))
@@ -61,7 +62,8 @@ def test_its_recipe_is_valid() -> None:
 
 def test_the_verbs_that_it_names_are_there() -> None:
     named = set(re.findall(r"hpcstack ([a-z]+)\b", " ".join(re.findall(r"`([^`]+)`", PROSE))))
-    assert named and named <= set(VERBS)
+    assert named
+    assert named <= set(VERBS)
 
 
 def test_its_links_lead_somewhere() -> None:

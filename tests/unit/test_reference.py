@@ -88,14 +88,16 @@ def models_in(annotation: Any) -> list[tuple[type[BaseModel], str]]:
 
 def test_every_key_of_site_yaml_is_there(pages: dict[str, str]) -> None:
     keys = keys_of(Site)
-    assert "registries.NAME.mirror" in keys and "fabric.injections.NAME.libraries" in keys
+    assert "registries.NAME.mirror" in keys
+    assert "fabric.injections.NAME.libraries" in keys
     missing = [key for key in keys if f"| `{key}` |" not in pages["site.md"]]
     assert not missing
 
 
 def test_every_key_of_a_recipe_is_there(pages: dict[str, str]) -> None:
     keys = keys_of(Stack)
-    assert "packages.source[].git" in keys and "environment.NAME.prepend" in keys
+    assert "packages.source[].git" in keys
+    assert "environment.NAME.prepend" in keys
     keys += ["extends", "matrix", "matrix.version", "matrix.variant", "matrix.exclude"]
     missing = [key for key in keys if f"| `{key}` |" not in pages["recipe.md"]]
     assert not missing
@@ -129,7 +131,8 @@ def test_every_gate_is_there_with_its_source(pages: dict[str, str]) -> None:
     for gate in facts["gates"]:
         text = section(pages["checks.md"], gate["code"])
         source = reference_pages.plain(facts["sources"][gate["source"]])
-        assert f"{gate['busbw']} GB/s" in text and source in text
+        assert f"{gate['busbw']} GB/s" in text
+        assert source in text
 
 
 def test_every_exit_code_is_there(pages: dict[str, str]) -> None:

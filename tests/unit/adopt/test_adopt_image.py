@@ -47,7 +47,9 @@ def test_the_recipe_is_one_that_is_read(tmp_path: Path) -> None:
         "PATH": {"prepend": ["/a", "/b"], "append": [], "separator": ":"},
     }
     stack = adopted(tmp_path, modulefile=LuaModule(Path("1.lua"), settings, ())).stack
-    assert stack.adopted and stack.adopted.sha256 == SHA and stack.launch.mode == "plain"
+    assert stack.adopted
+    assert stack.adopted.sha256 == SHA
+    assert stack.launch.mode == "plain"
     assert stack.module.environment["A"].set == "no"
     assert stack.module.environment["PATH"].prepend == ("/a", "/b")
     assert describe_adopted(stack) == f"registry.x/y:1, sha256 {SHA[:12]}"
@@ -63,7 +65,8 @@ def test_it_is_not_built_and_the_refusal_says_what_to_write(tmp_path: Path) -> N
     recipe = adopted(tmp_path)
     with pytest.raises(InputError, match="adopted") as refused:
         refuse_adopted(recipe)
-    assert "drop `adopted`" in refused.value.hint and str(recipe.path) in refused.value.hint
+    assert "drop `adopted`" in refused.value.hint
+    assert str(recipe.path) in refused.value.hint
 
 
 def test_nothing_is_rendered_to_build_it_by(tmp_path: Path) -> None:
@@ -82,7 +85,8 @@ def test_packages_do_not_go_with_it(tmp_path: Path) -> None:
 def test_the_lock_of_another_image_is_stale(tmp_path: Path) -> None:
     stack = adopted(tmp_path).stack
     lock = known_lock(stack).model_copy(update={"adopted": AdoptedContents(sha256=SHA, source="x")})
-    assert find_staleness(stack, lock) == [] and not lock.not_looked_up
+    assert find_staleness(stack, lock) == []
+    assert not lock.not_looked_up
     other = lock.model_copy(update={"adopted": AdoptedContents(sha256="cd" * 32, source="x")})
     assert find_staleness(stack, other) == [
         "the recipe and the lock are of different adopted images"

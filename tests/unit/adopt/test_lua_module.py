@@ -76,7 +76,8 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path, text: str, says: str) -> 
 
 def test_what_no_recipe_can_hold_is_left_out(tmp_path: Path) -> None:
     found = read(tmp_path, 'setenv("A B", "1")\nsetenv("LINES", "a\\nb")\nsetenv("OK", "1")\n')
-    assert list(found.settings) == ["OK"] and len(found.left_out) == 2
+    assert list(found.settings) == ["OK"]
+    assert len(found.left_out) == 2
 
 
 def test_the_modulefile_is_found_in_a_tree(tmp_path: Path) -> None:
@@ -97,7 +98,8 @@ def test_the_modulefile_is_found_in_a_tree(tmp_path: Path) -> None:
 def test_what_lmod_does_not_have_means_nothing(tmp_path: Path) -> None:
     text = 'if DEBUG then setenv("NCCL_DEBUG", "INFO") end\nsetenv("ROOT", SITE_ROOT or "/opt/x")\n'
     found = read(tmp_path, text)
-    assert found.settings == {"ROOT": {"set": "/opt/x"}} and found.left_out == ()
+    assert found.settings == {"ROOT": {"set": "/opt/x"}}
+    assert found.left_out == ()
 
 
 def test_what_depends_on_the_user_is_nobody_elses(tmp_path: Path) -> None:
@@ -106,9 +108,8 @@ def test_what_depends_on_the_user_is_nobody_elses(tmp_path: Path) -> None:
     )
     found = read(tmp_path, text)
     assert found.settings == {"N": {"set": "4"}}
-    assert any("SCRATCH" in said for said in found.left_out) and any(
-        "A:" in said for said in found.left_out
-    )
+    assert any("SCRATCH" in said for said in found.left_out)
+    assert any("A:" in said for said in found.left_out)
 
 
 def test_folders_are_as_lmod_writes_them(tmp_path: Path) -> None:
@@ -121,10 +122,10 @@ def test_folders_are_as_lmod_writes_them(tmp_path: Path) -> None:
     )
     found = read(tmp_path, text)
     assert found.settings["PATH"]["prepend"] == ["/opt/a/bin", "/b"]
-    assert found.settings["X"]["prepend"] == ["/x"] and "MANPATH" not in found.settings
-    assert "prepend PATH /usr/bin" in found.left_out and any(
-        said.startswith("QUOTED") for said in found.left_out
-    )
+    assert found.settings["X"]["prepend"] == ["/x"]
+    assert "MANPATH" not in found.settings
+    assert "prepend PATH /usr/bin" in found.left_out
+    assert any(said.startswith("QUOTED") for said in found.left_out)
 
 
 def test_a_large_tree_is_searched_by_name_first(tmp_path: Path) -> None:

@@ -81,11 +81,9 @@ def test_a_machine_that_does_not_know_the_sites_group_still_launches() -> None:
     from hpcstack.core import sharing
 
     sharing.share_with_group("nobodys-group")
-    assert (
-        not sharing.is_shared()
-        and sharing.shared_mode(0o644) == 0o644
-        and sharing.shared_umask() == 0o022
-    )
+    assert not sharing.is_shared()
+    assert sharing.shared_mode(0o644) == 0o644
+    assert sharing.shared_umask() == 0o022
 
 
 def test_patterns_of_stacks() -> None:
@@ -106,7 +104,8 @@ def test_patterns_of_stacks() -> None:
 )  # fmt: skip
 def test_slurm_says_how_a_job_ended(sacct: str, says: str) -> None:
     said = ended_how("7", Answering(sacct=sacct + "\n"))
-    assert says in said and bool(said) is bool(says)
+    assert says in said
+    assert bool(said) is bool(says)
 
 
 def test_why_knows_what_is_made_on_the_nodes(tmp_path: Path) -> None:
@@ -118,13 +117,10 @@ def test_why_knows_what_is_made_on_the_nodes(tmp_path: Path) -> None:
         name: (explain_made(name, launch) or {}).get("value")
         for name in ("OMP_NUM_THREADS", "MASTER_PORT", "MASTER_ADDR", "FOO")
     }
-    assert value["OMP_NUM_THREADS"] == "2" and value["MASTER_PORT"] == str(
-        10000 + (38 * 31 + 1) % 20000
-    )
-    assert (
-        value["MASTER_ADDR"] == "the IPv4 address of the first node of n[1-2]"
-        and value["FOO"] is None
-    )
+    assert value["OMP_NUM_THREADS"] == "2"
+    assert value["MASTER_PORT"] == str(10000 + (38 * 31 + 1) % 20000)
+    assert value["MASTER_ADDR"] == "the IPv4 address of the first node of n[1-2]"
+    assert value["FOO"] is None
 
 
 def test_an_arrays_task_is_found_by_its_arrays_number(
@@ -137,10 +133,8 @@ def test_an_arrays_task_is_found_by_its_arrays_number(
     keys = ("stack", "started", "runtime", "mode", "image_sha256")
     (folder / record.FILE).write_text(json.dumps({**dict.fromkeys(keys, ""), "command": []}))
     (folder / record.BEGAN).write_text("36_2\n0\nn1\n38\n")
-    assert (
-        record.find_launch("36").job == record.find_launch("36_2").job == "36_2"
-        and record.find_launch("36").number == "38"
-    )
+    assert record.find_launch("36").job == record.find_launch("36_2").job == "36_2"
+    assert record.find_launch("36").number == "38"
 
 
 def test_an_array_is_one_row_with_all_its_tasks() -> None:
@@ -161,7 +155,8 @@ def test_an_array_is_one_row_with_all_its_tasks() -> None:
     done, failed, runs = JobState("COMPLETED"), JobState("FAILED", 3), JobState("RUNNING")
     known = {"36_0": done, "36_1": failed, "36_2": done, "36": done, "360_1": runs}
     assert (launch.job_or_array, _state("36", known)) == ("36", "2 COMPLETED, 1 FAILED, exit 3")
-    assert _state("37", {"37": runs}) == "RUNNING" and _state("38", known) == ""
+    assert _state("37", {"37": runs}) == "RUNNING"
+    assert _state("38", known) == ""
 
 
 def test_what_is_no_number_of_a_job_has_no_log(
@@ -294,7 +289,8 @@ def test_undo_takes_back_what_was_named_and_a_withdrawn_image_is_not_published_u
         and "hpcstack rollback jax/26.06-r2 brings it back" in said
     ), said
     code, said = typed("publish", "jax-26.06", "--channel", "production", "--override", "")
-    assert code != 0 and place.tree.ledger("jax").aliases["26.06"] == "26.06-r1"
+    assert code != 0
+    assert place.tree.ledger("jax").aliases["26.06"] == "26.06-r1"
     code, said = typed("publish", "jax-26.06")
     assert code == 0 and "NOTE: this image was withdrawn: jax/26.06-r2" in said, said
     first = place.store.images()[1].key
@@ -322,7 +318,8 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
     try:
         sharing.open_old(tmp_path)
         for path in (tmp_path / "images", tmp_path / "images/key"):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o2775 and path.group() == "daemon"
+            assert stat.S_IMODE(path.stat().st_mode) == 0o2775
+            assert path.group() == "daemon"
         assert stat.S_IMODE((tmp_path / "images/key/file").stat().st_mode) == 0o664
         assert stat.S_IMODE((tmp_path / "images/key/secret").stat().st_mode) == 0o600
         assert stat.S_IMODE((tmp_path / "images/private").stat().st_mode) == 0o700

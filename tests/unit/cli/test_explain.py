@@ -46,6 +46,5 @@ def test_only_the_first_few_are_named(tmp_path: Path) -> None:
         [part(tmp_path, n, JobState("FAILED", 1), TRACE + ENDED) for n in range(8)],
         every=False,
     )
-    assert len(found.tasks) == 8 and found.said.splitlines()[-1].startswith(
-        "3 more: hpcstack explain 7_TASK"
-    )
+    assert len(found.tasks) == 8
+    assert found.said.splitlines()[-1].startswith("3 more: hpcstack explain 7_TASK")

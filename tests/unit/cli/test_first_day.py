@@ -41,9 +41,9 @@ def test_a_template_keeps_what_is_asked(tmp_path: Path) -> None:
                "--mount", "/a b:/data", "--home", "--", "other.py", "--lr", "3 4")  # fmt: skip
     text = done.stdout
     assert done.returncode == 0, done.stderr
-    assert (
-        "--gpus-per-node" not in text and "#SBATCH --mem=2G" in text and "#SBATCH --time=30" in text
-    )
+    assert "--gpus-per-node" not in text
+    assert "#SBATCH --mem=2G" in text
+    assert "#SBATCH --time=30" in text
     assert "set -- other.py --lr '3 4'" in text
     assert (
         "hpcstack launch pytorch-24.11 --mode torchrun --mount '/a b:/data' --with einops "
@@ -51,7 +51,8 @@ def test_a_template_keeps_what_is_asked(tmp_path: Path) -> None:
     ) in text
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     two = run(tmp_path, "pytorch-24.11", "--template", "jupyter", "--", "x.py")
-    assert two.returncode == 2 and "starts its own program" in two.stderr
+    assert two.returncode == 2
+    assert "starts its own program" in two.stderr
 
 
 def test_the_loaded_module_names_the_stack(tmp_path: Path) -> None:
@@ -84,7 +85,8 @@ def test_a_time_limit_as_people_write_it(said: str, write: str) -> None:
         limits.check_limits(
             Resources(time=said), {"debug": Limits("debug", nodes=2, cpus=4, default=True)}
         )
-    assert write in error.value.message and not error.value.hint
+    assert write in error.value.message
+    assert not error.value.hint
 
 
 def test_files_are_not_packages_of_the_index(
@@ -147,7 +149,8 @@ def test_a_folder_that_nodes_may_lack(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     assert own_folder(here, shared, mounts) == "/proc/self is on a disk of this machine's own (xfs)"
     assert own_folder(here, shared, mounts.replace("xfs", "lustre")) == ""
-    assert own_folder(here, here, mounts) == "" and own_folder(here, Path("/none"), mounts) == ""
+    assert own_folder(here, here, mounts) == ""
+    assert own_folder(here, Path("/none"), mounts) == ""
     assert own_folder(Path("/tmp/x"), shared, "").startswith("/tmp/x is this machine's own")
     assert own_folder(here, shared, "torn\n - \n1 2 3\n") == ""
 

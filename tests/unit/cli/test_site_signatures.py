@@ -70,7 +70,8 @@ def test_the_importer_refuses_what_is_not_signed(tmp_path: Path, shell: str) -> 
         signing.sign_image(artifact.image, str(by), Runner(), what)
 
     good = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
-    assert get().returncode == 1 and "is not signed by a key of this site's" in get().stderr
+    assert get().returncode == 1
+    assert "is not signed by a key of this site's" in get().stderr
     sign(stranger, good)
     assert get().returncode == 1
     sign(own, signing.Statement("0" * 64, artifact.stack))
@@ -157,9 +158,7 @@ def test_a_wrong_key_takes_no_good_signature_away(tmp_path: Path) -> None:
         in said
     ), said
     code, said = typed(stranger, "publish", "jax-26.06")
-    assert (
-        code == 2
-        and "belongs to none of signatures.keys" in said
-        and not signing.signature_of(artifact.image).exists()
-    )
+    assert code == 2
+    assert "belongs to none of signatures.keys" in said
+    assert not signing.signature_of(artifact.image).exists()
     assert typed(own, "sign", artifact.key[:12])[0] == typed(own, "status", "--check")[0] == 0

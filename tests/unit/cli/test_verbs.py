@@ -245,7 +245,8 @@ def test_an_open_choice_is_no_choice() -> None:
     choices = {one.name: one for one in command.params if isinstance(one.type, OptionalChoice)}
     assert set(choices) == {"mode", "stage", "template"}
     for option in choices.values():
-        assert option.type("") == "" and "" not in option.type.choices
+        assert option.type("") == ""
+        assert "" not in option.type.choices
         assert "[|" not in option.make_metavar(click.Context(command))
 
 
@@ -283,7 +284,8 @@ def test_a_report_of_another_image_opens_no_gate(run: Run, place: Place) -> None
     artifact = place.artifact(place.stack("pytorch-25.10"), b"other")
     Path("report.json").write_text(report(artifact, {"node.image": "PASS"}).model_dump_json())
     status, _, err = run("promote", "pytorch/24.11", "--report", "report.json")
-    assert status == 1 and "the gate to production is shut" in err
+    assert status == 1
+    assert "the gate to production is shut" in err
 
 
 def test_a_signature_and_a_bundle_answer_in_json(

@@ -31,14 +31,13 @@ def test_ranges_and_padding() -> None:
         "a9",
         "gpu-[001-002,010]",
     ]
-    assert fold_hosts(["n9", "n10"]) == ["n[9-10]"] and fold_hosts(["n09", "n10"]) == ["n10", "n09"]
+    assert fold_hosts(["n9", "n10"]) == ["n[9-10]"]
+    assert fold_hosts(["n09", "n10"]) == ["n10", "n09"]
 
 
 def test_a_few_are_shown_one_by_one() -> None:
-    assert (
-        shown_hosts(["b2", "a1"]) == "b2, a1"
-        and shown_hosts(f"n{k}" for k in range(64)) == "n[0-63]"
-    )
+    assert shown_hosts(["b2", "a1"]) == "b2, a1"
+    assert shown_hosts(f"n{k}" for k in range(64)) == "n[0-63]"
 
 
 NAMES = st.lists(st.from_regex(r"[a-z-]{1,4}[0-9]{0,4}", fullmatch=True), max_size=30)

@@ -40,7 +40,8 @@ def test_a_shell_gives_back_what_was_quoted(texts: list[str]) -> None:
 
 @given(st.text("{}a' ", max_size=12))
 def test_a_definition_never_holds_a_build_argument(text: str) -> None:
-    assert "{{" not in quote_sh(text) and "}}" not in quote_sh(text)
+    assert "{{" not in quote_sh(text)
+    assert "}}" not in quote_sh(text)
     assert shlex.split(quote_sh(text)) == [text]
 
 
@@ -134,7 +135,8 @@ def test_any_values_survive_in_a_definition_file(texts: list[str], braces: str) 
 
     values = {f"N{n}": text + braces for n, text in enumerate(texts)}
     text = fill_template("images", "apptainer.def.j2", **definition(values))
-    assert "{{" not in text and "}}" not in text
+    assert "{{" not in text
+    assert "}}" not in text
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "apptainer.def"
         path.write_text(text, encoding="utf-8")

@@ -58,8 +58,11 @@ def test_each_fault_is_named_with_why_and_what_to_type(
     change: dict[str, str], code: str, status: str
 ) -> None:
     found = wrong(change)
-    assert list(found) == [code] and found[code].status == status
-    assert found[code].why and found[code].remedy and found[code].found
+    assert list(found) == [code]
+    assert found[code].status == status
+    assert found[code].why
+    assert found[code].remedy
+    assert found[code].found
 
 
 def test_enroots_own_traps() -> None:
@@ -85,14 +88,16 @@ def test_enroots_helpers_and_a_user_without_ids() -> None:
     assert wrong({**enroot, "enroot.mksquashovlfs": "cap_sys_admin=ep"}, "pyxis") == {}
     here = check_machine({**GOOD, "user": "jo", "subuid": "0"}, "apptainer", None, compute=False)
     found = next(one for one in here if one.code == "subuid")
-    assert found.status == "WARN" and found.remedy.endswith(" jo")
+    assert found.status == "WARN"
+    assert found.remedy.endswith(" jo")
     assert "subuid" in wrong({"tool.podman": "/usr/bin/podman"}, "podman")
 
 
 def test_a_node_without_gpus_that_promises_none_is_skipped_not_passed() -> None:
     found = check_machine({"host": "n", "gpus": "0"}, "apptainer", NodeType(), compute=True)
     by = {one.code: one.status for one in found}
-    assert by["gpu"] == "SKIP" and by["hca"] == "SKIP"
+    assert by["gpu"] == "SKIP"
+    assert by["hca"] == "SKIP"
 
 
 def test_clocks_that_disagree() -> None:
@@ -101,7 +106,8 @@ def test_clocks_that_disagree() -> None:
 
     assert [one.status for one in check_clocks([at("a", 100.0), at("b", 102.0)], 1.0)] == ["OK"]
     found = next(check_clocks([at("a", 100.0), at("b", 400.0)], 1.0))
-    assert (found.status, found.where) == ("FAIL", "b") and "299 s ahead of a" in found.found
+    assert (found.status, found.where) == ("FAIL", "b")
+    assert "299 s ahead of a" in found.found
     assert list(check_clocks([at("a", 1.0)], 1.0)) == []
 
 
@@ -111,7 +117,9 @@ def test_the_probe_runs_under_real_shells(shell: str) -> None:
     argv = [shell, "-u", "-c", script, "doctor", "/etc", "/no/such place"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     found = parse_probe(done.stdout)
-    assert found["host"] and float(found["epoch"]) > 1e9 and found["readable./etc"] == "yes"
+    assert found["host"]
+    assert float(found["epoch"]) > 1e9
+    assert found["readable./etc"] == "yes"
     assert done.stderr == ""
     assert check_machine(found, "apptainer", None, compute=True)
 

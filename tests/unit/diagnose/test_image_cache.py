@@ -44,9 +44,8 @@ def test_a_folder_is_one_accounts(
         account=account or name_owner(folder),
         socket=str(tmp_path / "s"),
     )
-    assert [(code, state) for code, state, _ in found] == [
-        ("image-cache", status)
-    ] and says in found[0][2]
+    assert [(code, state) for code, state, _ in found] == [("image-cache", status)]
+    assert says in found[0][2]
 
 
 def test_a_folder_that_is_not_there_and_a_service_that_is(tmp_path: Path) -> None:
@@ -59,4 +58,5 @@ def test_a_folder_that_is_not_there_and_a_service_that_is(tmp_path: Path) -> Non
         found = findings(
             tmp_path, folder=str(folder), account=name_owner(folder), socket=str(tmp_path / "s")
         )
-    assert "answers here" in found[0][2] and os.getuid() == folder.stat().st_uid
+    assert "answers here" in found[0][2]
+    assert os.getuid() == folder.stat().st_uid

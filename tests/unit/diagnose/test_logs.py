@@ -37,8 +37,11 @@ def test_every_signature_has_a_source_and_a_line_and_no_line_is_left() -> None:
     assert len(IDS) == len(set(IDS)) >= 60
     assert set(LINES) == set(IDS)
     for signature in read_signatures():
-        assert signature.source.startswith("https://") and 1 <= signature.rank <= 100
-        assert signature.id.startswith(signature.family) and signature.cause and signature.remedy
+        assert signature.source.startswith("https://")
+        assert 1 <= signature.rank <= 100
+        assert signature.id.startswith(signature.family)
+        assert signature.cause
+        assert signature.remedy
 
 
 @pytest.mark.parametrize("id_", IDS)
@@ -123,7 +126,9 @@ def test_the_verb(tmp_path: Path) -> None:
         "\n".join(["all is well", LINES["slurm-oom-kill"], LINES["slurm-task-exit-code"]])
     )
     done = verb(str(log))
-    assert done.returncode == 0 and "line 2" in done.stdout and "seen in https://" in done.stdout
+    assert done.returncode == 0
+    assert "line 2" in done.stdout
+    assert "seen in https://" in done.stdout
     assert "1 more" in done.stdout
     assert (
         json.loads(verb("--json", "-", given=log.read_text()).stdout)["findings"][0]["id"]

@@ -65,12 +65,14 @@ def test_it_is_measured_with_an_image_of_the_store_on_a_node(tmp_path: Path) -> 
         ),
         enroot=True,
     )
-    assert node.asked[0][-2:] == [str(put.image), "8"] and "--nodelist=n1" in node.asked[0]
+    assert node.asked[0][-2:] == [str(put.image), "8"]
+    assert "--nodelist=n1" in node.asked[0]
     assert measure_mounting(node, site, ["--jobid", "7", "--overlap"], Progress()) is None, (
         "a job is at work there"
     )
     failed = measure_mounting(Node(SAID, 1), site, ["--nodelist=n1"], Progress())
-    assert failed and [one.status for one in look_at_mounting(failed, "login")] == ["SKIP"]
+    assert failed
+    assert [one.status for one in look_at_mounting(failed, "login")] == ["SKIP"]
     assert "srun ended with 1" in next(look_at_mounting(failed, "login")).found
 
 

@@ -65,7 +65,8 @@ def test_a_file_that_is_included_and_one_that_cannot_be_read(tmp_path: Path) -> 
     (tmp_path / "plugstack.conf").write_text(f"include {tmp_path}/d/*\n")
     assert parse_pyxis_options(Cluster(tmp_path / "plugstack.conf")) == "use_squashfuse=1"
     found = list(look_at_pyxis(Cluster(tmp_path / "none"), make_site(tmp_path), "login", [], None))
-    assert [one.status for one in found] == ["OK"] and "cannot be read" in found[0].found
+    assert [one.status for one in found] == ["OK"]
+    assert "cannot be read" in found[0].found
 
 
 def test_what_it_costs_is_measured_on_a_node(tmp_path: Path) -> None:
@@ -80,7 +81,8 @@ def test_what_it_costs_is_measured_on_a_node(tmp_path: Path) -> None:
     found = list(look_at_pyxis(cluster, site, "login", ["--nodelist=n1"], MEASURED))
     assert "GB took 0.0 s here, mounting the same 0.02 s" in found[1].found
     steps = [words for words in cluster.asked if words[0] == "srun"]
-    assert len(steps) == 1 and f"--container-image={put.image}" in steps[0]
+    assert len(steps) == 1
+    assert f"--container-image={put.image}" in steps[0]
     assert all("--nodelist=n1" in words and "--nodes=1" in words for words in steps)
     silent = list(
         look_at_pyxis(

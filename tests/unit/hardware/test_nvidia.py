@@ -59,7 +59,8 @@ def test_a_field_that_the_driver_lacks_is_left_out(monkeypatch: pytest.MonkeyPat
 def test_a_gpu_that_does_not_answer_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     smi(monkeypatch, {"index": "0|1", "pci.bus_id": "0|[GPU requires reset]"})
     result = gpu.check_node_throttle(HERE)
-    assert result.status == FAIL and result.measured == "GPU 1: [GPU requires reset]"
+    assert result.status == FAIL
+    assert result.measured == "GPU 1: [GPU requires reset]"
     smi(monkeypatch, {})
     assert (
         gpu.check_node_ecc(Request(output=".", gpus=8)).status == FAIL
@@ -91,7 +92,8 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
     ):
         smi(monkeypatch, {**good, **change})
         result = gpu.check_node_ecc(HERE)
-        assert result.status == FAIL and result.measured == said
+        assert result.status == FAIL
+        assert result.measured == said
     closed = dict.fromkeys(nvidia.ECC, "[Insufficient Permissions]|[Insufficient Permissions]")
     smi(
         monkeypatch, {"index": "0|1", "name": "a|b", **closed}
@@ -253,7 +255,8 @@ def test_mig_devices_are_counted_where_gpus_are_too_few(
     )
     smi(monkeypatch, {"-L": text})
     result = host.check_node_gpus(Request(output=".", gpus=7))
-    assert result.status == PASS and result.measured == "7 MIG device(s) on 1 GPU(s)"
+    assert result.status == PASS
+    assert result.measured == "7 MIG device(s) on 1 GPU(s)"
     smi(monkeypatch, {"-L": "GPU 0: NVIDIA A100 (UUID: GPU-1)\n"})
     assert host.check_node_gpus(Request(output=".", gpus=7)).status == FAIL
 

@@ -38,7 +38,8 @@ def test_the_readers_that_were_set_are_the_readers(
 
 def test_a_file_without_readers_stays_as_it_is(file: Path) -> None:
     acl.set_readers(file, set())
-    assert acl.list_readers(file) == set() and file.stat().st_mode & 0o777 == 0o600
+    assert acl.list_readers(file) == set()
+    assert file.stat().st_mode & 0o777 == 0o600
     assert "system.posix_acl_access" not in os.listxattr(file)
 
 

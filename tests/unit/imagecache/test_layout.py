@@ -57,22 +57,22 @@ def test_a_key_is_of_one_registry_one_repository_and_one_platform() -> None:
 
 def test_what_is_put_is_there_for_its_readers(cache: ImageCache) -> None:
     entry = put(cache)
-    assert cache.entry("k") == entry and cache.image("k").read_bytes() == b"hsqs"
+    assert cache.entry("k") == entry
+    assert cache.image("k").read_bytes() == b"hsqs"
     assert cache.image("k").stat().st_mode & 0o777 == 0o600
     cache.grant("k", entry, 61001)
     cache.grant("k", entry, 61002)
     assert acl.list_readers(cache.image("k")) == {61001, 61002}
-    assert cache.may_read("k", entry, 61001) and not cache.may_read("k", entry, 61003)
+    assert cache.may_read("k", entry, 61001)
+    assert not cache.may_read("k", entry, 61003)
     assert list((cache.top / "incoming").iterdir()) == []
 
 
 def test_what_everybody_may_pull_everybody_may_read(cache: ImageCache) -> None:
     entry = put(cache, public=True)
     cache.grant("k", entry, 61001)
-    assert (
-        cache.image("k").stat().st_mode & 0o777 == 0o644
-        and acl.list_readers(cache.image("k")) == set()
-    )
+    assert cache.image("k").stat().st_mode & 0o777 == 0o644
+    assert acl.list_readers(cache.image("k")) == set()
     assert cache.may_read("k", entry, 61003)
 
 
@@ -92,9 +92,11 @@ def test_a_right_that_was_not_shown_for_long_is_taken_back(cache: ImageCache) ->
 def test_a_torn_image_is_not_there_and_is_replaced(cache: ImageCache) -> None:
     put(cache)
     cache.image("k").write_bytes(b"hs")
-    assert cache.entry("k") is None and cache.entries() == {}
+    assert cache.entry("k") is None
+    assert cache.entries() == {}
     entry = put(cache, data=b"again")
-    assert cache.entry("k") == entry and cache.image("k").read_bytes() == b"again"
+    assert cache.entry("k") == entry
+    assert cache.image("k").read_bytes() == b"again"
     (cache.top / "images/k/entry.json").write_text('{"image": 1}')
     assert cache.entry("k") is None
 
@@ -113,8 +115,10 @@ def test_what_was_got_meanwhile_stays(cache: ImageCache) -> None:
     put(cache)
     since = cache.used("k")
     os.utime(cache.top / "images/k/used", (since + 1, since + 1))
-    assert not cache.remove("k", since) and cache.entry("k")
-    assert cache.remove("k", since + 1) and not cache.entry("k")
+    assert not cache.remove("k", since)
+    assert cache.entry("k")
+    assert cache.remove("k", since + 1)
+    assert not cache.entry("k")
 
 
 def test_a_step_is_known_for_minutes(cache: ImageCache) -> None:
@@ -155,7 +159,8 @@ def test_a_second_import_leaves_the_image_that_is_there(cache: ImageCache) -> No
     entry = put(cache)
     number = cache.image("k").stat().st_ino
     put(cache, data=b"other")
-    assert cache.entry("k") == entry and cache.image("k").stat().st_ino == number
+    assert cache.entry("k") == entry
+    assert cache.image("k").stat().st_ino == number
 
 
 def test_what_imports_leave_behind_goes_by_age(cache: ImageCache) -> None:
@@ -166,9 +171,8 @@ def test_what_imports_leave_behind_goes_by_age(cache: ImageCache) -> None:
     for path in ("partial/k", "failed/k"):
         os.utime(cache.top / path, (1, 1))
     cache.forget_imports(60)
-    assert not list((cache.top / "partial").iterdir()) and not list(
-        (cache.top / "failed").iterdir()
-    )
+    assert not list((cache.top / "partial").iterdir())
+    assert not list((cache.top / "failed").iterdir())
 
 
 def test_a_record_of_the_cache_is_read_strictly(cache: ImageCache) -> None:

@@ -116,12 +116,14 @@ def test_one_imports_and_the_others_wait(cache: ImageCache) -> None:
         sorted(one.how for one in given if isinstance(one, Provided))
         == ["imported"] + ["waited for"] * 5
     )
-    assert provider(cache).provide(wanted()).how == "there" and len(Importing.imports) == 1
+    assert provider(cache).provide(wanted()).how == "there"
+    assert len(Importing.imports) == 1
 
 
 def test_a_step_of_several_nodes_asks_the_registry_once(cache: ImageCache) -> None:
     given, providers = at_once(cache, 6, step="7+0+")
-    assert len({one.path for one in given if isinstance(one, Provided)}) == 1 and len(given) == 6
+    assert len({one.path for one in given if isinstance(one, Provided)}) == 1
+    assert len(given) == 6
     assert sum(one.registry.asked for one in providers) == 1  # type: ignore[attr-defined]
     other = provider(cache)
     other.provide(wanted(61002, "7+0+"))
@@ -131,7 +133,8 @@ def test_a_step_of_several_nodes_asks_the_registry_once(cache: ImageCache) -> No
 def test_what_stopped_the_importer_is_told_to_who_waits(cache: ImageCache) -> None:
     Importing.fails.append(StoreError("the disk is full", "make room"))
     given, _ = at_once(cache, 4)
-    assert len(Importing.imports) == 1 and all(isinstance(one, StoreError) for one in given)
+    assert len(Importing.imports) == 1
+    assert all(isinstance(one, StoreError) for one in given)
     assert all("the disk is full" in str(one) for one in given)
     assert provider(cache).provide(wanted()).how == "imported", "who comes later tries again"
 
@@ -143,10 +146,8 @@ def test_what_one_login_may_not_do_another_goes_on_with(
     Importing.fails.append(error)
     given, _ = at_once(cache, 3)
     assert len(Importing.imports) == 2
-    assert (
-        sum(isinstance(one, Provided) for one in given) == 2
-        and sum(one is error for one in given) == 1
-    )
+    assert sum(isinstance(one, Provided) for one in given) == 2
+    assert sum(one is error for one in given) == 1
 
 
 def test_a_user_whom_the_registry_refuses_gets_nothing(cache: ImageCache) -> None:
@@ -253,7 +254,8 @@ def test_what_is_left_of_imports_makes_room(cache: ImageCache) -> None:
         "its own is no trouble to who goes on with it"
     )
     os.utime(cache.top / "leases/import-k", (1, 1))  # its holder was killed, and renews it no more
-    assert check_room(cache, 30, 8000, 1000, "other") == [] and not left.exists()
+    assert check_room(cache, 30, 8000, 1000, "other") == []
+    assert not left.exists()
 
 
 def test_what_is_imported_now_needs_its_room_too(
@@ -294,13 +296,15 @@ def test_one_user_does_not_take_all_of_them(tmp_path: Path) -> None:
 def test_what_a_registry_told_one_user_is_nobody_elses(cache: ImageCache) -> None:
     Importing.fails.append(RegistryError("over the limit of pulls"))
     given, _ = at_once(cache, 4)
-    assert len(Importing.imports) == 2 and sum(isinstance(one, Provided) for one in given) == 3
+    assert len(Importing.imports) == 2
+    assert sum(isinstance(one, Provided) for one in given) == 3
 
 
 def test_why_an_image_is_not_shared_is_told_to_all_at_once(cache: ImageCache) -> None:
     Importing.fails.append(NotShared("no room"))
     given, _ = at_once(cache, 6)
-    assert len(Importing.imports) == 1 and all(isinstance(one, NotShared) for one in given)
+    assert len(Importing.imports) == 1
+    assert all(isinstance(one, NotShared) for one in given)
 
 
 def test_the_nodes_of_a_step_wait_once_for_a_registry_that_is_down(cache: ImageCache) -> None:
@@ -322,11 +326,9 @@ def test_the_nodes_of_a_step_wait_once_for_a_registry_that_is_down(cache: ImageC
         thread.start()
     for thread in threads:
         thread.join()
-    assert (
-        sum(one.asked for one in asking) == 1
-        and len(told) == 8
-        and all("down" in one for one in told)
-    )
+    assert sum(one.asked for one in asking) == 1
+    assert len(told) == 8
+    assert all("down" in one for one in told)
 
 
 @pytest.mark.parametrize("public", [True, False])
@@ -345,4 +347,5 @@ def test_an_image_that_is_collected_as_it_is_given_is_imported_again(
 
     cache.grant = collected  # type: ignore[method-assign]
     given = asked.provide(wanted())
-    assert given.how == "imported" and given.path.exists()
+    assert given.how == "imported"
+    assert given.path.exists()

@@ -160,7 +160,9 @@ def test_only_a_header_is_taken_for_one(text: str) -> None:
     site = make_site(Path("/nowhere"))
     try:
         assert answered(site, {"authorization": text}) == text
-        assert text.startswith(("Basic ", "Bearer ")) and "\n" not in text and "\r" not in text
+        assert text.startswith(("Basic ", "Bearer "))
+        assert "\n" not in text
+        assert "\r" not in text
     except NotShared:
         return
 
@@ -200,7 +202,8 @@ def test_who_answers_a_byte_at_a_time_or_does_not_listen_holds_nobody_up(site: S
         telling = Telling(line)
         for number in range(10_000):
             telling.amount("import", number, 10_000)
-        assert time.monotonic() - began < 10 and line.gone
+        assert time.monotonic() - began < 10
+        assert line.gone
 
 
 def test_a_challenge_of_another_host_gets_no_login(
@@ -221,7 +224,8 @@ def test_a_challenge_of_another_host_gets_no_login(
         {"image": "evil.example/a/b:1", "host": "evil.example"},
     ):
         answer = answer_challenge({**good, **change}, "nvcr.io", site)
-        assert "authorization" not in answer and "secret" not in json.dumps(answer)
+        assert "authorization" not in answer
+        assert "secret" not in json.dumps(answer)
     monkeypatch.setattr(Registry, "wants_basic", lambda *_: False)
     answer = answer_challenge(good, "nvcr.io", site)
     assert "a password was asked for" in answer["cannot"], (
@@ -250,7 +254,8 @@ def test_a_step_is_named_where_it_has_several_nodes() -> None:
     assert step_name({}) == step_name(job) == step_name({**job, "SLURM_STEP_NUM_NODES": "1"}) == ""
     assert step_name({**job, "SLURM_STEP_NUM_NODES": "2"}) == "7+0+"
     again = step_name({**job, "SLURM_JOB_NUM_NODES": "2", "SLURM_RESTART_COUNT": "1"})
-    assert again == "7+0+1" and service.STEP.fullmatch(again)
+    assert again == "7+0+1"
+    assert service.STEP.fullmatch(again)
     assert service.STEP.fullmatch(
         step_name({**job, "SLURM_JOB_ID": "a/../b", "SLURM_JOB_NUM_NODES": "2"})
     )

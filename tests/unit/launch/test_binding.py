@@ -47,7 +47,8 @@ def bound(where: Site, **asked: object) -> tuple[str, ...] | None:
 def test_every_topology_has_a_source_and_gives_each_gpu_cores_of_its_own(name: str) -> None:
     row = next(row for row in facts.read_facts("topologies")["topologies"] if row["name"] == name)
     near = facts.read_topologies()[name].gpu_cpus
-    assert row["source"].startswith("https://") and len(near) == int(row["gpus"]["count"])
+    assert row["source"].startswith("https://")
+    assert len(near) == int(row["gpus"]["count"])
     parts = [cores(part) for part in share_cores(near)]
     assert all(part <= cores(whole) for part, whole in zip(parts, near, strict=True))
     assert sum(map(len, parts)) == len(set().union(*parts)), "no core has two ranks"
@@ -76,7 +77,9 @@ def test_what_is_no_list_of_cpus_is_refused(text: str) -> None:
 
 def test_a_whole_node_is_bound_and_less_is_not(tmp_path: Path) -> None:
     found = bound(site(tmp_path))
-    assert found is not None and found[0] == "0-13,112-125" and found[7] == "98-111,210-223"
+    assert found is not None
+    assert found[0] == "0-13,112-125"
+    assert found[7] == "98-111,210-223"
     assert bound(site(tmp_path), gpus_per_node=4) is None, (
         "Slurm chooses the cores of a part of a node"
     )

@@ -36,7 +36,8 @@ PLACE = "of group 0 (default_pg), called at /home/user/fr2.py"
 )  # fmt: skip
 def test_the_odd_rank(fault: str, odd: list[str]) -> None:
     flights = read_flights(DATA, f"{fault}-")
-    assert sorted(flights) == [0, 1, 2, 3] and judge_flights(flights)[0] == odd
+    assert sorted(flights) == [0, 1, 2, 3]
+    assert judge_flights(flights)[0] == odd
     assert summarise_flights(flights)[1] == (not odd)
 
 

@@ -100,7 +100,9 @@ def test_each_step_of_a_job_is_a_training_of_its_own() -> None:
     lines, well = describe_ranks(
         parse_ranks("".join(rank(n, "a", waits(), 2) for n in (0, 1)) + other)
     )
-    assert not well and lines[0] == "step 0:" and lines.count("step 1:") == 1
+    assert not well
+    assert lines[0] == "step 0:"
+    assert lines.count("step 1:") == 1
     assert [line for line in lines if line.startswith("ODD: ")] == [
         (
             "ODD: rank 1 on a is at /home/me/data.py:17, while 1 rank is in all_reduce, called at "
@@ -177,7 +179,8 @@ def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Pa
             8,
             f"{tmp_path}/train.py:3",
         ), text
-        assert found.stack[0].function == "inner" and process.poll() is None
+        assert found.stack[0].function == "inner"
+        assert process.poll() is None
         assert "no rank of job" in _look(shell, environ["SLURM_JOB_ID"], "4", spy)
         assert "no rank of job" in _look(shell, "1", "", spy)
         (blind,) = parse_ranks(_look(shell, environ["SLURM_JOB_ID"], "", str(tmp_path / "none")))

@@ -71,10 +71,8 @@ def test_every_runtime_brings_them_and_searches_them_first(tmp_path: Path, runti
     line = made.shown()
     assert "/usr/lib64/libcxi.so.1:/opt/hpcstack-host/cxi/libcxi.so.1" in line
     at = made.argv.index("host-libraries")
-    assert (
-        made.argv[at - 3 : at - 1] == ("/bin/sh", "-c")
-        and made.argv[at + 1] == "/opt/hpcstack-host/cxi"
-    )
+    assert made.argv[at - 3 : at - 1] == ("/bin/sh", "-c")
+    assert made.argv[at + 1] == "/opt/hpcstack-host/cxi"
     assert "hostname" in made.argv[at + 2 :]
     said = {name.removeprefix("APPTAINERENV_"): value for name, value in made.environment.items()}
     assert said["FI_PROVIDER"] == "cxi", "the site's setting is above the image's"
@@ -105,7 +103,8 @@ def test_one_node_and_other_images_get_nothing(
     tmp_path: Path, nodes: int, changes: dict[str, Any]
 ) -> None:
     made = planned(tmp_path, "apptainer", nodes, **changes)
-    assert "/opt/hpcstack-host" not in made.shown() and not made.brought
+    assert "/opt/hpcstack-host" not in made.shown()
+    assert not made.brought
 
 
 def test_what_the_user_has_set_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +192,8 @@ def test_the_nodes_own_c_library_is_refused(image: Path, tmp_path: Path, name: s
     (tmp_path / "lib64").mkdir()
     (tmp_path / "lib64" / name).write_bytes(b"")
     said = find_misfit(brought(tmp_path / "lib64"), image, "linux/amd64")
-    assert name in said and "no program of the image would start with it" in said
+    assert name in said
+    assert "no program of the image would start with it" in said
 
 
 @pytest.mark.squashfs
@@ -240,7 +240,8 @@ def test_a_plugin_that_the_images_nccl_does_not_know_is_refused(
     said = find_misfit(brought(made), image, "linux/amd64", nccl)
     assert (said == "") == fits
     if not fits:
-        assert f"ncclNetPlugin_v{interfaces[0]}" in said and f"NCCL {nccl}" in said
+        assert f"ncclNetPlugin_v{interfaces[0]}" in said
+        assert f"NCCL {nccl}" in said
 
 
 @pytest.mark.gcc

@@ -104,12 +104,10 @@ def test_a_published_name_is_its_image(place: Place, name: str, content: bytes) 
                                   "hpcstack/pytorch:24.11;id", "hpcstack/$(id)", "hpcstack/", "hpcstack/a:b:c"])  # fmt: skip
 def test_what_is_not_published_is_refused_with_words(place: Place, name: str) -> None:
     done = place("get", f"docker://{name}")
-    assert (
-        done.returncode == 1
-        and done.stdout == ""
-        and "is published here" in done.stderr
-        and "TIP" in done.stderr
-    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "is published here" in done.stderr
+    assert "TIP" in done.stderr
 
 
 def test_an_image_that_is_not_what_was_published_is_refused(place: Place) -> None:
@@ -117,7 +115,9 @@ def test_an_image_that_is_not_what_was_published_is_refused(place: Place) -> Non
     assert place("get", "hpcstack/pytorch-24.11").returncode == 0
     image.write_bytes(b"evil!")
     done = place("get", "hpcstack/pytorch-24.11")
-    assert done.returncode == 1 and "is not what was published" in done.stderr and done.stdout == ""
+    assert done.returncode == 1
+    assert "is not what was published" in done.stderr
+    assert done.stdout == ""
     image.unlink()
     assert "cannot be read" in place("get", "hpcstack/pytorch-24.11").stderr
 
@@ -145,11 +145,9 @@ def test_a_release_that_was_removed_is_refused(place: Place) -> None:
     assert place("get", "hpcstack/pytorch:24.11-r1").returncode == 0
     moved.unlink()
     done = place("get", "hpcstack/pytorch:24.11-r1")
-    assert (
-        done.returncode == 1
-        and "hpcstack/pytorch:24.11-r1"[9:] in done.stderr
-        and "was removed" in done.stderr
-    )
+    assert done.returncode == 1
+    assert "hpcstack/pytorch:24.11-r1"[9:] in done.stderr
+    assert "was removed" in done.stderr
     assert place("get", "hpcstack/pytorch:24.11").returncode == 0
 
 
@@ -192,7 +190,8 @@ def test_an_image_is_read_once_a_node(place: Place) -> None:
 def test_any_other_image_is_imported_as_before_and_released_twice(place: Place, uri: str) -> None:
     done = place("get", uri)
     path = Path(done.stdout.strip())
-    assert path.read_text() == "imported\n" and str(path).endswith(".squashfs")
+    assert path.read_text() == "imported\n"
+    assert str(path).endswith(".squashfs")
     assert (place.top / "asked").read_text() == f"import --output {path} {uri}\n"
     assert [place("release").returncode for _ in range(2)] == [0, 0]
     assert not path.exists()

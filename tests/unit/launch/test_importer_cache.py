@@ -95,17 +95,13 @@ def test_the_services_image_is_taken(served: Place) -> None:
         {"path": "/cache/image.sqsh", "how": "there"},
     ]
     done = served.get(SLURM_STEP_NUM_NODES="2")
-    assert (
-        done.returncode == 0
-        and done.stdout == "/cache/image.sqsh\n"
-        and "importing for all" in done.stderr
-    )
+    assert done.returncode == 0
+    assert done.stdout == "/cache/image.sqsh\n"
+    assert "importing for all" in done.stderr
     asked = served.heard[0]
-    assert (
-        asked["image"] == URI
-        and asked["step"] == "7+0+"
-        and str(asked["platform"]).startswith("linux/")
-    )
+    assert asked["image"] == URI
+    assert asked["step"] == "7+0+"
+    assert str(asked["platform"]).startswith("linux/")
     assert not served.imported_itself
 
 
@@ -128,19 +124,19 @@ def test_a_challenge_is_answered_by_hpcstack(served: Place) -> None:
 def test_what_the_registry_refuses_is_told_and_not_tried_by_every_node(served: Place) -> None:
     served.says = [{"error": "refuses your login", "hint": "log in", "kind": "registry"}]
     done = served.get()
-    assert (
-        done.returncode == 1
-        and done.stdout == ""
-        and "refuses your login" in done.stderr
-        and "log in" in done.stderr
-    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "refuses your login" in done.stderr
+    assert "log in" in done.stderr
     assert not served.imported_itself
 
 
 def test_what_the_service_cannot_do_is_told_and_the_node_does_it(served: Place) -> None:
     served.says = [{"error": "the disk is full", "hint": "make room", "kind": "failed"}]
     done = served.get()
-    assert done.returncode == 0 and "the disk is full" in done.stderr and served.imported_itself
+    assert done.returncode == 0
+    assert "the disk is full" in done.stderr
+    assert served.imported_itself
 
 
 @pytest.mark.parametrize("how", ["not shared", "hangs up", "no service", "no python"])
@@ -153,18 +149,18 @@ def test_what_is_not_shared_is_imported_as_before(place: Place, how: str) -> Non
     )
     listening = place.listen() if how in ("not shared", "hangs up") else None
     done = place.get()
-    assert done.returncode == 0 and Path(done.stdout.strip()).read_text() == "imported\n"
-    assert (
-        "imports docker://nvcr.io#nvidia/pytorch:24.11-py3 for itself" in done.stderr
-        and place.imported_itself
-    )
+    assert done.returncode == 0
+    assert Path(done.stdout.strip()).read_text() == "imported\n"
+    assert "imports docker://nvcr.io#nvidia/pytorch:24.11-py3 for itself" in done.stderr
+    assert place.imported_itself
     if listening:
         listening.close()
 
 
 def test_another_transport_is_not_asked_of_the_service(served: Place) -> None:
     assert served.get("dockerd://mine").returncode == 0
-    assert served.heard == [] and served.imported_itself
+    assert served.heard == []
+    assert served.imported_itself
 
 
 def test_the_unit_runs_the_service_as_its_account(tmp_path: Path) -> None:

@@ -85,8 +85,10 @@ def test_ranks_of_a_step_are_interrupted_and_their_shells_stay(shell: str, tmp_p
         assert not (tmp_path / "ready-0-saved").exists()
 
         assert _interrupt(shell, job, "3", 20) == "hpcstack-interrupted: 2\n"
-        assert (tmp_path / "ready-0-saved").exists() and (tmp_path / "ready-1-saved").exists()
-        assert quick.poll() is None and slow.poll() is None
+        assert (tmp_path / "ready-0-saved").exists()
+        assert (tmp_path / "ready-1-saved").exists()
+        assert quick.poll() is None
+        assert slow.poll() is None
 
         quick.send_signal(signal.SIGTERM)
         slow.send_signal(signal.SIGTERM)
@@ -225,7 +227,8 @@ def test_the_first_waits_for_all_nodes_and_ends_the_step(answers: str, tmp_path:
     cluster, program = Cluster(answers), Program()
     interruption = _launched(tmp_path, "3", cluster)
     interruption.answer(signal.SIGINT, program.terminate)
-    assert cluster.cancelled == [("12.3",)] and not program.ended
+    assert cluster.cancelled == [("12.3",)]
+    assert not program.ended
     assert interruption.told == OUTCOMES[answers][0]
     assert interruption.end(failure_in("")) == (
         130,
@@ -300,4 +303,5 @@ def test_only_what_is_more_than_an_interrupt_is_a_failure(tmp_path: Path) -> Non
 
 def test_the_shells_stay_longer_than_hpcstack_waits() -> None:
     held = re.search(r"date \+%s\) \+ (\d+)\)\)", read_data_file("launchers", "in-image/rank.sh"))
-    assert held and int(held[1]) >= interrupt.TIME_S + interrupt.START_S + 10
+    assert held
+    assert int(held[1]) >= interrupt.TIME_S + interrupt.START_S + 10

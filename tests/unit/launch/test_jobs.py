@@ -85,7 +85,8 @@ def test_a_comment_of_the_users_is_no_field() -> None:
         "JobId=41 JobState=RUNNING RunTime=01:00:00 StdOut=/h/x.out Comment=StdOut=/etc/passwd "
         "JobId=1"
     )
-    assert found and (found.job, found.files) == ("41", (Path("/h/x.out"),))
+    assert found
+    assert (found.job, found.files) == ("41", (Path("/h/x.out"),))
 
 
 @pytest.mark.parametrize(

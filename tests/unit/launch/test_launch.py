@@ -110,11 +110,9 @@ def test_in_an_allocation_its_own_gpus_and_cpus_count(
     site = gpu_site(tmp_path)
     nodes = {"n": site.node_types["n"].model_copy(update={"cpus": 64})}
     said = line(site.model_copy(update={"node_types": nodes}), PYXIS, "torchrun")
-    assert (
-        "--gpus-per-node=2" in said
-        and "--cpus-per-task=6" in said
-        and said[said.index("torchrun") + 1] == "2"
-    )
+    assert "--gpus-per-node=2" in said
+    assert "--cpus-per-task=6" in said
+    assert said[said.index("torchrun") + 1] == "2"
 
 
 def test_in_an_allocation_without_gpus_none_is_asked_for(
@@ -123,7 +121,8 @@ def test_in_an_allocation_without_gpus_none_is_asked_for(
     for name, value in ALLOCATED.items():
         monkeypatch.setenv(name, value)
     said = line(gpu_site(tmp_path), PLAIN)
-    assert not [word for word in said if word.startswith("--gpus")] and "--nv" not in said
+    assert not [word for word in said if word.startswith("--gpus")]
+    assert "--nv" not in said
 
 
 @pytest.mark.parametrize(
@@ -132,11 +131,9 @@ def test_in_an_allocation_without_gpus_none_is_asked_for(
 def test_gpus_in_another_of_slurms_words_are_seen(tmp_path: Path, word: str) -> None:
     for site in (gpu_site(tmp_path), make_site(tmp_path)):
         said = line(site, PLAIN, "torchrun", extra=SlurmOptions.parse([word]))
-        assert (
-            "--nv" in said
-            and word in said
-            and not [one for one in said if one.startswith("--gpus-per-node")]
-        )
+        assert "--nv" in said
+        assert word in said
+        assert not [one for one in said if one.startswith("--gpus-per-node")]
         assert said[said.index("torchrun") + 1] == "4"
 
 
@@ -293,7 +290,8 @@ def test_a_warning_reaches_the_ranks_and_not_the_launcher(tmp_path: Path) -> Non
     with subprocess.Popen(
         argv, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        assert process.stdout and process.stdout.readline() == "ready\n"
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
         os.killpg(
             process.pid, signal.SIGUSR1
         )  # as Slurm does it: the whole group, without what ranks shield
@@ -469,7 +467,9 @@ def test_where_the_site_says_nothing_what_was_asked_for_counts(tmp_path: Path) -
         {"store": tmp_path, "lock_dir": tmp_path, "module_root": tmp_path}
     )
     asked = line(nothing, PLAIN, "torchrun", ("t.py",), gpus_per_node=8)
-    assert "--nv" in asked and "--gpus-per-node=8" in asked and asked[-4] == "8"
+    assert "--nv" in asked
+    assert "--gpus-per-node=8" in asked
+    assert asked[-4] == "8"
     assert not any("void" in word for word in asked)
     assert "APPTAINERENV_NVIDIA_VISIBLE_DEVICES=void" in line(nothing, PLAIN)
 
@@ -524,7 +524,8 @@ def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(
     left = _without_tasks_of_elastic(
         asked, Resources(elastic=elastic), {"SLURM_JOB_ID": "1"} if inside else {}
     )
-    assert (asked[0] in left) == said and asked[1] in left
+    assert (asked[0] in left) == said
+    assert asked[1] in left
 
 
 @pytest.mark.shellcheck
@@ -550,11 +551,9 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
 
     line = planned(watchdog=60)
     script = render_script(line, ARTIFACT, "why", list_directives(line))
-    assert (
-        '[ "$quiet" -ge 60 ]' in script
-        and "read -r -t 15 -u 5" in script
-        and "is process" in script
-    )
+    assert '[ "$quiet" -ge 60 ]' in script
+    assert "read -r -t 15 -u 5" in script
+    assert "is process" in script
     assert "is process" not in render_script(planned(), ARTIFACT, "why")
     # a step that goes on is not said to have been ended: `explain` reads the log
     assert (
@@ -586,10 +585,8 @@ def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(
                         "SLURM_GPUS_ON_NODE": "8", "SLURM_GPUS_PER_TASK": "1"}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     made = plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PYXIS)
-    assert (
-        made.argv[:4] == ("env", "-u", "SLURM_GPUS_PER_TASK", "srun")
-        and "--gpu-bind=none" in made.argv
-    )
+    assert made.argv[:4] == ("env", "-u", "SLURM_GPUS_PER_TASK", "srun")
+    assert "--gpu-bind=none" in made.argv
     plain = plan(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PYXIS)
     assert plain.argv[0] == "srun"  # what the user asked for, as it is
     with pytest.raises(InputError, match="--gpus-per-task in mode task-per-gpu"):
@@ -617,11 +614,9 @@ def test_spare_nodes_are_the_jobs_and_the_step_takes_the_healthy_ones(tmp_path: 
         spare=2,
     )
     script = render_script(made, ARTIFACT, "why", list_directives(made))
-    assert (
-        "#SBATCH --nodes=6\n" in script
-        and "    --nodes=4\n" in script
-        and "check gpus gpus 8" in script
-    )
+    assert "#SBATCH --nodes=6\n" in script
+    assert "    --nodes=4\n" in script
+    assert "check gpus gpus 8" in script
     assert "--nodes=6" in make_salloc_line(made)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     for resources, word in (
@@ -726,7 +721,8 @@ def test_the_home_directory_is_there_in_every_runtime(
     assert (f"{tmp_path}:{tmp_path}" in said(True)) is not brought
     assert f"{tmp_path}:{tmp_path}" not in said(False)
     if runtime == "apptainer":
-        assert "--no-home" in said(False) and "--no-home" not in said(True) + said(None)
+        assert "--no-home" in said(False)
+        assert "--no-home" not in said(True) + said(None)
 
 
 def test_a_home_that_a_runtime_would_run_as_shell_is_not_mounted(

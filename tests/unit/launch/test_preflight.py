@@ -52,7 +52,8 @@ def test_a_command_behind_links_is_there(artifact: Artifact, tmp_path: Path, com
 )
 def test_what_is_not_there_is_said(artifact: Artifact, tmp_path: Path, command: str) -> None:
     said = explain_missing_command(artifact, (command,), tmp_path, ())
-    assert command in said and ("no command" in said or "neither in the image" in said)
+    assert command in said
+    assert "no command" in said or "neither in the image" in said
 
 
 def test_what_lies_in_a_mount_or_the_folder_is_looked_at_there(
@@ -97,13 +98,15 @@ def test_what_cannot_be_read_there_or_run_is_said(artifact: Artifact, tmp_path: 
         == ""
     )
     assert "is not executable (chmod +x), and is a job script: sbatch it" in said("./job.sbatch")
-    assert "is not executable" in said("./tool.sh") and said("bash", "tool.sh") == ""
+    assert "is not executable" in said("./tool.sh")
+    assert said("bash", "tool.sh") == ""
     assert "is not a file" in said("./")
     (work / "python").symlink_to(
         "/usr/bin/env"
     )  # as in a virtual environment: the image has what it leads to
     (work / "gone").symlink_to("/usr/bin/none")
-    assert said("./python") == "" and "neither mounted nor in the image" in said("./gone")
+    assert said("./python") == ""
+    assert "neither mounted nor in the image" in said("./gone")
     assert said("/nvme/run.sh", mounts=("/only/on/nodes:/nvme",)) == ""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/x.py").write_text("")
@@ -184,7 +187,8 @@ def test_p7_a_virtual_environment_with_a_torch_of_its_own_is_told_of_nvidias(
 
     (tmp_path / "venv/lib/python3.12/site-packages/torch/lib").mkdir(parents=True)
     said = note_own_torch(image, command, tmp_path)
-    assert said.startswith(f"{tmp_path}/venv has a torch of its own") and nvidias in said
+    assert said.startswith(f"{tmp_path}/venv has a torch of its own")
+    assert nvidias in said
     assert said.endswith("-- env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 venv/bin/python ...")
     absolute = (str(tmp_path / "venv/bin/python"), "train.py")
     assert note_own_torch(image, absolute, Path("/")), "by its whole path, too"

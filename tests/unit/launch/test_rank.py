@@ -64,7 +64,8 @@ def test_a_signal_for_the_first_process_reaches_the_rank(
 ) -> None:
     (tmp_path / "asleep.py").write_text(ASLEEP)
     with start(shell, sys.executable, str(tmp_path / "asleep.py"), "told") as process:
-        assert process.stdout and process.stdout.readline() == "ready\n"
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.Signals[name])
         assert process.stdout.readline() == f"{name}\n"
         assert process.wait(10) == 7
@@ -104,11 +105,14 @@ def test_the_rank_is_told_before_the_end_and_one_without_a_handler_goes_on(
     (tmp_path / "asleep.py").write_text(ASLEEP)
     near = {"HPCSTACK_GRACE": "100", "HPCSTACK_END": str(int(time.time()) + 102)}
     with start(shell, sys.executable, str(tmp_path / "asleep.py"), "told", **near) as told:
-        assert told.stdout and told.stdout.read() == "ready\nSIGUSR1\n" and told.wait(10) == 7
+        assert told.stdout
+        assert told.stdout.read() == "ready\nSIGUSR1\n"
+        assert told.wait(10) == 7
     process = start(
         shell, sys.executable, "-c", "import time; time.sleep(4); print('went on')", **near
     )
-    assert process.communicate(timeout=20)[0] == "went on\n" and process.returncode == 0
+    assert process.communicate(timeout=20)[0] == "went on\n"
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -124,4 +128,5 @@ def test_a_program_that_still_starts_is_told_once_it_listens(shell: str, tmp_pat
 @pytest.mark.parametrize("shell", SHELLS)
 def test_standard_input_is_the_ranks(shell: str) -> None:
     process = start(shell, "cat")
-    assert process.communicate("a line\n", timeout=20)[0] == "a line\n" and process.returncode == 0
+    assert process.communicate("a line\n", timeout=20)[0] == "a line\n"
+    assert process.returncode == 0

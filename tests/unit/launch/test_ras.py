@@ -44,7 +44,9 @@ WELL = {
 
 def test_ranks_that_all_answer() -> None:
     found = parse_ras(said(WELL))
-    assert found and not found.odd and not found.notes
+    assert found
+    assert not found.odd
+    assert not found.notes
     assert "every rank answers" in summarise_ras(found)[0]
 
 
@@ -58,9 +60,8 @@ def test_a_rank_that_does_not_answer_and_one_that_is_behind() -> None:
     one = {"hash": "0xae", "size": 4, "missing_ranks": [gone],
            "ranks": [rank(0, AllReduce=7), rank(1, AllReduce=7), rank(2, AllReduce=6, Broadcast=1)]}  # fmt: skip
     found = parse_ras(said({"communicators": [one]}))
-    assert found and found.odd == (
-        "rank 3 (process 77 on 10.0.0.6) is dead; communicator 0xae of 4 ranks",
-    )
+    assert found
+    assert found.odd == ("rank 3 (process 77 on 10.0.0.6) is dead; communicator 0xae of 4 ranks",)
     assert found.notes[0].startswith(
         "rank 2 (process 1002 on 10.0.0.5) has launched 6 AllReduce, 2 ranks 7"
     )
@@ -99,9 +100,11 @@ def test_the_text_of_older_releases() -> None:
     found = parse_ras(
         "ERROR: no\n" + "".join(f"12: hpcstack-ras: {line}\n" for line in TEXT.splitlines())
     )
-    assert found and found.odd == (
-        "Process 3487984 on node 172.16.64.213 managing GPU 5 does not answer NCCL", "missing from NCCL: rank 21",
-    )  # fmt: skip
+    assert found
+    assert found.odd == (
+        "Process 3487984 on node 172.16.64.213 managing GPU 5 does not answer NCCL",
+        "missing from NCCL: rank 21",
+    )
     assert found.notes == (
         "rank 0 (process 483072 on 172.16.64.210) has launched up to operation 6649",
     )
@@ -151,7 +154,8 @@ def test_it_is_asked_by_its_own_words(shell: str) -> None:
         [sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert child.stdout and child.stdout.readline() == "here\n"
+        assert child.stdout
+        assert child.stdout.readline() == "here\n"
         base = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
         argv = [
             shell,

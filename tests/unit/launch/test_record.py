@@ -57,11 +57,9 @@ def test_a_launch_is_found_by_job_step_and_folder(state: Path) -> None:
     first, second = begin(), begin()
     record.write_began(first, "7", "0", "node[1-2]")
     record.write_end(first, 3)
-    assert (
-        record.find_launch("7").folder == first
-        and record.find_launch("7.0").status == 3
-        and record.find_launch("").folder == second
-    )
+    assert record.find_launch("7").folder == first
+    assert record.find_launch("7.0").status == 3
+    assert record.find_launch("").folder == second
     assert record.find_launch(second.name).status is None
     with pytest.raises(InputError, match="no launch 9"):
         record.find_launch("9")
@@ -79,7 +77,8 @@ def test_the_prolog_of_a_job_that_waits_outlives_the_installation_it_came_from(
     prolog = Path(record.keep_prolog())
 
     shutil.rmtree(installed)
-    assert prolog.is_relative_to(state.parent) and prolog.read_text() == source.read_text()
+    assert prolog.is_relative_to(state.parent)
+    assert prolog.read_text() == source.read_text()
     launch = begin()
     environ = {
         "PATH": os.environ["PATH"],
@@ -125,10 +124,8 @@ def test_a_home_that_is_full_keeps_no_launch_from_running(
     launch = PlannedLaunch(request, here, ARTIFACT, "why", make_site(tmp_path), Runner())
     assert launch.run()[0] == 3
     said = capfd.readouterr().err
-    assert (
-        f"{tmp_path}/full/hpcstack cannot be written" in said
-        and f"is kept in {tmp_path}/hpcstack-launches-" in said
-    )
+    assert f"{tmp_path}/full/hpcstack cannot be written" in said
+    assert f"is kept in {tmp_path}/hpcstack-launches-" in said
     assert list(tmp_path.glob("hpcstack-launches-*/2*/launch.json"))
 
 
@@ -140,8 +137,6 @@ def test_the_oldest_go(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_record_says_what_ran() -> None:
     document = json.loads((begin() / record.FILE).read_text())
-    assert (
-        document["argv"] == ["srun", "true"]
-        and document["image_sha256"] == "0" * 64
-        and document["staged"] == "none"
-    )
+    assert document["argv"] == ["srun", "true"]
+    assert document["image_sha256"] == "0" * 64
+    assert document["staged"] == "none"

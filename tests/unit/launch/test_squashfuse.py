@@ -16,7 +16,8 @@ def test_it_starts_squashfuse_ll_which_ignores_the_signals_of_a_group_that_ends(
     tmp_path: Path,
 ) -> None:
     done = CliRunner().invoke(command, ["squashfuse", "-o", str(tmp_path / "squashfuse")])
-    assert done.exit_code == 0 and "PATH" in done.output
+    assert done.exit_code == 0
+    assert "PATH" in done.output
     (tmp_path / "squashfuse_ll").write_text('#!/bin/sh\necho "$@"\nexec sleep 30\n')
     (tmp_path / "squashfuse_ll").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -26,7 +27,8 @@ def test_it_starts_squashfuse_ll_which_ignores_the_signals_of_a_group_that_ends(
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout and process.stdout.readline() == "-f -o uid=1,gid=2 an image where\n"
+    assert process.stdout
+    assert process.stdout.readline() == "-f -o uid=1,gid=2 an image where\n"
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         process.send_signal(number)
     try:

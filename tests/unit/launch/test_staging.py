@@ -85,23 +85,29 @@ def test_an_image_comes_once_and_whole(node: Node) -> None:
     assert node("have", f"{SHA}.sqsh").returncode == 0
     node.image.unlink()
     assert node.put().returncode == 0, "it is there: the shared file is not read again"
-    assert node.there() == [f"{SHA}.sqsh"] and (node.folder / f"{SHA}.sqsh").read_bytes() == CONTENT
+    assert node.there() == [f"{SHA}.sqsh"]
+    assert (node.folder / f"{SHA}.sqsh").read_bytes() == CONTENT
     assert node.folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_is_not_the_image_gets_no_name(node: Node) -> None:
     done = node.put("0" * 64)
-    assert done.returncode == 125 and "is not what was built" in done.stderr and node.there() == []
+    assert done.returncode == 125
+    assert "is not what was built" in done.stderr
+    assert node.there() == []
     node.image.unlink()
     done = node.put()
-    assert done.returncode == 125 and "was not copied" in done.stderr and node.there() == []
+    assert done.returncode == 125
+    assert "was not copied" in done.stderr
+    assert node.there() == []
 
 
 def test_what_slurm_has_broadcast_is_taken_if_it_is_whole(node: Node) -> None:
     node("have", "x")
     (node.folder / f".{SHA}.sqsh.7.cast").write_bytes(CONTENT)
     node.image.unlink()
-    assert node.put().returncode == 0 and node.there() == [f"{SHA}.sqsh"]
+    assert node.put().returncode == 0
+    assert node.there() == [f"{SHA}.sqsh"]
     (node.folder / f"{SHA}.sqsh").unlink()
     (node.folder / f".{SHA}.sqsh.8.cast").write_bytes(CONTENT[:-1])
     assert node.put(job="8").returncode == 125 and node.there() == [], (
@@ -123,7 +129,8 @@ def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(n
     step = subprocess.Popen(["bash", "-c", 'exec -a "slurmstepd: [41.0]" sleep 60'])
     try:
         tools = full_disk(node)
-        assert node.put(path=str(tools)).returncode == 125 and (node.folder / "used").exists()
+        assert node.put(path=str(tools)).returncode == 125
+        assert (node.folder / "used").exists()
     finally:
         step.kill()
         step.wait()
@@ -148,7 +155,8 @@ def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(n
         "-",
         "0",
     )
-    assert node("put", *words, path=str(tools)).returncode == 125 and f"{SHA}.sqsh" in node.there()
+    assert node("put", *words, path=str(tools)).returncode == 125
+    assert f"{SHA}.sqsh" in node.there()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts /proc with hidepid")
@@ -213,7 +221,8 @@ def test_a_copy_that_is_ended_by_a_signal_leaves_nothing(node: Node) -> None:
     while not list(node.folder.glob(".*.part")):
         time.sleep(0.01)
     process.terminate()
-    assert process.wait() == 143 and node.there() == []
+    assert process.wait() == 143
+    assert node.there() == []
 
 
 BASE, KEPT = "b" * 64, 5000
@@ -237,9 +246,8 @@ def test_of_a_second_image_on_a_base_only_what_differs_is_brought(node: Node, ca
     first, second, source = two_on_one_base(node)
     assert node("begun", BASE, str(KEPT)).returncode == 1
     assert node("put", *first).returncode == 0
-    assert (
-        node("begun", BASE, str(KEPT)).returncode == 0 and node("begun", BASE, "1").returncode == 1
-    )
+    assert node("begun", BASE, str(KEPT)).returncode == 0
+    assert node("begun", BASE, "1").returncode == 1
     whole = source.read_bytes()
     if cast:  # Slurm has broadcast the difference
         (node.folder / f".{second[1]}.7.rest").write_bytes(whole[:96] + whole[KEPT:])
@@ -318,7 +326,8 @@ def test_killed_at_any_moment_there_is_no_half_of_an_image(node: Node) -> None:
     assert early
     staged.unlink(missing_ok=True)
     assert node("put", *words[1]).returncode == 0
-    assert staged.read_bytes() == whole and node.there() == sorted([words[0][1], words[1][1]])
+    assert staged.read_bytes() == whole
+    assert node.there() == sorted([words[0][1], words[1][1]])
 
 
 def test_a_link_is_followed_and_its_end_is_left_as_it_is(node: Node) -> None:
@@ -328,7 +337,8 @@ def test_a_link_is_followed_and_its_end_is_left_as_it_is(node: Node) -> None:
     os.utime(node.top / "real", (1000, 1000))
     (node.top / "link").symlink_to("real")
     assert node("put", str(node.top / "link"), "data-1", "1", "-", "-", "0").returncode == 0
-    assert (node.folder / "data-1").is_dir() and not (node.folder / "data-1").is_symlink()
+    assert (node.folder / "data-1").is_dir()
+    assert not (node.folder / "data-1").is_symlink()
     assert (node.top / "real").stat().st_mtime == 1000
     subprocess.run(["chmod", "-R", "u+w", str(node.folder)], check=True)
 
@@ -338,7 +348,8 @@ def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
     (node.top / "theirs").mkdir()
     node.folder.symlink_to(node.top / "theirs")
     done = node.put()
-    assert done.returncode == 125 and "somebody else's" in done.stderr
+    assert done.returncode == 125
+    assert "somebody else's" in done.stderr
 
 
 def test_what_was_used_longest_ago_makes_room(node: Node) -> None:
@@ -359,7 +370,9 @@ def test_what_was_used_longest_ago_makes_room(node: Node) -> None:
     (tools / "df").write_text("#!/bin/sh\necho header\necho x x x 0\n")
     (node.folder / f"{SHA}.sqsh").unlink()
     done = node.put(path=str(tools))
-    assert done.returncode == 125 and "no room" in done.stderr and "--stage none" in done.stderr
+    assert done.returncode == 125
+    assert "no room" in done.stderr
+    assert "--stage none" in done.stderr
 
 
 def test_a_folder_of_data_comes_with_what_is_in_it(node: Node) -> None:
@@ -379,13 +392,13 @@ def test_the_plan(tmp_path: Path) -> None:
     copied = plan_staging(
         artifact, make_site(tmp_path, staging={"how": "copy", "folder": "/local/i"}), "", ()
     )
-    assert (
-        copied
-        and copied.image == f"/local/i/hpcstack-staged-{os.getuid()}/{SHA}.sqsh"
-        and copied.how == "copy"
-    )
+    assert copied
+    assert copied.image == f"/local/i/hpcstack-staged-{os.getuid()}/{SHA}.sqsh"
+    assert copied.how == "copy"
     data = plan_staging(artifact, site, "", (f"{tmp_path}/data:/data",))
-    assert data and data.image == "" and data.mounts[0].endswith(":/data")
+    assert data
+    assert data.image == ""
+    assert data.mounts[0].endswith(":/data")
     (tmp_path / "data/x").write_text("22")
     changed = plan_staging(artifact, site, "", (f"{tmp_path}/data:/data",))
     assert changed and changed.mounts != data.mounts, "other data has another name"

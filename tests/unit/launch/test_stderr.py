@@ -61,7 +61,8 @@ def test_what_is_no_failure_is_shown_as_it_comes(step: Shown) -> None:
         step.says("loading\n", "10%|#   ", "\r20%|##  ", "\ndone\n")
         == "loading\n10%|#   \r20%|##  \ndone\n"
     )
-    assert step.ends() == "" and step.screen.left_out == 0
+    assert step.ends() == ""
+    assert step.screen.left_out == 0
 
 
 def test_one_slip_of_eight_ranks_is_one_traceback(step: Shown) -> None:
@@ -117,7 +118,8 @@ def test_a_bar_is_shown_for_hours(step: Shown) -> None:
 
 
 def test_a_traceback_that_nobody_ends_of_is_shown_in_a_moment(step: Shown) -> None:
-    assert step.says(TRACE) == "" and step.after(HELD_S) == TRACE
+    assert step.says(TRACE) == ""
+    assert step.after(HELD_S) == TRACE
     assert step.says("goes on\n") == "goes on\n"
 
 

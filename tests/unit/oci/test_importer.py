@@ -77,21 +77,17 @@ def test_layers_in_every_compression(
     contents: Import, tmp_path: Path, stored: Callable[[bytes], bytes]
 ) -> None:
     found = contents(layout(tmp_path / "image", [stored(SMALL), stored(TOP)]))
-    assert (
-        found["bin/sh"] == ("file", b"shell")
-        and found["etc/x"] == ("file", b"2")
-        and found["new"] == ("file", b"n")
-    )
+    assert found["bin/sh"] == ("file", b"shell")
+    assert found["etc/x"] == ("file", b"2")
+    assert found["new"] == ("file", b"n")
 
 
 def test_what_three_runtimes_look_for_is_there(contents: Import, tmp_path: Path) -> None:
     found = contents(layout(tmp_path / "image", [SMALL]))
     assert found["etc/environment"] == ("file", b"PATH=/usr/bin:/bin\nA=1\n")
-    assert (
-        b"cd /work" in found["etc/rc"][1]
-        and found["etc/fstab"][1] == b""
-        and found["work"][0] == "dir"
-    )
+    assert b"cd /work" in found["etc/rc"][1]
+    assert found["etc/fstab"][1] == b""
+    assert found["work"][0] == "dir"
     assert b"A=1" in found[".singularity.d/env/10-docker2singularity.sh"][1]
     assert found["singularity"] == ("link", b".singularity.d/runscript")
     assert {"dev", "proc", "sys", "tmp", "var/tmp", "etc/resolv.conf"} <= set(found)
@@ -106,7 +102,8 @@ def test_what_the_image_brings_itself_stays(contents: Import, tmp_path: Path) ->
         ]
     )
     found = contents(layout(tmp_path / "image", [own]))
-    assert found[".singularity.d/notes"] == ("file", b"NVIDIA") and found["etc/hosts"] == (
+    assert found[".singularity.d/notes"] == ("file", b"NVIDIA")
+    assert found["etc/hosts"] == (
         "file",
         b"own",
     )
@@ -128,7 +125,8 @@ def test_r10_no_library_of_the_image_hides_a_nodes_driver(
         path for path in found if path == f"{place}/lib" or path.startswith(f"{place}/lib/")
     ]
     assert found[f"{place}/lib.real/libcuda.so.1"] == ("file", b"560")
-    assert found[f"{place}/other"] == ("link", b"lib.real") and found["opt/lib"] == (
+    assert found[f"{place}/other"] == ("link", b"lib.real")
+    assert found["opt/lib"] == (
         "link",
         b"lib.real",
     )
@@ -143,13 +141,14 @@ def test_links_long_names_and_no_devices(
     gnu = tar([member(long + "2", b"deeper"), link("to", "x" * 150)], tarfile.GNU_FORMAT)
     done = imported(layout(tmp_path / "image", [base, gnu]))
     found = held(done.path)
-    assert (
-        found["b"] == ("file", b"one")
-        and found["c"] == ("link", b"a")
-        and found[long] == ("file", b"deep")
-    )
-    assert found["ü/ñ"] == ("file", b"u") and found[long + "2"] == ("file", b"deeper")
-    assert found["to"] == ("link", b"x" * 150) and "dev/null" not in found and done.passes == 1
+    assert found["b"] == ("file", b"one")
+    assert found["c"] == ("link", b"a")
+    assert found[long] == ("file", b"deep")
+    assert found["ü/ñ"] == ("file", b"u")
+    assert found[long + "2"] == ("file", b"deeper")
+    assert found["to"] == ("link", b"x" * 150)
+    assert "dev/null" not in found
+    assert done.passes == 1
 
 
 def test_a_link_to_a_file_of_a_lower_layer_takes_two_passes(
@@ -235,11 +234,13 @@ def test_each_packer_makes_the_same_image(
         )
     )
     found = held(first.path)
-    assert found["b"] == ("file", b"one") and found["etc/x"] == ("file", b"2")
+    assert found["b"] == ("file", b"one")
+    assert found["etc/x"] == ("file", b"2")
     before, rows = first.path.read_bytes(), listed(first.path)
     time.sleep(1.1)  # a packer that takes the time of day for anything would differ now
     again = imported(tmp_path / "image").path
-    assert held(again) == found and listed(again)[1:] == rows[1:]
+    assert held(again) == found
+    assert listed(again)[1:] == rows[1:]
     assert (
         again.read_bytes() == before or name == "mksquashfs"
     )  # 4.5 sets the root's time itself, whatever one says
@@ -287,7 +288,8 @@ def test_a_base_that_climbs_out_is_refused(
 ) -> None:  # fmt: skip
     with pytest.raises(kind, match=says.replace(".", r"\.")):
         imported(layout(tmp_path / "image", [tar(members)]))
-    assert not (tmp_path / "out.sqsh").exists() and not list(tmp_path.glob(".*.part"))
+    assert not (tmp_path / "out.sqsh").exists()
+    assert not list(tmp_path.glob(".*.part"))
 
 
 def test_absolute_names_and_links_stay_inside(contents: Import, tmp_path: Path) -> None:
@@ -297,7 +299,8 @@ def test_absolute_names_and_links_stay_inside(contents: Import, tmp_path: Path) 
             [tar([member("/etc/x", b"1"), link("l", "/etc"), member("l/y", b"2")])],
         )
     )
-    assert found["etc/x"] == ("file", b"1") and found["etc/y"] == ("file", b"2")
+    assert found["etc/x"] == ("file", b"1")
+    assert found["etc/y"] == ("file", b"2")
 
 
 @pytest.mark.parametrize(

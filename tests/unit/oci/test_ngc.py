@@ -127,7 +127,8 @@ def test_r1_a_token_is_renewed_before_it_runs_out(ngc: NgcRegistry, site: Site) 
         for host, _, shown in ngc.asked
         if host == REGISTRY and shown and ngc.tokens[shown[7:]][1] < time.time() - 1
     ]
-    assert stale == [] and asked_of(ngc, AUTHN) == []
+    assert stale == []
+    assert asked_of(ngc, AUTHN) == []
 
 
 def test_r1_many_stacks_outlive_many_tokens(ngc: NgcRegistry, site: Site) -> None:
@@ -140,7 +141,8 @@ def test_r1_many_stacks_outlive_many_tokens(ngc: NgcRegistry, site: Site) -> Non
                 repository,
                 0.0,
             )  # by no clock of the test's: a busy machine has its own
-    assert ngc.stale == 7 and asked_of(ngc, AUTHN) == []
+    assert ngc.stale == 7
+    assert asked_of(ngc, AUTHN) == []
 
 
 def test_r2_the_host_that_cannot_be_reached_is_named(ngc: NgcRegistry, site: Site) -> None:
@@ -185,7 +187,8 @@ def test_r3_a_bad_key_on_a_private_image_names_its_file(
     path = log_in(tmp_path, ngc, "expired")
     with pytest.raises(LoginRefused) as caught:
         Registry(site).look_up(base("1", "org/private"))
-    assert f"refuses the login in {path}" in caught.value.message and "expired" in caught.value.hint
+    assert f"refuses the login in {path}" in caught.value.message
+    assert "expired" in caught.value.hint
 
 
 def test_a_key_opens_a_private_image(ngc: NgcRegistry, site: Site, tmp_path: Path) -> None:
@@ -205,7 +208,8 @@ def test_r3_terms_that_nobody_has_accepted(ngc: NgcRegistry, site: Site, tmp_pat
     log_in(tmp_path, ngc, "good")
     with pytest.raises(RegistryError, match="403") as caught:
         Registry(site).look_up(base())
-    assert "accept its terms" in caught.value.hint and "org and team" in caught.value.hint
+    assert "accept its terms" in caught.value.hint
+    assert "org and team" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -244,7 +248,9 @@ def test_tags_come_in_pages_with_signatures_among_them(ngc: NgcRegistry, site: S
     for number in range(120):
         ngc.tags[REPOSITORY].append(f"23.{number:03}-py3")
     tags = Registry(site).tags(base())
-    assert tags[0] == "24.11-py3" and tags[1].endswith(".sig") and len(tags) == 122
+    assert tags[0] == "24.11-py3"
+    assert tags[1].endswith(".sig")
+    assert len(tags) == 122
 
 
 def test_p9_an_identity_token(ngc: NgcRegistry, site: Site, tmp_path: Path) -> None:
@@ -262,12 +268,15 @@ def test_r2_doctor_follows_a_pull_to_its_last_host(ngc: NgcRegistry, site: Site)
     (found,) = [
         one for one in look_at_registries(site, "here", [base()]) if one.code == "registry.layers"
     ]
-    assert found.status == "OK" and LAYERS in found.found
+    assert found.status == "OK"
+    assert LAYERS in found.found
     ngc.layers_down = True
     (found,) = [
         one for one in look_at_registries(site, "here", [base()]) if one.code == "registry.layers"
     ]
-    assert found.status == "FAIL" and ngc.address(LAYERS) in found.found and found.remedy
+    assert found.status == "FAIL"
+    assert ngc.address(LAYERS) in found.found
+    assert found.remedy
 
 
 def test_r3_a_token_server_that_fails_refuses_no_login(

@@ -40,15 +40,14 @@ DIGEST = "sha256:" + "a" * 64
 )
 def test_registries(text: str, image: str, file: str) -> None:
     found = parse_reference(text)
-    assert found.base and (found.base.image, found.file_name) == (image, file)
+    assert found.base
+    assert (found.base.image, found.file_name) == (image, file)
 
 
 def test_local_ones(tmp_path: Path) -> None:
     top = layout(tmp_path / "image", [tar([])])
-    assert (
-        parse_reference(f"oci:{top}:v1").name == "v1"
-        and parse_reference(str(top)).transport == "oci"
-    )
+    assert parse_reference(f"oci:{top}:v1").name == "v1"
+    assert parse_reference(str(top)).transport == "oci"
     (tmp_path / "x.tar").write_bytes(b"")
     assert parse_reference(str(tmp_path / "x.tar")).file_name == "x.sqsh"
     assert (

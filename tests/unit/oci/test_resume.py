@@ -44,9 +44,8 @@ def test_the_next_run_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
     first = begin(tmp_path / "k")
     (first / BLOBS / NAME).write_bytes(DATA[: 3 * PIECE])
     second = begin(tmp_path / "k")
-    assert not any(first.iterdir()) and [path.name for path in (second / BLOBS).iterdir()] == [
-        NAME + LEFT
-    ]
+    assert not any(first.iterdir())
+    assert [path.name for path in (second / BLOBS).iterdir()] == [NAME + LEFT]
     assert fetched(second) == (DATA, [3 * PIECE])
     third = begin(tmp_path / "k")
     assert fetched(third) == (DATA, []), "all of it was there"
@@ -66,7 +65,8 @@ def test_who_was_stopped_and_writes_on_harms_nobody(tmp_path: Path) -> None:
         data, _ = fetched(second)
         file.write(b"later")
         file.flush()
-        assert data == DATA and (second / BLOBS / NAME).read_bytes() == DATA
+        assert data == DATA
+        assert (second / BLOBS / NAME).read_bytes() == DATA
 
 
 def test_of_several_the_longest_is_taken(tmp_path: Path) -> None:
@@ -92,4 +92,5 @@ def test_what_is_read_twice_is_whole_each_time(tmp_path: Path) -> None:
     for _ in range(3):
         assert b"".join(spools.pieces(LAYER)) == DATA
     spools.close()
-    assert asked == [3 * PIECE] and (second / BLOBS / NAME).read_bytes() == DATA
+    assert asked == [3 * PIECE]
+    assert (second / BLOBS / NAME).read_bytes() == DATA

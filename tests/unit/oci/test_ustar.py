@@ -111,7 +111,8 @@ def test_a_global_pax_header_still_counts_for_plain_members() -> None:
         + bytes(1024)
     )
     (found,) = list(Members(Flow(iter([data]))))
-    assert found.mtime == 7 and not found.block
+    assert found.mtime == 7
+    assert not found.block
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ def modulefile(place: Place, release: str = "24.11-r2", suffix: str = ".lua") ->
 
 
 def test_a_tree_that_nobody_touched_is_well(place: Place) -> None:
-    assert damage(place) == [] and mend(place) == []
+    assert damage(place) == []
+    assert mend(place) == []
 
 
 @pytest.mark.lmod
@@ -85,9 +86,11 @@ def test_a_modulefile_that_is_gone_is_seen_and_comes_back(place: Place) -> None:
     before = shown(place)
     modulefile(place).unlink()
     (one,) = damage(place)
-    assert one.subject == "pytorch/24.11-r2" and f"{modulefile(place)} is gone" in one.what
+    assert one.subject == "pytorch/24.11-r2"
+    assert f"{modulefile(place)} is gone" in one.what
     assert one.remedy == "hpcstack repair pytorch/24.11-r2"
-    assert mend(place) == [] and shown(place) == before
+    assert mend(place) == []
+    assert shown(place) == before
     assert "pytorch/24.11" in seen(place, "lmod")
     assert (
         bash(place, "lmod", "module load pytorch/24.11 && echo $HPCSTACK_RELEASE").stdout.strip()
@@ -125,7 +128,8 @@ def test_what_a_verb_wrote_is_compared_and_put_back(
     before = shown(place)
     how(place.top / where)
     assert damage(place), "nothing is seen"
-    assert mend(place) == [] and damage(place) == []
+    assert mend(place) == []
+    assert damage(place) == []
     assert shown(place) == before
 
 
@@ -135,9 +139,9 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(place: Place
     modulefile(place).unlink()
     modulefile(place).symlink_to(victim)
     assert "no ordinary file" in damage(place)[0].what
-    assert (
-        mend(place) == [] and victim.read_text() == "mine\n" and not modulefile(place).is_symlink()
-    )
+    assert mend(place) == []
+    assert victim.read_text() == "mine\n"
+    assert not modulefile(place).is_symlink()
 
 
 @pytest.mark.parametrize("path", ["../../../../victim", "/victim", "a/../../x", "./x", ""])
@@ -151,7 +155,8 @@ def test_an_inventorys_paths_are_never_believed(place: Place, path: str) -> None
         (folder / name).write_text(text)
     before = shown(place)
     (left,) = mend(place)
-    assert "no path below its folder" in left.what and shown(place) == before
+    assert "no path below its folder" in left.what
+    assert shown(place) == before
 
 
 def test_an_inventory_of_somebody_who_is_no_publisher_counts_for_nothing(
@@ -186,9 +191,8 @@ def test_a_state_that_leads_elsewhere_is_told_and_not_followed(place: Place) -> 
     (state / "current").symlink_to("../../../elsewhere")
     before = tree_of(elsewhere)
     (left,) = [one for one in mend(place) if one.subject == "pytorch"]
-    assert (
-        "does not lead to one of its own generations" in left.what and "--generation" in left.remedy
-    )
+    assert "does not lead to one of its own generations" in left.what
+    assert "--generation" in left.remedy
     assert tree_of(elsewhere) == before
 
 
@@ -199,20 +203,24 @@ def test_a_generation_that_is_not_whole_is_not_restored(place: Place) -> None:
     (state / str(torn) / "ledger.json").write_text("{")
     with pytest.raises(InputError, match="is not whole"):
         restore_generation(place.publisher, "pytorch", torn)
-    assert (state / "current").readlink() == before and damage(place) == []
+    assert (state / "current").readlink() == before
+    assert damage(place) == []
 
 
 def test_a_modulefile_that_nobody_published_is_named_and_stays(place: Place) -> None:
     stranger = modulefile(place).with_name("25.01-r9.lua")
     stranger.write_text("-- mine\n")
     (one,) = mend(place)
-    assert str(stranger) in one.what and one.remedy == f"rm {stranger}" and stranger.exists()
+    assert str(stranger) in one.what
+    assert one.remedy == f"rm {stranger}"
+    assert stranger.exists()
 
 
 def test_a_name_whose_state_is_gone_is_named(place: Place) -> None:
     shutil.rmtree(place.site.module_root / "state/pytorch")
     (one,) = mend(place)
-    assert one.subject == "pytorch" and "from a backup" in one.remedy
+    assert one.subject == "pytorch"
+    assert "from a backup" in one.remedy
 
 
 def test_a_ledger_without_any_copy_has_an_earlier_generation(place: Place) -> None:
@@ -264,16 +272,17 @@ def test_the_verbs(place: Place) -> None:
     assert verb("status", "--check").returncode == 0
     modulefile(place).unlink()
     checked = verb("status", "--check")
-    assert (
-        checked.returncode == 1
-        and f"{modulefile(place)} is gone: hpcstack repair pytorch/24.11-r2" in checked.stdout
-    )
+    assert checked.returncode == 1
+    assert f"{modulefile(place)} is gone: hpcstack repair pytorch/24.11-r2" in checked.stdout
     dry = json.loads(verb("repair", "--dry-run", "--json").stdout)
-    assert len(dry["mended"]) == 1 and dry["left"] == [] and not modulefile(place).exists()
+    assert len(dry["mended"]) == 1
+    assert dry["left"] == []
+    assert not modulefile(place).exists()
     assert verb("repair", "jax").returncode == 0 and not modulefile(place).exists(), (
         "of another name alone"
     )
-    assert verb("repair").returncode == 0 and verb("status", "--check").returncode == 0
+    assert verb("repair").returncode == 0
+    assert verb("status", "--check").returncode == 0
     assert verb("repair", "no-such-name").returncode == 2
     refused = verb("repair", "pytorch/24.11")
     assert refused.returncode == 2 and "is a version" in refused.stderr, refused

@@ -58,7 +58,8 @@ def test_who_begins_to_build_meanwhile_keeps_what_is_there(site: Site) -> None:
         gc.remove_item(item, site)
     assert (folder / "file").exists()
     gc.remove_item(item, site)
-    assert not folder.exists() and not list(folder.parent.iterdir())
+    assert not folder.exists()
+    assert not list(folder.parent.iterdir())
 
 
 def test_what_somebody_else_has_made_stays_under_its_name(
@@ -87,7 +88,8 @@ def test_a_kill_leaves_no_half_of_a_step(site: Site, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("hpcstack.core.descriptors.remove_tree", killed)
     with pytest.raises(KeyboardInterrupt):
         gc.remove_item(item, site)
-    assert not folder.exists() and kept(site, 0) == {
+    assert not folder.exists()
+    assert kept(site, 0) == {
         path.name: "somebody may be writing it" for path in folder.parent.iterdir()
     }
 

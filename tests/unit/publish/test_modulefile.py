@@ -71,9 +71,8 @@ def test_any_text_survives_lua(tmp_path: Path, summary: str, said: str, override
     found = calls(lua(), LUA + render_modulefile(release), tmp_path)
     assert [call[1] for call in found if call[0] == "whatis"][2:] == list_whatis(release)
     assert [call[1] for call in found if call[0] == "help"] == [help_text(release)]
-    assert ["setenv", "HPCSTACK_RELEASE", "pytorch/24.11-r3"] in found and len(found) == 10 + len(
-        list_whatis(release)
-    )
+    assert ["setenv", "HPCSTACK_RELEASE", "pytorch/24.11-r3"] in found
+    assert len(found) == 10 + len(list_whatis(release))
 
 
 @pytest.mark.tcl

@@ -76,7 +76,8 @@ def test_a_repositorys_own_program_is_not_run(recipe: Recipe, tmp_path: Path) ->
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     hook.chmod(0o755)
     run_git(recipe.path.parent, "config", "core.fsmonitor", str(hook))
-    assert find_commit(recipe.path, Runner()) and not (tmp_path / "ran").exists()
+    assert find_commit(recipe.path, Runner())
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.lmod
@@ -101,7 +102,8 @@ def test_a_release_and_what_is_promoted_of_it_say_where_they_came_from(
 
     for name in ("1-r1", "1-r2"):
         record = read_record(place.store, "demo", name)
-        assert record and (record.hpcstack, record.recipe_commit) == (__version__, head)
+        assert record
+        assert (record.hpcstack, record.recipe_commit) == (__version__, head)
 
 
 @pytest.mark.lmod
@@ -127,4 +129,5 @@ def test_the_record_of_an_older_hpcstack_is_read(recipe: Recipe, tmp_path: Path)
     del document["hpcstack"], document["recipe_commit"]
     path.write_text(json.dumps({**document, "format": "hpcstack/modules/v1"}))
     record = read_record(place.store, "demo", "1-r1")
-    assert record and record.hpcstack == ""
+    assert record
+    assert record.hpcstack == ""

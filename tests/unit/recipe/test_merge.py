@@ -155,9 +155,8 @@ def test_versions_by_variants_with_exclusions(tmp_path: Path) -> None:
     assert vision.release_version == "25.10-vision"
     assert catalog.find("demo-24.11").stack.summary == "demo 24.11 "
     origin = catalog.find("demo-25.10-vision").origins()
-    assert origin["version"].endswith("demo.yaml:6") and origin["packages.pip[0]"].endswith(
-        "demo.yaml:10"
-    )
+    assert origin["version"].endswith("demo.yaml:6")
+    assert origin["packages.pip[0]"].endswith("demo.yaml:10")
 
 
 def test_a_stack_of_a_matrix_can_be_extended(tmp_path: Path) -> None:
@@ -238,7 +237,8 @@ def test_merging_with_nothing_changes_nothing(
 ) -> None:
     empty = Document("e", {})
     under, over = Document("u", low), Document("o", high)
-    assert merge_documents(under, empty).value == low and merge_documents(empty, over).value == high
+    assert merge_documents(under, empty).value == low
+    assert merge_documents(empty, over).value == high
     merged = merge_documents(under, over).value
     assert set(merged) == {*low, *high}
     assert merge_documents(merge_documents(under, over), empty).value == merged

@@ -234,10 +234,8 @@ def test_a_recipe_that_only_adds_packages_of_pips_is_a_layer(
     written(tmp_path, GOOD)
     written(tmp_path, text, "mine-1.yaml")
     assert Catalog([tmp_path]).layer("mine-1") == layer
-    assert (
-        Catalog([tmp_path]).layer("demo-1.0") is None
-        and Catalog([tmp_path]).layer("nothing-1") is None
-    )
+    assert Catalog([tmp_path]).layer("demo-1.0") is None
+    assert Catalog([tmp_path]).layer("nothing-1") is None
 
 
 def test_a_bundles_recipe_holds_the_text_of_its_files(tmp_path: Path) -> None:
@@ -257,7 +255,5 @@ def test_a_bundles_recipe_holds_the_text_of_its_files(tmp_path: Path) -> None:
     other.mkdir()
     (other / "demo-1.yaml").write_text(text)
     again = Catalog([other]).find("demo-1").stack
-    assert (
-        again.files[0].content == "#!/bin/sh\necho said\n"
-        and again.checksum() == recipe.stack.checksum()
-    )
+    assert again.files[0].content == "#!/bin/sh\necho said\n"
+    assert again.checksum() == recipe.stack.checksum()

@@ -125,7 +125,8 @@ def check(before: Ledger, after: Ledger, *, forced: bool) -> None:
                 now = after.aliased(version)
                 assert now and now.channel == "production", "production is never empty or untested"
         if before.default and before.entry(before.default).channel == "production":
-            assert after.default and after.entry(after.default).channel == "production"
+            assert after.default
+            assert after.entry(after.default).channel == "production"
     if last.verb == "gc":
         assert seen(after)[:4] == seen(before)[:4], "gc takes files, and nothing that is meant"
         return
@@ -155,9 +156,11 @@ def test_a_second_rollback_does_not_take_production_away(tmp_path: Path) -> None
             "rollback",
             lambda now, event: changes.roll_back_version(now, "24.11", "", event),
         )
-    assert "--force --reason" in refused.value.hint and place.modulerc() == before
+    assert "--force --reason" in refused.value.hint
+    assert place.modulerc() == before
     after = place.publisher.change("pytorch", "undo", changes.undo_changes)
-    assert after.aliases["24.11"] == "24.11-r4" and after.default == "24.11-r4"
+    assert after.aliases["24.11"] == "24.11-r4"
+    assert after.default == "24.11-r4"
 
 
 def test_what_is_removed_comes_back_until_gc(
@@ -181,11 +184,9 @@ def test_what_is_removed_comes_back_until_gc(
         )
 
     take("24.11-r1")
-    assert (
-        not lua.exists()
-        and not tcl.exists()
-        and "24.11-r1" not in bash(place, "lmod", "module -t avail").stderr
-    )
+    assert not lua.exists()
+    assert not tcl.exists()
+    assert "24.11-r1" not in bash(place, "lmod", "module -t avail").stderr
     place.publisher.change("pytorch", "undo", changes.undo_changes)
     assert [one.read_text() for one in (lua, tcl)] == texts
     assert (
@@ -275,7 +276,8 @@ def test_the_alias_of_a_retired_version_says_why(tmp_path: Path) -> None:
         lambda now, event: changes.retire_version(now, "24.11", dates, "2026-11-22", event),
         force=True,
     )
-    assert after.aliases == {} and done.new
+    assert after.aliases == {}
+    assert done.new
     for which in ("lmod", "emodules"):
         said = bash(place, which, "module load pytorch/24.11")
         assert "was retired on 2026-06-01 (CVE-2026-1); use pytorch/25.10" in " ".join(
@@ -326,7 +328,8 @@ def test_an_image_that_is_not_the_published_one_is_wrong_and_is_not_run(tmp_path
     place = Place(tmp_path)
     done = place.publish(content=b"proven", channel="production")
     artifact = place.store.newest("pytorch-24.11")
-    assert artifact and not list_rows(place.tree, place.store)[0]["wrong"]
+    assert artifact
+    assert not list_rows(place.tree, place.store)[0]["wrong"]
     record = json.loads((Path(artifact.folder) / "artifact.json").read_text())
     other = hashlib.sha256(b"others").hexdigest()
     artifact.image.chmod(0o644)
@@ -353,7 +356,8 @@ def test_several_changes_are_taken_back_at_once(tmp_path: Path) -> None:
     back = place.publisher.change(
         "pytorch", "undo", lambda now, event: changes.undo_changes(now, event, 2), force=True
     )
-    assert back.aliases == {"24.11": "24.11-r1"} and back.default == "24.11-r1"
+    assert back.aliases == {"24.11": "24.11-r1"}
+    assert back.default == "24.11-r1"
     assert back.events[-1].reason == "takes back all since event 2: publish, publish, publish"
     again = place.publisher.change("pytorch", "undo", changes.undo_changes, force=True)
     assert again.aliases == {"24.11": "24.11-r3", "25.10": "25.10-r1"}, "an undo can be taken back"

@@ -70,15 +70,14 @@ def back(ledger: Ledger, version: str = "1", to: str = "") -> Ledger:
 def test_rollback_goes_to_the_production_release_before_and_then_to_testing() -> None:
     ledger = made("1-r1", "1-r2!", "1-r3!", "1-r4!")
     first = back(ledger)
-    assert first.aliases["1"] == "1-r3" and first.entry("1-r4").state == "withdrawn"
+    assert first.aliases["1"] == "1-r3"
+    assert first.entry("1-r4").state == "withdrawn"
     assert back(first).aliases["1"] == "1-r2"
     assert back(back(first)).aliases["1"] == "1-r1"
     with pytest.raises(InputError, match="only one that is live"):
         back(back(back(first)))
-    assert (
-        back(first, to="1-r4").aliases["1"] == "1-r4"
-        and back(first, to="1-r4").entry("1-r4").state == "live"
-    )
+    assert back(first, to="1-r4").aliases["1"] == "1-r4"
+    assert back(first, to="1-r4").entry("1-r4").state == "live"
 
 
 def promoted(*images: str) -> Ledger:
@@ -113,9 +112,8 @@ def test_what_a_verb_said_of_dates_a_recipe_does_not_change() -> None:
     assert ledger.dates["1"] == recipe
     said = Dates("2026-01-01", "2026-12-01", "x/1", "CVE")
     ledger = changes.retire_version(ledger, "1", said, TODAY, EVENT)
-    assert (
-        "refused from 2026-12-01" in ledger.events[-1].reason and ledger.events[-1].version == "1"
-    )
+    assert "refused from 2026-12-01" in ledger.events[-1].reason
+    assert ledger.events[-1].version == "1"
     assert changes.publish_entry(ledger, entry("1-r2"), recipe, EVENT).dates["1"] == said
 
 
@@ -129,15 +127,19 @@ def test_the_default_goes_back_with_rollback_and_is_in_the_history() -> None:
     ledger = made("1-r1!", "2-r1", "2-r2!")
     assert ledger.default == "2-r2"
     after = back(ledger, "2")
-    assert after.default == "1-r1" and after.aliases["2"] == "2-r1"
-    assert after.events[-1].alias == "2-r2 -> 2-r1" and after.events[-1].default == "2-r2 -> 1-r1"
+    assert after.default == "1-r1"
+    assert after.aliases["2"] == "2-r1"
+    assert after.events[-1].alias == "2-r2 -> 2-r1"
+    assert after.events[-1].default == "2-r2 -> 1-r1"
 
 
 def test_a_pinned_default_stays_until_it_goes() -> None:
     ledger = changes.choose_default(made("1-r1!", "2-r1!"), "1", EVENT)
     assert ledger.default == "1-r1"
     gone = changes.retire_version(ledger, "1", Dates("2026-01-01", TODAY), TODAY, EVENT)
-    assert gone.default == "2-r1" and "1" not in gone.aliases and gone.hidden() == ["1-r1"]
+    assert gone.default == "2-r1"
+    assert "1" not in gone.aliases
+    assert gone.hidden() == ["1-r1"]
     assert changes.choose_default(ledger, "", EVENT).default == "2-r1"
     with pytest.raises(InputError, match="not published"):
         changes.choose_default(ledger, "3", EVENT)
@@ -146,20 +148,20 @@ def test_a_pinned_default_stays_until_it_goes() -> None:
 def test_what_was_retired_comes_back_as_it_was() -> None:
     ledger = back(made("1-r1", "1-r2!", "1-r3!"))
     gone = changes.retire_version(ledger, "1", Dates("", TODAY), TODAY, EVENT)
-    assert gone.aliases == {} and gone.default == ""
+    assert gone.aliases == {}
+    assert gone.default == ""
     again = changes.retire_version(gone, "1", Dates(), TODAY, EVENT)
-    assert (
-        again.aliases == {"1": "1-r2"}
-        and again.entry("1-r3").state == "withdrawn"
-        and again.hidden() == ledger.hidden()
-    )
+    assert again.aliases == {"1": "1-r2"}
+    assert again.entry("1-r3").state == "withdrawn"
+    assert again.hidden() == ledger.hidden()
 
 
 def test_what_is_retired_later_stays_until_then() -> None:
     ledger = changes.retire_version(
         made("1-r1!"), "1", Dates("2026-01-01", "2099-01-01"), TODAY, EVENT
     )
-    assert ledger.aliases == {"1": "1-r1"} and ledger.default == "1-r1"
+    assert ledger.aliases == {"1": "1-r1"}
+    assert ledger.default == "1-r1"
     with pytest.raises(InputError, match="not published"):
         changes.retire_version(ledger, "7", Dates(), TODAY, EVENT)
 

@@ -25,4 +25,5 @@ def test_a_full_disk_is_not_a_matter_of_rights(tmp_path: Path, number: int, tip:
     """admin 22-32: "must be writable" on a full disk."""
     with pytest.raises(StoreError) as refused, Tree(tmp_path).acting():
         raise OSError(number, os.strerror(number), str(tmp_path / "state"))
-    assert refused.value.hint.startswith(tip) and os.strerror(number) in refused.value.message
+    assert refused.value.hint.startswith(tip)
+    assert os.strerror(number) in refused.value.message

@@ -118,7 +118,8 @@ def test_p1_it_is_asked_once_for_all_that_a_step_starts(tmp_path: Path) -> None:
     found = library_path(
         tmp_path, "580.65.06", "13.1.0", line=line, CUDA_DRIVER_VERSION="590.48.01"
     )
-    assert found == "580 .. /compat/lib.real no\n" and len(said.read_text().splitlines()) == 1
+    assert found == "580 .. /compat/lib.real no\n"
+    assert len(said.read_text().splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"version", "compat", "cudaCheck", "asked"}
 
 

@@ -90,9 +90,9 @@ def test_a_site_without_an_index_asks_none(tmp_path: Path, folder: Path) -> None
     assert done.returncode == 0 and is_fetched(tmp_path, folder), done.stderr
     (tmp_path / "again").mkdir()
     gone = fetch(tmp_path / "again", digest(folder), conf="[global]\nno-index = true\n")
-    assert (
-        gone.returncode and "nobody has" in gone.stderr and "pypi" not in gone.stdout + gone.stderr
-    )
+    assert gone.returncode
+    assert "nobody has" in gone.stderr
+    assert "pypi" not in gone.stdout + gone.stderr
 
 
 def test_an_index_that_is_a_folder(tmp_path: Path, folder: Path) -> None:
@@ -103,7 +103,8 @@ def test_an_index_that_is_a_folder(tmp_path: Path, folder: Path) -> None:
 def test_other_bytes_are_refused(tmp_path: Path, folder: Path) -> None:
     with serve_index(folder) as url:
         done = fetch(tmp_path, "0" * 64, PIP_INDEX_URL=url)
-    assert done.returncode and "DO NOT MATCH THE HASHES" in done.stderr
+    assert done.returncode
+    assert "DO NOT MATCH THE HASHES" in done.stderr
 
 
 class WithLogin(Quiet):
@@ -150,10 +151,12 @@ def test_a_login_is_in_no_log(tmp_path: Path, folder: Path, with_login: str) -> 
     done = fetch(
         tmp_path, digest(folder), PIP_INDEX_URL=f"http://user:wrong-secret@{with_login}/simple"
     )
-    assert done.returncode and "wrong-secret" not in done.stdout + done.stderr
+    assert done.returncode
+    assert "wrong-secret" not in done.stdout + done.stderr
 
 
 def test_a_name_that_leads_out_of_its_folder_stays_in_it(tmp_path: Path, folder: Path) -> None:
     with serve_index(folder) as url:
         done = fetch(tmp_path, digest(folder), file=f"../../{FILE}", PIP_INDEX_URL=url)
-    assert done.returncode and not (tmp_path / FILE).exists()
+    assert done.returncode
+    assert not (tmp_path / FILE).exists()

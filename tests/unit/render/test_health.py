@@ -136,7 +136,8 @@ def test_a_node_that_is_well(node: Path, shell: str) -> None:
     assert status == 0 and found["healthy"] and found["checks"] == 6, found
     assert took < 2
     (made,) = (node / "made").read_text().splitlines()
-    assert made.startswith("/dev/shm/hpcstack-health.") and not Path(made).exists()
+    assert made.startswith("/dev/shm/hpcstack-health.")
+    assert not Path(made).exists()
 
 
 @pytest.mark.parametrize(("change", "says"), [
@@ -371,7 +372,8 @@ def test_ports_as_sites_name_them(
 def test_another_kind_of_node_needs_none_of_it(node: Path) -> None:
     smi(node, hangs="-")
     status, found, _ = told(node, HPCSTACK_NODE_TYPE="2")
-    assert status == 0 and found["checks"] == 3
+    assert status == 0
+    assert found["checks"] == 3
 
 
 def test_a_site_has_checks_of_its_own(node: Path) -> None:
@@ -392,9 +394,9 @@ def test_a_site_has_checks_of_its_own(node: Path) -> None:
 
 def test_what_the_site_writes_is_text(node: Path) -> None:
     status, found, _ = told(node, HPCSTACK_NODE_TYPE="3")
-    assert (
-        status == 1 and "is not here" in found["failed"][0]["why"] and not Path("/tmp/no").exists()
-    )
+    assert status == 1
+    assert "is not here" in found["failed"][0]["why"]
+    assert not Path("/tmp/no").exists()
 
 
 class Slurm:
@@ -465,7 +467,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root is slurmd's
 def test_slurmd_is_told_nothing_at_first_and_then_that_all_is_well(node: Path) -> None:
     slurm = Slurm(node)
     first, second = rounds(node, 2)
-    assert first["healthy"] is None and "has not answered yet" in first["unknown"]
+    assert first["healthy"] is None
+    assert "has not answered yet" in first["unknown"]
     assert second["healthy"] is True and second["action"] == "none", second
     assert slurm.told() == []
 
@@ -484,7 +487,8 @@ def test_evidence_drains_once_and_what_somebody_else_has_drained_stays_his(node:
         assert rounds(node, 1)[-1]["action"] == action
     assert len(slurm.told()) == 1, "and no reason of somebody else is written over"
     slurm.state("down|alice|RMA 123", [])
-    assert rounds(node, 1)[-1]["action"] == "none" and len(slurm.told()) == 1
+    assert rounds(node, 1)[-1]["action"] == "none"
+    assert len(slurm.told()) == 1
 
 
 @needs_root
@@ -493,7 +497,8 @@ def test_one_miss_is_a_note_and_the_last_in_a_row_drains(node: Path) -> None:
     smi(node, hangs="nvlink")
     found = rounds(node, 4, site={"health": {"folder": "/none", "ignore": ["kernel"], "misses": 3}})
     assert [one["action"] for one in found] == ["none", "none", "none", "drain"], found
-    assert "(1 of 3)" in found[1]["unknown"] and found[1]["healthy"] is None
+    assert "(1 of 3)" in found[1]["unknown"]
+    assert found[1]["healthy"] is None
     assert "nvidia-smi does not answer" in slurm.told()[0]
 
 
@@ -526,7 +531,8 @@ def test_what_several_nodes_miss_is_a_servers_fault(node: Path) -> None:
     why = "hpcstack: nvidia-smi does not answer"
     slurm.state("idle|root|none", [f"n{number}|{now}|{why}" for number in (2, 3)])
     site = {"health": {"folder": "/none", "ignore": ["kernel"], "misses": 2, "max_drains": "50%"}}
-    assert rounds(node, 3, site=site)[-1]["action"] == "brake" and slurm.told() == []
+    assert rounds(node, 3, site=site)[-1]["action"] == "brake"
+    assert slurm.told() == []
     slurm.state("idle|root|none", [f"n2|{now}|{why}", f"n3|{now}|hpcstack: /home does not answer"])
     assert rounds(node, 1, site=site)[-1]["action"] == "drain"
 
@@ -539,7 +545,8 @@ def test_no_more_nodes_are_drained_at_a_time_than_the_site_says(node: Path) -> N
         "idle|root|none",
         [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in range(2, 12)],
     )
-    assert rounds(node, 2)[-1]["action"] == "brake" and slurm.told() == []
+    assert rounds(node, 2)[-1]["action"] == "brake"
+    assert slurm.told() == []
     slurm.state(
         "idle|root|none",
         [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in range(2, 11)],
@@ -555,13 +562,12 @@ def test_what_a_node_finds_when_it_has_just_come_up_is_not_yet_evidence(node: Pa
     port.write_text("2: INIT\n")
     (node / "proc/uptime").write_text("75.20 300.10\n")
     found = rounds(node, 2)[-1]
-    assert (
-        found["action"] == "none"
-        and found["healthy"] is None
-        and "mlx5_0 is INIT" in found["unknown"]
-    )
+    assert found["action"] == "none"
+    assert found["healthy"] is None
+    assert "mlx5_0 is INIT" in found["unknown"]
     port.write_text("4: ACTIVE\n")
-    assert rounds(node, 2)[-1]["healthy"] is True and slurm.told() == []
+    assert rounds(node, 2)[-1]["healthy"] is True
+    assert slurm.told() == []
     port.write_text("2: INIT\n")
     (node / "proc/uptime").write_text("7500.20 300.10\n")
     assert rounds(node, 2)[-1]["action"] == "drain"
@@ -589,11 +595,9 @@ if [ "$(stat -c %Y {lines})" -ge "$since" ]; then cat {lines}; fi
     assert rounds(node, 1, site=site)[-1]["action"] == "drain"
     slurm.state("idle|root|none", [])
     found = rounds(node, 4, site=site)
-    assert (
-        [one["action"] for one in found] == ["none"] * 4
-        and found[-1]["healthy"]
-        and len(slurm.told()) == 1
-    )
+    assert [one["action"] for one in found] == ["none"] * 4
+    assert found[-1]["healthy"]
+    assert len(slurm.told()) == 1
     assert "reset:" not in (node / "state/kept").read_text(), (
         "and what it finds next may be given back"
     )
@@ -609,7 +613,9 @@ def test_the_brake_holds_for_the_whole_cluster(node: Path) -> None:
         [f"n{number}|{now}|hpcstack: nvidia-smi does not answer" for number in (2, 3)],
     )
     found = rounds(node, 2)[-1]
-    assert found["action"] == "brake" and found["healthy"] is False and slurm.told() == []
+    assert found["action"] == "brake"
+    assert found["healthy"] is False
+    assert slurm.told() == []
     slurm.state(
         "idle|root|none", [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in (2, 3)]
     )
@@ -651,7 +657,8 @@ def test_a_slurm_that_does_not_answer_brakes(node: Path) -> None:
     slurm = Slurm(node)
     smi(node, {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"})
     (node / "bin/sinfo").write_text("#!/bin/sh\nexit 1\n")
-    assert rounds(node, 2)[-1]["action"] == "brake" and slurm.told() == []
+    assert rounds(node, 2)[-1]["action"] == "brake"
+    assert slurm.told() == []
 
 
 @needs_root
@@ -684,7 +691,8 @@ def test_a_full_run_is_unknown_and_forgets_nothing(node: Path) -> None:
         _, found, _ = told(
             node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(state), HPCSTACK_HEALTH_LIMIT="1"
         )
-        assert found["healthy"] is None and "cannot be written" in found["unknown"]
+        assert found["healthy"] is None
+        assert "cannot be written" in found["unknown"]
     finally:
         subprocess.run(["pkill", "-f", f"{node}/health.sh --probes"], check=False)
         subprocess.run(["umount", "-l", str(state)], check=True)
@@ -736,9 +744,9 @@ def test_a_prolog_ends_with_the_last_verdict(node: Path) -> None:
     done = subprocess.run(
         ["dash", str(node / "health.sh")], env={**os.environ, **env}, capture_output=True, text=True
     )
-    assert (
-        done.returncode == 1 and done.stderr == "hpcstack: 1 of 2 GPUs\n" and slurm.told() == before
-    )
+    assert done.returncode == 1
+    assert done.stderr == "hpcstack: 1 of 2 GPUs\n"
+    assert slurm.told() == before
 
 
 def test_it_is_good_shell(node: Path) -> None:

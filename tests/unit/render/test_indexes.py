@@ -107,10 +107,8 @@ def test_where_none_is_left_pip_is_told_of_none(tmp_path: Path) -> None:
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_EXTRA_INDEX_URL": blank}, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    assert (
-        "127.0.0.1:9" in listed.stdout + listed.stderr
-        and "hpcstack.invalid" not in listed.stdout + listed.stderr
-    )
+    assert "127.0.0.1:9" in listed.stdout + listed.stderr
+    assert "hpcstack.invalid" not in listed.stdout + listed.stderr
 
 
 (PIP,) = re.findall(r"^(hpcstack_pip\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE)
@@ -143,10 +141,8 @@ hpcstack_pip install {"" if isolated else "--no-build-isolation"} einops
     assert sorted(variables) == (
         [f"PIP_BUILD_CONSTRAINT={against}", f"PIP_CONSTRAINT={against}"] if isolated else []
     )
-    assert (
-        "--constraint /etc/pip/constraint.txt" in argv
-        and f"--constraint {tmp_path}/constraint.txt" in argv
-    )
+    assert "--constraint /etc/pip/constraint.txt" in argv
+    assert f"--constraint {tmp_path}/constraint.txt" in argv
     assert (f"--find-links {tmp_path}/of-base" in argv) == isolated
 
 

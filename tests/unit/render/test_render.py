@@ -317,4 +317,5 @@ def test_r8_apptainer_build_reads_no_script_for_nodes(
         check=True,
         capture_output=True,
     )
-    assert (tmp_path / "ran").exists() and not (tmp_path / "was-read").exists()
+    assert (tmp_path / "ran").exists()
+    assert not (tmp_path / "was-read").exists()

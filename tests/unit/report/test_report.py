@@ -66,11 +66,9 @@ def test_skipped_everywhere_is_a_skip() -> None:
 
 def test_text_says_what_stands_in() -> None:
     shown = render_text(report("PASS", stand_in="Debian", virtual_nodes=True))
-    assert (
-        "STAND-IN: Debian" in shown
-        and "VIRTUAL" in shown
-        and shown.endswith("PASS, CPU only: 1 PASS\n")
-    )
+    assert "STAND-IN: Debian" in shown
+    assert "VIRTUAL" in shown
+    assert shown.endswith("PASS, CPU only: 1 PASS\n")
 
 
 def test_junit_has_real_skips_and_errors() -> None:

@@ -56,11 +56,10 @@ def test_a_run_has_figures_and_tags(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: dict[str, Any] = {}
     monkeypatch.setitem(sys.modules, "mlflow", library(calls))
     scalars.log_to_mlflow(report(), "http://m:5000")
-    assert (
-        calls["metrics"] == {"nccl.bandwidth/busbw_GB_s": 480.5}
-        and calls["experiment"] == "hpcstack"
-    )
-    assert calls["tags"]["verdict"] == "PASS" and calls["uri"] == "http://m:5000"
+    assert calls["metrics"] == {"nccl.bandwidth/busbw_GB_s": 480.5}
+    assert calls["experiment"] == "hpcstack"
+    assert calls["tags"]["verdict"] == "PASS"
+    assert calls["uri"] == "http://m:5000"
 
 
 def test_mlflows_refusal_is_no_bug_of_ours_and_shows_no_login(
@@ -70,9 +69,8 @@ def test_mlflows_refusal_is_no_bug_of_ours_and_shows_no_login(
     monkeypatch.setitem(sys.modules, "mlflow", library({}, trouble))
     with pytest.raises(InputError) as refused:
         scalars.log_to_mlflow(report(), "http://me:secret@m:5000")
-    assert "MLflow does not take the report" in str(refused.value) and "secret" not in str(
-        refused.value
-    )
+    assert "MLflow does not take the report" in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
 def test_without_mlflow_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,8 @@ def test_pips_report_in_both_forms(archive: dict[str, object]) -> None:
 
 def test_the_indexs_address_and_password_are_not_kept() -> None:
     (found,) = read_pip(report(archive_info={"hashes": {"sha256": "aa"}}))
-    assert "example" not in found.model_dump_json() and "u:p" not in found.model_dump_json()
+    assert "example" not in found.model_dump_json()
+    assert "u:p" not in found.model_dump_json()
 
 
 def test_what_has_no_hash_is_refused() -> None:
@@ -161,10 +162,8 @@ def test_what_is_built_with_the_base_is_asked_and_installed_apart(stack: Stack) 
     )
     mine = stack.model_copy(update={"packages": packages})
     wanted = want_files(mine)
-    assert (
-        wanted["want/pip.txt"] == "einops\n"
-        and wanted["want/pip-of-base.txt"] == "Flash_Attn==2.7\nmy-ext>=1\n"
-    )
+    assert wanted["want/pip.txt"] == "einops\n"
+    assert wanted["want/pip-of-base.txt"] == "Flash_Attn==2.7\nmy-ext>=1\n"
     entries = [LockedPip(name=name, version="1", hashes=("sha256:aa",), file=file)
                for name, file in (("einops", "e.whl"), ("flash-attn", "f.tar.gz"), ("my-ext", "m.whl"))]  # fmt: skip
     locked = example_lock(mine).platform("linux/amd64").model_copy(update={"pip": tuple(entries)})
@@ -173,7 +172,8 @@ def test_what_is_built_with_the_base_is_asked_and_installed_apart(stack: Stack) 
     assert "my-ext==1" in files["build/requirements.txt"], "a wheel is built by nobody"
     (step,) = [one for one in plan_steps(mine, locked, {}) if one.title.startswith("pip:")]
     isolated, of_base = (line for line in step.lines if " pip " in line)
-    assert "--no-build-isolation" not in isolated and "--no-build-isolation" in of_base
+    assert "--no-build-isolation" not in isolated
+    assert "--no-build-isolation" in of_base
     open_lines = [
         line
         for one in plan_steps(mine, locked.model_copy(update={"pip": None}), {})
@@ -200,7 +200,8 @@ def test_r5_what_may_be_replaced_is_no_reason_to_refuse() -> None:
 def test_r4_what_a_base_says_of_its_indexes_is_kept_short() -> None:
     assert read_left_out("") is None
     (said,) = read_left_out("https://x: \x1b[2Jgone" + "y" * 9000 + "\n\n") or ()
-    assert "\x1b" not in said and len(said) == 500
+    assert "\x1b" not in said
+    assert len(said) == 500
 
 
 @pytest.mark.parametrize(
@@ -221,9 +222,8 @@ def test_r11_no_second_mpi_comes_beside_the_bases_own(package: str) -> None:
         match=rf"install {package} 4.1.4-3 beside the base's own HPC-X 2.21 with Open MPI 4",
     ):
         read_apt(simulated, records, mpi=mpi)
-    assert read_apt(simulated, records, ("mpi",), mpi) and read_apt(
-        simulated, records, (), own_mpi({})
-    )
+    assert read_apt(simulated, records, ("mpi",), mpi)
+    assert read_apt(simulated, records, (), own_mpi({}))
 
 
 def test_r11_files_that_the_base_has_removed_are_named() -> None:
@@ -232,7 +232,6 @@ def test_r11_files_that_the_base_has_removed_are_named() -> None:
         "b\x1b[2J\nx /y\n"
     )
     found = read_missing(text)
-    assert found["libibverbs-dev"][0] == "/usr/lib/x86_64-linux-gnu/libibverbs.so" and found[
-        "x"
-    ] == ["/y"]
+    assert found["libibverbs-dev"][0] == "/usr/lib/x86_64-linux-gnu/libibverbs.so"
+    assert found["x"] == ["/y"]
     assert "\x1b" not in found["libibverbs-dev"][1]

@@ -122,10 +122,12 @@ def test_what_cannot_be_known_is_said_and_hides_no_other(
     tmp_path: Path, index: str, name: str
 ) -> None:
     found = find(tmp_path, index, name, "plain")
-    assert list(found["open"]) == [f"{name} 1.0"] and found["open"][f"{name} 1.0"]
+    assert list(found["open"]) == [f"{name} 1.0"]
+    assert found["open"][f"{name} 1.0"]
     assert versions(found) == ["below 5.1", "tool 2.0"]
 
 
 def test_a_projects_words_are_no_options_of_pip(tmp_path: Path, index: str) -> None:
     found = find(tmp_path, index, "option")
-    assert list(found["open"]) == ["option 1.0"] and not found["install"]
+    assert list(found["open"]) == ["option 1.0"]
+    assert not found["install"]

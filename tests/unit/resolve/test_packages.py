@@ -106,7 +106,8 @@ def test_what_another_architecture_has_resolved_is_kept(tmp_path: Path) -> None:
             stack, fresh, Workbench(site, Registry(site), Runner(), Progress()), old
         )
 
-    assert again(before).platform(other).pip == pip and again(before).unresolved == ()
+    assert again(before).platform(other).pip == pip
+    assert again(before).unresolved == ()
     assert again(None).unresolved == (f"pip of {other}",)
     assert again(before.model_copy(update={"spec_sha256": "0"})).platform(other).pip is None
     moved = {other: platforms[other].model_copy(update={"digest": f"sha256:{'9' * 64}"})}

@@ -112,13 +112,16 @@ def test_what_cannot_start_says_why_and_ends_with_125(
     wrapped: Wrapped, srun: str, env: dict[str, str], says: str
 ) -> None:
     done = wrapped.has(srun=srun).run(**env)
-    assert done.returncode == 125 and says in done.stderr and done.stderr.startswith("torchrun: ")
+    assert done.returncode == 125
+    assert says in done.stderr
+    assert done.stderr.startswith("torchrun: ")
 
 
 def test_an_image_that_cannot_be_read_is_told(wrapped: Wrapped) -> None:
     (wrapped.top / "image.sqsh").unlink()
     done = wrapped.has("apptainer").run()
-    assert done.returncode == 125 and "cannot be read on this node" in done.stderr
+    assert done.returncode == 125
+    assert "cannot be read on this node" in done.stderr
 
 
 def test_the_images_variables_win_over_the_hosts(wrapped: Wrapped) -> None:
@@ -148,7 +151,8 @@ def test_inside_the_image_it_is_the_program_itself(wrapped: Wrapped) -> None:
     ):
         assert wrapped.run("x", PATH=path, APPTAINER_CONTAINER="/i").stdout == "own x\n"
     done = wrapped.run("x", command="python3", PATH=f"{own}:{wrapped.tools}", ENROOT_ROOTFS="/i")
-    assert done.returncode == 125 and "which has no python3 of its own" in done.stderr
+    assert done.returncode == 125
+    assert "which has no python3 of its own" in done.stderr
 
 
 def test_a_folder_spelt_otherwise_on_path_does_not_come_back(wrapped: Wrapped) -> None:
@@ -156,7 +160,8 @@ def test_a_folder_spelt_otherwise_on_path_does_not_come_back(wrapped: Wrapped) -
     (wrapped.top / "link").symlink_to(wrapped.top / "release")
     for spelt in (f"{own}/", f"{own}/../bin", f"/{own}", f"{wrapped.top}/link/bin"):
         done = wrapped.run("x", PATH=f"{spelt}:{wrapped.tools}", APPTAINER_CONTAINER="/i")
-        assert done.returncode == 125 and "which has no torchrun of its own" in done.stderr
+        assert done.returncode == 125
+        assert "which has no torchrun of its own" in done.stderr
 
 
 def test_the_callers_variables_stay_his(wrapped: Wrapped) -> None:
@@ -183,7 +188,8 @@ def test_a_folder_that_was_removed_is_no_folder_to_bind(wrapped: Wrapped, shell:
     done = subprocess.run(["sh", "-c", script], env={"PATH": f"{wrapped.tools}:/usr/bin:/bin"}, capture_output=True,
                           text=True, check=False)  # fmt: skip
     said = done.stdout.splitlines()
-    assert said[said.index("--pwd") + 1] == "/" and "--bind" not in said
+    assert said[said.index("--pwd") + 1] == "/"
+    assert "--bind" not in said
 
 
 @pytest.mark.parametrize(
@@ -200,7 +206,8 @@ def test_two_releases_on_path_do_not_call_each_other_without_end(tmp_path: Path)
     one, two = Wrapped(tmp_path / "1"), Wrapped(tmp_path / "2")
     path = f"{one.top}/release/bin:{two.top}/release/bin:{one.tools}"
     done = one.run(PATH=path, APPTAINER_CONTAINER="/i")
-    assert done.returncode == 125 and "already inside a container" in done.stderr
+    assert done.returncode == 125
+    assert "already inside a container" in done.stderr
 
 
 @settings(
@@ -230,4 +237,5 @@ def test_shellcheck_takes_them(wrapped: Wrapped) -> None:
 def test_wrappers_are_for_any_posix_shell(wrapped: Wrapped) -> None:
     for path in (wrapped.top / "release").rglob("*"):
         if path.is_file():
-            assert path.read_text().startswith("#!/bin/sh\n") and os.access(path, os.X_OK)
+            assert path.read_text().startswith("#!/bin/sh\n")
+            assert os.access(path, os.X_OK)

@@ -64,9 +64,8 @@ def test_a_signature_that_etc_requires_is_required_of_everybody(
     put(tmp_path / "etc.yaml", f"store: /a\nforce: {wants}\n")
     explicit = put(tmp_path / "explicit.yaml", "policy: {require_signed_base: false}\n")
     loaded = load.load_site(explicit, environ)
-    assert loaded.site.policy.require_signed_base and loaded.site.policy.defaults == {
-        "environment": {"A": "1"}
-    }
+    assert loaded.site.policy.require_signed_base
+    assert loaded.site.policy.defaults == {"environment": {"A": "1"}}
     assert not load.load_site("", {**environ, "HPCSTACK_SITE": ""}).site.policy.force
 
 
@@ -142,7 +141,8 @@ def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
     first.write_text("policy: {defaults: {packages: {pip: [numpy]}, environment: {A: first}}}\n")
     second.write_text("policy: {defaults: {packages: {pip: [scipy]}, environment: {A: second}}}\n")
     loaded = load.load_site(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
-    assert loaded.policy.defaults and loaded.policy.defaults.value["packages"]["pip"] == [
+    assert loaded.policy.defaults
+    assert loaded.policy.defaults.value["packages"]["pip"] == [
         "numpy",
         "scipy",
     ]
@@ -222,7 +222,8 @@ def test_a_store_of_users_that_is_one_for_all_is_refused(
 def test_a_module_tree_for_each_architecture(tmp_path: Path) -> None:
     one = make_site(tmp_path)
     assert one.module_tree == one.for_architecture("aarch64").module_tree == one.module_root
-    assert one.tree_platform == "" and one.every_architecture() == [one]
+    assert one.tree_platform == ""
+    assert one.every_architecture() == [one]
 
     two = make_site(tmp_path, modules={"by_architecture": True})
     assert two.module_tree == two.module_root / os.uname().machine

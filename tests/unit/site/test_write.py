@@ -88,7 +88,8 @@ def test_a_gpu_cluster(tmp_path: Path) -> None:
     assert (loaded.name, loaded.runtime) == ("my-cluster", "pyxis")
     assert load(tmp_path, site_text(found, "ignored", "asked-for")).name == "asked-for"
     kind = loaded.node_type()
-    assert kind and kind.gpus
+    assert kind
+    assert kind.gpus
     assert (kind.gpus.model, kind.gpus.count, kind.gpus.nvlink, kind.cpus, kind.driver) == (
         "H100",
         8,
@@ -113,7 +114,8 @@ def test_a_machine_with_nothing(tmp_path: Path) -> None:
         {},
         "",
     )
-    assert "Slurm was not there to ask" in text and "No InfiniBand" in text
+    assert "Slurm was not there to ask" in text
+    assert "No InfiniBand" in text
 
 
 def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def test_verdicts(
     mine: Burnt, everyone: list[tuple[str, str, str]], status: str, said: str
 ) -> None:
     result = judge_burn(mine, everyone, "")
-    assert result.status == status and said in result.measured
+    assert result.status == status
+    assert said in result.measured
 
 
 def test_what_is_drawn_is_thin_and_on_cpus_informational() -> None:
@@ -51,7 +52,8 @@ def test_what_is_drawn_is_thin_and_on_cpus_informational() -> None:
         samples=tuple({"temperature.gpu": str(n), "clocks.sm": "1980"} for n in range(500)),
     )
     result = judge_burn(mine, others("same"), "informational (CPU)")
-    assert result.informational and result.figures["temperature_C"] == 499
+    assert result.informational
+    assert result.figures["temperature_C"] == 499
     assert {one["name"] for one in result.series} == {
         "TFLOP/s over time",
         "temperature.gpu over time",

@@ -50,7 +50,8 @@ def test_a_failure_is_named_with_its_gpu_and_reason() -> None:
         for n in range(8)
     ]
     result = judge_diagnostics(226, json.dumps({"tests": [{"name": "memory", "results": rows}]}))
-    assert result.status == "FAIL" and result.remedy
+    assert result.status == "FAIL"
+    assert result.remedy
     assert result.measured.startswith(
         "memory on GPU 3: GPU 3 has uncorrectable memory errors; 7 passed, 1 failed"
     )
@@ -94,17 +95,14 @@ def test_any_text_gets_a_verdict(status: int, text: str) -> None:
 
 
 def test_a_read_that_nvidia_fs_did_not_count_is_not_direct() -> None:
-    assert (
-        judge_read(0, 4, 8, 6.5).measured == "0 wrong words; 6.50 GB/s"
-        and judge_read(0, 4, 8, 6.5).status == "PASS"
-    )
-    assert (
-        judge_read(0, 4, 4, 6.5).status == "WARN"
-        and judge_read(0, None, None, 6.5).status == "PASS"
-    )
+    assert judge_read(0, 4, 8, 6.5).measured == "0 wrong words; 6.50 GB/s"
+    assert judge_read(0, 4, 8, 6.5).status == "PASS"
+    assert judge_read(0, 4, 4, 6.5).status == "WARN"
+    assert judge_read(0, None, None, 6.5).status == "PASS"
     assert judge_read(3, 4, 8, 6.5).status == "FAIL"
     found = READS.search(
         "GDS Version: 1.9.1\nNVFS statistics(ver: 4.0)\nReads\t\t\t\t: n=12 ok=12 err=0 "
         "readMiB=48\nWrites: n=3"
     )
-    assert found and found[1] == "12"
+    assert found
+    assert found[1] == "12"

@@ -20,9 +20,11 @@ from hpcstack_smoke.collectives.permutations import (
 @given(st.integers(3, 200), st.integers(1, 8))
 def test_everybody_sends_to_one_other_and_gets_of_one(count: int, rounds: int) -> None:
     made = plan_permutations(count, rounds)
-    assert len(made) >= rounds and made == plan_permutations(count, rounds)
+    assert len(made) >= rounds
+    assert made == plan_permutations(count, rounds)
     for to in made:
-        assert sorted(to) == [*range(count)] and all(node != other for node, other in enumerate(to))
+        assert sorted(to) == [*range(count)]
+        assert all(node != other for node, other in enumerate(to))
 
 
 @given(st.integers(4, 40))
@@ -40,7 +42,8 @@ def test_a_slow_node_makes_nobody_else_look_slow(count: int) -> None:
 
 
 def test_of_two_nodes_there_is_one_and_of_one_none() -> None:
-    assert plan_permutations(2) == [[1, 0]] and plan_permutations(1) == []
+    assert plan_permutations(2) == [[1, 0]]
+    assert plan_permutations(1) == []
 
 
 def context(nodes: int, ranks: int = 2) -> Any:
@@ -62,7 +65,8 @@ def rows(nodes: int, slow: tuple[int, ...] = ()) -> list[tuple[str, float, list[
 
 def test_healthy() -> None:
     result = judge_permutations(context(8), rows(8), [""] * 8)
-    assert result.status == "PASS" and result.figures == {
+    assert result.status == "PASS"
+    assert result.figures == {
         "alone_GB_s": 48.0,
         "at_once_GB_s": 35.0,
         "slowest_GB_s": 30.0,
@@ -71,7 +75,8 @@ def test_healthy() -> None:
 
 def test_a_node_that_is_slow_with_everybody_is_named() -> None:
     result = judge_permutations(context(8), rows(8, slow=(5,)), [""] * 8)
-    assert result.status == "WARN" and result.measured.startswith("slow with every partner: n5;")
+    assert result.status == "WARN"
+    assert result.measured.startswith("slow with every partner: n5;")
     assert (
         judge_permutations(context(2), rows(2, slow=(1,)), [""] * 2).status == "PASS"
     )  # of two nobody can say which
@@ -81,7 +86,8 @@ def test_what_arrives_wrong_is_a_failure() -> None:
     found = rows(4)
     found[5] = ("n2", 0.0, [40.0, 30.0], [1])
     result = judge_permutations(context(4), found, [""] * 4)
-    assert result.status == "FAIL" and result.measured.startswith("wrong data: n2 from n0;")
+    assert result.status == "FAIL"
+    assert result.measured.startswith("wrong data: n2 from n0;")
 
 
 def test_a_node_alone_in_its_rack_is_not_blamed() -> None:

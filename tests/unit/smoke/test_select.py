@@ -24,7 +24,9 @@ def test_every_check_has_a_function_and_a_known_tier() -> None:
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (
             check
         )
-        assert check.tier in (*TIERS, BURN) and check.scope in SCOPES and check.about
+        assert check.tier in (*TIERS, BURN)
+        assert check.scope in SCOPES
+        assert check.about
     assert set(FAMILIES) < set(list_names())
 
 
@@ -60,9 +62,8 @@ def test_a_burn_is_a_tier_of_its_own() -> None:
         "fabric.injected",
         "burn.compute",
     ]
-    assert (
-        "node.counters" in codes("deepspeed", "after", "burn") and codes("", "tasks", "burn") == []
-    )
+    assert "node.counters" in codes("deepspeed", "after", "burn")
+    assert codes("", "tasks", "burn") == []
     assert not {"burn.compute"} & set(codes("", "ranks", "full"))
     assert codes("burn", "ranks", "standard") == ["burn.compute"]
 

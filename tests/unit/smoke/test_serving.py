@@ -216,7 +216,8 @@ def test_a_server_that_never_gets_ready(tmp_path: Path) -> None:
     server = _server(tmp_path, "import time; print('loading', flush=True); time.sleep(60)")
     said = server.ready("127.0.0.1", free_port(), "/health", time.monotonic() + 1.5)
     assert said == "not ready in time: nothing listens; loading"
-    assert server.stop() == "" and server.ended() == "it was ended by SIGTERM"
+    assert server.stop() == ""
+    assert server.ended() == "it was ended by SIGTERM"
 
 
 def test_what_does_not_end_is_counted_and_killed(
@@ -246,7 +247,8 @@ def test_a_server_is_no_rank_and_asks_no_hub(
         monkeypatch.setenv(name, "1")
     found = servers.make_server_environment(str(tmp_path))
     assert not {"RANK", "SLURM_JOB_ID", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"} & set(found)
-    assert found["HF_HUB_OFFLINE"] == "1" and found["HF_HOME"] == str(tmp_path / "hf_home")
+    assert found["HF_HUB_OFFLINE"] == "1"
+    assert found["HF_HOME"] == str(tmp_path / "hf_home")
 
 
 @pytest.mark.parametrize(
@@ -343,7 +345,8 @@ def test_one_that_does_not_start_and_one_that_is_wrong(
     assert [one.status for one in said] == ["SKIP", "SKIP", "FAIL", "PASS"]
     assert said[2].measured.endswith("it ended with exit 1: no such model")
     said = serve_on_nodes(tmp_path, ("nonsense", ""))
-    assert said[0].status == "FAIL" and "the first completion answered" in said[0].measured
+    assert said[0].status == "FAIL"
+    assert "the first completion answered" in said[0].measured
 
 
 def test_where_one_task_cannot_none_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +370,8 @@ def test_where_one_task_cannot_none_does(tmp_path: Path, monkeypatch: pytest.Mon
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert len(said) == 2 and all(one.endswith(": sh is not started without one") for one in said)
+    assert len(said) == 2
+    assert all(one.endswith(": sh is not started without one") for one in said)
 
 
 def test_a_server_ends_with_a_client_that_breaks(
@@ -388,7 +392,8 @@ def test_a_server_ends_with_a_client_that_breaks(
     )  # fmt: skip
     with pytest.raises(RuntimeError, match="planted"):
         serve.serve_model(tasks.task(0), kind)
-    assert pids and not any(
+    assert pids
+    assert not any(
         Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
         for pid in pids
     )

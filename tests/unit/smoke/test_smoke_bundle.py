@@ -43,15 +43,14 @@ def test_nccls_logs_are_summed_up(tmp_path: Path) -> None:
     )
     text = nccl_summary(str(tmp_path), "node1.example")
     assert nccl_summary(str(tmp_path), "node2") == ""  # each node tells of its own
-    assert (
-        "network Socket" in text
-        and "'Socket': 1" in text
-        and "NCCL WARN Connection refused" in text
-    )
+    assert "network Socket" in text
+    assert "'Socket': 1" in text
+    assert "NCCL WARN Connection refused" in text
 
 
 def test_the_bundle_is_written_whatever_is_missing(tmp_path: Path) -> None:
     write_document(str(tmp_path), "rank-0-1.json", {"rows": []})
     folder = Path(write_bundle(str(tmp_path), "n1"))
     assert folder == tmp_path / "bundle/n1"
-    assert (folder / "environment.txt").exists() and (folder / "limits.txt").read_text()
+    assert (folder / "environment.txt").exists()
+    assert (folder / "limits.txt").read_text()

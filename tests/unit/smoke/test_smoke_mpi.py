@@ -22,12 +22,14 @@ FOUND: dict[str, Any] = {"world": 4, "hosts": 2, "wrong": 0, "library": "Open MP
 def test_a_rank_that_is_alone_is_found() -> None:
     assert mpi.check_mpi_world(FOUND).status == PASS
     alone = mpi.check_mpi_world({**FOUND, "world": 1, "hosts": 1})
-    assert alone.status == FAIL and "srun --mpi=list" in alone.remedy
+    assert alone.status == FAIL
+    assert "srun --mpi=list" in alone.remedy
 
 
 def test_pi_by_both_rules_with_its_scaling() -> None:
     result = mpi.check_mpi_pi(FOUND)
-    assert result.status == PASS and result.figures["strong_speedup"] == 4.0
+    assert result.status == PASS
+    assert result.figures["strong_speedup"] == 4.0
     assert mpi.check_mpi_pi({**FOUND, "runs": [{**RUNS[0], "midpoint": 3.14}]}).status == FAIL
     assert mpi.check_mpi_pi({**FOUND, "runs": [{**RUNS[0], "monte_carlo": 3.2}]}).status == FAIL
 

@@ -86,10 +86,8 @@ def test_links_are_followed_as_in_the_image(
 ) -> None:
     with Squashfs(image) as opened:
         found = find_inode(opened, path)
-        assert (
-            found is not None
-            and read_content(opened, found, 1 << 20) == (tree / leads_to).read_bytes()
-        )
+        assert found is not None
+        assert read_content(opened, found, 1 << 20) == (tree / leads_to).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +101,8 @@ def test_what_is_not_there_is_not_found(image: Path, path: str) -> None:
 def test_a_link_itself(image: Path) -> None:
     with Squashfs(image) as opened:
         found = find_inode(opened, "opt/none", follow=False)
-        assert found is not None and (found.kind, found.target) == (LINK, b"nothing")
+        assert found is not None
+        assert (found.kind, found.target) == (LINK, b"nothing")
         with pytest.raises(Unreadable, match="no file"):
             read_content(opened, found, 1)
 

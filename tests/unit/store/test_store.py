@@ -58,9 +58,8 @@ def test_an_image_is_put_instead_of_another(tmp_path: Path, image: Path) -> None
     other = tmp_path / "other"
     other.write_bytes(b"another image")
     put = store.put(artifact(other), other, tmp_path / "log", instead=True)
-    assert put.image.read_bytes() == b"another image" and not list(
-        (tmp_path / "store/incoming").iterdir()
-    )
+    assert put.image.read_bytes() == b"another image"
+    assert not list((tmp_path / "store/incoming").iterdir())
 
 
 def test_a_torn_image_is_refused(tmp_path: Path, image: Path) -> None:
@@ -142,7 +141,8 @@ def test_an_empty_lease_blocks_nobody_for_ever(
     (tmp_path / "leases/k").touch()
     told: list[str] = []
     with store.lease("k", told.append):
-        assert told and "the holder of" in told[0]
+        assert told
+        assert "the holder of" in told[0]
 
 
 def test_what_stopped_all_of_us_is_nobodys_death(
@@ -243,7 +243,9 @@ def test_a_pointer_whose_writer_was_killed_is_swept_by_the_next(tmp_path: Path) 
     """Whoever is killed before the rename leaves a file with its label."""
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     left = list((tmp_path / "stacks").iterdir())
-    assert done.returncode == -9 and len(left) == 1 and left[0].name.endswith(".part")
+    assert done.returncode == -9
+    assert len(left) == 1
+    assert left[0].name.endswith(".part")
     Store(tmp_path).point("demo-1.0", "k2")
     assert [path.name for path in (tmp_path / "stacks").iterdir()] == ["demo-1.0"]
 
@@ -338,13 +340,15 @@ def test_a_users_own_store_lies_over_the_sites(tmp_path: Path, image: Path) -> N
     own = Store(tmp_path / "own", below=below)
     of_the_site = below.put(artifact(image, "a1"), image, tmp_path / "log")
     mine = own.put(replace(artifact(image, "b2"), stack="mine-1"), image, tmp_path / "log")
-    assert sorted(own.stacks()) == ["demo-1.0", "mine-1"] and sorted(below.stacks()) == ["demo-1.0"]
-    assert own.images() == [of_the_site, mine] and below.images() == [of_the_site]
-    assert own.artifact("a1") == of_the_site and of_the_site.image.is_relative_to(below.top)
+    assert sorted(own.stacks()) == ["demo-1.0", "mine-1"]
+    assert sorted(below.stacks()) == ["demo-1.0"]
+    assert own.images() == [of_the_site, mine]
+    assert below.images() == [of_the_site]
+    assert own.artifact("a1") == of_the_site
+    assert of_the_site.image.is_relative_to(below.top)
     mine_of_the_sites_name = own.put(artifact(image, "c3"), image, tmp_path / "log")
-    assert (
-        own.newest("demo-1.0") == mine_of_the_sites_name and below.newest("demo-1.0") == of_the_site
-    )
+    assert own.newest("demo-1.0") == mine_of_the_sites_name
+    assert below.newest("demo-1.0") == of_the_site
     assert own.releases == below.top / "releases"
 
 

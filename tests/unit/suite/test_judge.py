@@ -62,7 +62,9 @@ def test_gates(made: Report, status: str) -> None:
     one = judge_report(made, [], {}).outcomes[0]
     assert one.status == status
     if status != "PASS":
-        assert one.source and one.expected.startswith(">= ") and one.series[0]["gate"] > 0
+        assert one.source
+        assert one.expected.startswith(">= ")
+        assert one.series[0]["gate"] > 0
 
 
 def test_each_node_of_a_run_of_several_is_held_against_the_gate_of_one_and_named() -> None:
@@ -72,7 +74,8 @@ def test_each_node_of_a_run_of_several_is_held_against_the_gate_of_one_and_named
     inventory = {host: {"gpu": "NVIDIA H100 80GB HBM3", "gpus": 8} for host in ("n1", "n2")}
     made = report(world_size=16, nodes=("n1", "n2"), inventory=inventory, outcomes=(one,))
     found = judge_report(made, [], {}).outcomes[0]
-    assert found.status == "FAIL" and found.measured == "300 GB/s at 16 GiB on n2"
+    assert found.status == "FAIL"
+    assert found.measured == "300 GB/s at 16 GiB on n2"
 
 
 def test_what_the_site_expects_of_its_nodes_warns_below_95_percent() -> None:
@@ -87,11 +90,9 @@ def test_what_the_site_expects_of_its_nodes_warns_below_95_percent() -> None:
 def test_every_gate_has_a_source() -> None:
     table = gates.read_gates()
     for gate in table["gates"]:
-        assert (
-            gate["source"] in table["sources"]
-            and gate["kind"] in ("gate", "seen")
-            and gate["busbw"] > 0
-        )
+        assert gate["source"] in table["sources"]
+        assert gate["kind"] in ("gate", "seen")
+        assert gate["busbw"] > 0
 
 
 def fill(path: Path, values: list[float]) -> list[history.Past]:
@@ -109,7 +110,8 @@ def test_worse_than_the_sites_own_history_is_a_warning(tmp_path: Path) -> None:
         judge_report(report(gpu="NVIDIA L40S", value=39.0), pasts, {}).outcomes[0].status == "PASS"
     )
     one = judge_report(report(gpu="NVIDIA L40S", value=36.0), pasts, {}).outcomes[0]
-    assert one.status == "WARN" and "median of 8 runs 40" in one.measured
+    assert one.status == "WARN"
+    assert "median of 8 runs 40" in one.measured
 
 
 def test_seven_runs_are_too_few_and_other_nodes_are_no_history(tmp_path: Path) -> None:
@@ -148,7 +150,8 @@ def test_latency_gets_worse_upwards() -> None:
 
 def test_virtual_nodes_prove_no_figure(tmp_path: Path) -> None:
     one = judge_report(report(value=1.0, virtual_nodes=True), [], {}).outcomes[0]
-    assert one.informational and one.status == "PASS"
+    assert one.informational
+    assert one.status == "PASS"
 
 
 def test_a_torn_line_is_left_out_and_the_next_append_is_read(tmp_path: Path) -> None:

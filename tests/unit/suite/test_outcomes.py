@@ -85,7 +85,8 @@ def test_a_gpu_that_lags_behind_the_others_is_named() -> None:
         for rank in range(4)
     ]
     one = judge_lag(merge_rows(rows), {})
-    assert one.status == "WARN" and "n1:3 1.2 of 2 hbm_TB_s" in one.measured
+    assert one.status == "WARN"
+    assert "n1:3 1.2 of 2 hbm_TB_s" in one.measured
     assert judge_lag(merge_rows(rows[:3]), {}).status == "PASS"
 
 
@@ -97,7 +98,9 @@ def test_figures_and_series_of_the_first_rank_are_kept() -> None:
             row(1, figures={"a_GB_s": 1.0}, series=series),
         ]
     )
-    assert one.figures == {"a_GB_s": 1.0} and one.series == tuple(series) and one.peers == {}
+    assert one.figures == {"a_GB_s": 1.0}
+    assert one.series == tuple(series)
+    assert one.peers == {}
     assert isinstance(one, Outcome)
 
 
@@ -112,7 +115,8 @@ def test_the_slowest_rank_speaks_for_all_and_nothing_infinite_is_kept() -> None:
     rows = [row(n, figures={"a_GB_s": 5.0 - n, "b_us": 1.0 + n, "loss_error": float("inf")},
                 series=[{"name": "loss", "x": [0], "y": [float("nan")]}]) for n in range(2)]  # fmt: skip
     one = merge_rows(rows)
-    assert one.figures == {"a_GB_s": 4.0, "b_us": 2.0} and one.series == ()
+    assert one.figures == {"a_GB_s": 4.0, "b_us": 2.0}
+    assert one.series == ()
     assert "loss" not in one.model_dump_json()
 
 

@@ -28,7 +28,9 @@ def test_an_older_suite_gets_the_same_as_options() -> None:
         Request("/r", "ddp", "full", "io", "pytorch-24.11", 8, 8, 2, 1.0, 60.0, 400.0)
     )
     said = dict(zip(words[::2], words[1::2], strict=True))
-    assert said["--tests"] == "ddp" and said["--gpus"] == "8" and said["--fabric-rate"] == "400.0"
+    assert said["--tests"] == "ddp"
+    assert said["--gpus"] == "8"
+    assert said["--fabric-rate"] == "400.0"
 
 
 def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def test_a_healthy_partition_has_none() -> None:
 def test_the_job_quotes_what_it_is_given() -> None:
     text = fill_template("launchers", "jobs/sweep.sbatch.j2", command=["hpcstack", "test", "a b;$(x)"], log="/l g", ended="/e", nodes="a,b", count=2,
                 options=["--account=x y"])  # fmt: skip
-    assert "hpcstack test 'a b;$(x)'" in text and "#SBATCH '--account=x y'" in text
+    assert "hpcstack test 'a b;$(x)'" in text
+    assert "#SBATCH '--account=x y'" in text
 
 
 def test_what_slurm_says_when_it_does_not_drain_is_told() -> None:
@@ -85,15 +86,16 @@ def bisected(count: int, bad: set[str], failing: bool = False) -> tuple[Bisectio
 def test_up_to_three_bad_nodes_are_found_in_log_rounds(count: int, data: st.DataObject) -> None:
     bad = data.draw(st.sets(st.sampled_from([f"n{number}" for number in range(count)]), max_size=3))
     state, _ = bisected(count, bad, data.draw(st.booleans()))
-    assert set(state.odd) == bad and not state.unsure
+    assert set(state.odd) == bad
+    assert not state.unsure
     assert state.rounds <= math.ceil(math.log2(count)) + 1
 
 
 def test_sixty_four_nodes_take_few_jobs() -> None:
     state, jobs = bisected(64, {"n3", "n4", "n60"})
-    assert (
-        set(state.odd) == {"n3", "n4", "n60"} and state.rounds <= 5 and jobs < 30
-    )  # of 2,016 pairs
+    assert set(state.odd) == {"n3", "n4", "n60"}
+    assert state.rounds <= 5
+    assert jobs < 30
     assert bisected(64, set()) == (bisected(64, set())[0], 8)
 
 
@@ -117,7 +119,9 @@ def test_nodes_that_are_drained_or_down_are_left_out() -> None:
     """`sinfo --states=idle` has drained nodes: that is their base state (sinfo(1), %T)."""
     nodes, left_out = usable_nodes(Sinfo(), "p", "")
     assert nodes == ["n1", "n4", "n8"]
-    assert left_out["n2"] == "drained" and left_out["n3"] == "idle*" and len(left_out) == 7
+    assert left_out["n2"] == "drained"
+    assert left_out["n3"] == "idle*"
+    assert len(left_out) == 7
     assert "n6" in usable_nodes(Sinfo(), "p", "", "r")[0]
 
 
