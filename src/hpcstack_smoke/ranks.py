@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import tempfile
-from typing import Any
+from typing import Any, NoReturn
 
 from hpcstack_smoke.agent import import_check, tell_row
 from hpcstack_smoke.processes import find_planted
@@ -104,7 +104,7 @@ def record_flights(folder: str) -> None:
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", os.path.join(folder, "flights-"))
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Join the process group, run the checks, and rewrite this rank's file after each of them."""
     folder, number, done = sys.argv[1:]
     request = read_request(folder)
@@ -182,7 +182,7 @@ def empty_cache() -> None:
     torch.cuda.empty_cache()
 
 
-def leave_group(code: str, world: int) -> None:
+def leave_group(code: str, world: int) -> NoReturn:
     """End this rank without waiting in the broken process group.
 
     The other ranks get GRACE_S seconds to come here, too, so that each has said what it saw of

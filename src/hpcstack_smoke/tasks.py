@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcstack_smoke.agent import A_NODE_S, import_check, tell_row
 from hpcstack_smoke.processes import end_process, find_planted
@@ -208,7 +208,7 @@ def _find_last_line(log: str) -> str:
     return lines[-1][:400]
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Run one check as one task, and leave its row as task-CODE-RANK.json in the run's folder."""
     folder, code = sys.argv[1:]
     rank = int(os.environ["RANK"])

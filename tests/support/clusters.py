@@ -19,7 +19,7 @@ import yaml
 
 from hpcstack.report import Report
 from hpcstack.suite.judge import judge_report
-from hpcstack.suite.outcomes import RunFiles, Size, host_rows, make_outcomes
+from hpcstack.suite.outcomes import RunFiles, SuiteRun, host_rows, make_outcomes
 from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.collectives import line, pairs, transport
 from hpcstack_smoke.collectives.nccllog import parse_log
@@ -147,7 +147,7 @@ def judged(cluster: Cluster) -> Report:
             found.rows += [_node_row(code, cluster, node) for code in ON_NODES]
             found.rows += _after(cluster, node)
     found.rows += _rank_rows(cluster)
-    size = Size(len(cluster.nodes), cluster.world, ",".join(CODES), "standard")
+    size = SuiteRun(len(cluster.nodes), cluster.world, ",".join(CODES), "standard")
     found.rows += host_rows(size, found.inventory)
     found.seen = set(range(cluster.world))
     report = Report(

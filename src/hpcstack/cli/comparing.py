@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from hpcstack.cli.session import Session, answer, say
 from hpcstack.core.names import WITHOUT_SLURM
 
+if TYPE_CHECKING:
+    from hpcstack.report import Report
+    from hpcstack.suite.run import SuiteRequest
+
 
 def compare_runs(
-    session: Session, names: tuple[str, ...], wanted: Any, options: dict[str, Any], *, as_json: bool
-) -> None:
+    session: Session,
+    names: tuple[str, ...],
+    request: SuiteRequest,
+    options: dict[str, Any],
+    *,
+    as_json: bool,
+) -> NoReturn:
     """Run the suite in both stacks on the same nodes, show both, and end: with 1 if one failed.
 
     Outside an allocation, `salloc` gets one and this verb runs again inside it.
     """
+    from hpcstack.cli.resources import is_in_allocation
     from hpcstack.cli.testing import test_one
-    from hpcstack.slurm.query import find_allocation
     from hpcstack.suite.compare import compare_reports
 
-    if options["runtime"] != WITHOUT_SLURM and not find_allocation(os.environ):
+    if options["runtime"] != WITHOUT_SLURM and not is_in_allocation():
         _run_again_in_allocation(session, options)
 
-    found = [test_one(session, name, wanted, options) for name in names]
+    found = [test_one(session, name, request, options) for name in names]
     reports = [report for report, _ in found]
     rows = compare_reports(*reports)
     document = {
@@ -55,7 +64,7 @@ def _run_again_in_allocation(session: Session, options: dict[str, Any]) -> NoRet
     os.execvp(session.runner.which("salloc"), ["salloc", "--quiet", *asked, *again])
 
 
-def format_comparison(reports: list[Any], rows: list[dict[str, Any]]) -> str:
+def format_comparison(reports: list[Report], rows: list[dict[str, Any]]) -> str:
     """Return each check and figure of two reports, in a column each, with the figures' ratio."""
     a, b = (report.stack for report in reports)
     lines = [f"NOTE {caveat}" for caveat in reports[0].caveats()]

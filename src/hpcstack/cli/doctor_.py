@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @json_option
 @click.pass_obj
-def command(session: Session, nodelist: str, job: str, partition: str, as_json: bool) -> None:
+def command(session: Session, nodelist: str, job: str, partition: str, as_json: bool) -> NoReturn:
     """Say what is wrong with this machine, the cluster and its nodes, and what to do.
 
     What is looked at is what building and launching stacks needs. Exit code 1: something is wrong.

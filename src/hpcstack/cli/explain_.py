@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -57,7 +57,7 @@ class ExplainedTask:
 )
 @json_option
 @click.pass_obj
-def command(session: Session, what: str, every: bool, as_json: bool) -> None:
+def command(session: Session, what: str, every: bool, as_json: bool) -> NoReturn:
     """Explain what went wrong in a log or a job, and say what to type next.
 
     First comes what failed first, then the known failures that the log shows. Without an argument,

@@ -21,7 +21,9 @@ from hpcstack.cli.session import Session, answer, json_option, say
 )
 @json_option
 @click.pass_obj
-def command(session: Session, job: str, every: bool, flights: Path | None, as_json: bool) -> None:
+def command(
+    session: Session, job: str, every: bool, flights: Path | None, as_json: bool
+) -> NoReturn:
     """Show where the ranks of a running job are, and which one stands out.
 
     JOB is its number, or NUMBER.STEP; the newest launch's by default. Every node is asked by a step

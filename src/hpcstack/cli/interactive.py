@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -86,7 +86,7 @@ def note_packages(
     )
 
 
-def start_program(ctx: click.Context, program: str) -> None:
+def start_program(ctx: click.Context, program: str) -> NoReturn:
     """Run `hpcstack launch` with PROGRAM as its command, as one task; end with its status.
 
     srun gives the task a terminal (--pty) where there is one here. The local runtime needs no such

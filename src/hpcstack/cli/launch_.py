@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -409,7 +409,7 @@ def _make_request(
     )
 
 
-def _answer_check(launch: PlannedLaunch, as_json: bool) -> None:
+def _answer_check(launch: PlannedLaunch, as_json: bool) -> NoReturn:
     """Say whether LAUNCH could start, and end: with 1 if it could not."""
     refusal = launch.refusal()
     notes = launch.warnings()
@@ -440,7 +440,7 @@ def _submit(launch: PlannedLaunch, as_json: bool, *, quiet: bool) -> None:
     answer(document, as_json, lambda: done.job)
 
 
-def _run(launch: PlannedLaunch, *, quiet: bool) -> None:
+def _run(launch: PlannedLaunch, *, quiet: bool) -> NoReturn:
     """Run LAUNCH and wait for it; end with the command's status."""
     _say_notes(launch, quiet=quiet)
     fit = launch.plan.fit

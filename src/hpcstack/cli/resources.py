@@ -15,6 +15,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.names import RUNTIMES, WITHOUT_SLURM
 from hpcstack.launch.resources import Resources
 from hpcstack.slurm.options import SHORT, VALUED, SlurmOptions
+from hpcstack.slurm.query import find_allocation
 
 
 class Passing(click.Command):
@@ -211,6 +212,11 @@ def resource_options(function: F) -> F:
     for option in reversed(OPTIONS):
         function = option(function)
     return function
+
+
+def is_in_allocation() -> bool:
+    """Return whether this shell has nodes of a job of its own."""
+    return bool(find_allocation(os.environ))
 
 
 def parse_resources(options: dict[str, Any]) -> Resources:

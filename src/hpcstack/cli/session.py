@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -226,7 +226,7 @@ def image_named(session: Session, text: str) -> str:
     return found.artifact.key if found else meant.stack
 
 
-def _terminate(*_: object) -> None:
+def _terminate(*_: object) -> NoReturn:
     """Take a signal like Ctrl-C, so that what was begun is undone."""
     raise KeyboardInterrupt
 

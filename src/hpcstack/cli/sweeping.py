@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -14,6 +14,9 @@ from hpcstack.core.errors import InputError, format_count
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hpcstack.suite.run import SuiteRequest
+    from hpcstack.suite.sweep import Swept
 
 
 class SweepOptions(NamedTuple):
@@ -30,13 +33,13 @@ class SweepOptions(NamedTuple):
 def sweep_partition(
     session: Session,
     name: str,
-    wanted: Any,
+    request: SuiteRequest,
     options: dict[str, Any],
     how: SweepOptions,
     *,
     drain: bool,
     as_json: bool,
-) -> None:
+) -> NoReturn:
     """Measure all nodes, name those that stand out, and write the drain list. Then end.
 
     With DRAIN, ask, then drain them. The exit code is 1 if a node stands out, a job failed, or it
@@ -61,7 +64,7 @@ def sweep_partition(
     from hpcstack.site.own_command import hpcstack_on
 
     stamp = f"{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}-{uuid.uuid4().hex[:6]}"
-    folder = (wanted.parent or state_folder() / "sweeps" / stack) / stamp
+    folder = (request.parent or state_folder() / "sweeps" / stack) / stamp
     with session.store.acting("no folder for the sweep"):
         folder.mkdir(parents=True)
     if left_out:
@@ -78,7 +81,7 @@ def sweep_partition(
         if options[key]
     ]
     own = (*hpcstack_on(session.site.node_type(options["partition"])), *session.words())
-    words = _test_words(stack, wanted, options)
+    words = _test_words(stack, request, options)
     command = sweep.Command(own, tuple(words), tuple(slurm))
 
     until = time.monotonic() + how.minutes * 60
@@ -101,17 +104,17 @@ def sweep_partition(
     raise click.exceptions.Exit(1 if swept.odd or swept.failed or swept.unsure else 0)
 
 
-def _test_words(stack: str, wanted: Any, options: dict[str, Any]) -> list[str]:
+def _test_words(stack: str, request: SuiteRequest, options: dict[str, Any]) -> list[str]:
     """Return the words after `hpcstack test` for one group of nodes."""
     from hpcstack.suite import sweep
 
     # without GPUs, bandwidth between nodes (nccl.gloo-bandwidth) is measured from standard on
-    tier = "standard" if wanted.tier == "quick" else wanted.tier
+    tier = "standard" if request.tier == "quick" else request.tier
     out = [stack, "--tier", tier, "--runtime", options["runtime"]]
-    out += ["--only", ",".join(wanted.tests) or sweep.ONLY]
-    if wanted.skip:
-        out += ["--skip", ",".join(wanted.skip)]
-    if wanted.suite_from_host:
+    out += ["--only", ",".join(request.tests) or sweep.ONLY]
+    if request.skip:
+        out += ["--skip", ",".join(request.skip)]
+    if request.suite_from_host:
         out.append("--suite-from-host")
     for name in ("gpus_per_node", "nproc_per_node", "cpus_per_task"):
         if options[name]:
@@ -119,7 +122,7 @@ def _test_words(stack: str, wanted: Any, options: dict[str, Any]) -> list[str]:
     return out
 
 
-def format_sweep(swept: Any, path: Path) -> str:
+def format_sweep(swept: Swept, path: Path) -> str:
     """Return SWEPT as text: the groups, the nodes that stand out, what to do. PATH: drain list."""
     lines = []
     for group, value in sorted(swept.busbw.items()):

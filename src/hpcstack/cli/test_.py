@@ -109,8 +109,7 @@ def command(
     """
     from hpcstack.core.errors import InputError
     from hpcstack.publish.reports import share_report
-    from hpcstack.suite import run
-    from hpcstack.suite.run import check_names
+    from hpcstack.suite.run import SuiteRequest, check_names
     from hpcstack_smoke.select import MINUTES
 
     if list_:
@@ -119,14 +118,14 @@ def command(
         raise InputError("name one stack, or two to compare", "hpcstack test STACK, hpcstack list")
     _refuse_useless_options(names, options, sweep=sweep, drain=drain, bisect=bisect)
 
-    wanted = run.Wanted(
-        check_names(only),
-        check_names(skip),
-        tier or ("standard" if only else "quick"),
-        options["runtime"],
-        suite_from_host,
-        Path(output).absolute() if output else None,
-        minutes or MINUTES,
+    request = SuiteRequest(
+        tests=check_names(only),
+        skip=check_names(skip),
+        tier=tier or ("standard" if only else "quick"),
+        runtime=options["runtime"],
+        suite_from_host=suite_from_host,
+        parent=Path(output).absolute() if output else None,
+        minutes=minutes or MINUTES,
     )
 
     # a sweep and a comparison do not come back: they end with an exit code of their own
@@ -134,13 +133,13 @@ def command(
         from hpcstack.cli.sweeping import SweepOptions, sweep_partition
 
         how = SweepOptions(rounds, bisect, minutes or 240.0)
-        sweep_partition(session, names[0], wanted, options, how, drain=drain, as_json=as_json)
+        sweep_partition(session, names[0], request, options, how, drain=drain, as_json=as_json)
     if len(names) == 2:
         from hpcstack.cli.comparing import compare_runs
 
-        compare_runs(session, names, wanted, options, as_json=as_json)
+        compare_runs(session, names, request, options, as_json=as_json)
 
-    report, folder = test_one(session, names[0], wanted, options)
+    report, folder = test_one(session, names[0], request, options)
     shared = share_report(report, session.store)
     if shared:
         say(f"the report is in {shared}, for your group: hpcstack promote {report.stack}")

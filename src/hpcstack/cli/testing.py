@@ -11,8 +11,13 @@ from hpcstack.cli.session import Session, answer, say, show_progress
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcstack.report import Report
+    from hpcstack.suite.run import SuiteRequest
 
-def test_one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tuple[Any, Path]:
+
+def test_one(
+    session: Session, name: str, request: SuiteRequest, options: dict[str, Any]
+) -> tuple[Report, Path]:
     """Run the suite in the stack NAME and judge it. Return the report, and the run's folder.
 
     The folder has the report as report.json, and the run is added to the stack's history.
@@ -22,13 +27,13 @@ def test_one(session: Session, name: str, wanted: Any, options: dict[str, Any]) 
     stack = session.recipe(name).stack
     with show_progress(f"testing {stack.full_name}") as progress:
         return run_and_judge(
-            stack, wanted, parse_resources(options), session.site, session.runner, progress
+            stack, request, parse_resources(options), session.site, session.runner, progress
         )
 
 
 def show_report(
     session: Session,
-    report: Any,
+    report: Report,
     folder: Path,
     options: dict[str, Any],
     *,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hpcstack.report import Report
     from hpcstack.site.fabric import Baseline
     from hpcstack.site.load import Site
-    from hpcstack.suite.run import Wanted
+    from hpcstack.suite.run import SuiteRequest
     from hpcstack.suite.steps import Say
 
 # ends of the names of figures that depend on time: virtual nodes, which share one machine, say
@@ -55,7 +55,7 @@ def judge_report(
 
 
 def run_and_judge(
-    stack: Stack, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
+    stack: Stack, request: SuiteRequest, resources: Resources, site: Site, runner: Runner, say: Say
 ) -> tuple[Report, Path]:
     """Run the suite in the image of STACK that was built last, and judge the report.
 
@@ -65,7 +65,7 @@ def run_and_judge(
     store = open_store(site)
     platform = PLATFORMS.get(machine_of(resources, site, find_allocation(os.environ)), "")
     image = newest_image(stack.full_name, store, platform)
-    report, folder = run_suite(stack, image, wanted, resources, site, runner, say)
+    report, folder = run_suite(stack, image, request, resources, site, runner, say)
     # written as it is, before judging can go wrong
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
 

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from hpcstack.launch.resources import Resources
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
-    from hpcstack.suite.outcomes import Size
+    from hpcstack.suite.outcomes import SuiteRun
 
 
 def mpi_step(
-    folder: Path,
-    size: Size,
+    run: SuiteRun,
     artifact: Artifact,
     resources: Resources,
     site: Site,
@@ -31,30 +30,31 @@ def mpi_step(
     suite: Path | None,
     say: Callable[[str], None],
 ) -> Completed:
-    """Run the MPI step; its first rank leaves the results as mpi-0.json in FOLDER.
+    """Run the MPI step; its first rank leaves the results as mpi-0.json in its folder.
 
     SUITE is the folder of a suite to run in place of the image's.
     """
-    words: tuple[str, ...] = (str(folder),)
+    words: tuple[str, ...] = (str(run.folder),)
     if not suite and not reads_requests(artifact):
         # a suite before 0.2 takes options in place of the folder
-        words = ("--output", str(folder), "--tests", size.tests, "--tier", size.tier)
-        words += ("--skip", size.skip, "--nodes", str(size.nodes))
+        words = ("--output", str(run.folder), "--tests", run.tests, "--tier", run.tier)
+        words += ("--skip", run.skip, "--nodes", str(run.nodes))
     command = ("python3", "-m", "hpcstack_smoke.apps.mpi", *words)
 
-    each = size.world // size.nodes
-    ranks = replace(resources, nproc_per_node=0, ntasks_per_node=each, cpus_per_task=0)
+    ranks = replace(
+        resources, nproc_per_node=0, ntasks_per_node=run.ranks_per_node, cpus_per_task=0
+    )
     request = LaunchRequest(
         command,
         ranks,
         mode="mpi",
         runtime=runtime,
-        workdir=folder,
+        workdir=run.folder,
         mounts=(f"{suite}:{suite}",) if suite else (),
         environment={"PYTHONPATH": python_path(artifact, suite)},
     )
     plan = plan_step(request, artifact, site, runner)
-    say(f"{size.world} MPI ranks")
+    say(f"{run.world} MPI ranks")
     return runner.logged(
-        list(plan.argv), folder / "mpi.log", env=plan.environment, on_line=watch_steps(say)
+        list(plan.argv), run.folder / "mpi.log", env=plan.environment, on_line=watch_steps(say)
     )

@@ -7,14 +7,16 @@ import re
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import format_count
+from hpcstack.launch.resources import Share
 from hpcstack.report import Outcome, merge_rows
 from hpcstack.report.model import WORST
 from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.result import run_check
-from hpcstack_smoke.select import SCOPES, Check, select_checks
+from hpcstack_smoke.select import MINUTES, SCOPES, Check, select_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,15 +32,31 @@ NOT_COMPARED = ("h2d_GB_s", "d2h_GB_s")  # NUMA and shared PCIe switches make he
 OF_NODES = ("node", "after", "restart")  # scopes in which each node's agent leaves one row
 
 
+NO_SHARE = Share(gpus=0, ranks=1, cpus=0)
+
+
 @dataclass(frozen=True)
-class Size:
-    """What a run was asked for, and on how many nodes and ranks."""
+class SuiteRun:
+    """One run of the suite: which checks, on how many nodes and ranks, and where it writes."""
 
     nodes: int
     world: int  # ranks on all nodes
     tests: str = ""  # codes, families or groups, separated by commas
     tier: str = "quick"
-    skip: str = ""
+    skip: str = ""  # what to leave out, as in `tests`
+    minutes: float = MINUTES  # of a burn
+    folder: Path = Path()  # into which its nodes and ranks write
+    share: Share = NO_SHARE  # what it gets of each node
+    here: bool = False  # on this machine, without Slurm
+
+    @property
+    def ranks_per_node(self) -> int:
+        """How many ranks each node has."""
+        return self.world // self.nodes
+
+    def select(self, scope: str) -> list[Check]:
+        """Return the checks of SCOPE that it is asked for."""
+        return select_checks(self.tests, scope, self.tier, self.skip)
 
     def expected(self, scope: str) -> int:
         """Return how many rows a check of SCOPE has when all have answered."""
@@ -87,7 +105,7 @@ def _is_row(row: Any) -> bool:
     return {"code", "where", "status"} <= set(row) and row["status"] in WORST
 
 
-def make_outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
+def make_outcomes(run: SuiteRun, found: RunFiles, tail: str) -> list[Outcome]:
     """Return one Outcome for each check that was asked for, in the order of families.
 
     Nodes or ranks that left nothing are an ERROR of the check, with TAIL as its evidence.
@@ -97,30 +115,30 @@ def make_outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
         by_code[row["code"]].append(row)
 
     out = []
-    for check in _list_checks(size):
+    for check in _list_checks(run):
         rows = by_code[check.code]
-        silent = size.expected(check.scope) - len({row["where"] for row in rows})
-        if silent > 0 and not _answers_for_ranks(rows, size):
-            rows.append(_make_silent_row(check, size, found, silent, tail))
+        silent = run.expected(check.scope) - len({row["where"] for row in rows})
+        if silent > 0 and not _answers_for_ranks(rows, run):
+            rows.append(_make_silent_row(check, run, found, silent, tail))
         out.append(judge_lag(merge_rows(rows), found.inventory))
 
     families = list(dict.fromkeys(one.family for one in out))
     return sorted(out, key=lambda one: families.index(one.family))
 
 
-def _answers_for_ranks(rows: list[dict[str, Any]], size: Size) -> bool:
+def _answers_for_ranks(rows: list[dict[str, Any]], run: SuiteRun) -> bool:
     """Whether ROWS are those of all nodes' agents, which speak for all ranks of their node.
 
     An agent does so where the image lacks what the check needs. Its `where` is a host, that of a
     rank HOST:RANK.
     """
     hosts = {row["where"].partition(":")[0] for row in rows}
-    return len(hosts) >= size.nodes and all(":" not in row["where"] for row in rows)
+    return len(hosts) >= run.nodes and all(":" not in row["where"] for row in rows)
 
 
-def host_rows(size: Size, inventories: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def host_rows(run: SuiteRun, inventories: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Run the checks of scope `host` here, on the INVENTORIES of all nodes. Return their rows."""
-    checks = select_checks(size.tests, "host", size.tier, size.skip)
+    checks = run.select("host")
     return [
         run_check(check.code, functools.partial(_judge_nodes, check, inventories), "all nodes")
         for check in checks
@@ -132,23 +150,23 @@ def _judge_nodes(check: Check, inventories: dict[str, dict[str, Any]]) -> Any:
     return import_check(check)(inventories)
 
 
-def _list_checks(size: Size) -> Iterable[Check]:
+def _list_checks(run: SuiteRun) -> Iterable[Check]:
     """Yield all checks that were asked for, in whatever scope."""
     for scope in SCOPES:
-        yield from select_checks(size.tests, scope, size.tier, size.skip)
+        yield from run.select(scope)
 
 
 def _make_silent_row(
-    check: Check, size: Size, found: RunFiles, silent: int, tail: str
+    check: Check, run: SuiteRun, found: RunFiles, silent: int, tail: str
 ) -> dict[str, Any]:
     """Return an ERROR row that says how many left nothing of CHECK, and who, if that is known.
 
     Known are ranks that never started, and else ranks that were in the middle of CHECK.
     """
     unit = "node" if check.scope in OF_NODES else "rank"
-    what = f"{silent} of {format_count(size.expected(check.scope), unit)} left no result"
+    what = f"{silent} of {format_count(run.expected(check.scope), unit)} left no result"
     where = "?"
-    never = sorted(set(range(size.world)) - found.seen) if check.scope == "ranks" else []
+    never = sorted(set(range(run.world)) - found.seen) if check.scope == "ranks" else []
     inside = found.running.get(check.code, [])
     if never and found.seen:
         what += f"; never started: rank {', '.join(map(str, never))}"

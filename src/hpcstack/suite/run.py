@@ -15,7 +15,7 @@ from hpcstack.core.errors import InputError, SlurmError, did_you_mean, format_co
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.plan import Plan, bring_libraries, plan_step
 from hpcstack.launch.request import LaunchRequest
-from hpcstack.launch.resources import Resources, Share, node_of, share_resources
+from hpcstack.launch.resources import Resources, node_of, share_resources
 from hpcstack.recipe.model import known_tests
 from hpcstack.render.launchers import render_inner
 from hpcstack.report import Outcome, Report
@@ -24,12 +24,12 @@ from hpcstack.site.injection import HOST_PLACE
 from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
-from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, host_rows, make_outcomes
+from hpcstack.suite.outcomes import RunFiles, SuiteRun, find_telling_line, host_rows, make_outcomes
 from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, watch_steps
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.agent import start_s
 from hpcstack_smoke.request import Request, write_request
-from hpcstack_smoke.select import BURN, MINUTES, STALL_S, TIER_SECONDS, select_checks
+from hpcstack_smoke.select import BURN, MINUTES, STALL_S, TIER_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ SERVERS_S = 1800.0  # that servers may take to start, as `tasks.LONG` of the sui
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SuiteRequest:
     """What a run is asked to do."""
 
     tests: tuple[str, ...] = ()  # codes, families or groups; empty: those of the recipe
@@ -57,18 +57,6 @@ class Wanted:
     suite_from_host: bool = False  # run this hpcstack's suite, not the one in the image
     parent: Path | None = None  # of the run's folder; None: in the user's state folder
     minutes: float = MINUTES  # of a burn
-
-
-@dataclass(frozen=True)
-class SuiteRun:
-    """One run of the suite."""
-
-    folder: Path  # into which its nodes and ranks write
-    size: Size
-    ranks_per_node: int
-    share: Share  # what it gets of each node
-    here: bool = False  # on this machine, without Slurm
-    minutes: float = MINUTES
 
 
 def check_names(words: str) -> tuple[str, ...]:
@@ -87,24 +75,33 @@ def check_names(words: str) -> tuple[str, ...]:
 
 
 def prepare_run(
-    stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool
+    stack: Stack, request: SuiteRequest, resources: Resources, site: Site, *, here: bool
 ) -> SuiteRun:
     """Make a new folder for a run, and settle its checks and how many ranks each node has.
 
     On nodes without real GPUs that is what RESOURCES say, or CPU_RANKS.
     """
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    parent = wanted.parent or state_folder() / "tests" / stack.full_name
+    parent = request.parent or state_folder() / "tests" / stack.full_name
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.own_store).acting("no folder for the run"):
         folder.mkdir(parents=True)
 
     taken = share_resources(resources, site, find_allocation(os.environ), here=here)
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
-    tests = ",".join(wanted.tests or stack.tests)
-    skip = ",".join(wanted.skip)
-    size = Size(resources.nodes, ranks * resources.nodes, tests, wanted.tier, skip)
-    return SuiteRun(folder, size, ranks, taken, here, wanted.minutes)
+    tests = ",".join(request.tests or stack.tests)
+    skip = ",".join(request.skip)
+    return SuiteRun(
+        nodes=resources.nodes,
+        world=ranks * resources.nodes,
+        tests=tests,
+        tier=request.tier,
+        skip=skip,
+        minutes=request.minutes,
+        folder=folder,
+        share=taken,
+        here=here,
+    )
 
 
 def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Site) -> Request:
@@ -112,20 +109,19 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
 
     That is what was asked for, and what the site promises of its nodes.
     """
-    size = run.size
     node = None if run.here else node_of(resources, site, find_allocation(os.environ))
-    brought = () if run.here else bring_libraries(site, node, artifact, size.nodes)
+    brought = () if run.here else bring_libraries(site, node, artifact, run.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
     return Request(
         str(run.folder),
-        size.tests,
-        size.tier,
-        size.skip,
+        run.tests,
+        run.tier,
+        run.skip,
         artifact.stack,
         run.share.gpus,
         run.ranks_per_node,
-        size.nodes,
-        STALL_S[size.tier],
+        run.nodes,
+        STALL_S[run.tier],
         _deadline(run),
         minutes=run.minutes,
         injected=mapped,
@@ -140,10 +136,10 @@ def _deadline(run: SuiteRun) -> float:
     That is the time for all ranks to join, twice what its tier takes, the minutes of a burn, and
     what servers may take to start if their checks were named.
     """
-    deadline = start_s(run.size.nodes) + 2.0 * TIER_SECONDS[run.size.tier]
-    if run.size.tier == BURN:
+    deadline = start_s(run.nodes) + 2.0 * TIER_SECONDS[run.tier]
+    if run.tier == BURN:
         deadline += 60.0 * run.minutes
-    if "serve" in run.size.tests:
+    if "serve" in run.tests:
         deadline += SERVERS_S
     return deadline
 
@@ -203,7 +199,7 @@ def step_plan(
 def run_suite(
     stack: Stack,
     artifact: Artifact,
-    wanted: Wanted,
+    request: SuiteRequest,
     resources: Resources,
     site: Site,
     runner: Runner,
@@ -213,18 +209,18 @@ def run_suite(
 
     SlurmError if the step left nothing on any node.
     """
-    wanted_runtime = site.runtime if wanted.runtime == "auto" else wanted.runtime
-    runtime, _ = choose_runtime(wanted_runtime, runner)
+    runtime_name = site.runtime if request.runtime == "auto" else request.runtime
+    runtime, _ = choose_runtime(runtime_name, runner)
     here = not runtime.uses_slurm
-    run = prepare_run(stack, wanted, resources, site, here=here)
-    folder, size = run.folder, run.size
-    suite = _write_host_suite(run) if wanted.suite_from_host else None
+    run = prepare_run(stack, request, resources, site, here=here)
+    folder = run.folder
+    suite = _write_host_suite(run) if request.suite_from_host else None
 
-    plan = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
+    plan = step_plan(run, artifact, resources, site, runner, runtime=request.runtime, suite=suite)
     write_text(folder / "command.txt", plan.shown() + "\n")
     write_request(request_of(run, artifact, resources, site))
-    nodes = format_count(size.nodes, "node")
-    say(f"{size.world} ranks on {nodes} by {plan.runtime} ({plan.reason})")
+    nodes = format_count(run.nodes, "node")
+    say(f"{run.world} ranks on {nodes} by {plan.runtime} ({plan.reason})")
 
     began = time.monotonic()
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -232,14 +228,12 @@ def run_suite(
         list(plan.argv), folder / "step.log", env=plan.environment, on_line=watch_steps(say)
     )
     steps = [step]
-    mpi_checks = select_checks(size.tests, "mpi", size.tier, size.skip)
+    mpi_checks = run.select("mpi")
     if mpi_checks and not here:
-        steps.append(
-            mpi_step(folder, size, artifact, resources, site, runner, wanted.runtime, suite, say)
-        )
+        steps.append(mpi_step(run, artifact, resources, site, runner, request.runtime, suite, say))
 
     found = collect_run(folder)
-    found.add({"rows": host_rows(size, found.inventory)})
+    found.add({"rows": host_rows(run, found.inventory)})
     if mpi_checks and here:
         found.add({"rows": _skip_mpi(mpi_checks)})
     if not found.rows and not found.hosts:
@@ -247,19 +241,19 @@ def run_suite(
         raise SlurmError(_explain_nothing(step), look)
 
     node = None if here else node_of(resources, site, find_allocation(os.environ))
-    judged = make_outcomes(size, found, _find_telling_line(folder, step))
+    judged = make_outcomes(run, found, _find_telling_line(folder, step))
     report = Report(
         stack=artifact.stack,
         image=str(artifact.image),
         image_sha256=artifact.sha256,
         suite=suite_version if suite else artifact.suite,
         suite_from_host=bool(suite),
-        tier=size.tier,
+        tier=run.tier,
         runtime=plan.runtime,
         backend=found.backend,
         nodes=tuple(sorted(found.hosts)),
         node_type=next((name for name, one in site.node_types.items() if one is node), ""),
-        world_size=size.world,
+        world_size=run.world,
         started=started,
         seconds=round(time.monotonic() - began, 1),
         stand_in=artifact.stand_in,
