@@ -1,8 +1,8 @@
-"""Make the files that runtimes expect in an image: Enroot's in /etc, Apptainer's in
-/.singularity.d, and mount points.
+"""Make the files that runtimes expect in an image.
 
-They are put over the image's layers as one more layer. What is needed only if no layer has it lies
-below them, as the lowest layer. Enroot's files:
+They are Enroot's in /etc, Apptainer's in /.singularity.d, and mount points. They are put over the
+image's layers as one more layer. What is needed only if no layer has it lies below them, as the
+lowest layer. Enroot's files:
 https://github.com/NVIDIA/enroot/blob/master/doc/image-format.md; Apptainer's:
 https://apptainer.org/docs/user/main/environment_and_metadata.html.
 """
