@@ -160,6 +160,7 @@ class Registry:
             raise RegistryError(*make_nonsense_error(host)) from None
 
     def _look_up(self, base: Base, host: str, url: str) -> Answer:
+        """Do what `look_up` says, but let errors of a malformed answer through."""
         reference = base.digest or base.tag
         top, body = self._manifest(url, reference, base, host)
         manifests = self._platforms(top, body, base, host, url)

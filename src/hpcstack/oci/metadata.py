@@ -96,6 +96,7 @@ def render_entrypoint(
         default = ("/bin/sh",)
     start = tuple(check_unbroken(word) for word in (*entrypoint, *default))
     entry = f"{quote_words(entrypoint)} " if entrypoint else ""
+
     # launchers/on-node/enroot.sh sets HPCSTACK_COMMAND_ONLY: a launch runs its command without the
     # entrypoint, as Pyxis and `apptainer exec` do.
     alone = (
@@ -103,6 +104,7 @@ def render_entrypoint(
         '"$@"\nfi\n'
     )
     folder = quote_sh(check_unbroken(workdir))
+
     return (
         f"# enroot-provenance: {join_lines(provenance)}\n"
         f"mkdir -p {folder} 2>/dev/null\ncd {folder} && unset OLDPWD || exit 1\n\n"
