@@ -70,7 +70,7 @@ def test_a_pull_that_fails_in_the_build_is_told(recipes: Recipes) -> None:
     done = recipes.run("build", name)
     assert done.returncode == 5
     assert "has no nvcr.io/hpcstack-tests/debian-python@sha256:0000" in done.stderr
-    assert "hpcstack lock STACK asks for what is there now" in done.stderr
+    assert "hpcstack lock STACK locks what is there now" in done.stderr
     assert recipes.stored() == []
 
 

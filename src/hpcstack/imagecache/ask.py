@@ -44,7 +44,8 @@ def ask_service(image: str, site: Site, progress: Progress) -> dict[str, str]:
             line.say(
                 {"image": image, "platform": find_host_platform(), "step": step_name(os.environ)}
             )
-            while True:
+
+            while True:  # until the last message: a path or an error
                 said = line.hear()
                 if "path" in said:
                     return {name: str(said.get(name, "")) for name in ("path", "digest", "how")}

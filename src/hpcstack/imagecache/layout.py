@@ -138,6 +138,7 @@ class ImageCache:
                 raise StoreError(
                     f"others may write to the image cache {self.top}", f"chmod 755 {self.top}"
                 )
+
             sharing.share_with_group("")  # this process gives no file to the site's group
             for name, mode in FOLDERS.items():
                 (self.top / name).mkdir(mode=mode, exist_ok=True)

@@ -105,6 +105,7 @@ class Telling(Progress):
         self._say({"done": done, "total": total})
 
     def _say(self, facts: Mapping[str, object]) -> None:
+        """Send FACTS, or drop them."""
         # While another thread asks the client for its login, progress is dropped and not mixed in.
         if not self.line.lock.acquire(blocking=False):
             return

@@ -89,6 +89,7 @@ class Provider:
         """
         base = registry_image(wanted.image)
         check_shareable(base, self.site)
+
         digest, shown = self._find_digest(base, wanted)
         key = key_of(base, digest, wanted.platform)
         entry = self.cache.entry(key)
@@ -112,6 +113,7 @@ class Provider:
                 raise NotShared(
                     f"{self.cache.top} cannot note that user {wanted.user} may read it: {why}"
                 ) from None
+
             entry = self.cache.entry(key)
             if entry:
                 return Provided(self.cache.image(key), digest, how)
@@ -253,6 +255,7 @@ class Provider:
                 self.site.build.bounds.as_bounds(),
                 most=TIMES * source.image.size + SMALL,
             )
+
             gone = collect_cache(cache, settings.keep_days, settings.max_gb * 1e9, done.size)
             self._report_removed(gone)
             entry = CachedImage(base.image, base.digest, wanted.platform, done.size, public)

@@ -36,6 +36,7 @@ class ImportTold(Progress):
         self.progress.event(kind, **facts)
 
     def amount(self, what: str, done: int, total: int) -> None:
+        """Note that DONE bytes of the layer WHAT have come; report the sum now and then."""
         del total
         self.done[what] = done
         if time.monotonic() - self.last < TELL_S:

@@ -1,5 +1,6 @@
-"""The registry client: looks up digests and image configs with a few small requests, and streams
-layers.
+"""The registry client.
+
+It looks up digests and image configs with a few small requests, and streams layers.
 """
 
 from __future__ import annotations
@@ -108,8 +109,9 @@ class Registry:
     """A client for a site's registries and mirrors, with the user's own credentials.
 
     Credentials come from the file that the site names, or from the user's own login files
-    (`oci/credentials.py`). They are sent only to the registry that they belong to. WARN is called
-    with a message when a login is refused and the image is requested without it.
+    (`oci/credentials.py`). They are sent only to the registry that they belong to, and to its token
+    server. WARN is called with a message when a login is refused, and the image is requested
+    without it.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class Registry:
             raise RegistryError(*make_nonsense_error(host)) from None
 
     def _look_up(self, base: Base, host: str, url: str) -> Answer:
+        """Do what `look_up` says, but let errors of a malformed answer through."""
         reference = base.digest or base.tag
         top, body = self._manifest(url, reference, base, host)
         manifests = self._platforms(top, body, base, host, url)

@@ -1,14 +1,15 @@
-"""Merge layers into one tree: decide which member of which layer is in the image, and under which
-names.
+"""Merge layers into one tree.
+
+This decides which member of which layer is in the image, and under which names.
 
 `Newest` decides in one pass, newest layer first, so that no layer is ever unpacked. It raises
 NeedsTwoPasses for what cannot be decided in that order: a name twice in a layer, a hard link whose
 file an upper layer hides, a file below a folder that is a link. Then all headers are read once
 more, and `plan_layers` applies them oldest first, on a tree in memory. Both give the same image.
 
-If a lower layer has a symbolic link where an upper layer has a folder, the upper layer's files and
-whiteouts below that name belong where the link leads to. One pass meets the upper layer first, and
-cannot know that; so such images are for the plan, too.
+If an upper layer has files or whiteouts below a name that is a symbolic link in a lower layer, they
+belong where that link leads to. One pass meets the upper layer first, and cannot know that; so such
+images are for the plan, too.
 
 In this module, "above" is newer and "below" is older.
 

@@ -1,8 +1,8 @@
-"""Make the files that runtimes expect in an image: Enroot's in /etc, Apptainer's in
-/.singularity.d, and mount points.
+"""Make the files that runtimes expect in an image.
 
-They are put over the image's layers as one more layer. What is needed only if no layer has it lies
-below them, as the lowest layer. Enroot's files:
+They are Enroot's in /etc, Apptainer's in /.singularity.d, and mount points. They are put over the
+image's layers as one more layer. What is needed only if no layer has it lies below them, as the
+lowest layer. Enroot's files:
 https://github.com/NVIDIA/enroot/blob/master/doc/image-format.md; Apptainer's:
 https://apptainer.org/docs/user/main/environment_and_metadata.html.
 """
@@ -96,6 +96,7 @@ def render_entrypoint(
         default = ("/bin/sh",)
     start = tuple(check_unbroken(word) for word in (*entrypoint, *default))
     entry = f"{quote_words(entrypoint)} " if entrypoint else ""
+
     # launchers/on-node/enroot.sh sets HPCSTACK_COMMAND_ONLY: a launch runs its command without the
     # entrypoint, as Pyxis and `apptainer exec` do.
     alone = (
@@ -103,6 +104,7 @@ def render_entrypoint(
         '"$@"\nfi\n'
     )
     folder = quote_sh(check_unbroken(workdir))
+
     return (
         f"# enroot-provenance: {join_lines(provenance)}\n"
         f"mkdir -p {folder} 2>/dev/null\ncd {folder} && unset OLDPWD || exit 1\n\n"

@@ -258,7 +258,7 @@ def explain_refusal(
     if status == 404 and base.digest:
         return (
             f"{host} has no {base.image}",
-            "the locked image has been deleted; to lock the current one: hpcstack lock STACK",
+            "the locked image is gone; hpcstack lock STACK locks what is there now",
         )
     if status == 404:
         return (

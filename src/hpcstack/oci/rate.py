@@ -1,6 +1,4 @@
-"""The least that a registry must send: one that sends a byte now and then would keep an import
-going for ever.
-"""
+"""Give up on a registry that sends too little: it would keep an import going for ever."""
 
 from __future__ import annotations
 

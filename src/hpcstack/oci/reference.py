@@ -62,7 +62,7 @@ def parse_reference(text: str) -> Reference:
     if colon and transport in LOCAL:
         rest = rest.removeprefix("//")
         if not rest:
-            raise InputError(f"{text}: no image is named after the colon", f"write e.g. {EXAMPLES}")
+            raise InputError(f"{text!r} names no image", f"write e.g. {EXAMPLES}")
         if LOCAL[transport] == "docker-daemon":
             return Reference("docker-daemon", name=rest)
         path, _, name = rest.partition(":")

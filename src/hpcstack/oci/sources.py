@@ -182,6 +182,7 @@ class FromArchive:
                     for entry in entries
                     if not reference.name or _has_tag(entry.get("RepoTags"), reference.name)
                 )
+
                 content = _extract(tar, found["Config"], MAX_CONFIG)
                 config = parse_untrusted_json(content, MAX_CONFIG)
                 plain = [digest_in(digest) for digest in config["rootfs"]["diff_ids"]]
@@ -197,6 +198,7 @@ class FromArchive:
                 f"{self.path} cannot be read as an archive of `docker save`: {error}",
                 "if it is compressed, uncompress it first",
             ) from None
+
         layers = tuple(
             Layer(digest, size, digest) for digest, size in zip(plain, sizes, strict=True)
         )

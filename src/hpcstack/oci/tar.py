@@ -111,6 +111,7 @@ class Header(tarfile.TarInfo):
         return super()._proc_gnulong(tar)  # type: ignore[misc]
 
     def _proc_pax(self, tar: Any) -> Any:
+        """Check the size and form of a PAX header, and then let the library read it."""
         if self.size > MAX_PAX:
             raise Damaged(f"has a PAX header of {self.size} bytes; {MAX_PAX} are taken")
         given = tar.fileobj
@@ -243,6 +244,7 @@ class Members:
         return self._pieces(member)
 
     def _pieces(self, member: tarfile.TarInfo) -> Iterator[memoryview | bytes]:
+        """Yield the content of MEMBER; of a sparse file, zeros between its parts (offset, size)."""
         holes = cast("list[tuple[int, int]] | None", getattr(member, "sparse", None))
         if holes is None:
             yield from self._take_stored(self.left)

@@ -28,6 +28,7 @@ def resolve_base(stack: Stack, registry: ManifestReader) -> Lock:
         name: _platform(answer.manifests[name], answer.configs[name], answer.sizes[name])
         for name in stack.base.platforms
     }
+
     base = LockedBase(
         registry=stack.base.registry,
         repository=stack.base.repository,
@@ -36,6 +37,8 @@ def resolve_base(stack: Stack, registry: ManifestReader) -> Lock:
         answered_by=answer.answered_by,
         platforms=platforms,
     )
+
+    # Sources whose recipe names a commit need no look at their repository.
     commits = {source.name: source.commit for source in stack.packages.source if source.commit}
     lock = Lock(
         stack=stack.full_name,

@@ -67,6 +67,7 @@ def request_stack(
     is missing is not refused. Raise InputError for an adopted recipe, which is never built.
     """
     refuse_adopted(recipe)
+
     file = LockFile(recipe, bench.site)
     if options.locked:
         lock = file.exact(options.platform or recipe.stack.base.platforms[0])
@@ -78,6 +79,7 @@ def request_stack(
         lock = lock_to_build(recipe, bench)
     if not dry:
         refuse_unsigned(lock, bench.site)
+
     return request_build(
         recipe,
         lock,

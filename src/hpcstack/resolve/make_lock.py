@@ -1,5 +1,6 @@
-"""Choose the lock that a verb works with: the one that is there, a first one, or what is known
-without one.
+"""Choose the lock that a verb works with.
+
+That is the one that is there, a first one, or what is known without one.
 """
 
 from __future__ import annotations

@@ -92,11 +92,13 @@ def _folder(cursor: Cursor, common: Inode, *, extended: bool) -> Inode:
 
 
 def _file(cursor: Cursor, common: Inode, block_size: int, *, extended: bool) -> Inode:
+    """Read the rest of a regular file's inode, with the size of each of its blocks."""
     if extended:
         start, size, sparse, links, fragment, offset, xattr = cursor.take("<3Q4I")
     else:
         start, fragment, offset, size = cursor.take("<4I")
         sparse, links, xattr = 0, 1, NONE
+
     count = size // block_size
     if fragment == NONE and size % block_size:  # then the tail is a block of its own
         count += 1

@@ -1,5 +1,6 @@
-"""Splice a base and layers into one SquashFS, in about the time of a copy: the base's compressed
-bytes are kept.
+"""Splice a base and layers into one SquashFS that keeps the base's compressed bytes.
+
+That takes about the time of a copy.
 
 A spliced file consists of:
 

@@ -1,6 +1,4 @@
-"""Write the metadata of a spliced image, in memory: the base's own blocks, and what is new behind
-them.
-"""
+"""Make the metadata of a spliced image, in memory: the base's own blocks, then what is new."""
 
 from __future__ import annotations
 
