@@ -31,7 +31,7 @@ def test_its_numbers_are_those_of_the_code() -> None:
     numbers = {
         r"(\d+) stacks come with": len(Catalog((ROOT / "recipes",)).names()),
         r"suite has (\d+) checks": len(CHECKS),
-        r"knows (\d+) messages": len(read_signatures()),
+        r"recognises (\d+) error messages": len(read_signatures()),
     }
     prose = " ".join(PROSE.split())
     for pattern, number in numbers.items():
