@@ -1,6 +1,4 @@
-"""Doctor: where programs of a base and of a recipe run when a stack is locked and built on this
-machine.
-"""
+"""The doctor on building: can this machine enclose the programs that locks and builds start?"""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def look_at_building(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
-    """Whether steps run in an enclosure here, and in layers that are kept."""
+    """Check whether steps of a build run in an enclosure here, and in layers that are kept."""
     refused = enclosure_refused(runner)
     if refused and site.build.unconfined:
         yield report_wrong(
