@@ -115,6 +115,7 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
     node = None if run.here else node_of(resources, site, find_allocation(os.environ))
     brought = () if run.here else bring_libraries(site, node, artifact, size.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
+
     return Request(
         str(run.folder),
         size.tests,

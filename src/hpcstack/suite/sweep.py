@@ -170,6 +170,7 @@ def submit_groups(
             count=len(nodes),
             options=list(command.options),
         )
+
         write_text(script, text)
         try:
             made.append(Group(nodes, report, submit_job(script, runner)))
