@@ -62,7 +62,7 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     ),
     "subuid": (
         "WARN",
-        "podman has one user id only: files of other owners in an image cannot be shown",
+        "podman has a single user id: it cannot represent files of other owners in an image",
         "as root: usermod --add-subuids 200000-265535 --add-subgids 200000-265535 {user}",
     ),
     "build.enclosure": (
@@ -74,16 +74,16 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     ),
     "build.unconfined": (
         "WARN",
-        "programs of a base and of a recipe can read and write what whoever builds can: keys, "
+        "programs of a base and of a recipe can read and write all that their user can: keys, "
         "tokens, homes",
-        "lock and build on a machine that lets ordinary users make name spaces, and take "
-        "build.unconfined away",
+        "lock and build on a machine where ordinary users can create user namespaces, and remove "
+        "build.unconfined from site.yaml",
     ),
     "build.allowed": (
         "WARN",
-        "on a machine that lets no enclosure be made, builds would run programs of others beside "
+        "where no enclosure can be made, builds would run other people's programs with access to "
         "their user's files",
-        "take build.unconfined out of site.yaml",
+        "remove build.unconfined from site.yaml",
     ),
     "build.layers": (
         "WARN",
@@ -142,12 +142,12 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     ),
     "store": (
         "FAIL",
-        "images lie there: no step starts",
+        "images are there: without them no step starts",
         "is its filesystem mounted here? Are its folders r-x for all?",
     ),
     "clock": (
         "FAIL",
-        "munge refuses its messages, builds and leases see times that are wrong",
+        "munge rejects its messages, and builds and leases see wrong times",
         "chronyc tracking, on both",
     ),
     "slurm": ("FAIL", "nothing can be launched", "systemctl status slurmctld munge; scontrol ping"),
@@ -172,13 +172,13 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     ),
     "mounting.squashfuse": (
         "WARN",
-        "many ranks wait for one thread that uncompresses",
+        "many ranks wait for a single thread that decompresses",
         "on every node: hpcstack site squashfuse -o /usr/local/bin/squashfuse (before /usr/bin in "
         "slurmd's PATH)",
     ),
     "mounting.one-thread": (
         "WARN",
-        "many ranks wait for one thread that uncompresses",
+        "many ranks wait for a single thread that decompresses",
         "install squashfuse_ll on every node, then: hpcstack site squashfuse -o "
         "/usr/local/bin/squashfuse",
     ),

@@ -27,11 +27,13 @@ def look_at_building(site: Site, where: str, runner: Runner) -> Iterator[Finding
         yield report_wrong("build.enclosure", where, f"no enclosure can be made: {refused}")
     elif site.build.unconfined:
         yield report_wrong(
-            "build.allowed", where, "build.unconfined is set, and this machine needs it not"
+            "build.allowed", where, "build.unconfined is set, and this machine does not need it"
         )
     elif why := overlay_refused(runner):
         yield report_wrong(
-            "build.layers", where, f"steps run in an enclosure, and are not kept: {why}"
+            "build.layers",
+            where,
+            f"steps run in an enclosure, but their layers are not kept: {why}",
         )
     else:
         yield report_fine(
