@@ -49,6 +49,7 @@ def parse_options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--fabric-rate", type=float, default=0.0, help="Gb/s that each port should have")
     add("--minutes", type=float, default=MINUTES, help="how long a burn lasts")
     add("--list", action="store_true", help="print the checks and exit")
+
     return parser.parse_args(arguments[:split]), arguments[split + 1 :]
 
 

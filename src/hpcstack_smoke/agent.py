@@ -333,6 +333,7 @@ class Agent:
         """
         if elastic:
             self.round = 0
+
         with open(os.path.join(self.output, log), "wb") as file:
             child = subprocess.Popen(
                 self._make_launch_line(command, elastic),

@@ -120,7 +120,7 @@ def start_tasks(agent: Agent) -> int:
         try:
             _run_tasks(agent, check)
         except (OSError, TimeoutError) as error:
-            why = f"{agent.host} does not reach the first node's store: {error}"
+            why = f"{agent.host} cannot reach the first node's store: {error}"
             row = {
                 "code": check.code,
                 "where": agent.host,

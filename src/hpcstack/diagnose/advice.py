@@ -1,4 +1,4 @@
-"""Why each thing that the doctor finds wrong matters, and what to type: one visible table."""
+"""Why each thing that the doctor finds wrong matters, and what to type: one table of all."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Status = Literal["OK", "WARN", "FAIL", "SKIP"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at on one machine."""
+    """What was found of one thing on one machine."""
 
     code: str
-    where: str
+    where: str  # the machine
     status: Status
     found: str
-    why: str = ""
-    remedy: str = ""
+    why: str = ""  # it matters
+    remedy: str = ""  # what to type
 
 
 # code: (how bad, why it matters, what to type); {names} are filled in where it is found
@@ -25,14 +25,19 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     "userns": (
         "FAIL",
         "Enroot, Pyxis and Apptainer without setuid start no container",
-        "as root: sysctl -w user.max_user_namespaces=63556 kernel.apparmor_restrict_unprivileged_userns=0",
+        "as root: sysctl -w user.max_user_namespaces=63556 "
+        "kernel.apparmor_restrict_unprivileged_userns=0",
     ),
     "fuse": (
         "FAIL",
         "{runtime} mounts an image by FUSE where it has no setuid",
         "as root: modprobe fuse; chmod 666 /dev/fuse",
     ),
-    "named": ("WARN", "site.yaml names it, and verbs that use it fail", "make it, or correct `{key}` in site.yaml"),
+    "named": (
+        "WARN",
+        "site.yaml names it, and verbs that use it fail",
+        "make it, or correct `{key}` in site.yaml",
+    ),
     "runtime": (
         "FAIL",
         "steps are started with {runtime}",
@@ -50,30 +55,35 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     ),
     "enroot.caps": (
         "WARN",
-        "`enroot import`, and with it srun --container-image of a registry's image, fails for ordinary users",
+        "`enroot import`, and with it srun --container-image of a registry's image, fails for "
+        "ordinary users",
         "as root: setcap cap_sys_admin+pe $(command -v enroot-mksquashovlfs); "
         "setcap cap_sys_admin,cap_mknod+pe $(command -v enroot-aufs2ovlfs)",
     ),
     "subuid": (
         "WARN",
-        "podman has one user id only: files of other owners in an image cannot be shown",
+        "podman has a single user id: it cannot represent files of other owners in an image",
         "as root: usermod --add-subuids 200000-265535 --add-subgids 200000-265535 {user}",
     ),
     "build.enclosure": (
         "WARN",
-        "nothing can be locked or built here: programs of a base are started in an enclosure or not at all",
-        "build on another machine, e.g. on a node: hpcstack build --on slurm; or open it to user namespaces: "
-        "docs/how-to/allow-user-namespaces.md",
+        "nothing can be locked or built here: programs of a base are started in an enclosure or "
+        "not at all",
+        "build on another machine, e.g. on a node: hpcstack build --on slurm; or open it to user "
+        "namespaces: hpcstack help allow-user-namespaces",
     ),
     "build.unconfined": (
         "WARN",
-        "programs of a base and of a recipe can read and write what whoever builds can: keys, tokens, homes",
-        "lock and build on a machine that lets ordinary users make name spaces, and take build.unconfined away",
+        "programs of a base and of a recipe can read and write all that their user can: keys, "
+        "tokens, homes",
+        "lock and build on a machine where ordinary users can create user namespaces, and remove "
+        "build.unconfined from site.yaml",
     ),
     "build.allowed": (
         "WARN",
-        "on a machine that lets no enclosure be made, builds would run programs of others beside their user's files",
-        "take build.unconfined out of site.yaml",
+        "where no enclosure can be made, builds would run other people's programs with access to "
+        "their user's files",
+        "remove build.unconfined from site.yaml",
     ),
     "build.layers": (
         "WARN",
@@ -82,7 +92,8 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     ),
     "enroot.version": (
         "WARN",
-        "before 4.0 it takes no IMAGE:TAG@sha256:... (hpcstack hands it files, so its own steps run)",
+        "before 4.0 it takes no IMAGE:TAG@sha256:... (hpcstack hands it files, so its own steps "
+        "run)",
         "update Enroot",
     ),
     "shm": (
@@ -91,8 +102,16 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "as root: mount -o remount,size=50% /dev/shm",
     ),
     "tmp": ("FAIL", "builds and runtimes unpack there", "set TMPDIR"),
-    "tmp.room": ("WARN", "a build of NVIDIA's PyTorch image takes more", "build.tmpdir in site.yaml, or make room"),
-    "nofile": ("WARN", "data loaders with many workers run out of them", "ulimit -n, or LimitNOFILE of slurmd"),
+    "tmp.room": (
+        "WARN",
+        "a build of NVIDIA's PyTorch image takes more",
+        "build.tmpdir in site.yaml, or make room",
+    ),
+    "nofile": (
+        "WARN",
+        "data loaders with many workers run out of them",
+        "ulimit -n, or LimitNOFILE of slurmd",
+    ),
     "gpu": (
         "FAIL",
         "jobs land here and find fewer than they asked for",
@@ -104,7 +123,11 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "which images run is judged by what the site says",
         "node_types: {{...: {{driver: {driver}}}}} in site.yaml",
     ),
-    "hca": ("FAIL", "NCCL silently falls back to sockets", "ibstat; lspci | grep -i mellanox; drain the node"),
+    "hca": (
+        "FAIL",
+        "NCCL silently falls back to sockets",
+        "ibstat; lspci | grep -i mellanox; drain the node",
+    ),
     "hca.link": ("FAIL", "these links carry nothing", "ibstat; the cable, the switch port, opensm"),
     "hca.devices": ("FAIL", "no program can open an HCA", "as root: modprobe ib_uverbs"),
     "memlock": (
@@ -119,12 +142,12 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     ),
     "store": (
         "FAIL",
-        "images lie there: no step starts",
+        "images are there: without them no step starts",
         "is its filesystem mounted here? Are its folders r-x for all?",
     ),
     "clock": (
         "FAIL",
-        "munge refuses its messages, builds and leases see times that are wrong",
+        "munge rejects its messages, and builds and leases see wrong times",
         "chronyc tracking, on both",
     ),
     "slurm": ("FAIL", "nothing can be launched", "systemctl status slurmctld munge; scontrol ping"),
@@ -144,23 +167,26 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     "pyxis.unpacks": (
         "WARN",
         "every step unpacks its image on every node before it starts: minutes with NVIDIA's",
-        "plugstack.conf: use_squashfuse=1 behind spank_pyxis.so (Pyxis 0.22 or newer; squashfuse on every node)",
+        "plugstack.conf: use_squashfuse=1 behind spank_pyxis.so (Pyxis 0.22 or newer; squashfuse "
+        "on every node)",
     ),
     "mounting.squashfuse": (
         "WARN",
-        "many ranks wait for one thread that uncompresses",
-        "on every node: hpcstack site squashfuse -o /usr/local/bin/squashfuse (before /usr/bin in slurmd's PATH)",
+        "many ranks wait for a single thread that decompresses",
+        "on every node: hpcstack site squashfuse -o /usr/local/bin/squashfuse (before /usr/bin in "
+        "slurmd's PATH)",
     ),
     "mounting.one-thread": (
         "WARN",
-        "many ranks wait for one thread that uncompresses",
-        "install squashfuse_ll on every node, then: hpcstack site squashfuse -o /usr/local/bin/squashfuse",
+        "many ranks wait for a single thread that decompresses",
+        "install squashfuse_ll on every node, then: hpcstack site squashfuse -o "
+        "/usr/local/bin/squashfuse",
     ),
     "image-cache": (
         "FAIL",
         "each node imports each image for itself, and none is shared",
-        "docs/how-to/set-up-the-image-cache.md: a folder of the account that image_cache in site.yaml names, "
-        "which nobody else may write",
+        "hpcstack help set-up-the-image-cache: a folder of the account that image_cache in "
+        "site.yaml names, which nobody else may write",
     ),
     "image-cache.acl": (
         "WARN",
@@ -184,22 +210,35 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     ),
     "place": ("WARN", "the first build or publish makes it", "mkdir -p {path}"),
     "place.closed": ("FAIL", "users cannot read what lies below", "chmod o+x {path}"),
-    "place.room": ("WARN", "an image of NVIDIA's PyTorch takes 10 to 20 GiB", "hpcstack gc --dry-run"),
-    "lmod": ("WARN", "publish cannot try a module before users see it", "install lmod, or set LMOD_CMD"),
-}  # fmt: skip
+    "place.room": (
+        "WARN",
+        "an image of NVIDIA's PyTorch takes 10 to 20 GiB",
+        "hpcstack gc --dry-run",
+    ),
+    "lmod": (
+        "WARN",
+        "publish cannot try a module before users see it",
+        "install lmod, or set LMOD_CMD",
+    ),
+}
 
 
 def report_wrong(
     code: str, where: str, found: str, status: Status | None = None, **names: str
 ) -> Finding:
-    """What is wrong WHERE, as the table tells it; STATUS where it is worse or better than there."""
+    """Return the finding that something is wrong on the machine WHERE, with the table's advice.
+
+    STATUS takes the place of the table's. NAMES are filled into the advice.
+    """
     usual, why, remedy = TOLD[code]
     return Finding(code, where, status or usual, found, why.format(**names), remedy.format(**names))
 
 
 def report_fine(code: str, where: str, found: str) -> Finding:
+    """Return the finding that something is as it should be on the machine WHERE."""
     return Finding(code, where, "OK", found)
 
 
 def report_skipped(code: str, where: str, found: str) -> Finding:
+    """Return the finding that something was not looked at, or does not matter, on WHERE."""
     return Finding(code, where, "SKIP", found)

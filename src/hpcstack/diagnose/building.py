@@ -1,6 +1,4 @@
-"""Doctor: where programs of a base and of a recipe run when a stack is locked and built on this
-machine.
-"""
+"""The doctor on building: can this machine enclose the programs that locks and builds start?"""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def look_at_building(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
-    """Whether steps run in an enclosure here, and in layers that are kept."""
+    """Check whether steps of a build run in an enclosure here, and in layers that are kept."""
     refused = enclosure_refused(runner)
     if refused and site.build.unconfined:
         yield report_wrong(
@@ -29,11 +27,13 @@ def look_at_building(site: Site, where: str, runner: Runner) -> Iterator[Finding
         yield report_wrong("build.enclosure", where, f"no enclosure can be made: {refused}")
     elif site.build.unconfined:
         yield report_wrong(
-            "build.allowed", where, "build.unconfined is set, and this machine needs it not"
+            "build.allowed", where, "build.unconfined is set, and this machine does not need it"
         )
     elif why := overlay_refused(runner):
         yield report_wrong(
-            "build.layers", where, f"steps run in an enclosure, and are not kept: {why}"
+            "build.layers",
+            where,
+            f"steps run in an enclosure, but their layers are not kept: {why}",
         )
     else:
         yield report_fine(

@@ -1,8 +1,7 @@
-"""Doctor: what is wrong with a machine for running stacks, why it matters, and what to type. Judges
-of a probe's lines.
+"""The doctor's checks of one machine, from what its probe printed.
 
-`launchers/on-node/doctor.sh` tells KEY=VALUE lines of the login node and of each compute node;
-nothing here starts a program.
+The probe, launchers/on-node/doctor.sh, prints KEY=VALUE lines on the login node and on each compute
+node. Nothing here starts a program.
 """
 
 from __future__ import annotations
@@ -19,12 +18,15 @@ if TYPE_CHECKING:
 
     from hpcstack.site.load import NodeType
 
-SHM_GIB, TMP_GIB, DRIFT_S = 1.0, 20.0, 5.0
-NOFILE = 4096
+# the least that is good enough
+SHM_GIB = 1.0
+TMP_GIB = 20.0
+NOFILE = 4096  # open files of a process
+DRIFT_S = 5.0  # the most that clocks may differ by
 
 
 def parse_probe(lines: str) -> dict[str, str]:
-    """The probe's lines; what is none of them is left out."""
+    """Return {KEY: VALUE} of the probe's LINES. Other lines are left out."""
     found = {}
     for line in lines.splitlines():
         key, sign, value = line.partition("=")
@@ -36,25 +38,28 @@ def parse_probe(lines: str) -> dict[str, str]:
 def check_machine(
     probe: Mapping[str, str], runtime: str, node: NodeType | None, *, compute: bool
 ) -> list[Finding]:
-    """What PROBE says of one machine.
+    """Return what PROBE says of one machine, which is a COMPUTE node or not.
 
     NODE is what the site promises of it, RUNTIME what steps are started with.
     """
     where = probe.get("host", "?")
     found = [
-        *_runtime(probe, where, runtime, compute=compute),
-        *_limits(probe, where, compute=compute),
+        *_check_runtime(probe, where, runtime, compute=compute),
+        *_check_limits(probe, where, compute=compute),
     ]
     if compute:
-        found += [*_gpus(probe, where, node), *_fabric(probe, where, node)]
-    found += _paths(probe, where)
+        found += _check_gpus(probe, where, node)
+        found += _check_fabric(probe, where, node)
+    found += _check_paths(probe, where)
     return found
 
 
-def _runtime(
+def _check_runtime(
     probe: Mapping[str, str], where: str, runtime: str, *, compute: bool
 ) -> Iterator[Finding]:
-    works, setuid = probe.get("userns.works"), probe.get("apptainer.setuid") == "yes"
+    """Check what containers need: user namespaces, FUSE, subordinate ids, and the runtime."""
+    works = probe.get("userns.works")
+    setuid = probe.get("apptainer.setuid") == "yes"  # then none of it is needed
     if works == "no" and not setuid:
         limits = ("userns.max", "userns.clone", "userns.apparmor")
         said = ", ".join(
@@ -63,10 +68,11 @@ def _runtime(
         yield report_wrong(
             "userns", where, f"ordinary users cannot create user namespaces ({said})"
         )
+    elif works == "yes":
+        yield report_fine("userns", where, "user namespaces work")
     else:
-        yield report_fine(
-            "userns", where, "user namespaces work" if works == "yes" else "not looked at"
-        )
+        yield report_fine("userns", where, "not looked at")
+
     fuse = probe.get("fuse", "missing")
     if fuse == "usable":
         yield report_fine("fuse", where, "/dev/fuse: usable")
@@ -74,31 +80,33 @@ def _runtime(
         yield report_wrong("fuse", where, f"/dev/fuse: {fuse}", runtime=runtime)
     else:
         yield report_skipped("fuse", where, f"/dev/fuse: {fuse}")
+
+    # builds on this machine may use podman, too
     if not compute or runtime == "podman":
-        own = probe.get("subuid", "")
-        many = own.isdigit() and int(own) > 0
-        said = f"{own if many else 'no'} range(s) in /etc/subuid for {probe.get('user', '?')}"
-        yield (
-            report_fine("subuid", where, said)
-            if many
-            else report_wrong("subuid", where, said, user=probe.get("user", "USER"))
-        )
+        ranges = probe.get("subuid", "")
+        has_ranges = ranges.isdigit() and int(ranges) > 0
+        user = probe.get("user", "?")
+        said = f"{ranges if has_ranges else 'no'} range(s) in /etc/subuid for {user}"
+        if has_ranges:
+            yield report_fine("subuid", where, said)
+        else:
+            yield report_wrong("subuid", where, said, user=probe.get("user", "USER"))
+
     tool = RUNTIMES[runtime].tool if runtime in RUNTIMES else runtime
     if f"tool.{tool}" in probe:
-        yield report_fine("runtime", where, f"{tool} {probe.get(f'{tool}.version', '')}".strip())
+        version = probe.get(f"{tool}.version", "")
+        yield report_fine("runtime", where, f"{tool} {version}".strip())
     elif compute:
         yield report_wrong("runtime", where, f"{tool} is missing", runtime=runtime, tool=tool)
     if runtime in ("pyxis", "enroot") and "tool.enroot" in probe:
-        yield from _enroot(probe, where)
+        yield from _check_enroot(probe, where)
 
 
-def _enroot(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
+def _check_enroot(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
+    """Check Enroot's hooks, capabilities and version."""
     hooks = probe.get("enroot.hooks", "")
-    if (
-        "98-nvidia.sh" in hooks
-        and "tool.nvidia-container-cli" not in probe
-        and probe.get("gpus", "0") != "0"
-    ):
+    has_gpus = probe.get("gpus", "0") != "0"
+    if "98-nvidia.sh" in hooks and has_gpus and "tool.nvidia-container-cli" not in probe:
         yield report_wrong(
             "enroot.nvidia", where, "Enroot's 98-nvidia.sh is there, nvidia-container-cli is not"
         )
@@ -111,13 +119,15 @@ def _enroot(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
         yield report_wrong("enroot.version", where, f"Enroot {version[0]}")
 
 
-def _limits(probe: Mapping[str, str], where: str, *, compute: bool) -> Iterator[Finding]:
-    shm, free = (_number(probe.get(key, "")) / (1 << 20) for key in ("shm.kb", "tmp.kb"))
-    place, files = probe.get("tmp", "/tmp"), _number(probe.get("nofile", ""))
+def _check_limits(probe: Mapping[str, str], where: str, *, compute: bool) -> Iterator[Finding]:
+    """Check /dev/shm, the folder for temporary files, and the limit of open files."""
+    shm = _parse_number(probe.get("shm.kb", "")) / (1 << 20)
+    free = _parse_number(probe.get("tmp.kb", "")) / (1 << 20)
+    files = _parse_number(probe.get("nofile", ""))
+    place = probe.get("tmp", "/tmp")
     if compute:
-        yield (report_wrong if shm < SHM_GIB else report_fine)(
-            "shm", where, f"/dev/shm has {shm:.1f} GiB"
-        )
+        judge = report_wrong if shm < SHM_GIB else report_fine
+        yield judge("shm", where, f"/dev/shm has {shm:.1f} GiB")
     if probe.get("tmp.writable") == "no":
         yield report_wrong("tmp", where, f"{place} is not writable")
     elif free < TMP_GIB:
@@ -128,8 +138,10 @@ def _limits(probe: Mapping[str, str], where: str, *, compute: bool) -> Iterator[
         yield report_wrong("nofile", where, f"{files:.0f} open files a process")
 
 
-def _gpus(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterator[Finding]:
-    have, promised = int(_number(probe.get("gpus", "0"))), node.real_gpus if node else 0
+def _check_gpus(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterator[Finding]:
+    """Check the GPUs and their driver against what the site promises of NODE."""
+    have = int(_parse_number(probe.get("gpus", "0")))
+    promised = node.real_gpus if node else 0
     driver = probe.get("driver", "")
     if not promised and not have:
         yield report_skipped("gpu", where, "no GPU, and the site promises none")
@@ -138,6 +150,7 @@ def _gpus(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterat
         yield report_wrong("gpu", where, f"{have} of {promised} GPUs that the site promises")
     else:
         yield report_fine("gpu", where, probe.get("gpu.names") or f"{have} GPUs")
+
     if not driver:
         yield report_wrong("driver", where, "no driver is loaded")
     elif node and node.driver and node.driver != driver:
@@ -148,7 +161,12 @@ def _gpus(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterat
         yield report_fine("driver", where, f"driver {driver}")
 
 
-def _fabric(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterator[Finding]:
+def _check_fabric(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterator[Finding]:
+    """Check the ports of HCAs against what the site promises of NODE.
+
+    A link that is down is a FAIL on an HCA that is promised, else a WARN.
+    """
+    # {CARD.NUMBER of a port: its state}
     ports = {
         key.removeprefix("hca."): value for key, value in probe.items() if key.startswith("hca.")
     }
@@ -156,52 +174,59 @@ def _fabric(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iter
     if not ports and not promised:
         yield report_skipped("hca", where, "no HCA, and the site promises none")
         return
-    missing = promised - {_card(port) for port in ports}
+
+    missing = promised - {_name_card(port) for port in ports}
     down = {port: value for port, value in ports.items() if "ACTIVE" not in value}
     if missing:
         yield report_wrong("hca", where, f"not there: {', '.join(sorted(missing))}")
     if down:
-        status: Status = "FAIL" if promised & {_card(port) for port in down} else "WARN"
-        yield report_wrong(
-            "hca.link", where, "; ".join(f"{port}: {value}" for port, value in down.items()), status
-        )
+        status: Status = "FAIL" if promised & {_name_card(port) for port in down} else "WARN"
+        said = "; ".join(f"{port}: {value}" for port, value in down.items())
+        yield report_wrong("hca.link", where, said, status)
     if not missing and not down:
         yield report_fine("hca", where, f"{format_count(len(ports), 'port')} active")
     if ports:
-        yield from _rdma(probe, where)
+        yield from _check_rdma(probe, where)
 
 
-def _card(port: str) -> str:
+def _name_card(port: str) -> str:
+    """Return the HCA that PORT, CARD.NUMBER, is of."""
     return port.rpartition(".")[0]
 
 
-def _rdma(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
-    """What a node with HCAs needs so that programs can use them."""
+def _check_rdma(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
+    """Check what a node with HCAs needs so that programs can use them."""
     lock = probe.get("memlock.kb", "")
     if probe.get("infiniband.devices") == "no":
         yield report_wrong("hca.devices", where, "/dev/infiniband does not exist")
     if lock != "unlimited":
         yield report_wrong("memlock", where, f"ulimit -l is {lock} kB")
-    if _number(probe.get("gpus", "0")) and probe.get("gpudirect") == "none":
+    if _parse_number(probe.get("gpus", "0")) and probe.get("gpudirect") == "none":
         yield report_wrong("gpudirect", where, "neither nvidia_peermem nor nv_peer_mem is loaded")
 
 
-def _paths(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
+def _check_paths(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
+    """Check that the folders which the probe was given can be read."""
     for key, value in probe.items():
-        if key.startswith("readable."):
-            path = key.removeprefix("readable.")
-            good = value == "yes"
-            yield (report_fine if good else report_wrong)(
-                "store", where, f"{path} is {'' if good else 'not '}readable"
-            )
+        if not key.startswith("readable."):
+            continue
+        path = key.removeprefix("readable.")
+        if value == "yes":
+            yield report_fine("store", where, f"{path} is readable")
+        else:
+            yield report_wrong("store", where, f"{path} is not readable")
 
 
 def check_clocks(probes: list[Mapping[str, str]], spent: float) -> Iterator[Finding]:
-    """Whether the machines agree on the time, beyond the SPENT seconds in which they were asked."""
-    times = {probe.get("host", "?"): _number(probe.get("epoch", "")) for probe in probes}
+    """Check whether the machines of PROBES agree on the time.
+
+    The clocks were read one after another within SPENT seconds, so that much is allowed.
+    """
+    times = {probe.get("host", "?"): _parse_number(probe.get("epoch", "")) for probe in probes}
     if len(times) < 2 or not all(times.values()):
         return
-    early, late = min(times, key=lambda host: times[host]), max(times, key=lambda host: times[host])
+    early = min(times, key=lambda host: times[host])
+    late = max(times, key=lambda host: times[host])
     apart = times[late] - times[early]
     if apart > spent + DRIFT_S:
         yield report_wrong("clock", late, f"{apart - spent:.0f} s ahead of {early}")
@@ -209,7 +234,8 @@ def check_clocks(probes: list[Mapping[str, str]], spent: float) -> Iterator[Find
         yield report_fine("clock", "all", f"{len(times)} machines agree")
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
+    """Return TEXT as a number: infinity for `unlimited`, 0 for what is no number."""
     try:
         return float(text)
     except ValueError:

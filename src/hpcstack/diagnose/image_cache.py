@@ -1,4 +1,4 @@
-"""Whether the image cache that site.yaml names can do its work, as far as this machine sees it."""
+"""The doctor on the image cache: can it do its work, as far as this machine sees it?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def look_at_image_cache(site: Site, where: str) -> Iterator[Finding]:
-    """Nothing where the site has none."""
+    """Check the folder of the site's image cache, and whether its service answers.
+
+    A site without an image cache has no finding.
+    """
     settings = site.image_cache
     if not settings.folder:
         return
@@ -27,11 +30,11 @@ def look_at_image_cache(site: Site, where: str) -> Iterator[Finding]:
     except OSError as error:
         yield report_wrong("image-cache", where, f"{folder}: {error.strerror}")
         return
-    if name_owner(folder) != settings.account:
+
+    owner = name_owner(folder)
+    if owner != settings.account:
         yield report_wrong(
-            "image-cache",
-            where,
-            f"{folder} belongs to {name_owner(folder)}, not to {settings.account}",
+            "image-cache", where, f"{folder} belongs to {owner}, not to {settings.account}"
         )
     elif mode & 0o022:
         yield report_wrong(
@@ -42,17 +45,16 @@ def look_at_image_cache(site: Site, where: str) -> Iterator[Finding]:
             "image-cache.acl", where, f"the filesystem of {folder} keeps no POSIX ACLs"
         )
     else:
-        service = (
-            "its service answers here"
-            if _answers(settings.socket)
-            else "no service of it on this machine"
-        )
+        service = "no service of it on this machine"
+        if _service_answers(settings.socket):
+            service = "its service answers here"
         yield report_fine(
             "image-cache", where, f"{folder} is {settings.account}'s, and keeps ACLs; {service}"
         )
 
 
-def _answers(path: str) -> bool:
+def _service_answers(path: str) -> bool:
+    """Whether a program accepts connections at the Unix socket PATH."""
     with socket.socket(socket.AF_UNIX) as one:
         one.settimeout(2)
         try:

@@ -1,7 +1,7 @@
-"""How Pyxis starts an image here: mounted, or unpacked on each node before each step; and what that
-costs.
+"""The doctor on Pyxis: does it mount images, or unpack them on each node before each step?
 
-https://github.com/NVIDIA/pyxis/wiki/Setup: use_squashfuse=1, from Pyxis 0.22 on.
+It mounts them with use_squashfuse=1, which Pyxis has from 0.22 on:
+https://github.com/NVIDIA/pyxis/wiki/Setup.
 """
 
 from __future__ import annotations
@@ -31,18 +31,23 @@ MOUNTS = re.compile(r"(?:^|\s)use_squashfuse=(?:1|true|yes)(?:\s|$)")
 
 
 def parse_pyxis_options(runner: Runner) -> str | None:
-    """What stands behind spank_pyxis.so in plugstack.conf; None where that cannot be known from
-    here.
+    """Return the options of spank_pyxis.so in plugstack.conf, or in files that it includes.
+
+    None where they cannot be known from here.
     """
     found = CONFIG.search(runner.output(["scontrol", "show", "config"], timeout=20).stdout)
-    texts = [_text(Path(found[1]))] if found else []
+    texts = [_read_if_possible(Path(found[1]))] if found else []
     for pattern in INCLUDE.findall("".join(texts)):
-        texts += [_text(Path(path)) for path in sorted(glob.glob(pattern))]  # noqa: PTH207
+        paths = sorted(glob.glob(pattern))  # noqa: PTH207
+        texts += [_read_if_possible(Path(path)) for path in paths]
     line = LINE.search("\n".join(texts))
-    return (line[1] or "") if line else None
+    if not line:
+        return None
+    return line[1] or ""
 
 
-def _text(path: Path) -> str:
+def _read_if_possible(path: Path) -> str:
+    """Return the text of the file PATH; empty where it cannot be read."""
     try:
         return read_text(path, 1 << 20)
     except (OSError, InputError):
@@ -52,8 +57,10 @@ def _text(path: Path) -> str:
 def look_at_pyxis(
     runner: Runner, site: Site, where: str, nodes: list[str], measured: MountSpeeds | None
 ) -> Iterator[Finding]:
-    """Whether Pyxis mounts images. Where it does not, and srun's words for NODES are given: what a
-    step takes there, beside what mounting was MEASURED to take.
+    """Check whether Pyxis mounts images.
+
+    Where it does not, the finding says what a step takes on one of the nodes that srun's words
+    NODES name, beside what mounting was MEASURED to take. Without NODES nothing is started.
     """
     options = parse_pyxis_options(runner)
     if options is None:
@@ -68,31 +75,34 @@ def look_at_pyxis(
         )
     else:
         yield report_fine("pyxis", where, "srun knows --container-image")
-        cost = _cost(runner, site, nodes, measured) if nodes else ""
+        cost = _measure_cost(runner, site, nodes, measured) if nodes else ""
         yield report_wrong(
             "pyxis.unpacks", where, f"Pyxis unpacks images: use_squashfuse=1 is not set{cost}"
         )
 
 
-def _cost(runner: Runner, site: Site, nodes: list[str], measured: MountSpeeds | None) -> str:
-    """What a step takes that unpacks the smallest image of the store, and mounting it; empty where
-    there is none.
+def _measure_cost(
+    runner: Runner, site: Site, nodes: list[str], measured: MountSpeeds | None
+) -> str:
+    """Start a step that unpacks the smallest image of the store. Return what it took, in words.
+
+    Empty where there is no image, the step fails, or NODES are those of a job, which the step
+    would disturb.
     """
-    image = smallest_image(site)
-    if not image or "--jobid" in nodes:  # beside a job it would disturb that
+    smallest = smallest_image(site)
+    if not smallest or "--jobid" in nodes:
         return ""
+    image, size = smallest
     words = [word for word in nodes if not word.startswith("--time=")]
+    argv = ["srun", *words, *NOW, "--nodes=1", "--ntasks=1", f"--container-image={image}", "true"]
     began = time.monotonic()
-    done = runner.output(
-        ["srun", *words, *NOW, "--nodes=1", "--ntasks=1", f"--container-image={image[0]}", "true"],
-        timeout=LIMIT_S,
-    )
+    done = runner.output(argv, timeout=LIMIT_S)
+    took = time.monotonic() - began
     if done.status:
         return ""
-    said = (
-        f"; a step with an image of {image[1] / 1e9:.1f} GB took {time.monotonic() - began:.1f} s "
-        f"here"
-    )
+
+    said = f"; a step with an image of {size / 1e9:.1f} GB took {took:.1f} s here"
     if not measured or not measured.programs:
         return said
-    return f"{said}, mounting the same {min(one.seconds for one in measured.programs):.2f} s"
+    fastest = min(one.seconds for one in measured.programs)
+    return f"{said}, mounting the same {fastest:.2f} s"

@@ -1,5 +1,6 @@
-"""Examine: the doctor's probe on this machine and on compute nodes, and what only the login side
-can see.
+"""The doctor: examine this machine, compute nodes, and what is seen of the cluster from here.
+
+A probe (launchers/on-node/doctor.sh) is run on each machine; checks.py judges what it prints.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
-LABELLED = re.compile(r"^\s*(\d+): (.*)$")
+LABELLED = re.compile(r"^\s*(\d+): (.*)$")  # a line of `srun --label`: the task, what it printed
 
 
 def examine_machines(
@@ -50,44 +51,57 @@ def examine_machines(
     progress: Progress,
     bases: Iterable[Base] = (),
 ) -> list[Finding]:
-    """All that is right and wrong with this machine, with the cluster as seen from it, and with the
-    nodes named. Of the BASES that stacks are made from one is asked for at each registry.
+    """Examine this machine, the cluster as it is seen from here, and the nodes that are named.
+
+    The nodes are NODELIST's, in PARTITION, or those of JOB; without either none is examined. BASES
+    are those that stacks are made from: at each registry, the layers of one of them are asked for.
     """
     script = read_data_file("launchers", "on-node/doctor.sh")
-    paths = [str(site.store)] if site.store.exists() else []  # else `_places` says so
-    askable = runner.has("srun") or runner.has("apptainer")
-    runtime = choose_runtime(site.runtime, runner)[0].name if askable else "apptainer"
+    paths = [str(site.store)] if site.store.exists() else []  # else `_check_places` says so
+    runtime = "apptainer"
+    if runner.has("srun") or runner.has("apptainer"):
+        runtime = choose_runtime(site.runtime, runner)[0].name
+
     progress("looking at this machine")
-    mine = checks.parse_probe(
-        runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout
-    )
+    probe_here = ["/bin/sh", "-c", script, "doctor", *paths]
+    mine = checks.parse_probe(runner.output(probe_here, timeout=60).stdout)
+    here = mine.get("host", "?")
     found = checks.check_machine(mine, runtime, None, compute=False)
-    count = _count(runner, nodelist, job) if nodelist or job else 0
-    on: list[str] = []
+
+    count = _count_nodes(runner, nodelist, job) if nodelist or job else 0
+    on: list[str] = []  # words that tell srun on which nodes
     if job:
         on = ["--jobid", job, "--overlap"]
     elif nodelist:
         on = [f"--nodelist={nodelist}", "--time=5"]
-        on += [f"--partition={partition}"] if partition else []
-    found += _cluster(site, runner, mine.get("host", "?"), runtime, on, progress)
-    found += look_at_registries(site, mine.get("host", "?"), list(bases))
-    found += _places(site, mine.get("host", "?"))
-    found += look_at_building(site, mine.get("host", "?"), runner)
-    found += look_at_image_cache(site, mine.get("host", "?"))
-    found += _named(site, mine.get("host", "?"), runner)
-    if nodelist or job:
-        began, now = time.monotonic(), f"{time.time()}"  # what was read above may be minutes old
-        probes = _on_nodes(runner, script, paths, on, count, progress)
-        spent = time.monotonic() - began
-        node = site.node_type(partition or (_job(runner, job)[1] if job else ""))
-        for probe in probes:
-            found += checks.check_machine(probe, runtime, node, compute=True)
-        found += checks.check_clocks([{**mine, "epoch": now}, *probes], spent)
+        if partition:
+            on.append(f"--partition={partition}")
+
+    found += _check_cluster(site, runner, here, runtime, on, progress)
+    found += look_at_registries(site, here, list(bases))
+    found += _check_places(site, here)
+    found += look_at_building(site, here, runner)
+    found += look_at_image_cache(site, here)
+    found += _named(site, here, runner)
+    if not nodelist and not job:
+        return found
+
+    # this machine's time, to compare with the nodes': the probe of it may be minutes old
+    began = time.monotonic()
+    now = f"{time.time()}"
+    probes = _probe_nodes(runner, script, paths, on, count, progress)
+    spent = time.monotonic() - began
+    if job and not partition:
+        partition = _query_job(runner, job)[1]
+    node = site.node_type(partition)
+    for probe in probes:
+        found += checks.check_machine(probe, runtime, node, compute=True)
+    found += checks.check_clocks([{**mine, "epoch": now}, *probes], spent)
     return found
 
 
 def find_locked_bases(catalog: Catalog, site: Site) -> list[Base]:
-    """The bases of stacks that are locked: they are there, and somebody will build on them."""
+    """Return the bases of the stacks that are locked: somebody will build on these."""
     found = []
     for name in catalog.names():
         with contextlib.suppress(HpcstackError):  # `lint` says what is wrong with a recipe
@@ -97,27 +111,23 @@ def find_locked_bases(catalog: Catalog, site: Site) -> list[Base]:
     return found
 
 
-def _on_nodes(
+def _probe_nodes(
     runner: Runner, script: str, paths: list[str], on: list[str], count: int, progress: Progress
 ) -> list[dict[str, str]]:
-    """The probe of each of COUNT nodes, which srun's words ON name, as one step with a task per
-    node.
+    """Run the probe on each of COUNT nodes, which srun's words ON name. Return what each said.
+
+    It is one step with a task on each node. SlurmError where no node answers.
     """
-    argv = [
-        "srun",
-        *on,
-        f"--nodes={count}",
-        f"--ntasks={count}",
-        "--ntasks-per-node=1",
-        "--label",
-        "--export=ALL",
-    ]
+    argv = ["srun", *on, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+    argv += ["--label", "--export=ALL"]
     argv += ["/bin/sh", "-c", script, "doctor", *paths]
     progress(f"looking at {format_count(count, 'node')}")
     done = runner.output(argv, timeout=300)
+
     lines: dict[str, list[str]] = defaultdict(list)
     for line in done.stdout.splitlines():
-        if match := LABELLED.match(line):
+        match = LABELLED.match(line)
+        if match:
             lines[match[1]].append(match[2])
     probes = [checks.parse_probe("\n".join(one)) for one in lines.values()]
     if not probes:
@@ -128,9 +138,10 @@ def _on_nodes(
     return probes
 
 
-def _count(runner: Runner, nodelist: str, job: str) -> int:
+def _count_nodes(runner: Runner, nodelist: str, job: str) -> int:
+    """Return how many nodes JOB has, or NODELIST; InputError where Slurm does not know it."""
     if job:
-        return int(_job(runner, job)[0])
+        return int(_query_job(runner, job)[0])
     plain_list = re.fullmatch(r"[A-Za-z0-9_.,\[\]-]+", nodelist)
     done = runner.output(["scontrol", "show", "hostnames", nodelist])
     if not plain_list or done.status or not done.stdout.split():
@@ -138,8 +149,8 @@ def _count(runner: Runner, nodelist: str, job: str) -> int:
     return len(done.stdout.split())
 
 
-def _job(runner: Runner, job: str) -> list[str]:
-    """How many nodes a job has, and its partition; InputError for one that does not run."""
+def _query_job(runner: Runner, job: str) -> list[str]:
+    """Return [how many nodes JOB has, its partition]; InputError where it does not run."""
     done = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%D %P"])
     found = done.stdout.split()
     if done.status or len(found) != 2 or not found[0].isdigit():
@@ -147,10 +158,10 @@ def _job(runner: Runner, job: str) -> list[str]:
     return found
 
 
-def _cluster(
+def _check_cluster(
     site: Site, runner: Runner, where: str, runtime: str, on: list[str], progress: Progress
 ) -> Iterator[Finding]:
-    """Slurm as seen from here, and on a node of those that srun's words ON name."""
+    """Check Slurm as it is seen from here, and on one of the nodes that srun's words ON name."""
     if not runner.has("srun"):
         yield report_skipped("slurm", where, "there is no srun on this machine")
         return
@@ -159,89 +170,89 @@ def _cluster(
         said = runner.output(["sinfo"], timeout=20).tail[-1:]
         yield report_wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
         return
-    yield report_fine(
-        "slurm", where, f"{format_count(len(known), 'partition')}: {', '.join(known)}"
-    )
+
+    names = ", ".join(known)
+    yield report_fine("slurm", where, f"{format_count(len(known), 'partition')}: {names}")
     for name in site.partitions:
         if name not in known:
-            yield report_wrong(
-                "partition",
-                where,
-                f"site.yaml names partition {name}, Slurm has none",
-                known=", ".join(known),
-            )
+            said_none = f"site.yaml names partition {name}, Slurm has none"
+            yield report_wrong("partition", where, said_none, known=names)
         elif not known[name].up:
             yield report_wrong(
                 "partition.down", where, f"partition {name} is not up", partition=name
             )
-    why = runner.output(
-        ["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20
-    ).stdout.splitlines()
-    if why:
-        yield report_wrong(
-            "nodes", where, f"{format_count(len(why), 'node')} down or drained: {why[0].strip()}"
-        )
-    yield from _plugins(site, runner, where, runtime, on, progress)
+
+    ask_reasons = ["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"]
+    reasons = runner.output(ask_reasons, timeout=20).stdout.splitlines()
+    if reasons:
+        nodes = format_count(len(reasons), "node")
+        yield report_wrong("nodes", where, f"{nodes} down or drained: {reasons[0].strip()}")
+    yield from _check_plugins(site, runner, where, runtime, on, progress)
 
 
-def _plugins(
+def _check_plugins(
     site: Site, runner: Runner, where: str, runtime: str, on: list[str], progress: Progress
 ) -> Iterator[Finding]:
-    """What srun can start."""
+    """Check what srun can start: MPI by PMI, and images, and how fast nodes mount these."""
     pmi = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
     if any(name.startswith("pmi") for name in pmi):
         yield report_fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
     else:
         yield report_wrong("pmi", where, "srun has neither PMIx nor PMI-2")
+
     measured = measure_mounting(runner, site, on, progress)
     yield from look_at_mounting(measured, where)
     if runtime == "pyxis":
         yield from look_at_pyxis(runner, site, where, on, measured)
-    elif runner.has("enroot") and "--container-image" not in "\n".join(
-        runner.output(["srun", "--help"], timeout=20).tail
-    ):
-        yield report_wrong("pyxis", where, "Enroot is here, srun has no --container-image")
+    elif runner.has("enroot"):
+        help_text = "\n".join(runner.output(["srun", "--help"], timeout=20).tail)
+        if "--container-image" not in help_text:
+            yield report_wrong("pyxis", where, "Enroot is here, srun has no --container-image")
 
 
 def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Finding]:
-    """Each registry that the site names: does it answer, is there a login for it, and can its
-    layers be had?
+    """Check each registry that the site names, and nvcr.io.
+
+    Does it answer, is there a login for it, and can the layers of one of BASES be fetched?
     """
     if site.build.ca_bundle and not Path(site.build.ca_bundle).is_file():
         return  # `_named` says so: without it nothing can be asked
     registry = Registry(site, timeout=5, tries=1)
     for name in dict.fromkeys([*site.registries, "nvcr.io"]):
         ping = registry.ping(name)
-        if ping.status in (200, 401):
-            try:
-                found = find_login(ping.host, site.registry(name).credentials)
-            except InputError as error:
-                yield report_wrong("registry.login", where, f"{name}: {error.message}")
-                continue
-            login = "without a login"
-            if found:
-                login = (
-                    "with a key" if found.user in ("$oauthtoken", IDENTITY) else f"as {found.user}"
-                )
-            yield report_fine("registry", where, f"{name} answers at {ping.host}, {login}")
-            base = next((one for one in bases if one.registry == name), None)
-            if base:
-                yield _layers(registry, base, where)
-            if ignored := registry.ignored.get(ping.host):
-                yield report_wrong(
-                    "registry.login", where, f"{name} refuses the login in {ignored.source}"
-                )
-        else:
+        # 401: it answers, and wants a login
+        if ping.status not in (200, 401):
             mirror = "" if ping.host == name else f" {ping.host}:"
             said = f"{name}:{mirror} {ping.error or f'answered {ping.status}'}"
             yield report_wrong(
                 "registry", where, said, "FAIL" if name in site.registries else "WARN"
             )
+            continue
+
+        try:
+            found = find_login(ping.host, site.registry(name).credentials)
+        except InputError as error:
+            yield report_wrong("registry.login", where, f"{name}: {error.message}")
+            continue
+        login = "without a login"
+        if found:
+            has_key = found.user in ("$oauthtoken", IDENTITY)
+            login = "with a key" if has_key else f"as {found.user}"
+        yield report_fine("registry", where, f"{name} answers at {ping.host}, {login}")
+
+        base = next((one for one in bases if one.registry == name), None)
+        if base:
+            yield _check_layers(registry, base, where)
+        ignored = registry.ignored.get(ping.host)
+        if ignored:
+            said = f"{name} refuses the login in {ignored.source}"
+            yield report_wrong("registry.login", where, said)
 
 
-def _layers(registry: Registry, base: Base, where: str) -> Finding:
-    """Whether layers of BASE can be had: a registry sends on to another host for them, that a
-    firewall may not know.
+def _check_layers(registry: Registry, base: Base, where: str) -> Finding:
+    """Check whether layers of BASE can be fetched.
+
+    A registry sends clients on to another host for them, which a firewall may not let through.
     """
     try:
         host = registry.reach_layers(base)
@@ -252,17 +263,18 @@ def _layers(registry: Registry, base: Base, where: str) -> Finding:
     return report_fine("registry.layers", where, f"{host} gives the layers of {base.image}")
 
 
-def _places(site: Site, where: str) -> Iterator[Finding]:
-    """The store and the module tree, there, open for their readers, with room; and Lmod."""
+def _check_places(site: Site, where: str) -> Iterator[Finding]:
+    """Check the store and the module tree, and whether Lmod is there."""
     for what, path in (("store", site.store), ("modules", site.module_root)):
-        yield from _place(what, path, where)
+        yield from _check_place(what, path, where)
     if any(Path(path).exists() for path in LMOD):
         yield report_fine("lmod", where, "Lmod is there")
     else:
         yield report_wrong("lmod", where, "Lmod is not found")
 
 
-def _place(what: str, path: Path, where: str) -> Iterator[Finding]:
+def _check_place(what: str, path: Path, where: str) -> Iterator[Finding]:
+    """Check whether the folder PATH is there, open to others, and has room."""
     try:
         if not path.exists():
             yield report_wrong("place", where, f"{what}: {path} does not exist yet", path=str(path))
@@ -271,16 +283,19 @@ def _place(what: str, path: Path, where: str) -> Iterator[Finding]:
     except OSError as error:
         yield report_wrong("store", where, f"{what}: {path} cannot be looked at: {error.strerror}")
         return
-    if (shut := _closed(path)) and not path.is_relative_to(Path.home()):
+
+    # below a home it is its owner's own business
+    closed = _find_closed(path)
+    if closed and not path.is_relative_to(Path.home()):
         yield report_wrong(
-            "place.closed", where, f"{what}: {shut} is closed to others", path=str(shut)
+            "place.closed", where, f"{what}: {closed} is closed to others", path=str(closed)
         )
     judge = report_fine if free > checks.TMP_GIB else report_wrong
     yield judge("place.room", where, f"{what}: {path} has {free:.0f} GiB free")
 
 
 def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
-    """What site.yaml names and this machine or Slurm does not have."""
+    """Report what site.yaml names and this machine, or Slurm, does not have."""
     build = site.build
     folders = [("build.tmpdir", build.tmpdir), ("build.cachedir", build.cachedir)]
     folders += [("recipe_dirs", str(path)) for path in site.recipe_dirs]
@@ -288,64 +303,61 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
     for key, path in folders:
         if path and not Path(path).exists():
             yield report_wrong("named", where, f"{key}: {path} does not exist", key=key)
+
+    key = "build.ca_bundle"
     if build.ca_bundle and not Path(build.ca_bundle).is_file():
-        yield report_wrong(
-            "named",
-            where,
-            f"build.ca_bundle: {build.ca_bundle} does not exist",
-            "FAIL",
-            key="build.ca_bundle",
-        )
-    key = site.signatures.sign_with
-    if key and not Path(key).expanduser().is_file():
-        yield report_wrong(
-            "named",
-            where,
-            f"signatures.sign_with: {key} does not exist",
-            key="signatures.sign_with",
-        )
+        said = f"{key}: {build.ca_bundle} does not exist"
+        yield report_wrong("named", where, said, "FAIL", key=key)
+    key = "signatures.sign_with"
+    signing_key = site.signatures.sign_with
+    if signing_key and not Path(signing_key).expanduser().is_file():
+        yield report_wrong("named", where, f"{key}: {signing_key} does not exist", key=key)
+    yield from _check_named_accounts(site, where)
+    yield from _check_named_gpus(site, where, runner)
+
+
+def _check_named_accounts(site: Site, where: str) -> Iterator[Finding]:
+    """Report groups and users that site.yaml names and this machine does not know."""
     for key, group in (("group", site.group), ("modules.group", site.modules.group)):
-        if group and not _known(grp.getgrnam, group):
+        if group and not _is_known(grp.getgrnam, group):
             yield report_wrong("named", where, f"{key}: there is no group {group}", "FAIL", key=key)
-    if site.modules.check_as and not _known(pwd.getpwnam, site.modules.check_as):
-        yield report_wrong(
-            "named",
-            where,
-            f"modules.check_as: there is no user {site.modules.check_as}",
-            "FAIL",
-            key="modules.check_as",
-        )
+    key = "modules.check_as"
+    user = site.modules.check_as
+    if user and not _is_known(pwd.getpwnam, user):
+        yield report_wrong("named", where, f"{key}: there is no user {user}", "FAIL", key=key)
+    key = "modules.publishers"
     for name in site.modules.publishers:
-        if not name.isdecimal() and not _known(pwd.getpwnam, name):
-            said = (
-                f"modules.publishers: there is no user {name}, so releases that {name} published "
-                f"are refused"
-            )
-            yield report_wrong("named", where, said, "FAIL", key="modules.publishers")
-    slurms = query_partitions(runner)
+        if not name.isdecimal() and not _is_known(pwd.getpwnam, name):
+            said = f"{key}: there is no user {name}, so releases that {name} published are refused"
+            yield report_wrong("named", where, said, "FAIL", key=key)
+
+
+def _check_named_gpus(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
+    """Report node types to which site.yaml gives more GPUs than Slurm has in their partitions."""
+    in_slurm = query_partitions(runner)
     for name, partition in site.partitions.items():
-        node, has = site.node_types[partition.node_type], slurms.get(name)
-        promised = node.gpus.count if node.gpus else 0
-        if has and promised > has.gpus:  # of one that Slurm has not, `_cluster` tells
-            said = (
-                f"node_types.{partition.node_type}: {promised} GPUs per node, Slurm has {has.gpus} "
-                f"in {name}"
-            )
-            yield report_wrong(
-                "named", where, said, "FAIL", key=f"node_types.{partition.node_type}.gpus.count"
-            )
+        has = in_slurm.get(name)
+        if not has:
+            continue  # `_check_cluster` says so
+        node_type = f"node_types.{partition.node_type}"
+        gpus = site.node_types[partition.node_type].gpus
+        promised = gpus.count if gpus else 0
+        if promised > has.gpus:
+            said = f"{node_type}: {promised} GPUs per node, Slurm has {has.gpus} in {name}"
+            yield report_wrong("named", where, said, "FAIL", key=f"{node_type}.gpus.count")
 
 
-def _known(look: Callable[[str], object], name: str) -> bool:
+def _is_known(look_up: Callable[[str], object], name: str) -> bool:
+    """Whether LOOK_UP, which raises KeyError for unknown ones, knows the user or group NAME."""
     try:
-        look(name)
+        look_up(name)
     except KeyError:
         return False
     return True
 
 
-def _closed(path: Path) -> Path | None:
-    """The uppermost folder on the way to PATH that others may not enter."""
+def _find_closed(path: Path) -> Path | None:
+    """Return the uppermost folder on the way to PATH that others may not enter, if there is one."""
     for folder in [*reversed(path.parents), path]:
         if not folder.stat().st_mode & 0o001:
             return folder

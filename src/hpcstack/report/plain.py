@@ -35,6 +35,7 @@ def render_markdown(report: Report) -> str:
         "| status | check | measured | expected | on | remedy |",
         "|---|---|---|---|---|---|",
     ]
+
     for one in report.outcomes:
         expected = f"{one.expected} ({one.source})" if one.source else one.expected
         bad = one.status in ("FAIL", "ERROR", "WARN")

@@ -64,6 +64,7 @@ def describe_run(report: Report) -> dict[str, Any]:
         name: max((node.get(name) or 0 for node in report.inventory.values()), default=0)
         for name in ("gpus", "ports", "rate_gbps")
     }
+
     promised = report.promised
     transport = next((one for one in report.outcomes if one.code == "nccl.transport"), None)
     nccl = transport.versions.get("nccl", "") if transport else ""
@@ -119,6 +120,7 @@ def append_run(path: Path, report: Report, folder: str) -> None:
         "seconds": report.seconds,
         "all": _collect_figures(report.outcomes),
     }
+
     data = (json.dumps(line, sort_keys=True) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     # a line that another process did not finish must not swallow this one

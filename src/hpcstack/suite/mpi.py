@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.launch.plan import plan_step
 from hpcstack.launch.request import LaunchRequest
-from hpcstack.suite.steps import python_path, reads_requests, watch_steps
+from hpcstack.suite.steps import python_path, watch_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +34,7 @@ def mpi_step(
 
     SUITE is the folder of a suite to run in place of the image's.
     """
-    words: tuple[str, ...] = (str(run.folder),)
-    if not suite and not reads_requests(artifact):
-        # a suite before 0.2 takes options in place of the folder
-        words = ("--output", str(run.folder), "--tests", run.tests, "--tier", run.tier)
-        words += ("--skip", run.skip, "--nodes", str(run.nodes))
-    command = ("python3", "-m", "hpcstack_smoke.apps.mpi", *words)
-
+    command = ("python3", "-m", "hpcstack_smoke.apps.mpi", str(run.folder))
     ranks = replace(
         resources, nproc_per_node=0, ntasks_per_node=run.ranks_per_node, cpus_per_task=0
     )

@@ -25,7 +25,7 @@ from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
 from hpcstack.suite.outcomes import RunFiles, SuiteRun, find_telling_line, host_rows, make_outcomes
-from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, watch_steps
+from hpcstack.suite.steps import Say, python_path, watch_steps
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.agent import start_s
 from hpcstack_smoke.request import Request, write_request
@@ -112,6 +112,7 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
     node = None if run.here else node_of(resources, site, find_allocation(os.environ))
     brought = () if run.here else bring_libraries(site, node, artifact, run.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
+
     return Request(
         str(run.folder),
         run.tests,
@@ -174,11 +175,8 @@ def step_plan(
 
     SUITE is the folder of a suite to run in place of the image's.
     """
-    asked: tuple[str, ...] = ("--request", str(run.folder))
-    if not suite and not reads_requests(artifact):
-        asked = old_words(request_of(run, artifact, resources, site))
     launcher = ("/bin/sh", "-c", render_inner("torchrun"), "torchrun")
-    command = ("python3", "-m", "hpcstack_smoke", *asked, "--", *launcher)
+    command = ("python3", "-m", "hpcstack_smoke", "--request", str(run.folder), "--", *launcher)
 
     # one task a node, with all that the run has there: its ranks share that
     one_a_node = replace(resources, nproc_per_node=0, ntasks_per_node=0)

@@ -16,35 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.store.artifact import Artifact
-    from hpcstack_smoke.request import Request
 
 Say = Callable[[str], None]
 SUITE = f"{HOME}/smoke"  # in the image
 STATUSES = ("PASS", "SKIP", "WARN", "FAIL", "ERROR")
 EVERY_S = 10.0  # between two lines that say how far the run is
-
-
-def reads_requests(artifact: Artifact) -> bool:
-    """Whether the suite in the image reads request.json. Before 0.2 it was asked by options."""
-    version = tuple(int(part) for part in artifact.suite.split(".") if part.isdecimal())
-    return version >= (0, 2)
-
-
-def old_words(request: Request) -> tuple[str, ...]:
-    """Return REQUEST as the options of a suite before 0.2."""
-    options = {
-        "--output": request.output,
-        "--tests": request.tests,
-        "--tier": request.tier,
-        "--skip": request.skip,
-        "--gpus": str(request.gpus),
-        "--ranks": str(request.ranks),
-        "--nodes": str(request.nodes),
-        "--stack": request.stack,
-        "--deadline": str(request.deadline_s),
-        "--fabric-rate": str(request.fabric_rate),
-    }
-    return tuple(word for option in options.items() for word in option)
 
 
 def python_path(artifact: Artifact, suite: Path | None) -> str:

@@ -135,8 +135,8 @@ def usable_nodes(
         others = f" ({others})" if others else ""
         count = format_count(len(found), "node")
         raise InputError(
-            f"{count} that could run a job{others}: a sweep takes two or more",
-            "sinfo; -p PARTITION, -w NODES",
+            f"only {count} could run a job{others}: a sweep needs two or more",
+            "see sinfo; choose others with -p PARTITION or -w NODES",
         )
     return found, left_out
 
@@ -170,6 +170,7 @@ def submit_groups(
             count=len(nodes),
             options=list(command.options),
         )
+
         write_text(script, text)
         try:
             made.append(Group(nodes, report, submit_job(script, runner)))
@@ -422,7 +423,10 @@ def explain_unsure(swept: Swept) -> str:
         slow += [f"{swept.nodes[a]} and {swept.nodes[b]}" for a, b in pairs]
     if not slow:
         return ""
-    return f"slow, and one of both or what is between: {', '.join(slow)}; more --rounds tell"
+    pairs_said = ", ".join(slow)
+    return (
+        f"slow pairs, by either node or by what is between them: {pairs_said}; more --rounds tell"
+    )
 
 
 def drain_nodes(odd: dict[str, str], runner: Runner) -> list[str]:

@@ -130,6 +130,7 @@ def ask_completion(target: Target, number: int, stream: bool, seconds: float = 0
         "temperature": 0.0,
         "stream": stream,
     }
+
     began = time.monotonic()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {target.key}"}
     with open_connection(target, seconds) as line:

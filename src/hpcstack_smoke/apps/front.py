@@ -42,6 +42,7 @@ class Front:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
+        """Let CLIENT in if it sends the key, and hand its connection through; else refuse it."""
         with contextlib.suppress(OSError), client:
             client.settimeout(HEAD_S)
             head = read_head(client)
