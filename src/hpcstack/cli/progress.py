@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, sanitize_for_terminal
-from hpcstack.core.progress import Progress
+from hpcstack.core.progress import Progress, Say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rich.progress import Progress as Display
     from rich.progress import TaskID
@@ -32,7 +32,7 @@ class Lines(Progress):
     Downloads report their amounts from several threads.
     """
 
-    def __init__(self, say: Callable[[str], None], file: IO[str] | None) -> None:
+    def __init__(self, say: Say, file: IO[str] | None) -> None:
         self.say = say
         self.file = file
         self.began = time.monotonic()
@@ -107,7 +107,7 @@ def _escape_markup(text: str) -> str:
 
 
 @contextlib.contextmanager
-def draw_progress(doing: str, say: Callable[[str], None], events: str) -> Iterator[Progress]:
+def draw_progress(doing: str, say: Say, events: str) -> Iterator[Progress]:
     """Yield the progress of one command, which is DOING something.
 
     SAY prints a plain line. EVENTS is the path of a file for JSON lines, or empty. Raise InputError

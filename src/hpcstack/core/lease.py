@@ -31,6 +31,8 @@ from hpcstack.core.namespaces import ROOT_BECOMES, is_machines_root
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from hpcstack.core.progress import Say
+
 FIRST_POLL_S = 0.02  # between two looks of a waiter, at first
 POLL_S = 0.5  # later
 LAST_POLL_S = 5.0  # at most, after a long wait
@@ -163,7 +165,7 @@ def _never() -> bool:
 
 @contextlib.contextmanager
 def hold_lease(
-    path: Path, waiting: Callable[[str], None] | None = None, done: Callable[[], bool] = _never
+    path: Path, waiting: Say | None = None, done: Callable[[], bool] = _never
 ) -> Iterator[bool]:
     """Hold the lease PATH for the time of the block, once nobody else has it; yield True.
 
@@ -205,9 +207,7 @@ def hold_lease(
         descriptors.remove_file(mine)
 
 
-def _acquire(
-    mine: Path, path: Path, waiting: Callable[[str], None] | None, done: Callable[[], bool]
-) -> bool:
+def _acquire(mine: Path, path: Path, waiting: Say | None, done: Callable[[], bool]) -> bool:
     """Make PATH another name of MINE once no living holder has it; False once DONE is true."""
     watch = Watch(path)
     is_told = False

@@ -5,6 +5,11 @@ The class here reports nothing. Those of the command line print lines, bars, or 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+# What takes one sentence for people. A Progress is one, and so is the command line's `say`.
+Say = Callable[[str], None]
+
 
 class Progress:
     """Takes reports of work: a sentence by a call, how far it is, and events for machines."""

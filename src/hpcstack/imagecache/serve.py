@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Say
     from hpcstack.imagecache.layout import ImageCache
     from hpcstack.site.load import Site
 
@@ -165,7 +166,7 @@ def answer_request(
     cache: ImageCache,
     site: Site,
     runner: Runner,
-    log: Callable[[str], None],
+    log: Say,
 ) -> str:
     """Answer one request of USER on CONNECTION, and write one line about it to LOG.
 

@@ -45,10 +45,11 @@ from hpcstack.oci.signed import MAX_STATEMENT, CosignStatement, signature_tag, s
 from hpcstack.oci.tokens import Authorization, authorize_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import requests
 
+    from hpcstack.core.progress import Say
     from hpcstack.oci.credentials import Login
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
@@ -122,7 +123,7 @@ class Registry:
         tries: int = TRIES,
         anonymous: bool = False,
         user: str = "",
-        warn: Callable[[str], None] | None = None,
+        warn: Say | None = None,
     ) -> None:
         self.site, self.tries, self.anonymous, self.user = site, tries, anonymous, user
         self.tokens: dict[tuple[str, str], _Token] = {}

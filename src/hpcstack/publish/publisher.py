@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -59,13 +58,14 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.store.store import MAX_RECORD, Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Say
     from hpcstack.recipe.model import Stack
     from hpcstack.report import Report
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

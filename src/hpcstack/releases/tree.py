@@ -43,7 +43,9 @@ from hpcstack.releases.modulerc import render_gateway, render_modulerc
 from hpcstack.releases.permissions import Permissions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
+
+    from hpcstack.core.progress import Say
 
 # How many Lua modulefiles Core may hold before a new name goes behind a gateway: each of them
 # costs every load 25 us.
@@ -169,7 +171,7 @@ class Tree:
     # -- writing
 
     @contextlib.contextmanager
-    def hold(self, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    def hold(self, name: str, say: Say = lambda _: None) -> Iterator[None]:
         """Keep others from changing NAME meanwhile, and finish what they have left undone.
 
         While this has to wait, SAY is told for whom.
@@ -179,7 +181,7 @@ class Tree:
             yield
 
     @contextlib.contextmanager
-    def leased(self, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    def leased(self, name: str, say: Say = lambda _: None) -> Iterator[None]:
         """Keep others from changing NAME meanwhile, and finish nothing.
 
         For repairs: the state of NAME, from which a change would be finished, may be damaged.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpcstack.build.workbench import Workbench
+    from hpcstack.core.progress import Say
     from hpcstack.lock.model import Lock
     from hpcstack.oci.client import Registry
     from hpcstack.recipe.catalog import Recipe
@@ -62,9 +63,7 @@ def lock_to_build(recipe: Recipe, bench: Workbench) -> Lock:
     return lock
 
 
-def lock_to_show(
-    recipe: Recipe, site: Site, registry: Registry, say: Callable[[str], None]
-) -> Lock:
+def lock_to_show(recipe: Recipe, site: Site, registry: Registry, say: Say) -> Lock:
     """Return RECIPE's lock, or what the registry says now; nothing is written."""
     lock = LockFile(recipe, site).current()
     if lock:
@@ -80,7 +79,7 @@ def lock_to_show(
 
 
 def lock_to_look_at(
-    recipe: Recipe, site: Site, registry: Callable[[], Registry] | None, say: Callable[[str], None]
+    recipe: Recipe, site: Site, registry: Callable[[], Registry] | None, say: Say
 ) -> Lock:
     """Return RECIPE's lock, or else what the registry says, or else what is known without either.
 

@@ -12,8 +12,9 @@ from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import base_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from hpcstack.core.progress import Say
     from hpcstack.lock.diff import Difference
     from hpcstack.oci.client import Registry
     from hpcstack.recipe.catalog import Catalog, Recipe
@@ -32,7 +33,7 @@ class NewerBase:
     changes: list[Difference]
 
 
-def locked_recipes(catalog: Catalog, site: Site, say: Callable[[str], None]) -> list[Recipe]:
+def locked_recipes(catalog: Catalog, site: Site, say: Say) -> list[Recipe]:
     """Return the recipes that have a lock, without adopted ones, which follow no registry.
 
     A file that cannot be read is left out, and SAY is told why.

@@ -20,9 +20,10 @@ from hpcstack.store.artifact import IMAGE, Artifact
 from hpcstack.store.artifact_format import REMEDY, check_changeable, read_artifact, write_artifact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from hpcstack.core.progress import Say
     from hpcstack.site.load import Site
 
 KEY = re.compile(r"[0-9a-z]{1,64}")
@@ -349,7 +350,7 @@ class Store:
         sharing.hand_over(incoming)
 
     @contextlib.contextmanager
-    def lease(self, key: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    def lease(self, key: str, waiting: Say | None = None) -> Iterator[None]:
         """Keep other builders of KEY out meanwhile. The lease of a dead process is taken over.
 
         While this has to wait, WAITING is told for whom.

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Say
     from hpcstack.launch.resources import Resources
     from hpcstack.recipe.model import Stack
     from hpcstack.report import Report
     from hpcstack.site.fabric import Baseline
     from hpcstack.site.load import Site
     from hpcstack.suite.run import SuiteRequest
-    from hpcstack.suite.steps import Say
 
 # ends of the names of figures that depend on time: virtual nodes, which share one machine, say
 # nothing of them

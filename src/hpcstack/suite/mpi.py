@@ -10,10 +10,10 @@ from hpcstack.launch.request import LaunchRequest
 from hpcstack.suite.steps import python_path, watch_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from hpcstack.core.process import Completed, Runner
+    from hpcstack.core.progress import Say
     from hpcstack.launch.resources import Resources
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
@@ -28,7 +28,7 @@ def mpi_step(
     runner: Runner,
     runtime: str,
     suite: Path | None,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Completed:
     """Run the MPI step; its first rank leaves the results as mpi-0.json in its folder.
 

@@ -25,7 +25,7 @@ from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
 from hpcstack.suite.outcomes import RunFiles, SuiteRun, find_telling_line, host_rows, make_outcomes
-from hpcstack.suite.steps import Say, python_path, watch_steps
+from hpcstack.suite.steps import python_path, watch_steps
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.agent import start_s
 from hpcstack_smoke.request import Request, write_request
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hpcstack.core.process import Completed, Runner
+    from hpcstack.core.progress import Say
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
     from hpcstack.site.model import NodeType

@@ -6,18 +6,18 @@ Pure.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import format_count
 from hpcstack.render.steps import HOME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from hpcstack.core.progress import Say
     from hpcstack.store.artifact import Artifact
 
-Say = Callable[[str], None]
 SUITE = f"{HOME}/smoke"  # in the image
 STATUSES = ("PASS", "SKIP", "WARN", "FAIL", "ERROR")
 EVERY_S = 10.0  # between two lines that say how far the run is
@@ -33,7 +33,7 @@ def python_path(artifact: Artifact, suite: Path | None) -> str:
     return f"{own}:{images}" if images else own
 
 
-def watch_steps(say: Say, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+def watch_steps(say: Say, clock: Callable[[], float] = time.monotonic) -> Say:
     """Return a function that takes each line of a step's output, and tells progress by SAY.
 
     The agent prints a line for each check. What is wrong is told at once; else, now and then, how

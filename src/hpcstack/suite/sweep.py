@@ -21,10 +21,11 @@ from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, plan_tournament, slow_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Say
     from hpcstack.store.store import Store
 
 ONLY = "node,fabric,nccl"  # what a sweep tests, unless it is told
@@ -181,9 +182,7 @@ def submit_groups(
     return made
 
 
-def follow_jobs(
-    groups: Sequence[Group], runner: Runner, say: Callable[[str], None], until: float
-) -> dict[str, str]:
+def follow_jobs(groups: Sequence[Group], runner: Runner, say: Say, until: float) -> dict[str, str]:
     """Wait for the jobs of GROUPS, and tell of each that ends.
 
     Return {job: why} of those that had not ended by UNTIL (monotonic), which are cancelled. An
@@ -304,7 +303,7 @@ def bisect_nodes(
     folder: Path,
     command: Command,
     runner: Runner,
-    say: Callable[[str], None],
+    say: Say,
     until: float,
 ) -> Swept:
     """Measure groups of NODES and halve the slow ones, until each bad node is found.
@@ -334,7 +333,7 @@ def bisect_nodes(
     return swept
 
 
-def _with_prefix(say: Callable[[str], None], prefix: str) -> Callable[[str], None]:
+def _with_prefix(say: Say, prefix: str) -> Say:
     """Return a SAY that puts PREFIX before each line."""
     return lambda text: say(f"{prefix}{text}")
 
