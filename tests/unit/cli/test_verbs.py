@@ -176,6 +176,7 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "doctor": [(("--bogus",), 2, "No such option")],
     "explain": [(("no-such.log",), 2, "")],
     "hang": [(("x1",), 2, "")],
+    "help": [(("squirrel",), 2, "no how-to page says 'squirrel'")],
     "why": [(("HOME",), 2, "")],
     "site": [(("init", "-o", "."), 2, "is a folder")],
     "completion": [(("tcsh",), 2, "is not one of")],
@@ -212,6 +213,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
     "test": (("--list",), 0, lambda said: len(said["checks"]) > 80),
     "plan": (("--params", "7e9", "--gpus", "h100:8"), 0, lambda said: said["gpu"] == "h100"),
     "explain": (("log.txt",), 0, lambda said: said["findings"][0]["id"] == "cuda-out-of-memory"),
+    "help": ((), 0, lambda said: "roll-back" in [one["topic"] for one in said]),
     "promote": (
         ("pytorch/24.11", "--dry-run", "--override", "why"),
         0,
