@@ -272,7 +272,7 @@ MADE = {  # variables that the launchers set inside the container: (the value in
 def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
     """Return what the launchers set VARIABLE to inside the container, where nobody else has set it.
 
-    None for a variable that they do not set, and in modes whose ranks no script in the image starts.
+    None for a variable that they do not set, and for a mode that starts no ranks in the image.
     """
     if launch.mode not in STARTED_IN_IMAGE:
         return None
@@ -353,7 +353,7 @@ def read_launch(folder: Path) -> Launch:
 
 
 def _read_tasks(folder: Path) -> dict[str, int | None]:
-    """Return {task of an array: the status that it ended with, or None}, as the tasks recorded it."""
+    """Return {task of an array: its exit status, None until it has ended}, as each recorded it."""
     began = {path.name.partition("-")[2]: None for path in folder.glob(f"{BEGAN}-*")}
     ended = {path.name.partition("-")[2]: _read_status(path) for path in folder.glob(f"{ENDED}-*")}
     return {**began, **ended}

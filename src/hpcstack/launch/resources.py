@@ -59,7 +59,7 @@ class Resources:
         return str(self.nodes) if self.nodes else ""
 
     def parts(self) -> list[Part]:
-        """Return srun's options in a fixed order, those of `extra` last, each marked as asked for."""
+        """Return srun's options in a fixed order, each marked as asked for; `extra` come last."""
         said = {
             "nodes": self.span,
             "ntasks": self.ntasks,
