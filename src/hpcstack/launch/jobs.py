@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # A field of `scontrol --oneliner show job`
 FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z]+)=(\S*)")
-# RunTime of a job in its first minute: its node makes the output file, which this machine sees later
+# RunTime of a job in its first minute. Its node makes the output file, which is seen here later.
 JUST_STARTED = re.compile(r"00:00:\d\d")
 # https://slurm.schedmd.com/sbatch.html, --output
 DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
