@@ -280,7 +280,7 @@ class Screen:
         return shown
 
     def _split_at_the_end(self, lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """Return (LINES before the one that says how the first rank ended, that one and the rest)."""
+        """Return LINES in two parts, of which the second begins with the end of the first rank."""
         message = self.failure.line.encode(errors="replace")
         for at, line in enumerate(lines):
             if line.rstrip(b"\r\n").endswith(message):
