@@ -1,4 +1,4 @@
-"""Plan what is copied to each node's own disk before the ranks start: the image and the user's data.
+"""Plan what is copied to each node's own disk before the ranks start: the image, the user's data.
 
 A shared filesystem does not bear a thousand ranks that open one file. So one task per node copies
 the file once and checks it, or Slurm broadcasts it (https://slurm.schedmd.com/sbcast.html). The
