@@ -39,7 +39,7 @@ class Activity:
 
 
 def parse_activity(text: str) -> Activity:
-    """Return the activity in TEXT, what stacks.sh printed on all nodes; other lines are left out."""
+    """Return the activity in TEXT, what stacks.sh printed on all nodes. Other lines are ignored."""
     out = Activity()
     for line in text.splitlines():
         if gpu := GPU.match(line):
@@ -58,7 +58,7 @@ def parse_activity(text: str) -> Activity:
 
 
 def _add_gpu(out: Activity, host: str, said: str) -> None:
-    """Add to OUT what nvidia-smi SAID on HOST: `index, percent, watts` of a GPU, or why it failed."""
+    """Add to OUT what nvidia-smi SAID on HOST: `index, percent, watts` of a GPU, or an error."""
     words = [word.strip() for word in said.split(",")]
     try:
         out.gpus[host, words[0]] = (float(words[1]), float(words[2]))

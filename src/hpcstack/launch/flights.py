@@ -161,7 +161,7 @@ def _parse_collective(row: Mapping[str, Any]) -> Collective:
 
 
 def _is_library(name: str) -> bool:
-    """Whether NAME, the file of a frame, is a library's; Python's own code has names like <string>."""
+    """Whether NAME, the file of a frame, is a library's; <string> and the like are Python's own."""
     if name.startswith("<"):
         return True
     return any(part in name for part in ("/site-packages/", "/dist-packages/", "/lib/python3"))

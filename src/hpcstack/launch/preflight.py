@@ -122,7 +122,7 @@ def _explain_unusable(
             behind.is_relative_to(place) or behind.is_relative_to(place.resolve())
             for place in mounted
         )
-        # A link may lead into the image, as the python of a virtual environment that was made there.
+        # A link may lead into the image: the python of a virtual environment that was made there.
         if real.is_symlink() and not inside:
             in_image = not look or is_there([str(behind)], artifact.image)
             said = f"{shown} leads to {behind}, which is neither mounted nor in the image"

@@ -1,8 +1,8 @@
 """Read what NCCL's RAS says of a job: which ranks do not answer, and which are behind. Pure.
 
 RAS is NCCL's own service for reliability, availability and serviceability. It listens on each node
-(localhost:28028, or NCCL_RAS_ADDR) and knows of all ranks, so launchers/on-node/stacks.sh asks it on
-one node. It answers in JSON since NCCL 2.28.7, in text since 2.24
+(localhost:28028, or NCCL_RAS_ADDR) and knows of all ranks, so launchers/on-node/stacks.sh asks it
+on one node. It answers in JSON since NCCL 2.28.7, in text since 2.24
 (docs/userguide/source/troubleshooting/ras.rst of NVIDIA/nccl).
 """
 
@@ -43,7 +43,7 @@ class RasAnswer:
 
 
 def parse_ras(text: str) -> RasAnswer | None:
-    """Return the answer in TEXT, what stacks.sh printed on all nodes; None where no RAS answered."""
+    """Return the answer in TEXT, what stacks.sh printed on all nodes; None where there is none."""
     found = map(LINE.match, text.splitlines())
     said = [match[1] for match in found if match]
     # RAS answers each command of stacks.sh; `OK` and `ERROR: ...` are answers to those before.
