@@ -96,8 +96,8 @@ def share_cores(near: Sequence[str]) -> list[str]:
 def _take_part(cpus: str, part: int, parts: int) -> str:
     """Return part number PART, from 0, of PARTS equal parts of each range in CPUS.
 
-    Linux numbers the first threads of all cores in one range and the second ones in another. The
-    same part of each range keeps the threads of a core together. CPUs are returned whole where a
+    Linux mostly numbers the first threads of all cores in one range, the second ones in another.
+    The same part of each range keeps the threads of a core together. CPUS are returned whole where a
     range has fewer of them than there are parts.
     """
     ranges = []

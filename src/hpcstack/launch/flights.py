@@ -244,6 +244,7 @@ def _find_elsewhere(waiting: Mapping[int, Collective], flights: Mapping[int, Fli
         names = Counter(other.name for other in others)
         if not names:
             continue
+
         usual, many = names.most_common(1)[0]
         if one.name != usual and many > names[one.name]:
             out.append(f"rank {rank} is in {one}, where {format_count(many, 'rank')} had {usual}")

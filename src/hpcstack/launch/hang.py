@@ -72,6 +72,7 @@ class Whereabouts:
     threads: str = ""
 
     def __str__(self) -> str:
+        """What stands behind `rank 3 is`."""
         if not self.place:
             return self.threads or "at an unknown place"
         where = f"at {self.place}"
@@ -103,6 +104,7 @@ class Rank:
 
     @property
     def whereabouts(self) -> Whereabouts:
+        """What it does: by its stack, else by the first of its threads, else unknown."""
         if self.stack:
             return Whereabouts(self._find_collective(), self._find_place(), self.state in STOPPED)
         if not self.threads:

@@ -120,6 +120,7 @@ def choose_image(
     else:
         meant = resolve_name(name, Tree(site.module_tree), environ)
         recipe = meant.stack
+
     try:
         return image_to_launch(meant.stack, site, store, environ, meant.release, platform), ()
     except InputError as refused:

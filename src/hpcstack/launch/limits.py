@@ -68,6 +68,7 @@ def _find_excess(resources: Resources, limits: Limits) -> str:
     least = _count_least_nodes(resources)
     if least > limits.nodes:
         return f"{least} nodes: partition {name} has {limits.nodes}"
+
     if resources.gpus_per_node > limits.gpus:
         return (
             f"{resources.gpus_per_node} GPUs per node: the nodes of partition {name} have "
@@ -86,6 +87,7 @@ def _find_excess(resources: Resources, limits: Limits) -> str:
             return (
                 f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes"
             )
+
     # Only a single feature is looked up; what `a&b` or `[a|b]` mean is left to Slurm.
     feature = resources.constraint
     if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) and feature not in limits.features:

@@ -572,6 +572,7 @@ def _check_spare(
             "--spare needs a new job, and this shell is in one already",
             "leave it out, or add --batch",
         )
+
     if resources.elastic:
         raise InputError(
             "--spare and --elastic are two ways of doing without a node", "leave one of them out"
@@ -596,6 +597,7 @@ def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
     """Raise InputError for options that mean nothing without Slurm."""
     mode = request.mode
     resources = request.resources
+
     # The site's own way of staging is left out without a word; only what was asked for is refused.
     stages = bool(request.stage or request.stage_in)
     asked = {
@@ -610,6 +612,7 @@ def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
         raise InputError(
             f"{', '.join(wrong)}: there is no Slurm in this step, only this machine", "leave it out"
         )
+
     if MODES[mode].a_task_a_rank and resources.nproc_per_node > 1:
         raise InputError(
             f"mode {mode}: without Slurm there is one task",

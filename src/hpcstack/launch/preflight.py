@@ -117,6 +117,7 @@ def _explain_unusable(
     try:
         if not next(one for one in mounted if real.is_relative_to(one)).exists():
             return ""  # a folder that only the nodes have
+
         behind = real.resolve()
         inside = any(
             behind.is_relative_to(place) or behind.is_relative_to(place.resolve())
@@ -127,6 +128,7 @@ def _explain_unusable(
             in_image = not look or is_there([str(behind)], artifact.image)
             said = f"{shown} leads to {behind}, which is neither mounted nor in the image"
             return "" if in_image else said
+
         if not real.exists():
             return f"{shown}: no such file"
         if not inside:

@@ -115,6 +115,7 @@ def begin_record(
     for one in settings:
         value = HIDDEN if is_secret(one.name, one.value) else one.value
         variables.append({**asdict(one), "value": value})
+
     stamp = datetime.now(timezone.utc)
     folder = top / f"{stamp:%Y%m%dT%H%M%S.%f}Z-{uuid.uuid4().hex[:4]}"
     part = top / f".{folder.name}"
@@ -146,6 +147,7 @@ def begin_record(
         "array": any(part.option == "--array" for part in plan.parts),
         "environment": variables,
     }
+
     write_text(part / FILE, json.dumps(document, indent=1) + "\n", 0o600)
     part.rename(folder)
     _remove_oldest(top)
@@ -332,6 +334,7 @@ def read_launch(folder: Path) -> Launch:
     job, step, nodes, number = [*_read_lines(folder / BEGAN), "", "", "", ""][:4]
     status = _read_status(folder / ENDED)
     output = _read_lines(folder / OUTPUT)
+
     return Launch(
         folder,
         document["stack"],

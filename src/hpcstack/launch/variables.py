@@ -122,6 +122,7 @@ def of_mode(
     for name in REMADE:
         if name in environ:
             out.append(Variable(name, environ[name], USER, "wins over Enroot's hooks"))
+
     if mode == "mpi":
         for name, value, runtimes, why in MPI:
             if runtime in runtimes and name not in environ and name not in image:
@@ -134,6 +135,7 @@ def of_mode(
         # In mode task-per-gpu each rank is a task, which srun binds (--cpu-bind).
         if bound and mode != "task-per-gpu":
             out.append(Variable("HPCSTACK_CPUS", " ".join(bound.cpus), OWN, bound.why))
+
     if grace:
         why = "each rank gets SIGUSR1 this many seconds before the time limit"
         out.append(Variable("HPCSTACK_GRACE", str(grace), OWN, why))
