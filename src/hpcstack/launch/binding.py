@@ -97,8 +97,8 @@ def _take_part(cpus: str, part: int, parts: int) -> str:
     """Return part number PART, from 0, of PARTS equal parts of each range in CPUS.
 
     Linux mostly numbers the first threads of all cores in one range, the second ones in another.
-    The same part of each range keeps the threads of a core together. CPUS are returned whole where a
-    range has fewer of them than there are parts.
+    The same part of each range keeps the threads of a core together. CPUS are returned whole where
+    a range has fewer of them than there are parts.
     """
     ranges = []
     for first, last in parse_cpu_list(cpus):

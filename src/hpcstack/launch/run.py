@@ -269,7 +269,7 @@ class PlannedLaunch:
             errors.add(last)
         elif screen and screen.left_out:
             lines = format_count(screen.left_out, "more line")
-            more = f"hpcstack: {lines} of what came of it: hpcstack logs, or launch --all"
+            more = f"hpcstack: {lines} not shown: hpcstack logs, or launch --all"
             last = "\n".join(filter(None, (more, last)))
 
         record.write_end(folder, status, interrupted=interrupted)
