@@ -174,9 +174,7 @@ def test_a_rank_that_does_not_end_is_killed_and_named(testbed: Testbed, saves: s
     typed = press_ctrl_c(testbed, saves, line, ALL_READY)
     assert typed.status == 130
     assert 30 <= typed.seconds < 60
-    last = (
-        "hpcstack: interrupted; rank 3 was killed, which had not ended after 30 s; exit 130; log: "
-    )
+    last = "hpcstack: interrupted; rank 3 was killed: it had not ended after 30 s; exit 130; log: "
     assert typed.screen.splitlines()[-1].startswith(last)
 
 

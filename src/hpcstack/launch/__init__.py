@@ -1,3 +1,4 @@
-"""Launch: one job step in an image, with Slurm's own words for its resources, and a reason for each
-word of it.
+"""Launch one job step in an image.
+
+Resources are named in Slurm's own words. Each word of the command line carries its reason.
 """

@@ -1,9 +1,8 @@
-"""Which cores each rank gets: those near its GPU, in equal parts, from the node's recorded
-topology.
+"""Choose the cores of each rank: those near its GPU, in equal parts, by the node's topology.
 
 Slurm's `--cpu-bind=mask_cpu` counts only where the step has the whole node
-(https://slurm.schedmd.com/srun.html), so nothing is bound where it has less: there Slurm's own
-choice is right.
+(https://slurm.schedmd.com/srun.html). Where it has less, nothing is bound, and Slurm's own choice
+stands.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Binding:
-    """The cores of each rank of a node, by local rank, as a list that Linux writes (0-12,104-116);
-    and why.
+    """The cores of each rank of a node, by local rank, and why.
+
+    `cpus` are lists as Linux writes them, e.g. 0-12,104-116.
     """
 
     cpus: tuple[str, ...]
@@ -33,72 +33,77 @@ class Binding:
 
     @property
     def masks(self) -> str:
+        """The value of srun's --cpu-bind=mask_cpu."""
         return ",".join(make_cpu_mask(one) for one in self.cpus)
 
 
 def bind_ranks(resources: Resources, node: NodeType | None, taken: Share) -> Binding | None:
-    """None where the site names no topology for the NODE, or the step does not have all of one, a
-    rank per GPU.
+    """Return the cores of each rank on NODE; None where nothing is bound.
+
+    Ranks are bound where the step takes the whole node with a rank per GPU, and the site says which
+    cores are near each GPU. A --cpu-bind of the user's own is left alone. Raise InputError for a
+    topology that is not recorded.
     """
     if node is None or not (node.topology or node.gpu_cpus):
         return None
-    near = node.gpu_cpus or _recorded(node.topology)
-    if (
-        taken.gpus != node.real_gpus
-        or taken.gpus != len(near)
-        or not takes_whole_node(resources, node, taken)
-    ):
+    near = node.gpu_cpus or _read_topology(node.topology)
+    has_all_gpus = taken.gpus == node.real_gpus and taken.gpus == len(near)
+    if not has_all_gpus or not takes_whole_node(resources, node, taken):
         return None
     if resources.extra.has("--cpu-bind"):
         return None
     ranks = resources.ntasks_per_node or taken.ranks
     if ranks != len(near):
         return None
-    source = (
-        f"topology {node.topology}"
-        if node.topology and not node.gpu_cpus
-        else "gpu_cpus in site.yaml"
-    )
+
+    source = "gpu_cpus in site.yaml"
+    if not node.gpu_cpus:
+        source = f"topology {node.topology}"
     return Binding(tuple(share_cores(near)), f"each rank on the cores near its GPU: {source}")
 
 
 def takes_whole_node(resources: Resources, node: NodeType, taken: Share) -> bool:
+    """Whether a step has every CPU of NODE: by --exclusive, or because it asks for all of them."""
     return resources.exclusive or (node.cpus > 0 and taken.cpus >= node.cpus)
 
 
-def _recorded(name: str) -> tuple[str, ...]:
+def _read_topology(name: str) -> tuple[str, ...]:
+    """Return, for each GPU of the recorded topology NAME, the cores near it."""
     known = facts.read_topologies()
     if name not in known:
         raise InputError(
-            f"site.yaml: no topology {name!r}{did_you_mean(name, known)}",
+            f"site.yaml: there is no topology {name!r}{did_you_mean(name, known)}",
             f"known: {', '.join(known)}",
         )
     return known[name].gpu_cpus
 
 
 def share_cores(near: Sequence[str]) -> list[str]:
-    """For each GPU its part of the cores near it: GPUs that are near the same cores share each
-    range of them equally.
+    """Return, for each GPU, its part of the cores NEAR it.
 
-    >>> shared(["0-3,8-11", "0-3,8-11", "4-7,12-15"])
+    GPUs that are near the same cores share each range of them equally.
+
+    >>> share_cores(["0-3,8-11", "0-3,8-11", "4-7,12-15"])
     ['0-1,8-9', '2-3,10-11', '4-7,12-15']
     """
     out = []
-    for place, cpus in enumerate(near):
-        alike = [other for other, theirs in enumerate(near) if theirs == cpus]
-        part, parts = alike.index(place), len(alike)
-        out.append(_part(cpus, part, parts))
+    for gpu, cpus in enumerate(near):
+        sharing = [other for other, theirs in enumerate(near) if theirs == cpus]
+        out.append(_take_part(cpus, sharing.index(gpu), len(sharing)))
     return out
 
 
-def _part(cpus: str, part: int, parts: int) -> str:
-    """Part PART of PARTS of each range: threads of one core are as far apart in every range, and
-    stay together.
+def _take_part(cpus: str, part: int, parts: int) -> str:
+    """Return part number PART, from 0, of PARTS equal parts of each range in CPUS.
+
+    Linux mostly numbers the first threads of all cores in one range, the second ones in another.
+    The same part of each range keeps the threads of a core together. CPUS are returned whole where
+    a range has fewer of them than there are parts.
     """
     ranges = []
     for first, last in parse_cpu_list(cpus):
         size = (last - first + 1) // parts
         if size == 0:
-            return cpus  # fewer cores than GPUs: they share them all
+            return cpus  # fewer cores than GPUs: all share all of them
         ranges.append((first + part * size, first + (part + 1) * size - 1))
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)

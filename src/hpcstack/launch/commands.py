@@ -1,5 +1,6 @@
-"""What people type after `--`: what would start the ranks twice, and what to type in place of what
-is not there. Pure but for looks at the folder.
+"""Judge what people type after `--`: refuse what would start ranks twice, and say what to type.
+
+Pure but for looks at the folder.
 """
 
 from __future__ import annotations
@@ -14,12 +15,23 @@ from hpcstack.core.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Programs and Python modules that start ranks themselves, and the mode that does the same
 STARTERS = {
-    "torchrun": "torchrun", "deepspeed": "deepspeed", "accelerate": "torchrun", "horovodrun": "mpi", "mpirun": "mpi",
-    "mpiexec": "mpi", "orterun": "mpi", "prterun": "mpi", "srun": "plain", "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun", "accelerate.commands.launch": "torchrun",
+    "torchrun": "torchrun",
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate": "torchrun",
+    "accelerate.commands.launch": "torchrun",
+    "deepspeed": "deepspeed",
     "deepspeed.launcher.runner": "deepspeed",
-}  # fmt: skip
+    "horovodrun": "mpi",
+    "mpirun": "mpi",
+    "mpiexec": "mpi",
+    "orterun": "mpi",
+    "prterun": "mpi",
+    "srun": "plain",
+}
+# What to type for a mode, behind `hpcstack launch -N 2`
 OPTIONS = {
     "torchrun": " --nproc-per-node N",
     "deepspeed": " --mode deepspeed",
@@ -29,75 +41,87 @@ OPTIONS = {
 
 
 def check_starter(mode: str, command: tuple[str, ...]) -> None:
-    """InputError for a program that starts ranks itself, where MODE starts it once for every rank
-    or node.
+    """Raise InputError for a program that starts ranks itself, such as torchrun or mpirun.
+
+    MODE would start it once for every rank or node. Mode plain may start it, but for srun.
     """
-    starter, *rest = (PurePosixPath(command[0]).name, *command[1:])
-    if starter.startswith("python") or starter == "-m":
-        words = [word for word in command if not re.fullmatch(r"-[a-zA-Z]", word) or word == "-m"]
-        at = words.index("-m") + 1 if "-m" in words else len(words)
-        starter, rest = (words[at], words[at + 1 :]) if at < len(words) else (starter, rest)
+    starter, rest = _find_program(command)
     if starter == "accelerate" and rest[:1] != ["launch"]:
         return
     meant = STARTERS.get(starter)
     if meant is None or (mode == "plain" and starter != "srun"):
         return
+
     again = "on each node" if mode in ("torchrun", "deepspeed") else "for each task"
+    hint = f"name the program itself: hpcstack launch -N 2{OPTIONS[meant]} -- train.py"
+    if starter != "srun":
+        hint += f"; --mode plain runs {starter} as it is, once per node"
     raise InputError(
-        (
-            f"{starter} starts ranks, and so does mode {mode}: there would be a training of its "
-            f"own {again}"
-        ),
-        f"name the program itself: hpcstack launch -N 2{OPTIONS[meant]} -- train.py"
-        + ("" if starter == "srun" else f"; --mode plain runs {starter} as it is, once per node"),
+        f"{starter} starts ranks, and so does mode {mode}: there would be a training of its own "
+        f"{again}",
+        hint,
     )
 
 
+def _find_program(command: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Return (the program of COMMAND, its arguments); of `python -m MODULE` the module."""
+    program = PurePosixPath(command[0]).name
+    if program.startswith("python") or program == "-m":
+        # Flags of Python's such as -u may stand before -m.
+        words = [word for word in command if not re.fullmatch(r"-[a-zA-Z]", word) or word == "-m"]
+        at = words.index("-m") + 1 if "-m" in words else len(words)
+        if at < len(words):
+            return words[at], words[at + 1 :]
+    return program, list(command[1:])
+
+
 def check_step(environ: Mapping[str, str]) -> None:
-    """InputError in a step of several tasks, such as `srun hpcstack launch`: every task would
-    launch all of it.
+    """Raise InputError inside a step of several tasks, such as `srun hpcstack launch`.
+
+    Every task would launch all ranks.
     """
     count = environ.get("SLURM_STEP_NUM_TASKS", "")
     if "SLURM_STEP_ID" in environ and count.isdigit() and int(count) > 1:
         raise InputError(
             f"this runs in each of the {count} tasks of an srun, and each would launch all ranks",
-            (
-                "leave out the srun: `hpcstack launch` in a job's script starts the ranks on all "
-                "of its nodes"
-            ),
+            "leave out the srun: `hpcstack launch` in a job's script starts the ranks on all of "
+            "its nodes",
         )
 
 
 def advise(command: tuple[str, ...], workdir: Path) -> str:
-    """What to type in place of a COMMAND that cannot start."""
+    """Return what to type in place of a COMMAND that cannot start in WORKDIR."""
     word = command[0]
     if any(char in word for char in " |&;<>") and not _exists(workdir / word):
         return f"a line for a shell: -- sh -c {shlex.quote(' '.join(command))}"
-    path = workdir / (
-        command[1] if word in ("python", "python3", "bash", "sh") and len(command) > 1 else word
-    )
+
+    program = word
+    if word in ("python", "python3", "bash", "sh") and len(command) > 1:
+        program = command[1]
+    path = workdir / program
     if _exists(path) and not path.resolve().is_relative_to(workdir.resolve()):
         folder = path.resolve().parent
-        return (
-            f"cd {shlex.quote(str(folder))} first, or --mount {shlex.quote(f'{folder}:{folder}')}"
-        )
+        mount = shlex.quote(f"{folder}:{folder}")
+        return f"cd {shlex.quote(str(folder))} first, or --mount {mount}"
     if path.suffix in (".py", ".sh") or "/" in word:
         folder = path.parent
-        names = _names(folder)
-        if near := did_you_mean(path.name, names):
+        near = did_you_mean(path.name, _list_names(folder))
+        if near:  # ` (did you mean 'train.py'?)` -> `in /my/folder is 'train.py'`
             return near.strip(" ()").replace("did you mean", f"in {folder} is")[:-1]
         return f"ls {shlex.quote(str(folder))}"
     return "`hpcstack shell` shows what the image has; --with adds a package of pip's"
 
 
 def _exists(path: Path) -> bool:
+    """Whether PATH exists; False for one that cannot be a path, or that may not be looked at."""
     try:
         return path.exists()
     except OSError:
         return False
 
 
-def _names(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
+    """Return the names in FOLDER; none where it cannot be read."""
     try:
         return [one.name for one in folder.iterdir()]
     except OSError:

@@ -1,9 +1,9 @@
-"""What the standard error of a step says of its end: the first rank that failed, where, of what.
-Pure.
+"""Read from the standard error of a step how it ended: which rank failed first, where and why.
 
-Ranks say in one line what they ended with (launchers/in-image/rank.sh), torch puts `[rankN]: `
-before their tracebacks, and srun says which task ended first. launchers/jobs/failure.awk does the
-same for job scripts; a test holds the two together.
+Each rank prints one line with its exit status (launchers/in-image/rank.sh), torch puts `[rankN]: `
+before tracebacks, and srun names the task that ended first. launchers/jobs/failure.awk does the
+same in job scripts, in the same words; a test holds the two together. Pure: nothing is read but the
+lines that are fed in.
 """
 
 from __future__ import annotations
@@ -13,44 +13,52 @@ import re
 import signal
 from dataclasses import dataclass, field
 
+# Rank, host, exit status, [how often it was started again, the second of its end]. A `date` without
+# %N leaves that sign behind.
 RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
 TASK = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: Exited with exit code (\d+)")
 CANCELLED = re.compile(r"(?:slurmstepd|srun)[^ ]*: .* CANCELLED AT (.*)")
+# Words that begin a message, also where a progress bar stands before them on the same line
 BEGIN = (
     "hpcstack: rank ",
     "hpcstack: nothing was",
     "srun: error: ",
     "slurmstepd",
     "Traceback (most recent call last):",
-)  # also after a bar
+)
 HANGS = re.compile(r"hpcstack: nothing was written for (\d+) s: ")  # launch --watchdog
 OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
-LABEL = re.compile(r" *\d+: ")
-# Why a program could not start: what python, env, setpriv and shells say on their way out with 1,
-# 2, 126 or 127
+LABEL = re.compile(r" *\d+: ")  # of srun --label
+# Why a program could not start: what python, env, setsid, setpriv and shells say before they exit
+# with 1, 2, 126 or 127
 STARTS = re.compile(
-    r"\S*python[0-9.]*: (can't open file|No module named|Error while finding module specification) ?.*"
-    r"|(env|setsid|setpriv|\S*sh): .*(Permission denied|No such file or directory|not found|Exec format error)"
+    r"\S*python[0-9.]*: "
+    r"(can't open file|No module named|Error while finding module specification) ?.*"
+    r"|(env|setsid|setpriv|\S*sh): "
+    r".*(Permission denied|No such file or directory|not found|Exec format error)"
 )
 PYTHON_STARTS = re.compile(
     r"\S*python[0-9.]*: (No module named|Error while finding module specification)"
 )
 NOT_STARTED = (2, 126, 127)
 PYTHON_NOT_STARTED = 1
-# What argparse, click and others say of wrong options, on their way out with 2
+# What argparse, click and others say of wrong options before they exit with 2
 WRONG_OPTION = re.compile(r"(\S+: )?[Ee]rror: .+")
 WRONG_OPTIONS = 2
-# Open MPI's and MPICH's words for MPI_Abort
+# What Open MPI and MPICH print of a call of MPI_Abort
 MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank \d+ .*|Abort\(-?\d+\) on node \d+ .*")
-# Slurm's word for a task that its memory limit killed
+# What Slurm prints of a task that was killed at its memory limit
 OOM_KILL = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in .*")
-TERMINATED, KILLED = 143, 137  # statuses of what TERM and KILL have ended
+TERMINATED, KILLED = 143, 137  # exit statuses after SIGTERM and SIGKILL
 OUT_OF_MEMORY = "killed by SIGKILL: the job's memory limit was reached"
-# A line that nobody has failed of: a warning, an information, a progress bar, a rule
+# Lines that are no reason for a failure: log lines below an error, progress bars, rules, messages
+# of Slurm's and ours
 NO_REASON = re.compile(
-    r"^\[?[WIED][0-9]{4}|WARN|Warning|INFO|DEBUG|NOTE|%\||it/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$"
+    r"^\[?[WIED][0-9]{4}|WARN|Warning|INFO|DEBUG|NOTE|%\||it/s"
+    r"|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$"
 )
 PYXIS = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: (?:spank: )?pyxis: +(.*)")
+# How Pyxis's lines begin that say only that it failed, not why
 PYXIS_ECHOES = (
     "couldn't start container",
     "container start failed",
@@ -61,20 +69,18 @@ FILE = re.compile(r'  File "([^"]+)", line (\d+)')
 EXCEPTION = re.compile(
     r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)"
 )
-ANY_EXCEPTION = re.compile(
-    r"[A-Za-z_][A-Za-z0-9_.]*(: |$)"
-)  # right below a traceback, whatever its name
+# An exception of any name, where it stands right below a traceback's frames
+ANY_EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(: |$)")
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
 INTERRUPT = "KeyboardInterrupt"
-LOGGING = (
-    "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
-)
-OWN_FAILURE = 125
+# The logging module prints this before a traceback that ends nothing.
+LOGGING = "--- Logging error ---"
+OWN_FAILURE = 125  # srun's status for failures of its own, as launch.plan sets it
 
 
 class EndedBy(enum.Enum):
-    """What ended a step from outside, with the words for it."""
+    """What ended a step from outside. The values are the words that users read."""
 
     CANCEL = "it was cancelled"
     TIME_LIMIT = "the time limit was reached"
@@ -83,9 +89,9 @@ class EndedBy(enum.Enum):
     WATCHDOG = "nothing was written"
 
 
-# Where Slurm ends a step itself, the step's status is that of TERM, whatever the ranks made of it
+# Where Slurm ends a step itself, its status is 143, whatever statuses the ranks ended with.
 BY_SLURM = (EndedBy.CANCEL, EndedBy.TIME_LIMIT, EndedBy.PREEMPTION)
-# The statuses with which a task ends that Slurm has ended so
+# The exit statuses that a task may have which Slurm ended so
 STATUSES = {
     EndedBy.CANCEL: (TERMINATED,),
     EndedBy.TIME_LIMIT: (TERMINATED, KILLED),
@@ -95,34 +101,40 @@ STATUSES = {
 
 @dataclass
 class Failure:
-    """Fed with lines, it knows how the step ended."""
+    """What the lines fed so far say of the step's end.
 
+    Dictionaries and sets are by the rank that torch names in `[rankN]: `; the key is empty for
+    lines without such a prefix.
+    """
+
+    # The rank that failed first
     rank: str = ""
     host: str = ""
-    ended: int = 0
-    moment: tuple[int, float] = (-1, 0.0)  # how often it had been started anew, and the second
+    ended: int = 0  # its exit status
+    moment: tuple[int, float] = (-1, 0.0)  # how often it had been started again, and the second
     line: str = ""  # the line that says so
-    task: tuple[str, str, int] | None = None  # task, host, status
+    task: tuple[str, str, int] | None = None  # the first task that srun names: task, host, status
     ended_by: EndedBy | None = None
     silent_s: int = 0  # with EndedBy.WATCHDOG: for how long nothing had been written
-    open: set[str] = field(default_factory=set)
-    inside: set[str] = field(default_factory=set)  # whose last line was one of a traceback's body
-    place: dict[str, str] = field(default_factory=dict)
-    own: dict[str, str] = field(default_factory=dict)
-    why: dict[str, str] = field(default_factory=dict)
-    # what had been said, by nobody in particular, when the rank ended: what comes later is an echo
-    said: str = ""
+    # Tracebacks
+    open: set[str] = field(default_factory=set)  # ranks in a traceback, whose exception is due
+    inside: set[str] = field(default_factory=set)  # ranks whose last line was a frame
+    place: dict[str, str] = field(default_factory=dict)  # the innermost frame
+    own: dict[str, str] = field(default_factory=dict)  # the innermost frame outside of libraries
+    why: dict[str, str] = field(default_factory=dict)  # the exception, with the place
+    harmless: set[str] = field(default_factory=set)  # ranks in a traceback of the logging module
+    # Other reasons
+    said: str = ""  # what was said without a rank when the first one ended; the rest are echoes
     wrong: dict[str, str] = field(default_factory=dict)  # what a program said of its options
-    aborted: str = ""
+    aborted: str = ""  # what MPI_Abort said
     last: dict[str, str] = field(default_factory=dict)  # the last line that may be a reason
     last_words: str = ""  # that of the rank that failed first
     out_of_memory: bool = False
-    harmless: set[str] = field(default_factory=set)
     starts: str = ""  # why a program could not start
-    pyxis: str = ""
+    pyxis: str = ""  # why Pyxis could not start the container
 
     def feed(self, line: str) -> None:
-        """Read one LINE of the step's standard error, without its end."""
+        """Read one LINE of the step's standard error, without its newline."""
         rank, line = _split_rank(line)
         if found := RANK.fullmatch(line):
             self._read_end_of_rank(found)
@@ -136,12 +148,13 @@ class Failure:
             self._read_traceback(rank, line)
 
     def _read_word_of_slurm(self, line: str) -> bool:
-        """Read LINE where Slurm, Pyxis or the watchdog says it. Whether one of them does."""
+        """Read LINE if Slurm, Pyxis or the watchdog says it. Return whether one of them does."""
         if found := TASK.fullmatch(line):
-            if not self.task and not self.ended_by:  # what ends after it was told to is no failure
+            # A task that ends after the step was ended from outside has not failed.
+            if not self.task and not self.ended_by:
                 self.task = found[2], found[1], int(found[3])
         elif found := CANCELLED.match(line):
-            self.ended_by = _named_by_slurm(found[1]) or self.ended_by or EndedBy.CANCEL
+            self.ended_by = _find_cause(found[1]) or self.ended_by or EndedBy.CANCEL
         elif found := HANGS.match(line):
             self.silent_s = int(found[1])
             self.ended_by = self.ended_by or EndedBy.WATCHDOG
@@ -157,29 +170,30 @@ class Failure:
         return True
 
     def _read_end_of_rank(self, found: re.Match[str]) -> None:
-        """Keep the rank that failed first: of the latest start, and there the earliest."""
+        """Keep the end FOUND if its rank failed first.
+
+        Where the workers were started again, the ends of the latest start count, and of these the
+        earliest.
+        """
         if self.ended_by:
-            return  # it was told to end
+            return  # the step was ended from outside: this rank was told to end
         again, moment = int(found[4]), float(found[5])
-        if (
-            not self.host
-            or again > self.moment[0]
-            or (again == self.moment[0] and moment < self.moment[1])
-        ):
-            self.rank, self.host, self.ended, self.moment = (
-                found[1],
-                found[2],
-                int(found[3]),
-                (again, moment),
-            )
-            self.line = found[0]
-            self.said = self.why.get("", "")
-            if not self.said and self.ended == WRONG_OPTIONS:
-                self.said = self.wrong.get(self.rank) or self.wrong.get("", "")
-            self.last_words = self.last.get(self.rank) or self.last.get("", "")
+        is_earlier = again == self.moment[0] and moment < self.moment[1]
+        if self.host and not again > self.moment[0] and not is_earlier:
+            return
+
+        self.rank = found[1]
+        self.host = found[2]
+        self.ended = int(found[3])
+        self.moment = again, moment
+        self.line = found[0]
+        self.said = self.why.get("", "")
+        if not self.said and self.ended == WRONG_OPTIONS:
+            self.said = self.wrong.get(self.rank) or self.wrong.get("", "")
+        self.last_words = self.last.get(self.rank) or self.last.get("", "")
 
     def _read_traceback(self, rank: str, line: str) -> None:
-        """Read LINE of RANK, which may be of a traceback, or the last words before one."""
+        """Read LINE of RANK: a part of a traceback, or any other line, which may be a reason."""
         if line == LOGGING:
             self.harmless.add(rank)
         elif line.startswith(TRACEBACK):
@@ -194,8 +208,10 @@ class Failure:
             self.inside.add(rank)
             return
         elif EXCEPTION.match(line) or (rank in self.inside and ANY_EXCEPTION.match(line)):
+            # ChildFailedError is torchrun's report of a rank that failed, and no reason itself.
             harmless = rank in self.harmless or "ChildFailedError" in line
-            # A rank that was interrupted may fail of something else as it ends.
+            # The first exception counts, but a rank that was interrupted may fail of another one
+            # as it ends.
             is_new = rank not in self.why or (
                 self.why[rank].startswith(INTERRUPT) and not line.startswith(INTERRUPT)
             )
@@ -213,114 +229,136 @@ class Failure:
         self.inside.discard(rank)
 
     def end(self, status: int) -> tuple[int, str]:
-        """(the status that counts, what happened in words) of a step that ended with STATUS."""
+        """Return (the status that counts, what happened in words) of a step that ended with STATUS.
+
+        The status that counts is that of the rank, or else of the task, that failed first: srun's
+        own is the highest of all. The words are empty where the step has not failed.
+        """
         counts, said = self._judge(status)
-        return counts, said or ("it failed" if counts else "")
+        if counts and not said:
+            said = "it failed"
+        return counts, said
 
     def _judge(self, status: int) -> tuple[int, str]:
-        """As `end`, without words where nothing is known."""
+        """As `end`, but without words where nothing is known."""
         if status == 0:
             return 0, ""
         if self.host:
             said = f"rank {self.rank} on {self.host} failed first"
-            if reason := self._reason():
-                return self.ended, f"{said}: {reason}"
-            return self.ended, said + (
-                f"; the last line before: {self.last_words}" if self.last_words else ""
-            )
+            reason = self._find_reason()
+            if reason:
+                said += f": {reason}"
+            elif self.last_words:
+                said += f"; the last line before: {self.last_words}"
+            return self.ended, said
+
         said = self.why.get("", "") or self.aborted or self.pyxis
         if self.task and status != OWN_FAILURE and not self._slurm_ended_the_task():
             number, host, task_status = self.task
             reason = f": {said}" if said else ""
             return task_status, f"task {number} on {host} failed first{reason}"
+        # MPI_Abort makes Slurm cancel the step, so it is asked for before the cancel.
         if self.aborted:
-            return status, self.aborted  # Slurm cancels the step of it
+            return status, self.aborted
         if self.ended_by:
-            return (TERMINATED if self.ended_by in BY_SLURM else status), self._words_for_the_end()
+            counts = TERMINATED if self.ended_by in BY_SLURM else status
+            return counts, self._describe_end_from_outside()
         return status, said
 
     def _slurm_ended_the_task(self) -> bool:
-        """Whether the first task to end has ended of what Slurm said later only."""
+        """Whether Slurm ended the first task, though it said so only after the task's end."""
         if not self.task or not self.ended_by:
             return False
         return self.task[2] in STATUSES.get(self.ended_by, ())
 
-    def _words_for_the_end(self) -> str:
-        """How the step was ended from outside; empty where it was not."""
+    def _describe_end_from_outside(self) -> str:
+        """Return how the step was ended from outside; empty where it was not."""
+        if not self.ended_by:
+            return ""
         if self.ended_by is EndedBy.WATCHDOG:
             return f"{self.ended_by.value} for {self.silent_s} s"
-        return self.ended_by.value if self.ended_by else ""
+        return str(self.ended_by.value)
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether the rank that failed first has ended of nothing but an interrupt, with a status
-        of its own.
-        """
-        return self._reason().startswith(INTERRUPT)
+        """Whether the rank that failed first ended of a KeyboardInterrupt and nothing else."""
+        return self._find_reason().startswith(INTERRUPT)
 
     @property
     def has_a_reason(self) -> bool:
-        """Whether `first` says of what it failed, and not only where or how."""
+        """Whether `first` says why the step failed, and not only where or how."""
         if self.host:
-            return bool(self._reason() or self.last_words)
+            return bool(self._find_reason() or self.last_words)
         tells_of_a_task = self.task and not self._slurm_ended_the_task()
         if self.ended_by and not tells_of_a_task and not self.aborted:
             return False
         return bool(self.why.get("") or self.aborted or self.pyxis)
 
-    def _reason(self) -> str:
-        """Of what the rank that failed first has failed, as far as it has said so."""
-        if said := self.why.get(self.rank) or self.aborted:
+    def _find_reason(self) -> str:
+        """Return why the rank that failed first failed; empty where nothing says so.
+
+        Its own exception counts most, then a call of MPI_Abort, then the signal that killed it.
+        """
+        said = self.why.get(self.rank) or self.aborted
+        if said:
             return said
+        if self.ended == KILLED and self.out_of_memory:
+            return OUT_OF_MEMORY
         if self.ended > 128:
-            return (
-                OUT_OF_MEMORY
-                if self.ended == KILLED and self.out_of_memory
-                else _signal(self.ended - 128)
-            )
+            return _describe_signal(self.ended - 128)
         if self.said:
             return self.said
-        starts_of_python = self.ended == PYTHON_NOT_STARTED and PYTHON_STARTS.match(self.starts)
-        if self.starts and (self.ended in NOT_STARTED or starts_of_python):
+
+        if self.ended in NOT_STARTED:
+            return self.starts
+        # Any program may exit with 1: only what Python itself says is its reason.
+        if self.ended == PYTHON_NOT_STARTED and PYTHON_STARTS.match(self.starts):
             return self.starts
         return ""
 
     @property
     def first(self) -> str:
-        """What happened, whatever the status was: empty where nothing is known."""
+        """What happened, whatever the status was; empty where nothing is known."""
         return self._judge(1)[1]
 
 
 def _split_rank(line: str) -> tuple[str, str]:
-    """(the rank that torch names before LINE, or nothing; the rest, from the last word on that
-    begins a message).
+    """Return (the rank that torch names before LINE, or nothing; the message in LINE).
+
+    The label of srun, progress bars and whatever else stands before a message are cut off.
     """
-    line = line.rstrip("\r").rpartition("\r")[
-        2
-    ]  # a bar is drawn over itself; a terminal ends lines with both
-    if label := LABEL.match(line):
+    # A progress bar is drawn over itself with \r; a terminal ends its lines with \r\n.
+    line = line.rstrip("\r").rpartition("\r")[2]
+    label = LABEL.match(line)
+    if label:
         line = line[label.end() :]
     rank = ""
-    if prefix := OF_RANK.match(line):
-        rank, line = prefix[1], line[prefix.end() :]
-    return rank, line[max(0, *(line.rfind(word) for word in BEGIN)) :]
+    prefix = OF_RANK.match(line)
+    if prefix:
+        rank = prefix[1]
+        line = line[prefix.end() :]
+    begin = max(0, *(line.rfind(word) for word in BEGIN))
+    return rank, line[begin:]
 
 
 def last_line(said: str, status: int, log: str = "") -> str:
-    """The one line that a failed launch ends with."""
-    return f"hpcstack: {said}; exit {status}" + (f"; log: {log}" if log else "")
+    """Return the one line that a failed launch ends with."""
+    out = f"hpcstack: {said}; exit {status}"
+    if log:
+        out += f"; log: {log}"
+    return out
 
 
 def failure_in(text: str) -> Failure:
-    """What TEXT, a log, says."""
+    """Return what TEXT, a whole log, says of the step's end."""
     out = Failure()
     for line in text.split("\n"):
         out.feed(line)
     return out
 
 
-def _named_by_slurm(said: str) -> EndedBy | None:
-    """The reason that Slurm's word of a cancelled step gives; None where it gives none."""
+def _find_cause(said: str) -> EndedBy | None:
+    """Return the cause that SAID, Slurm's message of a cancelled step, names; None for no cause."""
     if "DUE TO TIME LIMIT" in said:
         return EndedBy.TIME_LIMIT
     if "DUE TO PREEMPTION" in said:
@@ -330,7 +368,8 @@ def _named_by_slurm(said: str) -> EndedBy | None:
     return None
 
 
-def _signal(number: int) -> str:
+def _describe_signal(number: int) -> str:
+    """Return `killed by SIGSEGV` for 11."""
     try:
         return f"killed by {signal.Signals(number).name}"
     except ValueError:

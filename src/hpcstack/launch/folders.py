@@ -1,4 +1,4 @@
-"""Whether the nodes will see the folder that a launch begins in, as far as this machine can tell.
+"""Tell, as far as this machine can, whether the nodes will see the folder that a launch begins in.
 
 Pure but for stat.
 """
@@ -13,24 +13,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OWN = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # each machine's own, on nearly every cluster
-# Filesystems of one machine: of its disks or its memory.
+# Filesystems of one machine, on its disks or in its memory
 # https://docs.kernel.org/filesystems/index.html
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay")
 
 
 def own_folder(folder: Path, shared: Path, mounts: str) -> str:
-    """Why the nodes may lack FOLDER; "" where nothing says so.
+    """Return why the nodes may lack FOLDER; empty where nothing says so.
 
-    SHARED is what nodes do see (the store): whatever lies on the same filesystem, they see, too.
-    MOUNTS is the text of /proc/self/mountinfo.
+    SHARED is a folder that nodes do see (the store); they see whatever is on the same filesystem,
+    too. MOUNTS is the text of /proc/self/mountinfo.
     """
     if any(folder.is_relative_to(place) for place in OWN):
         return f"{folder} is this machine's own on most clusters"
     try:
-        if folder.stat().st_dev == shared.stat().st_dev:
-            return ""
         device = folder.stat().st_dev
+        if device == shared.stat().st_dev:
+            return ""
     except OSError:
         return ""
-    found = filesystem_of(device, mounts)
-    return f"{folder} is on a disk of this machine's own ({found})" if found in LOCAL else ""
+    filesystem = filesystem_of(device, mounts)
+    if filesystem not in LOCAL:
+        return ""
+    return f"{folder} is on a disk of this machine's own ({filesystem})"

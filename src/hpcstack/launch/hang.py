@@ -1,8 +1,7 @@
-"""What the ranks of a job that hangs are doing, and which of them is elsewhere than the others.
-Pure but for `look`.
+"""Find out which rank of a hanging job is elsewhere than the others, by the ranks' stacks. Pure.
 
-launchers/on-node/stacks.sh asks each node, by an overlapping step: every rank's Python stack, by
-py-spy, else its threads.
+launchers/on-node/stacks.sh prints, on each node, the Python stack of every rank as py-spy sees it.
+Where there is none, it prints what the kernel says of the rank's threads.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ RANK = re.compile(
 # py-spy's dump, which stacks.sh indents
 THREAD = re.compile(r"  Thread (\S+) ")
 FRAME = re.compile(r"      (\S.*) \((.+):(\d+)\)")
-# What stacks.sh counts by /proc where there is no stack: how many threads have a name, state and
-# kernel function
+# What stacks.sh reads from /proc where there is no stack: how many threads share a name, a state
+# and a kernel function
 THREADS = re.compile(r"  threads: (\d+) (.*)")
-LABEL = re.compile(r" *(\d+): ?")  # of srun
+LABEL = re.compile(r" *(\d+): ?")  # of srun --label
 LIBRARY = re.compile(r".*/(site|dist)-packages/|.*/lib/python3|<")
+# Files whose functions are collective operations, and functions in them that only wrap others
 COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/deepspeed/comm/", "/horovod/")
-STOPPED = ("T", "t")  # by SIGSTOP, SIGTSTP or a debugger
 WRAPPERS = ("wrapper", "_exception_logger", "inner", "_wrapper")
+STOPPED = ("T", "t")  # states in /proc: by SIGSTOP or SIGTSTP, or by a debugger
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """What a rank does, alike for ranks that do the same.
+    """What a rank does. It is equal for ranks that do the same.
 
-    The `collective` that it is in, or none; the `place` of its program, FILE:LINE; whether a signal
-    has `stopped` it. Without a Python stack, `threads` is what the kernel says of the first of
-    them.
+    `collective` is the operation that it is in, or empty; `place` is where its program is,
+    FILE:LINE; `stopped` says whether a signal has stopped it. Without a Python stack, `threads` is
+    what the kernel says of the first of its threads.
     """
 
     collective: str = ""
@@ -72,20 +72,24 @@ class Whereabouts:
     threads: str = ""
 
     def __str__(self) -> str:
+        """What stands behind `rank 3 is`."""
         if not self.place:
             return self.threads or "at an unknown place"
-        where = (
-            f"in {self.collective}, called at {self.place}"
-            if self.collective
-            else f"at {self.place}"
-        )
-        return f"stopped by a signal {where}" if self.stopped else where
+        where = f"at {self.place}"
+        if self.collective:
+            where = f"in {self.collective}, called at {self.place}"
+        if self.stopped:
+            where = f"stopped by a signal {where}"
+        return where
 
 
 @dataclass
 class Rank:
-    """One rank: the `stack` of its main thread, innermost first; else its `threads`, as (how many,
-    what) pairs.
+    """One rank, as stacks.sh saw it.
+
+    `stack` is that of its main thread, innermost call first. Where there is none, `threads` are
+    pairs of (how many, what they do). `state` is a letter of /proc/PID/stat, `words` the command
+    line.
     """
 
     number: int
@@ -100,6 +104,7 @@ class Rank:
 
     @property
     def whereabouts(self) -> Whereabouts:
+        """What it does: by its stack, else by the first of its threads, else unknown."""
         if self.stack:
             return Whereabouts(self._find_collective(), self._find_place(), self.state in STOPPED)
         if not self.threads:
@@ -108,20 +113,22 @@ class Rank:
         return Whereabouts(threads=f"in {what}" if count == 1 else f"in {what} ({count} threads)")
 
     def _find_collective(self) -> str:
-        """The outermost call of a collective operation; empty where it is in none."""
+        """Return the outermost call of a collective operation; empty where the rank is in none."""
         names = [frame.function for frame in self.stack if frame.is_a_collective]
         return names[-1] if names else ""
 
     def _find_place(self) -> str:
-        """The innermost place that is no library's; else the innermost at all."""
+        """Return the innermost place outside of libraries, else the innermost of all."""
         own = [frame for frame in self.stack if not frame.is_a_librarys]
         return (own or self.stack)[0].place
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Who does what: (what, ranks) with the most ranks first; the numbers that are missing; who is
-    odd, and why.
+    """What the ranks do, together.
+
+    `groups` are pairs of (what, ranks that do it), the largest group first. `missing` are numbers
+    of ranks that were not found. `odd` says in words who stands out and why.
     """
 
     groups: tuple[tuple[Whereabouts, tuple[Rank, ...]], ...]
@@ -130,15 +137,19 @@ class Standing:
 
 
 def parse_ranks(text: str) -> list[Rank]:
-    """Return the ranks of what launchers/on-node/stacks.sh wrote on all nodes (srun --label), each
-    once, by number.
+    """Return the ranks in TEXT, what stacks.sh printed on all nodes, by step and number.
+
+    srun --label numbers the lines of each node. A rank that is named twice counts once.
     """
     streams: dict[str, list[str]] = {}
     for raw in text.splitlines():
+        node = ""
+        line = raw
         label = LABEL.match(raw)
-        streams.setdefault(label[1] if label else "", []).append(
-            raw[label.end() :] if label else raw
-        )
+        if label:
+            node = label[1]
+            line = raw[label.end() :]
+        streams.setdefault(node, []).append(line)
 
     found: dict[tuple[str, int], Rank] = {}
     for lines in streams.values():
@@ -148,7 +159,7 @@ def parse_ranks(text: str) -> list[Rank]:
 
 
 def group_by_step(ranks: Sequence[Rank]) -> dict[str, list[Rank]]:
-    """Return {a job's step: its ranks}: each is a training of its own."""
+    """Return {a job's step: its ranks}. Each step is judged by itself."""
     out: dict[str, list[Rank]] = {}
     for rank in ranks:
         out.setdefault(rank.step, []).append(rank)
@@ -156,7 +167,7 @@ def group_by_step(ranks: Sequence[Rank]) -> dict[str, list[Rank]]:
 
 
 def _parse_node(lines: Sequence[str]) -> list[Rank]:
-    """Return the ranks of one node."""
+    """Return the ranks in the LINES of one node."""
     out: list[Rank] = []
     rank: Rank | None = None
     in_main_thread = False
@@ -173,13 +184,14 @@ def _parse_node(lines: Sequence[str]) -> list[Rank]:
             )
             out.append(rank)
             in_main_thread = False
-        elif line.strip() and not line.startswith("  "):
+        elif line.strip() and not line.startswith("  "):  # what follows is no longer the rank's
             rank = None
         elif rank is None:
             continue
         elif threads := THREADS.fullmatch(line):
             rank.threads.append((int(threads[1]), threads[2]))
         elif thread := THREAD.match(line):
+            # By its name where py-spy has one, else by its number, which is that of the process.
             in_main_thread = line.endswith('"MainThread"') or thread[1] == str(rank.process)
         elif in_main_thread and (frame := FRAME.fullmatch(line)):
             rank.stack.append(Frame(frame[1], frame[2], int(frame[3])))
@@ -187,11 +199,15 @@ def _parse_node(lines: Sequence[str]) -> list[Rank]:
 
 
 def judge_ranks(ranks: Sequence[Rank]) -> Standing:
-    """Find who does what, and who is elsewhere than the others or not there."""
+    """Group RANKS by what they do, and find those that stand out or are missing.
+
+    The largest group is the usual one; every other group is odd. How many ranks there should be is
+    what the ranks themselves say.
+    """
     groups: dict[Whereabouts, list[Rank]] = {}
     for rank in ranks:
         groups.setdefault(rank.whereabouts, []).append(rank)
-    # Of groups as large as another, the one that waits in a collective is the usual one.
+    # Of groups of equal size, the one that waits in a collective is the usual one.
     ordered = sorted(
         groups.items(), key=lambda item: (-len(item[1]), not item[0].collective, item[1][0].number)
     )
@@ -218,7 +234,9 @@ def _is_or_are(several: Sequence[object]) -> str:
 
 
 def _name_ranks(numbers: Sequence[int]) -> str:
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {format_ranges(numbers)}"
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {format_ranges(numbers)}"
 
 
 def format_ranges(numbers: Sequence[int]) -> str:
@@ -233,12 +251,13 @@ def format_ranges(numbers: Sequence[int]) -> str:
 
 
 def describe_ranks(ranks: Sequence[Rank]) -> tuple[list[str], bool]:
-    """Return (lines for people about all RANKS, step by step; whether each was found and none
-    stands out).
+    """Return (lines for people about all RANKS, step by step; whether all is well).
+
+    It is well where every rank was found and none stands out.
     """
-    verdicts = {step: judge_ranks(own) for step, own in group_by_step(ranks).items()} or {
-        "": judge_ranks([])
-    }
+    verdicts = {step: judge_ranks(own) for step, own in group_by_step(ranks).items()}
+    if not verdicts:
+        verdicts[""] = judge_ranks([])
     lines: list[str] = []
     for step, verdict in verdicts.items():
         if lines:
@@ -250,22 +269,25 @@ def describe_ranks(ranks: Sequence[Rank]) -> tuple[list[str], bool]:
 
 
 def describe_standing(verdict: Standing) -> list[str]:
-    """Return lines for people: each group, then who is odd."""
+    """Return VERDICT in lines for people: each group, then who stands out."""
     if not verdict.groups:
         return ["no rank was found: the job runs none, or its nodes do not answer"]
 
     lines = []
     for what, members in verdict.groups:
         numbers = format_ranges([one.number for one in members])
-        who = f"rank {numbers}" if len(members) == 1 else f"{len(members)} ranks ({numbers})"
+        who = f"rank {numbers}"
+        if len(members) > 1:
+            who = f"{len(members)} ranks ({numbers})"
         lines.append(f"{who}: {what}")
 
+    lines.append("")
     if verdict.odd:
-        return [*lines, "", *(f"ODD: {one}" for one in verdict.odd)]
-    if len(verdict.groups) == 1 and verdict.groups[0][0].collective:
-        return [
-            *lines,
-            "",
-            "all ranks are in the same collective: look at the network and at NCCL_DEBUG=INFO",
-        ]
-    return [*lines, "", "no rank stands out"]
+        lines += [f"ODD: {one}" for one in verdict.odd]
+    elif len(verdict.groups) == 1 and verdict.groups[0][0].collective:
+        lines.append(
+            "all ranks are in the same collective: look at the network and at NCCL_DEBUG=INFO"
+        )
+    else:
+        lines.append("no rank stands out")
+    return lines

@@ -1,5 +1,7 @@
-"""All that is known of a job that hangs, by what launchers/on-node/stacks.sh printed: for people,
-and as JSON.
+"""Put together what is known of a hanging job, for people and as JSON.
+
+All of it comes from what launchers/on-node/stacks.sh printed on the nodes, but for the files of
+torch's flight recorder, which are read here.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from hpcstack.launch.ras import parse_ras, summarise_ras
 
 @dataclass(frozen=True)
 class HangReport:
-    """`well`: each rank was found and nothing stands out."""
+    """What is known of a hanging job. `well` means: each rank was found and nothing stands out."""
 
     document: dict[str, Any]
     lines: list[str]
@@ -25,31 +27,39 @@ class HangReport:
 
 
 def report_hang(text: str) -> HangReport:
-    """Stacks, NCCL's RAS, flight recorders (read here, where this machine sees them), GPUs and
-    ports.
+    """Return the report on TEXT, what stacks.sh printed on all nodes.
+
+    It covers the ranks' stacks, NCCL's RAS, torch's flight recorders, GPUs and ports. The
+    recorders' files are read by this machine, if it sees them.
     """
     ranks = parse_ranks(text)
     lines, well = describe_ranks(ranks)
     document: dict[str, Any] = {
-        "steps": _steps(ranks),
+        "steps": _describe_steps(ranks),
         "ras": None,
         "flights": None,
         "activity": [],
     }
-    if ras := parse_ras(text):
+
+    ras = parse_ras(text)
+    if ras:
         document["ras"] = {"odd": list(ras.odd), "notes": list(ras.notes), "text": ras.text}
-        lines = [*lines, "", *summarise_ras(ras)]
+        lines += ["", *summarise_ras(ras)]
         well = well and not ras.odd
+
     activity = parse_activity(text)
-    flights, said, quiet = _flights(activity)
+    flights, flight_lines, quiet = _report_flights(activity)
+    activity_lines = summarise_activity(activity)
     document["flights"] = flights
-    document["activity"] = summarise_activity(activity)
-    for more in (said, document["activity"]):
-        lines += ["", *more] if more else []
+    document["activity"] = activity_lines
+    for more in (flight_lines, activity_lines):
+        if more:
+            lines += ["", *more]
     return HangReport(document, lines, well and quiet and not activity.silent)
 
 
-def _steps(ranks: list[Rank]) -> list[dict[str, Any]]:
+def _describe_steps(ranks: list[Rank]) -> list[dict[str, Any]]:
+    """Return the part of the document about RANKS: for each step, who does what and who is odd."""
     out = []
     for step, own in group_by_step(ranks).items():
         verdict = judge_ranks(own)
@@ -73,17 +83,22 @@ def _steps(ranks: list[Rank]) -> list[dict[str, Any]]:
     return out
 
 
-def _flights(activity: Activity) -> tuple[dict[str, Any] | None, list[str], bool]:
-    """(document, lines, whether nobody stands out) of the recorders' files that this machine sees."""
-    said: list[str] = []
+def _report_flights(activity: Activity) -> tuple[dict[str, Any] | None, list[str], bool]:
+    """Return (document, lines, whether nobody stands out) for the recorders that can be read here.
+
+    The first place with files counts. Without any, the document is None and the lines say why.
+    """
+    problems: list[str] = []
     for prefix, since in sorted(activity.flights.items()):
         try:
             found = read_flights(Path(prefix).parent, Path(prefix).name, since)
-        except InputError as error:  # on the nodes' own disks, nothing was written yet, or torn
-            said.append(f"flight recorder: {error}")
+        except InputError as error:
+            # The files are on the nodes' own disks, or torn, or were not written yet.
+            problems.append(f"flight recorder: {error}")
             continue
         odd, notes = judge_flights(found)
         lines, quiet = summarise_flights(found)
-        slow = [] if quiet else ["(who is behind may only be slow: ask once more)"]
-        return {"ranks": sorted(found), "odd": odd, "notes": notes}, [*lines, *slow], quiet
-    return None, said, True
+        if not quiet:
+            lines.append("(a rank that is behind may only be slow: ask again)")
+        return {"ranks": sorted(found), "odd": odd, "notes": notes}, lines, quiet
+    return None, problems, True

@@ -1,10 +1,9 @@
-"""Whether an image can load the libraries of the nodes' own that a step brings, as far as this
-machine shows them.
+"""Find out whether an image can load the nodes' own libraries that a step brings into it.
 
-A library says which symbol versions of glibc it wants; an image whose glibc is older refuses it
-when a rank loads it, and NCCL then goes on over sockets. A plugin of NCCL's says which interfaces
-it has; an NCCL that knows none of them goes on over sockets, too. So both are asked before nodes
-are.
+A library names the symbol versions of glibc that it needs. If the image's glibc is older, a rank
+cannot load the library, and NCCL goes on over sockets. A plugin for NCCL has interfaces of certain
+versions. If the image's NCCL knows none of them, it goes on over sockets, too. So both are looked
+up before nodes are asked for, in the copies of the libraries that this machine has.
 """
 
 from __future__ import annotations
@@ -35,20 +34,22 @@ C_LIBRARIES = (
     "/lib64/libc.so.6",
     "/usr/lib/libc.so.6",
 )
-MOST_BYTES = 16 << 20  # of a libc.so.6: 2 MB
+MOST_BYTES = 16 << 20  # that are read of a libc.so.6, which has about 2 MB
 SAYS = re.compile(rb"GNU C Library [^\n]{0,200}version ([0-9]+\.[0-9]+)")
-# What runs a program comes from the image, with all of its parts: one of another version ends every
+# Parts of the C library. They must all come from the image: one of another version ends every
 # process.
 NEVER = re.compile(r"(ld-linux.*|libc|libm|libpthread|libdl|librt)\.so(\.[0-9]+)*")
 MACHINES = {"linux/amd64": "EM_X86_64", "linux/arm64": "EM_AARCH64"}
 NCCL_OF_PIP = re.compile(r"nvidia[-_]nccl[-_]cu[0-9]+", re.IGNORECASE)
 INTERFACE = re.compile(r"ncclNetPlugin_v([0-9]{1,3})")
-MOST_LIBRARIES = 200  # of a folder
+MOST_LIBRARIES = 200  # that are looked at in a folder
 
 
 class Wants(NamedTuple):
-    """What an ELF file wants of where it is loaded. `glibc`: the newest version that a symbol of it
-    names, or empty; `interfaces`: the N of each ncclNetPlugin_vN that it has.
+    """What an ELF file needs where it is loaded.
+
+    `machine` is its processor as ELF names it, `glibc` the newest version that one of its symbols
+    needs, or empty. `interfaces` are the N of each ncclNetPlugin_vN that it offers.
     """
 
     machine: str
@@ -57,19 +58,21 @@ class Wants(NamedTuple):
 
 
 def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: str = "") -> str:
-    """Why IMAGE, of PLATFORM and with the NCCL of version NCCL, cannot load what is BROUGHT; empty
-    where it can, or this machine has no such library.
+    """Return why an image cannot load what is BROUGHT; empty where it can, or nobody knows.
+
+    IMAGE is for PLATFORM, and its NCCL has the version NCCL. Libraries that this machine does not
+    have are not looked at.
     """
-    has: str | None = None
+    image_glibc: str | None = None  # read once, and only where a library needs it
     loadable = loadable_interfaces(nccl)
     for one in brought:
+        setting = f"fabric.injections.{one.name}"
         plugins: list[Path] = []
         interfaces: set[int] = set()
         for path in libraries_here(one.sources):
             if NEVER.fullmatch(path.name):
                 return (
-                    f"fabric.injections.{one.name}: {path} belongs to the node's C library, and no "
-                    f"program of the "
+                    f"{setting}: {path} belongs to the node's C library, and no program of the "
                     "image would start with it: name the libraries of the fabric one by one in "
                     "site.yaml"
                 )
@@ -77,39 +80,38 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
             if wants is None:
                 continue
             if wants.machine != MACHINES.get(platform, wants.machine):
-                return (
-                    f"fabric.injections.{one.name}: {path} is for another processor than {platform}"
-                )
+                return f"{setting}: {path} is for another processor than {platform}"
             if wants.interfaces:
                 plugins.append(path)
                 interfaces |= wants.interfaces
+
             if not wants.glibc:
                 continue
-            if has is None:
-                has = read_glibc(image)
-            if has and parse_version(wants.glibc) > parse_version(has):
+            if image_glibc is None:
+                image_glibc = read_glibc(image)
+            if image_glibc and parse_version(wants.glibc) > parse_version(image_glibc):
                 return (
-                    f"fabric.injections.{one.name}: {path} wants glibc {wants.glibc}, and the "
-                    f"image has {has}: it "
-                    "cannot be loaded there. Take a newer version of the stack, or let the site "
-                    "bring one that was "
-                    "built for an older system"
+                    f"{setting}: {path} wants glibc {wants.glibc}, and the image has "
+                    f"{image_glibc}: it cannot be loaded there. Take a newer version of the stack, "
+                    "or let the site bring one that was built for an older system"
                 )
-        # A folder may have an older plugin beside the one that is loaded: none of them must fit.
+        # A folder may hold an older plugin beside the one that is loaded, so it is enough if one
+        # of them fits.
         if plugins and loadable and not interfaces & loadable:
             return (
-                f"fabric.injections.{one.name}: {plugins[0]} is a plugin with "
-                f"{_symbols(interfaces)}, and the "
-                f"image's NCCL {nccl} loads {_symbols(loadable)}: it would go on over sockets. Let "
-                f"the site bring a "
-                "plugin that was built for this NCCL, and limit it to these images with `cuda`"
+                f"{setting}: {plugins[0]} is a plugin with {_symbols(interfaces)}, and the image's "
+                f"NCCL {nccl} loads {_symbols(loadable)}: it would go on over sockets. Let the "
+                "site bring a plugin that was built for this NCCL, and limit it to these images "
+                "with `cuda`"
             )
     return ""
 
 
 def nccl_of(artifact: Artifact) -> str:
-    """The version of the NCCL that torch loads in the image of ARTIFACT: of a package of Python's
-    that brings one, else what the base says; empty where neither does.
+    """Return the version of the NCCL that torch loads in the image of ARTIFACT.
+
+    It is that of a Python package that brings one, else what the base image says; empty where
+    neither does.
     """
     of_pip = [text for name, text in artifact.pip.items() if NCCL_OF_PIP.fullmatch(name)]
     return next(iter(of_pip), artifact.environment.get("NCCL_VERSION", ""))
@@ -120,39 +122,39 @@ def _symbols(interfaces: Iterable[int]) -> str:
 
 
 def not_here(brought: Sequence[Brought]) -> list[str]:
-    """What is BROUGHT from nodes and is not on this machine, so that nobody has looked at it."""
+    """Return what is BROUGHT from nodes and does not exist on this machine, so is not looked at."""
     return [source for one in brought for source in one.sources if not Path(source).exists()]
 
 
 def libraries_here(sources: Sequence[str]) -> Iterator[Path]:
-    """The libraries' files among SOURCES and in their folders, as far as they can be seen from
-    here.
-    """
+    """Yield the library files among SOURCES, and those in folders among them that exist here."""
     for path in map(Path, sources):
         if is_library(str(path)):
             yield path
             continue
         try:
             found = sorted(one for one in path.iterdir() if is_library(one.name))
-        except OSError:  # a file of configuration, or a folder that only nodes have
+        except OSError:  # a configuration file, or a folder that only nodes have
             continue
         yield from found[:MOST_LIBRARIES]
 
 
 def read_wants(path: Path) -> Wants | None:
-    """What the library at PATH wants; None where it cannot be read, or is no ELF file (a linker's
-    script).
+    """Return what the library at PATH needs.
+
+    None where it cannot be read, or is no ELF file: some are scripts for the linker.
     """
     from elftools.common.exceptions import ELFError
 
     try:
         with path.open("rb") as file:
-            return _wants(file)
+            return _read_elf(file)
     except (OSError, ELFError):
         return None
 
 
-def _wants(file: BinaryIO) -> Wants:
+def _read_elf(file: BinaryIO) -> Wants:
+    """Return what the library in FILE needs. Raise ELFError where it is no ELF file."""
     from elftools.elf.elffile import ELFFile
     from elftools.elf.gnuversions import GNUVerNeedSection
 
@@ -165,11 +167,12 @@ def _wants(file: BinaryIO) -> Wants:
         for auxiliary in auxiliaries
         if re.fullmatch(r"GLIBC_[0-9.]+", auxiliary.name)
     ]
-    return Wants(elf["e_machine"], max(versions, key=parse_version, default=""), _interfaces(elf))
+    newest = max(versions, key=parse_version, default="")
+    return Wants(elf["e_machine"], newest, _read_interfaces(elf))
 
 
-def _interfaces(elf: ELFFile) -> frozenset[int]:
-    """The interfaces of NCCL's that ELF has itself."""
+def _read_interfaces(elf: ELFFile) -> frozenset[int]:
+    """Return the N of each ncclNetPlugin_vN that ELF defines itself."""
     from elftools.elf.sections import SymbolTableSection
 
     symbols = elf.get_section_by_name(".dynsym")
@@ -180,7 +183,7 @@ def _interfaces(elf: ELFFile) -> frozenset[int]:
 
 
 def read_glibc(image: Path) -> str:
-    """The version of glibc in IMAGE, e.g. `2.39`; empty where it has none, or none that says so."""
+    """Return the version of glibc in IMAGE, e.g. `2.39`; empty where none is found."""
     try:
         with Squashfs(image) as opened:
             for place in C_LIBRARIES:

@@ -1,4 +1,4 @@
-"""Which image a name means."""
+"""Find the image that a name means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from hpcstack.releases.tree import Tree
 from hpcstack.store.find import newest_image
 from hpcstack.store.store import open_store
 
-MOST_NAMED = 5  # stacks, in a refusal
+MOST_NAMED = 5  # stacks that a refusal names
+# A release as its module is called: NAME/VERSION
 RELEASED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}/[A-Za-z0-9][A-Za-z0-9._+-]{0,139}")
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from hpcstack.recipe.catalog import Catalog
     from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
 
@@ -35,44 +37,57 @@ def image_to_launch(
     release: str = "",
     platform: str = "",
 ) -> ChosenImage:
-    """The image that users mean by NAME, and why: the loaded module's, else the published one, else
-    the last built; RELEASE is one that they have named. PLATFORM is that of the nodes, where it is
-    known: SITE is seen from them.
+    """Return the image that users mean by NAME, and why.
+
+    It is that of the loaded module, else the published one, else the one built last. RELEASE is a
+    release that they have named. SITE is as the nodes see it, whose PLATFORM is empty where it is
+    not known. Raise InputError where there is no image.
     """
-    other = ""
-    if environ.get("HPCSTACK_STACK") == name and release in ("", environ.get("HPCSTACK_RELEASE")):
+    doubt = ""
+    is_loaded = environ.get("HPCSTACK_STACK") == name
+    loaded_release = environ.get("HPCSTACK_RELEASE", "")
+    if is_loaded and release in ("", environ.get("HPCSTACK_RELEASE")):
         loaded = store.artifact(Path(environ.get("HPCSTACK_IMAGE", "")).parent.name)
-        meant = environ.get("HPCSTACK_RELEASE", "")
         if loaded and str(loaded.image) == environ["HPCSTACK_IMAGE"]:
             if site.tree_platform in ("", loaded.platform):
-                changed = (
-                    check_seal(meant, loaded, site, store) if RELEASED.fullmatch(meant) else ""
-                )
-                return ChosenImage(
-                    loaded, f"module {meant}", f"the image of {meant} {changed}" if changed else ""
-                )
-            other = (
-                f"the loaded {meant} is for {loaded.platform}, and these nodes take "
+                return _image_of_module(loaded, loaded_release, site, store)
+            # The module was loaded on another kind of machine than the nodes are: take the same
+            # stack for theirs, and say so.
+            doubt = (
+                f"the loaded {loaded_release} is for {loaded.platform}, and these nodes take "
                 f"{site.tree_platform}"
             )
             release = ""
-    if found := find_released(name, site, store, release):
-        return replace(found, doubt="; ".join(filter(None, (other, found.doubt))))
-    return ChosenImage(
-        newest_image(name, store, platform), "not published: the image built last", other
-    )
+
+    found = find_released(name, site, store, release)
+    if found:
+        return replace(found, doubt="; ".join(filter(None, (doubt, found.doubt))))
+    newest = newest_image(name, store, platform)
+    return ChosenImage(newest, "not published: the image built last", doubt)
+
+
+def _image_of_module(loaded: Artifact, release: str, site: Site, store: Store) -> ChosenImage:
+    """Return the LOADED module's image, with a doubt where it has changed since its RELEASE."""
+    doubt = ""
+    if RELEASED.fullmatch(release):
+        changed = check_seal(release, loaded, site, store)
+        if changed:
+            doubt = f"the image of {release} {changed}"
+    return ChosenImage(loaded, f"module {release}", doubt)
 
 
 def _check_known(recipe: str, recipes: Catalog, store: Store) -> None:
-    """InputError for a RECIPE that is in none of RECIPES; where others of its kind are built here,
-    with those: a recipe of which there is no image is no help to who wants to run one.
+    """Raise InputError where none of RECIPES is called RECIPE.
+
+    Where images of the same family are in STORE, the refusal names those: a recipe without an image
+    is no help to a user who wants to run one.
     """
     try:
         recipes.find(recipe)
     except ProblemsError:
         raise
     except InputError as unknown:
-        family = re.split(r"[-/][0-9]", recipe, maxsplit=1)[0]
+        family = re.split(r"[-/][0-9]", recipe, maxsplit=1)[0]  # pytorch, of pytorch-24.11
         of_its_kind = [
             name for name in store.stacks() if re.match(rf"{re.escape(family)}-[0-9]", name)
         ]
@@ -92,11 +107,12 @@ def choose_image(
     environ: Mapping[str, str],
     platform: str = "",
 ) -> tuple[ChosenImage, tuple[str, ...]]:
-    """The image that NAME means, and what is added to it. Its recipe is not needed: who loads a
-    module need not have it; the CATALOG is asked by a refusal, and for a recipe that only adds
-    pip's packages to an image.
+    """Return (the image that NAME means, packages of pip's to add to it).
 
-    PLATFORM is that of the nodes that it is for, empty where nobody knows; SITE is seen from them.
+    The packages are those of a recipe that only adds some to another stack and has no image of its
+    own. CATALOG is called for such a recipe, for a NAME that is a recipe's file, and for a refusal:
+    who loads a module need not have its recipe. PLATFORM is that of the nodes, empty where it is
+    not known; SITE is as they see it. Raise InputError where NAME means no image.
     """
     store = open_store(site)
     if name.endswith(".yaml"):
@@ -104,14 +120,16 @@ def choose_image(
     else:
         meant = resolve_name(name, Tree(site.module_tree), environ)
         recipe = meant.stack
+
     try:
         return image_to_launch(meant.stack, site, store, environ, meant.release, platform), ()
     except InputError as refused:
         recipes = catalog()
-        if (on := recipes.layer(recipe)) is None:
+        layer = recipes.layer(recipe)
+        if layer is None:
             _check_known(recipe, recipes, store)
             raise
-        below, packages = on
+        below, packages = layer
         try:
             found = image_to_launch(below, site, store, environ, platform=platform)
         except InputError:

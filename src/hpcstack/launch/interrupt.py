@@ -1,9 +1,9 @@
-"""Ctrl-C on a launch: each rank is interrupted once, and has time to end before the step is ended.
+"""Handle Ctrl-C on a launch: interrupt each rank once and give it time before the step is ended.
 
 srun, torchrun and DeepSpeed end every rank as soon as one is gone. A signal that Slurm delivers
-reaches torchrun, the runtime and what serves the image as well as the rank. So a step beside the
-launch's own (launchers/on-node/interrupt.sh) tells the shell around each rank
-(launchers/in-image/rank.sh), which interrupts its rank and stays when that has ended.
+reaches torchrun, the runtime and what serves the image as well as the rank. So a second step beside
+the launch's own (launchers/on-node/interrupt.sh) signals the shell around each rank
+(launchers/in-image/rank.sh). That shell interrupts its rank, and stays after the rank has ended.
 """
 
 from __future__ import annotations
@@ -32,37 +32,42 @@ if TYPE_CHECKING:
     from hpcstack.launch.stderr import Screen, Stderr
 
 TIME_S = 30  # as long as Slurm waits by default between TERM and KILL (KillWait of slurm.conf)
-START_S = 45  # for the step beside to start and to end, on many nodes
+START_S = 45  # for the second step to start and to end, on many nodes
 SAID = "hpcstack: interrupted"
-INTERRUPTED = 130  # the status of what SIGINT has ended
+INTERRUPTED = 130  # the exit status after SIGINT
+# The answer of one node: how many ranks it interrupted, and the numbers of those that did not end
 ANSWER = re.compile(r"^ *\d+: hpcstack-interrupted: (\d+)((?: \d+)*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Told:
-    """What came of it: how many ranks were interrupted, and which of them had not ended in time."""
+    """How many ranks were interrupted, and the numbers of those that had not ended in time."""
 
     ranks: int
     left: tuple[int, ...]
 
 
 class Interruption:
-    """What signals do to the launch of FOLDER: the first INT is gentle, and after all others nobody
-    is waited for.
+    """Answers the signals that reach the launch of FOLDER.
 
-    STDERR has what the step says; SCREEN what of it is shown, where that is not all.
+    The first SIGINT gives the ranks time; a second one ends the step at once. Any other signal is
+    sent to the step as SIGTERM. STDERR keeps what the step says, and SCREEN decides what of it is
+    shown; it is None where all of it is.
     """
 
     def __init__(self, folder: Path, runner: Runner, stderr: Stderr, screen: Screen | None) -> None:
-        self.folder, self.runner, self.stderr, self.screen = folder, runner, stderr, screen
-        self.has_come = False
+        self.folder = folder
+        self.runner = runner
+        self.stderr = stderr
+        self.screen = screen
+        self.has_come = False  # whether a SIGINT has come
         self.twice = False
-        self.told: Told | None = None
+        self.told: Told | None = None  # None where the ranks' nodes gave no answer
 
     def answer(self, number: signal.Signals, terminate: Callable[[], None]) -> None:
         """End the launch as signal NUMBER asks for it.
 
-        TERMINATE ends what was started here, and so the step.
+        TERMINATE ends what was started on this machine, and with it the step.
         """
         if number != signal.SIGINT:
             self._end_by_term(terminate)
@@ -72,23 +77,24 @@ class Interruption:
             self._interrupt_again(terminate)
 
     def _end_by_term(self, terminate: Callable[[], None]) -> None:
-        """Send TERM to the step, and end it when its time is up."""
+        """Send SIGTERM to the step, and end it after TIME_S seconds."""
         launch = read_launch(self.folder)
         if not launch.step or not _cancel_step(launch, self.runner, "--signal=TERM"):
             terminate()
             return
-        time.sleep(TIME_S)  # in a thread, which ends with the launch
+        time.sleep(TIME_S)  # this is a thread of its own, which ends with the launch
         _cancel_step(launch, self.runner)
         terminate()
 
     def _interrupt(self, terminate: Callable[[], None]) -> None:
-        """Interrupt the ranks, wait for them, end their step."""
+        """Interrupt the ranks, wait for them, and end their step."""
         self.has_come = True
         if self.screen:
             self.screen.interrupted = True
-        self.stderr.add(SAID)  # what comes below it is said by a step that ends
+        # Whoever reads the log learns that what follows was said by a step that was being ended.
+        self.stderr.add(SAID)
         launch = read_launch(self.folder)
-        if not launch.step:
+        if not launch.step:  # it waits for nodes: there are no ranks yet
             terminate()
             return
         write_stderr(
@@ -99,7 +105,7 @@ class Interruption:
             terminate()
 
     def _interrupt_again(self, terminate: Callable[[], None]) -> None:
-        """End the step now."""
+        """End the step now, without waiting for the ranks, and show nothing more of it."""
         self.twice = True
         if self.screen:
             self.screen.over = True
@@ -108,36 +114,40 @@ class Interruption:
             terminate()
 
     def end(self, failure: Failure) -> tuple[int, str]:
-        """(the launch's status, its last line). FAILURE was fed with what the step has said."""
+        """Return (the launch's exit status, its last line).
+
+        FAILURE was fed with what the step has said. The log is named only where something went
+        wrong beside the interrupt.
+        """
+        log = str(self.stderr.path)
         if self.twice:
-            return INTERRUPTED, last_line(
-                "interrupted twice: nobody waited for the ranks", INTERRUPTED, self._log
-            )
-        said = ["interrupted"]
+            said = "interrupted twice: nobody waited for the ranks"
+            return INTERRUPTED, last_line(said, INTERRUPTED, log)
+
+        problems = []
         if self.told and self.told.left:
-            said.append(f"{_ranks_had_not_ended(self.told.left)} after {TIME_S} s")
+            problems.append(f"{_describe_killed(self.told.left)} after {TIME_S} s")
         if failure.host and not failure.was_interrupted:
-            said.append(failure.end(INTERRUPTED)[1])
-        if len(said) > 1:
-            return INTERRUPTED, last_line("; ".join(said), INTERRUPTED, self._log)
+            problems.append(failure.end(INTERRUPTED)[1])
+        if problems:
+            return INTERRUPTED, last_line("; ".join(["interrupted", *problems]), INTERRUPTED, log)
+
+        said = "interrupted"
         if self.told and self.told.ranks:
-            said = [f"interrupted: {format_count(self.told.ranks, 'rank')} ended"]
-        return INTERRUPTED, last_line(said[0], INTERRUPTED)
-
-    @property
-    def _log(self) -> str:
-        return str(self.stderr.path)
+            said = f"interrupted: {format_count(self.told.ranks, 'rank')} ended"
+        return INTERRUPTED, last_line(said, INTERRUPTED)
 
 
-def _ranks_had_not_ended(left: tuple[int, ...]) -> str:
+def _describe_killed(left: tuple[int, ...]) -> str:
     if len(left) == 1:
-        return f"rank {left[0]} was killed, which had not ended"
-    return f"ranks {format_ranges(left)} were killed, which had not ended"
+        return f"rank {left[0]} was killed: it had not ended"
+    return f"ranks {format_ranges(left)} were killed: they had not ended"
 
 
 def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
-    """Interrupt the ranks of LAUNCH on all its nodes and wait for them; None where nothing can be
-    known of them.
+    """Interrupt the ranks of LAUNCH on all its nodes, and wait up to TIME_S seconds for them.
+
+    None where the nodes gave no answer, so that nothing is known of the ranks.
     """
     try:
         job, nodes = find_running(launch.number, runner)
@@ -153,15 +163,13 @@ def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
     answers = ANSWER.findall(done.stdout)
     if not answers:
         return None
+    interrupted = sum(int(count) for count, _ in answers)
     left = sorted(int(number) for _, numbers in answers for number in numbers.split())
-    return Told(sum(int(count) for count, _ in answers), tuple(left))
+    return Told(interrupted, tuple(left))
 
 
 def _cancel_step(launch: Launch, runner: Runner, *options: str) -> bool:
-    """Let Slurm kill the step of LAUNCH, or do what OPTIONS of scancel say.
-
-    Whether Slurm has taken it.
-    """
+    """Cancel the step of LAUNCH with scancel and its OPTIONS. Return whether Slurm accepted it."""
     try:
         return runner.output(["scancel", *options, f"{launch.number}.{launch.step}"]).status == 0
     except HpcstackError:

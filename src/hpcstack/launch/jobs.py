@@ -1,8 +1,8 @@
-"""Slurm's jobs: where they write, how they ended, task by task.
+"""Find out where Slurm's jobs write and how they ended, task by task.
 
 Slurm forgets a job some minutes after its end (MinJobAge), and not every site has accounting. So
-three sources are put together: what Slurm says now, what was written down of our own launches, and
-what accounting remembers of the script.
+three sources are put together: accounting (sacct), the records of hpcstack's own launches, and what
+Slurm says now (scontrol). Where they disagree, the later of them counts.
 """
 
 from __future__ import annotations
@@ -26,29 +26,27 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Completed, Runner
 
+# A field of `scontrol --oneliner show job`
 FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z]+)=(\S*)")
-JUST_STARTED = re.compile(
-    r"00:00:\d\d"
-)  # RunTime: the file is made by the node, and seen here later
+# RunTime of a job in its first minute. Its node makes the output file, which is seen here later.
+JUST_STARTED = re.compile(r"00:00:\d\d")
 # https://slurm.schedmd.com/sbatch.html, --output
 DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
-MOST_OF_A_SCRIPT = 1 << 20
+MOST_OF_A_SCRIPT = 1 << 20  # bytes that are read of a job script
 # sbatch's short options that take no value: https://slurm.schedmd.com/sbatch.html
 SHORT_FLAGS = "HIOQVWhksv"
 
 
 class NotStarted(InputError):
-    """A job that waits in the queue, or has come out of it within the minute, has written nothing
-    yet.
-    """
+    """A job has written nothing yet: it waits in the queue, or started less than a minute ago."""
 
 
 @dataclass(frozen=True)
 class JobPart:
-    """A job, or one task of an array: 7 or 7_3.
+    """A job, or one task of an array: `job` is 7 or 7_3.
 
-    Its state and why it waits, if it does; the files that it writes to, and whether it has only
-    just started. What nobody knows is empty.
+    `reason` is why it waits in the queue, if it does. `files` are those that it writes to, whether
+    they exist yet or not. `just_started` means within the last minute. What nobody knows is empty.
     """
 
     job: str
@@ -59,54 +57,64 @@ class JobPart:
 
     @property
     def task(self) -> str:
-        """The number of an array's task; empty for a job that is none."""
+        """The number of a task of an array; empty for any other job."""
         return self.job.partition("_")[2]
 
     @property
     def count(self) -> int:
-        """How many tasks it is: those that wait are one record, 7_5-99%2."""
-        return count_tasks(self.task) if self.task else 1
+        """How many tasks it stands for: Slurm keeps all that still wait in one record, 7_5-99%2."""
+        if not self.task:
+            return 1
+        return count_tasks(self.task)
 
     @property
     def logs(self) -> tuple[Path, ...]:
-        """Those of its files that are there."""
+        """Those of its files that exist."""
         return tuple(path for path in self.files if path.is_file())
 
 
 def parts_of(job: str, runner: Runner) -> list[JobPart]:
-    """What is known of JOB: itself, or each task of the array that it is; none where nobody knows
-    it.
+    """Return what is known of JOB: the job itself, or each task of an array; none where unknown.
 
-    SlurmError where Slurm does not answer, and nothing was written down of it.
+    JOB may also be the name of a launch's folder. Raise SlurmError where Slurm does not answer and
+    no launch is recorded for JOB.
     """
     if not re.match(r"\d", job):
-        return _in_order(_recorded(job, {}))
+        return _sort_parts(_find_recorded(job, {}))
+
     remembered = query_accounting(job, runner)
-    recorded = _recorded(job, remembered)
-    found = _accounted(remembered)
-    for source in (recorded, _slurm_now(job, runner, known=bool(recorded))):
+    recorded = _find_recorded(job, remembered)
+    found = _parts_of_accounting(remembered)
+    for source in (recorded, _ask_slurmctld(job, runner, known=bool(recorded))):
         for part in source:
-            found[part.job] = _joined(found.get(part.job), part)
+            found[part.job] = _merge_parts(found.get(part.job), part)
+    # The record of an array itself says nothing that its tasks do not say.
     if "_" not in job and any(part.task for part in found.values()):
         found.pop(job, None)
-    return _in_order(found.values())
+    return _sort_parts(found.values())
 
 
 def count_tasks(said: str) -> int:
-    """How many tasks Slurm means by 5, 1-9:2 or 1-3,7%2. https://slurm.schedmd.com/sbatch.html,
-    --array.
+    """Return how many tasks Slurm means by SAID, such as 5, 1-9:2 or 1-3,7%2; at least 1.
+
+    https://slurm.schedmd.com/sbatch.html, --array. What follows % is how many run at a time.
     """
     count = 0
     for piece in said.strip("[]").partition("%")[0].split(","):
         found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", piece)
         if found:
-            first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-            count += max(0, (last - first) // max(step, 1) + 1)
+            first = int(found[1])
+            last = int(found[2] or first)
+            step = max(int(found[3] or 1), 1)
+            count += max(0, (last - first) // step + 1)
     return max(count, 1)
 
 
-def _joined(known: JobPart | None, newer: JobPart) -> JobPart:
-    """What two sources say of one part; what NEWER says counts."""
+def _merge_parts(known: JobPart | None, newer: JobPart) -> JobPart:
+    """Return NEWER, completed by what is KNOWN from another source.
+
+    Files that exist count more than those that do not.
+    """
     if not known:
         return newer
     files = newer.logs or known.logs or newer.files or known.files
@@ -114,17 +122,22 @@ def _joined(known: JobPart | None, newer: JobPart) -> JobPart:
     return replace(newer, state=state, files=files)
 
 
-def _in_order(parts: Iterable[JobPart]) -> list[JobPart]:
-    def number(part: JobPart) -> tuple[int, str]:
-        return (int(part.task), "") if part.task.isdigit() else (-1, part.task)
+def _sort_parts(parts: Iterable[JobPart]) -> list[JobPart]:
+    """Return PARTS by the number of their task; those without a single number come first."""
 
-    return sorted(parts, key=number)
+    def key(part: JobPart) -> tuple[int, str]:
+        if part.task.isdigit():
+            return int(part.task), ""
+        return -1, part.task
+
+    return sorted(parts, key=key)
 
 
 def logs_of(job: str, runner: Runner) -> list[Path]:
-    """The files that JOB's output went to.
+    """Return the files that the output of JOB went to, each once.
 
-    InputError where nobody knows the job, or it has none.
+    Raise NotStarted where the job has written nothing yet, InputError where nobody knows the job,
+    or none of its files exists.
     """
     parts = parts_of(job, runner)
     if not parts and not re.match(r"\d", job):
@@ -133,20 +146,24 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
         raise InputError(
             f"Slurm no longer knows job {job}", "name the log itself: hpcstack explain FILE"
         )
-    if logs := [path for part in parts for path in part.logs]:
+    logs = [path for part in parts for path in part.logs]
+    if logs:
         return list(dict.fromkeys(logs))
+
     where = ", ".join(dict.fromkeys(str(path) for part in parts for path in part.files))
-    if waits := next((part for part in parts if part.state.waits), None):
-        said = (
-            f"job {job} has not started yet ({waits.reason}); it will write to "
-            f"{where or 'a terminal'}"
+    waiting = next((part for part in parts if part.state.waits), None)
+    if waiting:
+        target = where or "a terminal"
+        raise NotStarted(
+            f"job {job} has not started yet ({waiting.reason}); it will write to {target}",
+            f"squeue --jobs {job}",
         )
-        raise NotStarted(said, f"squeue --jobs {job}")
     if where and any(part.just_started for part in parts):
-        said = (
-            f"job {job} has only just started and has written nothing yet; it will write to {where}"
+        raise NotStarted(
+            f"job {job} has only just started and has written nothing yet; it will write to "
+            f"{where}",
+            f"hpcstack logs {job}, in a moment",
         )
-        raise NotStarted(said, f"hpcstack logs {job}, in a moment")
     raise InputError(
         f"job {job} wrote to no file that exists: {where or 'it ran on a terminal'}",
         "name the log itself: hpcstack explain FILE",
@@ -156,37 +173,43 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
 # -- what Slurm says now
 
 
-def _slurm_now(job: str, runner: Runner, *, known: bool) -> list[JobPart]:
-    """Each record of JOB that slurmctld still has.
+def _ask_slurmctld(job: str, runner: Runner, *, known: bool) -> list[JobPart]:
+    """Return each record of JOB that slurmctld still has.
 
-    SlurmError where it does not answer, and JOB is not KNOWN otherwise.
+    Raise SlurmError where it does not answer, unless JOB is KNOWN from another source.
     """
     if not runner.has("scontrol"):
         return []
     done = runner.output(["scontrol", "--oneliner", "show", "job", job])
-    if done.status and "Invalid job id" not in " ".join(done.tail) and not known:
-        raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
-    return [
-        part
-        for line in done.stdout.splitlines()
-        if not done.status and (part := parse_job_record(line))
-    ]
+    if done.status:
+        # slurmctld answers so for a job that it has forgotten.
+        is_forgotten = "Invalid job id" in " ".join(done.tail)
+        if not is_forgotten and not known:
+            raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
+        return []
+
+    found = map(parse_job_record, done.stdout.splitlines())
+    return [part for part in found if part]
 
 
 def parse_job_record(line: str) -> JobPart | None:
-    """A line of `scontrol --oneliner show job`; None for what is none.
+    """Return the job, or the tasks, of a LINE of `scontrol --oneliner show job`.
 
-    Tasks of an array that still wait are one record: ArrayTaskId=5-20%2.
+    None where the line is no record. Tasks of an array that still wait are one record:
+    ArrayTaskId=5-20%2.
     """
-    fields = dict(
-        reversed(FIELD.findall(line))
-    )  # the first of each name: a job's comment may hold others
-    if not (number := fields.get("JobId")):
+    # Of each name the first counts: a job's comment may hold NAME=VALUE, too.
+    fields = dict(reversed(FIELD.findall(line)))
+    number = fields.get("JobId")
+    if not number:
         return None
-    if task := fields.get("ArrayTaskId", ""):
+    task = fields.get("ArrayTaskId", "")
+    if task:
         number = f"{fields.get('ArrayJobId', number)}_{task}"
+
     word = fields.get("JobState", "")
-    state = read_state(word, fields.get("ExitCode", "") if word == "FAILED" else "")
+    exit_code = fields.get("ExitCode", "") if word == "FAILED" else ""
+    state = read_state(word, exit_code)
     files = dict.fromkeys(
         Path(fields[name]) for name in ("StdOut", "StdErr") if fields.get(name, "").startswith("/")
     )
@@ -194,52 +217,73 @@ def parse_job_record(line: str) -> JobPart | None:
     return JobPart(number, state, fields.get("Reason", ""), tuple(files), just_started)
 
 
-# -- what was written down
+# -- what launches recorded
 
 
-def _recorded(job: str, remembered: Mapping[str, Accounted]) -> list[JobPart]:
-    """What our own launches say of JOB, which may be the name of a launch's folder."""
+def _find_recorded(job: str, remembered: Mapping[str, Accounted]) -> list[JobPart]:
+    """Return what the records of launches say of JOB, which may be the name of a launch's folder.
+
+    REMEMBERED is what accounting says; it names tasks of an array that have recorded nothing.
+    """
     found: dict[str, JobPart] = {}
-    array, _, wanted = job.partition("_")
+    array, _, wanted_task = job.partition("_")
     for launch in read_launches():
-        of_array = launch.job.partition("_")[0] == array and (launch.is_array or not wanted)
-        if not (job in (launch.job, launch.folder.name) or of_array):
+        is_of_the_array = launch.job.partition("_")[0] == array and (
+            launch.is_array or not wanted_task
+        )
+        if job not in (launch.job, launch.folder.name) and not is_of_the_array:
             continue
-        for part in _of_launch(launch, job, remembered):
-            if wanted in ("", part.task):
-                found[part.job] = _joined(part, found[part.job]) if part.job in found else part
+        for part in _parts_of_launch(launch, job, remembered):
+            if wanted_task not in ("", part.task):
+                continue
+            # Launches come newest first: an older one only completes what is known.
+            newer = found.get(part.job)
+            found[part.job] = _merge_parts(part, newer) if newer else part
     return list(found.values())
 
 
-def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) -> list[JobPart]:
-    """A part for each task of an array that was submitted as one, else one."""
+def _parts_of_launch(
+    launch: Launch, job: str, remembered: Mapping[str, Accounted]
+) -> list[JobPart]:
+    """Return a part for each task of an array that was submitted as one; else one for LAUNCH."""
+    if launch.is_array:
+        return _tasks_of_launch(launch, remembered)
+
+    files: tuple[Path, ...] = ()
+    if launch.output:
+        files = tuple(find_output(launch.output, launch.job))
     own = launch.folder / stderr.NAME
-    written = (own,) if own.is_file() else ()
-    if not launch.is_array:
-        state = state_of_launch(launch)
-        files = tuple(find_output(launch.output, launch.job)) if launch.output else ()
-        there = any(path.is_file() for path in files)
-        return [JobPart(launch.job or job, state, files=files if there else (*written, *files))]
+    # Where the job's file does not exist, the kept stderr is the next best.
+    if own.is_file() and not any(path.is_file() for path in files):
+        files = (own, *files)
+    return [JobPart(launch.job or job, state_of_launch(launch), files=files)]
+
+
+def _tasks_of_launch(launch: Launch, remembered: Mapping[str, Accounted]) -> list[JobPart]:
+    """Return a part for each task of the array that LAUNCH was submitted as."""
     array = launch.job.partition("_")[0]
-    tasks = {task.partition("_")[2] for task in remembered if task.startswith(f"{array}_")} | set(
-        launch.tasks
-    )
-    return [
-        JobPart(
-            f"{array}_{task}",
-            state_of_status(status) if (status := launch.tasks.get(task)) is not None else UNKNOWN,
-            files=tuple(find_output(launch.output, array, task)) if launch.output else (),
-        )
-        for task in sorted(tasks)
-        if task.isdigit()
-    ]
+    tasks = set(launch.tasks)
+    tasks |= {job.partition("_")[2] for job in remembered if job.startswith(f"{array}_")}
+    out = []
+    for task in sorted(tasks):
+        if not task.isdigit():  # several that still wait: [5-20%2]
+            continue
+        status = launch.tasks.get(task)
+        state = UNKNOWN if status is None else state_of_status(status)
+        files: tuple[Path, ...] = ()
+        if launch.output:
+            files = tuple(find_output(launch.output, array, task))
+        out.append(JobPart(f"{array}_{task}", state, files=files))
+    return out
 
 
 def state_of_launch(launch: Launch) -> JobState:
-    """How LAUNCH has ended; UNKNOWN while nobody has written that down."""
+    """Return how LAUNCH ended; UNKNOWN while no end is recorded."""
     if launch.interrupted:
         return JobState("CANCELLED", cancelled_by="Ctrl-C")
-    return state_of_status(launch.status) if launch.status is not None else UNKNOWN
+    if launch.status is None:
+        return UNKNOWN
+    return state_of_status(launch.status)
 
 
 # -- what accounting remembers
@@ -247,8 +291,10 @@ def state_of_launch(launch: Launch) -> JobState:
 
 @dataclass(frozen=True)
 class Accounted:
-    """A job or a task as sacct has it: state, where it was submitted, by which line; name, user,
-    its own number.
+    """A job or a task of an array as sacct has it.
+
+    `folder` is where it was submitted, `line` the command line that submitted it, `number` its own
+    job number, which for a task of an array is another than the array's.
     """
 
     state: JobState
@@ -263,7 +309,10 @@ ACCOUNTED = ("JobID", "State", "ExitCode", "WorkDir", "JobName", "User", "JobIDR
 
 
 def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
-    """{job or job_task: what accounting says}; empty where there is none, or it does not answer."""
+    """Return {job or job_task: what accounting says}.
+
+    Empty where the site has no accounting, or sacct does not answer within 20 s.
+    """
     if not runner.has("sacct"):
         return {}
 
@@ -274,8 +323,12 @@ def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
     done = ask(ACCOUNTED)
     if done.status:  # Slurm before 21.08 keeps no SubmitLine, and refuses the whole question
         done = ask(ACCOUNTED[:3])
+    if done.status:
+        return {}
+
     found = {}
-    for line in done.stdout.splitlines() if not done.status else ():
+    for line in done.stdout.splitlines():
+        # A short answer is filled up with empty fields.
         values = [*line.split("\x1f"), *[""] * len(ACCOUNTED)][: len(ACCOUNTED)]
         number, state, code, folder, name, user, own_number, submitted = values
         found[number] = Accounted(
@@ -284,18 +337,20 @@ def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
     return found
 
 
-def _accounted(remembered: Mapping[str, Accounted]) -> dict[str, JobPart]:
-    """What accounting remembers, with the files that the job's script, or sbatch's line, says."""
+def _parts_of_accounting(remembered: Mapping[str, Accounted]) -> dict[str, JobPart]:
+    """Return what accounting REMEMBERED by job, with the files that sbatch was told to write to."""
     return {
-        job: JobPart(job, known.state, files=tuple(_files_of_script(job, known)))
+        job: JobPart(job, known.state, files=tuple(_find_sbatch_output(job, known)))
         for job, known in remembered.items()
         if re.fullmatch(r"\d+(_\d+)?", job)
     }
 
 
-def _files_of_script(job: str, known: Accounted) -> list[Path]:
-    """Where a script that sbatch was given writes; nothing for what was no script, or has a pattern
-    of its own.
+def _find_sbatch_output(job: str, known: Accounted) -> list[Path]:
+    """Return the files that JOB writes to, by the sbatch line that submitted it.
+
+    --output on that line counts first, then the script's directives as they are today, then Slurm's
+    default. None for a job that sbatch did not submit, or whose line nobody knows.
     """
     try:
         words = shlex.split(known.line)
@@ -303,16 +358,25 @@ def _files_of_script(job: str, known: Accounted) -> list[Path]:
         return []
     if not words or Path(words[0]).name != "sbatch" or not known.folder.startswith("/"):
         return []
-    folder, (array, _, task) = Path(known.folder), job.partition("_")
+
+    folder = Path(known.folder)
+    array, _, task = job.partition("_")
     options, script = _split_sbatch(words[1:], folder)
-    pattern = _output_of(options) or (_output_of_script(script) if script else "")
-    pattern = pattern or (DEFAULT_ARRAY_OUTPUT if task else DEFAULT_OUTPUT)
+    pattern = _read_output_option(options)
+    if not pattern and script:
+        pattern = _read_output_directive(script)
+    if not pattern:
+        pattern = DEFAULT_ARRAY_OUTPUT if task else DEFAULT_OUTPUT
     values = {"x": known.name, "u": known.user, "j": known.number, "J": known.number}
     return find_output(str(folder / pattern), array, task, values)
 
 
 def _split_sbatch(words: list[str], folder: Path) -> tuple[list[str], Path | None]:
-    """(sbatch's own options, its script): what follows the script is the program's."""
+    """Return (sbatch's own options, its script) of the WORDS behind `sbatch`.
+
+    The script is looked up in FOLDER; it is None with --wrap, and where it is no longer there. What
+    follows the script belongs to the program.
+    """
     is_a_value = False
     for at, word in enumerate(words):
         if is_a_value:
@@ -320,7 +384,7 @@ def _split_sbatch(words: list[str], folder: Path) -> tuple[list[str], Path | Non
         elif word == "--wrap" or word.startswith("--wrap="):
             return words, None
         elif word.startswith("--"):
-            known = OPTIONS.get(word)  # none where a value follows in the word itself
+            known = OPTIONS.get(word)  # None for --name=value and for an option that is not listed
             is_a_value = "=" not in word and (known is None or known.value is Value.NEEDED)
         elif word.startswith("-"):
             is_a_value = len(word) == 2 and word[1] not in SHORT_FLAGS
@@ -330,21 +394,25 @@ def _split_sbatch(words: list[str], folder: Path) -> tuple[list[str], Path | Non
     return words, None
 
 
-def _output_of(words: list[str]) -> str:
-    """What -o or --output says among sbatch's options; the last one counts."""
-    said = ""
+def _read_output_option(words: list[str]) -> str:
+    """Return the value of -o or --output among sbatch's options; the last one counts."""
+    pattern = ""
     for at, word in enumerate(words):
         if word.startswith("--output="):
-            said = word.partition("=")[2]
+            pattern = word.partition("=")[2]
         elif word in ("-o", "--output") and at + 1 < len(words):
-            said = words[at + 1]
+            pattern = words[at + 1]
         elif re.match(r"-o[^-]", word):
-            said = word[2:].removeprefix("=")
-    return said
+            pattern = word[2:].removeprefix("=")
+    return pattern
 
 
-def _output_of_script(script: Path) -> str:
-    """What SCRIPT's directives say today; one that was changed since may say another place."""
+def _read_output_directive(script: Path) -> str:
+    """Return what the #SBATCH lines of SCRIPT say of --output; empty where they say nothing.
+
+    The script is read as it is today. If it was changed since the job was submitted, the answer may
+    be wrong.
+    """
     with script.open(encoding="utf-8", errors="replace") as file:
         lines = file.read(MOST_OF_A_SCRIPT).splitlines()
     words: list[str] = []
@@ -352,89 +420,124 @@ def _output_of_script(script: Path) -> str:
         if line.startswith("#SBATCH "):
             with contextlib.suppress(ValueError):
                 words += shlex.split(line.removeprefix("#SBATCH "), comments=True)
-    return _output_of(words)
+    return _read_output_option(words)
 
 
 def find_output(
     pattern: str, job: str, task: str = "", values: Mapping[str, str] | None = None
 ) -> list[Path]:
-    """The files that Slurm's PATTERN means for JOB, or TASK of it. VALUES are what is known of %x,
-    %u, %j and %J.
+    """Return the files that Slurm's PATTERN means for JOB, or for TASK of it.
 
-    What a node fills in (%N, %n, %t) is looked for, as long as something of the pattern is the
-    job's own: else it would be other jobs' files. https://slurm.schedmd.com/sbatch.html, filename
+    VALUES are what is known of %x, %u, %j and %J. Where all signs are known, the one file is
+    returned, whether it exists or not. Other signs (%N, %n, %t: each node fills them in) stand for
+    anything, and the files that match are returned. This needs a sign of the job's own in PATTERN;
+    without one, other jobs' files would match. https://slurm.schedmd.com/sbatch.html, filename
     pattern.
     """
-    known = {"A": job, "a": task, "j": "" if task else job, "J": "" if task else job}
+    number = "" if task else job  # a task has a job number of its own, which is not the array's
+    known = {"A": job, "a": task, "j": number, "J": number}
     known |= {sign: value for sign, value in (values or {}).items() if value}
-    looked_for, is_the_jobs_own = False, False
-    plain = shown = ""
+
+    has_unknown_signs = False
+    is_the_jobs_own = False
+    path = wildcard = ""
     for text, width, sign in re.findall(r"([^%]+)|%(\d*)(.)", pattern):
+        value = known.get(sign, "")
         if text or sign == "%":
             value = text or "%"
-        elif value := known.get(sign, ""):
-            value = value.zfill(int(width or 0)) if value.isdigit() else value
-            is_the_jobs_own = is_the_jobs_own or sign in "AajJ"
-        else:
-            looked_for = True
-            shown += "*"
+        elif not value:
+            has_unknown_signs = True
+            wildcard += "*"
             continue
-        plain += value
-        shown += glob.escape(value)
-    if not looked_for:
-        return [Path(plain)]
-    if not is_the_jobs_own or not shown.startswith("/"):
+        else:
+            is_the_jobs_own = is_the_jobs_own or sign in "AajJ"
+            if value.isdigit():
+                value = value.zfill(int(width or 0))  # %4j: with leading zeros
+        path += value
+        wildcard += glob.escape(value)
+
+    if not has_unknown_signs:
+        return [Path(path)]
+    if not is_the_jobs_own or not wildcard.startswith("/"):
         return []
-    return [Path(found) for found in sorted(glob.glob(shown))]  # noqa: PTH207
+    return [Path(found) for found in sorted(glob.glob(wildcard))]  # noqa: PTH207
 
 
 BY_CTRL_C = "it was interrupted by Ctrl-C"
 
 
 def ended_how(job: str, runner: Runner) -> str:
-    """How JOB ended, where that was not the program's own doing: as Slurm says, or as its newest
-    launch was told.
+    """Return in words how JOB was ended from outside; empty where it was not, or nobody knows.
 
-    Empty where nobody knows.
+    sacct is asked first, then Slurm itself. Ctrl-C is known from the job's newest launch.
     """
-    argv = ["sacct", "-nPX", "--format=State,Reason,Elapsed,Timelimit,NodeList", "--jobs", job]
-    done = runner.output(argv, timeout=20) if runner.has("sacct") else None
-    said = (
-        [[*line.split("|"), "", "", "", ""] for line in done.stdout.splitlines()]
-        if done and not done.status
-        else []
-    )
-    ends = [
-        (read_state(state), reason, elapsed, limit, nodes)
-        for state, reason, elapsed, limit, nodes, *_ in said
-    ]
+    ends = _query_ends(job, runner)
     if not ends:
-        ends = [
-            (part.state, part.reason, "", "", "")
-            for part in parts_of(job, runner)
-            if part.job == job
-        ]
+        ends = [_End(part.state, part.reason) for part in parts_of(job, runner) if part.job == job]
     newest = next((launch for launch in read_launches() if launch.job == job), None)
     interrupted = bool(newest and newest.interrupted)
-    for state, reason, elapsed, limit, nodes in ends:
-        word = state.word
-        if word == "CANCELLED" and not interrupted:
-            who = f" by {state.cancelled_by}" if state.cancelled_by else ""
-            return f"it was cancelled{who}" + (f", after {elapsed}" if elapsed else "")
-        if word == "TIMEOUT":
-            return "the time limit was reached" + (f": {limit}" if limit else "")
-        if word == "NODE_FAIL":
-            return "a node failed" + (f", of {nodes}" if nodes else "")
-        if word == "OUT_OF_MEMORY":
-            return "the job's memory limit was reached" + (f", on one of {nodes}" if nodes else "")
-        if word in ("PREEMPTED", "BOOT_FAIL", "DEADLINE"):
-            return f"Slurm ended it: {word}{f', {reason}' if reason not in ('', 'None') else ''}"
+    for end in ends:
+        # Slurm calls a step that Ctrl-C has ended cancelled, too.
+        if end.state.word == "CANCELLED" and interrupted:
+            continue
+        words = _describe_end(end)
+        if words:
+            return words
     return BY_CTRL_C if interrupted else ""
 
 
+@dataclass(frozen=True)
+class _End:
+    """What Slurm says of the end of a job; what it does not say is empty."""
+
+    state: JobState
+    reason: str = ""
+    elapsed: str = ""
+    limit: str = ""
+    nodes: str = ""
+
+
+def _query_ends(job: str, runner: Runner) -> list[_End]:
+    """Return the ends of JOB as sacct has them, one per record; none where it does not answer."""
+    if not runner.has("sacct"):
+        return []
+    argv = ["sacct", "-nPX", "--format=State,Reason,Elapsed,Timelimit,NodeList", "--jobs", job]
+    done = runner.output(argv, timeout=20)
+    if done.status:
+        return []
+    out = []
+    for line in done.stdout.splitlines():
+        state, reason, elapsed, limit, nodes, *_ = [*line.split("|"), "", "", "", ""]
+        out.append(_End(read_state(state), reason, elapsed, limit, nodes))
+    return out
+
+
+def _describe_end(end: _End) -> str:
+    """Return END in words; empty where the program ended by itself, or the state is unknown."""
+    word = end.state.word
+    if word == "CANCELLED":
+        who = f" by {end.state.cancelled_by}" if end.state.cancelled_by else ""
+        when = f", after {end.elapsed}" if end.elapsed else ""
+        return f"it was cancelled{who}{when}"
+    if word == "TIMEOUT":
+        limit = f": {end.limit}" if end.limit else ""
+        return f"the time limit was reached{limit}"
+    if word == "NODE_FAIL":
+        nodes = f", of {end.nodes}" if end.nodes else ""
+        return f"a node failed{nodes}"
+    if word == "OUT_OF_MEMORY":
+        nodes = f", on one of {end.nodes}" if end.nodes else ""
+        return f"the job's memory limit was reached{nodes}"
+    if word in ("PREEMPTED", "BOOT_FAIL", "DEADLINE"):
+        reason = f", {end.reason}" if end.reason not in ("", "None") else ""
+        return f"Slurm ended it: {word}{reason}"
+    return ""
+
+
 def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
-    """{job: its state} of those of JOBS that Slurm still knows, and of the tasks of arrays among
-    them.
+    """Return {job: its state} for those of JOBS that Slurm still knows.
+
+    The tasks of arrays among them are there, too: {job_task: its state}.
     """
     if not jobs or not runner.has("squeue"):
         return {}
@@ -444,11 +547,14 @@ def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
             continue  # tasks that wait: squeue names each
         out[job] = known.state
         out.setdefault(job.partition("_")[0], known.state)
+
     done = runner.output(
         ["squeue", "--noheader", "--array", "--format", "%i|%T", "--jobs", ",".join(jobs)],
         timeout=20,
     )
-    for line in done.stdout.splitlines() if not done.status else ():
+    if done.status:
+        return out
+    for line in done.stdout.splitlines():
         job, _, state = line.partition("|")
         out[job] = out[job.partition("_")[0]] = read_state(state)
     return out

@@ -1,4 +1,4 @@
-"""What no partition can give is refused before Slurm is asked: a queue would hold it for ever."""
+"""Refuse what no partition can give, before Slurm is asked: a queue would hold it for ever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def check_limits(resources: Resources, known: Mapping[str, Limits]) -> None:
-    """InputError where RESOURCES are more than the partition has; nothing where KNOWN is empty."""
+    """Raise InputError where RESOURCES are more than a partition has.
+
+    KNOWN are Slurm's partitions by name; without any, nothing is checked. Where several partitions
+    are named, it is enough if one of them has the resources.
+    """
     if not known:
         return
     named = [name for name in resources.partition.split(",") if name]
@@ -25,23 +29,28 @@ def check_limits(resources: Resources, known: Mapping[str, Limits]) -> None:
             raise InputError(
                 f"there is no partition {name!r}{near}", f"there are: {', '.join(known)}"
             )
-    chosen = [known[name] for name in named] or [
-        limits for limits in known.values() if limits.default
-    ]
+
+    chosen = [known[name] for name in named]
+    if not named:
+        chosen = [limits for limits in known.values() if limits.default]
     if not chosen:
         raise InputError(
-            "no partition is the default one", f"--partition, one of: {', '.join(known)}"
+            "Slurm has no default partition", f"--partition, one of: {', '.join(known)}"
         )
     _check_time(resources.time)
     reasons = [_find_excess(resources, one) for one in chosen]
-    if all(reasons):
-        others = [
-            limits.name
-            for limits in known.values()
-            if limits.up and not _find_excess(resources, limits)
-        ]
-        tip = f"ask for less, or --partition {others[0]}" if others else "ask for less"
-        raise InputError("; ".join(reasons), tip)
+    if not all(reasons):
+        return
+
+    others = [
+        limits.name
+        for limits in known.values()
+        if limits.up and not _find_excess(resources, limits)
+    ]
+    tip = "ask for less"
+    if others:
+        tip += f", or --partition {others[0]}"
+    raise InputError("; ".join(reasons), tip)
 
 
 def _check_time(text: str) -> None:
@@ -52,24 +61,25 @@ def _check_time(text: str) -> None:
 
 
 def _find_excess(resources: Resources, limits: Limits) -> str:
-    """Return what of RESOURCES is more than a partition with LIMITS has; empty where it has all of
-    it.
-    """
-    name, tasks = limits.name, resources.ntasks_per_node or 1
-    least = int(resources.elastic.partition(":")[0]) if resources.elastic else resources.nodes
+    """Return why a partition with LIMITS cannot give RESOURCES; empty where it can."""
+    name = limits.name
     if not limits.up:
         return f"partition {name} is not up"
+    least = _count_least_nodes(resources)
     if least > limits.nodes:
         return f"{least} nodes: partition {name} has {limits.nodes}"
+
     if resources.gpus_per_node > limits.gpus:
         return (
             f"{resources.gpus_per_node} GPUs per node: the nodes of partition {name} have "
             f"{limits.gpus or 'none'}"
         )
-    if (cpus := tasks * (resources.cpus_per_task or 1)) > limits.cpus > 0:
+    tasks = resources.ntasks_per_node or 1
+    cpus_per_task = resources.cpus_per_task or 1
+    cpus = tasks * cpus_per_task
+    if cpus > limits.cpus > 0:
         return (
-            f"{cpus} CPUs per node ({tasks} x {resources.cpus_per_task or 1}): partition {name} "
-            f"has {limits.cpus}"
+            f"{cpus} CPUs per node ({tasks} x {cpus_per_task}): partition {name} has {limits.cpus}"
         )
     if resources.time and limits.minutes:
         asked = parse_minutes(resources.time)  # None: unlimited
@@ -77,6 +87,8 @@ def _find_excess(resources: Resources, limits: Limits) -> str:
             return (
                 f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes"
             )
+
+    # Only a single feature is looked up; what `a&b` or `[a|b]` mean is left to Slurm.
     feature = resources.constraint
     if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) and feature not in limits.features:
         have = ", ".join(sorted(limits.features)) or "none"
@@ -84,8 +96,15 @@ def _find_excess(resources: Resources, limits: Limits) -> str:
     return ""
 
 
+def _count_least_nodes(resources: Resources) -> int:
+    """Return the fewest nodes that a step with RESOURCES can run on."""
+    if resources.elastic:
+        return int(resources.elastic.partition(":")[0])
+    return resources.nodes
+
+
 def _time_as_slurm_writes_it(text: str) -> str:
-    """What to write instead of TEXT: `2h` is 2:00:00."""
+    """Return what to write in place of TEXT: `write 2:00:00` for `2h`."""
     match = re.fullmatch(r"(\d+) ?(s|m|min|h|hours?|d|days?)", text.strip().lower())
     if not match:
         return "write minutes (30), H:MM:SS (1:30:00) or days-hours (2-12)"
@@ -95,9 +114,12 @@ def _time_as_slurm_writes_it(text: str) -> str:
 
 
 def check_allocation(resources: Resources, environ: Mapping[str, str]) -> None:
-    """InputError where a step asks for more nodes than the allocation that this shell is in has."""
+    """Raise InputError where a step asks for more nodes than the allocation of this shell has.
+
+    ENVIRON are the variables of the allocation.
+    """
     have = environ.get("SLURM_JOB_NUM_NODES", "")
-    least = int(resources.elastic.partition(":")[0]) if resources.elastic else resources.nodes
+    least = _count_least_nodes(resources)
     if have.isdigit() and least > int(have):
         raise InputError(
             f"{least} nodes: this allocation (job {environ.get('SLURM_JOB_ID')}) has {have}",

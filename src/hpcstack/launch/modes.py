@@ -1,4 +1,4 @@
-"""How a command becomes ranks: one visible table of modes."""
+"""How a command becomes ranks: the table of modes, and the tasks that each asks Slurm for."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mode:
-    """`ranks_in_a_task`: one Slurm task per node starts all of its ranks; else each rank is a task
-    of Slurm's.
+    """One way to start ranks.
+
+    With `ranks_in_a_task`, one Slurm task per node starts all ranks of the node. With
+    `a_task_a_rank`, each rank is a task of its own. Mode plain is neither: its tasks are the
+    user's affair. With `pmi`, the ranks find each other by Slurm's PMI.
     """
 
     about: str
@@ -35,46 +38,50 @@ MODES: dict[str, Mode] = {
 
 
 def list_task_options(mode: str, resources: Resources, taken: Share) -> list[Part]:
-    """srun's options for RESOURCES in MODE, each with its reason."""
+    """Return srun's options for RESOURCES in MODE, each with its reason.
+
+    TAKEN fills in what was not asked for: the GPUs, tasks and CPUs of each node.
+    """
     how = MODES[mode]
-    said, why = resources, {}
+    completed = resources
+    why: dict[str, str] = {}
     if taken.gpus and not gpus_said(resources) and not resources.extra.has("--gpus"):
-        said = replace(resources, gpus_per_node=taken.gpus)
+        completed = replace(completed, gpus_per_node=taken.gpus)
         why["--gpus-per-node"] = "all GPUs of the node type, or of the job"
+
     if how.ranks_in_a_task:
-        said = replace(said, ntasks_per_node=1, cpus_per_task=taken.cpus)
-        why |= {
-            "--ntasks-per-node": how.about,
-            "--cpus-per-task": "all CPUs for the one task: its ranks share them",
-        }
+        completed = replace(completed, ntasks_per_node=1, cpus_per_task=taken.cpus)
+        why["--ntasks-per-node"] = how.about
+        why["--cpus-per-task"] = "all CPUs for the one task: its ranks share them"
     elif how.a_task_a_rank:
         ranks = resources.ntasks_per_node or taken.ranks
-        cpus = resources.cpus_per_task or (taken.cpus // ranks if taken.cpus else 0)
-        said = replace(said, ntasks_per_node=ranks, cpus_per_task=cpus)
-        why |= {
-            "--ntasks-per-node": how.about,
-            "--cpus-per-task": "the node's CPUs, in equal parts",
-        }
+        cpus = resources.cpus_per_task or taken.cpus // ranks
+        completed = replace(completed, ntasks_per_node=ranks, cpus_per_task=cpus)
+        why["--ntasks-per-node"] = how.about
+        why["--cpus-per-task"] = "the node's CPUs, in equal parts"
     if resources.cpus_per_task:
-        why.pop("--cpus-per-task", None)
-    return [
-        replace(part, why=why[part.option]) if part.option in why else part for part in said.parts()
-    ]
+        why.pop("--cpus-per-task", None)  # the user's own number: it stays "asked for"
+
+    return [replace(part, why=why.get(part.option, part.why)) for part in completed.parts()]
 
 
 def with_even_tasks(mode: str, resources: Resources) -> Resources:
-    """RESOURCES with the tasks of all nodes as those of each. InputError where MODE starts one task
-    a node, or they do not come out even and MODE needs them to; Slurm's own way of spreading them
-    is left to mode plain.
+    """Return RESOURCES with its `ntasks` of all nodes turned into `ntasks_per_node`.
+
+    Raise InputError where MODE starts one task per node, or needs as many tasks on each node and
+    they cannot be shared out evenly. Mode plain leaves an uneven number as it is: Slurm spreads it.
     """
-    tasks, nodes = resources.ntasks, max(resources.nodes, 1)
+    tasks = resources.ntasks
+    nodes = max(resources.nodes, 1)
     if MODES[mode].ranks_in_a_task:
         each = -(-tasks // nodes)
+        hint = f"--nproc-per-node {each}"
+        if nodes > 1:
+            hint += f": {each * nodes} ranks on {nodes} nodes"
         raise InputError(
-            f"-n {tasks}: in mode {mode} one task per node starts all of its ranks",
-            f"--nproc-per-node {each}"
-            + (f": {each * nodes} ranks on {nodes} nodes" if nodes > 1 else ""),
+            f"-n {tasks}: in mode {mode} one task per node starts all of its ranks", hint
         )
+
     if resources.ntasks_per_node:
         if resources.ntasks_per_node * nodes != tasks:
             on_nodes = (
@@ -82,15 +89,14 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
             )
             raise InputError(f"-n {tasks} and {on_nodes} do not agree", "one of them is enough")
         return replace(resources, ntasks=0)
+
     if tasks % nodes == 0:
         return replace(resources, ntasks=0, ntasks_per_node=tasks // nodes)
     if MODES[mode].a_task_a_rank:
+        even = tasks // nodes * nodes or nodes
         raise InputError(
-            (
-                f"-n {tasks} on {nodes} nodes: not as many on each, and mode {mode} has as many on "
-                f"each"
-            ),
-            f"-N {nodes} -n {tasks // nodes * nodes or nodes}",
+            f"-n {tasks} on {nodes} nodes: mode {mode} needs the same number of tasks on each node",
+            f"-N {nodes} -n {even}",
         )
     return resources
 
@@ -98,11 +104,17 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
 def command_in(
     mode: str, command: tuple[str, ...], resources: Resources, taken: Share
 ) -> tuple[str, ...]:
-    """What each task runs inside the image for COMMAND."""
+    """Return what each task runs inside the image for COMMAND.
+
+    It is the script of MODE with its arguments and COMMAND behind them, or the bare COMMAND where
+    MODE has no script.
+    """
     script = render_inner(mode)
     if not script:
         return command
-    ranks = (resources.ntasks_per_node or taken.ranks) if MODES[mode].a_task_a_rank else taken.ranks
+    ranks = taken.ranks
+    if MODES[mode].a_task_a_rank and resources.ntasks_per_node:
+        ranks = resources.ntasks_per_node
     return (
         "/bin/sh",
         "-c",
@@ -116,24 +128,20 @@ def command_in(
 
 
 def check_mode(mode: str, resources: Resources) -> None:
-    """InputError for what MODE cannot do."""
+    """Raise InputError for options that MODE cannot honour."""
     how = MODES[mode]
     if how.ranks_in_a_task and resources.ntasks_per_node > 1:
         raise InputError(
-            (
-                f"--ntasks-per-node {resources.ntasks_per_node}: in mode {mode} one task per node "
-                f"starts all of its ranks"
-            ),
+            f"--ntasks-per-node {resources.ntasks_per_node}: in mode {mode} one task per node "
+            "starts all of its ranks",
             f"--nproc-per-node {resources.ntasks_per_node}, or --mode task-per-gpu",
         )
     if not how.ranks_in_a_task and not how.a_task_a_rank and resources.nproc_per_node:
         raise InputError(f"--nproc-per-node has no effect in mode {mode}", "--ntasks-per-node")
     if how.a_task_a_rank and resources.extra.has("--gpus-per-task"):
         raise InputError(
-            (
-                f"--gpus-per-task in mode {mode}: each rank would see one GPU, as number 0 "
-                f"whatever its LOCAL_RANK"
-            ),
+            f"--gpus-per-task in mode {mode}: each rank would see one GPU, as number 0 whatever "
+            "its LOCAL_RANK",
             "--gpus-per-node",
         )
     if (resources.elastic or resources.restarts) and mode != "torchrun":

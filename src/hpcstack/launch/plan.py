@@ -1,4 +1,4 @@
-"""The step that would be run: its line, its environment, and the reason for every part."""
+"""Plan a step: its command line, its environment, and the reason for every part of both."""
 
 from __future__ import annotations
 
@@ -33,12 +33,16 @@ if TYPE_CHECKING:
     from hpcstack.slurm.options import SlurmOptions
     from hpcstack.store.artifact import Artifact
 
+# srun's exit status for failures of its own (SLURM_EXIT_ERROR), apart from those of the command
 OWN_FAILURE = 125
 
 
 @dataclass(frozen=True)
 class Spare:
-    """MORE nodes than the step's NODES; SCRIPT says on each of them whether it is fit for work."""
+    """`more` spare nodes beside the `nodes` of the step.
+
+    `script` runs on every node and says whether the node is healthy.
+    """
 
     nodes: int
     more: int
@@ -47,8 +51,9 @@ class Spare:
 
 @dataclass(frozen=True)
 class Plan:
-    """The line that would be run, with its environment and the reasons; `staged` is done on the
-    nodes before it.
+    """The command line of a step and its environment, with the reasons for them.
+
+    `staged` is copied to the nodes before the line runs.
     """
 
     parts: tuple[Part, ...]
@@ -60,11 +65,11 @@ class Plan:
     staged: Staging | None = None
     grace: int = 0
     watchdog: int = 0
-    ranks: int = 1  # of a node
-    virtual_gpus: int = 0  # of a node: asked for, and no device is behind them
+    ranks: int = 1  # per node
+    virtual_gpus: int = 0  # per node: GPUs that Slurm counts and no device stands for
     spare: Spare | None = None
-    brought: tuple[Brought, ...] = ()  # libraries of the nodes' own
-    slurm_refuses: str = ""  # why Slurm would not take it today, where it is only shown
+    brought: tuple[Brought, ...] = ()  # the nodes' own libraries that the container is given
+    slurm_refuses: str = ""  # why Slurm would refuse it today; only set where it is only shown
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -75,7 +80,7 @@ class Plan:
         return {one.name: one.value for one in self.settings}
 
     def shown(self) -> str:
-        """The line as a shell would take it."""
+        """Return the line, with its variables before it, as it can be typed into a shell."""
         variables = [
             f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())
         ]
@@ -92,13 +97,13 @@ def plan_step(
     staged: Staging | None = None,
     added: Added | None = None,
 ) -> Plan:
-    """Return the step of REQUEST in the image of ARTIFACT. InputError for resources that make no
-    sense here.
+    """Return the plan for the step of REQUEST in the image of ARTIFACT.
 
     A request for a batch job is planned for a job of its own, whatever allocation this shell is in.
-    PROLOG is a program that srun runs as the step begins, which writes down which job it became
-    (record.keep_prolog). STAGED lies on the nodes' own disks before the step, ADDED are packages
-    that are not the image's.
+    PROLOG is a program that srun runs as the step begins; it records which job the launch became
+    (record.keep_prolog). STAGED is on the nodes' own disks before the step starts. ADDED are
+    packages on top of the image's. Raise InputError for resources that make no sense here, unless
+    only Slurm's limits are against them and the request is only shown.
     """
     wanted_runtime = site.runtime if request.runtime == "auto" else request.runtime
     runtime, reason = choose_runtime(wanted_runtime, runner)
@@ -114,13 +119,16 @@ def plan_step(
     node = node_of(resources, site, allocation)
 
     _check_request(request, runtime, site, allocation, staged)
-    refusal = None if here else _slurm_refusal(request, share, allocation, runner)
+    refusal = None
+    if not here:
+        refusal = _slurm_refusal(request, share, allocation, runner)
     if refusal and not request.only_shown:
         raise refusal
     _check_architecture(artifact, node, here=here)
 
     if here:
-        staged = None
+        staged = None  # this machine reads the shared file itself
+
     binding = None
     if request.bind and not here:
         binding = bind_ranks(resources, node, share)
@@ -143,6 +151,9 @@ def plan_step(
     spare = None
     if request.spare:
         spare = Spare(resources.nodes, request.spare, render_health(site))
+    virtual_gpus = 0
+    if not here and not share.gpus:
+        virtual_gpus = gpus_said(resources)
     return Plan(
         parts=(*words_before, *runtime.parts(step)),
         settings=tuple(_list_settings(runtime, step, variables)),
@@ -154,7 +165,7 @@ def plan_step(
         grace=request.grace,
         watchdog=request.watchdog,
         ranks=share.ranks,
-        virtual_gpus=0 if share.gpus or here else gpus_said(resources),
+        virtual_gpus=virtual_gpus,
         spare=spare,
         brought=brought,
         slurm_refuses=refusal.message if refusal else "",
@@ -174,10 +185,14 @@ def _make_step(
     added: Added | None,
     brought: tuple[Brought, ...],
 ) -> Step:
-    """Return the step that RUNTIME is given: COMMAND with OPTIONS, VARIABLES and all mounts."""
+    """Return the step that RUNTIME is given: COMMAND with OPTIONS, VARIABLES and all mounts.
+
+    The site's mounts come first and the user's after them; staged data and added packages are last.
+    """
     home = _mount_home(runtime, request.home)
     mounts = [*site.mounts, *artifact.mounts]
     reasons = dict.fromkeys(home, "the home directory: where libraries keep their caches")
+
     folders: list[str] = []
     for one in brought:
         mounts += one.mounts
@@ -189,8 +204,12 @@ def _make_step(
         mounts += staged.mounts
     if added:
         mounts += added.mounts
+
+    image = artifact.image
+    if staged and staged.image:
+        image = Path(staged.image)
     return Step(
-        image=Path(staged.image) if staged and staged.image else artifact.image,
+        image=image,
         command=with_host_libraries(folders, command),
         slurm=tuple(options),
         mounts=tuple(mounts),
@@ -206,7 +225,7 @@ def _make_step(
 
 
 def _mount_home(runtime: Runtime, wanted: bool | None) -> tuple[str, ...]:
-    """Return the mount of the home directory, where it is WANTED and RUNTIME does not bring it."""
+    """Return the mount of the home directory where it is WANTED; none where RUNTIME brings it."""
     home = home_to_mount()
     if not wanted or not home or "home" in runtime.brings:
         return ()
@@ -214,29 +233,36 @@ def _mount_home(runtime: Runtime, wanted: bool | None) -> tuple[str, ...]:
 
 
 def home_to_mount() -> str:
-    """The home directory, if there is one that every runtime can mount; else empty."""
+    """Return the home directory without a slash at its end; empty where a runtime cannot mount it.
+
+    The root folder is never taken for one. Separators of mounts (`:` and `,`), quotes, `$`,
+    backslashes, spaces and newlines in its name are not accepted: not every runtime takes them.
+    """
     home = os.environ.get("HOME", "")
-    if (
-        not home.startswith("/")
-        or home.rstrip("/") == ""
-        or any(sign in home for sign in ":,$`\"'\\ \n")
-    ):
+    is_a_folder_below_root = home.startswith("/") and home.rstrip("/") != ""
+    if not is_a_folder_below_root:
         return ""
-    return home.rstrip("/") if Path(home).is_dir() else ""
+    if any(sign in home for sign in ":,$`\"'\\ \n"):
+        return ""
+    if not Path(home).is_dir():
+        return ""
+    return home.rstrip("/")
 
 
 def bring_libraries(
     site: Site, node: NodeType | None, artifact: Artifact, nodes: int
 ) -> tuple[Brought, ...]:
-    """The libraries of NODE's own that a step on so many NODES gets. One node needs no fabric."""
+    """Return the libraries of NODE's own that a step on so many NODES gets.
+
+    Return none for a step on one node, which needs no fabric.
+    """
     if nodes < 2:
         return ()
     kind = next((name for name, one in site.node_types.items() if one is node), "")
     return tuple(site.fabric.bring(kind, artifact.environment))
 
 
-# What srun reads of a job that asked for GPUs by the task: the one task that starts all ranks would
-# see one GPU
+# Options of srun about the GPUs of a task. Where one of them is given, no --gpu-bind is added.
 ABOUT_GPUS = (
     "--gpu-bind",
     "--gpu-freq",
@@ -245,14 +271,18 @@ ABOUT_GPUS = (
     "--gpus-per-socket",
     "--gpus-per-task",
 )
+# Variables that srun reads in a job that was given GPUs by the task. With them, the one task that
+# starts all ranks of a node would see one GPU.
 BY_THE_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
 
 
 def _without_gpus_by_the_task(
     request: LaunchRequest, runtime: Runtime, allocation: Mapping[str, str]
 ) -> list[Part]:
-    """Return `env -u ...`, to stand before srun where the job's own words about GPUs by the task
-    would count for this step too.
+    """Return `env -u ...`, to stand before srun in a job that was given GPUs by the task.
+
+    Without it srun would apply the job's setting to this step too. Return nothing where the user
+    asked for GPUs by the task here, and in mode plain.
     """
     found = [name for name in BY_THE_TASK if name in allocation]
     by_the_task = request.resources.extra.has("--gpus-per-task", "--tres-per-task")
@@ -264,15 +294,21 @@ def _without_gpus_by_the_task(
 
 
 def is_python(path: Path) -> bool:
-    """Whether PATH is a Python file, which is started as one."""
+    """Whether PATH is a Python file, which is started with python3."""
     return path.suffix == ".py" and path.is_file()
 
 
 def _command_inside(
     request: LaunchRequest, runtime: Runtime, share: Share, added: Added | None
 ) -> tuple[str, ...]:
-    """Return what each task runs inside the image."""
-    mode, command = request.mode, request.command
+    """Return what each task runs inside the image.
+
+    The command runs inside the script that starts the ranks of its mode, or inside the one that
+    reports how a rank ended (launchers/in-image/rank.sh). A step with a terminal of its own runs
+    the bare command.
+    """
+    mode = request.mode
+    command = request.command
     if mode in ("mpi", "plain"):
         program = (request.workdir or Path.cwd()) / command[0]
         if command[0] == "-m" or is_python(program):
@@ -284,7 +320,9 @@ def _command_inside(
         inside = wrap_rank(command)
     if mode in ("mpi", "plain") and share.gpus and not runtime.finds_driver:
         inside = with_compat(inside)
-    return added.command(inside) if added else inside
+    if added:
+        inside = added.command(inside)
+    return inside
 
 
 def _list_srun_options(
@@ -298,36 +336,41 @@ def _list_srun_options(
     prolog: str,
 ) -> list[Part]:
     """Return srun's options for REQUEST, each with its reason."""
-    mode, resources = request.mode, request.resources
+    mode = request.mode
+    resources = request.resources
     given = resources.extra
     if resources.elastic:
-        why = "elastic: the nodes that are left go on"
+        why = "elastic: the remaining nodes go on without the one that failed"
         out = [make_option("--kill-on-bad-exit", 0, why), make_option("--no-kill", why=why)]
     else:
-        why = "one rank that fails ends all: the others would wait for it"
+        why = "a rank that fails ends the step: the others would wait for it for ever"
         out = [make_option("--kill-on-bad-exit", 1, why)]
+
     out.append(make_option("--job-name", artifact.stack, "what squeue shows"))
     if not given.has("--comment"):
         mark = f"hpcstack:{artifact.key}"
-        out.append(make_option("--comment", mark, "gc sees which image is in use"))
+        out.append(make_option("--comment", mark, "tells hpcstack gc which image is in use"))
+
     if MODES[mode].pmi and not given.has("--mpi"):
         found = pmi_type(runner)
         if not found:
             raise MissingToolError(
-                "srun has no PMI: MPI programs would each be alone", "ask for Slurm's PMIx plugin"
+                "srun has no PMI: each rank of an MPI program would run alone, as rank 0 of 1",
+                "ask the site's administrators for Slurm's PMIx plugin",
             )
-        out.append(make_option("--mpi", found, "what `srun --mpi=list` has"))
+        out.append(make_option("--mpi", found, "the best that `srun --mpi=list` has"))
     if prolog and not given.has("--prolog"):
-        out.append(make_option("--prolog", prolog, "writes down which job and nodes this became"))
+        out.append(make_option("--prolog", prolog, "records which job and nodes this became"))
     if "SLURM_STEP_ID" in allocation and not given.has("--overlap"):
-        why = "this shell is a step itself, and has what it would wait for"
+        why = "this shell is a step itself and holds the resources that srun would wait for"
         out.append(make_option("--overlap", why=why))
 
     of_tasks = list_task_options(mode, resources, share)
     of_tasks = _without_tasks_of_elastic(of_tasks, resources, allocation)
     out += of_tasks
-    if count := _count_tasks(of_tasks, resources, allocation):
-        why = "of all nodes: else the job's own SLURM_NTASKS would count"
+    count = _count_tasks(of_tasks, resources, allocation)
+    if count:
+        why = "on all nodes together: otherwise the job's own SLURM_NTASKS would count"
         out.append(make_option("--ntasks", count, why))
 
     job_gives_by_the_task = "SLURM_GPUS_PER_TASK" in allocation
@@ -341,11 +384,11 @@ def _list_srun_options(
 def _without_tasks_of_elastic(
     asked: list[Part], resources: Resources, inside: Mapping[str, str]
 ) -> list[Part]:
-    """Return ASKED without what breaks an elastic step that makes its own job: one task per node is
-    srun's default there.
+    """Return ASKED without --ntasks-per-node=1 for an elastic step that is not INSIDE a job.
 
     With --nodes=1-2 and --ntasks-per-node=1, Slurm 24.11 gives two nodes and the CPUs of one task
-    (`cpu counts: 1(x1),0(x1)`), and no step can ever start; seen on 24.11.5, not on 22.05.
+    (`cpu counts: 1(x1),0(x1)`), and no step can ever start; seen on 24.11.5, not on 22.05. One task
+    per node is srun's default there, so the option can be left out.
     """
     if not resources.elastic or inside or resources.ntasks_per_node not in (0, 1):
         return asked
@@ -353,28 +396,36 @@ def _without_tasks_of_elastic(
 
 
 def _count_tasks(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> int:
-    """How many tasks a step of an allocation has; 0 where the allocation says nothing of tasks, or
-    all is said.
+    """Return the --ntasks that a step INSIDE an allocation needs; 0 where it needs none.
+
+    srun takes its number of tasks from the job's SLURM_NTASKS, which is meant for all nodes of the
+    job. ASKED are the step's options so far. Where they do not say how many tasks a node has, the
+    job's SLURM_NTASKS_PER_NODE counts, or one per node on a part of the job's nodes.
     """
-    each_node = inside.get("SLURM_NTASKS_PER_NODE", "")
     if "SLURM_NTASKS" not in inside or resources.elastic:
         return 0
     if resources.ntasks:
         return 0
-    said = [part.value for part in asked if part.option == "--ntasks-per-node"]
-    whole = resources.nodes == int(inside.get("SLURM_JOB_NUM_NODES", "0"))
-    if said:
-        each = int(said[0])
-    elif each_node.isdigit():
-        each = int(each_node)
+
+    asked_per_node = [part.value for part in asked if part.option == "--ntasks-per-node"]
+    job_per_node = inside.get("SLURM_NTASKS_PER_NODE", "")
+    has_all_nodes = resources.nodes == int(inside.get("SLURM_JOB_NUM_NODES", "0"))
+    if asked_per_node:
+        per_node = int(asked_per_node[0])
+    elif job_per_node.isdigit():
+        per_node = int(job_per_node)
+    elif has_all_nodes:
+        per_node = 0  # SLURM_NTASKS is right
     else:
-        each = 0 if whole else 1
-    return each * resources.nodes
+        per_node = 1
+    return per_node * resources.nodes
 
 
 def _list_settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[Variable]:
-    """What the line is started with: the variables in the runtime's own form, each with where it
-    comes from.
+    """Return the variables that the line is started with, each with where it comes from.
+
+    They are named in the form of the CHOSEN runtime, e.g. APPTAINERENV_NAME. GIVEN are those of the
+    step, whose origins and reasons are kept.
     """
     known = {one.name: one for one in given}
     out = []
@@ -383,16 +434,13 @@ def _list_settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[V
         if plain in known:
             out.append(replace(known[plain], name=name, value=value))
         elif plain in step.image_environment and plain != name:
-            out.append(Variable(name, value, "the image", "else this shell's own would win"))
+            out.append(Variable(name, value, "the image", "otherwise this shell's would win"))
         else:
             out.append(Variable(name, value, RUNTIME, REASONS.get(plain, "")))
     if chosen.uses_slurm:
         status = os.environ.get("SLURM_EXIT_ERROR", str(OWN_FAILURE))
-        out.append(
-            Variable(
-                "SLURM_EXIT_ERROR", status, OWN, "srun's own failure is told from the command's"
-            )
-        )
+        why = "tells a failure of srun's own from one of the command"
+        out.append(Variable("SLURM_EXIT_ERROR", status, OWN, why))
     return out
 
 
@@ -405,8 +453,9 @@ REASONS = {
 
 
 def _judge_fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
-    """How the nodes' driver and GPU run the image; None where there is no GPU or the site does not
-    say.
+    """Return how well the driver and GPU of NODE run the image.
+
+    None where the node has no GPU, or the site does not name its driver.
     """
     if not node or not node.gpus or not node.real_gpus or not node.driver:
         return None
@@ -416,21 +465,27 @@ def _judge_fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
 
 
 def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool) -> None:
-    """InputError where the image is for other processors than the nodes have, or this machine if it
-    runs HERE.
+    """Raise InputError where the image is for other processors than those of NODE.
+
+    HERE compares with this machine instead. Nothing is known of nodes that the site does not
+    describe, and nothing is refused for them.
     """
-    kind = KERNEL_NAMES.get(artifact.platform, "")
-    of_the_nodes = node.architecture if node else ""
-    theirs = os.uname().machine if here else of_the_nodes
-    if not kind or not theirs or kind == theirs:
+    wanted = KERNEL_NAMES.get(artifact.platform, "")
+    if here:
+        theirs = os.uname().machine
+    elif node:
+        theirs = node.architecture
+    else:
+        theirs = ""
+    if not wanted or not theirs or wanted == theirs:
         return
-    where = "this machine is" if here else "these nodes are"
+
     platform = next((name for name, machine in KERNEL_NAMES.items() if machine == theirs), "")
-    build = f"hpcstack build {artifact.stack} --platform {platform}, where the recipe has it"
-    raise InputError(
-        f"the image of {artifact.stack} is for {kind}, and {where} {theirs}",
-        build if here else f"-p a partition of {kind} nodes, or {build}",
-    )
+    where = "this machine is" if here else "these nodes are"
+    hint = f"hpcstack build {artifact.stack} --platform {platform}, where the recipe has it"
+    if not here:
+        hint = f"-p a partition of {wanted} nodes, or {hint}"
+    raise InputError(f"the image of {artifact.stack} is for {wanted}, and {where} {theirs}", hint)
 
 
 def _check_request(
@@ -440,8 +495,9 @@ def _check_request(
     allocation: Mapping[str, str],
     staged: Staging | None,
 ) -> None:
-    """Raise InputError for what does not go together, or means nothing here."""
-    mode, resources = request.mode, request.resources
+    """Raise InputError for options that exclude each other or mean nothing here."""
+    mode = request.mode
+    resources = request.resources
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
     check_mode(mode, resources)
@@ -453,12 +509,14 @@ def _check_request(
     if not runtime.uses_slurm:
         _check_local(request, staged)
         return
-    asked_for = resources.partition.split(",") if site.partitions else []
-    for partition in filter(None, asked_for):
+    if not site.partitions:
+        return
+
+    for partition in filter(None, resources.partition.split(",")):
         if partition not in site.partitions:
             near = did_you_mean(partition, site.partitions)
             raise InputError(
-                f"the site names no partition {partition!r}{near}",
+                f"site.yaml names no partition {partition!r}{near}",
                 f"known: {', '.join(site.partitions)}",
             )
 
@@ -466,8 +524,9 @@ def _check_request(
 def _slurm_refusal(
     request: LaunchRequest, share: Share, allocation: Mapping[str, str], runner: Runner
 ) -> InputError | None:
-    """Return why the allocation, or Slurm's partition, does not have what REQUEST asks for; None
-    where it does.
+    """Return the refusal where REQUEST asks for more than the allocation or the partition has.
+
+    None where it has all of it.
     """
     resources = request.resources
     if MODES[request.mode].a_task_a_rank and not resources.ntasks_per_node:
@@ -483,52 +542,64 @@ def _slurm_refusal(
 
 
 def _check_watchdog(given: SlurmOptions, *, job: bool) -> None:
-    """InputError where the step's output does not come by srun, which is what a watchdog sees."""
+    """Raise InputError where the step's output does not pass through srun, which is watched.
+
+    In a JOB of its own, --output and --error name the job's files, and srun still writes to them.
+    """
     if given.has("--pty"):
         raise InputError(
-            "--watchdog: a step with a terminal of its own (--pty) is not watched",
+            "--watchdog cannot watch a step that has a terminal of its own (--pty)",
             "leave one of them out",
         )
     files = [one.word for one in given.given if one.name in ("--output", "--error")]
     if files and not job:
         raise InputError(
-            f"--watchdog sees what srun writes, and with {files[0]} the nodes write",
-            "leave one out",
+            f"--watchdog watches what srun prints, and {files[0]} sends it to a file instead",
+            "leave one of them out",
         )
 
 
 def _check_spare(
     request: LaunchRequest, allocation: Mapping[str, str], staged: Staging | None
 ) -> None:
-    """Raise InputError where the nodes are given already, or something else must run on all of
-    them.
+    """Raise InputError where the nodes are fixed already, or something else would run on them all.
+
+    Spare nodes are asked for in a new job, whose script then leaves out the unhealthy ones.
     """
     resources = request.resources
     if allocation:
         raise InputError(
-            "--spare wants a job of its own, and this shell is in one", "leave it out, or --batch"
+            "--spare needs a new job, and this shell is in one already",
+            "leave it out, or add --batch",
         )
+
     if resources.elastic:
         raise InputError(
             "--spare and --elastic are two ways of doing without a node", "leave one of them out"
         )
     if resources.nodelist:
-        raise InputError("--spare chooses among nodes, and -w names them", "leave one of them out")
+        raise InputError(
+            "--spare chooses among the nodes of the job, and -w names them", "leave one of them out"
+        )
     if staged:
         raise InputError(
-            "--spare with --stage or --stage-in: the nodes are chosen first",
+            "--spare does not work with --stage or --stage-in: they copy to all nodes of the job",
             "leave one of them out",
         )
     if resources.extra.has("--pty"):
         raise InputError(
-            "--spare is a script's, and --pty wants the terminal", "leave one of them out"
+            "--spare runs the step from a script, and --pty needs the terminal",
+            "leave one of them out",
         )
 
 
 def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
-    """Raise InputError for what means nothing without Slurm."""
-    mode, resources = request.mode, request.resources
-    stages = bool(request.stage or request.stage_in)  # and not only the site's way
+    """Raise InputError for options that mean nothing without Slurm."""
+    mode = request.mode
+    resources = request.resources
+
+    # The site's own way of staging is left out without a word; only what was asked for is refused.
+    stages = bool(request.stage or request.stage_in)
     asked = {
         "--batch": request.batch,
         "--grace": request.grace,
@@ -536,16 +607,19 @@ def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
         "--spare": request.spare,
         "--stage and --stage-in": staged and stages,
     }
-    if wrong := [option for option, value in asked.items() if value]:
+    wrong = [option for option, value in asked.items() if value]
+    if wrong:
         raise InputError(
             f"{', '.join(wrong)}: there is no Slurm in this step, only this machine", "leave it out"
         )
+
     if MODES[mode].a_task_a_rank and resources.nproc_per_node > 1:
         raise InputError(
             f"mode {mode}: without Slurm there is one task",
             "--mode torchrun starts several ranks here",
         )
-    if of_slurm := replace(resources, nodes=0, gpus_per_node=0).parts():
+    of_slurm = replace(resources, nodes=0, gpus_per_node=0).parts()
+    if of_slurm:
         words = " ".join(part.words[0] for part in of_slurm)
         raise InputError(
             f"{words}: there is no Slurm in this step, only this machine", "leave it out"

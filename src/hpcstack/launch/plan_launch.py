@@ -1,4 +1,4 @@
-"""From what somebody asks for to a launch that is planned: its image, what is added, its step."""
+"""Turn a request into a planned launch: its image, added packages, staged data and step."""
 
 from __future__ import annotations
 
@@ -32,44 +32,54 @@ if TYPE_CHECKING:
 def plan_launch(
     request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner
 ) -> PlannedLaunch:
-    """Return REQUEST with its image and its plan. InputError for what cannot be launched."""
+    """Return REQUEST with its image and its plan.
+
+    CATALOG is called only where the image's name needs the recipes. Raise InputError for what
+    cannot be launched.
+    """
+    # A batch job gets nodes of its own, whatever allocation this shell is in.
     allocation = {} if request.batch else find_allocation(os.environ)
     if request.runtime == WITHOUT_SLURM:
         machine = os.uname().machine
     else:
         machine = machine_of(request.resources, site, allocation)
-    of_machine = site.for_architecture(machine) if machine else site
-    chosen, of_module = choose_image(
-        request.name, catalog, of_machine, os.environ, PLATFORMS.get(machine, "")
-    )
+    site_of_machine = site
+    if machine:
+        site_of_machine = site.for_architecture(machine)
+    platform = PLATFORMS.get(machine, "")
+    chosen, layer = choose_image(request.name, catalog, site_of_machine, os.environ, platform)
     artifact = chosen.artifact
     require_signed(artifact, site, runner)
 
     if request.home is None:
         request = replace(request, home=site.mount_home)
-    packages = (*of_module, *request.packages)
+
+    packages = (*layer, *request.packages)
     added = plan_packages(artifact, packages, os.environ) if packages else None
     staged = plan_staging(artifact, site, request.stage, request.stage_in)
     plan = plan_step(
         request, artifact, site, runner, prolog=keep_prolog(), staged=staged, added=added
     )
+
     check_grace(request.grace, request.resources.time)
-    runner.which(plan.argv[0])
+    runner.which(plan.argv[0])  # raises where the program that starts the step is missing
     if plan.fit and not plan.fit.runs:
         raise InputError(
-            f"the image does not run on these nodes: {plan.fit}", "hpcstack list shows what does"
+            f"the image does not run on these nodes: {plan.fit}",
+            "hpcstack list shows the stacks that do",
         )
     return PlannedLaunch(request, plan, artifact, chosen.why, site, runner, added, chosen.doubt)
 
 
 def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
-    """InputError where the site runs only what is signed, and this is not."""
+    """Raise InputError where the site requires signatures and ARTIFACT has none that it trusts."""
     if not site.signatures.required:
         return
     from hpcstack.store.signing import why_untrusted
 
-    if why := why_untrusted(artifact, site.signatures.keys, runner):
+    why = why_untrusted(artifact, site.signatures.keys, runner)
+    if why:
         raise InputError(
             f"this site runs only signed images; {artifact.image}: {why}",
-            "tell who looks after the site: hpcstack sign",
+            "ask the site's administrators to sign it: hpcstack sign",
         )

@@ -1,6 +1,4 @@
-"""Whether a command is in an image, read out of the squashfs, before anybody allocates nodes for
-it.
-"""
+"""Look for a command in an image's squashfs, before nodes are allocated for it."""
 
 from __future__ import annotations
 
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 INTERPRETERS, SCRIPTS = ("python", "python3", "bash", "sh"), (".py", ".sh")
+# The PATH of an image that sets none
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -29,102 +28,107 @@ def explain_missing_command(
     *,
     look: bool = True,
 ) -> str:
-    """Why COMMAND cannot start in the image, or nothing. What lies in a mount or the folder is
-    looked at there, the rest in the image, if LOOK.
+    """Return why COMMAND cannot start in the image; empty where it can, or nobody knows.
+
+    A path in a mount or in WORKDIR is looked up there. Everything else is looked up in the image,
+    unless LOOK is False. Where an interpreter runs a script, the script is looked up.
     """
     word = command[0]
-    runs = word not in INTERPRETERS or not command[1:]
-    if word in INTERPRETERS and command[1:] and command[1].endswith(SCRIPTS):
-        command, word = command[1:], command[1] if "/" in command[1] else f"./{command[1]}"
+    is_interpreter = word in INTERPRETERS and bool(command[1:])
+    if is_interpreter and command[1].endswith(SCRIPTS):
+        word = command[1] if "/" in command[1] else f"./{command[1]}"
     if word == "-m":
-        return ""
-    lone = word.endswith(".py") and "/" not in word
-    if lone or "/" in word:
-        path = posixpath.normpath(word if word.startswith("/") else str(workdir / word))
+        return ""  # a module of Python's: only Python knows where it is
+
+    is_bare_script = word.endswith(".py") and "/" not in word
+    if is_bare_script or "/" in word:
+        path = posixpath.normpath(str(workdir / word))
         mounted = [mount.partition(":")[::2] for mount in (*mounts, f"{workdir}:{workdir}")]
-        for source, target in sorted(
-            mounted, key=lambda pair: -len(pair[1])
-        ):  # the innermost is the one that is seen
-            if PurePosixPath(path).is_relative_to(target):
-                real = Path(source) / PurePosixPath(path).relative_to(target)
-                seen = [Path(one) for one, _ in mounted]
-                executed = runs and not path.endswith(".py")
-                said = _cannot_run(real, path, seen, artifact, runs=executed, look=look)
-                # a program's name may end in .py, too
-                return "" if said and lone and look and _on_path(word, artifact) else said
-        return (
-            ""
-            if not look or is_there([path], artifact.image)
-            else f"{path} is neither in the image nor in a mount"
-        )
-    places = _places(artifact)
-    if not look or _on_path(word, artifact):
+        # Of mounts inside each other, the container sees the innermost.
+        for source, target in sorted(mounted, key=lambda pair: -len(pair[1])):
+            if not PurePosixPath(path).is_relative_to(target):
+                continue
+            real = Path(source) / PurePosixPath(path).relative_to(target)
+            sources = [Path(one) for one, _ in mounted]
+            executed = not is_interpreter and not path.endswith(".py")
+            said = _explain_unusable(real, path, sources, artifact, runs=executed, look=look)
+            # The name of a program on the image's PATH may end in .py, too.
+            if said and is_bare_script and look and _is_on_path(word, artifact):
+                return ""
+            return said
+        if not look or is_there([path], artifact.image):
+            return ""
+        return f"{path} is neither in the image nor in a mount"
+
+    if not look or _is_on_path(word, artifact):
         return ""
+    places = _list_path(artifact)
     return f"the image has no command {word!r} on its PATH ({':'.join(places)})"
 
 
 def note_own_torch(artifact: Artifact, command: tuple[str, ...], workdir: Path) -> str:
-    """What to know of a COMMAND whose Python is a virtual environment's with a torch of its own;
-    empty for all others.
+    """Return a warning about a COMMAND of a virtual environment that has a torch of its own.
 
     NVIDIA's images name the folder of their torch's libraries in LD_LIBRARY_PATH, which the loader
-    searches before those that another torch names itself: that torch then runs on NVIDIA's
-    libraries, of another version.
+    searches before the folders that another torch names itself. That torch would run on NVIDIA's
+    libraries, of another version. Empty for every other command.
     """
     searched = artifact.environment.get("LD_LIBRARY_PATH", "").split(":")
-    first = next((one for one in searched if one.rstrip("/").endswith("/torch/lib")), "")
-    program = workdir / command[0]
-    if not first or "/" not in command[0]:
+    nvidias = next((one for one in searched if one.rstrip("/").endswith("/torch/lib")), "")
+    if not nvidias or "/" not in command[0]:
         return ""
-    home = program.parent.parent
+
+    venv = (workdir / command[0]).parent.parent
     try:
-        own = (home / "pyvenv.cfg").is_file() and next(
-            home.glob("lib/python3*/site-packages/torch/lib"), None
-        )
+        is_venv = (venv / "pyvenv.cfg").is_file()
+        has_torch = is_venv and any(venv.glob("lib/python3*/site-packages/torch/lib"))
     except OSError:  # a folder that this user may not enter here
         return ""
-    if not own:
+    if not has_torch:
         return ""
-    rest = ":".join(one for one in searched if one != first)
+    rest = ":".join(one for one in searched if one != nvidias)
     return (
-        f"{home} has a torch of its own, and the image's LD_LIBRARY_PATH has NVIDIA's first "
-        f"({first}): it would load "
-        f"that one's libraries; -- env LD_LIBRARY_PATH={rest} {command[0]} ..."
+        f"{venv} has a torch of its own, and the image's LD_LIBRARY_PATH has NVIDIA's first "
+        f"({nvidias}): it would load that one's libraries; -- env LD_LIBRARY_PATH={rest} "
+        f"{command[0]} ..."
     )
 
 
-def _places(artifact: Artifact) -> list[str]:
+def _list_path(artifact: Artifact) -> list[str]:
+    """Return the folders of the PATH in the image of ARTIFACT."""
     return (artifact.environment.get("PATH") or SYSTEM).split(":")
 
 
-def _on_path(word: str, artifact: Artifact) -> bool:
-    return is_there([f"{place}/{word}" for place in _places(artifact) if place], artifact.image)
+def _is_on_path(word: str, artifact: Artifact) -> bool:
+    """Whether the image of ARTIFACT has a program WORD on its PATH."""
+    places = [place for place in _list_path(artifact) if place]
+    return is_there([f"{place}/{word}" for place in places], artifact.image)
 
 
-def _cannot_run(
+def _explain_unusable(
     real: Path, path: str, mounted: list[Path], artifact: Artifact, *, runs: bool, look: bool
 ) -> str:
-    """Why REAL, which is PATH in the container, cannot be read there, or run; nothing where it can,
-    or nobody knows.
+    """Return why the file REAL, which is PATH in the container, cannot be read there.
+
+    With RUNS it must be executable as well. MOUNTED are the sources of all mounts. Empty where the
+    file can be used, or this machine cannot tell.
     """
     shown = path if str(real) == path else f"{path} ({real})"
     try:
         if not next(one for one in mounted if real.is_relative_to(one)).exists():
             return ""  # a folder that only the nodes have
+
         behind = real.resolve()
         inside = any(
             behind.is_relative_to(place) or behind.is_relative_to(place.resolve())
             for place in mounted
         )
-        if (
-            real.is_symlink() and not inside
-        ):  # such as the python of a virtual environment that was made in the image
+        # A link may lead into the image: the python of a virtual environment that was made there.
+        if real.is_symlink() and not inside:
             in_image = not look or is_there([str(behind)], artifact.image)
-            return (
-                ""
-                if in_image
-                else f"{shown} leads to {behind}, which is neither mounted nor in the image"
-            )
+            said = f"{shown} leads to {behind}, which is neither mounted nor in the image"
+            return "" if in_image else said
+
         if not real.exists():
             return f"{shown}: no such file"
         if not inside:
@@ -132,25 +136,26 @@ def _cannot_run(
         if not real.is_file():
             return f"{shown} is not a file"
         if runs and not os.access(real, os.X_OK):
-            return f"{shown} is not executable (chmod +x)" + (
-                ", and is a job script: sbatch it" if _of_sbatch(real) else ""
-            )
+            said = f"{shown} is not executable (chmod +x)"
+            if _is_job_script(real):
+                said += ", and is a job script: sbatch it"
+            return said
     except OSError:  # a folder that this user may not enter here
         return ""
     return ""
 
 
-def _of_sbatch(path: Path) -> bool:
+def _is_job_script(path: Path) -> bool:
+    """Whether the beginning of PATH has a directive for sbatch."""
     with path.open("rb") as file:
         return b"\n#SBATCH" in file.read(4096)
 
 
 def is_there(paths: list[str], image: Path) -> bool:
-    """Whether one of PATHS is in IMAGE, links among its folders followed (/bin -> /usr/bin, cuda ->
-    cuda-12).
+    """Whether one of PATHS is in IMAGE.
 
-    True where nobody may say, since this user cannot read the image here. StoreError where it is
-    damaged.
+    Links among the folders are followed (/bin -> /usr/bin, cuda -> cuda-12). True where this user
+    cannot read the image here, so that nobody can say. Raise StoreError where it is damaged.
     """
     try:
         with Squashfs(image) as opened:

@@ -1,8 +1,8 @@
-"""What NCCL's own RAS says of a job: which ranks do not answer it, which are behind in their
-collectives. Pure.
+"""Read what NCCL's RAS says of a job: which ranks do not answer, and which are behind. Pure.
 
-launchers/on-node/stacks.sh asks the RAS of one node (localhost:28028, or NCCL_RAS_ADDR), which
-knows of all: as JSON since NCCL 2.28.7, as text since 2.24
+RAS is NCCL's own service for reliability, availability and serviceability. It listens on each node
+(localhost:28028, or NCCL_RAS_ADDR) and knows of all ranks, so launchers/on-node/stacks.sh asks it
+on one node. It answers in JSON since NCCL 2.28.7, in text since 2.24
 (docs/userguide/source/troubleshooting/ras.rst of NVIDIA/nccl).
 """
 
@@ -19,18 +19,22 @@ from hpcstack.core.errors import format_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LINE = re.compile(r"^(?: *\d+: ?)?hpcstack-ras: (.*)$")
+LINE = re.compile(r"^(?: *\d+: ?)?hpcstack-ras: (.*)$")  # of stacks.sh, with the label of srun
+# Lines of the text form
 MISSING = re.compile(r"^\s*The missing ranks?: (.+)$")
 PROCESS = re.compile(r"^\s*(Process \d+ on node \S+ managing GPUs? \S+)")
 LAUNCHED = re.compile(r"^\s*(\d+) ranks? (?:has|have) (launched up to operation \d+|status \S+)")
 NAMED = re.compile(r"^\s*Rank (\d+) -- GPU \d+ managed by process (\d+) on node (\S+)")
-MOST = 12
+CONNECTING = 7  # the init_state of a rank that is still connecting
+MOST = 12  # lines of each kind
 
 
 @dataclass(frozen=True)
 class RasAnswer:
-    """`odd`: who is out of step for certain; `notes`: who is behind, which may only be slow;
-    `text`: all of it.
+    """What RAS said, in sentences.
+
+    `odd` are ranks that are dead, do not answer or report an error. `notes` are ranks that are
+    behind, which may only be slow. `text` is the whole answer.
     """
 
     odd: tuple[str, ...] = ()
@@ -39,53 +43,56 @@ class RasAnswer:
 
 
 def parse_ras(text: str) -> RasAnswer | None:
-    """The answer in what stacks.sh printed on all nodes; None where no RAS answered."""
-    said = [match[1] for line in text.splitlines() if (match := LINE.match(line))]
-    said = [line for line in said if line not in ("OK",) and not line.startswith("ERROR: ")]
+    """Return the answer in TEXT, what stacks.sh printed on all nodes; None where there is none."""
+    found = map(LINE.match, text.splitlines())
+    said = [match[1] for match in found if match]
+    # RAS answers each command of stacks.sh; `OK` and `ERROR: ...` are answers to those before.
+    said = [line for line in said if line != "OK" and not line.startswith("ERROR: ")]
     if not any(line.strip() for line in said):
         return None
+
     whole = "\n".join(said)
-    begin, end = whole.find("{"), whole.rfind("}")
-    if begin >= 0 and end > begin:
+    begin = whole.find("{")
+    end = whole.rfind("}")
+    if 0 <= begin < end:
         try:
             return parse_ras_json(json.loads(whole[begin : end + 1]), whole)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            pass  # cut, or of another form: its lines are shown
+            pass  # it was cut, or has another form: read its lines as text
     return from_text(said)
 
 
 def parse_ras_json(document: dict[str, Any], text: str) -> RasAnswer:
-    """The document of `SET FORMAT json`: a dump of what each rank says of each communicator."""
+    """Return the answer in DOCUMENT, which RAS sends after `SET FORMAT json`.
+
+    It holds what each rank says of each communicator. TEXT is the document as it came.
+    """
     odd: list[str] = []
     notes: list[str] = []
     for one in document.get("communicators", []):
-        name = (
-            f"communicator {one.get('hash', '?')} of "
-            f"{format_count(int(one.get('size', 0)), 'rank')}"
-        )
+        size = format_count(int(one.get("size", 0)), "rank")
+        name = f"communicator {one.get('hash', '?')} of {size}"
         for rank in one.get("missing_ranks", []):
             state = rank.get("status", {})
             why = "is dead" if state.get("considered_dead") else "does not answer NCCL"
-            odd.append(f"rank {rank['rank']} ({_process(rank)}) {why}; {name}")
+            odd.append(f"{_name_rank(rank)} {why}; {name}")
         for rank in one.get("ranks", []):
             state = rank.get("status", {})
-            if state.get("async_error"):
-                odd.append(
-                    f"rank {rank['rank']} ({_process(rank)}) has NCCL's error "
-                    f"{state['async_error']}; {name}"
-                )
-            elif state.get("init_state") == 7:
-                notes.append(f"rank {rank['rank']} ({_process(rank)}) is still connecting; {name}")
-        notes += [f"{said}; {name}" for said in _behind(one.get("ranks", []))]
+            error = state.get("async_error")
+            if error:
+                odd.append(f"{_name_rank(rank)} has NCCL's error {error}; {name}")
+            elif state.get("init_state") == CONNECTING:
+                notes.append(f"{_name_rank(rank)} is still connecting; {name}")
+        notes += [f"{said}; {name}" for said in _find_behind(one.get("ranks", []))]
     return RasAnswer(tuple(odd[:MOST]), tuple(notes[:MOST]), text)
 
 
-def _process(rank: dict[str, Any]) -> str:
-    return f"process {rank.get('pid', '?')} on {rank.get('host', '?')}"
+def _name_rank(rank: dict[str, Any]) -> str:
+    return f"rank {rank['rank']} (process {rank.get('pid', '?')} on {rank.get('host', '?')})"
 
 
-def _behind(ranks: Sequence[dict[str, Any]]) -> list[str]:
-    """Ranks whose count of a collective is not that of most."""
+def _find_behind(ranks: Sequence[dict[str, Any]]) -> list[str]:
+    """Return, in words, ranks that have launched a collective more or less often than most."""
     out = []
     names = dict.fromkeys(name for rank in ranks for name in rank.get("collective_counts", {}))
     for name in names:
@@ -95,16 +102,14 @@ def _behind(ranks: Sequence[dict[str, Any]]) -> list[str]:
             value = rank.get("collective_counts", {}).get(name, 0)
             if value != usual:
                 others = format_count(many, "rank")
-                out.append(
-                    f"rank {rank['rank']} ({_process(rank)}) has launched {value} {name}, "
-                    f"{others} {usual}"
-                )
+                out.append(f"{_name_rank(rank)} has launched {value} {name}, {others} {usual}")
     return out
 
 
 def from_text(lines: Sequence[str]) -> RasAnswer:
-    """The text of VERBOSE STATUS, whose form differs from release to release: what names ranks or
-    processes in it.
+    """Return the answer in LINES, which RAS sends after `VERBOSE STATUS`.
+
+    Their form differs from release to release, so only lines that name ranks or processes are read.
     """
     odd: list[str] = []
     notes: list[str] = []
@@ -126,9 +131,13 @@ def from_text(lines: Sequence[str]) -> RasAnswer:
 
 
 def summarise_ras(answer: RasAnswer) -> list[str]:
-    """Lines for people."""
+    """Return ANSWER in lines for people."""
     if not answer.odd and not answer.notes:
-        return ["NCCL's RAS: every rank answers, and all have launched as many collectives"]
+        return [
+            "NCCL's RAS: every rank answers, and all have launched the same number of collectives"
+        ]
     out = [f"ODD, by NCCL's RAS: {one}" for one in answer.odd]
     out += [f"NCCL's RAS: {one}" for one in answer.notes]
-    return [*out, "(who is behind may only be slow: ask once more)"] if answer.notes else out
+    if answer.notes:
+        out.append("(a rank that is behind may only be slow: ask again)")
+    return out

@@ -1,7 +1,7 @@
-"""What was launched: a folder a launch, with the script, the image, the lock, every variable and
-where it came from.
+"""The record of launches: a folder for each, below the user's state folder.
 
-It lies below the user's own state folder and holds no value that looks like a secret.
+It holds the script, the image, the lock's digest, every variable with its origin, and later how the
+launch ended. Values that look like secrets are left out.
 """
 
 from __future__ import annotations
@@ -34,15 +34,22 @@ if TYPE_CHECKING:
     from hpcstack.launch.variables import Variable
     from hpcstack.store.artifact import Artifact
 
-KEPT = 1000  # launches; older ones go
+KEPT = 1000  # launches; the oldest beyond them are removed
+# The files of a launch's folder. Tasks of an array write BEGAN-TASK and ENDED-TASK.
 FILE, SCRIPT, BEGAN, ENDED = "launch.json", "script.sh", "began", "ended"
-OUTPUT = "output"
+OUTPUT = "output"  # where its job writes
 INTERRUPTED = "interrupted"  # the second line of ENDED
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One past launch."""
+    """One past launch, as its folder tells. What is not known yet is empty or None.
+
+    `job` is NUMBER or, for a task of an array, NUMBER_TASK; `number` is the number of that job
+    alone, which Slurm gives to each task of an array. `output` is where the job writes; for an
+    array it is Slurm's pattern. `tasks` are those of an array that was submitted as one, each with
+    the status that it ended with. `interrupted` means that the user pressed Ctrl-C.
+    """
 
     folder: Path
     stack: str
@@ -55,30 +62,34 @@ class Launch:
     step: str = ""
     nodes: str = ""
     status: int | None = None
-    number: str = ""  # the job's own, which for a task of an array is another than NUMBER_TASK
+    number: str = ""
     document: dict[str, Any] = field(default_factory=dict)
-    output: str = ""  # where its job writes, as Slurm's pattern where it is an array
-    tasks: dict[str, int | None] = field(
-        default_factory=dict
-    )  # of an array submitted as one: how each ended so far
-    interrupted: bool = False  # its user has pressed Ctrl-C
+    output: str = ""
+    tasks: dict[str, int | None] = field(default_factory=dict)
+    interrupted: bool = False
 
     @property
     def is_array(self) -> bool:
         """Whether it was submitted as an array of jobs."""
         if "array" in self.document:
             return bool(self.document["array"])
-        argv = self.document.get("argv", ())  # of an older hpcstack
+        # An older hpcstack wrote no "array": look among the options, before the user's command.
+        argv = self.document.get("argv", ())
         return any(word.startswith("--array=") for word in argv[: len(argv) - len(self.command)])
 
     @property
     def job_or_array(self) -> str:
-        """Its job; of an array that was submitted as one the array, whichever task has begun last."""
-        return self.job.partition("_")[0] if self.is_array else self.job
+        """Its job; the array's number where it was submitted as an array.
+
+        `job` then names the task that began last.
+        """
+        if self.is_array:
+            return self.job.partition("_")[0]
+        return self.job
 
     @property
     def failed(self) -> bool:
-        """Whether it is known to have failed: itself, or a task of it."""
+        """Whether the launch or one of its tasks is known to have failed."""
         return bool(self.status) or any(self.tasks.values())
 
 
@@ -92,12 +103,19 @@ def begin_record(
     added: tuple[str, ...] = (),
     top: Path | None = None,
 ) -> Path:
-    """A new folder for a launch, written whole before anything starts: below TOP, the user's own
-    state by default.
+    """Make the folder of a new launch, before anything starts, and return it.
 
-    OSError where that cannot be written.
+    It is made below TOP, by default the user's state folder, and appears there by one rename. WHY
+    says why the image was chosen, ADDED are the packages of --with. SETTINGS are all variables that
+    a rank starts with, ENVIRON is this program's environment. The oldest launches beyond KEPT are
+    removed. Raise OSError where the folder cannot be written.
     """
     top = top or state_folder() / "launches"
+    variables = []
+    for one in settings:
+        value = HIDDEN if is_secret(one.name, one.value) else one.value
+        variables.append({**asdict(one), "value": value})
+
     stamp = datetime.now(timezone.utc)
     folder = top / f"{stamp:%Y%m%dT%H%M%S.%f}Z-{uuid.uuid4().hex[:4]}"
     part = top / f".{folder.name}"
@@ -127,23 +145,21 @@ def begin_record(
         "folder": str(Path.cwd()),
         "terminal": this_terminal(),
         "array": any(part.option == "--array" for part in plan.parts),
-        "environment": [
-            {**asdict(one), "value": HIDDEN if is_secret(one.name, one.value) else one.value}
-            for one in settings
-        ],
+        "environment": variables,
     }
+
     write_text(part / FILE, json.dumps(document, indent=1) + "\n", 0o600)
     part.rename(folder)
-    _forget(top)
+    _remove_oldest(top)
     return folder
 
 
 def keep_prolog() -> str:
-    """Where srun finds launchers/on-node/began.sh, which writes down which job a launch became: a
-    copy in the user's own state folder. A job may begin after hpcstack was upgraded, when the
-    folder it was launched from is no more.
+    """Return a path of launchers/on-node/began.sh that srun can run; empty where there is none.
 
-    The installation's own file where the copy cannot be kept or run.
+    The script records which job a launch became. It is copied into the user's state folder: a job
+    may begin after hpcstack was upgraded, when the folder that it was launched from is gone. Where
+    the copy cannot be kept or run, the path is that of the installed file.
     """
     text = read_data_file("launchers", "on-node/began.sh")
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -151,19 +167,25 @@ def keep_prolog() -> str:
     if not copy.exists():
         with contextlib.suppress(OSError):
             write_text(copy, text, 0o700)
+
     installed = data.find_data_folder("launchers") / "on-node/began.sh"
-    return next((str(path) for path in (copy, installed) if os.access(path, os.X_OK)), "")
+    for path in (copy, installed):
+        if os.access(path, os.X_OK):
+            return str(path)
+    return ""
 
 
 def this_terminal() -> str:
-    """The session that this program is in, a shell and its children, as no other of this machine
-    ever is called.
+    """Return a name for the session that this program is in: HOST:SESSION:START.
+
+    A session is a shell and its children. START, the clock tick at which its leader started, tells
+    it from an earlier session of the same number.
     """
     session = os.getsid(0)
     try:
-        since = (
-            Path(f"/proc/{session}/stat").read_text().rpartition(")")[2].split()[19]
-        )  # proc(5), starttime
+        stat = Path(f"/proc/{session}/stat").read_text()
+        # proc(5): starttime is field 22. The second field, the name in brackets, may hold spaces.
+        since = stat.rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         since = ""
     return f"{os.uname().nodename}:{session}:{since}"
@@ -171,8 +193,9 @@ def this_terminal() -> str:
 
 @contextlib.contextmanager
 def write_scratch_script(text: str) -> Iterator[Path]:
-    """A script as a file that goes again: what sbatch is asked about, and what is not launched, is
-    not kept.
+    """Write TEXT to a temporary script, and remove it at the end of the block.
+
+    It is for a question to sbatch: what is not launched is not recorded.
     """
     with tempfile.TemporaryDirectory(prefix="hpcstack-launch-") as folder:
         path = Path(folder) / SCRIPT
@@ -181,29 +204,30 @@ def write_scratch_script(text: str) -> Iterator[Path]:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable's value had better not be written down."""
+    """Whether a variable's NAME or VALUE looks like a secret, which is not recorded."""
     return bool(SECRET.search(name) or LOGIN.search(value))
 
 
 def write_script(folder: Path, text: str) -> None:
-    """The script of the launch of FOLDER."""
+    """Write TEXT as the script of the launch in FOLDER."""
     write_text(folder / SCRIPT, text, 0o700)
 
 
-def _forget(top: Path) -> None:
+def _remove_oldest(top: Path) -> None:
+    """Remove the launches in TOP but for the newest KEPT; their names sort by time."""
     for old in sorted(top.glob("2*"))[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def write_began(folder: Path, job: str, step: str = "", nodes: str = "") -> None:
-    """Which job the launch of FOLDER became."""
+    """Record the JOB that the launch in FOLDER became, with its STEP and NODES."""
     write_text(folder / BEGAN, f"{job}\n{step}\n{nodes}\n", 0o600)
 
 
 def write_submitted(folder: Path, job: str) -> None:
-    """The launch of FOLDER is in the queue as JOB.
+    """Record that the launch in FOLDER is in the queue as JOB.
 
-    It may have begun already, and knows more then.
+    A job that has begun already has recorded itself, with its step and nodes; that record stays.
     """
     if not (folder / BEGAN).exists():
         with contextlib.suppress(OSError), (folder / BEGAN).open("x") as file:
@@ -211,13 +235,16 @@ def write_submitted(folder: Path, job: str) -> None:
 
 
 def write_output_path(folder: Path, path: str) -> None:
-    """Where the job of FOLDER writes."""
+    """Record the PATH that the job of FOLDER writes to; a full disk is no failure here."""
     with contextlib.suppress(OSError):
         write_text(folder / OUTPUT, f"{path}\n", 0o600)
 
 
 def write_end(folder: Path, status: int, *, interrupted: bool = False) -> None:
-    """How the launch of FOLDER ended; INTERRUPTED: because its user has pressed Ctrl-C."""
+    """Record that the launch in FOLDER ended with STATUS; a full disk is no failure here.
+
+    INTERRUPTED says that its user pressed Ctrl-C.
+    """
     with contextlib.suppress(OSError):
         write_text(folder / ENDED, f"{status}\n{INTERRUPTED if interrupted else ''}\n", 0o600)
 
@@ -226,7 +253,7 @@ MASTER = (
     "the first node's IPv4 address",
     "launchers/in-image/rendezvous.sh: neither you nor the image has set it",
 )
-MADE = {  # what is made on the nodes, by mode: (its value, why)
+MADE = {  # variables that the launchers set inside the container: (the value in words, who sets it)
     "MASTER_ADDR": MASTER,
     "RANK": ("the rank's number", "torchrun's, DeepSpeed's, or SLURM_PROCID in mode task-per-gpu"),
     "LOCAL_RANK": (
@@ -245,8 +272,9 @@ MADE = {  # what is made on the nodes, by mode: (its value, why)
 
 
 def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
-    """What the launchers make of VARIABLE inside the container, where nobody else has set it; None
-    for others.
+    """Return what the launchers set VARIABLE to inside the container, where nobody else has set it.
+
+    None for a variable that they do not set, and for a mode that starts no ranks in the image.
     """
     if launch.mode not in STARTED_IN_IMAGE:
         return None
@@ -254,50 +282,59 @@ def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
     if variable == "MASTER_ADDR" and launch.nodes:
         found = f"the IPv4 address of the first node of {launch.nodes}", MASTER[1]
     elif variable == "MASTER_PORT":
-        number, step = launch.number, launch.step
-        port = (
-            str(10000 + (int(number) * 31 + int(step)) % 20000)
-            if number.isdigit() and step.isdigit()
-            else "made of both"
-        )
-        found = port, "10000 + (job * 31 + step) % 20000, so that two steps of a job do not meet"
+        found = _explain_port(launch)
     elif variable == "OMP_NUM_THREADS":
-        cpus = next(
-            (
-                word.partition("=")[2]
-                for word in launch.document["argv"]
-                if word.startswith("--cpus-per-task=")
-            ),
-            "",
-        )
-        ranks = int(launch.document.get("ranks", 1)) if launch.mode != "task-per-gpu" else 1
-        threads = str(max(int(cpus) // ranks, 1)) if cpus.isdigit() else "1"
-        found = (
-            threads,
-            f"the task's CPUs ({cpus or 'not said'}) over its {format_count(ranks, 'rank')}",
-        )
-    return (
-        {"name": variable, "value": found[0], "origin": "hpcstack, on the nodes", "why": found[1]}
-        if found
-        else None
-    )
+        found = _explain_threads(launch)
+    if not found:
+        return None
+    value, why = found
+    return {"name": variable, "value": value, "origin": "hpcstack, on the nodes", "why": why}
+
+
+def _explain_port(launch: Launch) -> tuple[str, str]:
+    """Return (MASTER_PORT of LAUNCH, why), as launchers/in-image/rendezvous.sh computes it."""
+    port = "made of both"
+    if launch.number.isdigit() and launch.step.isdigit():
+        port = str(10000 + (int(launch.number) * 31 + int(launch.step)) % 20000)
+    return port, "10000 + (job * 31 + step) % 20000, so that two steps of a job do not meet"
+
+
+def _explain_threads(launch: Launch) -> tuple[str, str]:
+    """Return (OMP_NUM_THREADS of a rank of LAUNCH, why): its part of the task's CPUs."""
+    option = "--cpus-per-task="
+    given = [word for word in launch.document["argv"] if word.startswith(option)]
+    cpus = given[0].removeprefix(option) if given else ""
+    ranks = 1
+    if launch.mode != "task-per-gpu":
+        ranks = int(launch.document.get("ranks", 1))
+    threads = max(int(cpus) // ranks, 1) if cpus.isdigit() else 1
+    why = f"the task's CPUs ({cpus or 'not said'}) over its {format_count(ranks, 'rank')}"
+    return str(threads), why
 
 
 def read_launches() -> list[Launch]:
-    """All that are kept, the newest first; a folder that cannot be read is passed over."""
+    """Return all launches that are kept, the newest first, without folders that cannot be read."""
     top = state_folder() / "launches"
+    if not top.is_dir():
+        return []
     found = []
-    for folder in sorted(top.glob("2*"), reverse=True) if top.is_dir() else ():
+    for folder in sorted(top.glob("2*"), reverse=True):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             found.append(read_launch(folder))
     return found
 
 
 def read_launch(folder: Path) -> Launch:
+    """Return the launch that FOLDER records.
+
+    Raise OSError, ValueError, KeyError or TypeError where the folder is not a launch's, or is torn.
+    """
     document = json.loads((folder / FILE).read_text())
-    job, step, nodes, number = [*_lines(folder / BEGAN), "", "", "", ""][:4]
-    status = _status(folder / ENDED)
-    output = _lines(folder / OUTPUT)
+    # Missing lines are empty: a launch that has not begun has none of them.
+    job, step, nodes, number = [*_read_lines(folder / BEGAN), "", "", "", ""][:4]
+    status = _read_status(folder / ENDED)
+    output = _read_lines(folder / OUTPUT)
+
     return Launch(
         folder,
         document["stack"],
@@ -313,41 +350,47 @@ def read_launch(folder: Path) -> Launch:
         number or job,
         document,
         output[0] if output else "",
-        _tasks(folder),
-        interrupted=_lines(folder / ENDED)[1:2] == [INTERRUPTED],
+        _read_tasks(folder),
+        interrupted=_read_lines(folder / ENDED)[1:2] == [INTERRUPTED],
     )
 
 
-def _tasks(folder: Path) -> dict[str, int | None]:
-    """{task of an array: the status that it ended with, or None}, as each has written it down."""
+def _read_tasks(folder: Path) -> dict[str, int | None]:
+    """Return {task of an array: its exit status, None until it has ended}, as each recorded it."""
     began = {path.name.partition("-")[2]: None for path in folder.glob(f"{BEGAN}-*")}
-    ended = {path.name.partition("-")[2]: _status(path) for path in folder.glob(f"{ENDED}-*")}
+    ended = {path.name.partition("-")[2]: _read_status(path) for path in folder.glob(f"{ENDED}-*")}
     return {**began, **ended}
 
 
-def _status(path: Path) -> int | None:
-    lines = _lines(path)
-    return int(lines[0]) if lines and lines[0].isdigit() else None
+def _read_status(path: Path) -> int | None:
+    """Return the exit status in the first line of PATH; None where there is none."""
+    lines = _read_lines(path)
+    if not lines or not lines[0].isdigit():
+        return None
+    return int(lines[0])
 
 
 def find_failed() -> Launch:
-    """The launch that one most likely asks about: this terminal's newest, else the newest that
-    failed, else the newest.
+    """Return the launch that a user who names none most likely means.
 
-    InputError where there is none.
+    That is the newest of this terminal, else the newest that failed, else the newest of all; inside
+    a launch it is that one. Raise InputError where there is none.
     """
     if os.environ.get("HPCSTACK_RUN"):
-        return find_launch("")  # somebody asks from inside of one
-    launches, here = read_launches(), this_terminal()
+        return find_launch("")
+    launches = read_launches()
+    here = this_terminal()
     of_this_terminal = (launch for launch in launches if launch.document.get("terminal") == here)
     failed = (launch for launch in launches if launch.failed)
     return next(of_this_terminal, None) or next(failed, None) or find_launch("")
 
 
 def find_launch(what: str) -> Launch:
-    """The launch that a job's number or a folder's name means; for nothing the newest.
+    """Return the newest launch that WHAT means.
 
-    InputError for none.
+    WHAT is the number of a job, NUMBER_TASK, NUMBER.STEP or the name of a launch's folder. An empty
+    WHAT means the launch that this program runs in, else the newest. Raise InputError where there
+    is none.
     """
     own = os.environ.get("HPCSTACK_RUN", "")
     if not what and own and (Path(own) / FILE).is_file():
@@ -362,7 +405,8 @@ def find_launch(what: str) -> Launch:
     )
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of PATH; none where it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:

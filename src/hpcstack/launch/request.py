@@ -1,4 +1,4 @@
-"""What somebody asks to be launched, and what of it is refused as it is read."""
+"""The request for a launch, and the checks that it passes as it is read."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NO_RESOURCES = Resources()
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """A command to be run in an image, and how: the options of `hpcstack launch` by their names.
+    """A command to run in an image, with the options of `hpcstack launch` under their own names.
 
-    `name` is a stack, a module or a recipe; empty where a loaded module names the image. An empty
-    `mode` is the recipe's, a `workdir` of None this shell's, a `home` of None as the runtime has
-    it. `only_shown`: what Slurm's limits say against it is told and not refused, since a script is
-    also written for a partition that is yet to come.
+    `name` is a stack, a module or a recipe; it is empty where a loaded module names the image. An
+    empty `mode` means the recipe's mode. A `workdir` of None means the current folder, a `home` of
+    None the site's `mount_home`. With `only_shown`, what exceeds Slurm's limits is reported and not
+    refused: a script may be written for a partition that does not exist yet.
     """
 
     command: tuple[str, ...]
@@ -53,14 +53,15 @@ class LaunchRequest:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the others go on without a rank that failed: elastic, or started again."""
+        """Whether the step survives a failed rank: it is elastic, or restarts its workers."""
         return bool(self.resources.elastic or self.resources.restarts)
 
 
 def absolute_mount(said: str) -> str:
-    """What --mount names, a folder below this one made absolute.
+    """Return the value SAID of --mount with an absolute source whose links are resolved.
 
-    InputError for what no runtime takes.
+    A relative source is looked up in the current folder. Raise InputError where a relative source
+    does not exist, or no runtime accepts the mount.
     """
     source, colon, target = said.partition(":")
     if source and not source.startswith("/"):
@@ -71,18 +72,15 @@ def absolute_mount(said: str) -> str:
             )
         source = str(Path.cwd() / source)
     if source and Path(source).exists():
-        source = os.path.realpath(
-            source
-        )  # not every runtime follows a link; nodes see what it leads to
+        # Not every runtime follows a link, so the nodes are given what it leads to.
+        source = os.path.realpath(source)
+
     if not colon or ":" in target:
-        what = (
-            "read-only mounts are not offered"
-            if target.endswith((":ro", ":rw"))
-            else "SOURCE:TARGET is needed"
-        )
-        raise InputError(
-            f"--mount {said}: {what}", f"--mount {source}:{target.partition(':')[0] or '/data'}"
-        )
+        problem = "SOURCE:TARGET is needed"
+        if target.endswith((":ro", ":rw")):
+            problem = "read-only mounts are not offered"
+        wanted_target = target.partition(":")[0] or "/data"
+        raise InputError(f"--mount {said}: {problem}", f"--mount {source}:{wanted_target}")
     try:
         return check_mount(f"{source}:{target}")
     except ValueError as error:
@@ -90,10 +88,16 @@ def absolute_mount(said: str) -> str:
 
 
 def check_grace(grace: int, limit: str) -> None:
-    """InputError where the ranks would be told before they began."""
-    if grace and limit and (most := parse_minutes(limit) or 0) and grace >= most * 60:
+    """Raise InputError where GRACE, in seconds, is no shorter than the time LIMIT of the job.
+
+    The ranks would be signalled before they began. An empty or unlimited LIMIT allows any GRACE.
+    """
+    if not grace or not limit:
+        return
+    seconds = (parse_minutes(limit) or 0) * 60
+    if seconds and grace >= seconds:
         raise InputError(
-            f"--grace {grace}: the job has {most * 60} s in all (--time {limit})",
+            f"--grace {grace}: the whole job has only {seconds} s (--time {limit})",
             "a smaller --grace",
         )
 
@@ -101,8 +105,11 @@ def check_grace(grace: int, limit: str) -> None:
 def check_srun_options(
     passed: Sequence[str], own: Sequence[str], runner: Runner, *, batch: bool
 ) -> None:
-    """InputError for options, not ours, that srun (with BATCH: sbatch) does not know; OWN are ours,
-    for the nearest.
+    """Raise InputError for the first of the PASSED options that srun does not know.
+
+    With BATCH, options of sbatch are accepted as well. OWN are hpcstack's options, which are also
+    searched for the nearest spelling. Nothing is checked where srun is missing, or its --help
+    lists no options.
     """
     if not passed or not runner.has("srun"):
         return
@@ -110,14 +117,19 @@ def check_srun_options(
     known: set[str] = set()
     for tool in tools:
         known |= parse_srun_options("\n".join(runner.output([tool, "--help"]).tail))
-    for word in passed if known else ():
+    if not known:
+        return
+
+    for word in passed:
         option = word.partition("=")[0]
-        if option not in known and not batch and find_scope(option) is Scope.JOB:
+        if option in known:
+            continue
+        if not batch and find_scope(option) is Scope.JOB:
             raise InputError(
-                f"{option} is sbatch's, and this launch is not a job of its own", "add --batch"
+                f"{option} is an option of sbatch, and this launch is not submitted as a job",
+                "add --batch",
             )
-        if option not in known:
-            near = did_you_mean(option, [*known, *own])
-            raise InputError(
-                f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help"
-            )
+        near = did_you_mean(option, [*known, *own])
+        raise InputError(
+            f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help"
+        )

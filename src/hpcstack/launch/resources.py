@@ -1,4 +1,4 @@
-"""What a step asks for, in Slurm's own words, and what it then has of each node."""
+"""The resources that a step asks for, in Slurm's own words, and its share of each node."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a step asks for; the names are Slurm's. Empty or 0 is not said.
+    """What a step asks for, under Slurm's names. Empty or 0 means not asked for.
 
-    `ntasks` are those of all nodes together. `elastic` is MIN:MAX nodes for torchrun, `restarts`
-    how often it starts its workers again; `extra` are further options of srun.
+    `ntasks` counts the tasks of all nodes together. `elastic` is MIN:MAX nodes for torchrun, and
+    `restarts` how often torchrun starts its workers again. `extra` are further options of srun.
     """
 
     nodes: int = 1
@@ -53,13 +53,13 @@ class Resources:
 
     @property
     def span(self) -> str:
-        """Slurm's --nodes: a number, or MIN-MAX of an elastic step."""
+        """The value of Slurm's --nodes: a number, or MIN-MAX for an elastic step."""
         if self.elastic:
             return self.elastic.replace(":", "-")
         return str(self.nodes) if self.nodes else ""
 
     def parts(self) -> list[Part]:
-        """srun's options, in a fixed order, each with where it comes from."""
+        """Return srun's options in a fixed order, each marked as asked for; `extra` come last."""
         said = {
             "nodes": self.span,
             "ntasks": self.ntasks,
@@ -86,8 +86,10 @@ ASKED = "asked for"
 
 @dataclass(frozen=True)
 class Share:
-    """What a step takes of each node: real GPUs (0 where there is none), ranks, CPUs of a node (0:
-    not said).
+    """What a step takes of each node.
+
+    `gpus` are real ones only: 0 where Slurm's GPUs have no device behind them. A `cpus` of 0 means
+    that nobody knows.
     """
 
     gpus: int
@@ -95,14 +97,15 @@ class Share:
     cpus: int
 
 
-# The number of GPUs in the values of --gres and --gpus-per-task.
+# The number of GPUs in the values of --gres and --gpus-per-task, e.g. gpu:a100:4 and a100:1
 OF_GRES = re.compile(r"(?:.*,)?gpu(?::[A-Za-z][A-Za-z0-9_.-]*)?:(\d+)")
 OF_A_TASK = re.compile(r"(?:[a-z0-9_]+:)?(\d+)")
 
 
 def gpus_said(resources: Resources) -> int:
-    """GPUs per node, also where they were asked for in another of Slurm's words; 0 where they were
-    not.
+    """Return the GPUs per node that RESOURCES ask for; 0 where they ask for none.
+
+    --gres and --gpus-per-task count, too.
     """
     if resources.gpus_per_node:
         return resources.gpus_per_node
@@ -116,42 +119,67 @@ def gpus_said(resources: Resources) -> int:
 
 
 def node_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> NodeType | None:
-    """The node type that a step runs on: of the partition that was asked for, else of the job that
-    it is INSIDE.
+    """Return the node type that a step runs on; None where the site does not describe it.
+
+    It is that of the partition that was asked for, else of the job that the step is INSIDE.
     """
     return site.node_type(resources.partition or inside.get("SLURM_JOB_PARTITION", ""))
 
 
 def machine_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> str:
-    """What `uname -m` says on the nodes of a step; empty where the site does not say it of their
-    partition.
-    """
+    """Return what `uname -m` prints on the nodes of a step; empty where the site does not say."""
     node = node_of(resources, site, inside)
-    return node.architecture if node else ""
+    if not node:
+        return ""
+    return node.architecture
 
 
 def share_resources(
     resources: Resources, site: Site, inside: Mapping[str, str], *, here: bool = False
 ) -> Share:
-    """Real GPUs as asked, else all that there are: of the job that the step is INSIDE (its
-    variables, empty for none), else of the node type. Where the site says nothing, what was asked
-    counts as real.
+    """Return what a step takes of each node.
 
-    HERE asks this machine instead: a step without Slurm.
+    INSIDE are the variables of the job that it is in, empty for none. HERE means a step without
+    Slurm, for which this machine's devices are counted. There is a rank per real GPU, else one,
+    unless --nproc-per-node says otherwise.
     """
     node = node_of(resources, site, inside)
-    said, given = gpus_said(resources), inside.get("SLURM_GPUS_ON_NODE", "")
-    if here:
-        gpus = said or len(list(Path("/dev").glob("nvidia[0-9]*")))
-    elif node is not None and not node.real_gpus:
-        gpus = 0
-    elif inside:
-        gpus = said or (int(given) if given.isdigit() else 0)
-    else:
-        gpus = said or (node.real_gpus if node else 0)
-    cpus = resources.cpus_per_task
-    if not cpus and inside.get("SLURM_CPUS_ON_NODE", "").isdigit() and node and node.cpus:
-        cpus = int(inside["SLURM_CPUS_ON_NODE"])
-    elif not cpus and node and node.cpus:
-        cpus = node.cpus * gpus // node.real_gpus if gpus and node.real_gpus else node.cpus
+    gpus = _count_gpus(resources, node, inside, here=here)
+    cpus = resources.cpus_per_task or _count_cpus(gpus, node, inside)
     return Share(gpus, resources.nproc_per_node or gpus or 1, cpus)
+
+
+def _count_gpus(
+    resources: Resources, node: NodeType | None, inside: Mapping[str, str], *, here: bool
+) -> int:
+    """Return the real GPUs per node: as many as asked for, else all that the job or NODE has.
+
+    Where the site describes no NODE, GPUs that were asked for count as real.
+    """
+    asked = gpus_said(resources)
+    if here:
+        return asked or len(list(Path("/dev").glob("nvidia[0-9]*")))
+    if node is not None and not node.real_gpus:
+        return 0
+    if asked:
+        return asked
+    if inside:
+        of_the_job = inside.get("SLURM_GPUS_ON_NODE", "")
+        return int(of_the_job) if of_the_job.isdigit() else 0
+    return node.real_gpus if node else 0
+
+
+def _count_cpus(gpus: int, node: NodeType | None, inside: Mapping[str, str]) -> int:
+    """Return the CPUs per node that go with so many GPUS; 0 where the site does not describe NODE.
+
+    Inside a job they are the job's. Elsewhere a step that takes a part of the GPUs of NODE takes
+    the same part of its CPUs.
+    """
+    if not node or not node.cpus:
+        return 0
+    of_the_job = inside.get("SLURM_CPUS_ON_NODE", "")
+    if of_the_job.isdigit():
+        return int(of_the_job)
+    if gpus and node.real_gpus:
+        return node.cpus * gpus // node.real_gpus
+    return node.cpus

@@ -1,10 +1,9 @@
-"""What is done with a plan: it is run here, submitted as a job, or only judged; and what is written
-down of it.
-"""
+"""Carry out a planned launch: run it here, submit it as a job, or only judge it; and record it."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 from dataclasses import asdict, dataclass
@@ -58,22 +57,25 @@ TERMINAL_PROGRAMS = ("pdb", "ipdb", "pudb", "ipython", "bash", "sh", "zsh", "pyt
 
 
 def asks_for_a_terminal(command: tuple[str, ...]) -> bool:
-    """Whether COMMAND is a debugger, or a shell or an interpreter without a program: it would wait
-    for input.
+    """Whether COMMAND would wait for input.
+
+    That is a debugger, or a shell or an interpreter without a program.
     """
-    if command[0] == "-m" or (command[0] in ("python", "python3") and command[1:2] == ("-m",)):
+    program = command[0]
+    is_a_module = program == "-m" or (program in ("python", "python3") and command[1:2] == ("-m",))
+    if is_a_module:
         module = command[command.index("-m") + 1 :][:1]
         return module in (("pdb",), ("ipdb",), ("pudb",), ("IPython",))
-    return command[0] in TERMINAL_PROGRAMS and (
-        len(command) == 1 or command[0].endswith(("pdb", "pudb"))
-    )
+    if program not in TERMINAL_PROGRAMS:
+        return False
+    return len(command) == 1 or program.endswith(("pdb", "pudb"))
 
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """One launch: what was asked for, its plan, the image and why that one.
+    """One launch: the request, its plan, the image and why that image was chosen.
 
-    `doubt` says what of the image may not be as its user expects.
+    `doubt` says in what the image may differ from what its user expects; it is often empty.
     """
 
     request: LaunchRequest
@@ -87,71 +89,85 @@ class PlannedLaunch:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What its user has typed after the `--`."""
+        """The words that the user typed after the `--`."""
         return self.request.command
 
     @property
     def runtime(self) -> Runtime:
-        """What starts it."""
+        """The runtime that starts the step."""
         return RUNTIMES[self.plan.runtime]
 
     def notes(self) -> list[str]:
-        """What is said before it starts: which image and how."""
+        """Return what is printed before the step starts: which image, and by which runtime."""
         out = [f"{self.artifact.stack} ({self.why}) by {self.plan.runtime} ({self.plan.reason})"]
         if self.runtime.uses_slurm and self._is_without_home():
             out.append(
-                "your home directory is not in the container, only this folder and what is "
-                "mounted: --home"
+                "the container has this folder and the mounts, but not your home directory: "
+                "--home adds it"
             )
         return out
 
     def warnings(self) -> list[str]:
-        """What may not be as its user expects."""
-        plan, cwd = self.plan, Path.cwd()
-        out = [self.doubt] if self.doubt else []
+        """Return what may differ from what the user expects, one sentence each."""
+        plan = self.plan
+        cwd = Path.cwd()
+        out = []
+        if self.doubt:
+            out.append(self.doubt)
         if not self.runtime.uses_slurm:
             return out
+
         if self.request.home and not home_to_mount() and "home" not in self.runtime.brings:
             out.append(
-                f"{Path.home()} cannot be mounted; libraries that keep a cache there need "
-                f"another place: HF_HOME, ..."
+                f"{Path.home()} cannot be mounted; libraries that keep a cache there need another "
+                "place: HF_HOME, ..."
             )
         if str(cwd) == "/":
             out.append(
-                "/ is not mounted: it runs in the image's own folder; cd to the one with your "
-                "program"
+                "/ is not mounted, so the command starts in the image's own folder; cd to the "
+                "folder of your program first"
             )
         if asks_for_a_terminal(self.command) and not on_terminal(plan.parts):
             out.append(
                 f"{self.command[0]} waits for somebody to type: --pty before the `--` gives it "
-                f"this terminal"
+                "this terminal"
             )
-        if not os.environ.get("SLURM_STEP_ID"):
-            with contextlib.suppress(OSError):
-                mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-                if why := own_folder(cwd, self.site.store, mounts):
-                    out.append(f"{why}; nodes that lack it cannot start the step")
-        gone = [one for one in self.request.mounts if not Path(one.partition(":")[0]).exists()]
-        out += [
-            f"{one.partition(':')[0]} does not exist on this machine; nodes must have it"
-            for one in gone
-        ]
-        if own := note_own_torch(self.artifact, self.command, cwd):
-            out.append(f"{own}")
-        if unseen := not_here(plan.brought):
+        out += self._warn_of_folders(cwd)
+
+        own_torch = note_own_torch(self.artifact, self.command, cwd)
+        if own_torch:
+            out.append(own_torch)
+        unseen = not_here(plan.brought)
+        if unseen:
             out.append(
-                f"not on this machine, and so not looked at: {', '.join(unseen)}; nodes must "
-                f"have it"
+                f"not checked, because this machine does not have them: {', '.join(unseen)}; "
+                "nodes must have them"
             )
         if plan.ranks == 1 < plan.virtual_gpus:
             out.append(
-                f"no GPU is behind the {plan.virtual_gpus} of each node here: one rank per "
-                f"node; --nproc-per-node N"
+                f"the {plan.virtual_gpus} GPUs of each node here have no device behind them: "
+                "one rank per node; --nproc-per-node N starts more"
             )
         return out
 
+    def _warn_of_folders(self, cwd: Path) -> list[str]:
+        """Return what nodes may lack: CWD, and what --mount names."""
+        out = []
+        # A shell in a step is on a node already, and sees the folder there.
+        if not os.environ.get("SLURM_STEP_ID"):
+            with contextlib.suppress(OSError):
+                mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+                why = own_folder(cwd, self.site.store, mounts)
+                if why:
+                    out.append(f"{why}; nodes that lack it cannot start the step")
+        for mount in self.request.mounts:
+            source = mount.partition(":")[0]
+            if not Path(source).exists():
+                out.append(f"{source} does not exist on this machine; nodes must have it")
+        return out
+
     def _is_without_home(self) -> bool:
-        """Whether the home directory is not in the container, though the user did not say so."""
+        """Whether the home directory is left out of the container and no mount brings it."""
         targets = {
             mount.partition(":")[2].rstrip("/")
             for mount in (*self.request.mounts, *self.site.mounts)
@@ -163,21 +179,26 @@ class PlannedLaunch:
         )
 
     def prepare(self, progress: Progress) -> None:
-        """What must be there before the nodes are asked for: added packages."""
+        """Make what must exist before nodes are asked for: the added packages."""
         if self.added:
             make_added(self.added, self.artifact, self.site, self.runner, progress)
 
     def script(self, *, batch: bool) -> str:
-        """What would be run, as a script with the reason for each line; BATCH: as a job of its own."""
-        return render_script(
-            self.plan, self.artifact, self.why, list_directives(self.plan) if batch else ()
-        )
+        """Return what would be run as a script, with the reason for each line.
+
+        With BATCH it is the script of a job of its own.
+        """
+        directives: tuple[Part, ...] = ()
+        if batch:
+            directives = list_directives(self.plan)
+        return render_script(self.plan, self.artifact, self.why, directives)
 
     def outline(self, *, batch: bool) -> str:
-        """What would be run, in a few lines: Slurm's program, its options, the command."""
+        """Return what would be run in a few lines: Slurm's program, its options, the command."""
         return render_outline(self.plan, self.command, batch=batch)
 
     def document(self) -> dict[str, Any]:
+        """Return the plan as `launch --dry-run --json` prints it."""
         plan = self.plan
         return {
             "runtime": plan.runtime,
@@ -191,107 +212,132 @@ class PlannedLaunch:
         }
 
     def run(self) -> tuple[int, str]:
-        """The status of the rank that failed first, or 0; and the one line that says what happened,
-        where it is due.
+        """Run the step on this terminal. Return its exit status and the last line to print.
 
-        What takes more than a step (something is brought to the nodes first, the end of the job's
-        time is asked for) is the script in an allocation, and the script says what happened.
+        The status is that of the rank that failed first, or 0. The line says what happened; it is
+        empty where nothing is left to say.
+
+        A step that needs more than srun (staging, a grace period, a watchdog, spare nodes) is run
+        as its script, in the allocation of this shell or in one of salloc's. The script itself then
+        says what happened.
         """
-        folder, failure = self._record(), Failure()
-        screen = Screen(failure) if self._is_screened() else None
-        argv, errors = self.plan.argv, Stderr(folder, failure.feed, screen)
-        scripted = bool(
-            self.plan.staged or self.plan.grace or self.plan.watchdog or self.plan.spare
-        )
-        heard = self.runtime.uses_slurm and not on_terminal(self.plan.parts)
-        watched = heard and not scripted
-        interruption = Interruption(folder, self.runner, errors, screen) if heard else None
-        own = {"HPCSTACK_RUN": str(folder), **self._seen_by_gc()}
+        plan = self.plan
+        folder = self._record()
+        failure = Failure()
+        screen = None
+        if self._is_screened():
+            screen = Screen(failure)
+        errors = Stderr(folder, failure.feed, screen)
+        scripted = bool(plan.staged or plan.grace or plan.watchdog or plan.spare)
+        # Nothing may come between a step and a terminal of its own.
+        heard = self.runtime.uses_slurm and not on_terminal(plan.parts)
+        interruption = None
+        if heard:
+            interruption = Interruption(folder, self.runner, errors, screen)
+
+        argv = plan.argv
+        own = {"HPCSTACK_RUN": str(folder), **self._variables_for_gc()}
         if scripted:
             self._write_script(folder)
             argv = ("bash", str(folder / record.SCRIPT))
             if not allocation_of(os.environ):
-                argv = (*make_salloc_line(self.plan), *argv)
+                argv = (*make_salloc_line(plan), *argv)
                 own["HPCSTACK_LAUNCHER"] = str(os.getpid())
+
+        # A script that is only kept is written while srun starts, which is not delayed by it.
+        keep_script = functools.partial(self._write_script, folder)
         status = self.runner.attached(
             argv,
-            env={**self.plan.environment, **own},
-            meanwhile=None if scripted else lambda: self._write_script(folder),
+            env={**plan.environment, **own},
+            meanwhile=None if scripted else keep_script,
             errors=errors if heard else None,
             ending=interruption,
             is_script=scripted,
         )
         if heard:
             write_stderr(errors.end())
+
         last = ""
         interrupted = bool(interruption and interruption.has_come)
-        if watched and not interrupted:
+        if heard and not scripted and not interrupted:
             status, said = failure.end(status)
-            last = last_line(said, status, str(errors.path)) if status else ""
-            if last:
+            if status:
+                last = last_line(said, status, str(errors.path))
                 errors.add(last)
         if interruption and interrupted:
             status, last = interruption.end(failure)
             errors.add(last)
         elif screen and screen.left_out:
             lines = format_count(screen.left_out, "more line")
-            more = f"hpcstack: {lines} of what came of it: hpcstack logs, or launch --all"
+            more = f"hpcstack: {lines} not shown: hpcstack logs, or launch --all"
             last = "\n".join(filter(None, (more, last)))
+
         record.write_end(folder, status, interrupted=interrupted)
         return status, last
 
     def _is_screened(self) -> bool:
-        """Whether what is said after a rank's failure may be left out: the step is over then, and
-        somebody watches.
+        """Whether the lines that follow a rank's failure may be left out of what is shown.
+
+        They may where the failure ends the step and somebody watches. A job's log is read later and
+        searched, so it gets every line.
         """
         goes_on = self.request.goes_on or "--kill-on-bad-exit=0" in self.plan.argv
-        into_a_jobs_log = bool(allocation_of(os.environ)) and not os.isatty(
-            2
-        )  # which is read later, and searched
+        into_a_jobs_log = bool(allocation_of(os.environ)) and not os.isatty(2)
         return not (self.request.all_stderr or goes_on or into_a_jobs_log)
 
-    def _seen_by_gc(self) -> dict[str, str]:
-        """In an allocation launchers/on-node/began.sh writes the image's key into the job."""
-        return {"HPCSTACK_KEY": self.artifact.key} if allocation_of(os.environ) else {}
+    def _variables_for_gc(self) -> dict[str, str]:
+        """Return the image's key for launchers/on-node/began.sh, inside an allocation.
+
+        The job was not submitted by this launch and does not name the image yet; began.sh writes
+        the key into it, so that `hpcstack gc` sees which image is in use.
+        """
+        if not allocation_of(os.environ):
+            return {}
+        return {"HPCSTACK_KEY": self.artifact.key}
 
     def _write_script(self, folder: Path, job: tuple[Part, ...] = ()) -> None:
+        """Write the script of the launch into FOLDER; StoreError where it cannot be written."""
         try:
             record.write_script(folder, render_script(self.plan, self.artifact, self.why, job))
         except OSError as error:
-            what = f"the launch was not written down: {error.strerror} ({error.filename or folder})"
-            raise StoreError(what, f"make room in {folder.parent}: quota, df") from None
+            what = f"the launch was not recorded: {error.strerror} ({error.filename or folder})"
+            hint = f"make room in {folder.parent}: look at your quota and at df"
+            raise StoreError(what, hint) from None
 
     def _record(self) -> Path:
-        """The launch's folder.
+        """Begin the record of the launch and return its folder.
 
-        Where the home directory is full, the launch runs all the same, and is kept in /tmp.
+        Where the home directory is full, the launch runs all the same and its record goes to /tmp.
         """
         settings = all_of(list(self.plan.settings), self.artifact.environment, os.environ)
         wanted = self.added.wanted if self.added else ()
-        told = (self.plan, self.artifact, self.why, self.command, settings, os.environ, wanted)
+        facts = (self.plan, self.artifact, self.why, self.command, settings, os.environ, wanted)
         try:
-            return record.begin_record(*told)
+            return record.begin_record(*facts)
         except OSError as error:
             why = f"{state_folder()} cannot be written: {error.strerror or error}"
+
         try:
             top = Path(tempfile.mkdtemp(prefix="hpcstack-launches-"))
             kept = (
                 f"this launch is kept in {top} alone, where `hpcstack logs` and `explain` do not "
-                f"look"
+                "look"
             )
             write_stderr(f"* NOTE: {why}; {kept}\n".encode(errors="replace"))
-            return record.begin_record(*told, top=top)
+            return record.begin_record(*facts, top=top)
         except OSError as error:
             raise StoreError(
-                f"{why}, and {tempfile.gettempdir()} neither: {error.strerror}", "make room"
+                f"{why}, and {tempfile.gettempdir()} cannot be written either: {error.strerror}",
+                "make room in one of them",
             ) from None
 
     def submit(self) -> Submitted:
-        """The launch as a batch job.
+        """Submit the launch as a batch job.
 
-        SlurmError where it is refused, InputError where it could not write its output.
+        Raise SlurmError where Slurm refuses it, InputError where the job could not write its
+        output.
         """
-        where = Path(self._output("0")).parent
+        where = Path(self._find_output("0")).parent
         if where.is_dir() and not os.access(where, os.W_OK):
             raise InputError(
                 f"{where} cannot be written, and the job's output would go there",
@@ -306,59 +352,71 @@ class PlannedLaunch:
             record.write_end(folder, OWN_FAILURE)
             raise
         record.write_submitted(folder, job)
-        output = self._output(job)
+        output = self._find_output(job)
         record.write_output_path(folder, output)
         return Submitted(job, folder, script, Path(output))
 
-    def _output(self, job: str) -> str:
-        """Where the job writes, as Slurm fills in the pattern:
-        https://slurm.schedmd.com/sbatch.html.
+    def _find_output(self, job: str) -> str:
+        """Return the file that JOB writes to, with the pattern filled in as Slurm does.
+
+        %x, %A and %j are filled in (https://slurm.schedmd.com/sbatch.html, filename pattern); other
+        signs stay.
         """
         outputs = [part.value for part in list_directives(self.plan) if part.option == "--output"]
+        names = [part.value for part in self.plan.parts if part.option == "--job-name"]
+        is_array = any(part.option == "--array" for part in self.plan.parts)
+        values = {"%x": names[-1] if names else self.artifact.stack, "%A": job}
+        if not is_array:  # in an array, %j is the task's own job, which is not known yet
+            values["%j"] = job
+
         pattern = outputs[-1]
-        named = [part.value for part in self.plan.parts if part.option == "--job-name"]
-        array = any(part.option == "--array" for part in self.plan.parts)
-        own = (
-            () if array else (("%j", job),)
-        )  # of an array's task %j is a number that nobody knows yet
-        for sign, value in (("%x", named[-1] if named else self.artifact.stack), ("%A", job), *own):
+        for sign, value in values.items():
             pattern = pattern.replace(sign, value)
         return str(Path.cwd() / pattern)
 
     def refusal(self) -> str:
-        """Why it could not start: the image, the command in it, and what Slurm itself says; empty
-        where it could.
+        """Return why the launch could not start; empty where it could.
+
+        The image is looked at first, then the command in it, and last sbatch is asked.
         """
-        return self.missing() or self._slurm_says()
+        return self.missing() or self._ask_sbatch()
 
     def missing(self) -> str:
-        """What is not there: the image, or the command in it."""
+        """Return what is not there: the image, or the command in it; empty where both are.
+
+        A library of the nodes that the image cannot load counts as missing, too.
+        """
         artifact = self.artifact
+        plan = self.plan
         if not artifact.image.is_file():
             return f"{artifact.image} is gone: hpcstack build {artifact.stack}"
-        if self.added:  # a command may come with what is added, which is made when the launch is
+        # The command may come from added packages, which are not installed yet.
+        if self.added:
             return ""
-        staged = self.plan.staged.sources if self.plan.staged else ()
+
+        if plan.brought:
+            nccl = nccl_of(artifact)
+            misfit = find_misfit(plan.brought, artifact.image, artifact.platform, nccl)
+            if misfit:
+                return misfit
+
+        staged = plan.staged.sources if plan.staged else ()
         home = (f"{Path.home()}:{Path.home()}",) if self.request.home else ()
         tmp = ("/tmp:/tmp",) if "tmp" in self.runtime.brings else ()
-        nccl = nccl_of(artifact)
-        if self.plan.brought and (
-            misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform, nccl)
-        ):
-            return misfit
         mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.request.mounts, *staged)
-        look = not (
-            self.plan.staged and self.plan.staged.image
-        )  # a shared image that is staged is not read once more
+        # An image that is staged, to spare the shared filesystem, is not read here once more.
+        look = not (plan.staged and plan.staged.image)
         return explain_missing_command(artifact, self.command, Path.cwd(), mounts, look=look)
 
-    def _slurm_says(self) -> str:
-        """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""
-        if (
-            not self.runner.has("sbatch")
-            or self.plan.argv[0] != "srun"
-            or allocation_of(os.environ)
-        ):
+    def _ask_sbatch(self) -> str:
+        """Return why sbatch would refuse the launch, without submitting it.
+
+        Empty where it would accept it. sbatch is not asked inside an allocation, nor where srun
+        does not start the step.
+        """
+        if not self.runner.has("sbatch") or allocation_of(os.environ):
+            return ""
+        if self.plan.argv[0] != "srun":
             return ""
         with record.write_scratch_script(self.script(batch=True)) as path:
             return find_refusal(path, self.runner)

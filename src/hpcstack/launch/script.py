@@ -1,4 +1,4 @@
-"""A plan as a script that people read, keep and submit: every word of it with its reason above it."""
+"""Render a plan as a script to read, keep and submit, with its reason above every line."""
 
 from __future__ import annotations
 
@@ -27,51 +27,37 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
-# Options that a person need not see to know what would run
+# Options that the outline leaves out: they are long, and no help to see what would run
 LONG = ("--container-mounts", "--cpu-bind", "--container-env", "--prolog", "--comment")
-END = "HPCSTACK_INSIDE"
+END = "HPCSTACK_INSIDE"  # ends the here-documents of the script
 NO_COMMAND = ("jupyter",)  # templates that start a program of their own
 STACK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 OUTPUT = "%x-%j.out"
 
 
 def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -> str:
-    """The script of PLAN; the directives JOB make it a batch job.
+    """Return the script of PLAN. With the directives JOB it is a batch job.
 
     The same plan gives the same bytes.
     """
-    parts = [part for part in plan.parts if not (job and find_scope(part.option) is Scope.JOB)]
+    parts = list(plan.parts)
+    if job:  # sbatch's options are directives then, and not srun's
+        parts = [part for part in parts if find_scope(part.option) is not Scope.JOB]
+    # Words that are scripts themselves are written once, as here-documents, and named by variables.
     scripts = [one for part in parts for one in part.words if one.endswith("\n") and END not in one]
 
-    staging = None
-    if staged := plan.staged:
-        cast = [one for one in staged.pieces if staged.how == "sbcast" and one.sha256 != "-"]
-        staging = {
-            "why": (
-                f"before the ranks, once per node: "
-                f"{HOW[staged.how] if staged.image else HOW['copy']}"
-            ),
-            "script": read_data_file("launchers", "on-node/stage.sh"),
-            "folder": staged.folder,
-            "cast": cast,
-            "put": staged.words,
-        }
+    def format_word(text: str) -> str:
+        if text in scripts:
+            return f'"$inside{scripts.index(text) + 1}"'
+        return quote_word(text)
 
-    watchdog = None
-    if plan.watchdog and not on_terminal(plan.parts):
-        every = max(1, min(15, plan.watchdog // 4))
-        watchdog = {
-            "seconds": plan.watchdog,
-            "every": every,
-            "script": data.read_script("on-node/stacks.sh"),
-            "spy": lent_spy(),
-            "answer": ANSWER_S,
-        }
-    failure = "" if on_terminal(plan.parts) else read_data_file("launchers", "jobs/failure.awk")
-
-    def word(text: str) -> str:
-        return f'"$inside{scripts.index(text) + 1}"' if text in scripts else quote_word(text)
-
+    # A terminal of the step's own shows everything itself: nothing reads what the step says.
+    failure = ""
+    if not on_terminal(plan.parts):
+        failure = read_data_file("launchers", "jobs/failure.awk")
+    spare = None
+    if plan.spare:
+        spare = {"nodes": plan.spare.nodes, "script": plan.spare.script}
     return fill_template(
         "launchers",
         "jobs/launch.sh.j2",
@@ -79,19 +65,56 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
         runtime=f"{plan.runtime}: {plan.reason}",
         mode=f"{plan.mode}: {MODES[plan.mode].about}",
         directives=job,
-        staging=staging,
+        staging=_list_staging(plan),
         failure=failure,
         grace=plan.grace,
-        watchdog=watchdog,
-        spare={"nodes": plan.spare.nodes, "script": plan.spare.script} if plan.spare else None,
+        watchdog=_list_watchdog(plan),
+        spare=spare,
         settings=plan.settings,
         scripts=scripts,
-        parts=[(" ".join(word(one) for one in part.words), part.why) for part in parts],
+        parts=[(" ".join(map(format_word, part.words)), part.why) for part in parts],
     )
 
 
+def _list_staging(plan: Plan) -> dict[str, object] | None:
+    """Return what the script says of staged data; None where nothing is staged.
+
+    `cast` are the pieces that Slurm broadcasts: the image, where the way is sbcast. The script that
+    runs on each node is given all pieces (`put`).
+    """
+    staged = plan.staged
+    if not staged:
+        return None
+    how = staged.how if staged.image else "copy"  # data is always copied
+    cast = [one for one in staged.pieces if staged.how == "sbcast" and one.sha256 != "-"]
+    return {
+        "why": f"before the ranks, once per node: {HOW[how]}",
+        "script": read_data_file("launchers", "on-node/stage.sh"),
+        "folder": staged.folder,
+        "cast": cast,
+        "put": staged.words,
+    }
+
+
+def _list_watchdog(plan: Plan) -> dict[str, object] | None:
+    """Return what the script says of the watchdog; None without one.
+
+    `every` is how often it looks, in seconds: four times within its limit, or every 15 s where the
+    limit is longer than a minute.
+    """
+    if not plan.watchdog or on_terminal(plan.parts):
+        return None
+    return {
+        "seconds": plan.watchdog,
+        "every": max(1, min(15, plan.watchdog // 4)),
+        "script": data.read_script("on-node/stacks.sh"),
+        "spy": lent_spy(),
+        "answer": ANSWER_S,
+    }
+
+
 def render_outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
-    """The line of PLAN for people: a script of ours is named, not shown; variables are counted."""
+    """Return PLAN in a few lines: scripts are left out, and variables are counted."""
     program = next((part.words[0] for part in plan.parts if not part.option), "")
     shown = [part.words[0] for part in plan.parts if part.option and part.option not in LONG]
     of_the_job = []
@@ -100,15 +123,14 @@ def render_outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
             part.words[0] for part in list_directives(plan) if find_scope(part.option) is Scope.JOB
         ]
     by_a_script = any(word.endswith("\n") for part in plan.parts for word in part.words)
+    does = "starts" if by_a_script else "runs"
+    variables = format_count(len(plan.settings), "variable")
 
     lines = [
         " ".join(map(quote_word, [program, *shown])),
         f"  by {plan.runtime} ({plan.reason}), in mode {plan.mode}: {MODES[plan.mode].about}",
-        f"  what each task {'starts' if by_a_script else 'runs'}: {shlex.join(command)}",
-        (
-            f"  {format_count(len(plan.settings), 'variable')} set; every line, with its reason: "
-            f"--dry-run --all"
-        ),
+        f"  what each task {does}: {shlex.join(command)}",
+        f"  {variables} set; every line, with its reason: --dry-run --all",
     ]
     if of_the_job:
         lines.insert(0, " ".join(map(quote_word, ["sbatch", *of_the_job])))
@@ -121,30 +143,40 @@ def on_terminal(parts: tuple[Part, ...]) -> bool:
 
 
 def quote_word(text: str) -> str:
-    """One word of an array: with a comma outside quotes it would look like a slip."""
+    """Return TEXT quoted as one word of a shell array.
+
+    A word with a comma is quoted, too: between words it would look like a slip.
+    """
     out = quote_sh(text)
-    return f"'{out}'" if "," in out and out == text else out
+    if "," in out and out == text:
+        return f"'{out}'"
+    return out
 
 
 def list_directives(plan: Plan) -> tuple[Part, ...]:
-    """The #SBATCH lines of a job for PLAN: what its step asks for, what only a job can ask for,
-    where it writes.
+    """Return the #SBATCH lines of a job for PLAN.
+
+    They are what its step asks for, what only a job can ask for, and where the job writes.
     """
     own = [with_spare(part, plan) for part in plan.parts if is_of_the_job(part)]
     if any(part.option == "--output" for part in own):
         return tuple(own)
-    is_array = any(part.option == "--array" for part in own)
-    output = OUTPUT.replace("%j", "%A_%a") if is_array else OUTPUT
+    output = OUTPUT
+    if any(part.option == "--array" for part in own):
+        output = OUTPUT.replace("%j", "%A_%a")
     return (*own, make_option("--output", output, "the job's output: its name and number"))
 
 
 def is_of_the_job(part: Part) -> bool:
-    """Whether PART is an option that a job is asked for."""
+    """Whether PART is an option that a job can be asked for."""
     return bool(part.option) and find_scope(part.option) is not Scope.STEP
 
 
 def make_salloc_line(plan: Plan) -> tuple[str, ...]:
-    """salloc's line for a script of two steps: first what the nodes need, then PLAN's."""
+    """Return salloc's line for PLAN, to stand before a script that starts several steps.
+
+    It asks for what PLAN's step asks for, as far as salloc knows the options.
+    """
     own = [
         with_spare(part, plan)
         for part in plan.parts
@@ -154,7 +186,7 @@ def make_salloc_line(plan: Plan) -> tuple[str, ...]:
 
 
 def with_spare(part: Part, plan: Plan) -> Part:
-    """PART as the job has it: --nodes with those that are spare."""
+    """Return PART as the job has it: --nodes counts the spare nodes of PLAN, too."""
     if not plan.spare or part.option != "--nodes":
         return part
     count = plan.spare.nodes + plan.spare.more
@@ -169,8 +201,9 @@ def copied_script(
     words: Sequence[str],
     argv: Sequence[str],
 ) -> str:
-    """The job script TEMPLATE that users copy, for the stack that NAME means: OPTIONS are sbatch's,
-    WORDS launch's.
+    """Return the job script TEMPLATE for users to copy, for the stack that NAME means.
+
+    OPTIONS are sbatch's by name, WORDS are options of `hpcstack launch`, and ARGV is the command.
     """
     if not name.endswith(".yaml"):
         name = resolve_name(name, Tree(site.module_tree), os.environ).stack

@@ -1,5 +1,6 @@
-"""Asks the nodes of a running job what its ranks do, by a step beside it
-(launchers/on-node/stacks.sh).
+"""Ask the nodes of a running job what its ranks do, by a step of its own beside the job's.
+
+The step runs launchers/on-node/stacks.sh on every node.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from hpcstack.launch.record import find_launch
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
-ANSWER_S = 60  # what has not answered by then is left out
-JOB = re.compile(r"([0-9]+(?:_[0-9]+)?)(?:\.([0-9]+))?")
+ANSWER_S = 60  # how long the nodes have to answer
+JOB = re.compile(r"([0-9]+(?:_[0-9]+)?)(?:\.([0-9]+))?")  # NUMBER or NUMBER_TASK, perhaps .STEP
 
 
 @dataclass(frozen=True)
 class RunningJob:
-    """Whose ranks are asked for: a job, perhaps one of its steps."""
+    """A job whose ranks are asked for, or one step of it; `why` says in words which it is."""
 
     job: str
     step: str
@@ -31,7 +32,10 @@ class RunningJob:
 
 
 def parse_job(job: str) -> RunningJob:
-    """What JOB, or nothing, means. InputError for what is no job."""
+    """Return the job that JOB means: NUMBER or NUMBER.STEP, or the newest launch where it is empty.
+
+    Raise InputError for anything else.
+    """
     if not job:
         newest = find_launch("")
         if not newest.job:
@@ -39,35 +43,27 @@ def parse_job(job: str) -> RunningJob:
                 "the newest launch is not a job of Slurm's",
                 "hpcstack hang JOB; squeue --me lists yours",
             )
-        return RunningJob(
-            newest.number or newest.job,
-            newest.step,
-            f"the newest launch, {newest.stack}, {newest.started}",
-        )
+        why = f"the newest launch, {newest.stack}, {newest.started}"
+        return RunningJob(newest.number or newest.job, newest.step, why)
+
     match = JOB.fullmatch(job)
     if not match:
         raise InputError(f"{job!r} is not the number of a job", "squeue --me lists yours")
-    return RunningJob(
-        match[1], match[2] or "", "every step of it" if not match[2] else f"its step {match[2]}"
-    )
+    number, step = match[1], match[2] or ""
+    why = f"its step {step}" if step else "every step of it"
+    return RunningJob(number, step, why)
 
 
 def ask_nodes(asked: RunningJob, runner: Runner) -> tuple[str, int]:
-    """(what launchers/on-node/stacks.sh says on all nodes of a job, how many nodes did not answer
-    in time).
+    """Return (what stacks.sh printed on all nodes of a job, how many nodes did not answer in time).
 
-    SlurmError where it does not run, or Slurm refuses.
+    Raise SlurmError where the job does not run, or no node answers.
     """
     number, nodes = find_running(asked.job, runner)
-    words = [number, asked.step, lent_spy()]
+    script = data.read_script("on-node/stacks.sh")
+    step = step_beside(number, nodes, "hang")
     done = runner.output(
-        [
-            *step_beside(number, nodes, "hang"),
-            data.read_script("on-node/stacks.sh"),
-            "stacks",
-            *words,
-        ],
-        timeout=ANSWER_S + 15,
+        [*step, script, "stacks", number, asked.step, lent_spy()], timeout=ANSWER_S + 15
     )
     if "hpcstack: " not in done.stdout:
         said = " ".join(done.tail[-2:]) or f"exit {done.status}"
@@ -79,9 +75,10 @@ def ask_nodes(asked: RunningJob, runner: Runner) -> tuple[str, int]:
 
 
 def find_running(job: str, runner: Runner) -> tuple[str, str]:
-    """(the number of JOB, which may be a task of an array; how many nodes it has).
+    """Return (the number of JOB, how many nodes it has), both as Slurm prints them.
 
-    SlurmError where it does not run.
+    JOB may be NUMBER_TASK, a task of an array: its own number is another one. Raise SlurmError
+    where it does not run.
     """
     state = runner.output(
         ["squeue", "--noheader", "--jobs", job, "--format", "%A|%T|%D"], timeout=30
@@ -91,26 +88,26 @@ def find_running(job: str, runner: Runner) -> tuple[str, str]:
     if state.status or running != "RUNNING" or not nodes.isdigit():
         now = f"is {running.lower()}" if running else "is not in the queue"
         raise SlurmError(
-            f"job {job} {now}: only a running one can be asked", f"hpcstack explain {job}"
+            f"job {job} {now}: only a running job can be asked", f"hpcstack explain {job}"
         )
     return number, nodes
 
 
 def lent_spy() -> str:
-    """The py-spy beside this Python, which nodes see where they see hpcstack; empty where there is
-    none.
+    """Return the py-spy beside this Python; empty where there is none.
+
+    Nodes that see hpcstack see it, too.
     """
     spy = Path(sys.executable).parent / "py-spy"
     return str(spy) if spy.exists() else ""
 
 
 def step_beside(job: str, nodes: str, name: str, seconds: int = ANSWER_S) -> list[str]:
-    """The line of a step NAME beside those of JOB, one task on each of its NODES: `sh -c`, and then
-    the script.
+    """Return the line of a step NAME beside those of JOB, with one task on each of its NODES.
 
-    It ends after so many SECONDS. `timeout` makes it a process group of its own, which a Ctrl-C on
-    the terminal does not reach. A node whose task is done soon does not end those of the others
-    (--wait).
+    The line ends with `sh -c`; the caller appends the script and its arguments. The step ends after
+    so many SECONDS. `timeout` makes it a process group of its own, which a Ctrl-C on the terminal
+    does not reach. A task that is done early does not end those of the other nodes (--wait=0).
     """
     return [
         "timeout",

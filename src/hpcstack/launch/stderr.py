@@ -1,9 +1,8 @@
-"""What a step writes to its standard error: kept in the launch's folder, read for its first
-failure, and shown.
+"""Keep a step's standard error in the launch's folder, read it for the first failure, and show it.
 
-One slip in a program is a traceback of each rank, then what the launchers, torchrun and srun make
-of it: a hundred lines for one. So `Screen` holds a traceback back for a moment; where a rank ends
-of it, that rank's is shown and nothing of what follows. All of it is kept.
+One slip in a program gives a traceback from each rank, and then the reports of the launchers,
+torchrun and srun: a hundred lines for one. So `Screen` holds a traceback back for a moment. If a
+rank ends of it, the traceback of that rank is shown and nothing of what follows. All of it is kept.
 """
 
 from __future__ import annotations
@@ -22,25 +21,29 @@ if TYPE_CHECKING:
     from hpcstack.launch.failure import Failure
 
 NAME = "stderr.log"
-FIRST, LAST = 4 << 20, 256 << 10  # bytes that are kept: those at the beginning, and the last
+FIRST, LAST = 4 << 20, 256 << 10  # bytes that are kept of the beginning, and of the end
 
 
 class Stderr:
-    """Fed with bytes, it keeps them below FOLDER as far as they are not too many, and hands each
-    line to READER.
+    """Keeps the bytes that it is fed in a file in FOLDER, and hands each line to READER.
 
-    SCREEN says what of them is shown; without one it is all of it, as it comes.
+    Of more than FIRST bytes, only the first ones and about the LAST ones are kept. SCREEN decides
+    what is shown; without one it is everything, as it comes.
     """
 
     def __init__(
         self, folder: Path, reader: Callable[[str], None], screen: Screen | None = None
     ) -> None:
-        self.path, self.reader, self.screen = folder / NAME, reader, screen
-        self.size = self.waiting = 0
-        self.line, self.last = b"", collections.deque[bytes]()
+        self.path = folder / NAME
+        self.reader = reader
+        self.screen = screen
+        self.size = 0  # bytes that have come
+        self.line = b""  # the unfinished last line
+        self.last = collections.deque[bytes]()  # what came after the first bytes, not yet written
+        self.waiting = 0  # bytes in `last`
 
     def feed(self, data: bytes) -> bytes:
-        """What of DATA is to be shown now."""
+        """Take DATA in, and return what is to be shown now."""
         if self.size < FIRST:
             self._write(data)
         else:
@@ -49,11 +52,14 @@ class Stderr:
             while self.waiting - len(self.last[0]) > LAST:
                 self.waiting -= len(self.last.popleft())
         self.size += len(data)
+
         *lines, self.line = (self.line + data).split(b"\n")
+        # A line without an end, such as a progress bar's, must not grow for hours.
         cut = max(0, len(self.line) - LAST)
         self.line = self.line[cut:]
         if self.screen:
             self.screen.begun = max(0, self.screen.begun - cut)
+
         shown = b""
         for line in lines:
             self.reader(line.decode(errors="replace"))
@@ -64,15 +70,17 @@ class Stderr:
         return shown + self.screen.add_unfinished(self.line)
 
     def release(self) -> bytes:
-        """What is to be shown now that some time has passed."""
-        return self.screen.release() if self.screen else b""
+        """Return what is to be shown now that some time has passed."""
+        if not self.screen:
+            return b""
+        return self.screen.release()
 
     def add(self, line: str) -> None:
-        """LINE, which is ours, below what the step has said."""
+        """Keep LINE, which is hpcstack's own, below what the step has said."""
         self._write(line.encode(errors="replace") + b"\n")
 
     def end(self) -> bytes:
-        """All was said: the last bytes are kept, too. What is still to be shown."""
+        """Write down the last bytes, since no more will come. Return what is still to be shown."""
         shown = b""
         if self.line:
             self.reader(self.line.decode(errors="replace"))
@@ -81,52 +89,50 @@ class Stderr:
         if self.screen:
             shown += self.screen.end()
         if self.last:
-            self._write(
-                f"\n... {self.size - FIRST - self.waiting} bytes are left out ...\n".encode()
-                + b"".join(self.last)
-            )
+            left_out = self.size - FIRST - self.waiting
+            self._write(f"\n... {left_out} bytes are left out ...\n".encode() + b"".join(self.last))
         return shown
 
     def _write(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # a full disk does not end the step
-            file = os.open(
-                self.path,
-                os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
-                0o600,
-            )
+        """Append DATA to the kept file. A full disk does not end the step."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            file = os.open(self.path, flags, 0o600)
             try:
                 os.write(file, data)
             finally:
                 os.close(file)
 
 
-HELD_S = 1.5  # how long a traceback waits for the word that its rank has ended
-HELD = 256 << 10  # bytes that wait at most
+HELD_S = 1.5  # how long a traceback is held back for the message that its rank has ended
+HELD = 256 << 10  # bytes that are held back at most
+# A line may begin with the label of srun (`3: `) and with the rank that torch names (`[rank3]: `).
 BEGINS_TRACEBACK = re.compile(
     rb"(?: *\d+: )?(?:\[rank\d+\]: ?)?(?:Traceback \(most recent call last\):|  File \")"
 )
-FRAME = re.compile(
-    rb"(?: *\d+: )?(?:\[rank\d+\]: ?)? "
-)  # what stands between a traceback's first line and its last
+# A line between a traceback's first and its last: it is indented
+FRAME = re.compile(rb"(?: *\d+: )?(?:\[rank\d+\]: ?)? ")
 TRACEBACK = re.compile(rb"Traceback \(most recent call last\):")
 OF_ANOTHER_RANK = re.compile(rb"(?: *\d+: )?\[rank(\d+)\]: ?")
 END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ ended with ")
-OWN_WORD = re.compile(
-    rb"hpcstack: (?!rank \d+ on \S+ ended with )"
-)  # of a script of ours: it says last what happened
+# A message of one of hpcstack's scripts, which says at the end what happened
+OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on \S+ ended with )")
 OF_SLURM = re.compile(rb"(?:srun|salloc|slurmstepd[^ ]*): ")
-# What srun says when Ctrl-C reaches it, too: hpcstack says what that does here
+# What srun prints when Ctrl-C reaches it, too. It is never shown: hpcstack says what Ctrl-C does.
 INTERRUPT_OF_SRUN = re.compile(rb"srun: (?:interrupt \(|StepId=\S+ tasks? [\d,-]+: )")
 MEMORY = re.compile(rb"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in ")
 
 
+# How the lines begin that are not shown as they come
 WORDS = (b"Traceback (most recent call last):", b'File "', b"hpcstack: rank ")
+# Any beginning of `3: [rank3]:`
 LABEL = re.compile(rb" *(?:\d+(?:: ?)?)?(?:\[(?:r(?:a(?:n(?:k(?:\d+(?:\](?::)?)?)?)?)?)?)?)?")
 
 
 def may_become_a_word(line: bytes) -> bool:
-    """Whether LINE, the beginning of one, may yet become a traceback's, or the word of a rank's
-    end.
+    """Whether LINE, which is unfinished, may still become one that is not shown as it comes.
+
+    These are the lines of a traceback, and the one that says how a rank ended.
     """
     last = line.rpartition(b"\r")[2]
     if not last.strip():
@@ -134,14 +140,14 @@ def may_become_a_word(line: bytes) -> bool:
     if LABEL.fullmatch(last):
         return True
     label = re.match(rb" *(?:\d+: )?(?:\[rank\d+\]: ?)? *", last)
-    rest = last[label.end() :] if label else last
+    rest = last
+    if label:
+        rest = last[label.end() :]
     return any(word.startswith(rest) or rest.startswith(word) for word in WORDS)
 
 
 def split_tracebacks(lines: list[bytes]) -> list[list[bytes]]:
-    """LINES in blocks: each traceback, up to the line that names the exception, is one; each other
-    line is one.
-    """
+    """Return LINES in blocks: a whole traceback with its exception, or a single other line."""
     blocks: list[list[bytes]] = []
     is_open = False
     for line in lines:
@@ -156,16 +162,18 @@ def split_tracebacks(lines: list[bytes]) -> list[list[bytes]]:
 
 
 def without_copies(lines: list[bytes]) -> list[bytes]:
-    """LINES with what several ranks have said in the same words once: line by line beside each
-    other, or one traceback after the other. What one of them repeats itself (frames of torch,
-    chained exceptions) stays.
+    """Return LINES without what several ranks have said in the same words.
+
+    Equal lines beside each other become one, and so do equal tracebacks. A traceback that repeats
+    frames (of torch, in chained exceptions) keeps them.
     """
-    apart = [line for at, line in enumerate(lines) if not at or line != lines[at - 1]]
+    without_neighbours = [line for at, line in enumerate(lines) if at == 0 or line != lines[at - 1]]
     blocks: list[list[bytes]] = [[]]
-    for line in apart:
+    for line in without_neighbours:
         if TRACEBACK.search(line):
             blocks.append([])
         blocks[-1].append(line)
+
     kept: list[list[bytes]] = []
     for block in blocks:
         if block not in kept:
@@ -174,40 +182,47 @@ def without_copies(lines: list[bytes]) -> list[bytes]:
 
 
 class Screen:
-    """What of a step's stderr is shown, line by line.
+    """Decides what of a step's stderr is shown, line by line.
 
-    FAILURE has been fed with each line before it is added here.
+    FAILURE must have been fed with each line before it is added here.
     """
 
     def __init__(self, failure: Failure, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.failure, self.clock = failure, clock
-        self.held: list[bytes] = []
-        self.until = 0.0  # when what is held is shown, whatever has happened
+        self.failure = failure
+        self.clock = clock
+        self.held: list[bytes] = []  # lines that are held back
+        self.until = 0.0  # when they are shown, whatever has happened by then
         self.begun = 0  # bytes of the unfinished line that are shown already
         self.over = False  # the failure was shown: what follows is only kept
         self.left_out = 0  # lines
-        self.tracebacks: set[tuple[bytes, ...]] = set()  # those that were shown since an interrupt
-        self.interrupted = False  # by Ctrl-C: what Slurm makes of that is only kept
+        self.tracebacks: set[tuple[bytes, ...]] = set()  # those that were shown since a Ctrl-C
+        self.interrupted = False  # by Ctrl-C: what Slurm says of that is only kept
 
     def add_line(self, line: bytes) -> bytes:
-        """What is shown now that LINE, a whole one, has come."""
+        """Take in LINE, which is complete, and return what is shown now."""
         begun, self.begun = self.begun, 0
         if begun:
             return line[begun:]
         if INTERRUPT_OF_SRUN.match(line) or (self.interrupted and self._is_an_echo(line)):
             return b""
         if self.over:
-            return self._after(line)
+            return self._filter_after_failure(line)
+
         waits_for_more = bool(self.held) or (bool(self.failure.host) and not self.interrupted)
         if not waits_for_more and not BEGINS_TRACEBACK.match(line):
             return line
         if not self.held:
             self.until = self.clock() + HELD_S
         self.held.append(line)
-        return self.release() if sum(map(len, self.held)) < HELD else self._show()
+        if sum(map(len, self.held)) >= HELD:
+            return self._show_held()
+        return self.release()
 
     def add_unfinished(self, line: bytes) -> bytes:
-        """What is shown of LINE, the beginning of one: a progress bar is such a line for hours."""
+        """Return what is shown now of LINE, which has no end yet.
+
+        A progress bar is such a line for hours, so it cannot wait for its end.
+        """
         if self.held or self.over or self.failure.host:
             return b""
         if not self.begun and may_become_a_word(line):
@@ -216,36 +231,43 @@ class Screen:
         return shown
 
     def release(self) -> bytes:
-        """What was held for long enough."""
-        return self._show() if self.held and self.clock() >= self.until else b""
+        """Return what was held back for long enough."""
+        if not self.held or self.clock() < self.until:
+            return b""
+        return self._show_held()
 
     def end(self) -> bytes:
-        """What is still held."""
-        return self._show() if self.held else b""
+        """Return what is still held back."""
+        if not self.held:
+            return b""
+        return self._show_held()
 
     def _is_an_echo(self, line: bytes) -> bool:
-        """Whether LINE is what Slurm, or a script of ours, makes of a Ctrl-C."""
+        """Whether LINE is what Slurm, or a script of hpcstack's, says after a Ctrl-C."""
         return bool(OF_SLURM.match(line) or OWN_WORD.match(line) or END_OF_A_RANK.search(line))
 
-    def _show(self) -> bytes:
-        """What is held: all of it where no rank has ended, else what the first one that failed has
-        said.
+    def _show_held(self) -> bytes:
+        """Return what is shown of the lines that were held back, and hold none any more.
+
+        It is all of them where no rank has ended, else what the rank that failed first has said.
         """
         held, self.held = self.held, []
         if self.interrupted:
-            return self._without_what_was_shown(held)
+            return self._drop_shown_tracebacks(held)
         if not self.failure.host:
             return b"".join(held)
+
         self.over = True
         before, after = self._split_at_the_end(held)
         own = [line for line in before if self._may_be_of_the_first(line)]
         shown = without_copies(own)
         self.left_out += len(before) - len(shown)
-        return b"".join([*shown, *(self._after(line) for line in after)])
+        return b"".join([*shown, *(self._filter_after_failure(line) for line in after)])
 
-    def _without_what_was_shown(self, lines: list[bytes]) -> bytes:
-        """LINES without the tracebacks that another rank has said already: an interrupt stops all
-        at the same place.
+    def _drop_shown_tracebacks(self, lines: list[bytes]) -> bytes:
+        """Return LINES without tracebacks that were shown of another rank already.
+
+        An interrupt stops all ranks at the same place.
         """
         shown = b""
         for block in split_tracebacks(lines):
@@ -258,25 +280,27 @@ class Screen:
         return shown
 
     def _split_at_the_end(self, lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """LINES before and after the one that says how the first rank that failed has ended."""
-        word = self.failure.line.encode(errors="replace")
+        """Return LINES in two parts, of which the second begins with the end of the first rank."""
+        message = self.failure.line.encode(errors="replace")
         for at, line in enumerate(lines):
-            if line.rstrip(b"\r\n").endswith(word):
+            if line.rstrip(b"\r\n").endswith(message):
                 return lines[:at], lines[at:]
         return lines, []
 
     def _may_be_of_the_first(self, line: bytes) -> bool:
-        """Whether the first rank that failed may have said LINE: torch puts a rank's number before
-        its traceback.
+        """Whether the first rank that failed may have said LINE.
+
+        torch puts a rank's number before its traceback; a line without a number may be any rank's.
         """
         if END_OF_A_RANK.search(line):
             return False
         rank = OF_ANOTHER_RANK.match(line)
         return rank is None or rank[1].decode() == self.failure.rank
 
-    def _after(self, line: bytes) -> bytes:
-        """What is shown of LINE, which was said after the first rank had failed: most of it is only
-        kept.
+    def _filter_after_failure(self, line: bytes) -> bytes:
+        """Return what is shown of LINE, which came after the first rank had failed.
+
+        Only hpcstack's own messages and those of a memory limit are shown; the rest is counted.
         """
         if OWN_WORD.match(line) or MEMORY.match(line):
             return line

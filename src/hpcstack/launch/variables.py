@@ -1,4 +1,4 @@
-"""The variables of a step, each with where its value comes from."""
+"""List the environment variables of a step, each with the origin of its value."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     from hpcstack.site.injection import Brought
     from hpcstack.site.load import Site
 
-USER, FABRIC, OWN, IMAGE, RUNTIME, OPTION = "the user's environment", "the site's fabric", "hpcstack", "the image", \
-    "the runtime", "the command line"  # fmt: skip
+# The origins of values. They are kept in the record of a launch, and `explain` shows them.
+USER = "the user's environment"
+FABRIC = "the site's fabric"
+OWN = "hpcstack"
+IMAGE = "the image"
+RUNTIME = "the runtime"
+OPTION = "the command line"
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable: its value, who says so, and why."""
+    """One variable: its value, where the value comes from, and why it is set."""
 
     name: str
     value: str
@@ -31,7 +36,7 @@ class Variable:
 
     @property
     def kept(self) -> bool:
-        """Whether what the user has set at the time counts more."""
+        """Whether a value that the user sets when the script runs wins over this one."""
         return self.origin in (FABRIC, USER, OWN)
 
     def __str__(self) -> str:
@@ -39,10 +44,15 @@ class Variable:
 
 
 def list_users_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the user has set, also in Apptainer's own way of saying it for containers only."""
-    own = "APPTAINERENV_"
+    """Return what the user has set in ENVIRON.
+
+    APPTAINERENV_NAME, Apptainer's own way to set NAME in containers only, counts as NAME and wins.
+    """
+    prefix = "APPTAINERENV_"
     inside = {
-        name.removeprefix(own): value for name, value in environ.items() if name.startswith(own)
+        name.removeprefix(prefix): value
+        for name, value in environ.items()
+        if name.startswith(prefix)
     }
     return {**environ, **inside}
 
@@ -55,26 +65,33 @@ def list_step_variables(
     *,
     brought: Sequence[Brought] = (),
 ) -> list[Variable]:
-    """What every step is told: the fabric's settings, those of the libraries that are BROUGHT, and
-    no packages of ~/.local. What the user has set wins.
+    """Return the variables of every step on so many NODES, in an image with the variables IMAGE.
+
+    They are the settings of the site's fabric, those of the libraries that are BROUGHT, and the one
+    that keeps out packages of ~/.local. What the user has set in ENVIRON wins.
     """
     environ = list_users_variables(os.environ if environ is None else environ)
-    out = [Variable("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
+    wanted = [Variable("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
     rows = site.fabric.settings_for(nodes, image)
     for one in brought:
         rows |= one.settings
-    out += [Variable(name, row.value, FABRIC, row.reason) for name, row in rows.items()]
-    return [
-        Variable(one.name, environ[one.name], USER, f"{one.origin} would say {one.value!r}")
-        if one.name in environ and environ[one.name] != one.value
-        else one
-        for one in out
-    ]
+    wanted += [Variable(name, row.value, FABRIC, row.reason) for name, row in rows.items()]
+
+    out = []
+    for variable in wanted:
+        users = environ.get(variable.name, variable.value)
+        if users == variable.value:
+            out.append(variable)
+        else:
+            why = f"{variable.origin} would say {variable.value!r}"
+            out.append(Variable(variable.name, users, USER, why))
+    return out
 
 
 UNDER_SLURM = frozenset(name for name, one in RUNTIMES.items() if one.uses_slurm)
 APART = frozenset(name for name, one in RUNTIMES.items() if one.container_per_rank)
-# What MPI wants where each rank is in a container of its own: two user namespaces on one node.
+# What MPI needs where each rank is in a container of its own, so that the ranks of a node are in
+# different user namespaces: (name, value, runtimes that it is for, why)
 MPI: tuple[tuple[str, str, frozenset[str], str], ...] = (
     ("PMIX_MCA_gds", "hash", UNDER_SLURM,
      "PMIx's shared memory is of the host's version, not the image's (apptainer/singularity#5195)"),
@@ -83,6 +100,7 @@ MPI: tuple[tuple[str, str, frozenset[str], str], ...] = (
     ("OMPI_MCA_btl_vader_single_copy_mechanism", "none", APART,
      "nor read each other's memory (open-mpi/ompi#6844)"),
 )  # fmt: skip
+# Variables that the launchers in the image set themselves where neither user nor image has set them
 REMADE = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
 
@@ -94,51 +112,42 @@ def of_mode(
     grace: int,
     environ: Mapping[str, str] | None = None,
 ) -> list[Variable]:
-    """What the launcher of MODE inside the image is told.
+    """Return the variables for the launcher of MODE inside the image.
 
-    What the user or the image has set wins.
+    BOUND are the cores of the ranks, GRACE the seconds of --grace. What the user (ENVIRON) or the
+    IMAGE has set wins. Enroot's hooks set some of the same variables; theirs are overridden.
     """
     environ = list_users_variables(os.environ if environ is None else environ)
-    out = [
-        Variable(name, environ[name], USER, "Enroot's hooks do not count")
-        for name in REMADE
-        if name in environ
-    ]
+    out = []
+    for name in REMADE:
+        if name in environ:
+            out.append(Variable(name, environ[name], USER, "wins over Enroot's hooks"))
+
     if mode == "mpi":
-        out += [
-            Variable(name, value, OWN, why)
-            for name, value, runtimes, why in MPI
-            if runtime in runtimes and name not in environ and name not in image
-        ]
+        for name, value, runtimes, why in MPI:
+            if runtime in runtimes and name not in environ and name not in image:
+                out.append(Variable(name, value, OWN, why))
     if mode in STARTED_IN_IMAGE:
-        if names := " ".join(name for name in REMADE if name not in environ and name not in image):
-            out.append(
-                Variable(
-                    "HPCSTACK_UNSET",
-                    names,
-                    OWN,
-                    "neither yours nor the image's: Enroot's hooks' do not count",
-                )
-            )
+        unset = [name for name in REMADE if name not in environ and name not in image]
+        if unset:
+            why = "set neither by you nor by the image: what Enroot's hooks set is dropped"
+            out.append(Variable("HPCSTACK_UNSET", " ".join(unset), OWN, why))
+        # In mode task-per-gpu each rank is a task, which srun binds (--cpu-bind).
         if bound and mode != "task-per-gpu":
             out.append(Variable("HPCSTACK_CPUS", " ".join(bound.cpus), OWN, bound.why))
+
     if grace:
-        out.append(
-            Variable(
-                "HPCSTACK_GRACE",
-                str(grace),
-                OWN,
-                "so many seconds before the time is up each rank gets USR1",
-            )
-        )
+        why = "each rank gets SIGUSR1 this many seconds before the time limit"
+        out.append(Variable("HPCSTACK_GRACE", str(grace), OWN, why))
     return out
 
 
 def all_of(
     step: list[Variable], image: Mapping[str, str], environ: Mapping[str, str]
 ) -> list[Variable]:
-    """Every variable that a rank starts with, as known here: the step's above the image's above the
-    host's.
+    """Return every variable that a rank starts with, by name, as far as it is known here.
+
+    Those of the STEP win over those of the IMAGE, and these over ENVIRON, the host's.
     """
     out = {name: Variable(name, value, USER) for name, value in environ.items()}
     out |= {name: Variable(name, value, IMAGE) for name, value in image.items()}

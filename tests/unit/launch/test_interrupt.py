@@ -213,11 +213,11 @@ OUTCOMES = {
     ),
     "0: hpcstack-interrupted: 1 0\n1: hpcstack-interrupted: 0\n": (
         Told(1, (0,)),
-        KILLED.format("rank 0 was killed, which had not ended", "{}"),
+        KILLED.format("rank 0 was killed: it had not ended", "{}"),
     ),
     "0: hpcstack-interrupted: 4 1 2\n1: hpcstack-interrupted: 4 4\n": (
         Told(8, (1, 2, 4)),
-        KILLED.format("ranks 1-2,4 were killed, which had not ended", "{}"),
+        KILLED.format("ranks 1-2,4 were killed: they had not ended", "{}"),
     ),
 }
 

@@ -684,7 +684,7 @@ def test_tasks_of_all_nodes_are_as_many_on_each(
             "one task per node",
             "--nproc-per-node 2: 4 ranks on 2 nodes",
         ),
-        ("mpi", {"nodes": 2, "ntasks": 3}, "not as many on each", "-N 2 -n 2"),
+        ("mpi", {"nodes": 2, "ntasks": 3}, "same number of tasks on each node", "-N 2 -n 2"),
         (
             "plain",
             {"nodes": 2, "ntasks": 4, "ntasks_per_node": 1},
