@@ -44,7 +44,7 @@ def import_image(
 
 
 def find_host_platform() -> str:
-    """Return this machine's platform as registries name it; linux/amd64 where it is none of ours."""
+    """Return this machine's platform as registries name it; linux/amd64 where it is unknown."""
     names = {kernel: name for name, kernel in KERNEL_NAMES.items()}
     return names.get(machine.machine(), "linux/amd64")
 

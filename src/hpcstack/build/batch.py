@@ -49,7 +49,7 @@ class BuildOutcome:
 
 @dataclass(frozen=True)
 class BatchBuild:
-    """One image to build: of `stack`, for `platform`, with the options `words` of hpcstack build."""
+    """One image to build: `words` are the options of `hpcstack build` for it."""
 
     stack: str
     platform: str

@@ -51,7 +51,7 @@ def explain_failure(
     """
     text = read_log(log)
 
-    # The first mark of a kind counts: a script that fails marks it before the step that ran it does.
+    # The first mark of a kind counts: a script that fails writes its own before its step does.
     marks: dict[str, str] = {}
     for line in text.splitlines():
         match = MARK.match(line)

@@ -185,7 +185,7 @@ def request_build(
     """Return the request for RECIPE as locked by LOCK; PLATFORM is the recipe's first by default.
 
     Raise InputError for an adopted stack, and for a lock made without asking a registry. Raise
-    MissingToolError if no engine can be used here, or if none can build without a network (OFFLINE).
+    MissingToolError if no engine can be used here, or none that builds OFFLINE, without a network.
     """
     refuse_adopted(recipe)
     if lock.not_looked_up:
