@@ -263,7 +263,7 @@ def _describe_splice(made: BuildResult) -> str:
 def _published_with_other_bytes(request: BuildRequest, store: Store, sha256: str) -> list[str]:
     """Return the releases with REQUEST's key that were published with bytes other than SHA256.
 
-    Those that were removed for good are left out: nobody can bring them back.
+    Removed ones are left out: they cannot be brought back.
     """
     found = [
         name

@@ -186,6 +186,7 @@ def squash_argv(source: str, output: Path, compression: str) -> list[str]:
     level = []
     if compression == "zstd":
         level = ["-Xcompression-level", "1"]
+
     return [
         *OWN_TIMES,
         "mksquashfs",

@@ -23,6 +23,8 @@ LAYERED = Layered("builtin")
 
 @dataclass(frozen=True)
 class Builtin:
+    """Builds by layers, and has no other way."""
+
     name: str = "builtin"
     tools: tuple[str, ...] = ("unshare", "mount", "sh", "unsquashfs", "mksquashfs")
     definition: str = ""

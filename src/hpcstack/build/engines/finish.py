@@ -119,8 +119,8 @@ class Packing:
     def _pack(self, layer: Path, final: Path) -> Completed:
         """Pack LAYER into the squashfs FINAL.
 
-        Unlike an image's, its extended attributes are packed: the overlay marks with them what a
-        step has removed.
+        Its extended attributes are packed, unlike an image's: the overlay's own marks are among
+        them.
         """
         program = [*to_read_all(), *OWN_TIMES, "mksquashfs", str(layer)]
         options = [
@@ -136,6 +136,7 @@ class Packing:
             MEMORY,
             *self.words,
         ]
+
         with contextlib.suppress(_NotPacked), replace_file(final) as part:
             argv = [*program, str(part), *options]
             with self.runner.fed(argv, self.job.work / "pack.log") as self.running:

@@ -252,8 +252,8 @@ def put_base_in_place(part: Path, final: Path, runner: Runner) -> None:
     try:
         part.rename(final)
     except PermissionError:
-        # To move a folder, one must have the right to write it, and a step may have done
-        # `chmod 555 /`. Root of a user namespace is not asked for it.
+        # To move a folder into another one, its owner must have the right to write it, and a step
+        # may have done `chmod 555 /`. Root of a user namespace needs no such right.
         done = runner.output(
             ["unshare", "--user", "--map-root-user", "mv", "-T", str(part), str(final)], timeout=600
         )

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 CONTEXT = "context/hpcstack"
 VERSION = "6"  # of how steps are run: part of every step's key
-# Places in a tree at which a step finds things of ours. They do not belong into the image.
+# Places in a tree at which a step finds things of ours. They do not belong in the image.
 LEFT_BEHIND = (STEP.lstrip("/"), "mnt")
 COMMAND = ["/bin/bash", f"{STEP}/step.sh"]
 # Seconds by which a step's beginning is set back. The times of files lag behind the clock, by up to
@@ -548,7 +548,8 @@ def takes_layers(folder: Path, runner: Runner) -> bool:
     """Return whether FOLDER can hold the upper layer of an overlay that an ordinary user mounts.
 
     It is tried: a file and a folder are removed, and a new folder put in the place of the old one.
-    The overlay marks that by extended attributes, which the filesystem must let users write.
+    The overlay marks the new one by an extended attribute, which the filesystem must let users
+    write.
     """
     tried = Path(tempfile.mkdtemp(prefix=f".{make_label()}", dir=folder))
     try:
