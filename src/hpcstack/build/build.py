@@ -100,7 +100,7 @@ def _find_offline_base(request: BuildRequest) -> Path | None:
 
     raise InputError(
         f"the base of {request.stack.full_name} is not here, and --offline fetches nothing",
-        "run `hpcstack bundle create` where there is a network, and `hpcstack bundle apply` here",
+        "hpcstack bundle create where there is a network, hpcstack bundle apply here",
     )
 
 

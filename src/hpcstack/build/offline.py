@@ -27,8 +27,7 @@ def lend_bundle(job_lent: Path, request: BuildRequest) -> None:
             raise InputError(
                 f"the packages of {request.stack.full_name} are not here, and --offline fetches "
                 "nothing",
-                "run `hpcstack bundle create` where there is a network, and "
-                "`hpcstack bundle apply` here",
+                "hpcstack bundle create where there is a network, hpcstack bundle apply here",
             )
         return
 
