@@ -1,3 +1,5 @@
-"""From rendered files to an image: a request with its key, the base, an engine, the store; bundles
-for machines without a network. In: a recipe and its lock. Out: an `Artifact`.
+"""Build images: from a recipe and its lock to an `Artifact` in the store.
+
+A request has the image's key; an engine runs its steps on the imported base. Bundles carry what a
+build needs to machines without a network.
 """

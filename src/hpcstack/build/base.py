@@ -1,5 +1,6 @@
-"""Imported images: into a file that the user names, or into the cache of bases, where a digest is
-kept once.
+"""Import images: into a file that the user names, or into the cache of bases.
+
+The cache keeps each digest once, and for an offline build also the base that a bundle brought.
 """
 
 from __future__ import annotations
@@ -26,32 +27,37 @@ if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
     from hpcstack.site.load import Site
 
-BUNDLED = re.compile(r"base-[0-9a-f]{64}\.sqsh")
+BUNDLED = re.compile(r"base-[0-9a-f]{64}\.sqsh")  # the name of a base that a bundle brought
 
 
 def import_image(
     text: str, platform: str, output: Path | None, bench: Workbench, *, force: bool = False
 ) -> Imported:
-    """The image that TEXT names, for PLATFORM (this machine's by default), as the file OUTPUT."""
+    """Import the image that TEXT names into the file OUTPUT.
+
+    PLATFORM is this machine's by default, and the name of OUTPUT is made from the image's. Unless
+    FORCE is set, an existing file is not replaced.
+    """
     reference = parse_reference(text)
     final = new_file(output or Path(reference.file_name), force=force)
     return _import(reference, platform or find_host_platform(), final, bench)
 
 
 def find_host_platform() -> str:
-    """This machine's platform, as registries say it."""
+    """Return this machine's platform as registries name it; linux/amd64 where it is unknown."""
     names = {kernel: name for name, kernel in KERNEL_NAMES.items()}
     return names.get(machine.machine(), "linux/amd64")
 
 
 def base_of(lock: Lock, platform: str, bench: Workbench) -> Path:
-    """The squashfs of LOCK's base for PLATFORM, imported once and kept by its digest."""
+    """Return the squashfs of LOCK's base for PLATFORM; import it where the cache has none."""
     digest = lock.platform(platform).digest
     final = imported_base(lock, platform, bench.site)
     if final.exists():
         mark_used(final)
         return final
 
+    # Who builds into a store of his own need not import what the site has imported.
     of_the_site = shared_cache(bench.site).top / final.name
     if bench.site.own_store != bench.site.store and os.access(of_the_site, os.R_OK):
         bench.progress(f"on the site's own copy of the base, {of_the_site}")
@@ -65,42 +71,54 @@ def base_of(lock: Lock, platform: str, bench: Workbench) -> Path:
 
 
 def imported_base(lock: Lock, platform: str, site: Site) -> Path:
-    """Where LOCK's base for PLATFORM lies in the cache, once it has been imported from its
-    registry.
-    """
+    """Return where the cache keeps LOCK's base for PLATFORM, which may not be imported yet."""
     return cache_of(site).top / base_name(lock, platform, site)
 
 
 def bundled_base(lock: Lock, platform: str, site: Site) -> Path | None:
-    """The base that a bundle brought for this very LOCK.
+    """Return the base that a bundle brought for this very LOCK; None where there is none.
 
-    It is named by its own sha256: no registry vouches for it.
+    The file is named by its own sha256, because no registry vouches for it.
     """
     folder = offline_folder(site, lock, platform)
-    found = [path for path in folder.glob("base-*.sqsh") if BUNDLED.fullmatch(path.name)]
-    return found[0] if found else None
+    for path in folder.glob("base-*.sqsh"):
+        if BUNDLED.fullmatch(path.name):
+            return path
+    return None
 
 
 def base_name(lock: Lock, platform: str, site: Site) -> str:
-    """The file in the cache that holds LOCK's base: its digest, and how it was imported and packed."""
-    return f"{lock.platform(platform).digest.replace(':', '-')}-{VERSION}-{site.build.compression}.sqsh"
+    """Return the file name of LOCK's base in the cache.
+
+    It is made of the base's digest, the version of the importer, and the compression.
+    """
+    digest = lock.platform(platform).digest.replace(":", "-")
+    return f"{digest}-{VERSION}-{site.build.compression}.sqsh"
 
 
 def _import(
     reference: Reference, platform: str, final: Path, bench: Workbench, *, once: bool = False
 ) -> Imported:
-    """One import of a digest at a time: what one that was killed has fetched is there for the next.
-    ONCE: as a base, to be built on; nothing is done where it is there.
+    """Import the image of REFERENCE for PLATFORM into the file FINAL.
+
+    Each digest has one import at a time. What a killed import has downloaded is kept in `partial`,
+    and the next one continues from there. ONCE imports a base to build on: if FINAL exists by now,
+    it is returned as it is.
     """
     source = open_source(reference, platform, bench.registry)
-    digest, site, progress = source.image.digest, bench.site, bench.progress
+    digest = source.image.digest
+    site = bench.site
+    progress = bench.progress
     cache = cache_of(site)
+
+    def tell_waiting(owner: str) -> None:
+        progress(f"waiting for another import of the same image: {owner}")
+
     key = f"import{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
-    with cache.lease(
-        key, lambda owner: progress(f"waiting for another import of the same image: {owner}")
-    ):
+    with cache.lease(key, tell_waiting):
         if once and final.exists():
             return Imported(final, final.stat().st_size, source.image, 0.0, 0)
+
         began = time.monotonic()
         with hold_cache(cache):
             done = pack_image(
@@ -115,7 +133,6 @@ def _import(
                 site.build.bounds.as_bounds(),
                 rooted=once,
             )
-        progress.event(
-            "imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3)
-        )
+        seconds = round(time.monotonic() - began, 3)
+        progress.event("imported", path=str(final), size=done.size, seconds=seconds)
         return done

@@ -1,5 +1,6 @@
-"""Builds as batch jobs, on the nodes' local disks: an array for each platform, on nodes of its
-kind. Their logs are followed here.
+"""Build images by Slurm batch jobs, on the nodes' local disks, and follow their logs.
+
+The builds of a platform are one job array, on nodes of that platform.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ LOST_S = 60.0  # a shared filesystem may show a file later than Slurm ends its j
 
 @dataclass
 class BuildOutcome:
-    """How one stack's build ended: hpcstack's own exit code, the artifact where there is one, its
-    log.
+    """How one build ended.
+
+    `status` is hpcstack's exit code. `artifact` is the record of the image, as JSON, where the job
+    wrote one. `said` are the last lines of a failed build's log.
     """
 
     stack: str
@@ -46,7 +49,7 @@ class BuildOutcome:
 
 @dataclass(frozen=True)
 class BatchBuild:
-    """One image to build: of STACK, for PLATFORM, with these WORDS of `hpcstack build`."""
+    """One image to build: `words` are the options of `hpcstack build` for it."""
 
     stack: str
     platform: str
@@ -55,12 +58,12 @@ class BatchBuild:
 
 @dataclass(frozen=True)
 class _Element:
-    """A build in the queue, an element of an array's JOB, called NAME where people read it."""
+    """A submitted build: one element of a job array."""
 
     build: BatchBuild
-    job: str
-    name: str
-    base: Path  # of its log, its status and its answer
+    job: str  # the array's job id
+    name: str  # what people read
+    base: Path  # the path of its log, status and answer, without their suffixes
 
     @property
     def log(self) -> Path:
@@ -68,11 +71,14 @@ class _Element:
 
 
 def partition_of(platform: str, site: Site) -> str:
-    """The partition whose nodes build images for PLATFORM: the default one if they can, else the
-    first; empty where the site names no partitions. InputError where it does, and none can.
+    """Return the partition whose nodes build images for PLATFORM; empty if the site names none.
+
+    It is the default partition if that fits, else the first that does. Raise InputError where the
+    site names partitions and none has nodes of PLATFORM.
     """
     if not site.partitions:
         return ""
+
     default_first = sorted(site.partitions, key=lambda name: not site.partitions[name].default)
     fitting = [
         name
@@ -82,10 +88,8 @@ def partition_of(platform: str, site: Site) -> str:
     if not fitting:
         raise InputError(
             f"no partition of site.yaml has nodes for {platform}",
-            (
-                "--partition NAME builds there all the same; or: architecture of a node type in "
-                "site.yaml"
-            ),
+            "choose one by --partition NAME; or correct the `architecture` of a node type in "
+            "site.yaml",
         )
     return fitting[0]
 
@@ -97,7 +101,7 @@ def render_batch_script(
     rest: Sequence[str],
     options: Sequence[str],
 ) -> str:
-    """The batch script that builds STACKS."""
+    """Return the batch script that builds STACKS, one per element of the array."""
     return fill_template(
         "launchers",
         "jobs/build.sbatch.j2",
@@ -118,47 +122,48 @@ def build_on_slurm(
     runner: Runner,
     progress: Progress,
 ) -> list[BuildOutcome]:
-    """BUILDS by job arrays, of each at most LIMIT elements at once: in PARTITION, else where nodes
-    of their kind are. OWN are hpcstack's own options.
+    """Build BUILDS by job arrays of which at most LIMIT elements run at once, and wait for all.
 
-    Interrupted, it cancels what it has submitted.
+    They run in PARTITION, or by default where nodes of their platform are. OWN are hpcstack's
+    global options. The outcomes are in the order of the arrays. Whatever interrupts it, the jobs
+    that it has submitted are cancelled.
     """
     store = open_store(site)
     logs = store.top / "logs" / f"batch-{uuid.uuid4().hex[:8]}"
+
+    # An array's elements differ only in their stacks: platform and options are the job's.
     alike: dict[tuple[str, tuple[str, ...]], list[BatchBuild]] = {}
     for one in builds:
         alike.setdefault((one.platform, one.words), []).append(one)
+
+    # What is wrong with these is raised here, before any job is in the queue.
     places = {platform: partition or partition_of(platform, site) for platform, _ in alike}
-    commands = {
-        place: hpcstack_on(site.node_type(place)) for place in places.values()
-    }  # told before any job waits
+    commands = {place: hpcstack_on(site.node_type(place)) for place in places.values()}
+
     several = len({one.platform for one in builds}) > 1
     elements: list[_Element] = []
     try:
         for turn, ((platform, words), same) in enumerate(alike.items()):
-            stacks, place = [one.stack for one in same], places[platform]
-            options = [f"--array=0-{len(stacks) - 1}%{limit}"] + (
-                [f"--partition={place}"] if place else []
-            )
+            stacks = [one.stack for one in same]
+            place = places[platform]
+            options = [f"--array=0-{len(stacks) - 1}%{limit}"]
+            if place:
+                options.append(f"--partition={place}")
+
             text = render_batch_script(stacks, logs, [*commands[place], *own], words, options)
             path = logs / (f"build-{turn}.sbatch" if turn else "build.sbatch")
             with store.acting("the job was not written"):
                 write_text(path, text)
             job = submit_job(path, runner, hint="hpcstack build --partition names another one")
+
             where = f" for {platform} in {place}" if several else ""
             progress(
                 f"job {job}: {format_count(len(stacks), 'build')}{where}, at most {limit} at "
                 f"once; logs in {logs}"
             )
-            elements += [
-                _Element(
-                    one,
-                    job,
-                    f"{one.stack} ({platform})" if several else one.stack,
-                    logs / f"{job}_{number}",
-                )
-                for number, one in enumerate(same)
-            ]
+            for number, one in enumerate(same):
+                name = f"{one.stack} ({platform})" if several else one.stack
+                elements.append(_Element(one, job, name, logs / f"{job}_{number}"))
         return _follow(elements, runner, progress)
     except BaseException:
         if elements:
@@ -167,86 +172,105 @@ def build_on_slurm(
 
 
 def _follow(elements: Sequence[_Element], runner: Runner, progress: Progress) -> list[BuildOutcome]:
-    """Until every element has ended; lines of their logs as they come."""
+    """Wait until every element has ended, report new lines of their logs, and return the outcomes.
+
+    An element writes its status to a file. Where that is missing, and the job has been gone from
+    the queue for LOST_S seconds, the element counts as lost.
+    """
     read = dict.fromkeys(elements, 0)
     ended: dict[_Element, BuildOutcome] = {}
     gone_since: dict[str, float] = {}
+
     while len(ended) < len(elements):
         time.sleep(POLL_S)
+
         for one in elements:
-            read[one] = _tell(one.log, read[one], one.name, progress)
-            if one not in ended and (found := _ended(one)):
-                ended[one] = found
-                progress(
-                    f"{one.name}: "
-                    f"{'built' if found.status == 0 else f'FAILED (exit {found.status})'}"
-                )
+            read[one] = _report_new_lines(one.log, read[one], one.name, progress)
+            outcome = _read_outcome(one) if one not in ended else None
+            if outcome:
+                ended[one] = outcome
+                verdict = "built" if outcome.status == 0 else f"FAILED (exit {outcome.status})"
+                progress(f"{one.name}: {verdict}")
+
         for job in sorted({one.job for one in elements if one not in ended}):
             if _is_in_queue(job, runner):
                 gone_since.pop(job, None)
                 continue
+
             since = gone_since.setdefault(job, time.monotonic())
             if time.monotonic() - since > LOST_S:
-                lost = {one: _lost(one) for one in elements if one.job == job}
+                lost = {one: _make_lost(one) for one in elements if one.job == job}
                 ended = lost | ended
     return [ended[one] for one in elements]
 
 
 def _is_in_queue(job: str, runner: Runner) -> bool:
-    """Whether JOB waits or runs; also where nobody says: who does not answer has not said that it
-    is gone.
+    """Return whether JOB waits or runs.
+
+    Where squeue fails, it counts as if it did: only Slurm's "Invalid job id" says that it is gone.
     """
     state = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%T %r"])
     is_known = state.status == 0 or "Invalid job id" in " ".join(state.tail)
     return bool(state.stdout.strip()) or not is_known
 
 
-def _tell(log: Path, start: int, stack: str, progress: Progress) -> int:
-    """New whole lines of LOG; how far it has been read."""
+def _report_new_lines(log: Path, start: int, stack: str, progress: Progress) -> int:
+    """Report the whole lines of LOG from byte START on; return the byte from which to go on."""
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(start)
         data = file.read()
         whole = data.rpartition(b"\n")[0]
         for line in whole.decode(errors="replace").splitlines():
             progress(f"{stack}: {line.removeprefix('* ')}")
-        return start + (len(whole) + 1 if whole else 0)
+        if whole:
+            return start + len(whole) + 1
     return start
 
 
-def _ended(element: _Element) -> BuildOutcome | None:
-    """How ELEMENT ended; None while it has not."""
-    base, build = element.base, element.build
+def _read_outcome(element: _Element) -> BuildOutcome | None:
+    """Return how ELEMENT ended; None while it has not written its status."""
+    base = element.base
+    build = element.build
     try:
         status = int(base.with_name(f"{base.name}.status").read_text())
     except (OSError, ValueError):
         return None
+
     artifact: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         artifact = json.loads(base.with_name(f"{base.name}.json").read_text())
+
     said = ""
-    with contextlib.suppress(OSError):
-        said = "\n".join(element.log.read_text(errors="replace").splitlines()[-20:])
-    return BuildOutcome(
-        build.stack, status, element.log, artifact, "" if status == 0 else said, build.platform
-    )
+    if status:
+        with contextlib.suppress(OSError):
+            said = "\n".join(element.log.read_text(errors="replace").splitlines()[-20:])
+    return BuildOutcome(build.stack, status, element.log, artifact, said, build.platform)
 
 
-def _lost(element: _Element) -> BuildOutcome:
-    """ELEMENT, whose job ended without a word."""
-    build, said = element.build, "the job ended without a result"
+def _make_lost(element: _Element) -> BuildOutcome:
+    """Return the outcome of ELEMENT, whose job ended without writing a status."""
+    build = element.build
     return BuildOutcome(
-        build.stack, SlurmError.exit_code, element.log, said=said, platform=build.platform
+        build.stack,
+        SlurmError.exit_code,
+        element.log,
+        said="the job ended without a result",
+        platform=build.platform,
     )
 
 
 def find_failures(outcomes: Sequence[BuildOutcome]) -> BuildError | None:
-    """What is raised in the end where one or more have failed."""
+    """Return the error that names all failed OUTCOMES; None where all succeeded.
+
+    Its exit code is that of the first failure.
+    """
     wrong = [one for one in outcomes if one.status]
     if not wrong:
         return None
+
     error = BuildError(
         f"{len(wrong)} of {len(outcomes)} builds failed: {', '.join(one.stack for one in wrong)}",
         f"their logs: {', '.join(str(one.log) for one in wrong[:3])}",
     )
-    error.exit_code = wrong[0].status  # the first one's own kind
+    error.exit_code = wrong[0].status
     return error

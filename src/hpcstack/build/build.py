@@ -1,6 +1,7 @@
-"""Build: from a stack to an image in the store.
+"""Build the image of a stack, and put it into the store.
 
-Local disk first, the store by rename, one builder per key.
+An image is made in a workspace on local disk and enters the store by a rename, so that the store
+never shows half an image. Each key has one builder at a time; others wait for its image.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ Complete = Callable[[BuildRequest, Path], BuildRequest]
 
 @dataclass(frozen=True)
 class BuildPolicy:
-    """What a build may use: `fresh` takes nothing from earlier builds, `offline` has no network.
+    """What a build may use: `fresh` ignores all earlier builds, `offline` allows no network.
 
-    `again` is the sha256 of an image that is made again. An image of other bytes is not stored
-    then, and the stack keeps naming the image that it named before.
+    `again` is the sha256 of an earlier image that is to be built once more, byte for byte. An image
+    with other bytes is not stored then, and the stack's pointer stays where it is.
     """
 
     fresh: bool = False
@@ -55,50 +56,74 @@ class BuildPolicy:
 def build_image(
     request: BuildRequest, bench: Workbench, policy: BuildPolicy = BuildPolicy()
 ) -> tuple[Artifact, bool]:
-    """The image of REQUEST, and whether it had to be built.
+    """Return the image of REQUEST, and whether it had to be built.
 
-    BuildError leaves nothing in the store.
+    Raise BuildError where the build fails; nothing is left in the store then.
     """
-    from hpcstack.build.base import base_of, bundled_base, imported_base
+    from hpcstack.build.base import base_of
 
-    store, progress = bench.store, bench.progress
-    given = bundled_base(request.lock, request.platform, request.site) if policy.offline else None
-    if policy.offline and imported_base(request.lock, request.platform, request.site).exists():
-        given = None  # what a registry's digest vouches for comes first
-    elif policy.offline and not given:
-        raise InputError(
-            f"the base of {request.stack.full_name} is not here, and --offline fetches nothing",
-            "hpcstack bundle create where there is a network, hpcstack bundle apply here",
-        )
-    if given:  # an image on it is never taken for one on the registry's base: find_built
-        request = replace(request, bundled=given.stem)
-    if not (policy.fresh or policy.again) and (found := find_built(request, store)):
-        return found, False
-    _check_engine(request, bench)
-    base = given or base_of(request.lock, request.platform, bench)
+    given = _find_offline_base(request) if policy.offline else None
     if given:
-        progress(
+        # find_built uses this mark: an image on a bundle's base, for which no registry vouches, is
+        # never returned where the registry's base is wanted.
+        request = replace(request, bundled=given.stem)
+
+    if not (policy.fresh or policy.again):
+        found = find_built(request, bench.store)
+        if found:
+            return found, False
+
+    _check_engine(request, bench)
+    if given:
+        base = given
+        bench.progress(
             "on the base that a bundle brought: whoever made the bundle is trusted with this image"
         )
+    else:
+        base = base_of(request.lock, request.platform, bench)
     return _build_once(request, base, bench, policy)
+
+
+def _find_offline_base(request: BuildRequest) -> Path | None:
+    """Return the base that a bundle brought for REQUEST; None where an imported one is here.
+
+    An imported base comes first, because a registry's digest vouches for it. Raise InputError where
+    neither is here.
+    """
+    from hpcstack.build.base import bundled_base, imported_base
+
+    if imported_base(request.lock, request.platform, request.site).exists():
+        return None
+    given = bundled_base(request.lock, request.platform, request.site)
+    if given:
+        return given
+
+    raise InputError(
+        f"the base of {request.stack.full_name} is not here, and --offline fetches nothing",
+        "hpcstack bundle create where there is a network, hpcstack bundle apply here",
+    )
 
 
 def build_on(
     image: Path, request: BuildRequest, bench: Workbench, complete: Complete
 ) -> tuple[Artifact, bool]:
-    """IMAGE, a squashfs of others, with what hpcstack's own images have; and whether it had to be
-    made.
+    """Return the adopted IMAGE as one of hpcstack's own, and whether it had to be made.
 
-    COMPLETE is given the finished image, and adds what is in it to the request's lock.
+    IMAGE is a squashfs that somebody else built; it serves as the base of REQUEST. COMPLETE gets
+    the request and the finished image, and returns the request with a lock that records what the
+    image contains.
     """
-    if found := find_built(request, bench.store):
+    found = find_built(request, bench.store)
+    if found:
         return found, False
     _check_engine(request, bench)
     return _build_once(request, image, bench, BuildPolicy(), complete)
 
 
 def _check_engine(request: BuildRequest, bench: Workbench) -> None:
-    if reason := request.engine.usable(bench.runner):
+    """Raise MissingToolError where the engine of REQUEST cannot be used on this machine."""
+    reason = request.engine.usable(bench.runner)
+    if reason:
         raise MissingToolError(
             f"the engine {request.engine.name} cannot be used here: {reason}", ANOTHER
         )
@@ -111,22 +136,29 @@ def _build_once(
     policy: BuildPolicy,
     complete: Complete | None = None,
 ) -> tuple[Artifact, bool]:
-    """The image of REQUEST, made on BASE by one builder at a time; and whether it had to be made."""
-    store, progress, name = bench.store, bench.progress, request.stack.full_name
-    with store.lease(
-        request.key, lambda owner: progress(f"waiting for another builder of {name}: {owner}")
-    ):
-        if not (policy.fresh or policy.again) and (found := find_built(request, store)):
+    """Build the image of REQUEST on BASE, one builder per key at a time.
+
+    Return the image, and whether it had to be built: another builder may have stored it while this
+    one waited.
+    """
+    store = bench.store
+    progress = bench.progress
+    name = request.stack.full_name
+
+    def tell_waiting(owner: str) -> None:
+        progress(f"waiting for another builder of {name}: {owner}")
+
+    with store.lease(request.key, tell_waiting):
+        found = _find_built_meanwhile(request, store, policy)
+        if found:
             return found, False
-        if (
-            policy.again and not policy.fresh and (found := _stored(request, store))
-        ):  # somebody else made it meanwhile
-            return found, False
+
         if store.below:
             progress(f"into your own store, {store.top}: {store.below.top} is not yours to write")
         progress(
             f"building {name} with {request.engine.name} ({request.why}; key {request.key[:12]})"
         )
+
         kept = store.top / "logs" / f"{name}-{request.key[:12]}.log"
         with (
             make_workspace(request.site, bench.runner, request.needed_bytes) as work,
@@ -138,32 +170,53 @@ def _build_once(
             return _store_image(made, job.log, request, bench, policy), True
 
 
+def _find_built_meanwhile(
+    request: BuildRequest, store: Store, policy: BuildPolicy
+) -> Artifact | None:
+    """Return the image of REQUEST that another builder has stored; None where POLICY refuses it."""
+    if policy.fresh:
+        return None
+    if policy.again:
+        return _read_stored(request, store)
+    return find_built(request, store)
+
+
 def _store_image(
     made: BuildResult, log: Path, request: BuildRequest, bench: Workbench, policy: BuildPolicy
 ) -> Artifact:
-    """Put the image that was MADE into the store, with its LOG, and return it as it lies there.
+    """Put the image that was MADE into the store, with its LOG, and return its record.
 
-    StoreError where a release that can come back was made of other bytes.
+    Raise StoreError where a release that can still be brought back was published with other bytes,
+    or where POLICY wants the bytes of an earlier image and these are others.
     """
-    store, progress = bench.store, bench.progress
+    store = bench.store
+    progress = bench.progress
+
     progress.event("phase", name="inspect")
     artifact = _describe_image(request, made)
+
     progress.event("phase", name="store")
     progress(f"storing {artifact.size / 1e6:.0f} MB{_describe_splice(made)}")
     if policy.again and artifact.sha256 != policy.again:
-        said = f"sha256 {artifact.sha256[:12]}, not {policy.again[:12]}"
         raise StoreError(
-            f"the image was built, and has other bytes than before: {said}",
+            f"the image was built, but its bytes are not those of before: "
+            f"sha256 {artifact.sha256[:12]}, not {policy.again[:12]}",
             "bring it back from a backup; or build, test and publish the stack anew",
         )
-    old = _stored(request, store)
+
+    old = _read_stored(request, store)
+    # An image on the registry's base takes the place of one on a bundle's.
     replaces = policy.fresh or bool(old and old.bundled and not request.bundled)
     same = old is not None and digest_of(old.image) == artifact.sha256
     if old and policy.fresh and same and old.bundled == request.bundled:
         progress("the same bytes as the image that is there, which stays")
         return old
-    if names := _published_with_other_bytes(request, store, artifact.sha256):
-        _refuse_other_bytes(request, store, names[0], there=old is not None)
+
+    # What users run under a release's name must stay the bytes that were tested for it.
+    releases = _published_with_other_bytes(request, store, artifact.sha256)
+    if releases:
+        _refuse_other_bytes(request, store, releases[0], there=old is not None)
+
     stored = store.put(
         artifact,
         made.image,
@@ -180,49 +233,60 @@ def _store_image(
 def _refuse_other_bytes(
     request: BuildRequest, store: Store, release: str, *, there: bool
 ) -> NoReturn:
-    """Raise StoreError: RELEASE was published with other bytes, and its image may be THERE yet."""
+    """Raise StoreError: RELEASE was published with other bytes. THERE: its image still exists."""
     differs = f"the new image differs from the one published as {release}, which "
     if there:
         raise StoreError(
             f"{differs}stays",
-            f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}",
+            f"list the files that differ: hpcstack verify --reproducible {request.stack.full_name}",
         )
     raise StoreError(
-        f"{differs}is gone; the new one is not put in its place, since {release} was proven with "
-        "the old",
+        f"{differs}is gone; the new one does not take its place, because {release} was tested with "
+        "the old one",
         f"bring {store.top}/images/{request.key} back from a backup; or: "
         f"hpcstack remove {release}, then build",
     )
 
 
 def _describe_splice(made: BuildResult) -> str:
-    """Return what of the image is new, and how the rest came; nothing where all is new."""
+    """Return how many bytes of the image are new, and how the base's came; empty if not spliced."""
     spliced = made.spliced
     if spliced is None:
         return ""
-    way = "shared with it" if spliced.how == "shared" else "copied"
+
+    way = "copied"
+    if spliced.how == "shared":
+        way = "shared with it"
     return f" (the base's as they are, {way}; {spliced.new / 1e6:.1f} MB new)"
 
 
 def _published_with_other_bytes(request: BuildRequest, store: Store, sha256: str) -> list[str]:
-    """Return the releases of the image of REQUEST that can come back and were not made of SHA256."""
-    trees = [Tree(one.module_tree) for one in request.site.every_architecture()]
+    """Return the releases with REQUEST's key that were published with bytes other than SHA256.
+
+    Removed ones are left out: they cannot be brought back.
+    """
     found = [
         name
         for name, record in read_releases(store)
         if record.key == request.key and record.sha256 != sha256
     ]
-    states = {
-        f"{name}/{one.release}": one.state
-        for tree in trees
-        for name in tree.names()
-        for one in tree.ledger(name).entries
-    }
+
+    states: dict[str, str] = {}
+    for architecture in request.site.every_architecture():
+        tree = Tree(architecture.module_tree)
+        for name in tree.names():
+            for entry in tree.ledger(name).entries:
+                states[f"{name}/{entry.release}"] = entry.state
+
+    # A release that no ledger records counts as live: refusing is the safe side.
     return [name for name in found if states.get(name, "live") not in ("removed", "gone")]
 
 
-def _stored(request: BuildRequest, store: Store) -> Artifact | None:
-    """The whole image of REQUEST that is there; a damaged one makes way for the new one."""
+def _read_stored(request: BuildRequest, store: Store) -> Artifact | None:
+    """Return the image of REQUEST in STORE; None where it is missing, or damaged.
+
+    A damaged image is no reason to fail: the new one takes its place.
+    """
     try:
         return store.artifact(request.key)
     except StoreError:
@@ -238,10 +302,11 @@ def make_image(
     kept: Path,
     beside: Path | None = None,
 ) -> tuple[Job, BuildResult]:
-    """Build the image of REQUEST in WORK, or as the file BESIDE where it takes no more than a copy.
+    """Build the image of REQUEST on BASE in WORK, and return the job and what the engine made.
 
-    It is in no store yet. The log is KEPT whatever becomes of the build. BuildError where the build
-    fails.
+    A spliced image, which takes little more than a copy of the base, is written straight to the
+    file BESIDE if that is given. It is in no store yet. The log is written to KEPT whether the
+    build succeeds or not. Raise BuildError where it fails.
     """
     job = make_job(work, request.files, base, request.lock.base.registry, bench)
     locked = request.lock.platform(request.platform)
@@ -256,6 +321,7 @@ def make_image(
         squash=request.squash,
         beside=beside,
     )
+
     store = bench.store
     bench.progress.event("phase", name="build")
     try:
@@ -263,6 +329,7 @@ def make_image(
             with store.acting("the build ran into the machine's limits"):
                 made = request.engine.build(job, bench.runner)
         finally:
+            # Logins go out of the log before anything else reads it: explain_failure quotes it.
             with store.acting("the log was not kept"):
                 redact_log(job.log, request.site)
                 with job.log.open("a", encoding="utf-8") as log:
@@ -272,13 +339,16 @@ def make_image(
         explained = explain_failure(failed.done, job.log, kept, request.lock, request.site)
         raise BuildError(explained.message("the build failed"), explained.hint) from None
     finally:
-        with store.acting("the log was not kept"):  # also where the disk was full just now
+        with store.acting("the log was not kept"):  # tried even where the disk has just run full
             log_text = redact_logins(read_log(job.log), request.site)
             write_text(kept, log_text, sharing.log_mode())
 
 
 def _describe_image(request: BuildRequest, made: BuildResult) -> Artifact:
-    """Return the record of the image that was MADE, with what it says of itself."""
+    """Return the record of the image that was MADE, with the packages that the image itself lists.
+
+    Raise BuildError where the image says that it is of another stack.
+    """
     image = made.image
 
     def read(path: str) -> str:
@@ -287,10 +357,16 @@ def _describe_image(request: BuildRequest, made: BuildResult) -> Artifact:
     about = json.loads(read(f"{HOME}/stack.json"))
     if about != json.loads(request.files[f"{CONTEXT}/stack.json"]):
         raise BuildError("the image is not of the stack that was built", "this is a bug: tell us")
+
+    if made.spliced:
+        sha256 = made.spliced.sha256  # known since it was written: no need to read it again
+    else:
+        sha256 = digest_of(image)
+
     return Artifact(
         stack=request.stack.full_name,
         key=request.key,
-        sha256=made.spliced.sha256 if made.spliced else digest_of(image),
+        sha256=sha256,
         size=image.stat().st_size,
         platform=request.platform,
         engine=request.engine.name,
@@ -302,20 +378,22 @@ def _describe_image(request: BuildRequest, made: BuildResult) -> Artifact:
         stand_in=request.lock.stand_in(),
         suite=suite_version,
         facts=request.lock.facts(request.platform),
-        apt=_versions(read(f"{HOME}/packages/apt.txt"), "="),
-        pip=_versions(read(f"{HOME}/packages/pip.txt"), "=="),
-        conda=_versions(read(f"{HOME}/packages/conda.txt"), "="),
-        environment=_variables(request),
+        apt=_parse_versions(read(f"{HOME}/packages/apt.txt"), "="),
+        pip=_parse_versions(read(f"{HOME}/packages/pip.txt"), "=="),
+        conda=_parse_versions(read(f"{HOME}/packages/conda.txt"), "="),
+        environment=_list_variables(request),
         mode=request.stack.launch.mode,
         mounts=list(request.stack.launch.mounts),
     )
 
 
-def _variables(request: BuildRequest) -> dict[str, str]:
+def _list_variables(request: BuildRequest) -> dict[str, str]:
+    """Return the image's environment: the base's variables, with the stack's over them."""
     base = request.lock.platform(request.platform).environment
     return base | request.stack.variables(base)
 
 
-def _versions(text: str, sign: str) -> dict[str, str]:
+def _parse_versions(text: str, sign: str) -> dict[str, str]:
+    """Return {name: version} of TEXT, which has a NAME SIGN VERSION a line."""
     pairs = (line.partition(sign) for line in text.splitlines() if sign in line)
     return {name: version for name, _, version in pairs}

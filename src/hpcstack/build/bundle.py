@@ -1,9 +1,7 @@
-"""A bundle: all that a locked stack is built from, in one tar, for a machine that reaches nothing.
+"""Create a bundle: all that a locked stack is built from, in one tar, for use without a network.
 
-manifest.json names every file with its size and sha256; what is not named, or differs, is refused.
-`apply` puts the lock, the base and the packages where `build --offline` finds them. The registry's
-digest cannot be checked of a base that was imported elsewhere: it is kept under its own sha256, for
-the lock that came with it, and serves no other build.
+The tar's manifest.json names every file with its size and sha256. Whatever it does not name, or
+what differs, is refused when the bundle is applied (bundle_apply.py).
 """
 
 from __future__ import annotations
@@ -48,98 +46,123 @@ def create_bundle(
     *,
     with_base: bool = True,
 ) -> int:
-    """The bundle of REQUEST as the file OUTPUT; the bytes that it has. Not WITH_BASE: it names its
-    base, which an earlier bundle has brought to where it goes.
+    """Write the bundle of REQUEST to the file OUTPUT, and return its size in bytes.
+
+    A bundle without its base (not WITH_BASE) only names it, for machines to which an earlier bundle
+    has brought the base. ARTIFACT adds the SBOM of the stack's image. Raise InputError for a stack
+    that cannot be bundled.
     """
     locked = request.lock.platform(request.platform)
-    _can_be_bundled(request)
+    _check_bundleable(request)
     output = new_file(output, force=True)
+
     base = base_of(request.lock, request.platform, bench)
     with make_workspace(request.site, bench.runner, needed_bytes(locked)) as work:
-        packages = _fetch(work, request, base, bench)
-        texts = {
-            f"lock/{request.stack.full_name}{LOCK_SUFFIX}": request.lock.text(),
-            **_recipes(recipe),
-        }
+        packages = _fetch_packages(work, request, base, bench)
+
+        name = request.stack.full_name
+        texts = {f"lock/{name}{LOCK_SUFFIX}": request.lock.text(), **_recipes(recipe)}
         if artifact:
-            texts[f"sbom/{request.stack.full_name}.cdx.json"] = sbom.make_sbom(
-                artifact, read_distribution(artifact.image)
-            )
+            distribution = read_distribution(artifact.image)
+            texts[f"sbom/{name}.cdx.json"] = sbom.make_sbom(artifact, distribution)
         write_tree(work / "texts", texts, on_disk=False)
+
         files = {f"packages/{path.name}": path for path in packages}
         files |= {name: work / "texts" / name for name in texts}
-        files |= {f"base/{base.name}": base} if with_base else {}
+        absent = None
+        if with_base:
+            files[f"base/{base.name}"] = base
+        else:
+            absent = base
+
         bench.progress(f"packing {len(files)} files")
-        return _pack(output, request, files, None if with_base else base)
+        return _pack(output, request, files, absent)
 
 
-def _can_be_bundled(request: BuildRequest) -> None:
+def _check_bundleable(request: BuildRequest) -> None:
+    """Raise InputError where a bundle could not contain all that REQUEST is built from."""
     packages = request.stack.packages
     if packages.conda.packages or packages.source:
         raise InputError(
-            (
-                f"{request.stack.full_name} takes packages from conda or git, which a bundle "
-                f"cannot contain yet"
-            ),
+            f"{request.stack.full_name} takes packages from conda or git, which a bundle cannot "
+            "contain yet",
             "build it where there is a network, and copy the image",
         )
-    if left := find_open_items(request.stack, request.lock):
+
+    open_items = find_open_items(request.stack, request.lock)
+    if open_items:
         raise InputError(
-            f"the lock leaves open: {', '.join(map(str, left))}",
+            f"the lock leaves open: {', '.join(map(str, open_items))}",
             f"hpcstack lock {request.stack.full_name}",
         )
 
 
-def _fetch(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> list[Path]:
-    """The locked files of apt and pip, fetched inside the base."""
+def _fetch_packages(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> list[Path]:
+    """Return the locked files of apt and pip, which the base's own tools fetch inside BASE."""
     locked = request.lock.platform(request.platform)
     if not locked.apt and not locked.pip:
         return []
+
     bench.progress("fetching the locked packages")
-    files = _wanted(request.stack, locked)
+    files = _list_wanted(request.stack, locked)
     kept = bench.store.top / "logs" / f"{request.stack.full_name}-bundle.log"
     folder = run_in_base(
         "fetch.sh", files, work, kept, request.engine, base, request.lock, request.platform, bench
     )
-    fetched = files_below(folder, folder / ANSWERS)  # programs of the base wrote there
+
+    # Programs of the base wrote there, so neither the tree nor the names are trusted.
+    fetched = files_below(folder, folder / ANSWERS)
     for path in fetched:
         if not FILE_NAME.fullmatch(path.name):
             raise BuildError(f"the base's own tools fetched a file with an odd name: {path.name!r}")
     return fetched
 
 
-def _wanted(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
-    apt = "".join(f"{entry.name}={entry.version}\n" for entry in locked.apt or ())
-    files = pip_files(stack.packages, locked) if locked.pip else {}
-    scripts = {path: text for path, text in files.items() if path.endswith(".py")}
-    lists = {f"want/{Path(path).name}": text for path, text in files.items() if path not in scripts}
-    return {"want/apt.txt": apt, **lists, **scripts}
+def _list_wanted(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
+    """Return {path: text} of what images/fetch.sh reads: the lists below want/, and a script."""
+    out = {"want/apt.txt": "".join(f"{entry.name}={entry.version}\n" for entry in locked.apt or ())}
+    if not locked.pip:
+        return out
+
+    files = pip_files(stack.packages, locked)
+    for path, text in files.items():
+        if path.endswith(".py"):
+            out[path] = text
+        else:
+            out[f"want/{Path(path).name}"] = text
+    return out
 
 
 def _recipes(recipe: Recipe) -> dict[str, str]:
-    """The effective recipe as one file that extends nothing, unless it comes with hpcstack itself."""
+    """Return {path: text} of the effective recipe, as one file that extends nothing.
+
+    A recipe that comes with hpcstack is left out: the other machine has it.
+    """
     if recipe.path.resolve().parent == data.find_data_folder("recipes").resolve():
         return {}
+
     import yaml
 
     spec = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for entry in spec.get("files", []):
         if entry.get("content") is not None:
-            entry.pop(
-                "source", None
-            )  # the file's text is here: its own lies beside the recipe it came from
-    text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
+            # The recipe holds the text now. The file itself lies beside the original recipe, and
+            # does not come with the bundle.
+            entry.pop("source", None)
+
     name = recipe.stack.full_name
-    return {
-        f"recipes/{name}{SUFFIX}": (
-            f"# {name}: the effective recipe, as hpcstack bundle wrote it\n{text}"
-        )
-    }
+    head = f"# {name}: the effective recipe, as hpcstack bundle wrote it\n"
+    text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
+    return {f"recipes/{name}{SUFFIX}": f"{head}{text}"}
 
 
 def _pack(output: Path, request: BuildRequest, files: dict[str, Path], absent: Path | None) -> int:
-    """OUTPUT of FILES, {path in the tar: file}; ABSENT is the base where that is only named."""
-    named = {name: _about(path) for name, path in sorted(files.items())}
+    """Write the tar OUTPUT of FILES, {path in the tar: file}, and return its size in bytes.
+
+    ABSENT is the base, where the bundle only names it. The manifest comes first, so that a reader
+    can check every file as it comes.
+    """
+    named = {name: _measure(path) for name, path in sorted(files.items())}
     manifest = {
         "format": FORMAT,
         "stack": request.stack.full_name,
@@ -147,7 +170,8 @@ def _pack(output: Path, request: BuildRequest, files: dict[str, Path], absent: P
         "files": named,
     }
     if absent:
-        manifest |= {"format": NAMES_ITS_BASE, "base": {"name": absent.name, **_about(absent)}}
+        manifest |= {"format": NAMES_ITS_BASE, "base": {"name": absent.name, **_measure(absent)}}
+
     output.parent.mkdir(parents=True, exist_ok=True)
     with (
         replace_file(output, shared=False) as part,
@@ -157,6 +181,7 @@ def _pack(output: Path, request: BuildRequest, files: dict[str, Path], absent: P
         head = tarfile.TarInfo("manifest.json")
         head.size = len(text)
         tar.addfile(head, io.BytesIO(text))
+
         for name, path in sorted(files.items()):
             info = tarfile.TarInfo(name)
             info.size = path.stat().st_size
@@ -165,5 +190,6 @@ def _pack(output: Path, request: BuildRequest, files: dict[str, Path], absent: P
     return output.stat().st_size
 
 
-def _about(path: Path) -> dict[str, str | int]:
+def _measure(path: Path) -> dict[str, str | int]:
+    """Return the sha256 and the size of the file PATH, as a manifest states them."""
     return {"sha256": digest_of(path), "size": path.stat().st_size}

@@ -1,5 +1,6 @@
-"""A script of ours inside a base, before there is an image on it: what its own tools answer or
-fetch.
+"""Run a script of ours inside a base, to see what the base's own tools answer or fetch.
+
+Locks and bundles use it, when there is no image on the base yet.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FailedInBase(BuildError):
-    """A script failed inside the base: what its log tells of the failure, and the whole LOG."""
+    """A script failed inside the base: what its log says of the failure, and the whole log."""
 
     def __init__(self, failure: LoggedFailure, log: str) -> None:
         super().__init__(failure.message("the build failed"), failure.hint)
@@ -45,27 +46,29 @@ def run_in_base(
     bench: Workbench,
     allow_replace: tuple[str, ...] = (),
 ) -> Path:
-    """images/SCRIPT in BASE, with FILES beside it at /opt/hpcstack. The folder in WORK that it was;
-    the answers are in its ANSWERS, and are whatever programs of the base wrote. FailedInBase where
-    it fails; the log is KEPT then. What of the base is not guarded is in ALLOW_REPLACE.
+    """Run images/SCRIPT inside BASE, and return the folder that it found at /opt/hpcstack.
+
+    The folder lies in WORK and has FILES, {path: text}, in it. The script's answers are in its
+    folder ANSWERS; programs of the base wrote them, so they are untrusted. ALLOW_REPLACE names
+    packages of the base that may be replaced. Raise FailedInBase where the script fails; its log is
+    then written to KEPT.
     """
     job = make_job(work / script, {}, base, lock.base.registry, bench)
     job = replace(job, environment=lock.platform(platform).environment)
-    folder = work / script / "hpcstack"
+
     ours = {
         f"build/{name}": read_data_file("images", name) for name in ("lib.sh", "live_indexes.py")
     }
     ours["build/guard.sh"] = guard.render_guard(allow_replace)
-    write_tree(
-        folder,
-        {**ours, **files, f"build/{script}": read_data_file("images", script)},
-        on_disk=False,
-    )
+    scripts = {f"build/{script}": read_data_file("images", script)}
+    folder = work / script / "hpcstack"
+    write_tree(folder, {**ours, **files, **scripts}, on_disk=False)
+
     done = engine.run_inside(f"build/{script}", folder, job, bench.runner)
     redact_log(job.log, bench.site)
     if done.status:
         text = read_log(job.log)
-        with contextlib.suppress(OSError):  # why it failed counts more than that it is written down
+        with contextlib.suppress(OSError):  # the reason of the failure is worth more than its log
             write_text(kept, text, sharing.log_mode())
         raise FailedInBase(explain_failure(done, job.log, kept, lock, bench.site), text)
     return folder

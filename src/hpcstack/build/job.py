@@ -1,4 +1,4 @@
-"""The folder of one build, and its log: what an engine is given, and what of it may be kept."""
+"""The folder of one build, and its log without the site's logins."""
 
 from __future__ import annotations
 
@@ -25,16 +25,23 @@ MAX_LOG = 32 << 20  # bytes of a log that are read at once
 def make_job(
     work: Path, files: Mapping[str, str], base: Path, registry: str, bench: Workbench
 ) -> Job:
-    """The folder of one build: rendered FILES, what the site lends to bases of REGISTRY, where the
-    image will be.
+    """Write the folder WORK of one build, and return the job that an engine gets.
+
+    WORK holds the rendered FILES, what the site lends to a base from REGISTRY (mirrors, proxy, CA
+    bundle), an empty log, and later the image. Raise InputError where the site's CA bundle cannot
+    be read.
     """
-    site, progress = bench.site, bench.progress
+    site = bench.site
+    progress = bench.progress
+
+    # Programs of the base can read what is lent, so logins go only to bases of trusted registries.
     settings = build_for(site, registry)
     if settings != site.build:
         progress(
-            f"the logins in this site's URLs are not lent: registries.{registry}.trusted in "
-            f"site.yaml would do it"
+            f"the logins in this site's URLs are not lent to this build: "
+            f"registries.{registry}.trusted: true in site.yaml lends them"
         )
+
     job = Job(
         context=work / "rendered",
         lent=work / "lent",
@@ -49,7 +56,9 @@ def make_job(
     write_tree(job.context, files, on_disk=False)
     write_tree(job.lent, lent_files(site, settings), on_disk=False)
     write_tree(work, {"build.log": ""}, on_disk=False)
-    if bundle := site.build.ca_bundle:
+
+    bundle = site.build.ca_bundle
+    if bundle:
         try:
             shutil.copyfile(bundle, job.lent / CA_FILE)
         except OSError as error:
@@ -58,23 +67,28 @@ def make_job(
 
 
 def redact_log(log: Path, site: Site) -> None:
-    """LOG without the site's logins, before it goes anywhere."""
+    """Rewrite LOG without the site's logins; do so before anything quotes or copies it."""
     clean = log.with_name(f"{log.name}.clean")
     with (
         log.open(encoding="utf-8", errors="replace") as lines,
         clean.open("w", encoding="utf-8") as out,
     ):
+        # A program of the base may print a line without end: read it in pieces of 64 KiB.
         for line in iter(lambda: lines.readline(1 << 16), ""):
             out.write(redact_logins(line, site))
     clean.replace(log)
 
 
 def read_log(log: Path) -> str:
-    """The beginning and the end of LOG: all of it, unless it is very long."""
+    """Return the text of LOG; where it exceeds MAX_LOG bytes, only its beginning and its end."""
     size = log.stat().st_size
+    half = MAX_LOG // 2
+
     with log.open("rb") as file:
-        text = file.read(MAX_LOG // 2)
-        if size > MAX_LOG:
-            text += b"\n... the log goes on ...\n"
-        file.seek(max(len(text) if size <= MAX_LOG else 0, size - MAX_LOG // 2))
-        return (text + file.read()).decode("utf-8", "replace")
+        if size <= MAX_LOG:
+            text = file.read()
+        else:
+            beginning = file.read(half) + b"\n... the log goes on ...\n"
+            file.seek(size - half)
+            text = beginning + file.read()
+    return text.decode("utf-8", "replace")

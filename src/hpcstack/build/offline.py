@@ -1,4 +1,4 @@
-"""What a build without a network is lent in its place: the packages that a bundle brought."""
+"""Lend a build without a network the packages that a bundle brought."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
 
 
 def lend_bundle(job_lent: Path, request: BuildRequest) -> None:
-    """Into what the site lends to an offline build: the bundle's packages, for pip and apt in place
-    of a network.
+    """Copy the bundle's packages for REQUEST into JOB_LENT, where its pip and apt find them.
+
+    Raise InputError where the lock has packages and no bundle has brought them.
     """
     folder = offline_folder(request.site, request.lock, request.platform)
     if not folder.is_dir():
         locked = request.lock.platform(request.platform)
         if locked.apt or locked.pip:
             raise InputError(
-                f"there are no packages of {request.stack.full_name} for a build without a network",
-                "hpcstack bundle create where there is one, hpcstack bundle apply here",
+                f"the packages of {request.stack.full_name} are not here, and --offline fetches "
+                "nothing",
+                "hpcstack bundle create where there is a network, hpcstack bundle apply here",
             )
         return
+
     target = job_lent / "packages"
     target.mkdir()
     for path in folder.iterdir():
         if not BUNDLED.fullmatch(path.name):
-            shutil.copyfile(
-                path, target / path.name
-            )  # no link: some engines let a step write what it is lent
+            # A copy, not a link: some engines let a step write to what it is lent.
+            shutil.copyfile(path, target / path.name)

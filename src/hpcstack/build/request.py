@@ -1,5 +1,6 @@
-"""What one build is made from, and the key of its image: cheap to say, so that a build with nothing
-to do is quick.
+"""What one build is made from, and the key of its image.
+
+The key is remembered, so that a build that has nothing to do ends at once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 KEY = re.compile(r"[0-9a-f]{40}")
 LEAST_BYTES = 2 << 30
-UNPACKED = 5  # times the compressed base: unpacked, its squashfs in a SIF, and out of it
+# Local disk that a build takes, in multiples of the compressed base: the base unpacked, its
+# squashfs inside a SIF, and that squashfs extracted from it.
+UNPACKED = 5
 # The parts of this package that decide what is rendered, and what of it makes the key. A test
 # renders a stack and compares them with the files that were opened.
 DECIDING = ("build", "core", "squashfs", "render", "oci", "recipe", "lock", "hardware")
@@ -42,27 +45,27 @@ DECIDING = ("build", "core", "squashfs", "render", "oci", "recipe", "lock", "har
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """All that one build is made from."""
+    """Everything that one build is made from."""
 
     stack: Stack
     lock: Lock
     site: Site
     platform: str
     engine: Engine
-    why: str = ""  # that engine
-    squash: bool = False  # packed anew, whatever the site's build.splice says
-    bundled: str = ""  # the base, where a bundle brought it and no registry vouches for it
+    why: str = ""  # the reason for this engine
+    squash: bool = False  # pack the whole image anew, whatever the site's build.splice says
+    bundled: str = ""  # name of the base if a bundle brought it: no registry vouches for it
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Return {path: text} of what the engine reads."""
+        """The rendered files that the engine reads, {path: text}."""
         from hpcstack.render.image import build_files
 
         return build_files(self.stack, self.lock, self.platform, self.engine.definition)
 
     @cached_property
     def steps(self) -> tuple[BuildStep, ...]:
-        """What runs inside the base, in order."""
+        """The steps that run inside the base, in order."""
         from hpcstack.render.steps import plan_steps
 
         locked = self.lock.platform(self.platform)
@@ -70,38 +73,44 @@ class BuildRequest:
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes of local disk that a build takes, from the compressed size of the base."""
+        """The local disk space that the build takes, in bytes."""
         return needed_bytes(self.lock.platform(self.platform))
 
     @cached_property
     def key(self) -> str:
-        """A digest of all that determines the image; which registry answered is not among it, the
-        base's digest is.
+        """The digest of all that determines the image, as 40 hexadecimal digits.
 
-        To know it, everything must be rendered. What was rendered from the same spec and lock by
-        the same hpcstack before had the same key: that is remembered in the user's own cache, never
-        in a group's. A key becomes a path.
+        The base's digest is part of it; the registry that answered for the base is not, so a mirror
+        changes no key.
+
+        Everything must be rendered to compute it, so it is remembered by what it is a function of:
+        spec, lock, settings, and this hpcstack's own files. The memo lies in the user's own cache,
+        never in a group's, and is checked before use: a key becomes a path in the store.
         """
         try:
-            memo = own_cache(self.site).top / "keys" / self._question
-        except StoreError:  # a cache that cannot be ours remembers nothing
+            memo = own_cache(self.site).top / "keys" / self._memo_name
+        except StoreError:  # the cache belongs to somebody else: do without a memo
             return self._rendered_key()
+
         with contextlib.suppress(OSError, InputError):
             known = read_text(memo, 64, own=True)
             if KEY.fullmatch(known):
                 return known
+
         key = self._rendered_key()
         with contextlib.suppress(OSError):
             write_text(memo, key, 0o600)
         return key
 
     def _rendered_key(self) -> str:
+        """Render everything, and return the digest of it."""
         settings: dict[str, object] = {
             "engine": self.engine.name,
             "compression": self.site.build.compression,
             "steps": [asdict(step) for step in self.steps],
         }
-        if self._packed_anew:  # the same files, in other bytes
+        # A spliced and a packed image have the same files, but other bytes.
+        if self._packed_anew:
             settings["packed"] = "anew"
 
         digest = hashlib.sha256()
@@ -110,22 +119,26 @@ class BuildRequest:
         return digest.hexdigest()[:40]
 
     @property
-    def _question(self) -> str:
-        """A digest of all that the key is a function of, which takes no rendering to know."""
+    def _memo_name(self) -> str:
+        """The name under which the key is remembered: a digest of all that the key depends on.
+
+        It takes no rendering to compute.
+        """
+        packed = "anew" if self._packed_anew else ""
         parts = (
             self.stack.checksum(),
             self.lock.digest(),
             self.platform,
             self.engine.name,
             self.site.build.compression,
-            "anew" if self._packed_anew else "",
+            packed,
             _describe_hpcstack(),
         )
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
     @property
     def _packed_anew(self) -> bool:
-        """Whether somebody said so, of an engine that would else splice."""
+        """Whether user or site want the image packed whole, by an engine that would splice it."""
         return self.engine.splices and (self.squash or self.site.build.splice == "never")
 
 
@@ -137,7 +150,10 @@ def list_deciding_folders() -> list[Path]:
 
 
 def _describe_hpcstack() -> str:
-    """Return this hpcstack's version, and the size and time of each file that decides."""
+    """Return this hpcstack's version, and size and time of each file that decides what is rendered.
+
+    So an edit in a checkout makes remembered keys stale, although the version is the same.
+    """
     facts = []
     for folder in list_deciding_folders():
         for top, _, names in os.walk(folder):
@@ -151,7 +167,7 @@ def _describe_hpcstack() -> str:
 
 
 def needed_bytes(locked: LockedPlatform) -> int:
-    """Bytes of local disk that a build on this base takes, from the base's compressed size."""
+    """Return the bytes of local disk that a build on the LOCKED base takes: an upper estimate."""
     return max(LEAST_BYTES, UNPACKED * locked.compressed_bytes)
 
 
@@ -166,36 +182,40 @@ def request_build(
     offline: bool = False,
     squash: bool = False,
 ) -> BuildRequest:
-    """What would be built.
+    """Return the request for RECIPE as locked by LOCK; PLATFORM is the recipe's first by default.
 
-    MissingToolError if no engine can be used here, or none without a network (OFFLINE).
+    Raise InputError for an adopted stack, and for a lock made without asking a registry. Raise
+    MissingToolError if no engine can be used here, or none that builds OFFLINE, without a network.
     """
     refuse_adopted(recipe)
     if lock.not_looked_up:
         raise InputError(
             f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}"
         )
+
     platform = platform or recipe.stack.base.platforms[0]
     chosen, why = choose_engine(engine or site.build.engine, runner, offline=offline)
     return BuildRequest(recipe.stack, lock, site, platform, chosen, why, squash)
 
 
 def find_built(request: BuildRequest, store: Store) -> Artifact | None:
-    """The image of REQUEST where STORE has it; its stack's pointer then names it.
+    """Return the image of REQUEST, and point its stack at it; None where STORE does not have it.
 
-    One that was built on the base of a bundle does not count where the registry's base is wanted.
+    An image on the base of a bundle does not count where the registry's base is wanted.
     """
     try:
         found = store.artifact(request.key)
-    except StoreError:  # damaged, or without its image: it is made anew
+    except StoreError:  # damaged, or its file is gone: build it again
         return None
-    if found and found.bundled and not request.bundled:
+    if found is None:
         return None
-    if found and request.platform == request.stack.base.platforms[0]:
+    if found.bundled and not request.bundled:
+        return None
+
+    if request.platform == request.stack.base.platforms[0]:
         store.point(request.stack.full_name, found.key)
-    elif found:
-        with contextlib.suppress(
-            StoreError
-        ):  # one that this user may not write: it knows what it knew
+    else:
+        # This user may lack the right to write STORE: its pointer then stays as it is.
+        with contextlib.suppress(StoreError):
             store.point(request.stack.full_name, found.key, request.platform)
     return found

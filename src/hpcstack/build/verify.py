@@ -1,5 +1,7 @@
-"""Verify: whether an image is what was stored, two images are the same stack, a build gives the
-same bytes again.
+"""Verify images.
+
+Three questions: whether an image is still what was stored, whether two images are the same stack,
+and whether a build gives the same bytes again.
 """
 
 from __future__ import annotations
@@ -44,53 +46,61 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
-PIECE = 1 << 20
-MAX_ABOUT, MAX_TEXT = 1 << 20, 64 << 20  # bytes of stack.json, of lists of packages
+PIECE = 1 << 20  # bytes that are read at once
+MAX_ABOUT = 1 << 20  # bytes of stack.json
+MAX_TEXT = 64 << 20  # bytes of a list of packages
 
 
 @dataclass
 class Read:
-    """One image, read: what it holds, and the texts that are compared as texts."""
+    """What one image holds: {path: entry}, and the text of the files that are compared as text."""
 
     contents: dict[str, Held] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
 
 def read_image(image: Path, runner: Runner) -> Read:
-    """All that IMAGE (a squashfs) holds, as a stream: nothing is unpacked."""
-    out, wanted = Read(), {*PACKAGES.values(), *ENVIRONMENT}
+    """Read all that IMAGE (a squashfs) holds from one stream; nothing is unpacked to disk."""
+    out = Read()
+    wanted = {*PACKAGES.values(), *ENVIRONMENT}
+
     with runner.read(["sqfs2tar", str(image)]) as pipe:
-        members = Members(Flow(_pieces(pipe)))
+        members = Members(Flow(_read_pieces(pipe)))
         for member in members:
             entry = entry_of(member)
             if entry.kind == "hard":
+                # Another name of a file that came before it.
                 out.contents[entry.path] = out.contents.get(entry.target, Held("file"))
             elif entry.kind == "link":
                 out.contents[entry.path] = Held("link", 0, entry.target)
             elif entry.kind == "dir":
                 out.contents[entry.path] = Held("dir", member.mode)
             else:
-                digest, text = hashlib.sha256(), bytearray()
+                digest = hashlib.sha256()
+                text = bytearray()
                 for piece in members.body(member):
                     digest.update(piece)
-                    text += piece if entry.path in wanted and len(text) < MAX_TEXT else b""
+                    if entry.path in wanted and len(text) < MAX_TEXT:
+                        text += piece
                 out.contents[entry.path] = Held("file", member.mode, digest.hexdigest())
                 if entry.path in wanted:
                     out.texts[entry.path] = text.decode(errors="replace")
     return out
 
 
-def _pieces(pipe: object) -> Iterator[bytes]:
+def _read_pieces(pipe: object) -> Iterator[bytes]:
+    """Yield what PIPE holds, in pieces of at most PIECE bytes."""
     reader = pipe.read  # type: ignore[attr-defined]
     while block := reader(PIECE):
         yield block
 
 
 def make_statement(text: str, store: Store, stack: str = "") -> Statement:
-    """What is known of the image that TEXT means: its bytes, read now; its stack; and the lock,
-    where the store has it.
+    """Return what a signature states of the image that TEXT means: its sha256, its stack, its lock.
 
-    STACK is what it must be; without it, what was asked for, or for a file what it says of itself.
+    The sha256 is computed now. The lock is known where the store has the image. The stack is STACK;
+    if that is empty, the one in the store's record, else the one that the image names itself. A SIF
+    gets an empty statement, because Apptainer signs it. Raise InputError for a SIF with a STACK.
     """
     path = find_file(text, store)
     if path.suffix == ".sif" and stack:
@@ -100,27 +110,31 @@ def make_statement(text: str, store: Store, stack: str = "") -> Statement:
         )
     if path.suffix == ".sif":
         return Statement("")
-    lock = adopted = ""
-    with contextlib.suppress(InputError):
+
+    lock = ""
+    adopted = ""
+    with contextlib.suppress(InputError):  # a file that is not in the store
         known = find_stored(text, store)
-        stack, lock, adopted = stack or known.stack, known.lock_sha256, known.adopted
+        stack = stack or known.stack
+        lock = known.lock_sha256
+        adopted = known.adopted
     return Statement(digest_of(path), stack or own_name(path), lock, adopted=adopted)
 
 
 def own_name(image: Path) -> str:
-    """The stack that IMAGE says it is; empty for one that hpcstack did not build."""
+    """Return the stack that IMAGE says it is; empty for one that hpcstack did not build."""
+    text = read_optional(image, "opt/hpcstack/stack.json")
     try:
-        found = parse_untrusted_json(
-            read_optional(image, "opt/hpcstack/stack.json").encode(), MAX_ABOUT
-        )
+        found = parse_untrusted_json(text.encode(), MAX_ABOUT)
     except ValueError:
         return ""
     return str(found.get("stack", ""))
 
 
 def describe_any_image(text: str, store: Store) -> dict[str, Any]:
-    """All that is known of an image: what the store wrote down, or for a file what it says of
-    itself.
+    """Return all that is known of the image that TEXT means.
+
+    That is the store's record; or for a file, what the image says of itself.
     """
     if is_file(text):
         path = find_file(text, store)
@@ -129,16 +143,26 @@ def describe_any_image(text: str, store: Store) -> dict[str, Any]:
             own = parse_untrusted_json(said.encode(), MAX_ABOUT)
         except ValueError:
             own = {"stack": "", "about": "not built by hpcstack"}
-        return {**own, "image": str(path), "size": path.stat().st_size, **_spliced(path)}
+        size = path.stat().st_size
+        return {**own, "image": str(path), "size": size, **_describe_splice(path)}
+
     found = find_image(text, store)
+    image = found.image
     published = [name for name, record in read_releases(store) if record.key == found.key]
-    signed = signature_of(found.image).is_file()
-    return {**found.as_dict(), "published": published, "signed": signed, **_spliced(found.image)}
+    signed = signature_of(image).is_file()
+    return {
+        **found.as_dict(),
+        "published": published,
+        "signed": signed,
+        **_describe_splice(image),
+    }
 
 
-def _spliced(image: Path) -> dict[str, Any]:
-    """Of a spliced image: the bytes that it keeps of its base, how deep the chain is, the bytes
-    that are no file's.
+def _describe_splice(image: Path) -> dict[str, Any]:
+    """Return what a spliced IMAGE keeps of its base; nothing for one that is not spliced.
+
+    `kept_bytes` are those kept of the base, `depth` is the length of the chain of bases, and
+    `dead_bytes` are those that belong to no file any more.
     """
     about = read_splice(image)
     if about is None:
@@ -154,23 +178,22 @@ def _spliced(image: Path) -> dict[str, Any]:
 
 
 def compare_images(one: str, other: str, store: Store, runner: Runner) -> Parity:
-    """Whether two images, ONE and OTHER as `find_file` knows them, are the same stack, whatever
-    engine made them.
+    """Compare what the images ONE and OTHER hold, whatever engine made them.
+
+    Both are named as for `find_file`.
     """
-    paths = [
-        find_file(text, store) for text in (one, other)
-    ]  # what is named wrongly is told before anything is read
+    # Both are found before one is read, so that a wrong name is reported at once.
+    paths = [find_file(text, store) for text in (one, other)]
     first, second = (read_image(path, runner) for path in paths)
     return compare_contents(first.contents, second.contents, (first.texts, second.texts))
 
 
 def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
-    """Two builds of REQUEST, nothing kept between them: None for the same bytes, else where they
-    differ.
-    """
+    """Build REQUEST twice from scratch; return None for the same bytes, else where they differ."""
     base = base_of(request.lock, request.platform, bench)
     contents: list[Contents] = []
     digests = []
+
     for number in (1, 2):
         bench.progress(f"build {number} of 2 with {request.engine.name}")
         with make_workspace(request.site, bench.runner, request.needed_bytes) as work:
@@ -178,6 +201,7 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
             _, made = make_image(work, request, base, bench, BuildPolicy(fresh=True), kept)
             digests.append(digest_of(made.image))
             contents.append(read_image(made.image, bench.runner).contents)
+
     if digests[0] == digests[1]:
         return None
     return find_differences(*contents) or [
@@ -186,8 +210,10 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
 
 
 def check_stored(text: str, store: Store) -> Artifact:
-    """The stored image that TEXT means. StoreError where it is not what was built, says it is of
-    another stack, or is not what was published.
+    """Return the stored image that TEXT means, if it is sound.
+
+    Raise StoreError where its bytes are not those that were stored, where it says that it is of
+    another stack, or where a release of it was published with other bytes.
     """
     found = find_stored(text, store)
     digest = digest_of(found.image)
@@ -196,11 +222,14 @@ def check_stored(text: str, store: Store) -> Artifact:
             f"{found.image} has other bytes than were stored",
             f"hpcstack build --no-cache {found.stack}",
         )
-    if (own := own_name(found.image)) != found.stack:
+
+    own = own_name(found.image)
+    if own != found.stack:
         raise StoreError(
             f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}",
-            "build again",
+            f"hpcstack build --no-cache {found.stack}",
         )
+
     for release, record in read_releases(store):
         if record.key == found.key and record.sha256 != digest:
             raise StoreError(
@@ -213,12 +242,13 @@ def check_stored(text: str, store: Store) -> Artifact:
 def check_signature(
     text: str, key: str, stack: str, site: Site, store: Store, runner: Runner
 ) -> tuple[Path, bool, str]:
-    """(the image that TEXT means, whether its signature is good, what is said of it): by KEY, else
-    by the site's keys.
+    """Return the image that TEXT means, whether its signature is good, and an explanation.
 
-    STACK is what the image must be; for a SIF, Apptainer's own signature counts.
+    The signature is checked by KEY, or without it by the site's keys. STACK is what the image must
+    be. For a SIF, Apptainer's own signature counts.
     """
-    image, keys = find_file(text, store), site.signatures.keys
+    image = find_file(text, store)
+    keys = site.signatures.keys
     what = make_statement(text, store, stack)
     if keys and not key and image.suffix != ".sif":
         return (image, *signing.verify_by(image, keys, runner, what))

@@ -1,4 +1,4 @@
-"""What all that makes images works with, made once by whoever asks for an image."""
+"""What all code that makes images works with, made once by the caller that wants an image."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workbench:
-    """A site, the registries that it may ask, the programs that it may run, and who is told how far
-    it is.
-    """
+    """A site, the client of registries, the runner of programs, and the progress to report to."""
 
     site: Site
     registry: Registry
@@ -29,4 +27,5 @@ class Workbench:
 
     @cached_property
     def store(self) -> Store:
+        """The store that the site's images go into."""
         return open_store(self.site)

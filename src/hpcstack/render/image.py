@@ -1,4 +1,8 @@
-"""The image's definition in three formats, and the folder of files that goes into it."""
+"""Render an image's definition in three formats, and the folder of files that goes into it.
+
+The context, and the definition that an engine reads, go into the image's key: a change of one byte
+gives images a new key.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +24,33 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
 
 CONTEXT = "context/hpcstack"
-# The file that each kind of builder reads, and its template. An image's key is made of the one
-# that its engine reads, so a format that is added here changes no key.
+# The file that each kind of builder reads, and its template. Only the one that its engine reads is
+# part of an image's key, so a format that is added here changes no key.
 DEFINITIONS = {
     "apptainer.def": "apptainer.def.j2",
     "Dockerfile": "Dockerfile.j2",
     "enroot.sh": "enroot.sh.j2",
 }
-KERNEL_NAMES = {
-    "linux/amd64": "x86_64",
-    "linux/arm64": "aarch64",
-}  # as `uname -m` says, and Enroot's --arch wants
+# What `uname -m` prints on each platform, and what Enroot's --arch wants.
+KERNEL_NAMES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
 def local_definition(definition: str, base: str) -> str:
-    """DEFINITION, rendered for a registry, starting from the imported BASE instead."""
+    """Return the Apptainer DEFINITION, rendered for a registry, on the imported BASE instead."""
     head, found, rest = definition.partition("Bootstrap: docker\nFrom: ")
     assert found
-    return f"{head}Bootstrap: localimage\nFrom: {base}\n{rest.partition(chr(10))[2]}"
+
+    _, _, after_from = rest.partition("\n")
+    return f"{head}Bootstrap: localimage\nFrom: {base}\n{after_from}"
 
 
 def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
-    """Return {path: text} of the image's definition in every format, and of the context."""
+    """Return {path: text} of the image's definition in every format, and of the context.
+
+    An adopted stack has a context only: nothing says how its image was built.
+    """
     context = context_files(stack, lock, platform)
-    if stack.adopted:  # there is nothing to build it from
+    if stack.adopted:
         return context
 
     values = _definition_values(stack, lock, platform)
@@ -54,7 +61,10 @@ def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
 
 
 def build_files(stack: Stack, lock: Lock, platform: str, definition: str) -> dict[str, str]:
-    """Return {path: text} of the context, and of DEFINITION, one of DEFINITIONS or empty."""
+    """Return {path: text} of what an engine reads: the context, and DEFINITION unless it is empty.
+
+    DEFINITION is a name in DEFINITIONS.
+    """
     context = context_files(stack, lock, platform)
     if not definition:
         return context
@@ -65,10 +75,14 @@ def build_files(stack: Stack, lock: Lock, platform: str, definition: str) -> dic
 
 
 def _definition_values(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
-    """Return what the templates of the definitions are filled with."""
+    """Return the values for the templates of the definitions."""
     base = lock.base
     locked = lock.platform(platform)
-    digest = locked.digest if locked.digest != UNKNOWN else base.tag
+
+    digest = locked.digest
+    if digest == UNKNOWN:
+        digest = base.tag  # no registry was asked: name the base as the recipe does
+
     return {
         "stack": stack,
         "steps": plan_steps(stack, locked, lock.sources),
@@ -88,8 +102,14 @@ def _definition_values(stack: Stack, lock: Lock, platform: str) -> dict[str, obj
 
 
 def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
-    """What is copied to /opt/hpcstack: the build's functions, the smoke suite, and Enroot's files."""
+    """Return {path: text} of the context, which is copied to /opt/hpcstack in the image.
+
+    It holds the functions that the steps use, the steps' own files, what Enroot and Apptainer read
+    at a start, stack.json, and the smoke suite.
+    """
     locked = lock.platform(platform)
+    about = describe_image(stack, lock, platform)
+
     files = {
         "build/guard.sh": guard.render_guard(stack.packages.allow_replace),
         "build/lib.sh": read_data_file("images", "lib.sh"),
@@ -98,41 +118,49 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         **step_files(stack, locked),
         "etc/environment": environment_file(locked, stack),
         "etc/rc": enroot_rc(locked, stack),
-        **({"etc/adopted": f"{describe_adopted(stack)}\n"} if stack.adopted else {"etc/fstab": ""}),
-        "etc/profile.sh": render_profile(locked, stack),
-        **{
-            f"etc/singularity/{path}": text
-            for path, text in render_singularity(locked, stack).items()
-        },
-        "stack.json": json.dumps(describe_image(stack, lock, platform), indent=1, sort_keys=True)
-        + "\n",
     }
-    files |= {f"smoke/{path}": text for path, text in data.smoke_files().items()}
+    if stack.adopted:
+        files["etc/adopted"] = f"{describe_adopted(stack)}\n"
+    else:
+        files["etc/fstab"] = ""
+    files["etc/profile.sh"] = render_profile(locked, stack)
+    for path, text in render_singularity(locked, stack).items():
+        files[f"etc/singularity/{path}"] = text
+
+    files["stack.json"] = json.dumps(about, indent=1, sort_keys=True) + "\n"
+    for path, text in data.smoke_files().items():
+        files[f"smoke/{path}"] = text
     return {f"{CONTEXT}/{path}": text for path, text in files.items()}
 
 
 def describe_image(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
-    """What the image says of itself in /opt/hpcstack/stack.json."""
+    """Return what the image says of itself, in /opt/hpcstack/stack.json."""
     digest = lock.platform(platform).digest
-    return {
+    if lock.not_looked_up or digest == UNKNOWN:
+        digest = ""
+
+    about: dict[str, object] = {
         "format": "hpcstack/image/v1",
         "stack": stack.full_name,
         "summary": stack.summary,
         "spec_sha256": stack.checksum(),
         "base": lock.base_name(),
-        "base_digest": "" if lock.not_looked_up or digest == UNKNOWN else digest,
-        **({"adopted": stack.adopted.model_dump()} if stack.adopted else {}),
+        "base_digest": digest,
         "platform": platform,
         "holds": lock.facts(platform),
         "stand_in": lock.stand_in(),
         "suite": suite_version,
         "tests": list(stack.tests),
     }
+    if stack.adopted:
+        about["adopted"] = stack.adopted.model_dump()
+    return about
 
 
 def environment_file(locked: LockedPlatform, stack: Stack) -> str:
-    """/etc/environment, which is where Enroot and Pyxis take the image's variables from; a variable
-    a line.
+    """Return /etc/environment, from which Enroot and Pyxis take the image's variables.
+
+    It has one NAME=VALUE a line, without quotes.
     """
     merged = locked.environment | stack.variables(locked.environment)
     return "".join(
@@ -143,23 +171,31 @@ def environment_file(locked: LockedPlatform, stack: Stack) -> str:
 
 
 def render_profile(locked: LockedPlatform, stack: Stack) -> str:
-    """/etc/profile.d/hpcstack.sh: Enroot starts a login shell, and Debian's /etc/profile makes PATH
-    its own.
+    """Return /etc/profile.d/hpcstack.sh, which sets PATH to the image's own.
+
+    Enroot starts a login shell, and Debian's /etc/profile sets PATH to a value of its own.
     """
-    path = (locked.environment | stack.variables(locked.environment)).get("PATH", "")
+    merged = locked.environment | stack.variables(locked.environment)
+    path = merged.get("PATH", "")
     if not path:
         return "\n"
+
     value = quote_sh(check_unbroken(path))
     return (
-        f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport "
-        f"PATH={value}\n"
+        "# shellcheck shell=sh\n"
+        "# The image's own PATH, also in a login shell.\n"
+        f"export PATH={value}\n"
     )
 
 
 def render_singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
-    """{path below /.singularity.d: text} of what Apptainer reads, as its own build would have it."""
+    """Return {path below /.singularity.d: text} of the files that Apptainer reads at a start.
+
+    They are those that Apptainer's own build would write.
+    """
     entrypoint, command = choose_entrypoint(locked, stack)
     labels = locked.labels | {"org.hpcstack.stack": stack.full_name} | stack.labels
+
     files = apptainer_files(locked.environment, entrypoint, command, labels)
     own = "".join(
         f"export {name}={quote_sh(value)}\n"
@@ -172,21 +208,27 @@ def render_singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
 def choose_entrypoint(
     locked: LockedPlatform, stack: Stack
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The entrypoint and the default command; as with Docker, a new entrypoint drops the base's
-    command.
+    """Return the image's entrypoint and its default command.
+
+    As with Docker, a stack that sets an entrypoint drops the base's command.
     """
-    return (stack.entrypoint, ()) if stack.entrypoint else (locked.entrypoint, locked.command)
+    if stack.entrypoint:
+        return stack.entrypoint, ()
+    return locked.entrypoint, locked.command
 
 
 def enroot_rc(locked: LockedPlatform, stack: Stack) -> str:
-    """/etc/rc, which Enroot runs: the working directory and the entrypoint of the base."""
+    """Return /etc/rc, which Enroot runs at a start: working directory, driver, entrypoint."""
     workdir = locked.workdir or "/"
     entrypoint, command = choose_entrypoint(locked, stack)
+    if not command and not entrypoint:
+        command = ("/bin/sh",)
+
     return fill_template(
         "images",
         "rc.j2",
         name=stack.full_name,
         workdir=workdir,
         entrypoint=quote_words(entrypoint),
-        start=quote_words((*entrypoint, *(command or ((), ("/bin/sh",))[not entrypoint]))),
+        start=quote_words((*entrypoint, *command)),
     )

@@ -1,4 +1,4 @@
-"""The srun and sbatch scripts that users copy."""
+"""Render the srun and sbatch scripts that users copy, and the scripts that nodes run."""
 
 from __future__ import annotations
 
@@ -22,38 +22,35 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
 
-REPEATED = (
-    "--with",
-    "--mount",
-    "--stage-in",
-    "--srun",
-)  # the template's own, and those that were asked for
-SIGNER = "hpcstack"  # as store/signing.py calls whoever signs
+# Options of `hpcstack launch` that may be repeated: one that was asked for stands beside the
+# template's own. Any other option takes the place of the template's.
+REPEATED = ("--with", "--mount", "--stage-in", "--srun")
+SIGNER = "hpcstack"  # the identity of signers, as in store/signing.py
 COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'
 
-
-# $1: folders of the node's own libraries, which the loader searches first; then the command.
+# A shell command that adds folders to the loader's search path. $1: the folders, which the loader
+# searches first, joined by colons; then the command to run.
 HOST_LIBRARIES = (
     'export LD_LIBRARY_PATH="$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; shift; exec "$@"'
 )
 
 
 def with_host_libraries(folders: Sequence[str], command: tuple[str, ...]) -> tuple[str, ...]:
-    """COMMAND with FOLDERS of the container before all others that the loader searches."""
-    return (
-        ("/bin/sh", "-c", HOST_LIBRARIES, "host-libraries", ":".join(folders), *command)
-        if folders
-        else command
-    )
+    """Return COMMAND, for which the loader searches FOLDERS of the container before all others."""
+    if not folders:
+        return command
+    return ("/bin/sh", "-c", HOST_LIBRARIES, "host-libraries", ":".join(folders), *command)
 
 
 def with_compat(command: tuple[str, ...]) -> tuple[str, ...]:
-    """COMMAND behind the image's own look at the node's driver (images/compat.sh): Pyxis runs no
-    entrypoint.
+    """Return COMMAND, run after images/compat.sh, which prepares the image for the node's driver.
+
+    Pyxis runs no entrypoint, so the command has to do it.
     """
     return ("/bin/sh", "-c", COMPAT, "compat", *command)
 
 
+# What the head of a script that users copy says of its launch mode.
 ABOUT = {
     "torchrun": "one task per node, which starts torchrun there",
     "deepspeed": "one task per node, which starts DeepSpeed's own launcher there",
@@ -64,34 +61,38 @@ ABOUT = {
 
 
 def render_inner(mode: str) -> str:
-    """What each task runs inside the image, as a POSIX shell script; empty where it runs the
-    command itself.
+    """Return the POSIX shell script that each task runs inside the image for MODE.
 
-    Its arguments: ranks per node, MIN:MAX nodes of an elastic step or nothing, restarts, the
-    command.
+    It is empty where a task runs the command itself. Its arguments: ranks per node, MIN:MAX nodes
+    of an elastic step or nothing, restarts, the command.
     """
-    parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh") if mode in STARTED_IN_IMAGE else ()
+    if mode not in STARTED_IN_IMAGE:
+        return ""
+    parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh")
     return "".join(read_data_file("launchers", f"in-image/{part}") for part in parts)
 
 
 def wrap_rank(command: tuple[str, ...]) -> tuple[str, ...]:
-    """COMMAND as a rank whose failure is said: see launchers/in-image/rank.sh."""
-    return (
-        "/bin/sh",
-        "-c",
-        read_data_file("launchers", "in-image/rank.sh") + 'eval "$HPCSTACK_RANK"\n',
-        "rank",
-        *command,
-    )
+    """Return COMMAND as a rank that reports its failure (launchers/in-image/rank.sh)."""
+    script = read_data_file("launchers", "in-image/rank.sh") + 'eval "$HPCSTACK_RANK"\n'
+    return ("/bin/sh", "-c", script, "rank", *command)
 
 
 def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[str, str]:
-    """`srun.sh` and `sbatch.sh` for STACK at SITE, whose IMAGE has these variables."""
+    """Return `srun.sh` and `sbatch.sh` for STACK at SITE; IMAGE are its image's variables."""
     node = site.node_type() or NodeType()
-    brought = site.fabric.bring(site.kind(), image)
-    void = [] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]
-    told = [name for one in brought for name in one.settings]
     runtime = RUNTIMES.get(site.runtime)
+    brought = site.fabric.bring(site.kind(), image)
+    between_nodes = site.fabric.settings_for(2, {})
+
+    # Variables that win over the image's own.
+    forced: list[str] = []
+    if not node.real_gpus:
+        forced.append("NVIDIA_VISIBLE_DEVICES")
+    forced += between_nodes
+    for one in brought:
+        forced += one.settings
+
     values = {
         "stack": stack.full_name,
         "name": stack.name,
@@ -107,11 +108,9 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
         "compat": COMPAT,
         "fabric": site.fabric.settings,
         "between_nodes": {
-            name: row
-            for name, row in site.fabric.settings_for(2, {}).items()
-            if name not in site.fabric.settings
+            name: row for name, row in between_nodes.items() if name not in site.fabric.settings
         },
-        "forced": list(dict.fromkeys([*void, *site.fabric.settings_for(2, {}), *told])),
+        "forced": list(dict.fromkeys(forced)),
         "brought": brought,
         "searched": ":".join(folder for one in brought for folder in one.folders),
         "host_libraries": HOST_LIBRARIES,
@@ -132,9 +131,11 @@ def job_template(
     words: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> str:
-    """A job script for STACK that users copy: launchers/to-copy/templates/KIND, with what was ASKED
-    for of sbatch's options (None: that line goes), WORDS for `hpcstack launch`, and the COMMAND
-    that it runs where sbatch gets none.
+    """Return a job script for STACK that users copy: launchers/to-copy/templates/KIND, filled.
+
+    ASKED are options of sbatch that replace the template's; None removes the template's line, and
+    an empty value stands for an option without one. WORDS are added to the lines that call
+    `hpcstack launch`. COMMAND is what the script runs when sbatch gives it no arguments.
     """
     node = site.node_type() or NodeType()
     default = next((name for name, partition in site.partitions.items() if partition.default), "")
@@ -146,68 +147,93 @@ def job_template(
         gpus=node.gpus.count if node.gpus else 0,
         cpus=node.cpus,
     )
-    lines = text.splitlines()
-    for option, value in asked.items():
-        line = []
-        if value is not None:
-            given = f"={quote_sh(check_unbroken(value))}" if value else ""
-            line.append(f"#SBATCH --{option}{given}")
-        place = next(
-            (n for n, one in enumerate(lines) if one.startswith(f"#SBATCH --{option}=")), 0
-        )
-        if place or line:
-            lines[place or 2 : (place or 1) + 1] = line
+
+    lines = _set_sbatch_options(text.splitlines(), asked)
     if command:
         begin = lines.index("set -euo pipefail") + 1
         lines.insert(
             begin,
-            (
-                f"[ $# -gt 0 ] || set -- {shlex.join(command)} # what it runs, unless sbatch is "
-                f"told otherwise"
-            ),
+            f"[ $# -gt 0 ] || set -- {shlex.join(command)} # what it runs, unless sbatch is "
+            "told otherwise",
         )
-    said = "".join(f" {shlex.quote(word)}" for word in words)
-    once = (word for word in words if word.startswith("--") and word not in REPEATED)
-    for option in once:  # asked for: not the template's own value, too
-        lines = [
-            re.sub(rf"(hpcstack launch .*?) {re.escape(option)} \S+", r"\1", line) for line in lines
-        ]
+    lines = _add_launch_words(lines, stack, words)
+    return "\n".join(lines) + "\n"
+
+
+def _set_sbatch_options(lines: list[str], asked: Mapping[str, str | None]) -> list[str]:
+    """Return the LINES of a job script with the options of sbatch that were ASKED for.
+
+    An option takes the place of the same one in the script. Where there is none, it becomes the
+    third line, below `#!` and the line after it.
+    """
+    lines = list(lines)
+    for option, value in asked.items():
+        beginning = f"#SBATCH --{option}="
+        found = [number for number, line in enumerate(lines) if line.startswith(beginning)]
+
+        if value is None:
+            new = []
+        elif value:
+            new = [f"#SBATCH --{option}={quote_sh(check_unbroken(value))}"]
+        else:
+            new = [f"#SBATCH --{option}"]
+
+        if found:
+            lines[found[0] : found[0] + 1] = new
+        else:
+            lines[2:2] = new
+    return lines
+
+
+def _add_launch_words(lines: list[str], stack: str, words: Sequence[str]) -> list[str]:
+    """Return the LINES of a job script, with WORDS where it calls `hpcstack launch STACK`."""
+    # An option in WORDS takes the place of the template's own value, unless both can stand.
+    for option in words:
+        if option.startswith("--") and option not in REPEATED:
+            own = re.compile(rf"(hpcstack launch .*?) {re.escape(option)} \S+")
+            lines = [own.sub(r"\1", line) for line in lines]
+
+    added = "".join(f" {shlex.quote(word)}" for word in words)
     packages = "".join(
         f" --with {shlex.quote(value)}" for word, value in pairwise(words) if word == "--with"
     )
-    shown = []
-    for one in lines:
-        is_comment = one.startswith("#")
-        if (
-            is_comment and "hpcstack launch" in one and " --with " in one
-        ):  # what is to be made on the login node
-            shown.append(one.replace(" --mode ", f"{packages} --mode ", 1))
-        elif not is_comment and f"hpcstack launch {stack}" in one:
-            shown.append(one.replace(" -- ", f"{said} -- ", 1))
+
+    out = []
+    for line in lines:
+        is_comment = line.startswith("#")
+        if is_comment and "hpcstack launch" in line and " --with " in line:
+            # The comment says how to prepare the packages on the login node: it names them too.
+            out.append(line.replace(" --mode ", f"{packages} --mode ", 1))
+        elif not is_comment and f"hpcstack launch {stack}" in line:
+            out.append(line.replace(" -- ", f"{added} -- ", 1))
         else:
-            shown.append(one)
-    return "\n".join(shown) + "\n"
+            out.append(line)
+    return out
 
 
 # Seconds that one question to a node may take: nvidia-smi took 25 to 40 s without persistence mode
 # (Azure/AgentBaker 2897), 2 and 5 s were too short on busy nodes (NordicHPC/sonar 92), and gpud
 # waits 30 s.
 HEALTH_LIMIT = 90
-HEALTH_SETTLE = 3  # until Slurm says what other nodes have done at the same moment
-MOST_MISSED = 2  # nodes an hour that are drained for one and the same answer that did not come
-HEALTH_WAIT_TENTHS, TMP_MIB = (
-    50,
-    512,
-)  # how long whoever looks by hand waits; what /tmp should have left
-SELF_EXPLAINING = 154  # an Xid that says itself what it wants
+# Seconds to wait until Slurm shows what other nodes have done at the same moment.
+HEALTH_SETTLE = 3
+# Nodes that are drained in an hour, at most, because one and the same question got no answer.
+MOST_MISSED = 2
+# Tenths of a second that the script waits for answers by hand, and for `launch --spare`.
+HEALTH_WAIT_TENTHS = 50
+TMP_MIB = 512  # MiB that /tmp should have left
+SELF_EXPLAINING = 154  # an Xid whose own message says what is to be done
 
 
 def render_health(site: Site) -> str:
-    """A script for Slurm's HealthCheckProgram and Prolog: whether a node has what SITE says of its
-    kind.
+    """Return a script for Slurm's HealthCheckProgram and Prolog.
+
+    It checks that a node has what SITE says of nodes of its type.
     """
     types = {name: _health_checks(node) for name, node in site.node_types.items()}
     numbers = {name: number for number, name in enumerate(types, 1)}
+    xids = [str(number) for number in BAD_XIDS if number != SELF_EXPLAINING]
+
     return fill_template(
         "launchers",
         "on-node/health.sh.j2",
@@ -220,7 +246,7 @@ def render_health(site: Site) -> str:
         settle_seconds=HEALTH_SETTLE,
         tmp_mib=TMP_MIB,
         sram_ever=EVER_MAX,
-        xids="|".join(str(number) for number in BAD_XIDS if number != SELF_EXPLAINING),
+        xids="|".join(xids),
         xids_reset="|".join(map(str, RESET_XIDS)),
         decision=read_data_file("launchers", "on-node/health.awk"),
         misses=site.health.misses,
@@ -236,36 +262,40 @@ def render_health(site: Site) -> str:
 
 
 def list_health_checks(site: Site) -> tuple[int, int]:
-    """How many checks a node of SITE has at most, and how many of them ask file servers."""
+    """Return how many checks a node of SITE has at most, and how many of them ask file servers."""
     folders = len(_health_folders(site))
-    return 3 + folders + max(
-        (len(_health_checks(node)) for node in site.node_types.values()), default=0
-    ), folders
+    of_a_type = max((len(_health_checks(node)) for node in site.node_types.values()), default=0)
+    return 3 + folders + of_a_type, folders
 
 
 def _health_folders(site: Site) -> list[str]:
-    """What jobs find on file servers."""
+    """Return the folders that jobs need from file servers: the store, and what SITE mounts."""
     folders = [site.store, *(Path(mount.partition(":")[0]) for mount in site.mounts)]
     return list(dict.fromkeys(map(str, folders)))
 
 
 def _health_checks(node: NodeType) -> list[tuple[str, list[str]]]:
-    """(name, command) of each check of one kind of node."""
+    """Return (name, command) of each check that nodes like NODE get."""
     out = []
     if node.real_gpus:
         out.append(("gpus", ["gpus", str(node.real_gpus), node.driver]))
         if node.gpus and node.gpus.nvlink:
             out.append(("nvlink", ["nvlinks"]))
-    return out + [
-        (f"port-{n}", ["port", hca, str(node.hca_rate)]) for n, hca in enumerate(node.hcas, 1)
-    ]
+    for number, hca in enumerate(node.hcas, 1):
+        out.append((f"port-{number}", ["port", hca, str(node.hca_rate)]))
+    return out
 
 
 def render_importer(site: Site, check: str, command: str = "hpcstack", site_file: str = "") -> str:
-    """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256,
-    `none`. COMMAND: hpcstack on the nodes, asked where the site has an image cache, with SITE_FILE
-    as its site.yaml.
+    """Return Pyxis's importer for SITE, a POSIX shell script.
+
+    CHECK is `full`, to check the sha256 of an image, or `none`. COMMAND is hpcstack on the nodes;
+    the importer asks it where the site has an image cache. SITE_FILE is its site.yaml.
     """
+    signers: list[str] = []
+    if site.signatures.required:
+        signers = [f"{SIGNER} {key}" for key in site.signatures.keys]
+
     return fill_template(
         "launchers",
         "on-node/importer.sh.j2",
@@ -274,9 +304,7 @@ def render_importer(site: Site, check: str, command: str = "hpcstack", site_file
         modules=str(site.module_root),
         by_architecture=site.modules.by_architecture,
         check=check,
-        signers=[f"{SIGNER} {key}" for key in site.signatures.keys]
-        if site.signatures.required
-        else [],
+        signers=signers,
         cache=bool(site.image_cache.folder),
         command=command,
         site_file=site_file,
@@ -287,7 +315,10 @@ def render_importer(site: Site, check: str, command: str = "hpcstack", site_file
 
 
 def render_image_service(site: Site, command: str, site_file: str) -> str:
-    """The systemd unit of the service that fills SITE's image cache, run by COMMAND on each node."""
+    """Return the systemd unit of the service that fills SITE's image cache.
+
+    It runs COMMAND, hpcstack on the node, with SITE_FILE as its site.yaml.
+    """
     return fill_template(
         "launchers",
         "on-node/hpcstack-images.service.j2",

@@ -1,5 +1,6 @@
-"""The rendered definition as another reader sees it: spython's parser, which is sound where its
-writer is not.
+"""Check that another program reads a rendered Apptainer definition as it was meant.
+
+The other reader is spython's parser, which is sound; spython's writer, which is not, is not used.
 """
 
 from __future__ import annotations
@@ -17,26 +18,24 @@ if TYPE_CHECKING:
 
 
 def check_definition(stack: Stack, lock: Lock, platform: str, definition: str) -> None:
-    """BuildError unless DEFINITION reads back with the locked base and every line of every step."""
+    """Raise BuildError unless DEFINITION reads back with the locked base and every step's lines."""
     from spython.main.parse.parsers import get_parser
 
-    locked = lock.platform(platform)
-    base = lock.named(platform)
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as folder:
         path = Path(folder) / "apptainer.def"
         path.write_text(definition, encoding="utf-8")
         recipe = next(iter(get_parser("singularity")(str(path)).recipe.values()))
+
+    base = lock.named(platform)
     if recipe.fromHeader != base:
         raise BuildError(
             f"the definition reads back with the base {recipe.fromHeader}, not {base}",
             "this is a bug: tell us",
         )
-    missing = [
-        line
-        for step in plan_steps(stack, locked, lock.sources)
-        for line in step.lines
-        if line not in recipe.install
-    ]
+
+    missing: list[str] = []
+    for step in plan_steps(stack, lock.platform(platform), lock.sources):
+        missing += [line for line in step.lines if line not in recipe.install]
     if missing:
         raise BuildError(
             f"the definition reads back without: {'; '.join(missing)}", "this is a bug: tell us"

@@ -1,6 +1,6 @@
-"""What a site lends to a build: mirrors, proxy, CA bundle.
+"""Render what a site lends to a build: mirrors, proxy, CA bundle.
 
-Bound at /mnt while it runs; no trace in the image.
+The build finds it at /mnt while it runs. The image keeps no trace of it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ CA_VARIABLES = (
 
 
 def lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
-    """{name: text} of the folder that is bound at /mnt; the CA bundle is copied beside them by the
-    build.
+    """Return {name: text} of the folder that is bound at /mnt; the build adds the CA bundle to it.
 
-    BUILD is what the site lends, where that is less than it has: hpcstack.site.logins.
+    BUILD is what the site lends, where it does not lend all that it has (hpcstack.site.logins).
     """
     build = build or site.build
     text = fill_template(
@@ -42,15 +41,19 @@ def lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
 
 
 def list_build_variables(build: BuildSite) -> dict[str, str]:
-    """The variables that are exported for the build's steps only."""
+    """Return the variables that are set for the build's steps, and not in the image."""
     out: dict[str, str] = {}
-    for name, value in (
-        ("http_proxy", build.proxy.http),
-        ("https_proxy", build.proxy.https),
-        ("no_proxy", build.proxy.no),
-    ):
-        if value:
-            out[name] = out[name.upper()] = value
+
+    proxies = {
+        "http_proxy": build.proxy.http,
+        "https_proxy": build.proxy.https,
+        "no_proxy": build.proxy.no,
+    }
+    for name, value in proxies.items():
+        if value:  # some programs read one spelling only
+            out[name] = value
+            out[name.upper()] = value
+
     if build.ca_bundle:
         out |= dict.fromkeys(CA_VARIABLES, f"/mnt/{CA_FILE}")
     if build.pip.index_url:
@@ -59,22 +62,23 @@ def list_build_variables(build: BuildSite) -> dict[str, str]:
         out["PIP_EXTRA_INDEX_URL"] = " ".join(build.pip.extra_index_urls)
     if build.pip.trusted_hosts:
         out["PIP_TRUSTED_HOST"] = " ".join(build.pip.trusted_hosts)
+
+    # git takes settings from numbered variables, without a file.
     for number, (upstream, mirror) in enumerate(build.git.mirrors.items()):
         out["GIT_CONFIG_COUNT"] = str(number + 1)
-        out |= {
-            f"GIT_CONFIG_KEY_{number}": f"url.{mirror}.insteadOf",
-            f"GIT_CONFIG_VALUE_{number}": upstream,
-        }
+        out[f"GIT_CONFIG_KEY_{number}"] = f"url.{mirror}.insteadOf"
+        out[f"GIT_CONFIG_VALUE_{number}"] = upstream
+
     if build.conda.channel_alias:
         out["HPCSTACK_CONDA_ALIAS"] = build.conda.channel_alias
     return out
 
 
 def registries_conf(site: Site) -> str:
-    """A registries.conf (containers/image, format 2), by which Apptainer, podman and skopeo find
-    the site's mirrors.
+    """Return a registries.conf (containers/image, format 2) with the site's mirrors.
 
-    The definition file goes on naming the registry that the recipe names.
+    Apptainer, podman and skopeo read it. So the definition file can go on naming the registry that
+    the recipe names.
     """
     out = ["# written by hpcstack from site.yaml"]
     for host, entry in sorted(site.registries.items()):
@@ -86,6 +90,7 @@ def registries_conf(site: Site) -> str:
 
 
 def _toml(text: str) -> str:
+    """Return TEXT as a string of TOML: JSON's quoting is valid there."""
     import json
 
     return json.dumps(text)

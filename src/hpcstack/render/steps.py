@@ -1,7 +1,7 @@
 """The steps of a build: what runs inside the base, in order, the same for every image format.
 
-Text of a recipe reaches them as quoted words, or as a file of the context that bash is given: never
-bare.
+Text of a recipe never stands bare in a step's lines. It is a quoted word, or a file of the context
+that bash runs.
 """
 
 from __future__ import annotations
@@ -21,36 +21,43 @@ if TYPE_CHECKING:
     from hpcstack.recipe.packages import Packages, Source
 
 HOME = "/opt/hpcstack"
-REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one
-SOURCE_DISTRIBUTIONS = (
-    "build/source-distributions.json"  # of it what is built in an environment of its own
-)
+# Files below HOME with the locked set of pip, with hashes. A package is in one of the three:
+REQUIREMENTS = "build/requirements.txt"  # wheels
+SOURCE_DISTRIBUTIONS = "build/source-distributions.json"  # built in an environment of their own
+REQUIREMENTS_OF_BASE = "build/requirements-of-base.txt"  # built with the packages of the base
+BUILD_REQUIREMENTS = "build/build-requirements"  # what to build with: -0.txt, -1.txt, ...
 FETCH_SOURCES = "build/fetch_sources.py"
-REQUIREMENTS_OF_BASE = (
-    "build/requirements-of-base.txt"  # of it what is built with what the base has
-)
-BUILD_REQUIREMENTS = "build/build-requirements"  # what those are built with: -0.txt, -1.txt, ...
-TITLE = 100
+PIP_INSTALL = ("install", "--no-cache-dir", "--no-compile")
+TITLE = 100  # characters of a step's title at most
 ALL = "*"
-SHARED = ("build/lib.sh", "build/guard.sh", "build/live_indexes.py")
+SHARED = ("build/lib.sh", "build/guard.sh", "build/live_indexes.py")  # read by every step
 
 
 @dataclass(frozen=True)
 class BuildStep:
-    """A title, as logs show it, and lines of bash that fail at the first failing command."""
+    """One step: its title, as logs show it, and its lines of bash.
+
+    The step fails at the first line that fails.
+    """
 
     title: str
     lines: tuple[str, ...]
-    reads: tuple[
-        str, ...
-    ] = ()  # files below HOME, beside those of SHARED; ALL of them for the last step
-    network: bool = True  # whether it has one
+    # Files below HOME that it reads besides SHARED; they are part of the key of its layer. The last
+    # step reads ALL.
+    reads: tuple[str, ...] = ()
+    network: bool = True  # whether it may use the network
 
 
 def plan_steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list[BuildStep]:
-    """What is done to the base, each between two looks at what NVIDIA built into it."""
+    """Return the steps that turn the base into STACK's image, in order.
+
+    COMMITS are the locked commits of the git sources, by their names. Steps that install or run
+    something check before and after that the packages NVIDIA built into the base are still there
+    (`hpcstack_guard` and `hpcstack_guard_check` in images/lib.sh).
+    """
     packages = stack.packages
     out = []
+
     if packages.apt:
         out.append(_step("apt", packages.apt, _apt(packages.apt, locked), "build/apt.sha256"))
     if packages.conda.packages:
@@ -58,39 +65,49 @@ def plan_steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) ->
         out.append(_step("conda", packages.conda.packages, _conda(stack, locked), *reads))
     if packages.pip:
         out.append(_step("pip", packages.pip, _pip(packages, locked), *pip_files(packages, locked)))
+
     for n, source in enumerate(packages.source):
         lines = _source(n, source, commits.get(source.name, source.commit))
         out.append(_step("source", (source.name,), lines, f"build/source-{n}.sh"))
+
     if stack.files:
+        paths = tuple(file.path for file in stack.files)
         names = tuple(f"files/{n}" for n in range(len(stack.files)))
-        step = _step("files", tuple(file.path for file in stack.files), _files(stack), *names)
+        step = _step("files", paths, _files(stack), *names)
         out.append(replace(step, network=False))
+
     for n, run in enumerate(stack.run):
         step = _step("run", (run.name,), _script(f"run-{n}.sh"), f"build/run-{n}.sh")
         out.append(replace(step, network=run.network))
+
     out.append(BuildStep("finish", ("hpcstack_finish",), (ALL,), network=False))
     return out
 
 
 def _step(kind: str, things: tuple[str, ...], lines: tuple[str, ...], *reads: str) -> BuildStep:
+    """Return the step of KIND for THINGS, with a title of at most TITLE characters."""
     title = f"{kind}: {' '.join(things)}"
-    return BuildStep(title if len(title) <= TITLE else f"{title[: TITLE - 4]} ...", lines, reads)
+    if len(title) > TITLE:
+        title = f"{title[: TITLE - 4]} ..."
+    return BuildStep(title, lines, reads)
 
 
 def step_script(step: BuildStep, number: int, total: int) -> str:
-    """One step as a script of its own, for engines that run them one by one."""
+    """Return STEP as a script of its own, for engines that run one step at a time."""
     head = f". {HOME}/build/lib.sh\nhpcstack_step {number}/{total} {quote_words([step.title])}\n"
     return head + "".join(f"{line}\n" for line in step.lines)
 
 
 def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
-    """{path below HOME: text} of what the steps read: scripts, files, and the locked sets."""
-    out = {
-        f"build/source-{n}.sh": _bash(source.build)
-        for n, source in enumerate(stack.packages.source)
-    }
-    out |= {f"build/run-{n}.sh": _bash(run.command) for n, run in enumerate(stack.run)}
-    out |= {f"files/{n}": file.content for n, file in enumerate(stack.files)}
+    """Return {path below HOME: text} of what the steps read: scripts, files, and locked sets."""
+    out: dict[str, str] = {}
+    for n, source in enumerate(stack.packages.source):
+        out[f"build/source-{n}.sh"] = _bash(source.build)
+    for n, run in enumerate(stack.run):
+        out[f"build/run-{n}.sh"] = _bash(run.command)
+    for n, file in enumerate(stack.files):
+        out[f"files/{n}"] = file.content
+
     if locked.apt:
         hashes = sorted({entry.hash.removeprefix("sha256:") for entry in locked.apt if entry.hash})
         out["build/apt.sha256"] = "".join(f"{found}\n" for found in hashes)
@@ -100,10 +117,14 @@ def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
 
 
 def conda_files(stack: Stack, locked: LockedPlatform | None) -> dict[str, str]:
-    """The specs that conda.py solves, or where they are locked the files that it installs."""
+    """Return {path below HOME: text} of what conda's step reads; nothing without conda packages.
+
+    Where the lock has conda's set, that is the files to install; else the specs to solve.
+    """
     spec = stack.packages.conda
     if not spec.packages:
         return {}
+
     if locked is None or locked.conda is None:
         found: object = {"channels": spec.channels, "packages": spec.packages}
         name = "build/conda-want.json"
@@ -117,23 +138,29 @@ def conda_files(stack: Stack, locked: LockedPlatform | None) -> dict[str, str]:
 
 
 def _bash(text: str) -> str:
-    """A script that fails at its first failing command and names it, as lib.sh does."""
+    """Return TEXT as a bash script that fails at its first failing command and names it.
+
+    images/lib.sh, which it sources, does both.
+    """
     return f"# shellcheck shell=bash source=/dev/null\n. {HOME}/build/lib.sh\n\n{text.rstrip()}\n"
 
 
 def split_pip(packages: Packages, locked: LockedPlatform) -> dict[str, list[LockedPip]]:
-    """{path of a file: what of the locked set is in it}, in the order of installation; no empty
-    file.
+    """Return {path below HOME: packages of the locked set in that file}, in the order of use.
 
-    Where the lock says what source distributions are built with, that fills files of its own, which
-    come first.
+    What source distributions are built with comes first, where the lock says it, in files of its
+    own. Empty files are left out.
     """
     out: dict[str, list[LockedPip]] = {}
+
+    # Several versions of a build tool may be locked, and a requirements file may name each package
+    # only once: the second version goes into the second file, and so on.
     times_named: dict[str, int] = {}
     for entry in locked.pip_build or ():
         number = times_named.get(entry.name, 0)
         times_named[entry.name] = number + 1
         out.setdefault(f"{BUILD_REQUIREMENTS}-{number}.txt", []).append(entry)
+
     by_kind: dict[str, list[LockedPip]] = {
         REQUIREMENTS: [],
         SOURCE_DISTRIBUTIONS: [],
@@ -145,16 +172,18 @@ def split_pip(packages: Packages, locked: LockedPlatform) -> dict[str, list[Lock
 
 
 def _kind_of(entry: LockedPip, packages: Packages, locked: LockedPlatform) -> str:
-    """The file that ENTRY belongs to."""
+    """Return the file that ENTRY belongs to."""
     if entry.file.endswith(".whl"):
         return REQUIREMENTS
     if packages.built_with_base(entry.name):
         return REQUIREMENTS_OF_BASE
-    return REQUIREMENTS if locked.pip_build is None else SOURCE_DISTRIBUTIONS
+    if locked.pip_build is None:  # the lock does not say what to build it with: pip fetches that
+        return REQUIREMENTS
+    return SOURCE_DISTRIBUTIONS
 
 
 def pip_files(packages: Packages, locked: LockedPlatform) -> dict[str, str]:
-    """{path: text} of what pip's step reads of the lock."""
+    """Return {path below HOME: text} of what pip's step reads of the lock."""
     out = {}
     for path, entries in split_pip(packages, locked).items():
         if path == SOURCE_DISTRIBUTIONS:
@@ -166,7 +195,7 @@ def pip_files(packages: Packages, locked: LockedPlatform) -> dict[str, str]:
 
 
 def list_sources(entries: Iterable[LockedPip]) -> str:
-    """ENTRIES, source distributions, as images/fetch_sources.py reads them."""
+    """Return ENTRIES, source distributions, as the JSON that images/fetch_sources.py reads."""
     named = [
         {"name": one.name, "version": one.version, "file": one.file, "hashes": list(one.hashes)}
         for one in entries
@@ -175,7 +204,7 @@ def list_sources(entries: Iterable[LockedPip]) -> str:
 
 
 def render_requirements(entries: Iterable[LockedPip]) -> str:
-    """ENTRIES of pip's set as a requirements file that takes these files and no others."""
+    """Return ENTRIES of pip's set as a requirements file that admits these files and no others."""
     head = "# Written by hpcstack from the lock: pip takes these files and no others.\n"
     lines = []
     for package in entries:
@@ -185,17 +214,16 @@ def render_requirements(entries: Iterable[LockedPip]) -> str:
 
 
 def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
+    """Return the lines that install PACKAGES by apt, in the LOCKED versions where there are any."""
+    if locked.apt == ():  # the base has all of them
+        return ("hpcstack_guard", "hpcstack_guard_check")
+
     if locked.apt is None:
-        install = quote_words(
-            ["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages]
-        )
-        line = f"DEBIAN_FRONTEND=noninteractive {install}"
+        install = ["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages]
+        line = f"DEBIAN_FRONTEND=noninteractive {quote_words(install)}"
     else:
-        line = quote_words(
-            ["hpcstack_apt_locked", *(f"{entry.name}={entry.version}" for entry in locked.apt)]
-        )
-    if locked.apt == ():
-        return ("hpcstack_guard", "hpcstack_guard_check")  # the base has it all
+        versions = [f"{entry.name}={entry.version}" for entry in locked.apt]
+        line = quote_words(["hpcstack_apt_locked", *versions])
     return (
         "hpcstack_guard",
         "hpcstack_apt_update",
@@ -206,50 +234,68 @@ def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
 
 
 def _conda(stack: Stack, locked: LockedPlatform) -> tuple[str, ...]:
-    does = "hpcstack_conda" if locked.conda is None else "hpcstack_conda_locked"
+    """Return the lines that install the conda packages into their prefix."""
+    function = "hpcstack_conda_locked"
+    if locked.conda is None:
+        function = "hpcstack_conda"
     return (
         "hpcstack_guard",
-        quote_words([does, stack.packages.conda.prefix]),
+        quote_words([function, stack.packages.conda.prefix]),
         "hpcstack_guard_check",
     )
 
 
 def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
-    install = ["install", "--no-cache-dir", "--no-compile"]
-    lines = []
+    """Return the lines that install pip's packages: what was asked for, or the LOCKED set."""
     if locked.pip is None:
-        for of_base in (False, True):
-            wanted = [text for text in packages.pip if packages.built_with_base(text) == of_base]
-            how = ["--no-build-isolation"] if of_base else []
-            lines += [quote_words(["hpcstack_pip", *install, *how, *wanted])] if wanted else []
+        lines = _pip_unlocked(packages)
     else:
-        # every file is named by its hash, so no constraint can say more; the image's own would need
-        # hashes, too
-        only = ["python3", "-m", "pip", *install, "--no-deps", "--require-hashes"]
-        paths = list(split_pip(packages, locked))
-        tools = [f"{HOME}/{path}" for path in paths if path.startswith(BUILD_REQUIREMENTS)]
-        if tools:
-            lines.append(quote_words(["hpcstack_fetch_build_requirements", *tools]))
-        for path in paths:
-            if path == SOURCE_DISTRIBUTIONS:
-                lines.append(quote_words(["hpcstack_pip_from_source", f"{HOME}/{path}", *install]))
-            elif path in (REQUIREMENTS, REQUIREMENTS_OF_BASE):
-                how = ["--no-build-isolation"] if path == REQUIREMENTS_OF_BASE else []
-                lines.append(
-                    f"env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT "
-                    f"{quote_words([*only, *how])} -r {HOME}/{path}"
-                )
+        lines = _pip_locked(packages, locked)
     return ("hpcstack_guard", *lines, "hpcstack_guard_check")
 
 
+def _pip_unlocked(packages: Packages) -> list[str]:
+    """Return a line for what pip builds on its own, and one for what it builds with the base."""
+    lines = []
+    for of_base in (False, True):
+        wanted = [text for text in packages.pip if packages.built_with_base(text) == of_base]
+        if not wanted:
+            continue
+
+        how = ["--no-build-isolation"] if of_base else []
+        lines.append(quote_words(["hpcstack_pip", *PIP_INSTALL, *how, *wanted]))
+    return lines
+
+
+def _pip_locked(packages: Packages, locked: LockedPlatform) -> list[str]:
+    """Return the lines that install the files of `split_pip`, in its order."""
+    # Every file is named by its hash, so the image's constraints can add nothing. They would have
+    # to have hashes, too, so they are unset.
+    unset = "env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT"
+    pip = ["python3", "-m", "pip", *PIP_INSTALL, "--no-deps", "--require-hashes"]
+
+    lines = []
+    paths = list(split_pip(packages, locked))
+    tools = [f"{HOME}/{path}" for path in paths if path.startswith(BUILD_REQUIREMENTS)]
+    if tools:
+        lines.append(quote_words(["hpcstack_fetch_build_requirements", *tools]))
+
+    for path in paths:
+        if path == SOURCE_DISTRIBUTIONS:
+            build = ["hpcstack_pip_from_source", f"{HOME}/{path}", *PIP_INSTALL]
+            lines.append(quote_words(build))
+        elif path == REQUIREMENTS:
+            lines.append(f"{unset} {quote_words(pip)} -r {HOME}/{path}")
+        elif path == REQUIREMENTS_OF_BASE:
+            with_base = quote_words([*pip, "--no-build-isolation"])
+            lines.append(f"{unset} {with_base} -r {HOME}/{path}")
+    return lines
+
+
 def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:
-    fetch = [
-        "hpcstack_source",
-        source.name,
-        source.git,
-        commit,
-        "yes" if source.submodules else "no",
-    ]
+    """Return the lines that fetch SOURCE at COMMIT, run its build script, and remove its tree."""
+    submodules = "yes" if source.submodules else "no"
+    fetch = ["hpcstack_source", source.name, source.git, commit, submodules]
     return (
         "hpcstack_guard",
         quote_words(fetch),
@@ -260,15 +306,17 @@ def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:
 
 
 def _files(stack: Stack) -> tuple[str, ...]:
-    installed = (
+    """Return the lines that put the recipe's own files in place."""
+    lines = [
         quote_words(["install", "-D", "-m", file.mode, f"{HOME}/files/{n}", file.path])
         for n, file in enumerate(stack.files)
-    )
-    return (
-        *installed,
-        'rm -f "$HPCSTACK_LEFT"',
-    )  # the next step looks anew: what a recipe puts there is not guarded
+    ]
+    # What a recipe puts over the base on purpose is not guarded. Without what the last step has
+    # noted, the next one looks at the base anew.
+    lines.append('rm -f "$HPCSTACK_LEFT"')
+    return tuple(lines)
 
 
 def _script(name: str) -> tuple[str, ...]:
+    """Return the lines that run the recipe's script build/NAME."""
     return ("hpcstack_guard", f"bash {HOME}/build/{name}", "hpcstack_guard_check")

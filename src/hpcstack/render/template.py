@@ -1,5 +1,6 @@
-"""Jinja2 over the package's template folders: strict about unknown names, with one filter for each
-quoting.
+"""Fill the package's Jinja2 templates, and read its plain data files.
+
+An unknown name in a template is an error. There is one filter for each kind of quoting.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 @cache
 def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
+    """Return the Jinja2 environment of the templates in FOLDER; HTML escapes each value."""
     import jinja2
+
+    # A value in a definition file of images/ must not end its line. In other folders a quoted word
+    # may be a script of many lines.
+    finalize = _check_unbroken if folder == "images" else None
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(data.find_data_folder(folder)),
@@ -24,9 +30,7 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=html,
-        finalize=_unbroken
-        if folder == "images"
-        else None,  # elsewhere a quoted word may be a script of many lines
+        finalize=finalize,
     )
     environment.filters.update(
         sh=quote.quote_sh,
@@ -42,22 +46,24 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
     return environment
 
 
-def _unbroken(value: object) -> object:
-    """No expression of a definition file may end the line that it stands in."""
-    return quote.check_unbroken(value) if isinstance(value, str) else value
+def _check_unbroken(value: object) -> object:
+    """Return VALUE, unless it is text that would end the line in which it stands."""
+    if isinstance(value, str):
+        return quote.check_unbroken(value)
+    return value
 
 
 def fill_template(folder: str, name: str, /, **values: object) -> str:
-    """The template FOLDER/NAME filled with VALUES."""
+    """Return the template FOLDER/NAME, filled with VALUES."""
     return _environment(folder).get_template(name).render(values)
 
 
 def fill_page(folder: str, name: str, /, **values: object) -> str:
-    """The HTML template FOLDER/NAME filled with VALUES, each of them escaped."""
+    """Return the HTML template FOLDER/NAME, filled with VALUES, each of which is escaped."""
     return _environment(folder, html=True).get_template(name).render(values)
 
 
 @cache
 def read_data_file(folder: str, name: str) -> str:
-    """A file of a data folder that is no template."""
+    """Return the text of NAME, a file in the data folder FOLDER that is not a template."""
     return (data.find_data_folder(folder) / name).read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Runtimes that start a job step in an image.
+"""The runtimes that can start a job step in an image: one table, and a module for each entry.
 
-One visible table; `auto` asks what is there and says why.
+`choose_runtime` resolves `auto` by what is installed, and says why.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def _load(name: str) -> Runtime:
+    """Return the RUNTIME of the module called NAME."""
     return cast("Runtime", importlib.import_module(f"hpcstack.runtimes.{name}").RUNTIME)
 
 
@@ -25,16 +26,23 @@ RUNTIMES: dict[str, Runtime] = {name: _load(name) for name in names.RUNTIMES}
 
 
 def choose_runtime(name: str, runner: Runner) -> tuple[Runtime, str]:
-    """The runtime NAME, or what `auto` finds, and the reason in a few words."""
+    """Return the runtime NAME, or for `auto` the best that is installed here, and the reason.
+
+    Raise MissingToolError where `auto` finds none.
+    """
     if name != "auto":
         return RUNTIMES[name], "named by the site or on the command line"
+
     if not runner.has("srun"):
         if runner.has("apptainer"):
             return RUNTIMES["local"], "there is no srun: the image runs on this machine"
         raise MissingToolError(
             "neither srun nor apptainer is installed", "install slurm-client or apptainer"
         )
-    if pyxis.is_offered("\n".join(runner.output(["srun", "--help"]).tail)):
+
+    # Pyxis is a SPANK plugin: where Slurm loads it, its options are among srun's own.
+    srun_help = "\n".join(runner.output(["srun", "--help"]).tail)
+    if pyxis.is_offered(srun_help):
         return RUNTIMES["pyxis"], "srun knows --container-image"
     if not runner.has("apptainer") and runner.has("enroot"):
         return RUNTIMES["enroot"], "srun has no Pyxis, and there is no apptainer"

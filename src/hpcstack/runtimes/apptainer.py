@@ -1,6 +1,4 @@
-"""Apptainer under srun, for clusters without Pyxis: `srun ... apptainer exec image.sqsh`, with --nv
-on GPU nodes.
-"""
+"""Apptainer under srun, for clusters without Pyxis: `srun ... apptainer exec image.sqsh`."""
 
 from __future__ import annotations
 
@@ -19,49 +17,53 @@ from hpcstack.runtimes.base import (
     make_shield,
 )
 
-OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
+# Variables that Apptainer composes itself from the host's values and the image's.
+OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")
 
 
 def exec_parts(step: Step) -> list[Part]:
-    """`apptainer exec` of the step's command."""
-    out = [
-        Part(
-            ("apptainer", "--quiet", "exec"),
-            "the image is run as it lies there: nothing is unpacked",
-        )
-    ]
+    """Return the words of `apptainer exec` that run the command of STEP."""
+    why = "the image is run as it lies there: nothing is unpacked"
+    out = [Part(("apptainer", "--quiet", "exec"), why)]
+
     if step.gpus:
         why = "the nodes have GPUs: their driver goes into the container"
         out.append(make_option("--nv", why=why))
     if not step.home:
         why = "asked for: nothing of the home directory, but for what is mounted"
         out.append(make_option("--no-home", why=why))
+
     out += [Part(("--bind", mount), why) for mount, why in explain_binds(step)]
     if str(step.workdir) != "/":
         out.append(Part(("--pwd", str(step.workdir)), "where it was started"))
-    return [*out, Part((str(step.image),), "the image"), Part(step.command, "what each task runs")]
+    out.append(Part((str(step.image),), "the image"))
+    out.append(Part(step.command, "what each task runs"))
+    return out
 
 
 def exec_environment(step: Step) -> dict[str, str]:
-    """Apptainer gives the container what is set as APPTAINERENV_NAME, above the image's own value.
+    """Return the APPTAINERENV_NAME variables of STEP: Apptainer sets NAME in the container to them.
 
-    Left alone, it lets the host's CUDA_HOME, say, win over the image's; here the image wins, as
-    under Pyxis.
+    Left alone, Apptainer lets a variable of the host, say CUDA_HOME, win over the image's. Here the
+    image wins, as under Pyxis: each of its variables that the host has too is set to the image's
+    value.
     """
     image = {
         name: value
         for name, value in list_kept_variables(step).items()
         if name in os.environ and name not in OWN
     }
-    given = {
-        f"APPTAINERENV_{name}": value
-        for name, value in (image | list_forced_variables(step)).items()
-    }
-    return {"APPTAINER_NO_EVAL": "1"} | given  # a value is text: `$(...)` in it is not run
+    variables = image | list_forced_variables(step)
+    given = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
+
+    # A value is plain text: Apptainer must not run the `$(...)` in it.
+    return {"APPTAINER_NO_EVAL": "1"} | given
 
 
 @dataclass(frozen=True)
 class ApptainerRuntime(Runtime):
+    """srun starts one `apptainer exec` for each task."""
+
     name: str = "apptainer"
     tool: str = "apptainer"
     brings: tuple[str, ...] = ("home", "tmp")

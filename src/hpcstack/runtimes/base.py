@@ -1,4 +1,4 @@
-"""What a runtime is: a step in, one argv and its environment out."""
+"""The interface of a runtime: a step in, one argv and its environment out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hpcstack.core import data
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import InputError
 
-VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
+VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # tells the hooks of NVIDIA's toolkit to do nothing
 
 
 @dataclass(frozen=True)
 class Part:
     """One or more words of a command line, and why they are there.
 
-    `option` and `value` are the same in parts, where the words are one long option.
+    Where the words are one long option, `option` is its name and `value` its value.
     """
 
     words: tuple[str, ...]
@@ -27,7 +27,7 @@ class Part:
 
 
 def make_option(name: str, value: object = None, why: str = "") -> Part:
-    """Return the part of the option NAME, as `NAME=VALUE`, or alone where VALUE is None."""
+    """Return the part for the option NAME, as `NAME=VALUE`, or `NAME` where VALUE is None."""
     if value is None:
         return Part((name,), why, name)
     return Part((f"{name}={value}",), why, name, str(value))
@@ -37,12 +37,12 @@ def make_option(name: str, value: object = None, why: str = "") -> Part:
 class Step:
     """One job step in an image.
 
-    `slurm` are srun's own options, each with its reason; `mounts` are SOURCE:TARGET, and
-    `mount_reasons` says of some why they are there; `home` says whether the home directory is to be
-    in the container, `mounted_home` which one of MOUNTS it is, for runtimes that do not bring it by
-    themselves; `environment` overrides the image's variables, which are `image_environment`; `gpus`
-    says whether real GPUs are behind the nodes, `grace` whether the ranks are told by a signal
-    before the time is up.
+    `slurm` are srun's own options, each with its reason. `mounts` are SOURCE:TARGET;
+    `mount_reasons` explains some of them. `home` says whether the container gets the home
+    directory, and `mounted_home` is its path where it is one of the mounts, for runtimes that do
+    not bring it by themselves. `environment` overrides the image's variables, which are
+    `image_environment`. `gpus` says whether the nodes have real GPUs, and `grace` whether the ranks
+    get a signal before the time limit.
     """
 
     image: Path
@@ -60,8 +60,10 @@ class Step:
 
 
 def make_shield() -> list[Part]:
-    """What stands before a runtime that mounts the image by FUSE: a rank that is told to end still
-    has its files.
+    """Return the words that stand before a runtime that mounts the image by FUSE.
+
+    Slurm sends a signal to every process of a step. They keep it from the program that serves the
+    image, so that a rank that is told to end can still read its files (on-node/shield.sh).
     """
     why = "a signal for the ranks must not end what serves the image"
     return [Part(("/bin/sh", "-c", data.read_script("on-node/shield.sh"), "shield"), why)]
@@ -69,73 +71,80 @@ def make_shield() -> list[Part]:
 
 @dataclass(frozen=True)
 class Runtime(ABC):
-    """One way to start a job step in an image. All that differs between runtimes is here.
+    """One way to start a job step in an image, with all that differs between runtimes.
 
-    `tool` is the program that nodes must have. `brings` are the host's folders that are in a
-    container unasked: "home", "tmp".
+    `tool` is the program that nodes must have. `brings` names the host's folders that a container
+    gets unasked: "home", "tmp".
     """
 
     name: str
     tool: str
     brings: tuple[str, ...] = ()
     uses_slurm: bool = True
-    container_per_rank: bool = True  # ranks of a node are in containers of their own
-    # The image's own environment looks at the node's driver (images/compat.sh).
+    container_per_rank: bool = True  # each rank of a node has a container of its own
+    # The image's own environment runs images/compat.sh, which looks at the node's driver.
     finds_driver: bool = False
     in_modules: bool = False  # modules/run.sh.j2 can start it
     in_scripts: bool = False  # launchers/to-copy/srun.sh.j2 can start it
-    mounts_by_fuse: bool = False  # as an ordinary user, on the node
-    needs_subuid: bool = False  # several user ids, from /etc/subuid
+    mounts_by_fuse: bool = False  # the node mounts the image as an ordinary user
+    needs_subuid: bool = False  # the user needs several user ids, from /etc/subuid
 
     @abstractmethod
     def parts(self, step: Step) -> list[Part]:
-        """Return the whole line of STEP."""
+        """Return the whole command line of STEP, in parts."""
 
     @abstractmethod
     def environment(self, step: Step) -> dict[str, str]:
-        """Return what the line must be started with."""
+        """Return the variables that must be set where the command line of STEP is started."""
 
 
 def list_forced_variables(step: Step) -> dict[str, str]:
-    """The variables that must win over the image's: void where there is no GPU, so that no hook
-    looks for one.
+    """Return the variables that must win over the image's.
+
+    Without GPUs, NVIDIA_VISIBLE_DEVICES=void is among them, so that no hook looks for one.
     """
-    return (VOID if not step.gpus else {}) | step.environment
+    if step.gpus:
+        return dict(step.environment)
+    return VOID | step.environment
 
 
 def list_kept_variables(step: Step) -> dict[str, str]:
-    """The image's variables that the step does not force, for runtimes that hand a container
-    nothing of the task's environment, or all of it. The rule is Pyxis's: the image's own variables
-    win over the host's, but for those that the step forces; all else of the task's environment,
-    Slurm's and MPI's variables among it, is there.
+    """Return the image's variables that STEP does not force, sorted by name.
+
+    Runtimes that hand a container nothing of the task's environment, or all of it, need them to
+    follow Pyxis's rule: the image's own variables win over the host's, except for those that the
+    step forces; the rest of the task's environment, Slurm's and MPI's variables among it, reaches
+    the container.
     """
-    found = sorted(step.image_environment.items())
+    forced = list_forced_variables(step)
     return {
         name: value
-        for name, value in found
-        if VARIABLE.fullmatch(name) and name not in list_forced_variables(step)
+        for name, value in sorted(step.image_environment.items())
+        if VARIABLE.fullmatch(name) and name not in forced
     }
 
 
 def list_binds(step: Step) -> list[str]:
-    """Each mount once, the working directory among them.
+    """Return each mount of STEP once, and the working directory unless that is /.
 
-    InputError for a path that no runtime can mount.
+    Raise InputError for a working directory that no runtime can mount.
     """
     if any(sign in str(step.workdir) for sign in ":,"):
         raise InputError(
             f"{step.workdir} cannot be mounted: its path contains ':' or ','",
             "start from another folder",
         )
-    workdir = f"{step.workdir}:{step.workdir}"
-    return list(dict.fromkeys((*step.mounts, *(() if str(step.workdir) == "/" else (workdir,)))))
+    mounts = list(step.mounts)
+    if str(step.workdir) != "/":
+        mounts.append(f"{step.workdir}:{step.workdir}")
+    return list(dict.fromkeys(mounts))
 
 
 SRUN = Part(("srun", "--export=ALL"), "one job step; it gets this shell's variables")
 
 
 def explain_binds(step: Step) -> list[tuple[str, str]]:
-    """(mount, why) of `list_binds`."""
+    """Return (mount, why) for each mount of `list_binds`."""
     workdir = f"{step.workdir}:{step.workdir}"
     why = {workdir: "where it was started", **step.mount_reasons}
     return [(mount, why.get(mount, "the site's or the user's")) for mount in list_binds(step)]

@@ -1,8 +1,8 @@
-"""Charliecloud under srun: `ch-run IMAGE.sqsh`, which mounts the image in a namespace of the task's
-own.
+"""Charliecloud under srun: `ch-run IMAGE.sqsh` mounts the image in a namespace of each task's own.
 
-0.33 and newer can make a mount's folder in an image that nobody can write (--write-fake); with an
-older one only what the image has can be mounted over. https://charliecloud.io/latest/ch-run.html
+Charliecloud 0.33 and newer can make the folder of a mount although the image is read-only
+(--write-fake). An older one can mount only over folders that the image has.
+https://charliecloud.io/latest/ch-run.html
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ from hpcstack.runtimes.base import (
     make_option,
 )
 
+# What on-node/charliecloud.sh runs in place of its line RUN.
 RUN = 'ch-run --env-no-expand "$@" <&3 &'
-# With a grace time: what ignores a signal goes on serving the image, and the command has it as
-# usual again.
+# With a grace time, ch-run ignores the ranks' signals and so goes on serving the image. The command
+# would inherit that, so UNSHIELDED gives it the default again.
 SHIELDED = "(trap '' USR1 USR2 && exec ch-run --env-no-expand \"$@\" <&3) &"
 UNSHIELDED = ("env", "--default-signal=USR1,USR2")  # coreutils 8.31 and newer
 
 
 @dataclass(frozen=True)
 class Charliecloud(Runtime):
+    """srun starts one `ch-run` for each task, under a small shell script."""
+
     name: str = "charliecloud"
     tool: str = "ch-run"
-    # Not the home directory: its own --home mounts it at /home/$USER, and not where it is.
+    # Not "home": ch-run's own --home mounts it at /home/$USER, not where it is on the host.
     brings: tuple[str, ...] = ("tmp",)
 
     def parts(self, step: Step) -> list[Part]:
@@ -41,38 +44,30 @@ class Charliecloud(Runtime):
             raise InputError(
                 "Charliecloud does not bind the driver: no GPU would be seen", "--runtime apptainer"
             )
+
+        run = RUN
+        command = step.command
+        if step.grace:
+            run = SHIELDED
+            command = (*UNSHIELDED, *step.command)
+        script = data.read_script("on-node/charliecloud.sh").replace("\nRUN\n", f"\n{run}\n")
+
         out = [SRUN, *step.slurm]
-        start = data.read_script("on-node/charliecloud.sh").replace(
-            "\nRUN\n", f"\n{SHIELDED if step.grace else RUN}\n"
-        )
-        command = (*UNSHIELDED, *step.command) if step.grace else step.command
-        out.append(
-            Part(
-                ("/bin/sh", "-c", start, "ch-run"),
-                "the image is mounted; the task's variables are there",
-            )
-        )
-        out += [
-            make_option("--set-env", f"{name}={value}", "the image's own")
-            for name, value in list_kept_variables(step).items()
-        ]
-        if (
-            step.mounted_home
-        ):  # unasked it says /root, where what a library writes is gone with the container
-            out.append(
-                make_option(
-                    "--set-env",
-                    f"HOME={step.mounted_home}",
-                    "the home directory, which is mounted",
-                )
-            )
+        why = "the image is mounted; the task's variables are there"
+        out.append(Part(("/bin/sh", "-c", script, "ch-run"), why))
+
+        for name, value in list_kept_variables(step).items():
+            out.append(make_option("--set-env", f"{name}={value}", "the image's own"))
+        if step.mounted_home:
+            # Without it HOME is /root, and what a library writes there is lost with the container.
+            home = f"HOME={step.mounted_home}"
+            out.append(make_option("--set-env", home, "the home directory, which is mounted"))
+
         out += [make_option("--bind", mount, why) for mount, why in explain_binds(step)]
         out.append(make_option("--cd", step.workdir, "where it was started"))
-        return [
-            *out,
-            Part((str(step.image), "--"), "the image"),
-            Part(command, "what each task runs"),
-        ]
+        out.append(Part((str(step.image), "--"), "the image"))
+        out.append(Part(command, "what each task runs"))
+        return out
 
     def environment(self, step: Step) -> dict[str, str]:
         return list_forced_variables(step)

@@ -1,5 +1,6 @@
-"""Enroot under srun where there is no Pyxis: `enroot start IMAGE.sqsh`, which mounts the image and
-unpacks nothing.
+"""Enroot under srun, where there is no Pyxis: `enroot start IMAGE.sqsh` mounts the image.
+
+Nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -18,38 +19,37 @@ from hpcstack.runtimes.base import (
     make_shield,
 )
 
-IN = 'cd "$1" && shift && exec "$@"'
+IN = 'cd "$1" && shift && exec "$@"'  # enroot start has no option for the working directory
 START = "on-node/enroot.sh"
 
 
 @dataclass(frozen=True)
 class EnrootRuntime(Runtime):
+    """srun starts one `enroot start` for each task, under a small shell script."""
+
     name: str = "enroot"
     tool: str = "enroot"
     in_modules: bool = True
     mounts_by_fuse: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        own = list(list_kept_variables(step))
         out = [SRUN, *step.slurm, *make_shield()]
-        out.append(
-            Part(
-                ("/bin/sh", "-c", data.read_script(START), "enroot", *own, "--"),
-                "the task's variables go in; the image is mounted",
-            )
-        )
-        out += [
-            Part(("--mount", f"{mount}:none:x-create=auto,bind,rw"), why)
-            for mount, why in explain_binds(step)
-        ]
+
+        # The script hands on the task's variables, except those named before `--`: for them the
+        # image's own value counts.
+        own = list(list_kept_variables(step))
+        start = ("/bin/sh", "-c", data.read_script(START), "enroot", *own, "--")
+        out.append(Part(start, "the task's variables go in; the image is mounted"))
+
+        for mount, why in explain_binds(step):
+            out.append(Part(("--mount", f"{mount}:none:x-create=auto,bind,rw"), why))
+        out.append(Part((str(step.image),), "the image"))
+
         command = step.command
         if str(step.workdir) != "/":
             command = ("/bin/sh", "-c", IN, "in", str(step.workdir), *command)
-        return [
-            *out,
-            Part((str(step.image),), "the image"),
-            Part(command, "what each task runs, where it was started"),
-        ]
+        out.append(Part(command, "what each task runs, where it was started"))
+        return out
 
     def environment(self, step: Step) -> dict[str, str]:
         return list_forced_variables(step)

@@ -1,6 +1,6 @@
-"""No Slurm: the image runs here, by Apptainer.
+"""Without Slurm: Apptainer runs the image on this machine.
 
-Slurm's options have no meaning and are refused by `launch`.
+Slurm's options mean nothing here; `launch` refuses them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Local(Runtime):
+    """One `apptainer exec` on this machine."""
+
     name: str = WITHOUT_SLURM
     tool: str = "apptainer"
     brings: tuple[str, ...] = ("home", "tmp")
@@ -29,7 +31,10 @@ class Local(Runtime):
         return exec_parts(step)
 
     def environment(self, step: Step) -> dict[str, str]:
-        """One node, whatever allocation this shell is in."""
+        """Return Apptainer's variables, with Slurm's set to one task on one node.
+
+        This shell may be in an allocation of several nodes, which does not concern this step.
+        """
         alone = {
             "SLURM_STEP_NUM_NODES": "1",
             "SLURM_NODEID": "0",

@@ -1,12 +1,13 @@
-"""Podman under srun, rootless: the image is mounted by squashfuse on the node and run as a root
-filesystem.
+"""Rootless Podman under srun: squashfuse mounts the image on the node, as a root filesystem.
 
-Storage lies in a folder of the task's own on the node's disk: podman's usual place, the home
-directory, is often on a filesystem that it cannot use. Its containers are no children of the
-task's, so that Slurm kills them with a step only where it keeps the step in a cgroup
-(ProctrackType). Elsewhere a keeper, which is no child of the task either, sees the task's end and
-takes away what it left; and each task first takes away what the user's killed tasks left on the
-node. https://docs.podman.io/en/v4.3/markdown/podman-run.1.html (--rootfs, :O)
+Podman's storage lies in a folder of the task's own on the node's disk. Its usual place, the home
+directory, is often on a filesystem that podman cannot use.
+
+Podman's containers are not children of the task. Slurm therefore kills them with the step only
+where it keeps the step in a cgroup (ProctrackType). Elsewhere a keeper process, which is no child
+of the task either, notices the task's end and removes what it left. And each task begins by
+removing what this user's killed tasks left on the node.
+https://docs.podman.io/en/v4.3/markdown/podman-run.1.html (--rootfs, :O)
 """
 
 from __future__ import annotations
@@ -28,38 +29,35 @@ from hpcstack.runtimes.base import (
 
 @dataclass(frozen=True)
 class Podman(Runtime):
+    """srun starts one `podman run` for each task, under a shell script that cleans up."""
+
     name: str = "podman"
     tool: str = "podman"
     brings: tuple[str, ...] = ("tmp",)
     needs_subuid: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        own = list_kept_variables(step)
         out = [SRUN, *step.slurm]
-        head = (
-            "/bin/sh",
-            "-c",
-            data.read_script("on-node/podman.sh"),
-            "podman",
-            str(step.image),
-            *own,
-            "--",
-        )
+
+        # The script hands on the task's variables, except those named before `--`.
+        own = list_kept_variables(step)
+        script = data.read_script("on-node/podman.sh")
+        head = ("/bin/sh", "-c", script, "podman", str(step.image), *own, "--")
         out.append(Part(head, "the image, mounted; the task's variables go in"))
-        out += [
-            Part(("--env", f"{name}={value}"), "the image's own") for name, value in own.items()
-        ]
+
+        for name, value in own.items():
+            out.append(Part(("--env", f"{name}={value}"), "the image's own"))
         if step.gpus:
-            out.append(
-                Part(
-                    ("--device", "nvidia.com/gpu=all"),
-                    "the nodes have GPUs: NVIDIA's CDI describes them",
-                )
-            )
+            why = "the nodes have GPUs: NVIDIA's CDI describes them"
+            out.append(Part(("--device", "nvidia.com/gpu=all"), why))
+
         out += [Part(("-v", mount), why) for mount, why in explain_binds(step)]
         out.append(make_option("--workdir", step.workdir, "where it was started"))
+
+        # The script replaces this word by `--rootfs` and the folder where it has mounted the image.
         out.append(Part(("@image",), "nothing is unpacked, nothing is written to it"))
-        return [*out, Part(step.command, "what each task runs")]
+        out.append(Part(step.command, "what each task runs"))
+        return out
 
     def environment(self, step: Step) -> dict[str, str]:
         return list_forced_variables(step)

@@ -1,7 +1,7 @@
-"""Pyxis: `srun --container-image=/absolute/image.sqsh`.
+"""Pyxis, a SPANK plugin that runs Enroot: `srun --container-image=/absolute/image.sqsh`.
 
-A bare name would go to Docker Hub, so the path is absolute; the image's variables win over the
-host's unless --container-env names them.
+The path is absolute, because Pyxis looks for a bare name on Docker Hub. The image's variables win
+over the host's, except for those that --container-env names.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from hpcstack.runtimes.base import (
 
 
 def is_offered(srun_help: str) -> bool:
-    """Whether `srun --help` shows that the SPANK plugin is loaded."""
+    """Return whether SRUN_HELP, what `srun --help` prints, shows that Slurm loads the plugin."""
     return "--container-image" in srun_help
 
 
 @dataclass(frozen=True)
 class Pyxis(Runtime):
+    """srun itself starts one container on each node."""
+
     name: str = "pyxis"
     tool: str = "enroot"
     container_per_rank: bool = False  # one a node
@@ -34,36 +36,33 @@ class Pyxis(Runtime):
     in_scripts: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        out = [SRUN, *step.slurm]
-        out.append(
-            make_option(
-                "--container-image", step.image, "the image; a bare name would be Docker Hub's"
-            )
-        )
-        out.append(
-            make_option(
-                "--no-container-mount-home",
-                why="what lies in the home directory is not the image's",
-            )
-        )
         if any(sign in str(step.workdir) for sign in "$`\"'\\ "):
             raise InputError(
                 f"{step.workdir}: Enroot takes quotes, blanks and $ in a path for shell",
-                "start elsewhere",
+                "start from another folder",
             )
-        if mounts := list_binds(step):
-            reasons = [
-                "the site's, the user's, this folder",
-                *dict.fromkeys(step.mount_reasons.values()),
-            ]
+
+        out = [SRUN, *step.slurm]
+        why = "the image; a bare name would be Docker Hub's"
+        out.append(make_option("--container-image", step.image, why))
+        why = "what lies in the home directory is not the image's"
+        out.append(make_option("--no-container-mount-home", why=why))
+
+        mounts = list_binds(step)
+        if mounts:
+            reasons = ["the site's, the user's, this folder"]
+            reasons += dict.fromkeys(step.mount_reasons.values())
             out.append(make_option("--container-mounts", ",".join(mounts), "; ".join(reasons)))
         if str(step.workdir) != "/":
             out.append(make_option("--container-workdir", step.workdir, "where it was started"))
-        if names := sorted(list_forced_variables(step)):
-            out.append(
-                make_option("--container-env", ",".join(names), "these win over the image's own")
-            )
-        return [*out, Part(step.command, "what each task runs")]
+
+        names = sorted(list_forced_variables(step))
+        if names:
+            why = "these win over the image's own"
+            out.append(make_option("--container-env", ",".join(names), why))
+
+        out.append(Part(step.command, "what each task runs"))
+        return out
 
     def environment(self, step: Step) -> dict[str, str]:
         return list_forced_variables(step)

@@ -19,7 +19,7 @@ from support.locks import example_lock
     [
         (
             "/bin/bash: line 3: uv: command not found",
-            "NVIDIA's images have uv from 26.02 to 26.05 alone",
+            "only NVIDIA's images from 26.02 to 26.05 have uv",
         ),
         ("sh: 1: uv: not found", "packages.pip: [uv]"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'uv'", "packages.pip: [uv]"),

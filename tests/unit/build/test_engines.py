@@ -223,6 +223,6 @@ def test_only_the_site_lets_steps_run_beside_the_builder(
     (tmp_path / "apptainer.def").write_text("Bootstrap: docker\nFrom: x\n")
     job = Job(tmp_path, tmp_path, tmp_path, tmp_path / "base.sqsh", tmp_path, tmp_path / "out", tmp_path / "log",
               BuildSite(), Progress())  # fmt: skip
-    with pytest.raises(BuildError, match="would run them beside you"):
+    with pytest.raises(BuildError, match="would run them with your rights"):
         find_engine(name).build(job, Nobody())
     assert begun == []

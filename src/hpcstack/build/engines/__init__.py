@@ -1,6 +1,6 @@
-"""Engines that build an image.
+"""The engines that can build an image: one table, and a module for each entry.
 
-One visible table; a module per entry, loaded when it is asked for.
+A module is loaded when its engine is asked for.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ENGINES = ("apptainer", "enroot", "builtin", "docker")  # in the order in which 
 
 
 def find_engine(name: str) -> Engine:
-    """The engine NAME, one of ENGINES."""
+    """Return the engine NAME, one of ENGINES."""
     return cast(Engine, importlib.import_module(f"hpcstack.build.engines.{name}").ENGINE)
 
 
 def check_name(name: str) -> None:
-    """InputError for an engine that there is not."""
+    """Raise InputError unless NAME is an engine, or `auto`."""
     if name not in (*ENGINES, "auto"):
         raise InputError(
             f"--engine {name}: no such engine{did_you_mean(name, ENGINES)}",
@@ -33,33 +33,39 @@ def check_name(name: str) -> None:
 
 
 def choose_engine(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine, str]:
-    """The engine NAME (which is looked at when it has to build), or for `auto` the first that can
-    be used; and why.
+    """Return the engine NAME, or for `auto` the first that can be used, and the reason for it.
 
-    OFFLINE: one that can shut the network out. Where Apptainer builds without layers it needs root
-    for that: in a user namespace of one user it cannot give a base's files to the groups that own
-    them.
+    A named engine is not tried here, but when it has to build. OFFLINE asks for an engine that can
+    build without a network. Raise MissingToolError where `auto` finds none.
     """
     if name != "auto":
         return find_engine(name), "asked for"
-    from hpcstack.build.engines.machine import enclosure_refused
 
     reasons: list[str] = []
-    for one in map(find_engine, ENGINES):
-        reason = one.usable(runner)
-        if (
-            offline
-            and not reason
-            and one.name == "apptainer"
-            and os.geteuid() != 0
-            and enclosure_refused(runner)
-        ):
-            reason = "only root can shut its network out"
+    for engine in map(find_engine, ENGINES):
+        reason = engine.usable(runner)
+        if not reason and offline:
+            reason = _explain_no_offline(engine, runner)
         if not reason:
-            return one, "; ".join([*reasons, f"{one.name} is the first that can be used"])
-        reasons.append(f"{one.name}: {reason}")
+            return engine, "; ".join([*reasons, f"{engine.name} is the first that can be used"])
+        reasons.append(f"{engine.name}: {reason}")
+
     tip = "install squashfs-tools and util-linux, or apptainer"
     raise MissingToolError("no engine can be used here: " + "; ".join(reasons), tip)
+
+
+def _explain_no_offline(engine: Engine, runner: Runner) -> str:
+    """Return why ENGINE cannot build without a network here; empty where it can.
+
+    Where no enclosure can be made, `apptainer build` runs the steps by itself. Without root it
+    would have to run in a user namespace of one user, where it cannot give the base's files to the
+    groups that own them.
+    """
+    from hpcstack.build.engines.machine import enclosure_refused
+
+    if engine.name == "apptainer" and os.geteuid() != 0 and enclosure_refused(runner):
+        return "only root can shut its network out"
+    return ""
 
 
 __all__ = ["ENGINES", "Engine", "Job", "check_name", "choose_engine", "find_engine"]

@@ -1,9 +1,9 @@
-"""Apptainer: its steps run as everybody's do, in hpcstack's enclosure, and the image is spliced.
+"""Apptainer: steps run in hpcstack's enclosure, as with other engines, and the image is spliced.
 
-Where no enclosure can be made, and only where site.yaml says `build.unconfined`: `apptainer build`
-from the imported base, whose squashfs is taken out of the SIF. Defaults taken there: user
-namespaces or fakeroot as Apptainer chooses; the site's compression, level 1 for zstd (1.2 GB: 22 s
-against 112 s with gzip).
+Where no enclosure can be made, and site.yaml allows it (`build.unconfined`), Apptainer does it all:
+`apptainer build` starts from the imported base, and the squashfs is taken out of the SIF. Apptainer
+chooses between user namespaces and fakeroot. It packs with the site's compression, zstd at level 1
+(1.2 GB: 22 s, against 112 s with gzip).
 """
 
 from __future__ import annotations
@@ -33,18 +33,28 @@ from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
 
+# mksquashfs's options for each value of build.compression.
 LEVEL = {
     "zstd": "-comp zstd -Xcompression-level 1",
     "gzip": "-comp gzip",
     "xz": "-comp xz",
     "lz4": "-comp lz4",
 }
-OFFSET, SIZE = re.compile(r"Offset:\s*(\d+)"), re.compile(r"Size:\s*(\d+)")
+# In what `apptainer sif info` and `apptainer sif list` print.
+OFFSET = re.compile(r"Offset:\s*(\d+)")
+SIZE = re.compile(r"Size:\s*(\d+)")
 PARTITION = re.compile(r"^(\d+)\s*\|.*\|FS \(Squashfs/\*System/", re.MULTILINE)
 
 
 def build_argv(job: Job, sif: Path) -> list[str]:
-    """The build's argv. What the site lends is bound at /mnt, for the time of the build."""
+    """Return the argv of `apptainer build`, which writes the image of JOB to SIF.
+
+    What the site lends is bound at /mnt for the time of the build.
+    """
+    ids = []
+    if job.offline:
+        ids = ["--ignore-subuid"]  # newuidmap does not work in the namespace without a network
+
     return [
         "apptainer",
         "build",
@@ -55,9 +65,7 @@ def build_argv(job: Job, sif: Path) -> list[str]:
         f"{job.work}/scratch:/tmp",
         "--bind",
         f"{job.work}/scratch:/var/tmp",
-        *(
-            ["--ignore-subuid"] if job.offline else []
-        ),  # newuidmap does not work in the namespace without a network
+        *ids,
         "--mksquashfs-args",
         f"-no-xattrs {LEVEL[job.settings.compression]}",
         str(sif),
@@ -69,34 +77,43 @@ LAYERED = Layered("apptainer")
 
 
 def make_apptainer_environment(job: Job, home: Path) -> dict[str, str]:
-    """Where Apptainer works, in a home of the build's own: the user's settings do not reach into an
-    image.
+    """Return Apptainer's variables for JOB, with HOME of the build's own.
+
+    So the user's settings do not get into an image. Only the cache is the site's or the user's.
     """
+    cache = (
+        job.settings.cachedir
+        or os.environ.get("APPTAINER_CACHEDIR")
+        or str(Path.home() / ".apptainer/cache")
+    )
     return {
         **list_proxies(job.settings),
         "HOME": str(home),
         "APPTAINER_TMPDIR": str(job.work),
-        "APPTAINER_CACHEDIR": job.settings.cachedir
-        or os.environ.get("APPTAINER_CACHEDIR")
-        or str(Path.home() / ".apptainer/cache"),
+        "APPTAINER_CACHEDIR": cache,
         "APPTAINER_CONFIGDIR": str(home / ".apptainer"),
     }
 
 
 def without_settings(argv: list[str], env: dict[str, str]) -> list[str]:
-    """ARGV without the user's own settings of Apptainer but for those in ENV: binds and variables
-    for containers that he runs have no place in an image.
+    """Return ARGV without the user's own variables for Apptainer, except for those in ENV.
+
+    They are meant for containers that the user runs: their binds and variables have no place in an
+    image.
     """
-    his = [
+    own = [
         name
         for name in os.environ
         if name.startswith(("APPTAINER", "SINGULARITY")) and name not in env
     ]
-    return ["env", *(f"--unset={name}" for name in sorted(his)), *argv]
+    return ["env", *(f"--unset={name}" for name in sorted(own)), *argv]
 
 
 def find_system_partition(listing: str) -> str:
-    """The id of the system partition in what `apptainer sif list` prints."""
+    """Return the id of the system partition in LISTING, what `apptainer sif list` prints.
+
+    Raise ValueError where it has none.
+    """
     match = PARTITION.search(listing)
     if not match:
         raise ValueError(f"no system partition in: {listing[:400]}")
@@ -104,7 +121,7 @@ def find_system_partition(listing: str) -> str:
 
 
 def prepare_home(job: Job) -> Path:
-    """A home for the build."""
+    """Make the home and the scratch folder for an `apptainer build`, and return the home."""
     home = job.work / "home"
     (home / ".apptainer").mkdir(parents=True, exist_ok=True)
     make_scratch(job)
@@ -113,6 +130,8 @@ def prepare_home(job: Job) -> Path:
 
 @dataclass(frozen=True)
 class ApptainerEngine:
+    """Builds by layers; without an enclosure, by Apptainer itself."""
+
     name: str = "apptainer"
     tools: tuple[str, ...] = ("apptainer", "mksquashfs", "unsquashfs")
     definition: str = "apptainer.def"
@@ -126,26 +145,33 @@ class ApptainerEngine:
             raise InputError(
                 f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir"
             )
+
         why = enclosure_refused(runner)
         if not why:
             try:
                 return LAYERED.build(job, runner)
             except NoEnclosure as error:
                 why = error.message
+
+        # From here on Apptainer would run the steps itself.
         if job.settings.splice == "always" and not job.squash:
             raise BuildError(
                 f"the image cannot be spliced: Apptainer runs no step in a mounted base ({why})",
                 "build.splice: auto in site.yaml packs it",
             )
         if job.offline and os.geteuid():
-            reason = (why, "no network can be shut out so: --engine builtin or enroot")
+            reason = (
+                why,
+                "Apptainer cannot shut the network out here: use --engine builtin or enroot",
+            )
             raise ProgramFailed(Completed(("apptainer", "exec"), 1, reason))
         if not job.settings.unconfined:
             raise BuildError(
-                f"Apptainer can run no step in an enclosure here ({why}), and would run them "
-                "beside you",
+                f"Apptainer can run no step in an enclosure here ({why}), and would run them with "
+                "your rights",
                 UNCONFINED,
             )
+
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         self._build_whole(job, runner)
         return BuildResult(job.output, unconfined=why)
@@ -157,6 +183,7 @@ class ApptainerEngine:
         sif = job.work / "image.sif"
         definition = (job.context / self.definition).read_text()
         (job.context / "local.def").write_text(local_definition(definition, str(job.base)))
+
         env = make_apptainer_environment(job, prepare_home(job))
         argv = without_settings(build_argv(job, sif), env)
         if job.offline:
@@ -165,6 +192,7 @@ class ApptainerEngine:
             supervise_command(argv), job.log, env=env, cwd=job.context, on_line=job.on_line
         )
         require_success(done)
+
         listing = runner.output(["apptainer", "sif", "list", str(sif)])
         require_success(listing)
         self._extract(sif, find_system_partition(listing.stdout), job, runner)
@@ -183,7 +211,8 @@ class ApptainerEngine:
 
         copy_range(sif, job.output, int(offset[1]), int(size[1]))
         with job.output.open("r+b") as file:
-            # The superblock's time: `apptainer build` overrides mksquashfs's -mkfs-time.
+            # `apptainer build` overrides mksquashfs's -mkfs-time, so the superblock's time is set
+            # here.
             file.seek(8)
             file.write(struct.pack("<I", EPOCH))
         sif.unlink()

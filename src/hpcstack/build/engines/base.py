@@ -1,4 +1,4 @@
-"""What an engine is: an imported base and rendered files in, one squashfs out."""
+"""The interface of a build engine: an imported base and rendered files in, one squashfs out."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ if TYPE_CHECKING:
     from hpcstack.site.load import BuildSite
     from hpcstack.squashfs.splice import Result as Spliced
 
-STEP = "== hpcstack step "
-ANSWERS = "answers"  # the folder at /opt/hpcstack that a script inside a base writes to
+STEP = "== hpcstack step "  # how images/lib.sh announces a step in the log
+ANSWERS = "answers"  # folder below /opt/hpcstack to which a script inside a base writes
 UNCONFINED = (
-    "another engine, say --engine builtin; or build.unconfined: true in site.yaml: then programs "
-    "of a base and of a "
-    "recipe can read and write what you can"
+    "choose another engine, say --engine builtin; or set build.unconfined: true in site.yaml: then "
+    "programs of a base and of a recipe can read and write what you can"
 )
-NO_NETWORK = ("unshare", "--user", "--map-current-user", "--net")  # before an argv
-EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the same
+NO_NETWORK = ("unshare", "--user", "--map-current-user", "--net")  # put before an argv
+EPOCH = 1704067200  # the time of every file that a build makes; images/lib.sh has the same
 
 
 class StepClock:
-    """When each step of a build began."""
+    """Measure how long each step of a build takes."""
 
     def __init__(self) -> None:
         self._began: list[tuple[str, float]] = []
@@ -43,6 +42,8 @@ class StepClock:
         """Return how long each step took, a line each, for the end of the log."""
         if not self._began:
             return ""
+
+        # A step ends when the next one begins, and the last one ends now.
         ends = [began for _, began in self._began[1:]] + [time.monotonic()]
         return "".join(
             f"== hpcstack took {end - began:.1f} s: {title}\n"
@@ -52,13 +53,15 @@ class StepClock:
 
 @dataclass(frozen=True)
 class Job:
-    """One build: what an engine is given.
+    """One build, as an engine gets it.
 
-    `work` is on local disk, and private to the build. `context` holds the rendered files, `lent`
-    what the site lends (bound at /mnt). `base` is the imported base as a squashfs, `environment`
-    its variables. An engine may keep the unpacked base and finished steps in `layers`; `fresh` says
-    not to use what is there. The image is made as `output`; where making it takes no more than a
-    copy, as `beside`, which is on the store's filesystem.
+    `work` is a folder on local disk, private to the build. `context` holds the rendered files, and
+    `lent` what the site lends (bound at /mnt). `base` is the imported base as a squashfs, and
+    `environment` its variables. An engine may keep the unpacked base and finished steps in
+    `layers`; with `fresh` it uses none that is there.
+
+    The engine writes the image to `output`. A spliced image takes little more than a copy, so it is
+    written to `beside` instead, on the store's filesystem, where one is given.
     """
 
     context: Path
@@ -74,12 +77,12 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
     offline: bool = False
-    squash: bool = False  # all is packed anew, whatever the site's build.splice says
+    squash: bool = False  # pack the whole image anew, whatever the site's build.splice says
     beside: Path | None = None
     clock: StepClock = field(default_factory=StepClock)
 
     def on_line(self, line: str) -> None:
-        """Show a LINE that the build prints, if it says which step begins."""
+        """Report the step that begins, if LINE of the build's output announces one."""
         if line.startswith(STEP):
             title = line.removeprefix(STEP)
             self.clock.begin(title)
@@ -92,8 +95,8 @@ class BuildResult:
     """What an engine made.
 
     `image` is the finished squashfs. `spliced` says how the base's compressed bytes were kept in
-    it; None where all of it was packed anew. `unconfined` is why its steps ran in no enclosure;
-    empty where they ran in one.
+    it; it is None where the whole image was packed anew. `unconfined` is the reason why its steps
+    ran outside an enclosure; it is empty where they ran inside one.
     """
 
     image: Path
@@ -102,7 +105,7 @@ class BuildResult:
 
 
 class ProgramFailed(Exception):
-    """A program of a build failed: `done` is how it ended."""
+    """A program of a build failed. `done` has its command, exit status and last lines."""
 
     def __init__(self, done: Completed) -> None:
         super().__init__(f"{done.argv[0]} ended with {done.status}")
@@ -126,12 +129,12 @@ class Engine(Protocol):
 
     @property
     def definition(self) -> str:
-        """The rendered file that it reads, beside the steps and the context; empty for none."""
+        """The rendered file that the engine reads besides steps and context; empty for none."""
         ...
 
     @property
     def splices(self) -> bool:
-        """Whether its images keep the base's compressed bytes where that can be."""
+        """Whether its images keep the base's compressed bytes where possible."""
         ...
 
     def usable(self, runner: Runner) -> str:
@@ -141,40 +144,49 @@ class Engine(Protocol):
     def build(self, job: Job, runner: Runner) -> BuildResult:
         """Build the image of JOB.
 
-        ProgramFailed where a step or a tool fails. Cleaning up job.work is left to the caller.
+        Raise ProgramFailed where a step or a tool fails. The caller removes job.work.
         """
         ...
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         """Run SCRIPT, a path in FOLDER, inside the base of JOB, and return how it ended.
 
-        It finds FOLDER at /opt/hpcstack, nothing of the user's home, and no other folder of the
-        host but what the site lends.
+        SCRIPT finds FOLDER at /opt/hpcstack. Of the host it sees what the site lends and nothing
+        else, least of all the user's home.
         """
         ...
 
 
 def list_proxies(settings: BuildSite) -> dict[str, str]:
-    """The site's proxy and CA bundle for a program that an engine starts."""
-    proxy, bundle = settings.proxy, settings.ca_bundle
-    said = {
+    """Return the variables with the site's proxy and CA bundle, for a program of the engine."""
+    proxy = settings.proxy
+    variables = {
         "http_proxy": proxy.http,
         "https_proxy": proxy.https,
         "no_proxy": proxy.no,
-        "SSL_CERT_FILE": bundle,
+        "SSL_CERT_FILE": settings.ca_bundle,
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in variables.items() if value}
 
 
 def explain_missing(tools: tuple[str, ...], runner: Runner) -> str:
-    """Which of TOOLS are not installed, as a reason; empty where all are."""
+    """Return which of TOOLS are not installed, as a reason; empty where all are."""
     lacking = [tool for tool in tools if not runner.has(tool)]
-    return f"{', '.join(lacking)} not installed" if lacking else ""
+    if not lacking:
+        return ""
+    return f"{', '.join(lacking)} not installed"
 
 
 def squash_argv(source: str, output: Path, compression: str) -> list[str]:
-    """mksquashfs of a tree: owned by root, no times of its own, the same bytes for the same tree."""
-    level = ["-Xcompression-level", "1"] if compression == "zstd" else []
+    """Return the argv of mksquashfs that packs the tree SOURCE into OUTPUT reproducibly.
+
+    The same tree gives the same bytes: all files belong to root, and the image carries no time of
+    its own making.
+    """
+    level = []
+    if compression == "zstd":
+        level = ["-Xcompression-level", "1"]
+
     return [
         *OWN_TIMES,
         "mksquashfs",

@@ -1,7 +1,7 @@
-"""No engine at all: every step in a container of hpcstack's own. For machines that have nothing
-else.
+"""The engine for machines that have no other: every step in a container of hpcstack's own.
 
-Neither root nor an entry in /etc/subuid is needed. Steps are layers that are kept (overlay.py).
+It needs neither root nor an entry in /etc/subuid. Each step is a layer, which is kept for later
+builds (overlay.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ LAYERED = Layered("builtin")
 
 @dataclass(frozen=True)
 class Builtin:
+    """Builds by layers, and has no other way."""
+
     name: str = "builtin"
     tools: tuple[str, ...] = ("unshare", "mount", "sh", "unsquashfs", "mksquashfs")
     definition: str = ""

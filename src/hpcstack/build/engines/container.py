@@ -1,9 +1,9 @@
-"""How a program of a base or of a recipe is started: the one way, whatever the engine, at lock and
-at build.
+"""The container in which a program of a base or of a recipe runs, whatever the engine.
 
-In the build's enclosure, with the base's tree as root (images/enclose.py, `enter --tree`). One user
-id is mapped, so a seccomp filter lets changes of owner succeed (seccomp.py); capabilities that no
-package's script needs are gone; all of it has the variables that are named here and no others.
+Locks and builds use the same one. It lies in the build's enclosure and has the base's tree as its
+root (images/enclose.py, `enter --tree`). Only one user id is mapped, so a seccomp filter lets
+changes of owner succeed (seccomp.py). Capabilities that no package's script needs are dropped. The
+environment consists of the variables that are named here and no others.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ if TYPE_CHECKING:
 HOSTS = "/etc/hosts"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-READ_BY_SHELLS = (
-    "BASH_ENV",
-    "ENV",
-)  # scripts of the base for nodes that it runs on: what images/lib.sh says of them
+# Scripts of the base that its shells would run at each start; they are meant for the nodes on which
+# an image runs (images/lib.sh).
+READ_BY_SHELLS = ("BASH_ENV", "ENV")
 
 
 def container_words(
     job: Job, tree: Path, binds: dict[Path, str], command: list[str], *, sees_files: bool
 ) -> list[str]:
-    """Words of `enclose.py enter` that run COMMAND in TREE: of this machine it sees what the site
-    lends, BINDS ({a folder of the build's: its place in the tree}), and the network's names.
-    SEES_FILES: the engine sees which files a step changes, and its script need not look.
+    """Return the words of `enclose.py enter` that run COMMAND in a container with TREE as root.
+
+    Of this machine COMMAND sees what the site lends, /etc/hosts and resolv.conf, and BINDS, which
+    is {folder of the build: its place in the tree}. SEES_FILES says that the engine sees which
+    files a step changes, so that the step's script need not look for them.
     """
-    own = Path(
-        tempfile.mkdtemp(prefix="container-", dir=job.work)
-    )  # new: nothing that ran before has been in it
+    # A new folder each time: no program that ran before can have written to it.
+    own = Path(tempfile.mkdtemp(prefix="container-", dir=job.work))
+
+    # The base's variables win over the defaults, and those for images/lib.sh over the base's.
     of_base = {name: value for name, value in job.environment.items() if name not in READ_BY_SHELLS}
     variables = {
         "PATH": PATH,
@@ -49,8 +51,9 @@ def container_words(
         **of_base,
         "HPCSTACK_ONE_ID": "yes",
         "HPCSTACK_LAYERS": "yes",
-        **({"HPCSTACK_SEES_FILES": "yes"} if sees_files else {}),
     }
+    if sees_files:
+        variables["HPCSTACK_SEES_FILES"] = "yes"
     (own / "environment.json").write_text(json.dumps(variables))
     (own / "filter").write_bytes(make_filter(platform.machine()))
     words = [
@@ -61,30 +64,31 @@ def container_words(
         "--filter",
         str(own / "filter"),
     ]
-    for source, target in (
-        *binds.items(),
-        (make_scratch(job), "/tmp"),
-        (make_scratch(job), "/var/tmp"),
-    ):
+    scratch = make_scratch(job)
+    for source, target in (*binds.items(), (scratch, "/tmp"), (scratch, "/var/tmp")):
         words += ["--bind", str(source), target]
-    names = own / "names"  # a folder apart: the base says what the files in it are called
-    words += ["--show", str(job.lent), "/mnt", *name_words(job, names)]
+    words += ["--show", str(job.lent), "/mnt"]
+
+    # In a folder apart, because the base decides what the files in it are called.
+    words += name_words(job, own / "names")
+
     give_to_builder(own)
     return [*words, "--", *command]
 
 
 def name_words(job: Job, own: Path) -> list[str]:
-    """Words that show copies of the machine's /etc/hosts and resolv.conf, made in OWN, where the
-    base has a place.
+    """Copy the machine's /etc/hosts and resolv.conf into OWN; return the words that show them.
+
+    A file is shown only where the base has a place for it: a file to cover, or /run.
     """
     words: list[str] = []
     for source, place in ((HOSTS, HOSTS), (DNS, resolv_conf(job))):
         if not Path(source).is_file():
             continue
+
         copy = own / place.lstrip("/")
-        if place.startswith(
-            "/run/"
-        ):  # a folder that is empty in images: all of it is the build's own
+        if place.startswith("/run/"):
+            # /run is empty in images, so all of it is replaced by a folder of the build's.
             copy.parent.mkdir(parents=True, exist_ok=True)
             words += ["--bind", str(own / "run"), "/run"]
         elif (found := in_base(job, place)) and found.kind == FILE:
@@ -97,9 +101,12 @@ def name_words(job: Job, own: Path) -> list[str]:
 
 
 def make_scratch(job: Job) -> Path:
-    """What a step finds at /tmp and /var/tmp: neither the machine's nor the image's."""
+    """Make the folder that a step finds at /tmp and /var/tmp, and return it.
+
+    It is neither the machine's nor the image's.
+    """
     folder = job.work / "scratch"
     folder.mkdir(exist_ok=True)
-    folder.chmod(0o1777)  # in a workspace that is the builder's alone
+    folder.chmod(0o1777)  # as /tmp is; nobody else can enter the workspace around it
     give_folder_to_builder(folder)
     return folder

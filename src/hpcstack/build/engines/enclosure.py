@@ -1,8 +1,8 @@
-"""Where programs of a base and of a recipe run: one enclosure a build, the same for every engine
-(images/enclose.py).
+"""The enclosure in which programs of a base and of a recipe run (images/enclose.py).
 
-An engine's own container lies within it. So whatever gets out of that finds the system's programs,
-read-only, and this build's folders, and nothing else of the machine.
+Each build has one, whatever its engine. The container of a step lies within it. So a program that
+breaks out of its container finds the system's programs, read-only, and this build's folders, and
+nothing else of the machine.
 """
 
 from __future__ import annotations
@@ -27,75 +27,88 @@ if TYPE_CHECKING:
     from hpcstack.build.engines.base import Job
     from hpcstack.core.process import Completed, Fed, Runner
 
-READY_S = 60
+READY_S = 60  # seconds until the first process of an enclosure must be ready
 TOOLS = ("mksquashfs", "unsquashfs", "squashfuse", "squashfuse_ll")
-REFUSED = 125  # images/enclose.py's exit status where it could start nothing
+REFUSED = 125  # exit status of images/enclose.py where it could start nothing
 SYSTEM = ("usr", "bin", "sbin", "opt")  # folders of / that each enclosure shows
+# The first process of an enclosure that has nothing to serve: it makes the file that says that it
+# is ready, and lives until its input ends.
 HOLD = ("sh", "-c", ': >"$1"; exec cat >/dev/null', "sh")
 MOST_LINKS = 40  # path_resolution(7)
 BUNDLED = "*/bin/squashfuse_ll"  # below libexec
 
 
 class NoEnclosure(BuildError):
-    """This machine lets none be made."""
+    """This machine does not let an enclosure be made."""
 
 
 class EnclosureEnded(BuildError):
-    """An enclosure was made, and its first process has failed in it; the message is its last line."""
+    """The first process of an enclosure has failed; the message is its last line of output."""
 
 
 @dataclass(frozen=True)
 class Enclosure:
-    """One that is there: PROCESS is its first one."""
+    """An enclosure that exists; `process` is the id of its first process."""
 
     process: int
 
     def enter(self, *, offline: bool = False) -> list[str]:
-        """The beginning of the argv of a command in it, which follows `--`.
+        """Return the beginning of an argv that runs a command in the enclosure.
 
-        OFFLINE: without a network.
+        Options of `enclose.py enter`, `--` and the command follow. OFFLINE: without a network.
         """
-        argv = [*_python("enclose.py"), "enter", "--process", str(self.process), *_as_user()]
-        return [*argv, *(["--offline"] if offline else [])]
+        argv = [*_run_script("enclose.py"), "enter", "--process", str(self.process), *_as_user()]
+        if offline:
+            argv.append("--offline")
+        return argv
 
 
 def find_script(name: str) -> str:
-    """The path of images/NAME."""
+    """Return the path of images/NAME."""
     return str(data.find_data_folder("images") / name)
 
 
-def _python(name: str) -> list[str]:
+def _run_script(name: str) -> list[str]:
+    """Return the argv of images/NAME, run by this Python without the user's own modules."""
     return [sys.executable, "-I", find_script(name)]
 
 
 def supervise_command(argv: list[str]) -> list[str]:
-    """ARGV of a program that runs in no enclosure: it and all that it starts end with us
-    (images/supervise.py).
+    """Return the argv that runs ARGV, a program outside any enclosure, under images/supervise.py.
+
+    When hpcstack ends, the program and all that it has started end with it.
     """
-    return [*_python("supervise.py"), *argv]
+    return [*_run_script("supervise.py"), *argv]
 
 
 def builders_id() -> int | None:
-    """Who runs the steps of a build: None for whoever builds; of the machine's root an id of its
-    own.
+    """Return the user id that runs the steps of a build; None for the user who builds.
 
-    Root of a user namespace (in a rootless container, say) is no root of the machine.
+    The machine's root does not run them itself, but under an id of its own. Root of a user
+    namespace, in a rootless container say, is not the machine's root.
     """
-    return ROOT_BECOMES if is_machines_root() else None
+    if is_machines_root():
+        return ROOT_BECOMES
+    return None
 
 
 def _as_user() -> list[str]:
+    """Return the option of enclose.py for `builders_id`."""
     number = builders_id()
-    return [] if number is None else ["--uid", str(number)]
+    if number is None:
+        return []
+    return ["--uid", str(number)]
 
 
 def give_to_builder(top: Path) -> None:
-    """All of TOP, a folder of this build's that nobody else can enter, belongs to who runs the
-    steps.
+    """Give all of TOP to the user who runs the steps.
+
+    TOP must be a folder of this build that nobody else can enter.
     """
     number = builders_id()
     if number is None:
         return
+
     for visit in descriptors.walk_folders(top, anyones=True):
         os.fchown(visit.descriptor, number, number)
         for name in visit.others:
@@ -103,13 +116,14 @@ def give_to_builder(top: Path) -> None:
 
 
 def open_to_builder(work: Path) -> None:
-    """Who runs the steps may enter WORK and write its folders, but makes and removes nothing in
-    WORK itself: what root writes there by name, its logs among it, lies where no step ever puts a
-    link.
+    """Let the user who runs the steps enter WORK and write to its folders, but not to WORK itself.
+
+    Root writes files there by name, logs for example. No step can put a link in their place.
     """
     number = builders_id()
     if number is None:
         return
+
     with descriptors.hold_folder(work) as descriptor:
         os.fchown(descriptor, -1, number)
         os.fchmod(descriptor, 0o710)
@@ -119,7 +133,7 @@ def open_to_builder(work: Path) -> None:
 
 
 def work_folder(job: Job, name: str) -> Path:
-    """The folder NAME of JOB's own, which belongs to who runs its steps."""
+    """Make the folder NAME in JOB's own, for the user who runs the steps, and return it."""
     folder = job.work / name
     folder.mkdir(exist_ok=True)
     give_folder_to_builder(folder)
@@ -127,7 +141,7 @@ def work_folder(job: Job, name: str) -> Path:
 
 
 def give_folder_to_builder(folder: Path) -> None:
-    """The FOLDER itself belongs to who runs the steps."""
+    """Give FOLDER itself, not what is in it, to the user who runs the steps."""
     number = builders_id()
     if number is not None:
         with descriptors.hold_folder(folder) as descriptor:
@@ -135,7 +149,7 @@ def give_folder_to_builder(folder: Path) -> None:
 
 
 def prepare_output(job: Job) -> None:
-    """The file of JOB's image is there, empty, for a program in the enclosure to write."""
+    """Make the empty file of JOB's image, which a program in the enclosure will write."""
     descriptors.write_file(job.output, b"", 0o644, on_disk=False)
     number = builders_id()
     if number is not None:
@@ -143,8 +157,9 @@ def prepare_output(job: Job) -> None:
 
 
 def make_cache(folder: Path) -> None:
-    """FOLDER, where layers are kept, is there, and closed to all but the builder: a step may have
-    left a file in it that takes on its owner's rights.
+    """Make FOLDER, where layers are kept, and close it to all but the builder.
+
+    A step may have left a file there that runs with its owner's rights (set-user-id).
     """
     descriptors.make_folder(folder, 0o700)
     give_folder_to_builder(folder)
@@ -154,8 +169,10 @@ def make_cache(folder: Path) -> None:
 
 
 def list_shown(job: Job, runner: Runner) -> list[str]:
-    """What of the machine an enclosure shows beside the system's folders: Python, our scripts, the
-    programs that mount and pack, with their libraries.
+    """Return the paths that an enclosure for JOB shows read-only besides the system's folders.
+
+    They are Python, our scripts, the programs that mount and pack with their libraries, and the
+    base.
     """
     shown = [
         Path(sys.executable),
@@ -170,15 +187,17 @@ def list_shown(job: Job, runner: Runner) -> list[str]:
 
 
 def _outside_of_system(paths: list[Path]) -> list[str]:
-    """Those of PATHS that no enclosure shows by itself, and what they lead to: a link is shown as
-    the link it is, and many a site has one in the place of the folder that holds hpcstack.
+    """Return those of PATHS, with what they link to, that no enclosure shows by itself.
+
+    A symbolic link is shown as a link, so its target must be shown, too. Many a site reaches the
+    folder that holds hpcstack through one.
     """
     found = [one for path in paths for one in _chain_of_links(path)]
     return [str(path) for path in found if path.parts[1] not in SYSTEM]
 
 
 def _chain_of_links(path: Path) -> list[Path]:
-    """PATH; where it is a link, what it leads to as well, link by link."""
+    """Return PATH, and where it is a symbolic link, each path that it leads to, link by link."""
     chain = [path]
     while chain[-1].is_symlink() and len(chain) < MOST_LINKS:
         link = chain[-1]
@@ -187,54 +206,61 @@ def _chain_of_links(path: Path) -> list[Path]:
 
 
 def with_libraries(tool: Path) -> list[Path]:
-    """What TOOL needs to run, as far as its place says: it, and the libraries beside its folder
-    (conda's and Spack's prefixes have them there). Never the folder around it, which may be a home.
+    """Return TOOL, and the folders lib and lib64 beside its own where they exist.
+
+    The prefixes of conda and Spack have a tool's libraries there. The folder around them is never
+    shown: it may be a home.
     """
-    beside = [tool.parents[1] / name for name in ("lib", "lib64")] if len(tool.parts) > 2 else []
+    if len(tool.parts) <= 2:
+        return [tool]
+    beside = [tool.parents[1] / name for name in ("lib", "lib64")]
     return [tool, *(folder for folder in beside if folder.is_dir())]
 
 
 def bundled_squashfuses() -> list[str]:
-    """What Apptainer brings to mount a squashfs, in folders of its own that are in no PATH."""
-    own = [
-        Path(found).resolve().parents[1] / "libexec"
-        for name in ("apptainer", "singularity")
-        if (found := shutil.which(name))
-    ]
-    return [str(path) for place in (*own, Path("/usr/libexec")) for path in place.glob(BUNDLED)]
+    """Return the squashfuse programs that Apptainer brings in folders that are on no PATH."""
+    folders = []
+    for name in ("apptainer", "singularity"):
+        found = shutil.which(name)
+        if found:
+            folders.append(Path(found).resolve().parents[1] / "libexec")
+    folders.append(Path("/usr/libexec"))
+    return [str(path) for folder in folders for path in folder.glob(BUNDLED)]
 
 
 @contextlib.contextmanager
 def open_enclosure(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> Iterator[Enclosure]:
-    """An enclosure for JOB, as long as the block runs.
+    """Make an enclosure for JOB, which exists for as long as the block runs.
 
-    COMMAND is its first process: it gets one word more, the path of a file to make when it is
-    ready, and ends when its input does. NoEnclosure where there is none; EnclosureEnded where
-    COMMAND ends before it is ready.
+    COMMAND is its first process. It gets one more word, the path of a file that it must make when
+    it is ready, and must end when its input does. Raise NoEnclosure where none can be made, and
+    EnclosureEnded where COMMAND ends, or takes READY_S seconds, before it is ready.
     """
-    own = work_folder(
-        job, "begun"
-    )  # where the first process says that it is ready: all else in job.work is not its own
-    ready, number, log = own / "ready", job.work / "enclosure.pid", job.work / "enclosure.log"
+    # The first process may write to a folder of its own, and to nothing else in job.work itself.
+    own = work_folder(job, "begun")
+    ready = own / "ready"
+    number = job.work / "enclosure.pid"
+    log = job.work / "enclosure.log"
     for path in (ready, number, log):
         path.unlink(missing_ok=True)
-    argv = _words_to_make(
-        job.work / "enclosure", number, list_shown(job, runner), [job.work, job.layers]
-    )
+
+    shown = list_shown(job, runner)
+    make = _words_to_make(job.work / "enclosure", number, shown, [job.work, job.layers])
     open_to_builder(job.work)
-    with runner.fed(
-        [*argv, "--", *(command or HOLD), str(ready)], log, clean=True, wait=False
-    ) as held:
-        _wait(held, ready, number)
+    argv = [*make, "--", *(command or HOLD), str(ready)]
+    with runner.fed(argv, log, clean=True, wait=False) as held:
+        _wait_until_ready(held, ready, number)
         yield Enclosure(int(number.read_text()))
 
 
 def _words_to_make(root: Path, number: Path, shown: list[str], writable: list[Path]) -> list[str]:
-    """The beginning of the argv of an enclosure's first process, which follows `--`. The enclosure
-    is mounted at ROOT, the first process's number is written to NUMBER, and what is SHOWN cannot be
-    written.
+    """Return the beginning of an argv that makes an enclosure; `--` and its first process follow.
+
+    The enclosure is mounted at ROOT. The first process's id is written to the file NUMBER. SHOWN
+    are paths that can be read in it, and WRITABLE those that can be written.
     """
-    argv = [*_python("enclose.py"), "make", *_as_user(), "--root", str(root), "--pid", str(number)]
+    argv = [*_run_script("enclose.py"), "make", *_as_user()]
+    argv += ["--root", str(root), "--pid", str(number)]
     for path in shown:
         argv += ["--ro", path]
     for folder in dict.fromkeys(writable):
@@ -243,8 +269,9 @@ def _words_to_make(root: Path, number: Path, shown: list[str], writable: list[Pa
 
 
 def try_enclosed(folder: Path, command: list[str], runner: Runner) -> Completed:
-    """COMMAND as who runs the steps, in an enclosure that shows FOLDER, one of ours, and is gone
-    when it ends.
+    """Run COMMAND in an enclosure of its own that shows FOLDER, and return how it ended.
+
+    FOLDER is given to the user who runs the steps; COMMAND runs as that user.
     """
     give_to_builder(folder)
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as own:
@@ -253,9 +280,10 @@ def try_enclosed(folder: Path, command: list[str], runner: Runner) -> Completed:
         return runner.output([*argv, "--", *command])
 
 
-def _wait(held: Fed, ready: Path, number: Path) -> None:
-    """Until HELD makes READY and writes its NUMBER: two processes, of which either may be the
-    first.
+def _wait_until_ready(held: Fed, ready: Path, number: Path) -> None:
+    """Wait until the file READY exists and NUMBER has been written.
+
+    Two processes of HELD do that, and either may be the first.
     """
     until = time.monotonic() + READY_S
     while not (ready.exists() and number.exists() and number.read_text()):
@@ -263,7 +291,7 @@ def _wait(held: Fed, ready: Path, number: Path) -> None:
         if status is not None or time.monotonic() > until:
             held.process.kill()
             said = [line for line in held.finish().tail if not line.startswith("> ")]
-            why = said[-1] if said else "no word why"
+            why = said[-1] if said else "it gave no reason"
             if status == REFUSED:
                 raise NoEnclosure(why, "hpcstack doctor")
             raise EnclosureEnded(why)

@@ -1,9 +1,9 @@
-"""Enroot: its steps run as everybody's do, in hpcstack's enclosure, and the image is spliced.
+"""Enroot: steps run in hpcstack's enclosure, as with other engines, and the image is spliced.
 
-Where no enclosure can be made, and only where site.yaml says `build.unconfined`: the rendered
-enroot.sh creates a container of the imported base, runs all steps in it, and exports it. Defaults
-taken there: folders of the build's own, Enroot's own mounts, none of its hooks (they write the
-builder's name and home into the image).
+Where no enclosure can be made, and site.yaml allows it (`build.unconfined`), Enroot does it all:
+the rendered enroot.sh creates a container of the imported base, runs all steps in it, and exports
+it. It works in folders of the build's own, with Enroot's own mounts, but without Enroot's hooks,
+which would write the builder's name and home into the image.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from hpcstack.core.namespaces import no_namespaces
 if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
 
+# mksquashfs's options for each value of build.compression.
 OPTIONS = {
     "zstd": "-comp zstd -Xcompression-level 1",
     "gzip": "-comp gzip",
@@ -41,12 +42,14 @@ OPTIONS = {
 
 
 def make_enroot_environment(job: Job) -> dict[str, str]:
-    """Enroot's folders below the build's own, and how it packs."""
+    """Return Enroot's variables for JOB, with its folders in the build's own, and make those."""
     own = job.work / "enroot"
     folders = {
         f"ENROOT_{name.upper()}_PATH": str(own / name)
         for name in ("data", "cache", "runtime", "temp", "config")
     }
+    compression = OPTIONS[job.settings.compression]
+
     for folder in folders.values():
         Path(folder).mkdir(parents=True, exist_ok=True)
     return {
@@ -56,9 +59,7 @@ def make_enroot_environment(job: Job) -> dict[str, str]:
         "HPCSTACK_LENT": str(job.lent),
         "HPCSTACK_ONE_ID": "yes",
         "NVIDIA_VISIBLE_DEVICES": "void",
-        "ENROOT_SQUASH_OPTIONS": (
-            f"{OPTIONS[job.settings.compression]} -mkfs-time {EPOCH} -no-xattrs"
-        ),
+        "ENROOT_SQUASH_OPTIONS": f"{compression} -mkfs-time {EPOCH} -no-xattrs",
     }
 
 
@@ -67,15 +68,20 @@ LAYERED = Layered("enroot")
 
 @dataclass(frozen=True)
 class EnrootEngine:
+    """Builds by layers; without an enclosure, by Enroot itself."""
+
     name: str = "enroot"
     tools: tuple[str, ...] = ("enroot", "setpriv", "unshare", "mksquashfs", "unsquashfs")
     definition: str = "enroot.sh"
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
-        return explain_missing(self.tools, runner) or (
-            no_namespaces("enroot*") if os.geteuid() else ""
-        )
+        missing = explain_missing(self.tools, runner)
+        if missing:
+            return missing
+        if os.geteuid():
+            return no_namespaces("enroot*")
+        return ""
 
     def build(self, job: Job, runner: Runner) -> BuildResult:
         why = enclosure_refused(runner)
@@ -84,16 +90,19 @@ class EnrootEngine:
                 return LAYERED.build(job, runner)
             except NoEnclosure as error:
                 why = error.message
+
         if not job.settings.unconfined:
             raise BuildError(
-                f"Enroot can run no step in an enclosure here ({why}), and would run them "
-                "beside you",
+                f"Enroot can run no step in an enclosure here ({why}), and would run them with "
+                "your rights",
                 UNCONFINED,
             )
+
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         argv = ["bash", self.definition, str(job.output)]
         if job.offline:
             argv = [*NO_NETWORK, *argv]
+
         done = runner.logged(
             supervise_command(argv),
             job.log,

@@ -1,8 +1,8 @@
-"""From a base and a build's layers to one image: spliced, where that can be and is wanted, else
-packed anew.
+"""Make one image of a base and a build's layers.
 
-Each layer is packed once, as the base is, and kept beside it. What is spliced keeps the base's
-compressed bytes.
+It is spliced where that is possible and wanted: it then keeps the base's compressed bytes, and the
+layers' are added. Each layer is packed for that once, with the base's compressor and block size,
+and the squashfs is kept beside it. Else the whole image is packed anew.
 """
 
 from __future__ import annotations
@@ -32,37 +32,42 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Fed, Runner
 
 AS_ROOT = ("unshare", "--user", "--map-root-user")
-MEMORY = "128M"
+MEMORY = "128M"  # of mksquashfs for a layer: it runs beside the next step
 ASKED_FOR = "--squash, or build.splice: never in site.yaml"
-IMAGE = "the image of all of them"  # in the log, after the steps
+IMAGE = "the image of all of them"  # its line in the log, after those of the steps
 
 
 class _NotPacked(Exception):
-    """mksquashfs failed, and what it left is no layer."""
+    """mksquashfs has failed: the file that it left is not to be kept."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """All of a build: `merged` runs a command where it is one tree, at `place`."""
+    """The result of all steps: `merged` runs a command where it is one tree, at `place`."""
 
     merged: Callable[[list[str]], Completed]
     place: Path
 
 
 class Packing:
-    """Layers are packed, each once, while the next step runs.
+    """Pack each layer once, while the next step runs.
 
-    `words` are mksquashfs's, as the base is packed.
+    `words` are the options by which mksquashfs packs as the base was packed. `why` says why nothing
+    will be spliced, so that no layer need be packed; it is empty otherwise.
     """
 
     def __init__(self, job: Job, runner: Runner) -> None:
-        self.job, self.runner = job, runner
+        self.job = job
+        self.runner = runner
         self.worker = ThreadPoolExecutor(1)
         self.jobs: list[Future[Completed]] = []
         self.layers: list[Path] = []
         self.running: Fed | None = None
         self.kind = (0, 0)  # compressor and block size of the base
-        self.why = ASKED_FOR if job.squash or job.settings.splice == "never" else ""
+        self.why = ""
+        if job.squash or job.settings.splice == "never":
+            self.why = ASKED_FOR
+
         try:
             with Squashfs(job.base) as base:
                 self.kind = base.super.compressor, base.super.block_size
@@ -75,11 +80,13 @@ class Packing:
             self.why = self.why or str(error)
 
     def add(self, layer: Path) -> None:
-        """LAYER, an upper folder, is packed beside itself, if it is not yet and something will be
-        spliced.
+        """Begin to pack LAYER, the upper folder of a step, into a squashfs beside it.
+
+        Nothing is done if an earlier build has packed it, or if nothing will be spliced.
         """
         if self.why:
             return
+
         final = name_packed(layer)
         self.layers.append(final)
         if self._fits(final):
@@ -88,19 +95,21 @@ class Packing:
             self.jobs.append(self.worker.submit(self._pack, layer, final))
 
     def finish(self) -> None:
-        """All is packed. Unreadable where it is not: there is nothing to splice then."""
+        """Wait until all layers are packed. Raise Unreadable where one could not be."""
         for job in self.jobs:
-            if (done := job.result()).status:
+            done = job.result()
+            if done.status:
                 raise Unreadable(f"a layer could not be packed: {' '.join(done.tail[-1:])}")
 
     def close(self) -> None:
+        """Stop packing, also in the middle of a layer."""
         self.worker.shutdown(wait=False, cancel_futures=True)
         if self.running:
             self.running.process.kill()
         self.worker.shutdown()
 
     def _fits(self, final: Path) -> bool:
-        """Whether FINAL is there, packed as the base is."""
+        """Return whether FINAL exists and is packed as the base is."""
         try:
             with Squashfs(final) as layer:
                 return (layer.super.compressor, layer.super.block_size) == self.kind
@@ -108,9 +117,13 @@ class Packing:
             return False
 
     def _pack(self, layer: Path, final: Path) -> Completed:
-        """LAYER, with an overlay's marks, as the squashfs FINAL."""
-        argv = [*to_read_all(), *OWN_TIMES, "mksquashfs", str(layer)]
-        more = [
+        """Pack LAYER into the squashfs FINAL.
+
+        Its extended attributes are packed, unlike an image's: the overlay's own marks are among
+        them.
+        """
+        program = [*to_read_all(), *OWN_TIMES, "mksquashfs", str(layer)]
+        options = [
             "-noappend",
             "-quiet",
             "-no-progress",
@@ -123,10 +136,10 @@ class Packing:
             MEMORY,
             *self.words,
         ]
+
         with contextlib.suppress(_NotPacked), replace_file(final) as part:
-            with self.runner.fed(
-                [*argv, str(part), *more], self.job.work / "pack.log"
-            ) as self.running:
+            argv = [*program, str(part), *options]
+            with self.runner.fed(argv, self.job.work / "pack.log") as self.running:
                 done = self.running.finish()
             if done.status:
                 raise _NotPacked
@@ -134,20 +147,26 @@ class Packing:
 
 
 def to_read_all() -> tuple[str, ...]:
-    """Words before a program that reads what a step has closed to everybody.
+    """Return the words before a program that must read files a step has closed to everybody.
 
-    Root may: it needs none.
+    An ordinary user has that right as root of a user namespace. Root has it anyway.
     """
-    return AS_ROOT if os.geteuid() else ()
+    if os.geteuid():
+        return AS_ROOT
+    return ()
 
 
 def name_packed(layer: Path) -> Path:
-    """Where LAYER is kept as a squashfs."""
+    """Return where the squashfs of LAYER is kept."""
     return layer.with_name(f"{layer.name}.sqsh")
 
 
 def finish_image(job: Job, layers: Layers, packing: Packing) -> BuildResult:
-    """Make the image of JOB, spliced or packed as its site says (`build.splice`)."""
+    """Make the image of JOB, spliced or packed as its site says (`build.splice`).
+
+    Raise BuildError where it cannot be spliced and the site wants it spliced always. Raise
+    StoreError where the disk has no room for it.
+    """
     job.clock.begin(IMAGE)
     always = job.settings.splice == "always" and not job.squash
     try:
@@ -160,8 +179,9 @@ def finish_image(job: Job, layers: Layers, packing: Packing) -> BuildResult:
             raise BuildError(
                 f"the image cannot be spliced: {why}", "build.splice: auto in site.yaml packs it"
             ) from None
-        job.progress(f"packing all of it anew: {why}")
-    _room(job.output.parent, job)
+        job.progress(f"packing the whole image anew: {why}")
+
+    _check_room(job.output.parent, job)
     job.progress.event("phase", name="pack")
     prepare_output(job)
     argv = squash_argv(str(layers.place), job.output, job.settings.compression)
@@ -170,28 +190,33 @@ def finish_image(job: Job, layers: Layers, packing: Packing) -> BuildResult:
 
 
 def _splice(job: Job, files: list[Path], *, always: bool) -> BuildResult:
+    """Splice FILES, the packed layers, to the base of JOB.
+
+    Raise Unreadable where that cannot be done, or, unless ALWAYS, would waste too many bytes.
+    """
     job.progress.event("phase", name="pack")
     output = job.beside or job.output
-    _room(output.parent, job)
+    _check_room(output.parent, job)
     job.progress("splicing the steps to the base")
     spliced = splice_image(job.base, files, output, EPOCH, always=always, rooted=True)
     return BuildResult(output, spliced)
 
 
-def _room(folder: Path, job: Job) -> None:
-    """StoreError where what is left of the disk cannot take the image: it is hardly smaller than
-    its base.
+def _check_room(folder: Path, job: Job) -> None:
+    """Raise StoreError where FOLDER has less free space than the base of JOB takes.
+
+    An image is hardly smaller than its base.
     """
-    free, needed = shutil.disk_usage(folder).free, job.base.stat().st_size
-    name = "store" if job.beside and folder == job.beside.parent else "build.tmpdir"
-    if free < needed:
-        raise StoreError(
-            (
-                f"{folder} has {show_bytes(free)} free, the image needs about {show_bytes(needed)} "
-                f"more"
-            ),
-            (
-                f"make room and build again: what is done is kept; or name another folder: {name} "
-                f"in site.yaml"
-            ),
-        )
+    free = shutil.disk_usage(folder).free
+    needed = job.base.stat().st_size
+    if free >= needed:
+        return
+
+    name = "build.tmpdir"
+    if job.beside and folder == job.beside.parent:
+        name = "store"
+    raise StoreError(
+        f"{folder} has {show_bytes(free)} free, the image needs about {show_bytes(needed)} more",
+        f"make room and build again: what is done is kept; or name another folder: {name} in "
+        "site.yaml",
+    )

@@ -1,8 +1,7 @@
-"""The base of a build as the lowest of its layers: mounted for as long as the build runs, and never
-unpacked.
+"""The base as the lowest layer of a build: mounted while the build runs, and not unpacked.
 
 squashfuse serves the base in the build's enclosure, which each step enters. So what one step has
-read of the base the next one finds in memory. Where the base cannot be mounted it is unpacked, and
+read of the base, the next one finds in memory. Where the base cannot be mounted, it is unpacked and
 kept.
 """
 
@@ -50,8 +49,10 @@ DNS = "/etc/resolv.conf"
 
 @dataclass(frozen=True)
 class Lowest:
-    """`layer` is what an overlay calls the base, seen from the cache; `enclosure` is where one is
-    mounted.
+    """The base, ready for an overlay.
+
+    `layer` is its path as an overlay's option, relative to the cache or absolute. `enclosure` is
+    where overlays on it are mounted.
     """
 
     layer: str
@@ -59,23 +60,29 @@ class Lowest:
 
 
 def base_folder(job: Job) -> Path:
-    """Where the base of JOB lies unpacked, if it does; its name is part of every step's key."""
-    return job.layers / ("base-" + hashlib.sha256(job.base.name.encode()).hexdigest()[:16])
+    """Return where the base of JOB lies if it is unpacked; the name is part of every step's key."""
+    digest = hashlib.sha256(job.base.name.encode()).hexdigest()
+    return job.layers / f"base-{digest[:16]}"
 
 
 @contextlib.contextmanager
 def open_lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
-    """The base of JOB, mounted or unpacked, in an enclosure. BuildError where it is neither."""
+    """Open the base of JOB, mounted or unpacked, in an enclosure.
+
+    Raise BuildError where it can be neither.
+    """
     make_cache(job.layers)
     remove_leftovers(job.layers, ".", remove_tree)
+
     kept = base_folder(job)
     why = ""
+    # A base that an earlier build has unpacked is used as it is.
     if not kept.is_dir():
         why = cannot_mount(runner)
         if not why:
             with contextlib.ExitStack() as stack:
                 try:
-                    mounted = stack.enter_context(_mounted(job, runner))
+                    mounted = stack.enter_context(_mount_base(job, runner))
                 except (EnclosureEnded, _NotMounted) as error:
                     why = error.message
                 else:
@@ -83,6 +90,7 @@ def open_lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
                     return
         job.progress(f"unpacking the base: it cannot be mounted here ({why})")
         unpack_base(job, kept, runner)
+
     mark_used(kept)
     with open_enclosure(job, runner) as enclosure:
         yield Lowest(kept.name, enclosure)
@@ -93,40 +101,52 @@ class _NotMounted(BuildError):
 
 
 def find_squashfuses(runner: Runner) -> list[str]:
-    """What may mount a squashfs here, the best first.
+    """Return the programs that may mount a squashfs here, the best first.
 
-    Apptainer may bring one of its own, which is in no PATH.
+    squashfuse_ll reads with many threads, squashfuse with one. Apptainer may bring a squashfuse_ll
+    that is on no PATH; it comes between them.
     """
-    bundled = bundled_squashfuses()
-    installed = [name for name in ("squashfuse_ll", "squashfuse") if runner.has(name)]
-    many, one = (
-        (["squashfuse_ll"], installed[1:]) if "squashfuse_ll" in installed else ([], installed)
-    )
-    return list(dict.fromkeys((*many, *bundled, *one)))
+    found = []
+    if runner.has("squashfuse_ll"):
+        found.append("squashfuse_ll")
+    found += bundled_squashfuses()
+    if runner.has("squashfuse"):
+        found.append("squashfuse")
+    return list(dict.fromkeys(found))
 
 
 def cannot_mount(runner: Runner) -> str:
-    """Why no base can be mounted here; empty where one can."""
-    return "" if find_squashfuses(runner) else "squashfuse is not installed"
+    """Return why no base can be mounted here; empty where one can."""
+    if find_squashfuses(runner):
+        return ""
+    return "squashfuse is not installed"
 
 
 @contextlib.contextmanager
-def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
+def _mount_base(job: Job, runner: Runner) -> Iterator[Lowest]:
+    """Mount the base of JOB in an enclosure, whose first process is squashfuse.
+
+    Raise _NotMounted or EnclosureEnded where that fails.
+    """
     where = work_folder(job, "base")
     try:
-        base = _to_mount(job)
+        base = _find_mountable(job)
     except Unreadable as error:
         raise _NotMounted(str(error)) from None
+
+    # The path becomes part of the overlay's option lowerdir.
     if re.search(r"[:,\\]", str(where)):
-        raise _NotMounted(f"an overlay takes ':' and ',' for its own: {where}")
+        raise _NotMounted(f"an overlay splits a path at ':' and ',': {where}")
+
     command = ("sh", find_script("mount.sh"), str(base), str(where), *find_squashfuses(runner))
     with open_enclosure(job, runner, command) as enclosure:
         yield Lowest(str(where), enclosure)
 
 
-def _to_mount(job: Job) -> Path:
-    """The base of JOB as a file that is all root's: a copy of it, where it is not (of a bundle of
-    long ago, say).
+def _find_mountable(job: Job) -> Path:
+    """Return a squashfs of JOB's base in which every file belongs to root.
+
+    That is the base itself, or a copy where it has other owners, as the base of an old bundle may.
     """
     if all_root(job.base):
         return job.base
@@ -140,7 +160,7 @@ def _to_mount(job: Job) -> Path:
 
 @contextlib.contextmanager
 def open_unpacked(job: Job, runner: Runner) -> Iterator[tuple[Path, Enclosure]]:
-    """A copy of the base of JOB that steps may write, and an enclosure that shows it."""
+    """Unpack the base of JOB into a tree that steps may write; yield it, and its enclosure."""
     make_cache(job.layers)
     tree = job.work / "tree"
     unpack_base(job, tree, runner)
@@ -149,9 +169,9 @@ def open_unpacked(job: Job, runner: Runner) -> Iterator[tuple[Path, Enclosure]]:
 
 
 def unpack_base(job: Job, kept: Path, runner: Runner) -> None:
-    """The base of JOB as the folder KEPT, all of it the builder's own.
+    """Unpack the base of JOB into the folder KEPT, all of which then belongs to the builder.
 
-    BuildError where that cannot be done.
+    Raise BuildError where that fails.
     """
     part = kept.with_name(f".{make_label()}{kept.name}")
     argv = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-dest", str(part), str(job.base)]
@@ -160,14 +180,16 @@ def unpack_base(job: Job, kept: Path, runner: Runner) -> None:
         remove_tree(part)
         said = done.tail[-1] if done.tail else f"exit {done.status}"
         raise BuildError(
-            f"the base could not be unpacked: {said}", "is there room? build.cachedir in site.yaml"
+            f"the base could not be unpacked: {said}",
+            "is there room? If not, name another folder: build.cachedir in site.yaml",
         )
-    _own(part)
+
+    _give_tree_to_builder(part)
     put_base_in_place(part, kept, runner)
 
 
 def in_base(job: Job, path: str) -> Inode | None:
-    """What PATH, without links on its way, is in the base of JOB; None where it has no such thing."""
+    """Return what PATH is in the base of JOB, links not followed; None where it is not there."""
     try:
         with Squashfs(job.base) as image:
             return image.find(path.encode())
@@ -176,29 +198,34 @@ def in_base(job: Job, path: str) -> Inode | None:
 
 
 def resolv_conf(job: Job) -> str:
-    """Where the base of JOB has its resolv.conf; where there is a link in its place, at what that
-    points to.
+    """Return the path of the base's resolv.conf: of what it points to, where it is a link.
+
+    Raise BuildError where the link leads to /proc, /sys or /dev.
     """
     found = in_base(job, DNS)
     if not found or not found.target:
         return DNS
+
     place = os.path.normpath(os.path.join("/etc", os.fsdecode(found.target)))  # noqa: PTH118
     if place.startswith(("/proc/", "/sys/", "/dev/")):
         raise BuildError(
             f"the base's {DNS} leads to {place}: what a build puts there would come out elsewhere",
             "do not use this image: no tool makes such a link by accident",
         )
-    return place.removeprefix("/var") if place.startswith("/var/run/") else place
+    if place.startswith("/var/run/"):  # a link to /run
+        return place.removeprefix("/var")
+    return place
 
 
-def _own(root: Path) -> None:
-    """Every file below ROOT the builder's own: root would keep owners without an id in an
-    enclosure.
+def _give_tree_to_builder(root: Path) -> None:
+    """Give every file below ROOT to the builder.
 
-    Modes are said again, as a change of owner takes set-user-id away.
+    unsquashfs keeps the owners when root runs it, and an enclosure has no ids for them. Modes are
+    set again, because a change of owner takes set-user-id away.
     """
     if os.geteuid():
         return
+
     number = builders_id() or 0
     for visit in descriptors.walk_folders(root, anyones=True):
         mode = stat.S_IMODE(os.fstat(visit.descriptor).st_mode)
@@ -206,26 +233,27 @@ def _own(root: Path) -> None:
         os.fchmod(visit.descriptor, mode)
         for name in visit.others:
             about = os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False)
-            if stat.S_ISCHR(about.st_mode) or stat.S_ISBLK(
-                about.st_mode
-            ):  # which unsquashfs makes for root: live ones
+            if stat.S_ISCHR(about.st_mode) or stat.S_ISBLK(about.st_mode):
+                # unsquashfs makes real device nodes for root: a step must not find them.
                 os.unlink(name, dir_fd=visit.descriptor)
                 continue
+
             os.chown(name, number, number, dir_fd=visit.descriptor, follow_symlinks=False)
             if not stat.S_ISLNK(about.st_mode):
                 os.chmod(name, stat.S_IMODE(about.st_mode), dir_fd=visit.descriptor)
 
 
 def put_base_in_place(part: Path, final: Path, runner: Runner) -> None:
-    """PART under its final name, on disk as it is; another builder may have been faster with the
-    same.
+    """Sync the folder PART to disk, and rename it to FINAL.
+
+    Where another builder has been faster, its FINAL stays, and PART is removed.
     """
     runner.output(["sync", "--file-system", str(part)], timeout=600)
     try:
         part.rename(final)
-    except (
-        PermissionError
-    ):  # a folder that its owner may not write (`chmod 555 /`) moves to no other one
+    except PermissionError:
+        # To move a folder into another one, its owner must have the right to write it, and a step
+        # may have done `chmod 555 /`. Root of a user namespace needs no such right.
         done = runner.output(
             ["unshare", "--user", "--map-root-user", "mv", "-T", str(part), str(final)], timeout=600
         )
@@ -239,9 +267,10 @@ def put_base_in_place(part: Path, final: Path, runner: Runner) -> None:
 
 
 def give_modes(job: Job, layers: list[str], upper: Path) -> None:
-    """The folders of UPPER, which lies over LAYERS, newest first, get the modes that they have
-    there, or 755: what the cache around it hands on (set-group-id, an ACL, the umask) is none of
-    the image's.
+    """Give the folders of UPPER the modes that they have in LAYERS, newest first, or 755.
+
+    The folder of the cache may hand on a set-group-id bit, an ACL or a umask's mode. None of that
+    may get into the image.
     """
     places = [visit.path for visit in descriptors.walk_folders(upper, anyones=True)]
     with contextlib.ExitStack() as opened:
@@ -256,11 +285,15 @@ def give_modes(job: Job, layers: list[str], upper: Path) -> None:
 
 
 def _mode_below(job: Job, layers: list[str], place: str, image: Squashfs | None) -> int:
+    """Return the mode of the folder PLACE in LAYERS or in IMAGE, the base; 755 where it is new."""
     for layer in layers[:-1]:  # the last one is the base, which is mounted elsewhere
         path = job.layers / layer / place
         if path.is_dir() and not path.is_symlink():
             return stat.S_IMODE(path.stat().st_mode)
-    found = None
-    with contextlib.suppress(Unreadable):
-        found = image.find(place.encode()) if image else None
-    return found.mode & 0o7777 if found and found.kind == DIR else 0o755
+
+    if image is not None:
+        with contextlib.suppress(Unreadable):
+            found = image.find(place.encode())
+            if found and found.kind == DIR:
+                return found.mode & 0o7777
+    return 0o755

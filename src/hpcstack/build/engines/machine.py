@@ -1,6 +1,6 @@
-"""What this machine lets builds do: tried with trees of our own.
+"""What this machine lets builds do.
 
-A base would choose by what it lacks.
+It is tried with trees of our own, never with a base's: otherwise what a base lacks would decide.
 """
 
 from __future__ import annotations
@@ -16,31 +16,38 @@ from hpcstack.build.engines.seccomp import ARCHITECTURES
 from hpcstack.core.namespaces import no_namespaces
 
 if TYPE_CHECKING:
-    from hpcstack.core.process import Runner
+    from hpcstack.core.process import Completed, Runner
 
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
 
 
 def enclosure_refused(runner: Runner) -> str:
-    """Why no enclosure can be made here; empty where one can."""
-    if lacking := explain_missing(("unshare", "mount", "sh"), runner):
+    """Return why no enclosure can be made here; empty where one can."""
+    lacking = explain_missing(("unshare", "mount", "sh"), runner)
+    if lacking:
         return lacking
+
     if platform.machine() not in ARCHITECTURES:
-        return f"{platform.machine()} has no seccomp filter here"
+        return f"hpcstack has no seccomp filter for {platform.machine()}"
+
     done = runner.output([*UNSHARE, "true"])
     if done.status:
-        said = done.tail[-1] if done.tail else f"exit {done.status}"
-        return no_namespaces() or f"this kernel lets ordinary users make no name spaces: {said}"
+        return (
+            no_namespaces()
+            or f"this kernel lets ordinary users make no namespaces: {_last_line(done)}"
+        )
+
+    # A container's /proc has paths masked, and the kernel then refuses to mount an unmasked one.
     if runner.output([*UNSHARE, "--pid", "--fork", "--mount-proc", "true"]).status:
         return (
-            "/proc is masked here, as in a container: no other one can be mounted (podman: "
+            "/proc is masked here, as in a container, so that no new one can be mounted (podman: "
             "--security-opt unmask=ALL)"
         )
     return ""
 
 
 def overlay_refused(runner: Runner) -> str:
-    """Why this kernel lets ordinary users mount no overlay; empty where it does."""
+    """Return why ordinary users cannot mount an overlay on this kernel; empty where they can."""
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as name:
         for folder in ("a", "b", "merged"):
             (Path(name) / folder).mkdir()
@@ -50,10 +57,18 @@ def overlay_refused(runner: Runner) -> str:
         )
     if not done.status:
         return ""
-    if closed := no_namespaces():
+
+    closed = no_namespaces()
+    if closed:
         return closed
-    said = done.tail[-1] if done.tail else f"exit {done.status}"
     return (
         f"this kernel does not let ordinary users mount an overlay, as Linux 5.11 or newer does: "
-        f"{said}"
+        f"{_last_line(done)}"
     )
+
+
+def _last_line(done: Completed) -> str:
+    """Return the last line that the program printed; its exit status where it printed none."""
+    if done.tail:
+        return done.tail[-1]
+    return f"exit {done.status}"

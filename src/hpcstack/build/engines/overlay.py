@@ -1,11 +1,14 @@
-"""Steps as layers: the kernel's overlay over the mounted base, each finished step kept by its key.
+"""Run each step as a layer of the kernel's overlay over the mounted base, and keep it by its key.
 
-Only what changed runs again. Defaults taken: an overlay that an ordinary user may mount in a user
-namespace (`userxattr`, Linux 5.11); no root and no entry in /etc/subuid is needed. A step runs in a
-container of ours (`container.py`). The base is mounted by squashfuse_ll in the same enclosure, and
-unpacked only where that cannot be (`lowest.py`); the image is the base with the layers spliced to
-it (`finish.py`). Where a kernel or a filesystem takes no layers, steps run in an unpacked copy,
-none is kept, and the copy is packed.
+A later build runs only the steps that have changed, and those after them.
+
+An ordinary user may mount such an overlay in a user namespace (`userxattr`, Linux 5.11), so neither
+root nor an entry in /etc/subuid is needed. A step runs in a container of hpcstack's own
+(`container.py`). squashfuse_ll mounts the base in the same enclosure; where it cannot, the base is
+unpacked (`lowest.py`). The image is the base with the layers spliced to it (`finish.py`).
+
+Where a kernel or a filesystem takes no layers, the steps run in an unpacked copy of the base. Then
+no step is kept, and the copy is packed.
 """
 
 from __future__ import annotations
@@ -65,15 +68,20 @@ if TYPE_CHECKING:
 
 CONTEXT = "context/hpcstack"
 VERSION = "6"  # of how steps are run: part of every step's key
-LEFT_BEHIND = (STEP.lstrip("/"), "mnt")  # places of ours in a tree: they are not the image's
+# Places in a tree at which a step finds things of ours. They do not belong in the image.
+LEFT_BEHIND = (STEP.lstrip("/"), "mnt")
 COMMAND = ["/bin/bash", f"{STEP}/step.sh"]
-# seconds: times of files are those of the kernel's last tick, and what comes with a step is made in
-# its own
+# Seconds by which a step's beginning is set back. The times of files lag behind the clock, by up to
+# one tick of the kernel, and what is placed for a step right after it must count as newer.
 TICK = 0.1
 
 
 def step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
-    """What a step's result depends on: all before it, its lines, the files that it reads."""
+    """Return the key of STEP, a digest of all that its result depends on.
+
+    That is BEFORE, the key of the step before it; its lines; whether it has a network; and FILES,
+    which it reads.
+    """
     digest = hashlib.sha256(f"{VERSION}\0{before}\0".encode())
     digest.update(b"network\0" if step.network else b"")
     for line in step.lines:
@@ -85,17 +93,18 @@ def step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
 
 @dataclass(frozen=True)
 class Layered:
-    """Building by the engine NAME: it is part of every step's key."""
+    """Builds by layers, for the engine `name`, which is part of every step's key."""
 
     name: str
 
     def build(self, job: Job, runner: Runner) -> BuildResult:
-        """Run every step in a layer of its own, then make one image of all.
+        """Run every step in a layer of its own, then make one image of base and layers.
 
-        Where there can be no layers, steps run in an unpacked copy of the base.
+        Where layers are not possible, run the steps in an unpacked copy of the base.
         """
         try:
-            if why := overlay_refused(runner):
+            why = overlay_refused(runner)
+            if why:
                 raise NoLayers(why)
             layered = with_layers(job, runner)
         except NoLayers as error:
@@ -103,48 +112,47 @@ class Layered:
         return self._build_layers(layered, runner)
 
     def _build_layers(self, job: Job, runner: Runner) -> BuildResult:
-        own: list[Path] = []
+        """Run every step in a layer of its own, then make one image of base and layers."""
+        own: list[Path] = []  # layers that no later build may use
         packing = Packing(job, runner)
         try:
             with open_lowest(job, runner) as base, contextlib.closing(packing):
                 layers = [base.layer]
                 self._run_steps(job, base, layers, own, packing, runner)
+                merged = work_folder(job, "merged")
 
                 def run_merged(argv: list[str]) -> Completed:
                     options = f"ro,userxattr,lowerdir={':'.join(layers)}"
-                    return _run_merged(
-                        job, base.enclosure, options, work_folder(job, "merged"), argv, runner
-                    )
+                    return _run_merged(job, base.enclosure, options, merged, argv, runner)
 
-                whole = Layers(run_merged, work_folder(job, "merged"))
-                return finish_image(job, whole, packing)
+                return finish_image(job, Layers(run_merged, merged), packing)
         finally:
             for path in own:
                 remove_tree(path)
                 name_packed(path).unlink(missing_ok=True)
 
     def _build_unpacked(self, job: Job, why: str, runner: Runner) -> BuildResult:
-        """Run every step in one tree, which is then packed whole.
+        """Run every step in one tree, then pack the whole tree.
 
-        For kernels and filesystems that take no layers.
+        This is for kernels and filesystems that take no layers; WHY says which.
         """
         if job.settings.splice == "always" and not job.squash:
             raise BuildError(
                 f"the image cannot be spliced: {why}", "build.splice: auto in site.yaml packs it"
             )
         job.progress(
-            f"no step is kept, and all is packed anew: steps run in an unpacked copy of the "
-            f"base ({why})"
+            f"no step is kept, and the whole image is packed anew: steps run in an unpacked copy "
+            f"of the base ({why})"
         )
         with open_unpacked(job, runner) as (tree, enclosure):
             brought: set[str] = set()
             for number, step in enumerate(job.steps, 1):
-                files = {
-                    path: data for path, data in _reads(step, job).items() if path not in brought
-                }
+                files = _read_files(step, job)
+                files = {path: data for path, data in files.items() if path not in brought}
                 brought |= set(files)
                 lines = step_script(step, number, len(job.steps))
                 self._step_in_tree(job, tree, enclosure, lines, files, step, runner)
+
             job.progress.event("phase", name="pack")
             prepare_output(job)
             argv = squash_argv(str(tree), job.output, job.settings.compression)
@@ -161,17 +169,20 @@ class Layered:
         step: BuildStep,
         runner: Runner,
     ) -> None:
-        """Run STEP, whose script is LINES, in TREE itself; ProgramFailed where it fails."""
+        """Run STEP, whose script is LINES, in TREE itself. Raise ProgramFailed where it fails."""
         began = _mark_beginning(job)
         _place_files(tree, files)
         give_to_builder(tree / HOME.lstrip("/"))
+
         offline = job.offline or not step.network
         binds = {step_folder(job, lines): STEP}
         require_success(_run_in_tree(job, tree, enclosure, binds, COMMAND, runner, offline=offline))
+
         _check_depth(tree)
         for left in LEFT_BEHIND:
             if not in_base(job, left):
                 _drop(tree, tree / left)
+
         require_success(reset_times(tree, began, runner))
         os.utime(tree, (EPOCH, EPOCH))
 
@@ -184,17 +195,24 @@ class Layered:
         packing: Packing,
         runner: Runner,
     ) -> None:
-        """Run every step as a layer, newest first in LAYERS; ProgramFailed where one fails.
+        """Run every step that has no layer yet, and put the layers into LAYERS, newest first.
 
-        The layers of a fresh build are its OWN, and go with it.
+        A fresh build's layers go into OWN, too: they are removed after it. Raise ProgramFailed
+        where a step fails.
         """
-        key, brought = f"{self.name} {base_folder(job).name}", set[str]()
+        key = f"{self.name} {base_folder(job).name}"
+        brought: set[str] = set()  # paths of files that a layer below has
+
         for number, step in enumerate(job.steps, 1):
-            files = _reads(step, job)
+            files = _read_files(step, job)
             key = step_key(key, step, files)
             files = {path: data for path, data in files.items() if path not in brought}
             brought |= set(files)
-            name = f".{make_label()}{key}-fresh" if job.fresh else key
+
+            name = key
+            if job.fresh:
+                name = f".{make_label()}{key}-fresh"
+
             if (job.layers / name).is_dir():
                 mark_used(job.layers / name)
                 job.progress(
@@ -203,14 +221,16 @@ class Layered:
             else:
                 if job.fresh:
                     own.append(job.layers / name)
-                # Somebody may have removed a layer and left what it was packed to.
+                # Somebody may have removed a layer and left the squashfs of it.
                 name_packed(job.layers / name).unlink(missing_ok=True)
+
                 lines = step_script(step, number, len(job.steps))
-                if ALL in step.reads and has_no_conda(
-                    job.base, [job.layers / layer for layer in layers[:-1]]
-                ):
+                below = [job.layers / layer for layer in layers[:-1]]  # the last one is the base
+                # The last step lists conda's packages: it need not search the tree for any.
+                if ALL in step.reads and has_no_conda(job.base, below):
                     lines = f"export HPCSTACK_NO_CONDA=yes\n{lines}"
                 self._run_step(job, base, layers, name, lines, files, step, runner)
+
             layers.insert(0, name)
             packing.add(job.layers / name)
 
@@ -225,14 +245,16 @@ class Layered:
         step: BuildStep,
         runner: Runner,
     ) -> None:
-        """Run STEP in a layer of its own, and keep that under KEY; ProgramFailed where it fails.
+        """Run STEP, whose script is LINES, in a layer of its own, and keep that under KEY.
 
-        A step that may change no library of the base is checked: where its layer says that it may
-        have, the libraries before and after it are compared.
+        A step that must change no library of the base is checked: if its layer shows that it may
+        have, the libraries before and after it are compared. Raise ProgramFailed where the step or
+        that check fails; no layer is kept then.
         """
         guarded = CHECK in step.lines
         offline = job.offline or not step.network
         began = _mark_beginning(job)
+
         part = job.layers / f".{make_label()}{key}"
         upper = part / "upper"
         descriptors.make_new_folder(part, 0o755)
@@ -244,17 +266,25 @@ class Layered:
         give_modes(job, layers, upper)
         for name in ("upper", "work", "merged"):
             give_to_builder(part / name)
-        options = f"userxattr,lowerdir={':'.join(layers)},upperdir={part.name}/upper,workdir={part.name}/work"
+
+        # Layers are named relative to the cache: a mount's options hold one page (4 KiB).
+        lower = f"userxattr,lowerdir={':'.join(layers)}"
+        options = f"{lower},upperdir={part.name}/upper,workdir={part.name}/work"
         merged = part / "merged"
         try:
             binds = {step_folder(job, lines): STEP}
             require_success(
-                self._inside(job, base, options, merged, binds, COMMAND, runner, offline=offline)
+                self._run_in_overlay(
+                    job, base, options, merged, binds, COMMAND, runner, offline=offline
+                )
             )
+
             below = [job.layers / layer for layer in layers[:-1]]
             touched = touched_places(upper, job.base, below) if guarded else []
             if touched:
-                require_success(self._compare(job, base, options, part, lines, touched, runner))
+                require_success(
+                    self._compare_libraries(job, base, options, part, lines, touched, runner)
+                )
 
             _check_depth(upper)
             for left in LEFT_BEHIND:
@@ -269,7 +299,7 @@ class Layered:
         finally:
             remove_tree(part)
 
-    def _compare(
+    def _compare_libraries(
         self,
         job: Job,
         base: Lowest,
@@ -279,9 +309,13 @@ class Layered:
         places: list[bytes],
         runner: Runner,
     ) -> Completed:
-        """The libraries at PLACES before a step, in all layers but its own, and after it. Fails as
-        the step does that has changed one; LINES are its script, OPTIONS its overlay's.
+        """Compare the libraries at PLACES without a step's layer with those in it.
+
+        LINES are the step's script, and OPTIONS those of its overlay. Return how the comparison
+        ended: with a failure where the step has changed a library.
         """
+        # An overlay of the same layers below, with an upper folder that holds only what lib.sh
+        # needs: that is how the step found the tree.
         below = options.partition(",upperdir=")[0]
         for name in ("unused", "unused-work", "below"):
             (part / name).mkdir()
@@ -291,21 +325,24 @@ class Layered:
         for name in ("unused", "unused-work", "below"):
             give_to_builder(part / name)
         before = f"{below},upperdir={part.name}/unused,workdir={part.name}/unused-work"
+
         shared = step_folder(job, remember_script(lines))
         (shared / PLACES).write_bytes(b"".join(place + b"\0" for place in places))
         (shared / COMPARE).write_text(compare_script(lines))
         give_to_builder(shared)
-        done = self._inside(
-            job, base, before, part / "below", {shared: STEP}, COMMAND, runner, offline=True
+        binds = {shared: STEP}
+
+        done = self._run_in_overlay(
+            job, base, before, part / "below", binds, COMMAND, runner, offline=True
         )
         if done.status:
             return done
         command = ["/bin/bash", f"{STEP}/{COMPARE}"]
-        return self._inside(
-            job, base, options, part / "merged", {shared: STEP}, command, runner, offline=True
+        return self._run_in_overlay(
+            job, base, options, part / "merged", binds, command, runner, offline=True
         )
 
-    def _inside(
+    def _run_in_overlay(
         self,
         job: Job,
         base: Lowest,
@@ -317,7 +354,7 @@ class Layered:
         *,
         offline: bool,
     ) -> Completed:
-        """COMMAND in a container whose tree is the overlay that OPTIONS say."""
+        """Run COMMAND in a container whose root is an overlay with OPTIONS, mounted at MERGED."""
         words = [
             *_overlay_words(job, options, merged),
             *container_words(job, merged, binds, command, sees_files=True),
@@ -325,39 +362,49 @@ class Layered:
         return _run_enclosed(job, base.enclosure, words, runner, offline=offline)
 
     def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:
+        """Run the script NAME of FOLDER inside the base of JOB (Engine.run_inside).
+
+        What it changes in the base is in a layer that nothing keeps, or in a copy of the base where
+        layers are not possible.
+        """
         command = ["/bin/bash", f"{HOME}/{name}"]
+        binds = {folder: HOME}
         work_folder(job, "home")
-        merged, upper, over = (work_folder(job, name) for name in ("merged", "upper", "over"))
+        merged = work_folder(job, "merged")
+        upper = work_folder(job, "upper")
+        over = work_folder(job, "over")
         give_to_builder(folder)
-        if why := overlay_refused(runner):
+
+        why = overlay_refused(runner)
+        if why:
             job.progress(f"in an unpacked copy of the base: {why}")
             with open_unpacked(job, runner) as (tree, enclosure):
                 return _run_in_tree(
-                    job, tree, enclosure, {folder: HOME}, command, runner, offline=job.offline
+                    job, tree, enclosure, binds, command, runner, offline=job.offline
                 )
+
         with open_lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
-            return self._inside(
-                job, base, options, merged, {folder: HOME}, command, runner, offline=job.offline
+            return self._run_in_overlay(
+                job, base, options, merged, binds, command, runner, offline=job.offline
             )
 
 
 def _check_depth(upper: Path) -> None:
-    """BuildError where a step has put folders so deep into one another that no image holds them."""
+    """Raise BuildError where a step has nested folders of UPPER deeper than an image may."""
     for visit in descriptors.walk_folders(upper, anyones=True):
         if visit.path.count("/") >= MAX_DEPTH:
             raise BuildError(
-                (
-                    f"a step made folders more than {MAX_DEPTH} deep in one another, below "
-                    f"/{visit.path[:80]}"
-                ),
-                "no layer of an image may: look at what it runs",
+                f"a step made folders more than {MAX_DEPTH} deep in one another, below "
+                f"/{visit.path[:80]}",
+                "an image may not contain them: look at what the step runs",
             )
 
 
 def _overlay_words(job: Job, options: str, merged: Path) -> list[str]:
-    """Words of `enclose.py enter` that mount an overlay at MERGED; its layers are named from the
-    cache on.
+    """Return the words of `enclose.py enter` that mount an overlay with OPTIONS at MERGED.
+
+    Relative paths in OPTIONS start from the cache of layers.
     """
     return ["--folder", str(job.layers), "--overlay", options, str(merged)]
 
@@ -365,10 +412,9 @@ def _overlay_words(job: Job, options: str, merged: Path) -> list[str]:
 def _run_merged(
     job: Job, enclosure: Enclosure, options: str, merged: Path, argv: list[str], runner: Runner
 ) -> Completed:
-    """ARGV, a program of this machine's, where all layers are one tree at MERGED."""
-    return _run_enclosed(
-        job, enclosure, [*_overlay_words(job, options, merged), "--", *argv], runner, offline=True
-    )
+    """Run ARGV, a program of this machine, where an overlay with OPTIONS is mounted at MERGED."""
+    words = [*_overlay_words(job, options, merged), "--", *argv]
+    return _run_enclosed(job, enclosure, words, runner, offline=True)
 
 
 def _run_in_tree(
@@ -381,52 +427,46 @@ def _run_in_tree(
     *,
     offline: bool,
 ) -> Completed:
-    """COMMAND in a container whose tree is TREE itself."""
-    return _run_enclosed(
-        job,
-        enclosure,
-        container_words(job, tree, binds, command, sees_files=False),
-        runner,
-        offline=offline,
-    )
+    """Run COMMAND in a container whose root is TREE itself."""
+    words = container_words(job, tree, binds, command, sees_files=False)
+    return _run_enclosed(job, enclosure, words, runner, offline=offline)
 
 
 def _run_enclosed(
     job: Job, enclosure: Enclosure, words: list[str], runner: Runner, *, offline: bool
 ) -> Completed:
-    """What WORDS say, in the ENCLOSURE; its lines into the log."""
+    """Run `enclose.py enter` with WORDS in ENCLOSURE; its output goes to JOB's log."""
     argv = [*enclosure.enter(offline=offline), *words]
     return runner.logged(argv, job.log, cwd=job.layers, on_line=job.on_line, clean=True)
 
 
 def _mark_beginning(job: Job) -> Path:
-    """A file whose time is that of a step's beginning."""
+    """Return a file whose mtime is the beginning of a step, for `reset_times`."""
     began = job.work / "began"
     began.touch()
-    os.utime(began, (time.time() - TICK, time.time() - TICK))
+    beginning = time.time() - TICK
+    os.utime(began, (beginning, beginning))
     return began
 
 
 def _place_files(top: Path, files: dict[str, bytes]) -> None:
-    """FILES below HOME in the tree TOP.
+    """Write FILES, {path below HOME: content}, into the tree TOP.
 
-    What a base or a step has put there is replaced, no link is followed.
+    What a base or a step has put in their place is replaced. No link is followed.
     """
     for path, data in files.items():
         target = top / HOME.lstrip("/") / path
         without_links(top, target.parent)
         descriptors.make_folder(target.parent)
-        descriptors.write_file(
-            target, data, 0o755 if data.startswith(b"#!") else 0o644, on_disk=False
-        )
+        mode = 0o755 if data.startswith(b"#!") else 0o644
+        descriptors.write_file(target, data, mode, on_disk=False)
 
 
 def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
-    """All in UPPER that changed since the file BEGAN was made, and hpcstack's own, gets the time
-    that a build gives.
+    """Set the time of all in UPPER that is newer than the file BEGAN, and of HOME, to EPOCH.
 
-    images/lib.sh does the same at a build's end for engines without layers: there each file that an
-    earlier layer holds would be copied up by it.
+    For engines without layers, images/lib.sh does that at a build's end. With layers it would copy
+    each file of an earlier layer up into the last one.
     """
     own = ("-newer", str(began), "-o", "-path", f"{upper}{HOME}*")
     touch = ("-exec", "touch", "-h", "-d", f"@{EPOCH}", "{}", "+")
@@ -434,8 +474,10 @@ def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
 
 
 def step_folder(job: Job, lines: str) -> Path:
-    """A folder with LINES as step.sh, new for each start: what an earlier step has left in its own,
-    a link in the place of its script, say, is never written through.
+    """Make a folder with the script LINES as step.sh, and return it.
+
+    Each start gets a new one. An earlier step may have left a link in its own, in the place of its
+    script say, and nothing may be written through that.
     """
     folder = Path(tempfile.mkdtemp(prefix="step-", dir=job.work))
     (folder / "step.sh").write_text(lines)
@@ -443,8 +485,8 @@ def step_folder(job: Job, lines: str) -> Path:
     return folder
 
 
-def _reads(step: BuildStep, job: Job) -> dict[str, bytes]:
-    """{path below HOME: content} of what this step has to find there."""
+def _read_files(step: BuildStep, job: Job) -> dict[str, bytes]:
+    """Return {path below HOME: content} of what STEP must find there."""
     top = job.context / CONTEXT
     if ALL in step.reads:
         paths = [str(path.relative_to(top)) for path in sorted(top.rglob("*")) if path.is_file()]
@@ -454,12 +496,15 @@ def _reads(step: BuildStep, job: Job) -> dict[str, bytes]:
 
 
 def _drop(top: Path, path: Path) -> None:
-    """PATH, below TOP, gone, if it is an empty file or folder; the folder around it keeps its time."""
+    """Remove PATH, below TOP, if it is an empty file or folder.
+
+    The folder around it keeps its mode and its time. Where it cannot be removed, it stays.
+    """
     with contextlib.suppress(OSError, StoreError):
-        without_links(
-            top, path.parent
-        )  # the step may have put a link there, which leads out of the image
-        around, about = path.parent.stat(), path.lstat()
+        without_links(top, path.parent)  # a step may have put a link there that leads elsewhere
+        around = path.parent.stat()
+        about = path.lstat()
+
         path.parent.chmod(stat.S_IMODE(around.st_mode) | 0o700)
         try:
             if stat.S_ISDIR(about.st_mode):
@@ -472,37 +517,39 @@ def _drop(top: Path, path: Path) -> None:
 
 
 class NoLayers(BuildError):
-    """No folder of a build takes an overlay's upper layers."""
+    """The kernel, or the filesystems of the build's folders, take no layers of an overlay."""
 
 
 def with_layers(job: Job, runner: Runner) -> Job:
-    """JOB with a cache that takes an overlay's upper layers: its own, or a folder of the build's.
+    """Return JOB with a folder for layers whose filesystem takes an overlay's upper layers.
 
-    NoLayers for none.
+    That is the one it has, or else a folder of the build's own, which goes with it. Raise NoLayers
+    where neither takes them.
     """
     make_cache(job.layers)
     if takes_layers(job.layers, runner):
         return job
+
     if not takes_layers(job.work, runner):
         raise NoLayers(
-            (
-                f"neither {job.layers} nor {job.work} takes layers of an overlay, as NFS, Lustre "
-                f"and FUSE do not"
-            ),
-            "build.cachedir or build.tmpdir in site.yaml: a folder on a local disk",
+            f"neither {job.layers} nor {job.work} takes layers of an overlay, as NFS, Lustre and "
+            "FUSE do not",
+            "set build.cachedir or build.tmpdir in site.yaml to a folder on a local disk",
         )
+
     job.progress(
         f"steps are not kept: {job.layers} takes no layers of an overlay, as NFS, Lustre and FUSE "
-        f"do not"
-        " (build.cachedir in site.yaml: a folder on a local disk)"
+        "do not (set build.cachedir in site.yaml to a folder on a local disk)"
     )
     return replace(job, layers=work_folder(job, "layers"))
 
 
 def takes_layers(folder: Path, runner: Runner) -> bool:
-    """Whether an overlay of an ordinary user keeps in FOLDER what a step may do: a file and a
-    folder that go, and one in the place of another, for which a filesystem needs attributes of
-    users.
+    """Return whether FOLDER can hold the upper layer of an overlay that an ordinary user mounts.
+
+    It is tried: a file and a folder are removed, and a new folder put in the place of the old one.
+    The overlay marks the new one by an extended attribute, which the filesystem must let users
+    write.
     """
     tried = Path(tempfile.mkdtemp(prefix=f".{make_label()}", dir=folder))
     try:
@@ -510,23 +557,13 @@ def takes_layers(folder: Path, runner: Runner) -> bool:
             (tried / name).mkdir(parents=True)
         for name in ("lower/file", "lower/folder/file"):
             (tried / name).touch()
+
+        merged = str(tried / "merged")
         change = 'cd "$1" && rm file && rm -r folder && mkdir folder && [ -z "$(ls folder)" ]'
         options = "userxattr,lowerdir=lower,upperdir=upper,workdir=work"
-        step = [
-            "sh",
-            find_script("overlay.sh"),
-            str(tried),
-            str(tried / "merged"),
-            options,
-            "sh",
-            "-c",
-            change,
-            "sh",
-            str(tried / "merged"),
-        ]
-        done = try_enclosed(
-            tried, step, runner
-        )  # as steps run: the machine's root cannot enter a builder's folder so
+        mount = ["sh", find_script("overlay.sh"), str(tried), merged, options]
+        # In an enclosure, as steps run: there the machine's root has another id.
+        done = try_enclosed(tried, [*mount, "sh", "-c", change, "sh", merged], runner)
         return not done.status and (tried / "upper/folder").is_dir()
     finally:
         remove_tree(tried)
