@@ -156,9 +156,14 @@ OPTIONS = (
         default=0,
         help="Number of tasks on each node (mode plain).",
     ),
-    click.option("--gpus-per-node", type=NUMBER, default=0, help="Number of GPUs on each node."),
     click.option(
-        "-G", "--gpus", type=NUMBER, default=0, help="Number of GPUs on all nodes together."
+        "--gpus-per-node",
+        type=NUMBER,
+        show_default="all of them",
+        help="Number of GPUs on each node; 0 for none.",
+    ),
+    click.option(
+        "-G", "--gpus", type=NUMBER, help="Number of GPUs on all nodes together; 0 for none."
     ),
     click.option("-c", "--cpus-per-task", type=NUMBER, default=0, help="Number of CPUs per task."),
     click.option(
@@ -246,6 +251,8 @@ def parse_resources(options: dict[str, Any]) -> Resources:
     nodes_here = int(allocated) if allocated.isdigit() else 1
 
     total = options["gpus"]
+    given["without_gpus"] = given.get("gpus_per_node") == 0 or total == 0
+    given["gpus_per_node"] = given.get("gpus_per_node") or 0
     if total:
         count = options["nodes"] or nodes_here
         if total % count:
@@ -254,7 +261,7 @@ def parse_resources(options: dict[str, Any]) -> Resources:
                 "--gpus-per-node N",
                 page="use-four-gpus-of-eight",
             )
-        given["gpus_per_node"] = given.get("gpus_per_node") or total // count
+        given["gpus_per_node"] = given["gpus_per_node"] or total // count
 
     nodes = options["nodes"] if options["nodes"] is not None else nodes_here
     return Resources(**{**given, "nodes": nodes})

@@ -117,7 +117,7 @@ def _test_words(stack: str, request: SuiteRequest, options: dict[str, Any]) -> l
     if request.suite_from_host:
         out.append("--suite-from-host")
     for name in ("gpus_per_node", "nproc_per_node", "cpus_per_task"):
-        if options[name]:
+        if options[name] or (name == "gpus_per_node" and options[name] == 0):
             out += [f"--{name.replace('_', '-')}", str(options[name])]
     return out
 

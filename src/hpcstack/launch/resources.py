@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Resources:
     """What a step asks for, under Slurm's names. Empty or 0 means not asked for.
 
-    `ntasks` counts the tasks of all nodes together. `elastic` is MIN:MAX nodes for torchrun, and
+    `without_gpus` asks for none, where else all GPUs of a node would be taken. `ntasks` counts the
+    tasks of all nodes together. `elastic` is MIN:MAX nodes for torchrun, and
     `restarts` how often torchrun starts its workers again. `extra` are further options of srun.
     """
 
@@ -29,6 +30,7 @@ class Resources:
     ntasks: int = 0
     ntasks_per_node: int = 0
     gpus_per_node: int = 0
+    without_gpus: bool = False
     cpus_per_task: int = 0
     nproc_per_node: int = 0
     partition: str = ""
@@ -75,6 +77,8 @@ class Resources:
             "time": self.time,
         }
         out = [make_option(f"--{name}", value, ASKED) for name, value in said.items() if value]
+        if self.without_gpus:
+            out.append(make_option("--gpus-per-node", 0, ASKED))
         if self.exclusive:
             out.append(make_option("--exclusive", why=ASKED))
         out += [make_option(one.name, one.value, ASKED) for one in self.extra.given]
@@ -156,6 +160,8 @@ def _count_gpus(
 
     Where the site describes no NODE, GPUs that were asked for count as real.
     """
+    if resources.without_gpus:
+        return 0
     asked = gpus_said(resources)
     if here:
         return asked or len(list(Path("/dev").glob("nvidia[0-9]*")))

@@ -764,3 +764,30 @@ def test_a_template_keeps_its_own_packages_beside_those_that_were_asked_for(tmp_
         assert runs and all(
             f"--with {own}" in one and "--with requirements.txt" in one for one in runs
         ), text
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_no_gpu_may_be_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    """`--gpus-per-node 0` took all GPUs of the node type: 0 counted as not asked for."""
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    if inside:
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
+        monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+    said = line(gpu_site(tmp_path), PYXIS, "torchrun", ("x.py",), without_gpus=True)
+    assert "--gpus-per-node=0" in said
+    assert said[said.index("torchrun") + 1] == "1", "one rank"
+
+
+def test_the_command_line_tells_none_from_not_asked() -> None:
+    from hpcstack.cli.resources import parse_resources
+
+    options = {"runtime": "auto", "nodes": 1, "extra": (), "gpus": None}
+    assert not parse_resources({**options, "gpus_per_node": None}).without_gpus
+    assert parse_resources({**options, "gpus_per_node": 0}).without_gpus
+    assert parse_resources({**options, "gpus_per_node": None, "gpus": 0}).without_gpus
+    asked = parse_resources({**options, "gpus_per_node": 4})
+    assert (asked.gpus_per_node, asked.without_gpus) == (4, False)
