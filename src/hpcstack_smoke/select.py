@@ -43,7 +43,7 @@ class Check(NamedTuple):
     tier: str  # the lowest tier that runs it
     needs: str
     where: str  # MODULE:FUNCTION below this package
-    about: str  # what it tests, in a line; docs/testing.md has the same words
+    about: str  # what it tests, in a line; docs/reference/test-suite.md has the same words
 
     @property
     def family(self) -> str:

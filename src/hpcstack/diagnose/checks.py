@@ -58,6 +58,7 @@ def _check_runtime(
     probe: Mapping[str, str], where: str, runtime: str, *, compute: bool
 ) -> Iterator[Finding]:
     """Check what containers need: user namespaces, FUSE, subordinate ids, and the runtime."""
+    known = RUNTIMES.get(runtime)
     works = probe.get("userns.works")
     setuid = probe.get("apptainer.setuid") == "yes"  # then none of it is needed
     if works == "no" and not setuid:
@@ -71,18 +72,18 @@ def _check_runtime(
     elif works == "yes":
         yield report_fine("userns", where, "user namespaces work")
     else:
-        yield report_fine("userns", where, "not looked at")
+        yield report_skipped("userns", where, "not looked at")
 
     fuse = probe.get("fuse", "missing")
     if fuse == "usable":
         yield report_fine("fuse", where, "/dev/fuse: usable")
-    elif runtime in ("apptainer", "enroot", "local") and not setuid:
+    elif known and known.mounts_by_fuse and not setuid:
         yield report_wrong("fuse", where, f"/dev/fuse: {fuse}", runtime=runtime)
     else:
         yield report_skipped("fuse", where, f"/dev/fuse: {fuse}")
 
     # builds on this machine may use podman, too
-    if not compute or runtime == "podman":
+    if not compute or (known and known.needs_subuid):
         ranges = probe.get("subuid", "")
         has_ranges = ranges.isdigit() and int(ranges) > 0
         user = probe.get("user", "?")
@@ -92,13 +93,13 @@ def _check_runtime(
         else:
             yield report_wrong("subuid", where, said, user=probe.get("user", "USER"))
 
-    tool = RUNTIMES[runtime].tool if runtime in RUNTIMES else runtime
+    tool = known.tool if known else runtime
     if f"tool.{tool}" in probe:
         version = probe.get(f"{tool}.version", "")
         yield report_fine("runtime", where, f"{tool} {version}".strip())
     elif compute:
         yield report_wrong("runtime", where, f"{tool} is missing", runtime=runtime, tool=tool)
-    if runtime in ("pyxis", "enroot") and "tool.enroot" in probe:
+    if tool == "enroot" and "tool.enroot" in probe:
         yield from _check_enroot(probe, where)
 
 

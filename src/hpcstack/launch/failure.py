@@ -76,7 +76,7 @@ TRACEBACK = "Traceback (most recent call last):"
 INTERRUPT = "KeyboardInterrupt"
 # The logging module prints this before a traceback that ends nothing.
 LOGGING = "--- Logging error ---"
-OWN_FAILURE = 125  # srun's status for failures of its own, as launch.plan sets it
+OWN_FAILURE = 125  # srun's status for failures of its own: a plan sets SLURM_EXIT_ERROR to it
 
 
 class EndedBy(enum.Enum):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, bind_ranks
+from hpcstack.launch.failure import OWN_FAILURE
 from hpcstack.launch.modes import MODES, check_mode, command_in, list_task_options, with_even_tasks
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share_resources
 from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, list_step_variables, of_mode
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 # srun's exit status for failures of its own (SLURM_EXIT_ERROR), apart from those of the command
-OWN_FAILURE = 125
 
 
 @dataclass(frozen=True)

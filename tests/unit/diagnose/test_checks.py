@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
 
+from hpcstack.core import data
 from hpcstack.diagnose.advice import Finding
 from hpcstack.diagnose.checks import check_clocks, check_machine, parse_probe
 from hpcstack.render.template import read_data_file
+from hpcstack.runtimes import RUNTIMES
 from hpcstack.site.load import Gpus, NodeType
 
 GOOD = {
@@ -129,3 +132,11 @@ def test_what_is_no_line_of_the_probe_is_left_out() -> None:
         "host": "a",
         "kernel": "6.1=b",
     }
+
+
+def test_the_nodes_script_looks_for_every_runtimes_program() -> None:
+    """Else the doctor calls it missing on every node, where it is installed, too."""
+    script = (data.find_data_folder("launchers") / "on-node/doctor.sh").read_text()
+    found = re.search(r"^for tool in (.*); do$", script, re.MULTILINE)
+    assert found
+    assert {one.tool for one in RUNTIMES.values()} <= set(found[1].split())

@@ -279,6 +279,9 @@ def test_the_template_version_is_that_of_the_templates() -> None:
         "".join(f"{name}\0{text}\0" for name, text in sorted(own.items())).encode()
     ).hexdigest()[:16]
     record = GOLDEN / "template-version.txt"
+    written_for, _, was = record.read_text().strip().partition(" ")
+    if written_for == TEMPLATE_VERSION and was != digest:
+        pytest.fail("the templates have changed: raise TEMPLATE_VERSION in lock/model.py")
     if os.environ.get("HPCSTACK_GOLDEN") == "write":
         record.write_text(f"{TEMPLATE_VERSION} {digest}\n")
     assert record.read_text() == f"{TEMPLATE_VERSION} {digest}\n", (

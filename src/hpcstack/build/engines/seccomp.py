@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 
 # Instructions of classic BPF.
-LOAD, JUMP_EQUAL, JUMP_ANY, RETURN, AND = 0x20, 0x15, 0x45, 0x06, 0x54
+LOAD, JUMP_EQUAL, JUMP_ANY, RETURN = 0x20, 0x15, 0x45, 0x06
 ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
 DONE = 0x00050000  # SECCOMP_RET_ERRNO with errno 0: the call is skipped, and has succeeded
 NOT_THERE = 0x00050000 | 38  # SECCOMP_RET_ERRNO with ENOSYS
