@@ -121,7 +121,7 @@ def broken(context):
         raise ValueError("planted")
     context.all(0)
     context.all(0)
-ddp.fp32 = broken
+ddp.check_ddp_fp32 = broken
 """
 
 
