@@ -222,9 +222,10 @@ def _store_image(
         made.image,
         log,
         lock=request.lock.text(),
-        instead=replaces or old is None,
+        instead=replaces or old is None,  # without OLD there is none, or a damaged one
         as_newest=not policy.again,
     )
+    # put() lets no other platform's image take the stack's place; the first platform's may.
     if request.platform == request.stack.base.platforms[0] and not policy.again:
         store.point(stored.stack, stored.key)
     return stored

@@ -38,7 +38,7 @@ LEAST_BYTES = 2 << 30
 # Local disk that a build takes, in multiples of the compressed base: the base unpacked, its
 # squashfs inside a SIF, and that squashfs extracted from it.
 UNPACKED = 5
-# The parts of this package that decide what is rendered, and what of it makes the key. A test
+# The packages of hpcstack whose code decides what is rendered, or how the key is made of it. A test
 # renders a stack and compares them with the files that were opened.
 DECIDING = ("build", "core", "squashfs", "render", "oci", "recipe", "lock", "hardware")
 

@@ -56,9 +56,9 @@ def open_file(
         if not stat.S_ISREG(about.st_mode):
             raise InputError(f"{path} is not an ordinary file", "put the file itself there")
 
-        # Root on a file server that takes it for nobody: what we write there is ours as well.
-        is_ours = about.st_uid in (os.geteuid(), 0)
-        if own and not is_ours and about.st_uid != _own_id_at(path.parent):
+        is_ours_or_roots = about.st_uid in (os.geteuid(), 0)
+        # A file server may take us for another user, e.g. root for nobody: that user's are ours.
+        if own and not is_ours_or_roots and about.st_uid != _own_id_at(path.parent):
             raise InputError(f"{path} belongs to {name_owner(path)}")
         if published and not sharing.is_publisher(about.st_uid):
             owner = user_name(about.st_uid)
@@ -87,9 +87,10 @@ def name_owner(path: Path) -> str:
 
 
 def _own_id_at(folder: Path) -> int:
-    """Return the user id that the file server of FOLDER gives to what we write; -1 for no write.
+    """Return the user id that the file server of FOLDER gives to what we write; -1 if we may not.
 
-    An NFS server that squashes root, say, takes root for another user.
+    It is found out by a temporary file. An NFS server that squashes root, say, takes root for
+    another user.
     """
     import tempfile
 
@@ -138,7 +139,7 @@ def read_bytes(
 
 
 def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = False) -> str:
-    """Return the same as text; bytes that are not UTF-8 are replaced."""
+    """Return the text of the ordinary file PATH; bytes that are not UTF-8 are replaced."""
     return read_bytes(path, limit, below=below, own=own).decode("utf-8", "replace")
 
 
@@ -243,7 +244,8 @@ def sync_to_disk(path: Path) -> None:
 def put_in_place(part: Path, final: Path, *, shared: bool = True) -> None:
     """Rename PART to FINAL on one filesystem, so that it survives a power failure from then on.
 
-    SHARED: where the site has a group, the group may read and write the file, too.
+    SHARED: where the site has a group, the group may read and write the file, and all others may
+    read it.
     """
     with descriptors.open_by_descriptor(part) as file:
         os.fsync(file.fileno())

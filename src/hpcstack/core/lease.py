@@ -7,7 +7,8 @@ A lease is a file made by link(2). One whose holder is dead is taken over:
 - Any other one is known by its heartbeat. It renews the file's time every few seconds; if a waiter
   has watched for PATIENCE_S seconds without seeing it renewed, it is dead.
 
-No host's clock is compared with another's, and flock(2) is not used.
+Whether a lease is free never depends on comparing the clocks of two hosts, and flock(2) is not
+used. (Only leftovers are judged by a clock, with a week to spare: `may_have_living_owner`.)
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def is_alive(holder: Holder) -> bool | None:
     mine = identify_process()
     if (holder.boot, holder.namespace) != (mine.boot, mine.namespace):
         return None
-    return _start_time(holder.pid) in (holder.start, HIDDEN)
+    started = _start_time(holder.pid)
+    return started in (holder.start, HIDDEN)  # HIDDEN: a process has this id, and may be the holder
 
 
 def may_have_living_owner(path: Path, prefix: str = "") -> bool:
@@ -172,7 +174,8 @@ def hold_lease(
     WAITING is called once with a description of the holder that is waited for. DONE returns True
     when what is waited for is there, so that no lease is needed any more: then yield False,
     without one. DONE is asked often at first, then twice a second, and after ten seconds less and
-    less: it is noticed late by a twentieth of the wait at most.
+    less: it is noticed late by half a second at first, later by a twentieth of the wait, and never
+    by more than LAST_POLL_S.
 
     Raise OSError where no lease can be made there, StoreError where something else is at PATH.
     """
@@ -228,7 +231,7 @@ def _acquire(mine: Path, path: Path, waiting: Say | None, done: Callable[[], boo
             is_told = True
 
         time.sleep(pause)
-        late = 0.0  # how late DONE may be noticed; who has no DONE waits for the lease itself
+        late = 0.0  # how late DONE may be noticed; without DONE the lease itself is waited for
         if done is not _never:
             late = (time.monotonic() - began) / 20
         pause = max(min(pause * 1.5, POLL_S), min(late, LAST_POLL_S))

@@ -59,8 +59,8 @@ PRCTL = getattr(ctypes.CDLL(None), "prctl", None)
 class Completed:
     """A program that has ended.
 
-    STATUS is its exit status (-N where signal N ended it), TAIL the last lines of its output.
-    Only `Runner.output` sets STDOUT, to all of its standard output.
+    STATUS is its exit status (-N where signal N ended it). TAIL are the last lines of its output;
+    from `Runner.output` they are all lines, and STDOUT is its standard output, else empty.
     """
 
     argv: tuple[str, ...]
@@ -117,7 +117,7 @@ class Runner:
     ) -> Completed:
         """Run ARGV to its end, with the file STDIN as its input.
 
-        `tail` of the result has all lines of its stdout, and those of stderr behind them. The
+        `tail` of the result has all lines: those of stdout, then those of stderr. The
         status is 124 for no end within TIMEOUT seconds, 126 for what could not be started.
         """
         self.which(argv[0])
@@ -137,7 +137,8 @@ class Runner:
                 )
         except subprocess.TimeoutExpired:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
-        except OSError as error:  # not a program, or its interpreter is missing
+        # Not a program, its interpreter is missing, or STDIN cannot be opened.
+        except OSError as error:
             return Completed(tuple(argv), 126, (f"{argv[0]}: {error.strerror}",))
 
         lines = (done.stdout + done.stderr).splitlines()
@@ -283,13 +284,13 @@ class Runner:
     ) -> int:
         """Run ARGV on the caller's own terminal; return its status, 128 + N for an end by signal N.
 
-        Ctrl-C on a terminal reaches the program itself. A signal that is sent to us alone is
-        passed on to it as a TERM, and so it is if we are killed. In each case it is waited for.
+        Ctrl-C on a terminal reaches the program itself; a signal that is sent to us alone is passed
+        on to it as a TERM. With ENDING, that answers every signal, wherever it comes from. If we
+        are killed, the kernel sends the program a TERM; otherwise we wait for its end.
 
         MEANWHILE is called while the program starts; if that raises, the program is ended. ERRORS
-        reads what the program writes to stderr, and decides what of it goes to ours. ENDING
-        answers each signal, wherever it comes from. With IS_SCRIPT a TERM also goes to what the
-        program has started.
+        reads what the program writes to stderr, and decides what of it goes to ours. With IS_SCRIPT
+        a TERM also goes to what the program has started.
         """
         self.which(argv[0])
         stderr = subprocess.PIPE if errors else None
@@ -432,7 +433,8 @@ def _end_with_parent() -> None:
 def _make_environment(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, str]:
     """Return a program's environment: ours without hpcstack's own variables, then EXTRA.
 
-    CLEAN: of ours only PATH, with the system's folders appended, and the locale C.UTF-8.
+    With CLEAN: of ours only PATH, with the system's folders behind it; then LC_ALL=C.UTF-8 and
+    EXTRA.
     """
     if clean:
         path = os.pathsep.join([os.environ.get("PATH", os.defpath), SYSTEM_PATH])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# One site a process: each list has one entry once the site's file is read, and none where the site
+# Two cells, as lists: one entry once the site's file is read (one site a process), and none where it
 # names no group, or no publishers.
 _shared: list[int] = []  # the group's number
 _publishers: list[frozenset[int]] = []  # the user ids whose records are believed
@@ -93,7 +93,8 @@ def shared_mode(plain: int) -> int:
     """
     if not _shared or not plain & 0o070:
         return plain
-    return plain | (plain & 0o700) >> 3
+    owners_rights_for_the_group = (plain & 0o700) >> 3
+    return plain | owners_rights_for_the_group
 
 
 def log_mode() -> int:
@@ -110,7 +111,10 @@ def shared_umask() -> int:
 
 
 def make_shared_folder(folder: Path) -> None:
-    """Make FOLDER where it is missing, and the group's, so that what is made in it is, too."""
+    """Make FOLDER, where it is missing, the group's, and so what is made in it.
+
+    Without a group do nothing: a caller that needs FOLDER in any case makes it first.
+    """
     if not _shared:
         return
     descriptors.make_folder(folder, FOLDER_MODE, _shared[0])
@@ -155,13 +159,13 @@ def hand_over(folder: Path, *, old: bool = False) -> None:
 
 
 def _open_to_group(descriptor: int, *, old: bool = False) -> None:
-    """Make the folder that DESCRIPTOR holds open the group's, if it is ours.
+    """Make the open folder of DESCRIPTOR the group's, if it is ours.
 
     An OLD one that only its owner could enter stays as it is.
     """
     about = os.fstat(descriptor)
-    was_for_others = about.st_mode & 0o050
-    if about.st_uid == os.geteuid() and not _is_open(about) and (was_for_others or not old):
+    was_open_to_group = about.st_mode & 0o050
+    if about.st_uid == os.geteuid() and not _is_open(about) and (was_open_to_group or not old):
         descriptors.set_marks(descriptor, FOLDER_MODE, _shared[0])
 
 

@@ -91,7 +91,7 @@ class EndedBy(enum.Enum):
 
 # Where Slurm ends a step itself, its status is 143, whatever statuses the ranks ended with.
 BY_SLURM = (EndedBy.CANCEL, EndedBy.TIME_LIMIT, EndedBy.PREEMPTION)
-# The exit statuses that a task may have which Slurm ended so
+# By how Slurm ended a step: the exit statuses that it gives to the tasks.
 STATUSES = {
     EndedBy.CANCEL: (TERMINATED,),
     EndedBy.TIME_LIMIT: (TERMINATED, KILLED),
@@ -257,7 +257,7 @@ class Failure:
             number, host, task_status = self.task
             reason = f": {said}" if said else ""
             return task_status, f"task {number} on {host} failed first{reason}"
-        # MPI_Abort makes Slurm cancel the step, so it is asked for before the cancel.
+        # MPI_Abort makes Slurm cancel the step: it counts before the cancel.
         if self.aborted:
             return status, self.aborted
         if self.ended_by:

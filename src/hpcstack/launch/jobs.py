@@ -537,7 +537,8 @@ def _describe_end(end: _End) -> str:
 def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
     """Return {job: its state} for those of JOBS that Slurm still knows.
 
-    The tasks of arrays among them are there, too: {job_task: its state}.
+    The tasks of arrays among them are there, too: {job_task: its state}; the array itself has the
+    state of one of them. Empty where there is no squeue.
     """
     if not jobs or not runner.has("squeue"):
         return {}

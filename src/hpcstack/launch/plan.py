@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from hpcstack.slurm.options import SlurmOptions
     from hpcstack.store.artifact import Artifact
 
-# srun's exit status for failures of its own (SLURM_EXIT_ERROR), apart from those of the command
-
 
 @dataclass(frozen=True)
 class Spare:
@@ -252,7 +250,7 @@ def home_to_mount() -> str:
 def bring_libraries(
     site: Site, node: NodeType | None, artifact: Artifact, nodes: int
 ) -> tuple[Brought, ...]:
-    """Return the libraries of NODE's own that a step on so many NODES gets.
+    """Return the nodes' own libraries that a step gets; NODE is their type, NODES how many.
 
     Return none for a step on one node, which needs no fabric.
     """
@@ -316,6 +314,7 @@ def _command_inside(
 
     inside = command_in(mode, command, request.resources, share)
     on_a_terminal = not runtime.uses_slurm or request.resources.extra.has("--pty")
+    # Unchanged: the mode has no script of its own, so nothing else would report how a rank ends.
     if inside == command and not on_a_terminal:
         inside = wrap_rank(command)
     if mode in ("mpi", "plain") and share.gpus and not runtime.finds_driver:
@@ -618,6 +617,7 @@ def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
             f"mode {mode}: without Slurm there is one task",
             "--mode torchrun starts several ranks here",
         )
+    # GPUs may be asked for here, and -N has a message of its own below.
     of_slurm = replace(resources, nodes=0, gpus_per_node=0).parts()
     if of_slurm:
         words = " ".join(part.words[0] for part in of_slurm)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Resources:
     """What a step asks for, under Slurm's names. Empty or 0 means not asked for.
 
-    `without_gpus` asks for none, where else all GPUs of a node would be taken. `ntasks` counts the
-    tasks of all nodes together. `elastic` is MIN:MAX nodes for torchrun, and
-    `restarts` how often torchrun starts its workers again. `extra` are further options of srun.
+    `without_gpus` asks for no GPU; otherwise all GPUs of a node are taken. `ntasks` counts the
+    tasks of all nodes together. `elastic` is MIN:MAX nodes for torchrun, and `restarts` how often
+    torchrun starts its workers again. `extra` are further options of srun.
     """
 
     nodes: int = 1
@@ -176,9 +176,10 @@ def _count_gpus(
 
 
 def _count_cpus(gpus: int, node: NodeType | None, inside: Mapping[str, str]) -> int:
-    """Return the CPUs per node that go with so many GPUS; 0 where the site does not describe NODE.
+    """Return the CPUs per node that go with so many GPUS.
 
-    Inside a job they are the job's. Elsewhere a step that takes a part of the GPUs of NODE takes
+    They are 0 where the site does not say how many NODE has. Inside a job they are the job's.
+    Elsewhere a step that takes a part of the GPUs of NODE takes
     the same part of its CPUs.
     """
     if not node or not node.cpus:

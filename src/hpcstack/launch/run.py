@@ -167,7 +167,11 @@ class PlannedLaunch:
         return out
 
     def _is_without_home(self) -> bool:
-        """Whether the home directory is left out of the container and no mount brings it."""
+        """Whether to say that the home directory is missing in the container.
+
+        That is so where the site leaves it out by default, the request did too, and no mount brings
+        it. Whoever chose --no-home against the site's default knows.
+        """
         targets = {
             mount.partition(":")[2].rstrip("/")
             for mount in (*self.request.mounts, *self.site.mounts)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 SUFFIX = ".yaml"
 FORMAT = "hpcstack/v1"
-# Keys of a spec that do not change what is in the image.
-NAMES = ("name", "version", "variant", "summary", "lifecycle", "tests")
+# Keys in which a recipe may differ from the stack below it and still need no image of its own.
+MAY_DIFFER = ("name", "version", "variant", "summary", "lifecycle", "tests")
 MAX_LOOKED = 100  # files that are opened for what one recipe extends
 EXTENDED = re.compile(r"_?[A-Za-z0-9][A-Za-z0-9._+-]{0,160}")
 
@@ -109,8 +109,8 @@ class Catalog:
         added = mine[len(theirs) :]
         if not added or mine[: len(theirs)] != theirs:
             return None
-        # With those packages and its names the stack below would have to be this very stack.
-        changed: dict[str, Any] = {key: getattr(recipe.stack, key) for key in NAMES}
+        # Put those packages and these keys into the stack below: is it then this very stack?
+        changed: dict[str, Any] = {key: getattr(recipe.stack, key) for key in MAY_DIFFER}
         changed["packages"] = below.packages.model_copy(update={"pip": mine})
         if below.model_copy(update=changed) != recipe.stack:
             return None
@@ -241,7 +241,7 @@ class Catalog:
         others = [file for file in found if file.resolve() not in (path.resolve(), *chain)]
         known = [one for file in others for one in self._names_in(file)]
         what = f"there is nothing to extend named {name!r}{did_you_mean(name, known)}"
-        if any(file.name == f"{name}{SUFFIX}" or _may_hold(file, name) for file in chain):
+        if any(_may_hold(file, name) for file in chain):
             what += "; a recipe cannot extend itself, directly or by others"
         raise ProblemsError([child.problem(("extends",), what)])
 

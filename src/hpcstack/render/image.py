@@ -1,4 +1,4 @@
-"""Render an image's definition in three formats, and the folder of files that goes into it.
+"""Render an image's definition in three formats, and its context: the folder of files for it.
 
 The context, and the definition that an engine reads, go into the image's key: a change of one byte
 gives images a new key.

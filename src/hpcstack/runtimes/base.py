@@ -62,8 +62,9 @@ class Step:
 def make_shield() -> list[Part]:
     """Return the words that stand before a runtime that mounts the image by FUSE.
 
-    Slurm sends a signal to every process of a step. They keep it from the program that serves the
-    image, so that a rank that is told to end can still read its files (on-node/shield.sh).
+    Slurm sends a signal to every process of a step. The shield keeps it from the program that
+    serves the image, so that a rank that is told to end can still read its files
+    (on-node/shield.sh).
     """
     why = "a signal for the ranks must not end what serves the image"
     return [Part(("/bin/sh", "-c", data.read_script("on-node/shield.sh"), "shield"), why)]
@@ -111,10 +112,10 @@ def list_forced_variables(step: Step) -> dict[str, str]:
 def list_kept_variables(step: Step) -> dict[str, str]:
     """Return the image's variables that STEP does not force, sorted by name.
 
-    Runtimes that hand a container nothing of the task's environment, or all of it, need them to
-    follow Pyxis's rule: the image's own variables win over the host's, except for those that the
-    step forces; the rest of the task's environment, Slurm's and MPI's variables among it, reaches
-    the container.
+    Pyxis's rule: the image's own variables win over the host's, except for those that the step
+    forces; all else of the task's environment, such as Slurm's and MPI's variables, reaches the
+    container. Runtimes that hand a container nothing of that environment, or all of it, need these
+    variables to follow it.
     """
     forced = list_forced_variables(step)
     return {

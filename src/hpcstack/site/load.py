@@ -227,7 +227,7 @@ class Site(Model):
         return self.node_types[chosen.node_type]
 
     def kind(self, partition: str = "") -> str:
-        """Return the name of that node type; empty where the site does not say."""
+        """Return the name of the node type of PARTITION; empty where the site does not say."""
         node = self.node_type(partition)
         return next((name for name, one in self.node_types.items() if one is node), "")
 
@@ -380,14 +380,14 @@ def load_site(explicit: str = "", environ: Mapping[str, str] | None = None) -> L
     except ValidationError as error:
         raise ProblemsError(_list_problems(error, documents)) from None
 
-    # The policy's lists are merged as recipes' lists are, which `_merge_layer` does not do.
+    # `_merge_layer` has replaced the policy's lists. They are merged again as recipes' lists are.
     policy = _merge_policies(documents, [values for values, _ in forced])
-    effective = {}
+    remerged = {}
     if policy.defaults:
-        effective["defaults"] = policy.defaults.value
+        remerged["defaults"] = policy.defaults.value
     if policy.force:
-        effective["force"] = policy.force.value
-    stated = site.policy.model_copy(update=effective)
+        remerged["force"] = policy.force.value
+    stated = site.policy.model_copy(update=remerged)
     return Loaded(site.model_copy(update={"policy": stated}), origins, policy)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Scope(Enum):
-    """Who is asked by an option."""
+    """For whom an option is."""
 
     JOB_AND_STEP = "a job asks for it, and its steps take it over"
     JOB = "a job alone: a step does not know it, or must not say it again"
@@ -102,7 +102,8 @@ _ROWS = (
     _of_job("--signal"),
     _of_job("--switches"),
     _of_job("--time", "-t"),
-    # sbatch waits for its job, srun takes seconds: how long after the first task ended.
+    # For sbatch: wait until the job ends. For srun: the seconds that the other tasks get after the
+    # first has ended.
     _of_job("--wait", "-W", Value.OPTIONAL, salloc=False),
     _of_job("--wait-all-nodes"),
     _of_job("--wckey"),
@@ -116,7 +117,8 @@ _ROWS = (
     SlurmOption("--prolog"),
     SlurmOption("--pty", value=Value.OPTIONAL),
     SlurmOption("--tres-per-task"),
-    # sbatch's own: the word after one of them may be the job script, and is no value.
+    # Listed so that a job script behind one of them is not taken for its value (launch/jobs.py).
+    # hpcstack puts none of them into a job's directives.
     SlurmOption("--get-user-env", value=Value.OPTIONAL),
     SlurmOption("--ignore-pbs", value=Value.NONE),
     SlurmOption("--overcommit", "-O", value=Value.NONE),

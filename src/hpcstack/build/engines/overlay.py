@@ -93,7 +93,7 @@ def step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
 
 @dataclass(frozen=True)
 class Layered:
-    """Builds by layers, for the engine `name`, which is part of every step's key."""
+    """The build by layers; the engine's name is part of every step's key."""
 
     name: str
 
@@ -523,8 +523,8 @@ class NoLayers(BuildError):
 def with_layers(job: Job, runner: Runner) -> Job:
     """Return JOB with a folder for layers whose filesystem takes an overlay's upper layers.
 
-    That is the one it has, or else a folder of the build's own, which goes with it. Raise NoLayers
-    where neither takes them.
+    That is the cache of layers where it does, else a folder of this build, which is removed at its
+    end. Raise NoLayers where neither takes them.
     """
     make_cache(job.layers)
     if takes_layers(job.layers, runner):
