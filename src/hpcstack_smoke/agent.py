@@ -23,7 +23,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke import __version__
-from hpcstack_smoke.leftovers import find_last_change, has_failed, list_attempted
+from hpcstack_smoke.leftovers import (
+    find_last_change,
+    has_failed,
+    is_being_ended,
+    list_attempted,
+)
 from hpcstack_smoke.processes import ask_for_stacks, end_process, make_rank_environment, ranks_here
 from hpcstack_smoke.result import ERROR, SKIP, Result, run_check, write_document
 
@@ -414,6 +419,8 @@ class Agent:
         broken; 0 where it is not.
         """
         request = self.request
+        if self.round and is_being_ended(self.output, self.round):
+            return "the ranks of another node were ended"
         if broken and now - broken > BROKEN_S:
             return "a rank elsewhere broke the process group"
         if request.deadline_s and now - self.began > request.deadline_s:

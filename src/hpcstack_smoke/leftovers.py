@@ -33,6 +33,14 @@ def has_failed(output: str) -> bool:
     return bool(glob.glob(os.path.join(glob.escape(output), "ended-*.json")))
 
 
+def is_being_ended(output: str, number: int | str) -> bool:
+    """Whether the agent of some node has ended its ranks of round NUMBER, or is about to.
+
+    What ranks of other nodes see from then on, such as a closed connection, follows from that.
+    """
+    return bool(glob.glob(os.path.join(glob.escape(output), f"ended-*-{number}.json")))
+
+
 def find_last_change(output: str) -> float:
     """Return when the folder OUTPUT last changed, by the file server's clock; 0 if unknown.
 
