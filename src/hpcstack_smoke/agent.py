@@ -235,8 +235,8 @@ class Agent:
     def run_failed(self) -> bool:
         """Whether any check of any node or rank failed.
 
-        The first node looks and tells the others. One that is told nothing in time takes it for a
-        yes; one that cannot reach the first node takes it for a no.
+        The first node looks and tells the others. Where a node is not answered in time, it takes
+        that for a yes. Where it cannot reach the first node at all, it takes that for a no.
         """
         nodes = self.request.nodes
         try:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-TIERS = ("quick", "standard", "full")  # each holds those before it
+TIERS = ("quick", "standard", "full")  # each runs also the checks of those before it
 # a tier of its own: minutes of load, between the quick checks of a node and its counters
 BURN = "burn"
 # seconds without a result after which ranks are ended; a check may have to compile something first
 STALL_S = {"quick": 150.0, "standard": 240.0, "full": 600.0, BURN: 240.0}
+# seconds that a tier is expected to take at most; suite/run.py allows twice that
 TIER_SECONDS = {"quick": 120, "standard": 900, "full": 7200, BURN: 600}
 MINUTES = 10.0  # how long a burn lasts unless the run says otherwise
 
@@ -212,10 +213,13 @@ def select_checks(
 ) -> list[Check]:
     """Return the checks of SCOPE that a run asks for, in the order of the table.
 
-    TESTS names them, up to TIER; empty, it names all. One that is named by its own code runs at
-    any tier. What SKIP names is left out, and the codes of DONE, which ran before. The tier
-    `burn` has checks of its own and the quick ones of nodes and fabric, whatever TESTS says;
-    other tiers run a check of `burn` only if TESTS names it.
+    TESTS and SKIP are codes, families or groups, DONE are codes, each separated by commas:
+
+    - an empty TESTS means all checks up to TIER
+    - a check whose tier is above TIER runs only if TESTS has its own code
+    - what SKIP names is left out, and so is DONE, which ran before
+    - the tier `burn` runs its own checks, and the quick ones of nodes and fabric, whatever TESTS
+      says; at other tiers a check of `burn` runs only if TESTS names it
     """
     done_codes = done.split(",")
     out = []

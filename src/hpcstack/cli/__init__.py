@@ -158,7 +158,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     This is the only place that turns errors into messages and exit codes. ARGUMENTS are those of
     the process by default.
     """
-    # Models are built once, at the start. Collecting garbage among them would take 10 ms.
+    # Collect garbage less often: while the models are built, at the start, it would take 10 ms.
     gc.set_threshold(50_000)
 
     # Pydantic would look for plugins in every installed package, which takes 15 ms a start.
@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _keep_bug(error: Exception, words: list[str]) -> str:
-    """Write a report of ERROR, which WORDS met. Return what its user should do with it.
+    """Write a report of ERROR, which the command line WORDS ran into. Return what to do with it.
 
     Where no report can be written the traceback is printed instead.
     """
@@ -224,7 +224,7 @@ def _leave(status: int, is_program: bool) -> NoReturn:
     """End the process with STATUS.
 
     Python's own shutdown takes 20 ms to tear down all modules. It is skipped where nobody needs it:
-    IS_PROGRAM says that no caller goes on after us, and no other thread may be running.
+    where no caller goes on after us (IS_PROGRAM) and no other thread is running.
     """
     if is_program and threading.active_count() == 1:
         with contextlib.suppress(OSError, ValueError):

@@ -377,7 +377,7 @@ def _make_request(
 
     session: Session = ctx.obj
     passed = ctx.meta["passed"]
-    # the value of an option of srun's, written with a blank, became a word of the command
+    # `--mem 10G` instead of `--mem=10G`: click took `10G` for the first word of the command
     if passed and argv != ctx.meta["command"]:
         raise InputError(
             f"{argv[0]!r} comes before the `--`",
@@ -385,7 +385,7 @@ def _make_request(
         )
 
     mounts = tuple(map(absolute_mount, mounts))
-    own = [name for param in ctx.command.params for name in param.opts]
+    own = [option for param in ctx.command.params for option in param.opts]
     check_srun_options(passed, own, session.runner, batch=batch)
     asked = parse_resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
     return LaunchRequest(

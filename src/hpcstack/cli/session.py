@@ -203,11 +203,11 @@ class Session:
 
 
 def image_named(session: Session, text: str) -> str:
-    """Return TEXT, which names an image, in the words of the store.
+    """Return TEXT, which names an image, as the store understands it: a key or a stack.
 
-    NAME/VERSION, NAME-VERSION and NAME mean what is published, as for `launch`: they become the key
-    of its image. If nothing is published, they become the stack, whose image that was built last
-    counts. Files, STACK@ENGINE and keys stay as they are.
+    NAME/VERSION, NAME-VERSION and NAME mean what is published, as for `launch`, and become the key
+    of its image. If nothing is published they become the stack's name, which means its newest
+    image. Files, STACK@ENGINE and keys stay as they are.
     """
     from hpcstack.core.errors import StoreError
     from hpcstack.releases.lookup import find_released
@@ -331,8 +331,8 @@ def format_table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
 def give_script(text: str, output: str, where: str, mode: int = 0o755) -> None:
     """Write the script TEXT to the file OUTPUT with MODE, or print it if there is none.
 
-    A script that was written is followed by a line that says WHERE to name it: WHERE ends so that
-    its path can follow.
+    Once it is written, a line on stderr says where its path belongs. WHERE is the beginning of that
+    line, such as `put this into slurm.conf: Prolog=`; the path is appended to it.
     """
     from hpcstack.core.files import writing_below
     from hpcstack.core.outputs import write_output

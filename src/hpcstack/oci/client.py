@@ -62,12 +62,13 @@ MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-TRIES, BACK_OFF = 4, 0.5
-PAGE, MAX_PAGES, MAX_TAGS = 1000, 50, 100_000
+TRIES, BACK_OFF = 4, 0.5  # attempts, and seconds before the second one; doubled each time
+PAGE, MAX_PAGES, MAX_TAGS = 1000, 50, 100_000  # of tag lists: tags a page, pages, tags in all
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+# What reading a malformed answer raises.
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-PIECE = 1 << 20
-BUSY = (429, 500, 502, 503, 504)
+PIECE = 1 << 20  # bytes of a layer that are read at once
+BUSY = (429, 500, 502, 503, 504)  # statuses after which a request is tried again
 # A token is replaced after this fraction of its life: the token server counts from when it issued
 # the token, and its answer may have taken a while to get here.
 RENEWED = 0.9

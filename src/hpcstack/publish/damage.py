@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 # How a damage can be mended:
-#   file     put the file back, whose text is known
+#   file     put the file back, if its text is known
 #   state    write the state of the name anew, as a new generation
 #   image    build the image again
 #   nothing  not by hpcstack: nobody knows what was there
@@ -42,8 +42,9 @@ Repair = Literal["file", "state", "image", "nothing"]
 class Damage:
     """One thing that is wrong with SUBJECT, a NAME or a NAME/RELEASE.
 
-    WHAT says what is wrong, REMEDY what to type, REPAIR how it can be mended. A REPAIR by file
-    needs the file's PATH and its TEXT; the text is None where nobody knows it.
+    WHAT says what is wrong, REMEDY what to type, REPAIR how it can be mended. Where REPAIR is
+    `file`, PATH is the file to put back, and TEXT what belongs in it; without TEXT the damage is
+    reported, but cannot be mended.
     """
 
     subject: str

@@ -45,9 +45,11 @@ def list_required(tests: tuple[str, ...], tier: str, node: NodeType | None) -> l
 
 
 def _is_required(check: Check, asked: tuple[str, ...], node: NodeType | None) -> bool:
-    """Whether CHECK must have passed on NODE.
+    """Whether CHECK, which a family or code in ASKED has selected, must have passed on NODE.
 
-    The families and codes ASKED for are known to select it; what decides is the hardware it needs.
+    The hardware that it needs decides. Where that is not known from site.yaml (`named`), or NODE has
+    GPUs and the check is meant for nodes without, it must have passed only if its code was asked
+    for.
     """
     has_gpus = bool(node and node.real_gpus)
     has_fabric = bool(node and (node.hcas or node.hca_rate))
@@ -59,7 +61,9 @@ def _is_required(check: Check, asked: tuple[str, ...], node: NodeType | None) ->
         return is_named or not has_gpus
     if check.needs == "fabric":
         return has_fabric
-    return is_named or check.needs != "named"
+    if check.needs == "named":
+        return is_named
+    return True
 
 
 def find_obstacles(
@@ -89,7 +93,9 @@ def find_obstacles(
     codes = list_required(tests, tier, node)
     if not codes:
         out.append(
-            Obstacle(f"none of the recipe's `tests` ({', '.join(tests)}) can run on this node type")
+            Obstacle(
+                f"none of the recipe's `tests` ({', '.join(tests or FAMILIES_BY_DEFAULT)}) can run on this node type"
+            )
         )
     found = {one.code: one for one in report.outcomes}
     for code in codes:

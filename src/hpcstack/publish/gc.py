@@ -308,9 +308,9 @@ def remove_item(item: Item, site: Site) -> None:
 def _clear_cached(path: Path, cache: Store) -> None:
     """Remove PATH from a cache, but leave it there where somebody is building by now.
 
-    It is renamed first: half of it under its own name would be taken for the whole. Whoever builds
-    marks the cache as busy before looking into it. So the mark, looked for after the rename, is
-    there in time.
+    It is renamed first: half of it under its own name would be taken for the whole. A builder marks
+    the cache as busy before looking into it. So a builder that has seen PATH had made its mark
+    before the rename; the mark is looked for after that, and PATH is put back.
     """
     grave = path.with_name(f".{make_label()}{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
@@ -322,7 +322,8 @@ def _clear_cached(path: Path, cache: Store) -> None:
     if not builds:
         descriptors.remove_tree(grave)
 
-    # Put back what is whole, and what is left of a partial download: a part of it is as good.
+    # Put back what is whole. Also what is left of a partial download: a shorter one can be continued
+    # just as well.
     worth_keeping = builds or path.parent.name == "partial"
     if worth_keeping and descriptors.path_exists(grave) and not descriptors.path_exists(path):
         descriptors.rename_path(grave, path)

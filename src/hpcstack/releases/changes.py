@@ -68,7 +68,7 @@ def roll_back_version(ledger: Ledger, version: str, to: str, event: Event) -> Le
 
 
 def _state_after_rollback(one: Entry, now: Entry, target: Entry) -> State:
-    """Return the state of ONE after its version went from NOW to TARGET.
+    """Return the state of ONE, of any version, after the version of NOW went to TARGET.
 
     Where TARGET is older than NOW, NOW is withdrawn, and so are the other live releases of the same
     image: what is wrong with the image is wrong with all of them.
@@ -77,8 +77,9 @@ def _state_after_rollback(one: Entry, now: Entry, target: Entry) -> State:
         return "live"
     if one.state != "live" or now.number <= target.number:
         return one.state
-    is_same_image = one.version == now.version and one.sha256 == now.sha256 != target.sha256
-    return "withdrawn" if one.release == now.release or is_same_image else one.state
+    shares_image = one.version == now.version and one.sha256 == now.sha256
+    shares_blame = shares_image and now.sha256 != target.sha256
+    return "withdrawn" if one.release == now.release or shares_blame else one.state
 
 
 def _choose_earlier(ledger: Ledger, now: Entry) -> Entry:
@@ -255,9 +256,10 @@ def changes_since(ledger: Ledger, number: int) -> list[Event]:
 
 
 def number_after(ledger: Ledger, moment: str) -> int:
-    """Return the number of the first event after MOMENT, a time in UTC, without those of gc.
+    """Return the number of the first event after MOMENT that is not gc's.
 
-    InputError where nothing has changed since.
+    Events are numbered from 1, gc's included. MOMENT is in UTC, as ISO 8601 text like an event's
+    `at`: the two are compared as texts. InputError where nothing has changed since.
     """
     for number, event in enumerate(ledger.events, 1):
         if event.at > moment and event.verb != "gc":
@@ -459,8 +461,9 @@ def _describe_alias(ledger: Ledger, version: str) -> str:
 def _record_event(before: Ledger, after: Ledger, event: Event, version: str) -> Ledger:
     """Return AFTER with its default chosen, and with EVENT in its history.
 
-    VERSION is what the event was about; several are separated by `, `. The event gets what it
-    changed as it was BEFORE.
+    VERSION is what the event was about; several are separated by `, `, and then the event names no
+    alias. Without one it is the version of the default. The event keeps, as `before`, the values
+    that it has changed.
     """
     states = {one.release: one.state for one in before.entries}
     entries = tuple(

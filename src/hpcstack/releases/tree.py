@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 ROOM = 100
 # With so many in Core a load takes 1.3 times as long as from a small tree.
 CROWD = 250
-# Seconds. Lmod lists a folder and then reads its .modulerc. What an alias names must have been
-# there for a while: a load that has just listed the folder would not find it.
+# Seconds between writing modulefiles and the alias that names them, and between dropping an alias and
+# removing its modulefiles. Lmod lists a folder and then reads its .modulerc: a load that is between
+# the two must find what the alias names in the list that it has.
 SETTLE_S = 0.05
 
 
@@ -232,8 +233,9 @@ class Tree:
 
         generations = []
         if change.files:
-            # New modulefiles are there before the new aliases are. So a first generation has the
-            # old aliases, and hides what is new.
+            # New modulefiles must be there before an alias names them, and must not be seen till
+            # then. So the change takes two generations: this one has the old aliases and hides the
+            # new releases, the next one has the new aliases.
             new = tuple(
                 path.removesuffix(".lua").rpartition("/")[2]
                 for path in change.files
@@ -393,10 +395,10 @@ class Tree:
         return int(target)
 
     def _sweep(self, name: str) -> None:
-        """Remove old generations of NAME, and what was prepared and never committed.
+        """Remove all generations of NAME but the current one and the two before it, and what was
+        prepared and never committed.
 
-        The last three generations stay: a load may be reading one of them. NAME's lease is held, so
-        nobody is writing.
+        A load may be reading one of these. NAME's lease is held, so nobody is writing.
         """
         state = self.root / STATE / name
         current = self._read_generation(state)
@@ -405,8 +407,8 @@ class Tree:
         ]
         for path in (*state.iterdir(), *parts):
             is_generation = GENERATION.fullmatch(path.name) is not None
-            is_old = is_generation and not current - 2 <= int(path.name) <= current
-            if is_old or path.name.endswith(".part"):
+            is_kept = is_generation and current - 2 <= int(path.name) <= current
+            if (is_generation and not is_kept) or path.name.endswith(".part"):
                 descriptors.remove_tree(path)
 
 

@@ -49,7 +49,9 @@ BASE = re.compile(r"[0-9a-f]{64}")
 
 
 class TooMuchDead(Unreadable):
-    """The image could be spliced, but had better be packed anew."""
+    """The image could be spliced, but had better be packed anew: too much of it is dead, or its
+    chain of splices is too long.
+    """
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Spliced:
     """What a spliced file says of itself, in its padding."""
 
     base: str  # sha256 of the base's superblock and tables
-    kept: int  # the bytes from 96 up to here are the base's own
+    kept: int  # the base's own bytes end here; they begin behind the superblock
     depth: int  # how often it was spliced, counting its base's splices
     dead: int  # at most so many bytes belong to no file any more
 
@@ -203,7 +205,8 @@ def _write(
             os.fsync(file)
             base.finish()
 
-        # Last, when all else is on disk: until now the file begins like its base, and is no image.
+        # Last, when all else is on disk. Until now the file has its base's superblock, which points
+        # to tables that are not there, so nobody takes it for an image.
         write_all(file, superblock.pack(), 0)
         os.fsync(file)
 

@@ -131,8 +131,8 @@ class Store:
     def _pointers_folder(self, platform: str) -> Path:
         """Return the folder of pointers to the newest images, for PLATFORM where one is named.
 
-        Those for a platform lie in a hidden folder: older versions of hpcstack know only one image
-        of a stack, and would take the folder for a stack.
+        Those for a platform lie in a hidden folder: older versions of hpcstack take whatever is not
+        hidden there for a stack.
         """
         folder = self.top / "stacks"
         return folder / PLATFORMS / platform.replace("/", "-") if platform else folder
@@ -284,10 +284,9 @@ class Store:
     def _put_in_place(self, incoming: Path, final: Path, *, instead: bool) -> None:
         """Move INCOMING to FINAL by one rename.
 
-        If somebody else was faster with the same key, theirs stays. With INSTEAD the folder
-        replaces one that is there: both change places at once. Where the filesystem cannot do that,
-        the old one lies aside for a moment. Readers find it there, and whoever stores next puts it
-        back if this was interrupted.
+        Without INSTEAD, an image that somebody else has put there meanwhile stays. With INSTEAD the
+        two folders change places at once. Where the filesystem cannot do that, the old one is first
+        moved aside. Readers find it there. If this is interrupted, the next call puts it back.
         """
         aside = _name_aside(final)
         if descriptors.path_exists(aside) and descriptors.path_exists(final):

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 # how the last line of a traceback begins, with or without torchrun's mark of the rank
 RANK_ERROR = re.compile(r"^(\[rank\d+\]: ?)?\w*(Error|Exception|Interrupt)\b")
-# families whose figures are compared between peers; what nodes do at once on a shared filesystem
-# differs for other reasons
+# Families whose figures are compared between peers. `io` is none of them: what nodes reach on a
+# shared filesystem at the same time differs without any being faulty.
 PEER_FAMILIES = ("node",)
-LAGS = 0.85  # of the others' median: who is below lags behind
+LAGS = 0.85  # of the peers' median, its own figure included: whoever is below lags behind
 ENOUGH_PEERS = 4  # with fewer a median says nothing
 NOT_COMPARED = ("h2d_GB_s", "d2h_GB_s")  # NUMA and shared PCIe switches make healthy GPUs differ
 OF_NODES = ("node", "after", "restart")  # scopes in which each node's agent leaves one row

@@ -14,12 +14,13 @@ from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
-# Bytes for two nodes, and at most: over more nodes a ring has more steps, whose latency weighs more
+# Bytes of the ring's all_reduce: over two nodes, and the most over any number. More nodes mean more
+# steps, whose latency weighs more (`ring_size`)
 RING_SIZE, RING_MOST = 1024 * MIB, 32768 * MIB
-# The share of the line rate that a ring must reach: nccl-tests #290 has 46 to 48 GB/s of the 50 of
-# an NDR port. For fabrics that are not in SOURCED, no source says what is healthy.
+# The share of the line rate that a ring must reach, on the fabrics SOURCED and on others. Source:
+# nccl-tests #290, 46 to 48 of an NDR port's 50 GB/s. For others no source says what is healthy
 LINE_SHARE, OTHERS_SHARE = 0.85, 0.5
-SOURCED = ("", "infiniband", "roce")
+SOURCED = ("", "infiniband", "roce")  # "": the site names no kind
 
 
 def check_nccl_ring(context: Context) -> Result:
@@ -45,9 +46,10 @@ def check_nccl_ring(context: Context) -> Result:
     try:
         # A group of its own: NCCL reads NCCL_ALGO when a communicator is made
         group = dist.new_group()
-        want = ring_size(context.nodes)
-        # WANT needs room for little more than one buffer, which is all that all_reduce takes
-        sizes = choose_sizes(context, tuple(sorted({RING_SIZE, want or RING_SIZE})), (want,))
+        # Most sizes need free memory for three buffers. WANTED needs it for little more than one:
+        # all_reduce works in place
+        wanted = ring_size(context.nodes)
+        sizes = choose_sizes(context, tuple(sorted({RING_SIZE, wanted or RING_SIZE})), (wanted,))
         result = sweep_collectives(context, group, ("all_reduce",), sizes, (torch.float32,))
         dist.destroy_process_group(group)
     finally:
@@ -57,11 +59,10 @@ def check_nccl_ring(context: Context) -> Result:
             os.environ["NCCL_ALGO"] = before
 
     own_line, promised = line_rate(context)
-    # 0: there is no verdict where memory was too small for the size that shows the line, or where a
-    # node's own GPUs may be the bottleneck
+    # The slowest node's line. It stays 0, for no verdict, where memory was too small for the size
+    # that shows the line, or where some node's own GPUs may be the bottleneck
     line = 0.0
-    if want in sizes:
-        # Each rank answers for its own GPU, and all ranks must ask: GPUs of two models differ.
+    if wanted in sizes:  # the same on all ranks: `all` waits for every rank
         line = min(context.all(own_line if within_is_faster(context) else 0.0))
     return judge_ring(result, line, context.request.fabric, promised=promised)
 

@@ -36,7 +36,7 @@ SITE = "site.yaml"
 def _require_ports(request: Any) -> list[sysfs.Port]:
     """Return the ports of the node's fabric. Raise Skip where there are none.
 
-    A port that the site promises and the node lacks is `hcas`'s to report.
+    A port that the site promises and the node lacks is reported by the check fabric.hcas.
     """
     found = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     if not found:
@@ -345,9 +345,9 @@ def check_fabric_tools(request: Any) -> Result:
     )
 
 
-# So many more of an error that healthy fabrics count too are no finding
+# Healthy fabrics count some errors, too: a counter that rose by no more than this is no finding
 SOFT_MAX = 100
-# Counters of which one more during the run is a FAIL
+# A counter among these that rose at all during the run is a FAIL
 HARD = (
     "link_downed",
     "link_error_recovery",
