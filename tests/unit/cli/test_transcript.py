@@ -65,7 +65,7 @@ def test_a_long_answer_is_shortened(transcript: Any) -> None:
         + "\n\n== 3/7 build (1 s)\n\n$ ls\nx\n$ module load a\nloaded\n"
     )
     first, second = transcript.commands(log)
-    assert first.splitlines() == ["$ hpcstack lock a", *answer[:7], "...", *answer[-1:]]
+    assert first.splitlines() == ["$ hpcstack lock a", *answer[:5], "...", *answer[-1:]]
     assert second == "$ module load a"
 
 
@@ -73,6 +73,17 @@ def test_of_a_report_the_lines_of_some_checks_are_kept(transcript: Any) -> None:
     lines = [*map(str, range(6)), "PASS  node.shm  1 GB", "PASS  ddp.fp32    right", "", "PASS"]
     shortened = transcript.shorten("hpcstack test a", lines)
     assert shortened == [*lines[:6], "PASS  ddp.fp32    right", "...", "PASS"]
+
+
+def test_what_differs_from_one_run_to_the_next_is_left_out(transcript: Any) -> None:
+    lines = [
+        "* importing a base",
+        "* 12 checks done, 30 s",
+        "* left out: an index",
+        "[W1 torch]",
+        "a",
+    ]
+    assert transcript.shorten("hpcstack lock a", lines) == ["a"]
 
 
 def test_a_long_line_is_cut(transcript: Any) -> None:
