@@ -211,12 +211,19 @@ class Screen:
         waits_for_more = bool(self.held) or (bool(self.failure.host) and not self.interrupted)
         if not waits_for_more and not BEGINS_TRACEBACK.match(line):
             return line
+
+        # What is due goes first. With this line it would part the traceback that begins here, whose
+        # pieces are not known again when another rank says the same.
+        due = b""
+        if self.interrupted and TRACEBACK.search(line):
+            due = self.release()
+
         if not self.held:
             self.until = self.clock() + HELD_S
         self.held.append(line)
         if sum(map(len, self.held)) >= HELD:
-            return self._show_held()
-        return self.release()
+            return due + self._show_held()
+        return due + self.release()
 
     def add_unfinished(self, line: bytes) -> bytes:
         """Return what is shown now of LINE, which has no end yet.

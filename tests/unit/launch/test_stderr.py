@@ -123,6 +123,17 @@ def test_a_traceback_that_nobody_ends_of_is_shown_in_a_moment(step: Shown) -> No
     assert step.says("goes on\n") == "goes on\n"
 
 
+def test_after_ctrl_c_ranks_that_end_one_after_another_are_one_traceback(step: Shown) -> None:
+    """A rank's first line may come when the one before is due: it parts no traceback."""
+    step.screen.interrupted = True
+    shown = ""
+    for _rank in range(4):
+        for line in TRACE.splitlines(keepends=True):
+            shown += step.says(line)
+        step.now.at += HELD_S + 0.1
+    assert shown + step.ends() == TRACE
+
+
 def test_what_slurm_says_of_memory_is_shown_whenever_it_comes(step: Shown) -> None:
     oom = (
         "slurmstepd-n1: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks "
