@@ -75,13 +75,8 @@ def wheels(cache: Path) -> Path:
     return folder
 
 
-def debian_root(cache: Path, root: Path) -> None:
-    """A Debian root folder with Python and pip."""
-    archive = cache / "debian.tar"
-    if not archive.exists():
-        run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}",
-            "--aptopt=Acquire::Retries \"3\"", SUITE, f"{archive}.part.tar")  # fmt: skip
-        os.replace(f"{archive}.part.tar", archive)
+def unpack_root(archive: Path, root: Path) -> None:
+    """Unpack ARCHIVE into the new folder ROOT, without devices and this machine's resolv.conf."""
     root.mkdir(parents=True)
     as_root(
         "tar",
@@ -92,6 +87,16 @@ def debian_root(cache: Path, root: Path) -> None:
         "--exclude=./dev/*",
         "--exclude=./etc/resolv.conf",
     )
+
+
+def debian_root(cache: Path, root: Path) -> None:
+    """A Debian root folder with Python and pip."""
+    archive = cache / "debian.tar"
+    if not archive.exists():
+        run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}",
+            "--aptopt=Acquire::Retries \"3\"", SUITE, f"{archive}.part.tar")  # fmt: skip
+        os.replace(f"{archive}.part.tar", archive)
+    unpack_root(archive, root)
 
 
 def install(root: Path, wheel_folder: Path, packages: list[str]) -> None:
@@ -202,16 +207,7 @@ def own_layer(cache: Path, facts: dict[str, object]) -> Path:
         sources = [str(cache / "debian.sources")]
     run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={include}", "--aptopt=Acquire::Retries \"3\"", suite,
         str(archive), *sources)  # fmt: skip
-    root.mkdir(parents=True)
-    as_root(
-        "tar",
-        "-xf",
-        str(archive),
-        "-C",
-        str(root),
-        "--exclude=./dev/*",
-        "--exclude=./etc/resolv.conf",
-    )
+    unpack_root(archive, root)
     archive.unlink()
     if pip := packages.get("pip", []):
         folder = cache / "own-wheels"
@@ -238,16 +234,7 @@ def foreign_layer(cache: Path, architecture: str, packages: list[str]) -> Path:
     as_root("rm", "-rf", str(root))
     run("mmdebstrap", "--quiet", f"--arch={architecture}", "--variant=extract", f"--include={','.join(packages)}",
         "--aptopt=Acquire::Retries \"3\"", SUITE, str(archive))  # fmt: skip
-    root.mkdir(parents=True)
-    as_root(
-        "tar",
-        "-xf",
-        str(archive),
-        "-C",
-        str(root),
-        "--exclude=./dev/*",
-        "--exclude=./etc/resolv.conf",
-    )
+    unpack_root(archive, root)
     archive.unlink()
     as_root("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
     as_root("rm", "-rf", str(root))

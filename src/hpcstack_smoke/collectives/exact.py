@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Values of a rank's buffer, and the least that a rank gets of a buffer that is dealt to all
 COUNT, PER_RANK = 4096, 8
 # How an older gloo refuses a collective that it lacks
-UNKNOWN = ("does not support", "unsupported", "not supported", "not implemented")
+REFUSALS = ("does not support", "unsupported", "not supported", "not implemented")
 NAMES = (
     "all_reduce",
     "all_gather",
@@ -205,7 +205,7 @@ def try_collectives(
 
     right: list[Tried] = []
     wrong: list[Tried] = []
-    unknown: list[Tried] = []
+    lacking: list[Tried] = []
     for dtype in (torch.float32, torch.bfloat16):
         for make in (_moving_collectives, _adding_collectives):
             for name, work in make(context, dtype, group):
@@ -213,20 +213,20 @@ def try_collectives(
                 try:
                     is_right = work()
                 except (RuntimeError, NotImplementedError, ValueError) as error:
-                    if context.backend != "gloo" or not _is_unknown(error):
+                    if context.backend != "gloo" or not _is_refusal(error):
                         raise
-                    unknown.append(tried)
+                    lacking.append(tried)
                     continue
                 if is_right:
                     right.append(tried)
                 else:
                     wrong.append(tried)
-    return right, wrong, unknown
+    return right, wrong, lacking
 
 
-def _is_unknown(error: Exception) -> bool:
+def _is_refusal(error: Exception) -> bool:
     """Return whether ERROR says that the backend lacks the collective."""
-    return any(word in str(error).lower() for word in UNKNOWN)
+    return any(word in str(error).lower() for word in REFUSALS)
 
 
 def _list_tried(tried: list[Tried]) -> str:
@@ -238,13 +238,13 @@ def _judge_collectives(context: Context, group: Any, remedy: str = "") -> Result
 
     gloo needs to have only all_reduce, all_gather and broadcast; NCCL needs to have all nine.
     """
-    right, wrong, unknown = try_collectives(context, group)
+    right, wrong, lacking = try_collectives(context, group)
     measured = f"{len(right)} of {2 * len(NAMES)} (collective, dtype) exact"
     if wrong:
         measured = f"wrong: {_list_tried(wrong)}"
     evidence = ""
-    if unknown:
-        evidence = f"not in this version of the backend: {_list_tried(unknown)}"
+    if lacking:
+        evidence = f"not in this version of the backend: {_list_tried(lacking)}"
 
     complete = len(right) == 2 * len(NAMES)
     if context.backend == "gloo":
