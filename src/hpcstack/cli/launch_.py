@@ -317,7 +317,8 @@ def answer_template(
         value = options[key]
         text = "" if value is True else str(value)  # a flag has no value
         directives[key.replace("_", "-")] = text if value else None
-    if directives.get("gpus"):
+    # `-G 0`, for none, takes the template's own line away, too.
+    if "gpus" in typed and "gpus_per_node" not in typed:
         directives["gpus-per-node"] = None
     for word in (*ctx.meta["passed"], *options["extra"]):
         option, _, value = word.partition("=")

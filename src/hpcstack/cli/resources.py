@@ -228,7 +228,8 @@ def parse_resources(options: dict[str, Any]) -> Resources:
     """Return the Resources that the parsed OPTIONS ask for. Options of other kinds are left alone.
 
     `batch` among them says that a job of its own is asked for, for which the present allocation
-    does not count. Raise InputError where --gpus cannot be divided among the nodes.
+    does not count. Raise InputError where --gpus cannot be divided among the nodes, or where it and
+    --gpus-per-node contradict each other.
     """
     own = {field.name for field in fields(Resources)}
     given = {name: value for name, value in options.items() if name in own}
@@ -250,9 +251,14 @@ def parse_resources(options: dict[str, Any]) -> Resources:
         allocated = os.environ.get("SLURM_JOB_NUM_NODES", "")
     nodes_here = int(allocated) if allocated.isdigit() else 1
 
-    total = options["gpus"]
-    given["without_gpus"] = given.get("gpus_per_node") == 0 or total == 0
-    given["gpus_per_node"] = given.get("gpus_per_node") or 0
+    total, each = options["gpus"], given.get("gpus_per_node")
+    if total is not None and each is not None and (total == 0) != (each == 0):
+        raise InputError(
+            f"--gpus {total} and --gpus-per-node {each} contradict each other",
+            "leave one of them out",
+        )
+    given["without_gpus"] = each == 0 or total == 0
+    given["gpus_per_node"] = each or 0
     if total:
         count = options["nodes"] or nodes_here
         if total % count:

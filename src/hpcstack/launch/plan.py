@@ -617,8 +617,8 @@ def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
             f"mode {mode}: without Slurm there is one task",
             "--mode torchrun starts several ranks here",
         )
-    # GPUs may be asked for here, and -N has a message of its own below.
-    of_slurm = replace(resources, nodes=0, gpus_per_node=0).parts()
+    # GPUs may be asked for here, or none of them, and -N has a message of its own below.
+    of_slurm = replace(resources, nodes=0, gpus_per_node=0, without_gpus=False).parts()
     if of_slurm:
         words = " ".join(part.words[0] for part in of_slurm)
         raise InputError(

@@ -50,6 +50,8 @@ def test_a_template_keeps_what_is_asked(tmp_path: Path) -> None:
         "--home -- "
     ) in text
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    none = run(tmp_path, "pytorch-24.11", "--template", "ddp", "-G", "0", "--", "x.py")
+    assert "--gpus" not in none.stdout and "#SBATCH" in none.stdout, none.stderr
     two = run(tmp_path, "pytorch-24.11", "--template", "jupyter", "--", "x.py")
     assert two.returncode == 2
     assert "starts its own program" in two.stderr

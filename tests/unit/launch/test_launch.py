@@ -782,6 +782,10 @@ def test_no_gpu_may_be_asked_for(
     assert said[said.index("torchrun") + 1] == "1", "one rank"
 
 
+def test_no_gpu_may_be_asked_for_without_slurm(tmp_path: Path) -> None:
+    assert line(gpu_site(tmp_path), ALONE, command=("x.py",), without_gpus=True)[-1] == "x.py"
+
+
 def test_the_command_line_tells_none_from_not_asked() -> None:
     from hpcstack.cli.resources import parse_resources
 
@@ -791,3 +795,12 @@ def test_the_command_line_tells_none_from_not_asked() -> None:
     assert parse_resources({**options, "gpus_per_node": None, "gpus": 0}).without_gpus
     asked = parse_resources({**options, "gpus_per_node": 4})
     assert (asked.gpus_per_node, asked.without_gpus) == (4, False)
+
+
+@pytest.mark.parametrize(("total", "each"), [(0, 4), (8, 0)])
+def test_none_and_some_contradict_each_other(total: int, each: int) -> None:
+    from hpcstack.cli.resources import parse_resources
+
+    options = {"runtime": "auto", "nodes": 1, "extra": (), "gpus": total, "gpus_per_node": each}
+    with pytest.raises(InputError, match="contradict each other"):
+        parse_resources(options)
