@@ -206,13 +206,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _keep_bug(error: Exception, words: list[str]) -> str:
     """Write a report of ERROR, which the command line WORDS ran into. Return what to do with it.
 
-    Where no report can be written the traceback is printed instead.
+    Where no report can be written, for whatever reason, the traceback is printed instead.
     """
     from hpcstack.cli.bug_report import write_bug_report
 
     try:
         path = write_bug_report(error, words)
-    except (OSError, HpcstackError):
+    except Exception:
         import traceback
 
         traceback.print_exception(error)

@@ -44,6 +44,33 @@ def test_nothing_of_a_users_program_is_in_it() -> None:
     assert "abc" not in text
 
 
+@pytest.mark.parametrize("verb", ["python", "shell", "launch"])
+def test_nor_is_a_program_without_a_dash_dash(verb: str) -> None:
+    words = ["--site", "x.yaml", verb, "pytorch-24.11", "train.py", "--token", "abc"]
+    text = render_bug_report(ValueError("x"), words)
+    assert f"$ hpcstack --site x.yaml {verb} ...\n" in text
+    assert "abc" not in text
+
+
+def test_a_word_that_is_no_utf_8_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    path = write_bug_report(ValueError("x"), ["show", "\udcff"])
+    assert "$ hpcstack show \\udcff\n" in path.read_text()
+
+
+def test_a_report_that_fails_itself_has_the_traceback_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bug_report, "render_bug_report", lambda error, words: 1 / 0)
+    monkeypatch.setattr(help_, "list_topics", lambda: [][0])
+    with pytest.raises(SystemExit) as ended:
+        main(["help"])
+    assert ended.value.code == 70
+    assert "IndexError" in capsys.readouterr().err
+
+
 def test_a_home_that_takes_no_file_has_the_traceback_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
