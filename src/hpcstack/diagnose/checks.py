@@ -72,7 +72,8 @@ def _check_runtime(
     elif works == "yes":
         yield report_fine("userns", where, "user namespaces work")
     else:
-        yield report_skipped("userns", where, "not looked at")
+        why = "not needed: apptainer is setuid" if setuid else "not looked at"
+        yield report_skipped("userns", where, why)
 
     fuse = probe.get("fuse", "missing")
     if fuse == "usable":

@@ -96,6 +96,13 @@ def test_enroots_helpers_and_a_user_without_ids() -> None:
     assert "subuid" in wrong({"tool.podman": "/usr/bin/podman"}, "podman")
 
 
+def test_a_setuid_apptainer_needs_no_user_namespaces() -> None:
+    probe = {"host": "n", "userns.works": "no", "apptainer.setuid": "yes"}
+    found = check_machine(probe, "apptainer", NodeType(), compute=True)
+    (userns,) = (one for one in found if one.code == "userns")
+    assert (userns.status, userns.found) == ("SKIP", "not needed: apptainer is setuid")
+
+
 def test_a_node_without_gpus_that_promises_none_is_skipped_not_passed() -> None:
     found = check_machine({"host": "n", "gpus": "0"}, "apptainer", NodeType(), compute=True)
     by = {one.code: one.status for one in found}
