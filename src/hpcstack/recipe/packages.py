@@ -185,6 +185,6 @@ class Run(Model):
     command: Script = Field(min_length=1, description="Lines of bash.")
     network: bool = Field(
         True,
-        description="The step may use the network. Write false to shut it out; the engine docker "
-        "cannot.",
+        description="The step may use the network. Write false to shut it out. The engine docker "
+        "cannot, nor can Apptainer and Enroot where they build unconfined.",
     )
