@@ -219,11 +219,6 @@ def _remove_oldest(top: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def write_began(folder: Path, job: str, step: str = "", nodes: str = "") -> None:
-    """Record the JOB that the launch in FOLDER became, with its STEP and NODES."""
-    write_text(folder / BEGAN, f"{job}\n{step}\n{nodes}\n", 0o600)
-
-
 def write_submitted(folder: Path, job: str) -> None:
     """Record that the launch in FOLDER is in the queue as JOB.
 

@@ -65,11 +65,6 @@ def _podman_files() -> list[Path]:
     return [Path(runtime) / "containers/auth.json", config_home() / "containers/auth.json"]
 
 
-def docker_knows(host: str) -> bool:
-    """Return whether docker's own config.json or helpers have a login for HOST."""
-    return _read_docker_login(host, None) is not None
-
-
 def enroot_file() -> Path:
     """Return the path of Enroot's own file of logins."""
     return Path(os.environ.get("ENROOT_CONFIG_PATH") or config_home() / "enroot") / ".credentials"

@@ -72,25 +72,3 @@ def list_build_variables(build: BuildSite) -> dict[str, str]:
     if build.conda.channel_alias:
         out["HPCSTACK_CONDA_ALIAS"] = build.conda.channel_alias
     return out
-
-
-def registries_conf(site: Site) -> str:
-    """Return a registries.conf (containers/image, format 2) with the site's mirrors.
-
-    Apptainer, podman and skopeo read it. So the definition file can go on naming the registry that
-    the recipe names.
-    """
-    out = ["# written by hpcstack from site.yaml"]
-    for host, entry in sorted(site.registries.items()):
-        out += ["", "[[registry]]", f"location = {_toml(host)}"]
-        if entry.mirror:
-            out += ["[[registry.mirror]]", f"location = {_toml(entry.mirror)}"]
-        out.append(f"insecure = {'true' if entry.plain_http else 'false'}")
-    return "\n".join(out) + "\n"
-
-
-def _toml(text: str) -> str:
-    """Return TEXT as a string of TOML: JSON's quoting is valid there."""
-    import json
-
-    return json.dumps(text)

@@ -55,7 +55,7 @@ def test_secrets_are_not_kept(name: str, value: str, hidden: bool) -> None:
 
 def test_a_launch_is_found_by_job_step_and_folder(state: Path) -> None:
     first, second = begin(), begin()
-    record.write_began(first, "7", "0", "node[1-2]")
+    (first / record.BEGAN).write_text("7\n0\nnode[1-2]\n")  # as on-node/began.sh writes it
     record.write_end(first, 3)
     assert record.find_launch("7").folder == first
     assert record.find_launch("7.0").status == 3

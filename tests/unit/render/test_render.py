@@ -24,7 +24,7 @@ from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
 from hpcstack.render.image import environment_file
 from hpcstack.render.readback import check_definition
-from hpcstack.render.site_files import lent_files, registries_conf
+from hpcstack.render.site_files import lent_files
 from hpcstack.render.steps import plan_steps
 from hpcstack.site.load import Site
 from support.locks import example_lock
@@ -236,12 +236,12 @@ def test_a_site_lends_only_what_it_has(site: Site) -> None:
     subprocess.run(["bash", "-n"], input=lent, text=True, check=True)
 
 
-def test_the_mirror_is_in_registries_conf_only(site: Site, files: dict[str, str]) -> None:
+def test_no_file_of_an_image_names_the_mirror(stack: Stack, lock: Lock, site: Site) -> None:
     mirrored = site.model_copy(update={"registries": Site.model_validate({
         "store": "/s", "lock_dir": "/l", "module_root": "/m",
         "registries": {"nvcr.io": {"mirror": "cache.site:5000", "plain_http": True}}}).registries})  # fmt: skip
-    assert 'location = "cache.site:5000"\ninsecure = true' in registries_conf(mirrored)
-    assert "cache.site" not in files["apptainer.def"]
+    files = stack_files(stack, lock, mirrored, PLATFORM)
+    assert [path for path, text in files.items() if "cache.site" in text] == []
 
 
 def test_the_template_version_is_that_of_the_templates() -> None:
