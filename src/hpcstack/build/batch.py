@@ -16,7 +16,7 @@ from hpcstack.core.errors import BuildError, InputError, SlurmError, format_coun
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill_template
 from hpcstack.site.own_command import hpcstack_on
-from hpcstack.slurm.jobs import cancel_jobs, submit_job
+from hpcstack.slurm.client import Client
 from hpcstack.store.store import open_store
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def build_on_slurm(
     places = {platform: partition or partition_of(platform, site) for platform, _ in alike}
     commands = {place: hpcstack_on(site.node_type(place)) for place in places.values()}
 
+    slurm = Client(runner)
     several = len({one.platform for one in builds}) > 1
     elements: list[_Element] = []
     try:
@@ -154,7 +155,7 @@ def build_on_slurm(
             path = logs / (f"build-{turn}.sbatch" if turn else "build.sbatch")
             with store.acting("the job was not written"):
                 write_text(path, text)
-            job = submit_job(path, runner, hint="hpcstack build --partition names another one")
+            job = slurm.submit_job(path, hint="hpcstack build --partition names another one")
 
             where = f" for {platform} in {place}" if several else ""
             progress(
@@ -167,7 +168,7 @@ def build_on_slurm(
         return _follow(elements, runner, progress)
     except BaseException:
         if elements:
-            cancel_jobs(sorted({one.job for one in elements}), runner)
+            slurm.abandon(sorted({one.job for one in elements}))
         raise
 
 
@@ -205,13 +206,9 @@ def _follow(elements: Sequence[_Element], runner: Runner, progress: Progress) ->
 
 
 def _is_in_queue(job: str, runner: Runner) -> bool:
-    """Return whether JOB waits or runs.
-
-    Where squeue fails, it counts as if it did: only Slurm's "Invalid job id" says that it is gone.
-    """
-    state = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%T %r"])
-    is_known = state.status == 0 or "Invalid job id" in " ".join(state.tail)
-    return bool(state.stdout.strip()) or not is_known
+    """Return whether JOB waits or runs. Where Slurm does not say, it counts as if it did."""
+    queued = Client(runner).query_queue([job])
+    return queued is None or bool(queued)
 
 
 def _report_new_lines(log: Path, start: int, stack: str, progress: Progress) -> int:

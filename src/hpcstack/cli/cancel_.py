@@ -20,6 +20,7 @@ def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
 
     from hpcstack.core.errors import InputError, SlurmError
     from hpcstack.launch.jobs import find_states
+    from hpcstack.slurm.client import Client
 
     for job in jobs:
         if not re.fullmatch(r"[0-9]+(_[0-9]+)?(\.[0-9]+)?", job):
@@ -36,12 +37,9 @@ def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
     ended = [job for job in jobs if known[job.partition(".")[0]].has_ended]
     going = [job for job in jobs if job not in ended]
     if going:
-        # scancel may end with 0 although it refused a job: its errors count, too
-        done = session.runner.output(["scancel", "--verbose", *going])
-        if done.status or any("error:" in line for line in done.tail):
-            raise SlurmError(
-                f"scancel refused: {' '.join(done.tail[-2:])}", "squeue --me lists yours"
-            )
+        refusal = Client(session.runner).cancel(*going)
+        if refusal:
+            raise SlurmError(f"scancel refused: {refusal}", "squeue --me lists yours")
 
     lines = [f"cancelled: {', '.join(going)}"] if going else []
     lines += [f"{job} had already ended: {known[job.partition('.')[0]]}" for job in ended]

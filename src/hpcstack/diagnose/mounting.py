@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.diagnose.advice import Finding, report_fine, report_skipped, report_wrong
 from hpcstack.render.template import read_data_file
+from hpcstack.slurm.client import Client
 from hpcstack.store.store import open_store
 
 if TYPE_CHECKING:
@@ -77,9 +78,8 @@ def measure_mounting(
     progress("measuring how a node mounts and reads an image")
     script = read_data_file("launchers", "on-node/read-image.sh")
     words = [word for word in nodes if not word.startswith("--time=")]
-    argv = ["srun", *words, *NOW, "--nodes=1", "--ntasks=1"]
-    argv += ["/bin/sh", "-c", script, "read-image", str(image), str(READERS)]
-    done = runner.output(argv, timeout=LIMIT_S)
+    command = ["/bin/sh", "-c", script, "read-image", str(image), str(READERS)]
+    done = Client(runner).run_step([*words, *NOW, "--nodes=1", "--ntasks=1"], command, LIMIT_S)
     if done.status:
         why = " ".join(done.tail[-1:]) or f"srun ended with {done.status}"
         return MountSpeeds((), enroot=False, why=why)

@@ -16,6 +16,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_text
 from hpcstack.diagnose.advice import Finding, report_fine, report_wrong
 from hpcstack.diagnose.mounting import LIMIT_S, NOW, smallest_image
+from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from hpcstack.diagnose.mounting import MountSpeeds
     from hpcstack.site.load import Site
 
-CONFIG = re.compile(r"^PlugStackConfig\s*=\s*(/\S+)", re.MULTILINE)
 LINE = re.compile(r"^\s*(?:required|optional)\s+\S*spank_pyxis\.so(?:\s+(.*))?$", re.MULTILINE)
 INCLUDE = re.compile(r"^\s*include\s+(/\S+)", re.MULTILINE)
 MOUNTS = re.compile(r"(?:^|\s)use_squashfuse=(?:1|true|yes)(?:\s|$)")
@@ -35,8 +35,8 @@ def parse_pyxis_options(runner: Runner) -> str | None:
 
     None where they cannot be known from here.
     """
-    found = CONFIG.search(runner.output(["scontrol", "show", "config"], timeout=20).stdout)
-    texts = [_read_if_possible(Path(found[1]))] if found else []
+    plugstack = Client(runner).read_config().get("PlugStackConfig", "")
+    texts = [_read_if_possible(Path(plugstack))] if plugstack.startswith("/") else []
     for pattern in INCLUDE.findall("".join(texts)):
         paths = sorted(glob.glob(pattern))  # noqa: PTH207
         texts += [_read_if_possible(Path(path)) for path in paths]
@@ -94,9 +94,9 @@ def _measure_cost(
         return ""
     image, size = smallest
     words = [word for word in nodes if not word.startswith("--time=")]
-    argv = ["srun", *words, *NOW, "--nodes=1", "--ntasks=1", f"--container-image={image}", "true"]
+    options = [*words, *NOW, "--nodes=1", "--ntasks=1", f"--container-image={image}"]
     began = time.monotonic()
-    done = runner.output(argv, timeout=LIMIT_S)
+    done = Client(runner).run_step(options, ["true"], LIMIT_S)
     took = time.monotonic() - began
     if done.status:
         return ""

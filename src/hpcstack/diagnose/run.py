@@ -28,7 +28,7 @@ from hpcstack.oci.credentials import IDENTITY, find_login
 from hpcstack.publish.load_test import LMOD
 from hpcstack.render.template import read_data_file
 from hpcstack.runtimes import choose_runtime
-from hpcstack.slurm.query import query_partitions, read_pmi
+from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hpcstack.recipe.catalog import Catalog
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
+    from hpcstack.slurm.client import QueuedJob
 
 LABELLED = re.compile(r"^\s*(\d+): (.*)$")  # a line of `srun --label`: the task, what it printed
 
@@ -92,7 +93,7 @@ def examine_machines(
     probes = _probe_nodes(runner, script, paths, on, count, progress)
     spent = time.monotonic() - began
     if job and not partition:
-        partition = _query_job(runner, job)[1]
+        partition = _find_job(runner, job).partition
     node = site.node_type(partition)
     for probe in probes:
         found += checks.check_machine(probe, runtime, node, compute=True)
@@ -118,11 +119,10 @@ def _probe_nodes(
 
     It is one step with a task on each node. SlurmError where no node answers.
     """
-    argv = ["srun", *on, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
-    argv += ["--label", "--export=ALL"]
-    argv += ["/bin/sh", "-c", script, "doctor", *paths]
+    options = [*on, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+    options += ["--label", "--export=ALL"]
     progress(f"looking at {format_count(count, 'node')}")
-    done = runner.output(argv, timeout=300)
+    done = Client(runner).run_step(options, ["/bin/sh", "-c", script, "doctor", *paths], 300)
 
     lines: dict[str, list[str]] = defaultdict(list)
     for line in done.stdout.splitlines():
@@ -141,21 +141,19 @@ def _probe_nodes(
 def _count_nodes(runner: Runner, nodelist: str, job: str) -> int:
     """Return how many nodes JOB has, or NODELIST; InputError where Slurm does not know it."""
     if job:
-        return int(_query_job(runner, job)[0])
-    plain_list = re.fullmatch(r"[A-Za-z0-9_.,\[\]-]+", nodelist)
-    done = runner.output(["scontrol", "show", "hostnames", nodelist])
-    if not plain_list or done.status or not done.stdout.split():
+        return _find_job(runner, job).nodes
+    nodes = Client(runner).expand_nodes(nodelist)
+    if not nodes:
         raise InputError(f"--nodelist {nodelist}: no list of nodes", "e.g. --nodelist node[1-4]")
-    return len(done.stdout.split())
+    return len(nodes)
 
 
-def _query_job(runner: Runner, job: str) -> list[str]:
-    """Return [how many nodes JOB has, its partition]; InputError where it does not run."""
-    done = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%D %P"])
-    found = done.stdout.split()
-    if done.status or len(found) != 2 or not found[0].isdigit():
-        raise InputError(f"job {job} is not running", "squeue --me")
-    return found
+def _find_job(runner: Runner, job: str) -> QueuedJob:
+    """Return the running JOB as the queue has it; InputError where it does not run."""
+    for queued in Client(runner).query_queue([job]) or ():
+        if queued.state.word == "RUNNING":
+            return queued
+    raise InputError(f"job {job} is not running", "squeue --me")
 
 
 def _check_cluster(
@@ -165,10 +163,10 @@ def _check_cluster(
     if not runner.has("srun"):
         yield report_skipped("slurm", where, "there is no srun on this machine")
         return
-    known = query_partitions(runner)
+    slurm = Client(runner)
+    known = slurm.query_partitions()
     if not known:
-        said = runner.output(["sinfo"], timeout=20).tail[-1:]
-        yield report_wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
+        yield report_wrong("slurm", where, f"sinfo does not answer: {slurm.find_trouble()}")
         return
 
     names = ", ".join(known)
@@ -182,8 +180,7 @@ def _check_cluster(
                 "partition.down", where, f"partition {name} is not up", partition=name
             )
 
-    ask_reasons = ["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"]
-    reasons = runner.output(ask_reasons, timeout=20).stdout.splitlines()
+    reasons = slurm.list_drain_reasons()
     if reasons:
         nodes = format_count(len(reasons), "node")
         yield report_wrong("nodes", where, f"{nodes} down or drained: {reasons[0].strip()}")
@@ -194,7 +191,7 @@ def _check_plugins(
     site: Site, runner: Runner, where: str, runtime: str, on: list[str], progress: Progress
 ) -> Iterator[Finding]:
     """Check what srun can start: MPI by PMI, and images, and how fast nodes mount these."""
-    pmi = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
+    pmi = Client(runner).list_pmi_types()
     if any(name.startswith("pmi") for name in pmi):
         yield report_fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
     else:
@@ -204,10 +201,8 @@ def _check_plugins(
     yield from look_at_mounting(measured, where)
     if runtime == "pyxis":
         yield from look_at_pyxis(runner, site, where, on, measured)
-    elif runner.has("enroot"):
-        help_text = "\n".join(runner.output(["srun", "--help"], timeout=20).tail)
-        if "--container-image" not in help_text:
-            yield report_wrong("pyxis", where, "Enroot is here, srun has no --container-image")
+    elif runner.has("enroot") and not Client(runner).has_pyxis():
+        yield report_wrong("pyxis", where, "Enroot is here, srun has no --container-image")
 
 
 def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Finding]:
@@ -334,7 +329,7 @@ def _check_named_accounts(site: Site, where: str) -> Iterator[Finding]:
 
 def _check_named_gpus(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
     """Report node types to which site.yaml gives more GPUs than Slurm has in their partitions."""
-    in_slurm = query_partitions(runner)
+    in_slurm = Client(runner).query_partitions()
     for name, partition in site.partitions.items():
         has = in_slurm.get(name)
         if not has:

@@ -20,7 +20,8 @@ from hpcstack.core.process import write_stderr
 from hpcstack.launch.failure import last_line
 from hpcstack.launch.hang import format_ranges
 from hpcstack.launch.record import read_launch
-from hpcstack.launch.stacks import find_running, step_beside
+from hpcstack.launch.stacks import find_running
+from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,11 +80,11 @@ class Interruption:
     def _end_by_term(self, terminate: Callable[[], None]) -> None:
         """Send SIGTERM to the step, and end it after TIME_S seconds."""
         launch = read_launch(self.folder)
-        if not launch.step or not _cancel_step(launch, self.runner, "--signal=TERM"):
+        if not launch.step or not _end_step(launch, self.runner, "TERM"):
             terminate()
             return
         time.sleep(TIME_S)  # this is a thread of its own, which ends with the launch
-        _cancel_step(launch, self.runner)
+        _end_step(launch, self.runner)
         terminate()
 
     def _interrupt(self, terminate: Callable[[], None]) -> None:
@@ -101,7 +102,7 @@ class Interruption:
             f"{SAID}: the ranks have {TIME_S} s to end. Ctrl-C once more ends them now\n".encode()
         )
         self.told = interrupt_ranks(launch, self.runner)
-        if not _cancel_step(launch, self.runner):
+        if not _end_step(launch, self.runner):
             terminate()
 
     def _interrupt_again(self, terminate: Callable[[], None]) -> None:
@@ -110,7 +111,7 @@ class Interruption:
         if self.screen:
             self.screen.over = True
         launch = read_launch(self.folder)
-        if not launch.step or not _cancel_step(launch, self.runner):
+        if not launch.step or not _end_step(launch, self.runner):
             terminate()
 
     def end(self, failure: Failure) -> tuple[int, str]:
@@ -152,11 +153,8 @@ def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
     try:
         job, nodes = find_running(launch.number, runner)
         script = data.read_script("on-node/interrupt.sh")
-        beside = step_beside(job, nodes, "interrupt", TIME_S + START_S)
-        done = runner.output(
-            [*beside, script, "interrupt", job, launch.step, str(TIME_S)],
-            timeout=TIME_S + START_S + 10,
-        )
+        command = ["/bin/sh", "-c", script, "interrupt", job, launch.step, str(TIME_S)]
+        done = Client(runner).run_beside(job, nodes, "interrupt", command, TIME_S + START_S)
     except HpcstackError:
         return None
 
@@ -168,9 +166,6 @@ def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
     return Told(interrupted, tuple(left))
 
 
-def _cancel_step(launch: Launch, runner: Runner, *options: str) -> bool:
-    """Cancel the step of LAUNCH with scancel and its OPTIONS. Return whether Slurm accepted it."""
-    try:
-        return runner.output(["scancel", *options, f"{launch.number}.{launch.step}"]).status == 0
-    except HpcstackError:
-        return False
+def _end_step(launch: Launch, runner: Runner, signal: str = "") -> bool:
+    """End the step of LAUNCH, or send it SIGNAL. Return whether Slurm accepted it."""
+    return Client(runner).end_step(f"{launch.number}.{launch.step}", signal)

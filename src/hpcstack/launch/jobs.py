@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch import stderr
 from hpcstack.launch.record import Launch, read_launches
+from hpcstack.slurm.client import Client
 from hpcstack.slurm.options import OPTIONS, Value
 from hpcstack.slurm.state import UNKNOWN, JobState, read_state, state_of_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hpcstack.core.process import Completed, Runner
+    from hpcstack.core.process import Runner
 
 # A field of `scontrol --oneliner show job`
 FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z]+)=(\S*)")
@@ -178,17 +179,16 @@ def _ask_slurmctld(job: str, runner: Runner, *, known: bool) -> list[JobPart]:
 
     Raise SlurmError where it does not answer, unless JOB is KNOWN from another source.
     """
-    if not runner.has("scontrol"):
+    slurm = Client(runner)
+    if not slurm.has("scontrol"):
         return []
-    done = runner.output(["scontrol", "--oneliner", "show", "job", job])
-    if done.status:
-        # slurmctld answers so for a job that it has forgotten.
-        is_forgotten = "Invalid job id" in " ".join(done.tail)
-        if not is_forgotten and not known:
-            raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
+    try:
+        records = slurm.query_records(job)
+    except SlurmError:
+        if not known:
+            raise
         return []
-
-    found = map(parse_job_record, done.stdout.splitlines())
+    found = map(parse_job_record, records or ())
     return [part for part in found if part]
 
 
@@ -313,23 +313,14 @@ def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
 
     Empty where the site has no accounting, or sacct does not answer within 20 s.
     """
-    if not runner.has("sacct"):
-        return {}
-
-    def ask(fields: tuple[str, ...]) -> Completed:
-        argv = ["sacct", "-nPX", "--delimiter=\x1f", f"--format={','.join(fields)}", "--jobs", job]
-        return runner.output(argv, timeout=20)
-
-    done = ask(ACCOUNTED)
-    if done.status:  # Slurm before 21.08 keeps no SubmitLine, and refuses the whole question
-        done = ask(ACCOUNTED[:3])
-    if done.status:
-        return {}
+    slurm = Client(runner)
+    rows = slurm.query_accounting([job], ACCOUNTED)
+    if rows is None:  # Slurm before 21.08 keeps no SubmitLine, and refuses the whole question
+        rows = slurm.query_accounting([job], ACCOUNTED[:3])
 
     found = {}
-    for line in done.stdout.splitlines():
-        # A short answer is filled up with empty fields.
-        values = [*line.split("\x1f"), *[""] * len(ACCOUNTED)][: len(ACCOUNTED)]
+    for row in rows or ():
+        values = [*row, *[""] * (len(ACCOUNTED) - len(row))]
         number, state, code, folder, name, user, own_number, submitted = values
         found[number] = Accounted(
             read_state(state, code), folder, submitted, name, user, own_number
@@ -499,17 +490,9 @@ class _End:
 
 def _query_ends(job: str, runner: Runner) -> list[_End]:
     """Return the ends of JOB as sacct has them, one per record; none where it does not answer."""
-    if not runner.has("sacct"):
-        return []
-    argv = ["sacct", "-nPX", "--format=State,Reason,Elapsed,Timelimit,NodeList", "--jobs", job]
-    done = runner.output(argv, timeout=20)
-    if done.status:
-        return []
-    out = []
-    for line in done.stdout.splitlines():
-        state, reason, elapsed, limit, nodes, *_ = [*line.split("|"), "", "", "", ""]
-        out.append(_End(read_state(state), reason, elapsed, limit, nodes))
-    return out
+    fields = ("State", "Reason", "Elapsed", "Timelimit", "NodeList")
+    rows = Client(runner).query_accounting([job], fields)
+    return [_End(read_state(state), *others) for state, *others in rows or ()]
 
 
 def _describe_end(end: _End) -> str:
@@ -540,7 +523,8 @@ def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
     The tasks of arrays among them are there, too: {job_task: its state}; the array itself has the
     state of one of them. Empty where there is no squeue.
     """
-    if not jobs or not runner.has("squeue"):
+    slurm = Client(runner)
+    if not jobs or not slurm.has("squeue"):
         return {}
     out: dict[str, JobState] = {}
     for job, known in query_accounting(",".join(jobs), runner).items():
@@ -549,13 +533,7 @@ def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
         out[job] = known.state
         out.setdefault(job.partition("_")[0], known.state)
 
-    done = runner.output(
-        ["squeue", "--noheader", "--array", "--format", "%i|%T", "--jobs", ",".join(jobs)],
-        timeout=20,
-    )
-    if done.status:
-        return out
-    for line in done.stdout.splitlines():
-        job, _, state = line.partition("|")
-        out[job] = out[job.partition("_")[0]] = read_state(state)
+    for queued in slurm.query_queue(jobs) or ():
+        array = queued.name.partition("_")[0]
+        out[queued.name] = out[array] = queued.state
     return out

@@ -19,7 +19,8 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
 from hpcstack.runtimes.base import make_option
-from hpcstack.slurm.query import find_allocation, pmi_type, query_partitions
+from hpcstack.slurm.client import Client
+from hpcstack.slurm.query import find_allocation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -351,7 +352,7 @@ def _list_srun_options(
         out.append(make_option("--comment", mark, "tells hpcstack gc which image is in use"))
 
     if MODES[mode].pmi and not given.has("--mpi"):
-        found = pmi_type(runner)
+        found = Client(runner).choose_pmi()
         if not found:
             raise MissingToolError(
                 "srun has no PMI: each rank of an MPI program would run alone, as rank 0 of 1",
@@ -534,7 +535,7 @@ def _slurm_refusal(
         if allocation:
             limits.check_allocation(resources, allocation)
         else:
-            limits.check_limits(resources, query_partitions(runner))
+            limits.check_limits(resources, Client(runner).query_partitions())
     except InputError as error:
         return error
     return None

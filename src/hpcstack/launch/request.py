@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.launch.resources import Resources
 from hpcstack.recipe.fields import check_mount
+from hpcstack.slurm.client import Client
 from hpcstack.slurm.options import Scope, find_scope
-from hpcstack.slurm.query import parse_minutes, parse_srun_options
+from hpcstack.slurm.query import parse_minutes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,9 +115,7 @@ def check_srun_options(
     if not passed or not runner.has("srun"):
         return
     tools = ("srun", "sbatch") if batch else ("srun",)
-    known: set[str] = set()
-    for tool in tools:
-        known |= parse_srun_options("\n".join(runner.output([tool, "--help"]).tail))
+    known = Client(runner).list_options(*tools)
     if not known:
         return
 

@@ -31,7 +31,7 @@ from hpcstack.launch.script import (
 from hpcstack.launch.stderr import Screen, Stderr
 from hpcstack.launch.variables import all_of
 from hpcstack.runtimes import RUNTIMES
-from hpcstack.slurm.jobs import find_refusal, submit_job
+from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation as allocation_of
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ class PlannedLaunch:
         self._write_script(folder, list_directives(self.plan))
         script = folder / record.SCRIPT
         try:
-            job = submit_job(script, self.runner, env={"HPCSTACK_RUN": str(folder)})
+            job = Client(self.runner).submit_job(script, env={"HPCSTACK_RUN": str(folder)})
         except SlurmError:
             record.write_end(folder, OWN_FAILURE)
             raise
@@ -423,4 +423,4 @@ class PlannedLaunch:
         if self.plan.argv[0] != "srun":
             return ""
         with record.write_scratch_script(self.script(batch=True)) as path:
-            return find_refusal(path, self.runner)
+            return Client(self.runner).find_refusal(path)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch.record import find_launch
+from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -61,36 +62,33 @@ def ask_nodes(asked: RunningJob, runner: Runner) -> tuple[str, int]:
     """
     number, nodes = find_running(asked.job, runner)
     script = data.read_script("on-node/stacks.sh")
-    step = step_beside(number, nodes, "hang")
-    done = runner.output(
-        [*step, script, "stacks", number, asked.step, lent_spy()], timeout=ANSWER_S + 15
-    )
+    command = ["/bin/sh", "-c", script, "stacks", number, asked.step, lent_spy()]
+    done = Client(runner).run_beside(number, nodes, "hang", command, ANSWER_S)
     if "hpcstack: " not in done.stdout:
         said = " ".join(done.tail[-2:]) or f"exit {done.status}"
         raise SlurmError(
             f"the nodes of job {asked.job} did not answer: {said}", "hpcstack doctor -w NODE"
         )
     answered = set(re.findall(r"^ *(\d+): hpcstack: ", done.stdout, re.MULTILINE))
-    return done.stdout, max(0, int(nodes) - len(answered))
+    return done.stdout, max(0, nodes - len(answered))
 
 
-def find_running(job: str, runner: Runner) -> tuple[str, str]:
-    """Return (the number of JOB, how many nodes it has), both as Slurm prints them.
+def find_running(job: str, runner: Runner) -> tuple[str, int]:
+    """Return (the number of JOB, how many nodes it has).
 
     JOB may be NUMBER_TASK, a task of an array: its own number is another one. Raise SlurmError
     where it does not run.
     """
-    state = runner.output(
-        ["squeue", "--noheader", "--jobs", job, "--format", "%A|%T|%D"], timeout=30
-    )
-    number, _, rest = (state.stdout.splitlines() or [""])[0].partition("|")
-    running, _, nodes = rest.partition("|")
-    if state.status or running != "RUNNING" or not nodes.isdigit():
-        now = f"is {running.lower()}" if running else "is not in the queue"
+    queued = Client(runner).query_queue([job])
+    if queued is None:
+        raise SlurmError("squeue does not answer", "hpcstack doctor")
+    running = [one for one in queued if one.state.word == "RUNNING"]
+    if not running:
+        now = f"is {queued[0].state.word.lower()}" if queued else "is not in the queue"
         raise SlurmError(
             f"job {job} {now}: only a running job can be asked", f"hpcstack explain {job}"
         )
-    return number, nodes
+    return running[0].number, running[0].nodes
 
 
 def lent_spy() -> str:
@@ -100,33 +98,3 @@ def lent_spy() -> str:
     """
     spy = Path(sys.executable).parent / "py-spy"
     return str(spy) if spy.exists() else ""
-
-
-def step_beside(job: str, nodes: str, name: str, seconds: int = ANSWER_S) -> list[str]:
-    """Return the line of a step NAME beside those of JOB, with one task on each of its NODES.
-
-    The line ends with `sh -c`; the caller appends the script and its arguments. The step ends after
-    so many SECONDS. `timeout` makes it a process group of its own, which a Ctrl-C on the terminal
-    does not reach. A task that is done early does not end those of the other nodes (--wait=0).
-    """
-    return [
-        "timeout",
-        "--kill-after=5",
-        str(seconds),
-        "srun",
-        f"--jobid={job}",
-        "--overlap",
-        f"--nodes={nodes}",
-        f"--ntasks={nodes}",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=1",
-        "--mem=0",
-        "--cpu-bind=none",
-        "--input=none",
-        "--kill-on-bad-exit=0",
-        "--wait=0",
-        "--label",
-        f"--job-name={name}",
-        "/bin/sh",
-        "-c",
-    ]

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,6 +23,7 @@ from hpcstack.core.lease import make_label, may_have_living_owner
 from hpcstack.releases.changes import used_by
 from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import Tree
+from hpcstack.slurm.client import Client
 from hpcstack.store.artifact_format import read_artifact
 from hpcstack.store.cache import cache_of, is_busy, own_cache
 from hpcstack.store.store import ARTIFACT, MAX_RECORD, Store
@@ -32,11 +31,10 @@ from hpcstack.store.store import ARTIFACT, MAX_RECORD, Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcstack.core.process import Completed, Runner
+    from hpcstack.core.process import Runner
     from hpcstack.site.load import Site
 
 DAY = 86400.0  # seconds
-ASKED_AT_ONCE = 8  # requests to Slurm's controller, which serves everybody
 # {kind of an item: why it can go}
 OLD = {
     "left-over": "of a run that was killed",
@@ -226,7 +224,7 @@ def find_users(runner: Runner, *, slurm: bool = True) -> list[tuple[str, str]]:
         words += [variable for variable in variables if variable.startswith(LOADED)]
         out.append((f"process {folder.name}", "\n".join(words)))
 
-    if slurm and runner.has("squeue"):
+    if slurm and Client(runner).has("squeue"):
         out += _list_jobs(runner)
     return out
 
@@ -260,32 +258,13 @@ def _list_jobs(runner: Runner) -> list[tuple[str, str]]:
 
     SlurmError where Slurm does not answer, or does not let us read a job's script.
     """
-    done = runner.output(["squeue", "--noheader", "--format", "%A|%o|%k|%Z"], timeout=60)
-    if done.status:
-        said = done.tail[-1] if done.tail else f"exit {done.status}"
+    try:
+        used = Client(runner).query_usage()
+    except SlurmError as error:
         raise SlurmError(
-            f"squeue does not answer, so nothing is removed: {said}", "try again, or say --no-slurm"
-        )
-    lines = {line.partition("|")[0]: line for line in done.stdout.splitlines()}
-    jobs = sorted(lines.keys() - {""})
-
-    def read_script(job: str) -> Completed:
-        return runner.output(["scontrol", "write", "batch_script", job, "-"])
-
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        scripts = list(pool.map(read_script, jobs))
-
-    out = []
-    for job, script in zip(jobs, scripts, strict=True):
-        said = " ".join(script.tail)
-        if script.status and re.search(r"denied|permission|contact", said, re.IGNORECASE):
-            raise SlurmError(
-                f"the script of job {job} cannot be read, so nothing is removed: {said}",
-                "run gc as the store's owner with Slurm's operator rights, or say --no-slurm",
-            )
-        # Any other failure: the job has no batch script (salloc, srun), or has ended meanwhile.
-        out.append((f"job {job}", f"{lines[job]}\n{script.stdout}"))
-    return out
+            f"nothing is removed: {error.message}", f"{error.hint}, or say --no-slurm"
+        ) from error
+    return [(f"job {one.job}", f"{one.words}\n{one.script}") for one in used]
 
 
 def remove_item(item: Item, site: Site) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 from hpcstack.core import names
 from hpcstack.core.errors import MissingToolError
-from hpcstack.runtimes import pyxis
 from hpcstack.runtimes.base import Part, Runtime, Step
+from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -40,9 +40,7 @@ def choose_runtime(name: str, runner: Runner) -> tuple[Runtime, str]:
             "neither srun nor apptainer is installed", "install slurm-client or apptainer"
         )
 
-    # Pyxis is a SPANK plugin: where Slurm loads it, its options are among srun's own.
-    srun_help = "\n".join(runner.output(["srun", "--help"]).tail)
-    if pyxis.is_offered(srun_help):
+    if Client(runner).has_pyxis():
         return RUNTIMES["pyxis"], "srun knows --container-image"
     if not runner.has("apptainer") and runner.has("enroot"):
         return RUNTIMES["enroot"], "srun has no Pyxis, and there is no apptainer"

@@ -20,11 +20,6 @@ from hpcstack.runtimes.base import (
 )
 
 
-def is_offered(srun_help: str) -> bool:
-    """Return whether SRUN_HELP, what `srun --help` prints, shows that Slurm loads the plugin."""
-    return "--container-image" in srun_help
-
-
 @dataclass(frozen=True)
 class Pyxis(Runtime):
     """srun itself starts one container on each node."""

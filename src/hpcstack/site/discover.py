@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.hardware import facts
+from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcstack.core.process import Runner
 
-SINFO = ("sinfo", "--noheader", "--format", "%P|%D|%c|%G")
 NVIDIA = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-CHATTY = (("srun", "--mpi=list"), ("srun", "--help"))  # some releases of Slurm answer on stderr
 TOOLS = {
     "apptainer": ("apptainer", "--version"),
     "enroot": ("enroot", "version"),
@@ -88,14 +87,15 @@ def probe_site(runner: Runner, root: Path = Path("/")) -> Probe:
     versions = {
         tool: _find_version(_ask(runner, argv)) for tool, argv in TOOLS.items() if runner.has(tool)
     }
+    slurm = Client(runner)
     topology = _ask(runner, ("nvidia-smi", "topo", "-m"))  # NV18 between two GPUs: 18 NVLinks
 
     return Probe(
         versions=versions,
-        nodes=tuple(read_sinfo(_ask(runner, SINFO))),
-        slurm=read_config(_ask(runner, ("scontrol", "show", "config"))),
-        mpi=read_mpi(_ask(runner, ("srun", "--mpi=list"))),
-        pyxis="--container-image" in _ask(runner, ("srun", "--help")),
+        nodes=tuple(read_node_kinds(slurm.print_node_kinds())),
+        slurm=slurm.read_config(),
+        mpi=slurm.list_pmi_types(),
+        pyxis=slurm.has_pyxis(),
         lmod=_find_lmod(root),
         driver=driver,
         gpu=name,
@@ -110,11 +110,7 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
     if not runner.has(argv[0]):
         return ""
     done = runner.output(argv, timeout=20)
-    if done.status:
-        return ""
-    if argv in CHATTY:
-        return "\n".join(done.tail)
-    return done.stdout
+    return "" if done.status else done.stdout
 
 
 def _find_version(text: str) -> str:
@@ -123,7 +119,7 @@ def _find_version(text: str) -> str:
     return match[0] if match else ""
 
 
-def read_sinfo(text: str) -> list[Nodes]:
+def read_node_kinds(text: str) -> list[Nodes]:
     """Return the partitions that `sinfo --format %P|%D|%c|%G` prints; `*` marks the default one.
 
     A partition with nodes of several kinds has several lines. Lines of another form are left out.
@@ -166,18 +162,6 @@ def read_gres(text: str) -> tuple[int, str]:
             if len(parts) > 2:
                 model = parts[1]
     return total, model
-
-
-def read_config(text: str) -> dict[str, str]:
-    """Return what `scontrol show config` prints as {key: value}."""
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def read_mpi(text: str) -> tuple[str, ...]:
-    """Return the plugins that `srun --mpi=list` prints, whose form differs between releases."""
-    words = re.findall(r"\b(none|pmi2|cray_shasta|pmix(?:_v\d+)?)\b", text)
-    return tuple(dict.fromkeys(words))
 
 
 def _read_kernel_driver(root: Path) -> str:

@@ -75,7 +75,7 @@ def _list_found(found: Probe) -> Iterator[str]:
     yield f"  Lmod: {found.lmod or 'not here'}"
     yield f"  NVIDIA driver: {found.driver or 'not on this machine'}"
     yield f"  CPU: {found.cpu or 'unknown'}"
-    mpi = ", ".join(found.mpi) or "srun could not be asked"
+    mpi = ", ".join(found.mpi) or "no PMI, or srun could not be asked"
     yield f"  srun --mpi: {mpi} (default {found.slurm.get('MpiDefault', 'unknown')})"
 
 

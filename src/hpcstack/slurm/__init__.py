@@ -1,5 +1,5 @@
-"""What Slurm says of itself, and jobs that are handed to it.
+"""Slurm: `client.Client` starts its programs, and the readers make data of what they say.
 
-Readers of sinfo, srun --help, sacct and scontrol: they take text, and return partitions, limits,
-options and states. A script becomes a job's number.
+`query` reads partitions, options and PMI types, `state` the states of jobs; `options` knows Slurm's
+own options. What goes out: partitions, limits, states, the number of a job that was submitted.
 """

@@ -1,4 +1,7 @@
-"""What Slurm says of itself: partitions and their limits, srun's options, PMI types."""
+"""What Slurm says of itself, as text: partitions and limits, options, PMI types, slurm.conf. Pure.
+
+`client` asks for these texts.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
-    from hpcstack.core.process import Runner
-
-SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format", "%P|%a|%l|%D|%c|%G|%f")
 GPUS = re.compile(r"(?:^|,)gpu(?::[A-Za-z0-9_.-]+)?:(\d+)")  # in a gres: gpu:8, gpu:h100:8(S:0-1)
 OPTION = re.compile(r"^ {0,8}(?:-\w, ?)?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 
@@ -34,7 +34,7 @@ class Limits:
 
 
 def read_partitions(sinfo: str) -> dict[str, Limits]:
-    """Return {name: limits} of the lines that SINFO prints, one for each kind of node."""
+    """Return {name: limits} of SINFO, lines of `%P|%a|%l|%D|%c|%G|%f`, one for each kind of node."""
     out: dict[str, Limits] = {}
     for line in sinfo.splitlines():
         fields = line.split("|")
@@ -75,9 +75,15 @@ def parse_minutes(text: str) -> int | None:
     return -(-seconds // 60)
 
 
-def parse_srun_options(srun_help: str) -> frozenset[str]:
-    """Return the long options that SRUN_HELP names, those of plugins among them."""
-    return frozenset(OPTION.findall(srun_help))
+def parse_long_options(help_text: str) -> frozenset[str]:
+    """Return the long options that HELP_TEXT, of srun or sbatch, names, plugins' among them."""
+    return frozenset(OPTION.findall(help_text))
+
+
+def read_config(text: str) -> dict[str, str]:
+    """Return what `scontrol show config` prints as {key: value}."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def read_pmi(mpi_list: str) -> tuple[str, ...]:
@@ -86,22 +92,11 @@ def read_pmi(mpi_list: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word != "none"))
 
 
-def query_partitions(runner: Runner) -> dict[str, Limits]:
-    """Return all partitions; none where Slurm does not answer."""
-    if not runner.has("sinfo"):
-        return {}
-    done = runner.output(list(SINFO), timeout=10)
-    if done.status:
-        return {}
-    return read_partitions(done.stdout)
-
-
-def pmi_type(runner: Runner) -> str:
-    """Return what --mpi should be: PMIx where there is one, else PMI-2; empty for neither."""
-    have = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
-    pmix = sorted(name for name in have if name.startswith("pmix"))  # pmix_v4, say
+def choose_pmi(offered: Collection[str]) -> str:
+    """Return the best of the PMI types OFFERED: PMIx, else PMI-2; empty for neither."""
+    pmix = sorted(name for name in offered if name.startswith("pmix"))  # pmix_v4, say
     for name in ("pmix", *pmix, "pmi2"):
-        if name in have:
+        if name in offered:
             return name
     return ""
 

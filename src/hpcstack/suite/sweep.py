@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import InputError, SlurmError, format_count
+from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill_template
-from hpcstack.slurm.jobs import cancel_jobs, submit_job
+from hpcstack.slurm.client import Client
 from hpcstack.store.find import newest_image
 from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, plan_tournament, slow_pairs
@@ -108,23 +108,7 @@ def usable_nodes(
     InputError where fewer than two nodes could. `sinfo --states=idle` would not do: it lists
     drained nodes, too, whose base state that is.
     """
-    chosen = []
-    if partition:
-        chosen += ["--partition", partition]
-    if nodelist:
-        chosen += ["--nodes", nodelist]
-    done = runner.output(["sinfo", "--noheader", "--Node", *chosen, "--format=%N %T"])
-    if done.status:
-        raise SlurmError(
-            f"sinfo ended with {done.status}: {done.stdout.strip()}", "hpcstack doctor"
-        )
-
-    states = {}
-    for line in done.stdout.splitlines():
-        words = line.split(None, 1)
-        if len(words) == 2:
-            node, state = words
-            states[node] = state.strip()
+    states = Client(runner).query_node_states(partition, nodelist)
 
     good: tuple[str, ...] = GOOD_STATES
     if reservation:
@@ -155,6 +139,7 @@ def submit_groups(
 
     Where one cannot be submitted, those before it are cancelled.
     """
+    slurm = Client(runner)
     made: list[Group] = []
     for number, nodes in enumerate(groups):
         stem = f"{name}-{number}-{nodes[0]}-{nodes[-1]}"
@@ -174,10 +159,10 @@ def submit_groups(
 
         write_text(script, text)
         try:
-            made.append(Group(nodes, report, submit_job(script, runner)))
+            made.append(Group(nodes, report, slurm.submit_job(script)))
         # also at an interrupt: nothing may be left in the queue
         except BaseException:
-            cancel_jobs([group.job for group in made], runner)
+            slurm.abandon([group.job for group in made])
             raise
     return made
 
@@ -188,13 +173,15 @@ def follow_jobs(groups: Sequence[Group], runner: Runner, say: Say, until: float)
     Return {job: why} of those that had not ended by UNTIL (monotonic), which are cancelled. An
     interrupt cancels all that are left, too.
     """
+    slurm = Client(runner)
     left = {group.job: group for group in groups}
     try:
         while left:
-            queued = _ask_queue(list(left), runner)
+            queued = slurm.query_queue(left)
             ended = []
             if queued is not None:
-                ended = [job for job in left if job not in queued]
+                in_queue = {job.name for job in queued}
+                ended = [job for job in left if job not in in_queue]
             for job in ended:
                 group = left.pop(job)
                 say(f"{len(groups) - len(left)} of {len(groups)}: {_name_nodes(group.nodes)}")
@@ -202,36 +189,17 @@ def follow_jobs(groups: Sequence[Group], runner: Runner, say: Say, until: float)
                 break
 
             if time.monotonic() > until:
-                cancel_jobs(list(left), runner)
-                known = queued or {}
+                slurm.abandon(left)
+                known = {job.name: f"{job.state} {job.reason}" for job in queued or ()}
                 return {
-                    job: f"not ended in time ({known.get(job, 'Slurm did not say').strip()})"
+                    job: f"not ended in time ({known.get(job, 'Slurm did not say')})"
                     for job in left
                 }
             time.sleep(POLL_S)
     except KeyboardInterrupt:
-        cancel_jobs(list(left), runner)
+        slurm.abandon(left)
         raise
     return {}
-
-
-def _ask_queue(jobs: list[str], runner: Runner) -> dict[str, str] | None:
-    """Return {job: its state and the reason} of those of JOBS that are in Slurm's queue.
-
-    None where Slurm does not say, as its controller is busy. If it knows none of the jobs any
-    more, it calls that an error: then none is in the queue.
-    """
-    done = runner.output(["squeue", "--noheader", "--format=%i %T %r", "--jobs", ",".join(jobs)])
-    if done.status:
-        said = " ".join((done.stdout, *done.tail))
-        return {} if "Invalid job id" in said else None
-
-    queued = {}
-    for line in done.stdout.splitlines():
-        job, _, state = line.strip().partition(" ")
-        if job:
-            queued[job] = state
-    return queued
 
 
 def _name_nodes(nodes: tuple[str, ...]) -> str:
@@ -430,11 +398,10 @@ def explain_unsure(swept: Swept) -> str:
 
 def drain_nodes(odd: dict[str, str], runner: Runner) -> list[str]:
     """Drain each node of ODD, {node: reason}. Return what Slurm refused, in words."""
+    slurm = Client(runner)
     refused = []
     for node, reason in sorted(odd.items()):
-        done = runner.output(
-            ["scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason[:200]}"]
-        )
-        if done.status:
-            refused.append(f"{node}: {' '.join(done.tail)}")
+        refusal = slurm.drain(node, reason)
+        if refusal:
+            refused.append(f"{node}: {refusal}")
     return refused

@@ -103,7 +103,7 @@ def test_patterns_of_stacks() -> None:
     ],
 )  # fmt: skip
 def test_slurm_says_how_a_job_ended(sacct: str, says: str) -> None:
-    said = ended_how("7", Answering(sacct=sacct + "\n"))
+    said = ended_how("7", Answering(sacct=sacct.replace("|", "\x1f") + "\n"))
     assert says in said
     assert bool(said) is bool(says)
 

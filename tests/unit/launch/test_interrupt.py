@@ -179,7 +179,9 @@ class Cluster(Runner):
 
     def output(self, argv, *, env=None, timeout=60.0, stdin=Path(os.devnull)):  # type: ignore[no-untyped-def]
         if argv[0] == "squeue":
-            return Completed(tuple(argv), 0, (), "12|RUNNING|2\n" if self.running else "")
+            return Completed(
+                tuple(argv), 0, (), "12|12|RUNNING|2|gpu|None\n" if self.running else ""
+            )
         if argv[0] == "scancel":
             self.cancelled.append(tuple(argv[1:]))
             return Completed(tuple(argv), int(self.refuses))

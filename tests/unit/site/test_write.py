@@ -9,8 +9,9 @@ import pytest
 
 from hpcstack.core.process import Completed, Runner
 from hpcstack.site import load as site
-from hpcstack.site.discover import Nodes, Probe, probe_site, read_gres, read_mpi, read_sinfo
+from hpcstack.site.discover import Nodes, Probe, probe_site, read_gres, read_node_kinds
 from hpcstack.site.write import site_text
+from hpcstack.slurm.query import read_pmi
 
 SINFO = "gpu*|16|112|gpu:h100:8(S:0-1)\ncpu|4|64|(null)\nmixed|2|64+|gpu:a100:4(S:0),gpu:a100:4(S:1)\nmixed|1|32|(null)\n"
 MPI_22 = (
@@ -138,10 +139,10 @@ def test_gres(text: str, expected: tuple[int, str]) -> None:
 
 
 def test_sinfo_and_mpi_of_several_releases() -> None:
-    assert read_sinfo(SINFO)[0] == Nodes("gpu", True, 16, 112, 8, "h100")
-    assert read_sinfo("not|a row\n") == []
-    assert read_mpi(MPI_22) == ("pmix", "none", "cray_shasta", "pmi2", "pmix_v4")
-    assert read_mpi(MPI_20) == ("none", "pmi2")
+    assert read_node_kinds(SINFO)[0] == Nodes("gpu", True, 16, 112, 8, "h100")
+    assert read_node_kinds("not|a row\n") == []
+    assert read_pmi(MPI_22) == ("pmix", "cray_shasta", "pmi2")
+    assert read_pmi(MPI_20) == ("pmi2",)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcstack.core.errors import InputError
 from hpcstack.slurm.options import OPTIONS, SHORT, Scope, SlurmOptions, Value, find_scope
-from hpcstack.slurm.query import parse_srun_options
+from hpcstack.slurm.query import parse_long_options
 from support.testbed import Testbed
 
 # A line of `srun --help` that describes an option: `  -J, --job-name=jobname   name of job`.
@@ -69,7 +69,7 @@ def test_the_table_is_as_slurms_own_help() -> None:
 
 @pytest.mark.slurm
 def test_what_salloc_does_not_know_is_marked() -> None:
-    known = parse_srun_options(Testbed().run("salloc", "--help").stdout)
+    known = parse_long_options(Testbed().run("salloc", "--help").stdout)
     assert "--nodes" in known
     of_jobs = [row for row in OPTIONS.values() if row.scope is not Scope.STEP]
     wrong = {row.name for row in of_jobs if row.salloc and row.name not in known}

@@ -11,8 +11,8 @@ from hpcstack.launch import limits
 from hpcstack.launch.resources import Resources
 from hpcstack.slurm.query import (
     Limits,
+    parse_long_options,
     parse_minutes,
-    parse_srun_options,
     read_partitions,
     read_pmi,
 )
@@ -48,13 +48,13 @@ def test_times_as_slurm_writes_them(text: str, found: int | None) -> None:
 @given(st.text())
 def test_no_answer_of_slurm_is_too_strange(text: str) -> None:
     read_partitions(text)
-    parse_srun_options(text)
+    parse_long_options(text)
     read_pmi(text)
     parse_minutes(text)
 
 
 def test_options_and_pmi_types() -> None:
-    assert parse_srun_options(
+    assert parse_long_options(
         "  -n, --ntasks=ntasks     number\n      --overlap          Force\n"
     ) == {
         "--ntasks",
