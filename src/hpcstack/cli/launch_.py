@@ -18,6 +18,7 @@ from hpcstack.core.names import MODES, STAGES, TEMPLATES, WITHOUT_SLURM
 if TYPE_CHECKING:
     from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.run import PlannedLaunch
+    from hpcstack.render.job_template import Option
 
 
 @click.command("launch", cls=Passing)
@@ -324,24 +325,24 @@ def answer_template(
         option, _, value = word.partition("=")
         directives[option.removeprefix("--")] = value
 
-    words = []
+    words: list[Option] = []
     for key, option in OF_LAUNCHES.items():
         if key in typed:
-            words += _write_option(option, options[key])
+            words += _list_options(option, options[key])
 
     text = copied_script(template, name, session.site, directives, words, argv)
     answer({"template": template, "script": text}, as_json, lambda: text.rstrip("\n"))
 
 
-def _write_option(option: str, value: Any) -> list[str]:
-    """Return OPTION with its VALUE as words of a command line."""
+def _list_options(option: str, value: object) -> list[Option]:
+    """Return OPTION with its VALUE, as click parsed it, once for each of several."""
     if value is False:
-        return [option.replace("--", "--no-", 1)]
+        return [(option.replace("--", "--no-", 1), None)]
     if value is True:
-        return [option]
+        return [(option, None)]
 
     values = value if isinstance(value, tuple) else (value,)
-    return [word for one in values for word in (option, str(one))]
+    return [(option, str(one)) for one in values]
 
 
 def _was_typed(ctx: click.Context, key: str) -> bool:

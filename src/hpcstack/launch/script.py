@@ -15,7 +15,7 @@ from hpcstack.launch.stacks import ANSWER_S, lent_spy
 from hpcstack.launch.staging import HOW
 from hpcstack.releases.named import resolve_name
 from hpcstack.releases.tree import Tree
-from hpcstack.render.launchers import job_template
+from hpcstack.render.job_template import render_job_template
 from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.runtimes.base import Part, make_option
 from hpcstack.slurm.options import OPTIONS, Scope, find_scope
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcstack.launch.plan import Plan
+    from hpcstack.render.job_template import Option
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
@@ -198,7 +199,7 @@ def copied_script(
     name: str,
     site: Site,
     options: dict[str, str | None],
-    words: Sequence[str],
+    words: Sequence[Option],
     argv: Sequence[str],
 ) -> str:
     """Return the job script TEMPLATE for users to copy, for the stack that NAME means.
@@ -213,4 +214,4 @@ def copied_script(
         )
     if not STACK.fullmatch(name):
         raise InputError(f"{name!r} is not a stack's full name", "hpcstack list shows all stacks")
-    return job_template(template, name, site, options, words, argv)
+    return render_job_template(template, name, site, options, words, argv)

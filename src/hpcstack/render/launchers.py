@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.names import STARTED_IN_IMAGE
-from hpcstack.core.quote import check_unbroken, quote_sh
 from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.runtimes import RUNTIMES
 from hpcstack.site.model import NodeType
@@ -22,9 +18,6 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
 
-# Options of `hpcstack launch` that may be repeated: one that was asked for stands beside the
-# template's own. Any other option takes the place of the template's.
-REPEATED = ("--with", "--mount", "--stage-in", "--srun")
 SIGNER = "hpcstack"  # the identity of signers, as in store/signing.py
 COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'
 
@@ -121,94 +114,6 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
         name: fill_template("launchers", f"to-copy/{name}.j2", **values)
         for name in ("srun.sh", "sbatch.sh")
     }
-
-
-def job_template(
-    kind: str,
-    stack: str,
-    site: Site,
-    asked: Mapping[str, str | None],
-    words: Sequence[str] = (),
-    command: Sequence[str] = (),
-) -> str:
-    """Return a job script for STACK that users copy: launchers/to-copy/templates/KIND, filled.
-
-    ASKED are options of sbatch that replace the template's; None removes the template's line, and
-    an empty value stands for an option without one. WORDS are added to the lines that call
-    `hpcstack launch`. COMMAND is what the script runs when sbatch gives it no arguments.
-    """
-    node = site.node_type() or NodeType()
-    default = next((name for name, partition in site.partitions.items() if partition.default), "")
-    text = fill_template(
-        "launchers",
-        f"to-copy/templates/{kind}.sbatch.j2",
-        stack=stack,
-        partition=default,
-        gpus=node.gpus.count if node.gpus else 0,
-        cpus=node.cpus,
-    )
-
-    lines = _set_sbatch_options(text.splitlines(), asked)
-    if command:
-        begin = lines.index("set -euo pipefail") + 1
-        lines.insert(
-            begin,
-            f"[ $# -gt 0 ] || set -- {shlex.join(command)} # what it runs, unless sbatch is "
-            "told otherwise",
-        )
-    lines = _add_launch_words(lines, stack, words)
-    return "\n".join(lines) + "\n"
-
-
-def _set_sbatch_options(lines: list[str], asked: Mapping[str, str | None]) -> list[str]:
-    """Return the LINES of a job script with the options of sbatch that were ASKED for.
-
-    An option takes the place of the same one in the script. Where there is none, it becomes the
-    third line, below `#!` and the line after it.
-    """
-    lines = list(lines)
-    for option, value in asked.items():
-        beginning = f"#SBATCH --{option}="
-        found = [number for number, line in enumerate(lines) if line.startswith(beginning)]
-
-        if value is None:
-            new = []
-        elif value:
-            new = [f"#SBATCH --{option}={quote_sh(check_unbroken(value))}"]
-        else:
-            new = [f"#SBATCH --{option}"]
-
-        if found:
-            lines[found[0] : found[0] + 1] = new
-        else:
-            lines[2:2] = new
-    return lines
-
-
-def _add_launch_words(lines: list[str], stack: str, words: Sequence[str]) -> list[str]:
-    """Return the LINES of a job script, with WORDS where it calls `hpcstack launch STACK`."""
-    # An option in WORDS takes the place of the template's own value, unless both can stand.
-    for option in words:
-        if option.startswith("--") and option not in REPEATED:
-            own = re.compile(rf"(hpcstack launch .*?) {re.escape(option)} \S+")
-            lines = [own.sub(r"\1", line) for line in lines]
-
-    added = "".join(f" {shlex.quote(word)}" for word in words)
-    packages = "".join(
-        f" --with {shlex.quote(value)}" for word, value in pairwise(words) if word == "--with"
-    )
-
-    out = []
-    for line in lines:
-        is_comment = line.startswith("#")
-        if is_comment and "hpcstack launch" in line and " --with " in line:
-            # The comment says how to prepare the packages on the login node: it names them too.
-            out.append(line.replace(" --mode ", f"{packages} --mode ", 1))
-        elif not is_comment and f"hpcstack launch {stack}" in line:
-            out.append(line.replace(" -- ", f"{added} -- ", 1))
-        else:
-            out.append(line)
-    return out
 
 
 # Seconds that one question to a node may take: nvidia-smi took 25 to 40 s without persistence mode

@@ -18,7 +18,6 @@ from hpcstack.cli.launch_ import command as launch_command
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import MODES as OPTION_MODES
-from hpcstack.core.names import TEMPLATES
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.plan import Plan, plan_step
@@ -26,7 +25,7 @@ from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
 from hpcstack.launch.variables import of_mode
 from hpcstack.recipe.model import Mode
-from hpcstack.render.launchers import ABOUT, job_template, render_inner, with_compat, wrap_rank
+from hpcstack.render.launchers import ABOUT, render_inner, with_compat, wrap_rank
 from hpcstack.runtimes import RUNTIMES, choose_runtime
 from hpcstack.runtimes.base import make_option
 from hpcstack.site.load import Site
@@ -206,31 +205,10 @@ def test_a_short_option_is_asked_for_in_its_long_form() -> None:
         SlurmOptions.parse(["-n8"])
 
 
-def test_a_template_takes_what_was_asked_for(tmp_path: Path) -> None:
-    text = job_template(
-        "ddp",
-        "pytorch-24.11",
-        gpu_site(tmp_path),
-        {"nodes": "8", "account": "proj", "time": "12:00:00"},
-    )
-    assert [
-        text.count(one) for one in ("--nodes=8\n", "--nodes=", "--account=proj\n", "--time=")
-    ] == [1, 1, 1, 1]
-    assert text.startswith("#!/usr/bin/env bash\n#SBATCH ")
-
-
 def test_mounts_of_site_recipe_and_user_each_once(tmp_path: Path) -> None:
     artifact = replace(ARTIFACT, mounts=["/data:/data", "/scratch:/scratch"])
     said = line(gpu_site(tmp_path), PYXIS, artifact=artifact)
     assert "--container-mounts=/scratch:/scratch,/data:/data,/work:/work" in said
-
-
-def test_every_template_is_named_and_there() -> None:
-    there = {
-        path.name.removesuffix(".sbatch.j2")
-        for path in (data.find_data_folder("launchers") / "to-copy/templates").iterdir()
-    }
-    assert there == set(TEMPLATES)
 
 
 def test_what_the_user_or_the_image_set_is_not_unset() -> None:
@@ -750,20 +728,6 @@ def test_what_waits_for_somebody_to_type(command: tuple[str, ...], asks: bool) -
     from hpcstack.launch.run import asks_for_a_terminal
 
     assert asks_for_a_terminal(command) is asks
-
-
-def test_a_template_keeps_its_own_packages_beside_those_that_were_asked_for(tmp_path: Path) -> None:
-    """researcher 3: `--template jupyter --with requirements.txt` had them in place of JupyterLab:
-    exit 127.
-    """
-    for kind, own in (("jupyter", "jupyterlab"), ("tensorboard", "tensorboard")):
-        text = job_template(
-            kind, "pytorch-24.11", make_site(tmp_path), {}, ["--with", "requirements.txt"]
-        )
-        runs = [one for one in text.splitlines() if "hpcstack launch" in one]
-        assert runs and all(
-            f"--with {own}" in one and "--with requirements.txt" in one for one in runs
-        ), text
 
 
 @pytest.mark.parametrize("inside", [False, True])
