@@ -325,6 +325,7 @@ class Agent:
                 "where": self.host,
                 "status": ERROR if wanted else SKIP,
                 "seconds": 0.0,
+                "for_all_ranks": True,
             }
             self.add({**row, "evidence": f"the image has no {module}"})
         return 1 if some_wanted else 2

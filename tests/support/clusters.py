@@ -354,7 +354,7 @@ class Modelled(machine.Machine):
         self.node = node
 
     def line(self, name: str) -> str:
-        return self.node.files().get(name, "? (No such file or directory)")
+        return self.node.files().get(name, "")
 
     def found(self, pattern: str) -> list[str]:
         want = pattern.strip("/").split("/")

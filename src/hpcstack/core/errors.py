@@ -139,9 +139,13 @@ def sanitize_for_terminal(text: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean X?)` with the one of KNOWN nearest to WORD; empty for none."""
+    near = find_nearest(word, known)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def find_nearest(word: str, known: Iterable[str]) -> str:
+    """Return the one of KNOWN that WORD is most like; empty where it is like none."""
     import difflib  # only where something is wrong
 
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    if not near:
-        return ""
-    return f" (did you mean {near[0]!r}?)"
+    return near[0] if near else ""

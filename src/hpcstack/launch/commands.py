@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import InputError, did_you_mean
+from hpcstack.core.errors import InputError, find_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,9 +105,9 @@ def advise(command: tuple[str, ...], workdir: Path) -> str:
         return f"cd {shlex.quote(str(folder))} first, or --mount {mount}"
     if path.suffix in (".py", ".sh") or "/" in word:
         folder = path.parent
-        near = did_you_mean(path.name, _list_names(folder))
-        if near:  # ` (did you mean 'train.py'?)` -> `in /my/folder is 'train.py'`
-            return near.strip(" ()").replace("did you mean", f"in {folder} is")[:-1]
+        near = find_nearest(path.name, _list_names(folder))
+        if near:
+            return f"in {folder} is {near!r}"
         return f"ls {shlex.quote(str(folder))}"
     return "`hpcstack shell` shows what the image has; --with adds a package of pip's"
 

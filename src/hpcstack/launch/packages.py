@@ -24,6 +24,7 @@ from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.core.quote import quote_sh
 from hpcstack.recipe.fields import check_requirement
+from hpcstack.recipe.model import read_image_part
 from hpcstack.render.site_files import CA_FILE, list_build_variables
 from hpcstack.render.template import read_data_file
 from hpcstack.runtimes import Step, choose_runtime
@@ -217,7 +218,7 @@ def _install(
     name = "local" if runner.has("apptainer") else site.runtime
     runtime = choose_runtime(name, runner)[0]
     with tempfile.TemporaryDirectory(prefix=".lent-", dir=part.parent) as lent:
-        registry = artifact.base.partition("/")[0]
+        registry = read_image_part(artifact.base, "registry")
         _write_site_settings(Path(lent), site, registry)
         step = Step(
             image=artifact.image,

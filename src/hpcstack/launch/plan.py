@@ -14,7 +14,7 @@ from hpcstack.launch.binding import Binding, bind_ranks
 from hpcstack.launch.failure import OWN_FAILURE
 from hpcstack.launch.modes import MODES, check_mode, command_in, list_task_options, with_even_tasks
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share_resources
-from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, list_step_variables, of_mode
+from hpcstack.launch.variables import ValueOrigin, Variable, list_step_variables, of_mode
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
@@ -134,7 +134,7 @@ def plan_step(
     brought = bring_libraries(site, node, artifact, resources.nodes)
     variables = [
         *list_step_variables(site, resources.nodes, artifact.environment, brought=brought),
-        *(Variable(name, value, OPTION) for name, value in request.environment.items()),
+        *(Variable(name, value, ValueOrigin.OPTION) for name, value in request.environment.items()),
         *of_mode(mode, runtime.name, artifact.environment, binding, request.grace),
     ]
     options: list[Part] = []
@@ -434,13 +434,13 @@ def _list_settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[V
         if plain in known:
             out.append(replace(known[plain], name=name, value=value))
         elif plain in step.image_environment and plain != name:
-            out.append(Variable(name, value, "the image", "otherwise this shell's would win"))
+            out.append(Variable(name, value, ValueOrigin.IMAGE, "otherwise this shell's would win"))
         else:
-            out.append(Variable(name, value, RUNTIME, REASONS.get(plain, "")))
+            out.append(Variable(name, value, ValueOrigin.RUNTIME, REASONS.get(plain, "")))
     if chosen.uses_slurm:
         status = os.environ.get("SLURM_EXIT_ERROR", str(OWN_FAILURE))
         why = "tells a failure of srun's own from one of the command"
-        out.append(Variable("SLURM_EXIT_ERROR", status, OWN, why))
+        out.append(Variable("SLURM_EXIT_ERROR", status, ValueOrigin.OWN, why))
     return out
 
 

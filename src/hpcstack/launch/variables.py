@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from hpcstack.core.names import STARTED_IN_IMAGE
@@ -16,13 +17,19 @@ if TYPE_CHECKING:
     from hpcstack.site.injection import Brought
     from hpcstack.site.load import Site
 
-# The origins of values. They are kept in the record of a launch, and `explain` shows them.
-USER = "the user's environment"
-FABRIC = "the site's fabric"
-OWN = "hpcstack"
-IMAGE = "the image"
-RUNTIME = "the runtime"
-OPTION = "the command line"
+
+class ValueOrigin(str, Enum):
+    """Where a value comes from, as the record of a launch keeps it and `why` shows it."""
+
+    USER = "the user's environment"
+    FABRIC = "the site's fabric"
+    OWN = "hpcstack"
+    IMAGE = "the image"
+    RUNTIME = "the runtime"
+    OPTION = "the command line"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -31,13 +38,13 @@ class Variable:
 
     name: str
     value: str
-    origin: str
+    origin: ValueOrigin
     why: str = ""
 
     @property
     def kept(self) -> bool:
         """Whether a value that the user sets when the script runs wins over this one."""
-        return self.origin in (FABRIC, USER, OWN)
+        return self.origin in (ValueOrigin.FABRIC, ValueOrigin.USER, ValueOrigin.OWN)
 
     def __str__(self) -> str:
         return f"{self.origin}: {self.why}" if self.why else self.origin
@@ -71,11 +78,17 @@ def list_step_variables(
     that keeps out packages of ~/.local. What the user has set in ENVIRON wins.
     """
     environ = list_users_variables(os.environ if environ is None else environ)
-    wanted = [Variable("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
+    wanted = [
+        Variable(
+            "PYTHONNOUSERSITE", "1", ValueOrigin.OWN, "packages in ~/.local are not the image's"
+        )
+    ]
     rows = site.fabric.settings_for(nodes, image)
     for one in brought:
         rows |= one.settings
-    wanted += [Variable(name, row.value, FABRIC, row.reason) for name, row in rows.items()]
+    wanted += [
+        Variable(name, row.value, ValueOrigin.FABRIC, row.reason) for name, row in rows.items()
+    ]
 
     out = []
     for variable in wanted:
@@ -84,7 +97,7 @@ def list_step_variables(
             out.append(variable)
         else:
             why = f"{variable.origin} would say {variable.value!r}"
-            out.append(Variable(variable.name, users, USER, why))
+            out.append(Variable(variable.name, users, ValueOrigin.USER, why))
     return out
 
 
@@ -121,24 +134,24 @@ def of_mode(
     out = []
     for name in REMADE:
         if name in environ:
-            out.append(Variable(name, environ[name], USER, "wins over Enroot's hooks"))
+            out.append(Variable(name, environ[name], ValueOrigin.USER, "wins over Enroot's hooks"))
 
     if mode == "mpi":
         for name, value, runtimes, why in MPI:
             if runtime in runtimes and name not in environ and name not in image:
-                out.append(Variable(name, value, OWN, why))
+                out.append(Variable(name, value, ValueOrigin.OWN, why))
     if mode in STARTED_IN_IMAGE:
         unset = [name for name in REMADE if name not in environ and name not in image]
         if unset:
             why = "set neither by you nor by the image: what Enroot's hooks set is dropped"
-            out.append(Variable("HPCSTACK_UNSET", " ".join(unset), OWN, why))
+            out.append(Variable("HPCSTACK_UNSET", " ".join(unset), ValueOrigin.OWN, why))
         # In mode task-per-gpu each rank is a task, which srun binds (--cpu-bind).
         if bound and mode != "task-per-gpu":
-            out.append(Variable("HPCSTACK_CPUS", " ".join(bound.cpus), OWN, bound.why))
+            out.append(Variable("HPCSTACK_CPUS", " ".join(bound.cpus), ValueOrigin.OWN, bound.why))
 
     if grace:
         why = "each rank gets SIGUSR1 this many seconds before the time limit"
-        out.append(Variable("HPCSTACK_GRACE", str(grace), OWN, why))
+        out.append(Variable("HPCSTACK_GRACE", str(grace), ValueOrigin.OWN, why))
     return out
 
 
@@ -149,7 +162,7 @@ def all_of(
 
     Those of the STEP win over those of the IMAGE, and these over ENVIRON, the host's.
     """
-    out = {name: Variable(name, value, USER) for name, value in environ.items()}
-    out |= {name: Variable(name, value, IMAGE) for name, value in image.items()}
+    out = {name: Variable(name, value, ValueOrigin.USER) for name, value in environ.items()}
+    out |= {name: Variable(name, value, ValueOrigin.IMAGE) for name, value in image.items()}
     out |= {one.name: one for one in step}
     return [out[name] for name in sorted(out)]

@@ -14,6 +14,8 @@ from hpcstack.core.errors import format_count
 from hpcstack_smoke.select import SCOPES, Check, select_checks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcstack.report import Outcome, Report
     from hpcstack.site.model import NodeType
 
@@ -122,6 +124,15 @@ def _only_root_can_tell(outcome: Outcome) -> bool:
     return outcome.status == "SKIP" and outcome.needs_root
 
 
+# Between a verdict's word and its tally in a release's record: `PASS (97 PASS, 2 SKIP)`
+BEFORE_TALLY = " ("
+
+
+def read_verdict(tested: Mapping[str, str]) -> str:
+    """Return the word of the verdict in TESTED, which `describe_report` made; empty for none."""
+    return tested.get("verdict", "").partition(BEFORE_TALLY)[0]
+
+
 def describe_report(report: Report) -> tuple[tuple[str, str], ...]:
     """Return what a release says of REPORT: ((what, value), ...), the verdict first."""
     counts = report.counts()
@@ -137,7 +148,7 @@ def describe_report(report: Report) -> tuple[tuple[str, str], ...]:
     count = format_count(len(report.nodes), "node")
     where = f"{count}{kind}: {nodes}; {report.world_size} ranks by {report.runtime}"
     out = [
-        ("verdict", f"{report.verdict()} ({tally})"),
+        ("verdict", f"{report.verdict()}{BEFORE_TALLY}{tally})"),
         ("date", report.started[:10]),
         ("suite", f"{report.suite_name}, {report.tier} tier"),
         ("on", where),

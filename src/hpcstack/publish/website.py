@@ -14,6 +14,7 @@ from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import write_text
 from hpcstack.hardware.compatibility import driver_of
 from hpcstack.publish import reports as proofs
+from hpcstack.publish.gate import read_verdict
 from hpcstack.recipe.model import Stack
 from hpcstack.releases.layout import TCL
 from hpcstack.releases.ledger import Dates, Entry, Ledger, make_version_key
@@ -142,7 +143,7 @@ def _describe_tests(entry: Entry) -> dict[str, Any]:
     return {
         "tested": list(entry.tested.items()),
         "verdict": f"{date} {verdict}" if verdict else "not tested",
-        "verdict_class": verdict.partition(" ")[0] or "soft",  # a class of catalog.css
+        "verdict_class": read_verdict(entry.tested) or "soft",  # a class of catalog.css
     }
 
 

@@ -95,10 +95,18 @@ class Base(Model):
 
     def _part_of_image(self, group: str) -> str:
         """Return the part GROUP of the image's name; empty where it has none."""
-        match = IMAGE.match(self.image)
-        if not match:
-            return ""
-        return match[group] or ""
+        return read_image_part(self.image, group)
+
+
+def read_image_part(image: str, group: str) -> str:
+    """Return the part GROUP (registry, repository, tag, digest) of IMAGE; empty where it has none.
+
+    IMAGE is HOST/REPOSITORY[:TAG][@DIGEST]; of any other text every part is empty.
+    """
+    match = IMAGE.match(image)
+    if not match:
+        return ""
+    return match[group] or ""
 
 
 def _as_list(value: Any) -> Any:

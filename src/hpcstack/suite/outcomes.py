@@ -129,11 +129,10 @@ def make_outcomes(run: SuiteRun, found: RunFiles, tail: str) -> list[Outcome]:
 def _answers_for_ranks(rows: list[dict[str, Any]], run: SuiteRun) -> bool:
     """Whether ROWS are those of all nodes' agents, which speak for all ranks of their node.
 
-    An agent does so where the image lacks what the check needs. Its `where` is a host, that of a
-    rank HOST:RANK.
+    An agent does so where the image lacks what the check needs.
     """
-    hosts = {row["where"].partition(":")[0] for row in rows}
-    return len(hosts) >= run.nodes and all(":" not in row["where"] for row in rows)
+    hosts = {row["where"] for row in rows}
+    return len(hosts) >= run.nodes and all(row.get("for_all_ranks") for row in rows)
 
 
 def host_rows(run: SuiteRun, inventories: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:

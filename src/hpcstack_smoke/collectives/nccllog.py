@@ -81,10 +81,13 @@ class Log:
         return sorted({rank for _, rank in self.began - self.done})
 
 
-def name_transport(via: str) -> str:
-    """Return the transport VIA in one word: P2P, SHM, Socket, IB, IB+GDR, or a plugin's own name.
+DIRECT = "+GDR"  # GPUDirect RDMA: the network card reads and writes GPU memory
 
-    VIA is what follows `via` in the log.
+
+def name_transport(via: str) -> str:
+    """Return the transport VIA in one word: P2P, SHM, Socket, IB, or a plugin's own name.
+
+    One that reads GPU memory itself has a mark: IB+GDR. VIA is what follows `via` in the log.
     """
     if via.startswith("P2P"):
         return "P2P"
@@ -99,7 +102,12 @@ def name_transport(via: str) -> str:
         return "Socket"
     if re.fullmatch(r"IB(ext)?(_v\d+)?", name):
         name = "IB"
-    return f"{name}+GDR" if direct else name
+    return name + DIRECT if direct else name
+
+
+def uses_gpudirect(transport: str) -> bool:
+    """Return whether TRANSPORT, as `name_transport` names it, is GPUDirect RDMA."""
+    return transport.endswith(DIRECT)
 
 
 def parse_log(lines: Iterable[str]) -> Log:

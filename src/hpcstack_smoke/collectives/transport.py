@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.domain import domain_of_node
-from hpcstack_smoke.collectives.nccllog import Log, parse_log
+from hpcstack_smoke.collectives.nccllog import Log, parse_log, uses_gpudirect
 from hpcstack_smoke.node import machine, sysfs
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
@@ -272,7 +272,7 @@ def judge_transports(everyone: list[Heard], expected: Expected) -> Result:
 def _describe_expected(kinds: dict[str, Counter[str]], expected: Expected) -> str:
     """Return what the transports should be on these nodes."""
     between = kinds.get("between", Counter())
-    if any("+GDR" in name for name in between):
+    if any(map(uses_gpudirect, between)):
         return "P2P within a node, GPUDirect RDMA between nodes"
     if kinds.get("domain"):
         return "P2P within a node and its NVLink domain"
@@ -319,8 +319,10 @@ def _find_slower(
             status = FAIL
         found.append((status, finding, remedy))
 
-    without = [name for name in between if name not in ("P2P", "Socket") and "+GDR" not in name]
-    direct = any("+GDR" in name for name in between)
+    without = [
+        name for name in between if name not in ("P2P", "Socket") and not uses_gpudirect(name)
+    ]
+    direct = any(map(uses_gpudirect, between))
     # Without NVLink, a GPU far from the port goes through host memory even where others do not
     if without and (expected.nvlink or not direct):
         finding = f"connected without GPUDirect: {_list_ranks(examples, 'between', without[0])}"

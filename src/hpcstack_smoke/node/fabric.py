@@ -95,7 +95,7 @@ def _describe_state(port: sysfs.Port) -> str:
     """Return PORT's name and state, and its physical state where it has no link."""
     if port.unplugged:
         return f"{port.name} {port.state} ({port.physical})"
-    return f"{port.name} {port.state}"
+    return f"{port.name} {port.state or 'in a state that the kernel does not say'}"
 
 
 def _fail_missing_devices(request: Any) -> Result | None:
@@ -320,7 +320,7 @@ def check_fabric_storage(request: Any) -> Result:
     found = [path for path in NVFS if machine.HERE.exists(path)]
     if not found:
         raise Skip("nvidia-fs is not loaded: reads go through host memory")
-    return Result(PASS, f"nvidia-fs {sysfs.read_line(found[0])}")
+    return Result(PASS, f"nvidia-fs {sysfs.read_line(found[0]) or 'of an unknown version'}")
 
 
 def check_fabric_tools(request: Any) -> Result:

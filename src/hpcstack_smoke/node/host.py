@@ -59,7 +59,7 @@ def check_node_driver(request: Any) -> Result:
     Where the step asked for GPUs, a missing driver is a FAIL, never a SKIP.
     """
     line = machine.HERE.line(DRIVER_FILE)
-    if line.startswith("?"):
+    if not line:
         if request.gpus:
             expected = f"a driver: {request.gpus} GPU(s) were asked for"
             return Result(FAIL, "no NVIDIA driver", expected, remedy=GPU_REMEDY)

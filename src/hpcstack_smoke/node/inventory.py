@@ -63,7 +63,6 @@ def list_alike(active: list[sysfs.Port], *, whole: bool) -> dict[str, str]:
     ports = [port.name for port in active]
     ports += [name for name, up in sysfs.read_cassini().items() if up]
     mtus = sorted({port.mtu for port in active if port.ethernet and port.mtu})
-    bios = machine.HERE.line("/sys/class/dmi/id/bios_version")
 
     found = {
         "GPUs": str(len(rows)) if rows else "",
@@ -74,7 +73,7 @@ def list_alike(active: list[sysfs.Port], *, whole: bool) -> dict[str, str]:
         "port rates": ",".join(sorted({f"{port.rate:g}" for port in active})),
         "HCA firmware": ",".join(sorted({port.firmware for port in active} - {""})),
         "MTU": ",".join(map(str, mtus)),
-        "BIOS": "" if bios.startswith("?") else bios,
+        "BIOS": machine.HERE.line("/sys/class/dmi/id/bios_version"),
         "kernel": platform.release(),
     }
     return {name: value for name, value in found.items() if value}

@@ -23,12 +23,12 @@ class Machine:
         return self.root + name
 
     def line(self, name: str) -> str:
-        """Return the first line of the file NAME; `? (reason)` where it cannot be read."""
+        """Return the first line of the file NAME; empty where it cannot be read."""
         try:
             with open(self.path(name), errors="replace") as file:
                 return file.readline().strip()
-        except OSError as error:
-            return f"? ({error.strerror})"
+        except OSError:
+            return ""
 
     def found(self, pattern: str) -> list[str]:
         """Return the names that match PATTERN, without `root`, sorted."""

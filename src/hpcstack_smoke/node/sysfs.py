@@ -66,9 +66,7 @@ class Port:
 
         A port whose physical state is unknown does not count: it may well have a link.
         """
-        if not self.physical or self.physical.startswith("?"):
-            return False
-        return "LinkUp" not in self.physical
+        return bool(self.physical) and "LinkUp" not in self.physical
 
     @property
     def ethernet(self) -> bool:
@@ -84,12 +82,11 @@ class Port:
     @property
     def firmware(self) -> str:
         """The HCA's firmware version, empty where the kernel does not say."""
-        text = machine.HERE.line(f"{HCAS}/{self.hca}/fw_ver")
-        return "" if text.startswith("?") else text
+        return machine.HERE.line(f"{HCAS}/{self.hca}/fw_ver")
 
 
 def read_line(path: str) -> str:
-    """Return the first line of PATH; `? (reason)` where it cannot be read."""
+    """Return the first line of PATH; empty where it cannot be read."""
     return machine.HERE.line(path)
 
 
@@ -222,7 +219,6 @@ def read_gids(port: Port) -> dict[int, tuple[str, str]]:
     for path in machine.HERE.found(f"{port.path}/gids/*"):
         index = os.path.basename(path)
         gid = read_line(path)
-        if index.isdigit() and gid.strip("0:") and not gid.startswith("?"):
-            kind = read_line(f"{port.path}/gid_attrs/types/{index}")
-            out[int(index)] = (gid, "" if kind.startswith("?") else kind)
+        if index.isdigit() and gid.strip("0:"):
+            out[int(index)] = (gid, read_line(f"{port.path}/gid_attrs/types/{index}"))
     return out

@@ -14,7 +14,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.launch import record
 from hpcstack.launch.plan import Plan
-from hpcstack.launch.variables import USER, Variable
+from hpcstack.launch.variables import ValueOrigin, Variable
 from hpcstack.runtimes import Part
 from hpcstack.store.artifact import Artifact
 
@@ -48,7 +48,7 @@ def begin(*settings: Variable) -> Path:
     ],
 )  # fmt: skip
 def test_secrets_are_not_kept(name: str, value: str, hidden: bool) -> None:
-    folder = begin(Variable(name, value, USER))
+    folder = begin(Variable(name, value, ValueOrigin.USER))
     assert (value in (folder / record.FILE).read_text()) is not hidden
     assert folder.stat().st_mode & 0o077 == 0
 

@@ -63,6 +63,7 @@ def test_an_agents_word_for_its_image_counts_for_all_its_ranks() -> None:
         {
             "code": "ddp.fp32",
             "where": f"n{n}",
+            "for_all_ranks": True,
             "status": "SKIP",
             "seconds": 0.0,
             "evidence": "no torch",
