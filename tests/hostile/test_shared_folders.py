@@ -19,11 +19,12 @@ import pytest
 
 from hpcstack.build.engines.builtin import ENGINE
 from hpcstack.build.request import BuildRequest
-from hpcstack.core import descriptors, sharing
+from hpcstack.core import descriptors
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease, identify_process, read_holder
 from hpcstack.core.process import Runner
+from hpcstack.core.sharing import Sharing, find_sharing
 from hpcstack.publish import gc
 from hpcstack.releases.ledger_format import parse_ledger
 from hpcstack.releases.tree import Tree
@@ -68,8 +69,8 @@ def looks(folder: Path) -> list[tuple[str, int, int, str]]:
 
 
 @pytest.fixture
-def group() -> Iterator[None]:
-    """The site has a group: one that this process may give files to."""
+def group_name() -> str:
+    """A group that this process may give files to."""
     import grp
 
     number = (
@@ -77,11 +78,12 @@ def group() -> Iterator[None]:
         if os.geteuid()
         else 1
     )
-    sharing.share_with_group(grp.getgrgid(number).gr_name)
-    try:
-        yield
-    finally:
-        sharing.share_with_group("")
+    return grp.getgrgid(number).gr_name
+
+
+@pytest.fixture
+def group(group_name: str) -> Sharing:
+    return find_sharing(group_name, ())
 
 
 def during_swaps(one: Path, other: Path, act: object) -> None:
@@ -100,7 +102,7 @@ def during_swaps(one: Path, other: Path, act: object) -> None:
 
 
 def test_handing_over_goes_through_no_folder_that_becomes_a_link(
-    tmp_path: Path, victim: Path, group: None
+    tmp_path: Path, victim: Path, group: Sharing
 ) -> None:
     """N4: root's file became group-writable at the first try, by any verb that opened the cache."""
     top = tmp_path / "site/shared"
@@ -112,29 +114,29 @@ def test_handing_over_goes_through_no_folder_that_becomes_a_link(
 
     def act() -> None:
         os.fchmod(inner, 0o755)
-        sharing.hand_over(top)
-        sharing.open_old(tmp_path / "site")
+        group.hand_over(top)
+        group.open_old(tmp_path / "site")
 
     during_swaps(top / "inner", top / "link", act)
     os.close(inner)
 
 
 def test_a_file_with_a_second_name_is_not_handed_over(
-    tmp_path: Path, victim: Path, group: None
+    tmp_path: Path, victim: Path, group: Sharing
 ) -> None:
     top = tmp_path / "shared"
     top.mkdir()
     (top / "file").hardlink_to(victim / "file")
-    sharing.hand_over(top)
+    group.hand_over(top)
 
 
-def test_another_owners_folder_is_not_entered(tmp_path: Path, group: None) -> None:
+def test_another_owners_folder_is_not_entered(tmp_path: Path, group: Sharing) -> None:
     if os.geteuid():
         pytest.skip("only root makes what another owns")
     (tmp_path / "shared/theirs").mkdir(parents=True)
     (tmp_path / "shared/theirs/file").write_text("x")
     os.chown(tmp_path / "shared/theirs", 12345, 12345)
-    sharing.hand_over(tmp_path / "shared")
+    group.hand_over(tmp_path / "shared")
     assert (tmp_path / "shared/theirs/file").stat().st_mode & 0o777 == 0o644
     assert (tmp_path / "shared/theirs").stat().st_gid == 12345
 
@@ -216,7 +218,7 @@ def test_a_link_that_another_made_is_not_followed(tmp_path: Path, victim: Path) 
 
 
 def test_what_is_coming_into_the_store_is_ours_alone(
-    tmp_path: Path, victim: Path, group: None
+    tmp_path: Path, victim: Path, group: Sharing
 ) -> None:
     """N5: a member put `image.sqsh -> ANY FILE` into a folder that root then wrote an image to."""
     store = Store(tmp_path / "store")
@@ -231,8 +233,8 @@ def test_what_is_coming_into_the_store_is_ours_alone(
         assert (victim / "file").read_text() == "mine"
 
 
-def test_who_moves_an_incoming_image_gains_nothing(tmp_path: Path, group: None) -> None:
-    place = Place(tmp_path)
+def test_who_moves_an_incoming_image_gains_nothing(tmp_path: Path, group_name: str) -> None:
+    place = Place(tmp_path, group=group_name)
     wanted = place.artifact(place.stack(), b"image")
     log = tmp_path / "log"
     log.write_text("")
@@ -341,8 +343,8 @@ def test_nothing_is_put_under_what_is_no_key(tmp_path: Path, key: str) -> None:
         place.artifact(place.stack(), b"image", key=key)
 
 
-def make_request(tmp_path: Path) -> tuple[Site, BuildRequest]:
-    place = Place(tmp_path, build={"cachedir": str(tmp_path / "cache")})
+def make_request(tmp_path: Path, **site: str) -> tuple[Site, BuildRequest]:
+    place = Place(tmp_path, build={"cachedir": str(tmp_path / "cache")}, **site)
     stack = place.stack("miniforge-26.3")
     return place.site, BuildRequest(stack, example_lock(stack), place.site, "linux/amd64", ENGINE)
 
@@ -358,8 +360,8 @@ def test_a_memo_that_holds_no_key_is_not_believed(tmp_path: Path, text: str) -> 
     assert make_request(tmp_path)[1].key == key
 
 
-def test_memos_of_keys_are_not_the_groups(tmp_path: Path, group: None) -> None:
-    site, request = make_request(tmp_path)
+def test_memos_of_keys_are_not_the_groups(tmp_path: Path, group_name: str) -> None:
+    site, request = make_request(tmp_path, group=group_name)
     assert request.key
     assert list((own_cache(site).top / "keys").iterdir())
     assert not list((cache_of(site).top / "keys").iterdir())

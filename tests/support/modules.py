@@ -53,9 +53,13 @@ class Place:
                 **site,
             }
         )
-        self.store = Store(self.site.store)
+        self.store = Store(self.site.store, sharing=self.site.sharing)
         self.said: list[str] = []
         self.publisher = Publisher(self.site, self.store, Runner(), self.said.append, slurm=False)
+
+    def with_publishers(self, *names: str) -> Place:
+        """The same place, at a site that names its publishers."""
+        return Place(self.top, modules={"publishers": list(names)})
 
     @property
     def tree(self) -> Tree:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hpcstack.adopt.survey import Survey
     from hpcstack.build.workbench import Workbench
     from hpcstack.recipe.model import Stack
+    from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
 # Stands where nothing says what an image was made from. RFC 2606: no registry can have this name.
@@ -110,7 +111,7 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
                 )
             return _add_contents(build, made)
 
-        new_recipe = _write_recipe(path, recipe_text(request, survey, source, sha256))
+        new_recipe = _write_recipe(path, recipe_text(request, survey, source, sha256), bench.site)
         try:
             recipes = Catalog([request.folder, *catalog.folders], catalog.policy)
             recipe = recipes.find(path.name.removesuffix(SUFFIX))
@@ -252,7 +253,7 @@ def _shorten(value: dict[str, Any]) -> Any:
     return {key: part for key, part in value.items() if part and (key, part) != ("separator", ":")}
 
 
-def _write_recipe(path: Path, text: str) -> bool:
+def _write_recipe(path: Path, text: str, site: Site) -> bool:
     """Write TEXT as the new file PATH. Return False where the same recipe is there already.
 
     Raise InputError where another one is.
@@ -264,8 +265,8 @@ def _write_recipe(path: Path, text: str) -> bool:
             f"{path} is there already, and is another recipe",
             "adopt the image by another NAME-VERSION",
         )
-    with writing_below(path.parent, "the recipe was not written"):
-        write_text(path, text)
+    with writing_below(path.parent, "the recipe was not written", site.sharing):
+        write_text(path, text, sharing=site.sharing)
     return True
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.outputs import new_file
+from hpcstack.core.sharing import ALONE
 from hpcstack.oci.importer import VERSION, Imported, pack_image
 from hpcstack.oci.metadata import list_files_above
 from hpcstack.oci.reference import Reference, parse_reference
@@ -103,7 +104,7 @@ def _import(
 
     Each digest has one import at a time. What a killed import has downloaded is kept in `partial`,
     and the next one continues from there. ONCE imports a base to build on: if FINAL exists by now,
-    it is returned as it is.
+    it is returned as it is, and the site's group shares it.
     """
     source = open_source(reference, platform, bench.registry)
     digest = source.image.digest
@@ -132,6 +133,7 @@ def _import(
                 str(reference),
                 site.build.bounds.as_bounds(),
                 rooted=once,
+                sharing=site.sharing if once else ALONE,
             )
         seconds = round(time.monotonic() - began, 3)
         progress.event("imported", path=str(final), size=done.size, seconds=seconds)

@@ -17,12 +17,11 @@ from hpcstack.build.engines.base import ProgramFailed
 from hpcstack.build.job import make_job, read_log, redact_log
 from hpcstack.build.offline import lend_bundle
 from hpcstack.build.request import BuildRequest, find_built
-from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
 from hpcstack.core.files import digest_of, write_text
 from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.records import read_releases
-from hpcstack.releases.tree import Tree
+from hpcstack.releases.tree import open_tree
 from hpcstack.render.image import CONTEXT
 from hpcstack.render.steps import HOME
 from hpcstack.site.logins import redact_logins
@@ -274,7 +273,7 @@ def _published_with_other_bytes(request: BuildRequest, store: Store, sha256: str
 
     states: dict[str, str] = {}
     for architecture in request.site.every_architecture():
-        tree = Tree(architecture.module_tree)
+        tree = open_tree(architecture)
         for name in tree.names():
             for entry in tree.ledger(name).entries:
                 states[f"{name}/{entry.release}"] = entry.state
@@ -342,7 +341,8 @@ def make_image(
     finally:
         with store.acting("the log was not kept"):  # tried even where the disk has just run full
             log_text = redact_logins(read_log(job.log), request.site)
-            write_text(kept, log_text, sharing.log_mode())
+            sharing = request.site.sharing
+            write_text(kept, log_text, sharing.log_mode, sharing=sharing)
 
 
 def _describe_image(request: BuildRequest, made: BuildResult) -> Artifact:

@@ -174,7 +174,7 @@ def _pack(output: Path, request: BuildRequest, files: dict[str, Path], absent: P
 
     output.parent.mkdir(parents=True, exist_ok=True)
     with (
-        replace_file(output, shared=False) as part,
+        replace_file(output) as part,
         tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar,
     ):
         text = json.dumps(manifest, indent=1).encode()

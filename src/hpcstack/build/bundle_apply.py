@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_name
 from hpcstack.build.bundle_format import FILE_NAME, FORMAT, NAMES_ITS_BASE
-from hpcstack.core import descriptors, files, sharing
+from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text
 from hpcstack.core.lease import make_label, remove_leftovers
@@ -281,21 +281,22 @@ def _place_files(
     wanted = base_name(lock, platform, site)
     base = _find_base(part / "base", manifest, wanted, site, progress)
 
-    with Store(site.own_store).acting("the bundle was not applied"):
+    with Store(site.own_store, sharing=site.sharing).acting("the bundle was not applied"):
         final = offline_folder(site, lock, platform)
         (part / "packages").mkdir(exist_ok=True)
         if base:
             base.path.rename(part / "packages" / f"base-{base.sha256}.sqsh")
         descriptors.remove_tree(final)
         descriptors.make_folder(final.parent)
-        sharing.hand_over(part / "packages")
+        site.sharing.hand_over(part / "packages")
         descriptors.rename_path(part / "packages", final)
 
         if recipe:
             progress(f"writing {recipe}")
-            write_text(recipe, (part / f"recipes/{name}{SUFFIX}").read_text(encoding="utf-8"))
+            text = (part / f"recipes/{name}{SUFFIX}").read_text(encoding="utf-8")
+            write_text(recipe, text, sharing=site.sharing)
         progress(f"writing {target}")
-        write_text(target, lock.file_text())
+        write_text(target, lock.file_text(), sharing=site.sharing)
 
     sizes = [entry.size for entry in manifest.files.values()]
     written = (recipe,) if recipe else ()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.diagnose_log import LoggedFailure, explain_failure
 from hpcstack.build.job import make_job, read_log, redact_log
-from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.recipe import guard
@@ -69,6 +68,6 @@ def run_in_base(
     if done.status:
         text = read_log(job.log)
         with contextlib.suppress(OSError):  # the reason of the failure is worth more than its log
-            write_text(kept, text, sharing.log_mode())
+            write_text(kept, text, bench.site.sharing.log_mode, sharing=bench.site.sharing)
         raise FailedInBase(explain_failure(done, job.log, kept, lock, bench.site), text)
     return folder

@@ -18,12 +18,12 @@ def command(session: Session, name: str, as_json: bool) -> None:
     With a version, only the changes to that version are shown.
     """
     from hpcstack.publish.status import list_history
-    from hpcstack.releases.tree import Tree
+    from hpcstack.releases.tree import open_tree
 
     ledger, version, _ = split_published(session, name)
     if name == ledger.name:
         version = ""  # all versions, not the default's alone
-    events = list_history(Tree(session.site.module_tree), ledger.name, version)
+    events = list_history(open_tree(session.site), ledger.name, version)
 
     head = ("#", "when", "who", "what", "release", "alias", "default", "why")
     keys = ("number", "at", "by", "verb", "subject", "alias", "default", "reason")

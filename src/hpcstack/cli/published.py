@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def complete_published(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Complete START to every published name and version that begins with it."""
     from hpcstack.core.errors import HpcstackError
-    from hpcstack.releases.tree import Tree
+    from hpcstack.releases.tree import open_tree
 
     session = ctx.find_root().obj or Session("", ())
     try:
-        tree = Tree(session.site.module_tree)
+        tree = open_tree(session.site)
         words = [
             word
             for name in tree.names()
@@ -130,9 +130,9 @@ def make_publisher(session: Session, *, slurm: bool = True) -> Publisher:
 
 
 def tree_of(session: Session) -> Tree:
-    from hpcstack.releases.tree import Tree
+    from hpcstack.releases.tree import open_tree
 
-    return Tree(session.site.module_tree)
+    return open_tree(session.site)
 
 
 def split_published(session: Session, name: str) -> tuple[Ledger, str, str]:

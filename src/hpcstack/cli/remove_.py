@@ -39,7 +39,7 @@ def command(
     """
     from hpcstack.core.errors import InputError
     from hpcstack.releases.changes import remove_releases
-    from hpcstack.releases.tree import Tree
+    from hpcstack.releases.tree import open_tree
 
     if bool(name) == every:
         raise InputError(
@@ -47,7 +47,7 @@ def command(
             "hpcstack remove NAME/VERSION-rN, NAME/VERSION or NAME",
         )
 
-    names = Tree(session.site.module_tree).names() if every else [name]
+    names = open_tree(session.site).names() if every else [name]
     all_changes: list[str] = []
     removed: list[str] = []
     for one in names:

@@ -41,17 +41,10 @@ class Session:
 
     @cached_property
     def loaded(self) -> Loaded:
-        """The layers of site.yaml as one, with the origin of each value.
-
-        Loading it also sets whom this process shares its files with, and whose files it trusts.
-        """
-        from hpcstack.core import sharing
+        """The layers of site.yaml as one, with the origin of each value."""
         from hpcstack.site import load as site
 
-        loaded = site.load_site(self.site_file)
-        sharing.share_with_group(loaded.site.group)
-        sharing.trust_publishers(loaded.site.modules.publishers)
-        return loaded
+        return site.load_site(self.site_file)
 
     @cached_property
     def site(self) -> Site:
@@ -149,13 +142,13 @@ class Session:
         """Return the stack that NAME means in the module tree; empty where it means none there."""
         from hpcstack.core.errors import InputError
         from hpcstack.releases.named import resolve_name
-        from hpcstack.releases.tree import Tree
+        from hpcstack.releases.tree import open_tree
         from hpcstack.store.find import is_file
 
         if is_file(name):
             return ""
         try:
-            return resolve_name(name, Tree(self.site.module_tree), os.environ).stack
+            return resolve_name(name, open_tree(self.site), os.environ).stack
         except InputError:
             return ""
 
@@ -212,13 +205,13 @@ def image_named(session: Session, text: str) -> str:
     from hpcstack.core.errors import StoreError
     from hpcstack.releases.lookup import find_released
     from hpcstack.releases.named import resolve_name
-    from hpcstack.releases.tree import Tree
+    from hpcstack.releases.tree import open_tree
     from hpcstack.store.find import is_file
 
     if is_file(text) or "@" in text or session.store.artifact(text):
         return text
 
-    meant = resolve_name(text, Tree(session.site.module_tree), os.environ)
+    meant = resolve_name(text, open_tree(session.site), os.environ)
     try:
         found = find_released(meant.stack, session.site, session.store, meant.release, retired=True)
     except StoreError:

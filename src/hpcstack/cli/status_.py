@@ -41,14 +41,14 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
         notes_of_dates,
         notes_of_images,
     )
-    from hpcstack.releases.tree import Tree
+    from hpcstack.releases.tree import open_tree
 
     if deep and not check:
         raise InputError(
             "--deep goes with --check", "hpcstack status --check --deep, or hpcstack verify --all"
         )
 
-    tree = Tree(session.site.module_tree)
+    tree = open_tree(session.site)
     chosen = _find_name(session, name) if name else ""
     damage = find_all_damage(tree, session.store, chosen)
     found = list_rows(tree, session.store, chosen, damage)
@@ -90,9 +90,9 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
 def _find_name(session: Session, said: str) -> str:
     """Return the published name that SAID means, also where its ledger cannot be read."""
     from hpcstack.publish.damage import names_with_traces
-    from hpcstack.releases.tree import Tree
+    from hpcstack.releases.tree import open_tree
 
-    if said in names_with_traces(Tree(session.site.module_tree)):
+    if said in names_with_traces(open_tree(session.site)):
         return said
 
     return split_published(session, said)[0].name

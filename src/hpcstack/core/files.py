@@ -15,11 +15,12 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from hpcstack.core import descriptors, sharing
+from hpcstack.core import descriptors
 from hpcstack.core.descriptors import remove_tree as remove_tree
 from hpcstack.core.descriptors import user_name
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.namespaces import trusted_ids
+from hpcstack.core.sharing import ALONE, Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,7 +32,7 @@ LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)  # what open(2) says of a link
 
 
 def open_file(
-    path: Path, *, below: Path | None = None, own: bool = False, published: bool = False
+    path: Path, *, below: Path | None = None, own: bool = False, publishers: Sharing | None = None
 ) -> BinaryIO:
     """Open the ordinary file PATH for reading.
 
@@ -60,7 +61,7 @@ def open_file(
         # A file server may take us for another user, e.g. root for nobody: that user's are ours.
         if own and not is_ours_or_roots and about.st_uid != _own_id_at(path.parent):
             raise InputError(f"{path} belongs to {name_owner(path)}")
-        if published and not sharing.is_publisher(about.st_uid):
+        if publishers and not publishers.is_publisher(about.st_uid):
             owner = user_name(about.st_uid)
             raise InputError(
                 f"{path} belongs to {owner}, who is no publisher of this site",
@@ -125,13 +126,18 @@ def _open_folder(top: Path, folder: Path) -> int:
 
 
 def read_bytes(
-    path: Path, limit: int, *, below: Path | None = None, own: bool = False, published: bool = False
+    path: Path,
+    limit: int,
+    *,
+    below: Path | None = None,
+    own: bool = False,
+    publishers: Sharing | None = None,
 ) -> bytes:
     """Return the bytes of the ordinary file PATH, opened as `open_file` does.
 
     Raise InputError for more than LIMIT bytes.
     """
-    with open_file(path, below=below, own=own, published=published) as file:
+    with open_file(path, below=below, own=own, publishers=publishers) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
         raise InputError(f"{path} is larger than {limit} bytes")
@@ -241,17 +247,16 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def put_in_place(part: Path, final: Path, *, shared: bool = True) -> None:
+def put_in_place(part: Path, final: Path, sharing: Sharing = ALONE) -> None:
     """Rename PART to FINAL on one filesystem, so that it survives a power failure from then on.
 
-    SHARED: where the site has a group, the group may read and write the file, and all others may
-    read it.
+    Where SHARING has a group, the group may read and write the file, and all others may read it.
     """
     with descriptors.open_by_descriptor(part) as file:
         os.fsync(file.fileno())
-        if shared and sharing.is_shared():
+        if sharing.has_group:
             mode = os.fstat(file.fileno()).st_mode & 0o777
-            os.fchmod(file.fileno(), sharing.shared_mode(mode | 0o044))
+            os.fchmod(file.fileno(), sharing.widen_mode(mode | 0o044))
     descriptors.rename_path(part, final)
     descriptors.sync_folder(final.parent)
 
@@ -277,13 +282,15 @@ def copy_range(source: Path, target: Path, start: int, length: int) -> None:
             length -= len(block)
 
 
-def write_text(path: Path, text: str, mode: int = 0o644, *, on_disk: bool = True) -> None:
+def write_text(
+    path: Path, text: str, mode: int = 0o644, *, on_disk: bool = True, sharing: Sharing = ALONE
+) -> None:
     """Write TEXT to PATH by a temporary file and a rename; ON_DISK waits for the disk between them.
 
-    A link that is there is replaced, not followed.
+    A link that is there is replaced, not followed. The group of SHARING may write the file, too.
     """
     descriptors.make_folder(path.parent)
-    descriptors.write_file(path, text.encode(), sharing.shared_mode(mode), on_disk=on_disk)
+    descriptors.write_file(path, text.encode(), sharing.widen_mode(mode), on_disk=on_disk)
 
 
 def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) -> None:
@@ -303,15 +310,15 @@ def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) 
 
 
 @contextlib.contextmanager
-def writing_below(top: Path, what: str) -> Iterator[None]:
+def writing_below(top: Path, what: str, sharing: Sharing = ALONE) -> Iterator[None]:
     """Turn an OSError of the block into a StoreError that says WHAT was not done.
 
     Within the block, what is made below TOP can be read by all, whatever the user's umask, and
-    written by the site's group, where it has one.
+    written by the group of SHARING, where it has one.
     """
-    before = os.umask(sharing.shared_umask())
+    before = os.umask(sharing.umask)
     try:
-        sharing.make_shared_folder(top)
+        sharing.make_folder(top)
         sharing.open_old(top)
         yield
     except OSError as error:

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors, sharing
+from hpcstack.core import descriptors
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_text
 from hpcstack.core.namespaces import ROOT_BECOMES, is_machines_root
+from hpcstack.core.sharing import ALONE, Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,7 +168,10 @@ def _never() -> bool:
 
 @contextlib.contextmanager
 def hold_lease(
-    path: Path, waiting: Say | None = None, done: Callable[[], bool] = _never
+    path: Path,
+    waiting: Say | None = None,
+    done: Callable[[], bool] = _never,
+    sharing: Sharing = ALONE,
 ) -> Iterator[bool]:
     """Hold the lease PATH for the time of the block, once nobody else has it; yield True.
 
@@ -175,12 +179,12 @@ def hold_lease(
     when what is waited for is there, so that no lease is needed any more: then yield False,
     without one. DONE is asked often at first, then twice a second, and after ten seconds less and
     less: it is noticed late by half a second at first, later by a twentieth of the wait, and never
-    by more than LAST_POLL_S.
+    by more than LAST_POLL_S. The folder of PATH is made the group's of SHARING.
 
     Raise OSError where no lease can be made there, StoreError where something else is at PATH.
     """
     descriptors.make_folder(path.parent)
-    sharing.make_shared_folder(path.parent)
+    sharing.make_folder(path.parent)
     mine = path.with_name(f".{path.name}.{make_label()}{uuid.uuid4().hex[:8]}")
     text = str(identify_process())
     with descriptors.create_file(mine, 0o644) as file:

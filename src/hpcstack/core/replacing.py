@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import descriptors
 from hpcstack.core.files import put_in_place
 from hpcstack.core.lease import make_label, remove_leftovers
+from hpcstack.core.sharing import ALONE, Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,11 +21,11 @@ SYNC_S = 0.2  # between two times that a growing file is written out
 
 
 @contextlib.contextmanager
-def replace_file(path: Path, *, shared: bool = True) -> Iterator[Path]:
+def replace_file(path: Path, sharing: Sharing = ALONE) -> Iterator[Path]:
     """Yield a path to write to, which becomes PATH if the block ends well.
 
     The path lies in a folder of our own beside PATH. If the block raises, it is removed and PATH
-    stays as it was. What becomes PATH survives a power failure. SHARED: the site's group may write
+    stays as it was. What becomes PATH survives a power failure. The group of SHARING may write
     it, too. Leftovers of processes that were killed here are removed first.
     """
     remove_leftovers(path.parent, f".{path.name}.", descriptors.remove_tree)
@@ -34,7 +35,7 @@ def replace_file(path: Path, *, shared: bool = True) -> Iterator[Path]:
         with descriptors.pin_path(folder) as own:
             part = own / path.name
             yield part
-            put_in_place(part, path, shared=shared)
+            put_in_place(part, path, sharing)
     finally:
         descriptors.remove_tree(folder)
 

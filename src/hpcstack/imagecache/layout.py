@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors, files, sharing
+from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import remove_tree, write_text
 from hpcstack.core.lease import PATIENCE_S, hold_lease, make_label, remove_leftovers
@@ -139,7 +139,6 @@ class ImageCache:
                     f"others may write to the image cache {self.top}", f"chmod 755 {self.top}"
                 )
 
-            sharing.share_with_group("")  # this process gives no file to the site's group
             for name, mode in FOLDERS.items():
                 (self.top / name).mkdir(mode=mode, exist_ok=True)
                 (self.top / name).chmod(mode)

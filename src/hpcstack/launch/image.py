@@ -12,7 +12,7 @@ from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.releases.lookup import ChosenImage, find_released
 from hpcstack.releases.named import Named, resolve_name
 from hpcstack.releases.seal import check_seal
-from hpcstack.releases.tree import Tree
+from hpcstack.releases.tree import open_tree
 from hpcstack.store.find import newest_image
 from hpcstack.store.store import open_store
 
@@ -118,7 +118,7 @@ def choose_image(
     if name.endswith(".yaml"):
         meant, recipe = Named(catalog().find(name).stack.full_name), name
     else:
-        meant = resolve_name(name, Tree(site.module_tree), environ)
+        meant = resolve_name(name, open_tree(site), environ)
         recipe = meant.stack
 
     try:

@@ -14,7 +14,7 @@ from hpcstack.launch.modes import MODES
 from hpcstack.launch.stacks import ANSWER_S, lent_spy
 from hpcstack.launch.staging import HOW
 from hpcstack.releases.named import resolve_name
-from hpcstack.releases.tree import Tree
+from hpcstack.releases.tree import open_tree
 from hpcstack.render.job_template import render_job_template
 from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.runtimes.base import Part, make_option
@@ -207,7 +207,7 @@ def copied_script(
     OPTIONS are sbatch's by name, WORDS are options of `hpcstack launch`, and ARGV is the command.
     """
     if not name.endswith(".yaml"):
-        name = resolve_name(name, Tree(site.module_tree), os.environ).stack
+        name = resolve_name(name, open_tree(site), os.environ).stack
     if argv and template in NO_COMMAND:
         raise InputError(
             f"template {template} starts its own program", f"leave out `-- {argv[0]} ...`"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import write_text, writing_below
-from hpcstack.core.sharing import make_shared_folder
 from hpcstack.lock import model
 from hpcstack.lock.check import Staleness, find_drift, find_open_items, find_staleness
 from hpcstack.lock.path import lock_path
@@ -113,8 +112,9 @@ class LockFile:
         assert not lock.not_looked_up
         path = lock_path(self.recipe, self.site, to_write=True)
         folder = self.site.own_lock_dir
-        with writing_below(self.site.own_store, "the lock was not written"):
+        sharing = self.site.sharing
+        with writing_below(self.site.own_store, "the lock was not written", sharing):
             if path.parent == folder:
-                make_shared_folder(folder)
-            write_text(path, lock.file_text())
+                sharing.make_folder(folder)
+            write_text(path, lock.file_text(), sharing=sharing)
         return path

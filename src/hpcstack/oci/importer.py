@@ -22,6 +22,7 @@ from hpcstack.core.bounds import STANDARD, Bounds, Tally, TooLarge
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
 from hpcstack.core.progress import Progress
 from hpcstack.core.replacing import replace_file, written_out
+from hpcstack.core.sharing import ALONE, Sharing
 from hpcstack.oci.decompress import Ahead
 from hpcstack.oci.download import check_free_space, explain_system_errors
 from hpcstack.oci.flatten import (
@@ -174,6 +175,7 @@ def pack_image(
     *,
     rooted: bool = False,
     most: int = 0,
+    sharing: Sharing = ALONE,
 ) -> Imported:
     """Import SOURCE's image as the squashfs OUTPUT.
 
@@ -182,7 +184,7 @@ def pack_image(
     that are put over the image. With ROOTED, every file belongs to root, as it will in what is
     built on a base: an overlay over a mounted image cannot copy a file whose owner the build's user
     namespace does not know. MOST is the largest size in bytes that OUTPUT may reach, 0 for no
-    limit.
+    limit. The group of SHARING may write OUTPUT, too.
 
     SOURCE is closed. Raise StoreError if the disk is too small, InputError or RegistryError for a
     bad layer, BuildError if the packer fails.
@@ -196,30 +198,36 @@ def pack_image(
     check_free_space(output.parent, needed, f"the import of {provenance}")
 
     try:
-        with taking_over(work) as own:
-            size, passes = _pack_in(
-                own, source, output, compression, runner, progress, add, bounds, rooted, most
+        with (
+            taking_over(work) as own,
+            explain_system_errors(str(output)),
+            replace_file(output, sharing) as part,
+        ):
+            how = PackedAs(compression, most)
+            passes = _pack_into(
+                part, own, source, how, runner, progress, add, bounds, rooted=rooted
             )
+            size = part.stat().st_size
     finally:
         source.close()
     return Imported(output, size, source.image, time.monotonic() - began, passes)
 
 
-def _pack_in(
+def _pack_into(
+    part: Path,
     work: Path,
     source: LayerSource,
-    output: Path,
-    compression: str,
+    how: PackedAs,
     runner: Runner,
     progress: Progress,
     add: AddedTo,
     bounds: Bounds,
+    *,
     rooted: bool,
-    most: int,
-) -> tuple[int, int]:
-    """Pack SOURCE's image into OUTPUT, with WORK for layers and the log.
+) -> int:
+    """Pack SOURCE's image into PART, with WORK for layers and the log.
 
-    Return OUTPUT's size in bytes, and how often the layers were read.
+    Return how often the layers were read.
     """
     found = source.image
     sizes = {layer.digest: layer.size for layer in found.layers}
@@ -237,26 +245,23 @@ def _pack_in(
         )
 
     passes = 1
-    how = PackedAs(compression, most)
-    with explain_system_errors(str(output)), replace_file(output) as part:
-        progress.event("phase", name="fetch")
-        source.start(work / BLOBS, on_bytes)
+    progress.event("phase", name="fetch")
+    source.start(work / BLOBS, on_bytes)
 
-        why = _try_one_pass(part, work, how, runner, tars, progress)
-        if why:
-            progress(f"the layers must be read twice: {why}")
-            passes = 2
-            with contextlib.closing(tars()) as first:
-                entries = [_entries(tar) for tar in first]
-            with contextlib.closing(tars()) as second:
-                _run_packer(
-                    part, work, how, runner, lambda sink: by_plan(sink, second, entries), progress
-                )
+    why = _try_one_pass(part, work, how, runner, tars, progress)
+    if why:
+        progress(f"the layers must be read twice: {why}")
+        passes = 2
+        with contextlib.closing(tars()) as first:
+            entries = [_entries(tar) for tar in first]
+        with contextlib.closing(tars()) as second:
+            _run_packer(
+                part, work, how, runner, lambda sink: by_plan(sink, second, entries), progress
+            )
 
-        read_back(part, runner)
-        progress.event("phase", name="rename")
-        size = part.stat().st_size
-    return size, passes
+    read_back(part, runner)
+    progress.event("phase", name="rename")
+    return passes
 
 
 def _try_one_pass(

@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hpcstack.core import descriptors, files, sharing
+from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.releases.inventory import NAMES, damaged_inventories, read_inventory, sha256_of
 from hpcstack.releases.journal import GENERATION
@@ -130,7 +130,7 @@ def whole_generations(tree: Tree, name: str) -> list[int]:
     for number in reversed(_list_generations(tree, name)):
         folder = tree.root / STATE / name / str(number)
         try:
-            known = read_inventory(folder, f"{name}#{number}")
+            known = read_inventory(folder, f"{name}#{number}", tree.sharing)
             text = files.read_text(folder / "ledger.json", MAX_RECORD)
         except (StoreError, InputError, OSError):
             continue
@@ -147,7 +147,11 @@ def _describe_torn_state(tree: Tree, name: str, why: str) -> Damage:
     folder = tree.root / STATE / name / CURRENT
     number = _read_current_generation(tree, name)
     try:
-        known = read_inventory(folder.with_name(number), f"{name}#{number}") if number else None
+        known = (
+            read_inventory(folder.with_name(number), f"{name}#{number}", tree.sharing)
+            if number
+            else None
+        )
     except StoreError:
         known = None
 
@@ -199,7 +203,7 @@ def _find_state_damage(tree: Tree, name: str) -> list[Damage]:
     folder = state / number
     mend = f"hpcstack repair {name}"
     try:
-        known = read_inventory(folder, f"{name}#{number}")
+        known = read_inventory(folder, f"{name}#{number}", tree.sharing)
     except StoreError as error:
         return [Damage(name, error.message, mend, "state")]
     if known is None:
@@ -213,7 +217,7 @@ def _find_state_damage(tree: Tree, name: str) -> list[Damage]:
             text = known.texts.get(part)
             out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
 
-    damaged = damaged_inventories(folder, f"{name}#{number}")
+    damaged = damaged_inventories(folder, f"{name}#{number}", tree.sharing)
     if damaged:
         paths = " and ".join(str(folder / one) for one in damaged)
         out.append(Damage(name, f"{paths} cannot be read", mend, "state"))
@@ -273,7 +277,7 @@ def _find_release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry)
     if not folder.is_dir():
         return [Damage(subject, f"{folder} is gone, with its wrappers", anew, "nothing")]
     try:
-        known = read_inventory(folder, subject)
+        known = read_inventory(folder, subject, store.sharing)
     except StoreError as error:
         return [Damage(subject, error.message, anew, "nothing")]
 
@@ -292,9 +296,9 @@ def _find_release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry)
             remedy = mend if text else anew
             out.append(Damage(subject, f"{path} is {wrong}", remedy, how, path, text))
 
-    for name in damaged_inventories(folder, subject):
+    for name in damaged_inventories(folder, subject, store.sharing):
         whole = next(one for one in NAMES if one != name)
-        copy = files.read_bytes(folder / whole, MAX_RECORD, published=True).decode()
+        copy = files.read_bytes(folder / whole, MAX_RECORD, publishers=store.sharing).decode()
         path = folder / name
         out.append(Damage(subject, f"{path} cannot be read", mend, "file", path, copy))
 
@@ -364,9 +368,9 @@ def _find_image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damag
             return [Damage(subject, what, remedy, "nothing")]
 
         seal = read_seal(store, ledger.name, entry.release)
-        if is_only_touched(artifact, seal) and not sharing.names_publishers():
+        if is_only_touched(artifact, seal) and not store.sharing.names_publishers:
             return []  # no damage, but a note: `touched_images` has it
-        why = why_changed(artifact, seal)
+        why = why_changed(artifact, seal, store.sharing)
     except StoreError as error:
         return [Damage(subject, error.message, again, "image")]
 

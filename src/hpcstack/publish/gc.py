@@ -16,13 +16,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors, sharing
+from hpcstack.core import descriptors
 from hpcstack.core.errors import InputError, SlurmError, StoreError
 from hpcstack.core.files import read_bytes
 from hpcstack.core.lease import make_label, may_have_living_owner
 from hpcstack.releases.changes import used_by
 from hpcstack.releases.records import read_releases
-from hpcstack.releases.tree import Tree
+from hpcstack.releases.tree import open_tree
 from hpcstack.slurm.client import Client
 from hpcstack.store.artifact_format import read_artifact
 from hpcstack.store.cache import cache_of, is_busy, own_cache
@@ -70,7 +70,7 @@ def list_items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -
     this is that store: the site's is not looked at. SlurmError where Slurm cannot be asked for the
     jobs, unless SLURM is False.
     """
-    store = Store(site.own_store)
+    store = Store(site.own_store, sharing=site.sharing)
     used = find_images_in_use(runner, slurm=slurm)
     cache = cache_of(site)
 
@@ -90,7 +90,7 @@ def _list_releases(site: Site, store: Store, used: str) -> Iterator[Item]:
     A release that gc has taken, and whose folder is there, is a left-over.
     """
     now = datetime.now(timezone.utc)
-    trees = [Tree(one.module_tree) for one in site.every_architecture()]
+    trees = [open_tree(one) for one in site.every_architecture()]
     for ledger in [tree.ledger(name, to_change=True) for tree in trees for name in tree.names()]:
         for entry in ledger.entries:
             folder = store.top / "releases" / ledger.name / entry.release
@@ -272,7 +272,7 @@ def remove_item(item: Item, site: Site) -> None:
 
     The builder's lease of an image is held meanwhile.
     """
-    store = Store(site.own_store)
+    store = Store(site.own_store, sharing=site.sharing)
     with store.acting(f"{item.path} was not removed"):
         if item.kind == "image":
             with store.lease(item.path.name):
@@ -322,7 +322,7 @@ def _bury_folder(path: Path, store: Store) -> None:
     """
     grave = store.top / "incoming" / f"{make_label()}{path.name[:12]}"
     descriptors.make_folder(grave.parent)
-    sharing.make_shared_folder(grave.parent)
+    store.sharing.make_folder(grave.parent)
     descriptors.rename_path(path, grave)
     descriptors.remove_tree(grave)
     if descriptors.path_exists(grave):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack import __version__
-from hpcstack.core import descriptors, sharing
+from hpcstack.core import descriptors
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import read_text, without_links, write_tree
 from hpcstack.core.lease import hold_lease
@@ -83,14 +83,18 @@ class Publisher:
         """The modes and the group of whatever is published at this site."""
         own = self.site.modules
         return Permissions(
-            sharing.shared_mode(int(own.mode, 8)) & 0o664,
-            own.group or self.site.group * sharing.is_shared(),
+            self.site.sharing.widen_mode(int(own.mode, 8)) & 0o664,
+            own.group or self.site.group * self.site.sharing.has_group,
         )
 
     @property
     def tree(self) -> Tree:
         return Tree(
-            self.site.module_tree, self.marks, self.site.modules.direct, self.store.releases
+            self.site.module_tree,
+            self.marks,
+            self.site.modules.direct,
+            self.store.releases,
+            self.site.sharing,
         )
 
     # -- the verbs
@@ -395,8 +399,9 @@ class Publisher:
         """
         tree = self.tree
         releases = self.folder(name, "x").parent
-        if sharing.is_shared():
-            sharing.make_shared_folder(self.site.module_tree)
+        sharing = self.site.sharing
+        if sharing.has_group:
+            sharing.make_folder(self.site.module_tree)
             sharing.open_old(self.site.module_tree)
 
         with tree.hold(name, self.say):
@@ -407,6 +412,7 @@ class Publisher:
             with hold_lease(
                 releases / ".lease",
                 lambda who: self.say(f"waiting for another publisher of {name}: {who}"),
+                sharing=sharing,
             ):
                 self._sweep_unfinished(releases)
                 yield ledger
@@ -489,7 +495,8 @@ class Publisher:
 
         That is so where the image was built again to the same bytes, or came from a backup.
         """
-        if why_changed(artifact, read_seal(self.store, name, entry.release)):
+        seal = read_seal(self.store, name, entry.release)
+        if why_changed(artifact, seal, self.site.sharing):
             renew_seal(self.store, name, entry.release, self._seal_image(artifact))
 
     def _explain_missing_nodes(self, artifact: Artifact) -> str:

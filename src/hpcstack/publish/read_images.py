@@ -16,7 +16,7 @@ from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.releases.seal import Seal, read_seal, renew_seal, take_seal
-from hpcstack.releases.tree import Tree
+from hpcstack.releases.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def check_published(
     those that were read longest ago, so that a site reads all of them over some nights. An image
     that is gone is reported each time, and does not count.
     """
-    tree = Tree(site.module_tree)
+    tree = open_tree(site)
     names = [one for one in tree.names() if name in ("", one) and _is_readable(tree, one)]
     releases = [
         (one, entry) for one in names for entry in tree.ledger(one).entries if entry.state != "gone"

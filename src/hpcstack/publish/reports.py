@@ -7,7 +7,6 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from hpcstack.core import sharing
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import AnswerIsNo, HpcstackError, InputError
 from hpcstack.core.files import read_bytes, write_text
@@ -17,6 +16,7 @@ from hpcstack.report import Report
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcstack.core.sharing import Sharing
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 MAX_REPORT = 256 << 20  # bytes
 
 
-def read_report(path: Path, *, published: bool = False) -> Report:
+def read_report(path: Path, publishers: Sharing | None = None) -> Report:
     """Return the report in PATH, a file or the folder of a run.
 
-    InputError where there is none. With PUBLISHED also where its file belongs to somebody who is
-    not a publisher of the site.
+    InputError where there is none. With PUBLISHERS also where its file belongs to somebody who is
+    none of them.
     """
     file = path / "report.json" if path.is_dir() else path
     try:
-        document = json.loads(read_bytes(file, MAX_REPORT, published=published))
+        document = json.loads(read_bytes(file, MAX_REPORT, publishers=publishers))
         document.pop("verdict", None)  # it follows from the outcomes
         return Report.model_validate(document)
     except (OSError, ValueError, AttributeError, RecursionError, OverflowError) as error:
@@ -52,16 +52,18 @@ def share_report(report: Report, store: Store) -> Path | None:
 
     None where no group shares the store, or the report may not be written there.
     """
-    if not sharing.is_shared():
+    sharing = store.sharing
+    if not sharing.has_group:
         return None
     folder = shared_folder(store, report.stack)
     moment = re.sub(r"[^0-9TZ]", "", report.started)[:15]
     path = folder / f"{moment}-{report.image_sha256[:12]}-{os.geteuid()}.json"
     try:
         with store.acting("the report was not shared"):
-            sharing.make_shared_folder(folder.parent)
-            sharing.make_shared_folder(folder)
-            write_text(path, json.dumps(report.model_dump(mode="json"), indent=1) + "\n")
+            sharing.make_folder(folder.parent)
+            sharing.make_folder(folder)
+            text = json.dumps(report.model_dump(mode="json"), indent=1) + "\n"
+            write_text(path, text, sharing=sharing)
     except HpcstackError:
         return None
     return path
@@ -74,12 +76,12 @@ def find_reports(stack: str, sha256: str, store: Store) -> list[Report]:
     """
     own = (state_folder() / "tests" / stack).glob("*/report.json")
     shared = shared_folder(store, stack).glob("*.json")
-    paths = [(path, False) for path in own] + [(path, True) for path in shared]
+    paths = [(path, None) for path in own] + [(path, store.sharing) for path in shared]
 
     found: dict[str, Report] = {}  # by its text: one's own report may be shared, too
-    for path, published in paths:
+    for path, publishers in paths:
         try:
-            report = read_report(path, published=published)
+            report = read_report(path, publishers)
         except InputError:
             continue
         if report.image_sha256 == sha256:

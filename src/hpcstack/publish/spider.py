@@ -47,7 +47,7 @@ def rebuild_cache(tree: Tree, runner: Runner) -> str:
                 "no spider cache is made: others may not read these modules, and Lmod leaves such "
                 "modules out of it"
             )
-        with tree.acting(), hold_lease(tree.root / SPIDER / "lease"):
+        with tree.acting(), hold_lease(tree.root / SPIDER / "lease", sharing=tree.sharing):
             return _write_cache(tree, tool, runner)
     except (StoreError, OSError) as error:
         return f"the spider cache was NOT rebuilt: {error}"

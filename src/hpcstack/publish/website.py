@@ -19,7 +19,7 @@ from hpcstack.recipe.model import Stack
 from hpcstack.releases.layout import TCL
 from hpcstack.releases.ledger import Dates, Entry, Ledger, make_version_key
 from hpcstack.releases.records import ReleaseRecord, read_record, release_folder
-from hpcstack.releases.tree import Tree
+from hpcstack.releases.tree import Tree, open_tree
 from hpcstack.render.template import fill_page, read_data_file
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
     It has an index, a page for each version, the reports, a style sheet and a script; and
     catalog.json, which says the same to programs.
     """
-    tree = Tree(site.module_tree)
+    tree = open_tree(site)
     stacks, out = [], {}
     for name in tree.names():
         ledger = tree.ledger(name)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from hpcstack.core.sharing import Sharing
+
 FORMAT = "hpcstack/inventory/v1"
 NAMES = ("inventory.json", "inventory.copy.json")
 # Characters. Of a longer file, such as a long SBOM, only the digest is kept.
@@ -60,16 +62,17 @@ def _render_inventory(body: Mapping[str, Any]) -> str:
     return json.dumps({**body, "sha256": _own_digest(body)}, indent=1) + "\n"
 
 
-def read_inventory(folder: Path, subject: str) -> Inventory | None:
+def read_inventory(folder: Path, subject: str, publishers: Sharing) -> Inventory | None:
     """Return the inventory of FOLDER; None where it has none.
 
-    Older versions of hpcstack wrote none. StoreError where neither of the two files is whole.
+    Older versions of hpcstack wrote none. StoreError where neither of the two files is whole, or
+    none of PUBLISHERS wrote it.
     """
     found: list[Inventory] = []
     wrong = ""
     for name in NAMES:
         try:
-            found.append(_read_file(folder / name, subject))
+            found.append(_read_file(folder / name, subject, publishers))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RecursionError, InputError) as error:
@@ -81,22 +84,22 @@ def read_inventory(folder: Path, subject: str) -> Inventory | None:
     return None
 
 
-def damaged_inventories(folder: Path, subject: str) -> list[str]:
+def damaged_inventories(folder: Path, subject: str, publishers: Sharing) -> list[str]:
     """Return which of FOLDER's two inventories is not whole, where the other one is."""
     wrong = []
     for name in NAMES:
         try:
-            _read_file(folder / name, subject)
+            _read_file(folder / name, subject, publishers)
         except (OSError, ValueError, RecursionError, InputError):
             wrong.append(name)
     return wrong if len(wrong) < len(NAMES) else []
 
 
-def _read_file(path: Path, subject: str) -> Inventory:
+def _read_file(path: Path, subject: str, publishers: Sharing) -> Inventory:
     """Return the inventory in PATH. ValueError where it is not the inventory of SUBJECT, or its own
     digest does not fit.
     """
-    content = files.read_bytes(path, MAX_INVENTORY, published=True)
+    content = files.read_bytes(path, MAX_INVENTORY, publishers=publishers)
     document = json.loads(content)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError("it is no inventory, or a newer hpcstack's")

@@ -11,7 +11,7 @@ from hpcstack.releases.ledger import Dates, split_name
 from hpcstack.releases.modulerc import describe_refusal
 from hpcstack.releases.records import read_record
 from hpcstack.releases.seal import check_seal
-from hpcstack.releases.tree import Tree
+from hpcstack.releases.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     from hpcstack.releases.ledger import Entry, Ledger
@@ -38,7 +38,7 @@ def find_released(
     removed, or where the version is retired; with RETIRED, for verbs that run nothing, retired
     versions count. StoreError where the image is gone or not the one that was published.
     """
-    tree = Tree(site.module_tree)
+    tree = open_tree(site)
     for published in tree.names():
         if not name.startswith(f"{published}-"):
             continue

@@ -9,7 +9,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors, sharing
+from hpcstack.core import descriptors
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import without_links
 
@@ -52,7 +52,7 @@ class Permissions:
     def write(self, path: Path, text: str) -> None:
         """Write TEXT into PATH by one rename, with this mode and group. A script can be run."""
         mode = self._program_mode if text.startswith("#!") else self.mode
-        descriptors.write_file(path, text.encode(), sharing.shared_mode(mode), self.group_number)
+        descriptors.write_file(path, text.encode(), mode, self.group_number)
 
     def folder(self, top: Path, path: Path) -> None:
         """Make the folder PATH, and those between TOP and it. Only new ones get mode and group."""

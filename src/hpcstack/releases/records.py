@@ -59,7 +59,7 @@ def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
         f"{name}-{version_of(release)}"
     )
     try:
-        document = json.loads(read_bytes(path, MAX_RECORD, published=True))
+        document = json.loads(read_bytes(path, MAX_RECORD, publishers=store.sharing))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError, InputError) as error:

@@ -15,7 +15,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors, files, sharing
+from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.records import Digest, Format, Record, Text
 from hpcstack.releases.records import release_folder
@@ -23,6 +23,7 @@ from hpcstack.releases.records import release_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcstack.core.sharing import Sharing
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
@@ -105,7 +106,7 @@ def read_seal(store: Store, name: str, release: str) -> Seal | None:
     """
     path = release_folder(store, name, release) / SEAL
     try:
-        document = json.loads(files.read_bytes(path, MAX_SEAL, published=True))
+        document = json.loads(files.read_bytes(path, MAX_SEAL, publishers=store.sharing))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError, InputError) as error:
@@ -120,7 +121,7 @@ def renew_seal(store: Store, name: str, release: str, seal: Seal) -> bool:
 
     A publisher of the site may, if the folder is his to write, and root.
     """
-    if not sharing.may_publish():
+    if not store.sharing.may_publish:
         return False
     try:
         descriptors.write_file(
@@ -138,7 +139,7 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
     site runs only what is signed.
     """
     name, _, number = release.partition("/")
-    why = why_changed(artifact, read_seal(store, name, number))
+    why = why_changed(artifact, read_seal(store, name, number), store.sharing)
     if why and site.signatures.required:
         raise StoreError(
             f"the image of {release} {why}",
@@ -163,14 +164,14 @@ def is_only_touched(artifact: Artifact, seal: Seal | None) -> bool:
     return (size, inode, mtime) == (seal.size, seal.inode, seal.mtime_ns) and ctime != seal.ctime_ns
 
 
-def why_changed(artifact: Artifact, seal: Seal | None) -> str:
+def why_changed(artifact: Artifact, seal: Seal | None, sharing: Sharing) -> str:
     """Return why the image of ARTIFACT is not the file that SEAL describes; empty where it is.
 
-    Without a seal nothing can be compared. That is reported only where the site names its
+    Without a seal nothing can be compared. That is reported only where SHARING names
     publishers: somebody may have taken the seal away.
     """
     if seal is None:
-        return "has no seal from its publisher" if sharing.names_publishers() else ""
+        return "has no seal from its publisher" if sharing.names_publishers else ""
     if seal.sha256 != artifact.sha256:
         return "is not the one that was read when it was published"
     try:

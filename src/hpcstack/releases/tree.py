@@ -29,11 +29,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core import descriptors, files, sharing
+from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease
 from hpcstack.core.quote import join_lines
+from hpcstack.core.sharing import ALONE, Sharing
 from hpcstack.releases.inventory import inventory_files
 from hpcstack.releases.journal import GENERATION, MAX_JOURNAL, check_journal, read_journal
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hpcstack.core.progress import Say
+    from hpcstack.site.load import Site
 
 # How many Lua modulefiles Core may hold before a new name goes behind a gateway: each of them
 # costs every load 25 us.
@@ -71,6 +73,11 @@ class TreeChange:
     gone: tuple[str, ...] = ()
 
 
+def open_tree(site: Site) -> Tree:
+    """Return the module tree of SITE, to be read."""
+    return Tree(site.module_tree, sharing=site.sharing)
+
+
 class Tree:
     """One module tree, below ROOT."""
 
@@ -80,15 +87,17 @@ class Tree:
         marks: Permissions | None = None,
         direct: tuple[str, ...] | None = None,
         releases: Path | None = None,
+        sharing: Sharing = ALONE,
     ) -> None:
         """Open the tree below ROOT; it need not exist.
 
         MARKS are the modes and the group of what is written. DIRECT are the names that lie in Core
         and not behind a gateway; None leaves that to their number. RELEASES is the folder of the
-        store in which releases lie; without it nothing can be published.
+        store in which releases lie; without it nothing can be published. SHARING is the site's.
         """
         self.root = root
-        self.marks = marks or Permissions()
+        self.sharing = sharing
+        self.marks = marks or Permissions(sharing.widen_mode(0o644))
         self.direct = direct
         self.releases = releases
 
@@ -113,7 +122,7 @@ class Tree:
         """
         path = self.root / STATE / name / CURRENT / "ledger.json"
         try:
-            document = json.loads(files.read_bytes(path, MAX_JOURNAL, published=True))
+            document = json.loads(files.read_bytes(path, MAX_JOURNAL, publishers=self.sharing))
             return parse_ledger(document, str(path), name, to_change=to_change)
         except FileNotFoundError:
             return Ledger(name)
@@ -191,7 +200,9 @@ class Tree:
         with self.acting():
             self.marks.folder(self.root, state)
             with hold_lease(
-                state / "lease", lambda who: say(f"waiting for another publisher of {name}: {who}")
+                state / "lease",
+                lambda who: say(f"waiting for another publisher of {name}: {who}"),
+                sharing=self.sharing,
             ):
                 yield
 
@@ -312,7 +323,7 @@ class Tree:
         # change has just made it, that one serves.
         descriptors.remove_file(stale)
         with contextlib.suppress(FileExistsError), descriptors.create_file(stale) as file:
-            descriptors.set_marks(file.fileno(), sharing.shared_mode(0o644))
+            descriptors.set_marks(file.fileno(), self.sharing.widen_mode(0o644))
 
     def _remove_gone(self, journal: Mapping[str, Any]) -> None:
         """Remove the modulefiles that nothing names any more."""

@@ -27,6 +27,7 @@ from hpcstack.core.characters import CONTROL
 from hpcstack.core.dirs import config_home, data_home, own_user_name
 from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
 from hpcstack.core.names import RUNTIMES
+from hpcstack.core.sharing import Sharing, find_sharing
 from hpcstack.core.yaml import (
     MAX_BYTES,
     MAX_PROBLEMS,
@@ -259,6 +260,11 @@ class Site(Model):
         if self.modules.by_architecture:
             return [self.for_architecture(one) for one in PLATFORMS]
         return [self]
+
+    @property
+    def sharing(self) -> Sharing:
+        """Who shares what is written for this site, and whose records are believed."""
+        return find_sharing(self.group, tuple(self.modules.publishers))
 
     @property
     def own_store(self) -> Path:

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors, sharing
+from hpcstack.core import descriptors
 from hpcstack.core.dirs import cache_home
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import name_owner, private_folder
@@ -30,18 +30,18 @@ def cache_of(site: Site) -> Store:
     Where the site has a `group`, its members trust each other and share one in the site's store.
     Else, and for a user with a store of his own, it is the user's own.
     """
-    if not sharing.is_shared() or site.own_store != site.store:
+    if not site.sharing.has_group or site.own_store != site.store:
         return own_cache(site)
     shared = shared_cache(site)
     with shared.acting("no cache"):
         for name in ("partial", "busy", "offline", "keys"):
-            sharing.make_shared_folder(shared.top / name)
+            site.sharing.make_folder(shared.top / name)
     return shared
 
 
 def shared_cache(site: Site) -> Store:
     """Return the cache in the site's store, which its group shares and others may read."""
-    return Store(site.store / SHARED)
+    return Store(site.store / SHARED, sharing=site.sharing)
 
 
 def own_cache(site: Site) -> Store:

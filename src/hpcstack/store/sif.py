@@ -30,7 +30,7 @@ def assemble_sif(
     It is there only when it is whole. BuildError where Apptainer fails.
     """
     sif = new_file(sif, force=force)
-    with replace_file(sif, shared=False) as part:
+    with replace_file(sif) as part:
         new = ["apptainer", "sif", "new", str(part)]
         options = [*PARTITION, ARCHITECTURES[platform], "--filename", "image"]
         add = ["apptainer", "sif", "add", *options, str(part), str(image)]

@@ -12,10 +12,11 @@ import shutil
 import uuid
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors, files, sharing
+from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of, write_text, writing_below
 from hpcstack.core.lease import hold_lease, make_label, remove_leftovers
+from hpcstack.core.sharing import ALONE, Sharing
 from hpcstack.store.artifact import IMAGE, Artifact
 from hpcstack.store.artifact_format import REMEDY, check_changeable, read_artifact, write_artifact
 
@@ -36,12 +37,14 @@ class Store:
     """A store below one folder, used by many processes at once.
 
     A store may stand over another one, BELOW, which is read and never written: a user's own store
-    over the site's.
+    over the site's. SHARING says which group may write what is stored here, and whose records of
+    releases are believed.
     """
 
-    def __init__(self, top: Path, below: Store | None = None) -> None:
+    def __init__(self, top: Path, below: Store | None = None, sharing: Sharing = ALONE) -> None:
         self.top = top
         self.below = below
+        self.sharing = sharing
 
     @property
     def releases(self) -> Path:
@@ -189,7 +192,7 @@ class Store:
 
         All that is written meanwhile can be read by all.
         """
-        return writing_below(self.top, what)
+        return writing_below(self.top, what, self.sharing)
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
@@ -244,7 +247,7 @@ class Store:
             write_text(incoming / ARTIFACT, write_artifact(artifact))
             self._open_to_readers(incoming)
             descriptors.make_folder(final.parent)
-            sharing.make_shared_folder(final.parent)
+            self.sharing.make_folder(final.parent)
             self._put_in_place(incoming, final, instead=instead)
             descriptors.sync_folder(final.parent)
 
@@ -322,19 +325,18 @@ class Store:
         with self.acting("the pointer was not written"):
             for part in parts:
                 descriptors.make_folder(part)
-                sharing.make_shared_folder(part)
+                self.sharing.make_folder(part)
             # What killed processes have left of their own pointers.
             remove_leftovers(folder, f".{stack}.", descriptors.remove_file)
-            descriptors.write_file(
-                folder / stack, f"{key}\n".encode(), sharing.shared_mode(0o644), owner=make_label()
-            )
+            mode = self.sharing.widen_mode(0o644)
+            descriptors.write_file(folder / stack, f"{key}\n".encode(), mode, owner=make_label())
             descriptors.sync_folder(folder)
 
     def _make_incoming(self) -> Path:
         """Make a folder beside the images that is ours alone. Those of dead processes are swept."""
         parent = self.top / "incoming"
         descriptors.make_folder(parent)
-        sharing.make_shared_folder(parent)
+        self.sharing.make_folder(parent)
         remove_leftovers(parent, "", descriptors.remove_tree)
         folder = parent / f"{make_label()}{uuid.uuid4().hex[:8]}"
         descriptors.make_new_folder(folder)
@@ -343,10 +345,10 @@ class Store:
     def _open_to_readers(self, incoming: Path) -> None:
         """Let others read INCOMING, which is whole; hand it to the group that shares the store."""
         with descriptors.open_by_descriptor(incoming / IMAGE) as image:
-            os.fchmod(image.fileno(), sharing.shared_mode(0o644))
+            os.fchmod(image.fileno(), self.sharing.widen_mode(0o644))
         with descriptors.hold_folder(incoming) as folder:
             os.fchmod(folder, 0o755)
-        sharing.hand_over(incoming)
+        self.sharing.hand_over(incoming)
 
     @contextlib.contextmanager
     def lease(self, key: str, waiting: Say | None = None) -> Iterator[None]:
@@ -364,7 +366,7 @@ class Store:
         with contextlib.ExitStack() as stack:
             # Only taking the lease is `acting`: what the caller does under it has its own errors.
             with self.acting("the lease was not taken"):
-                stack.enter_context(hold_lease(path, tell_waiting))
+                stack.enter_context(hold_lease(path, tell_waiting, sharing=self.sharing))
             yield
 
 
@@ -375,10 +377,11 @@ def open_store(site: Site) -> Store:
     """
     own = site.own_store
     if own == site.store:
-        return Store(own)
+        return Store(own, sharing=site.sharing)
 
     _check_own(own)
-    return Store(own, below=Store(site.store))
+    below = Store(site.store, sharing=site.sharing)
+    return Store(own, below, site.sharing)
 
 
 def _check_own(own: Path) -> None:

@@ -32,7 +32,7 @@ def make_workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
     StoreError where fewer than NEEDED bytes are free.
     """
     parent = Path(site.build.tmpdir or tempfile.gettempdir())
-    with Store(site.own_store).acting("no folder to build in"):
+    with Store(site.own_store, sharing=site.sharing).acting("no folder to build in"):
         free = shutil.disk_usage(parent).free
         if free < needed:
             raise StoreError(

@@ -85,7 +85,7 @@ def prepare_run(
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     parent = request.parent or state_folder() / "tests" / stack.full_name
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
-    with Store(site.own_store).acting("no folder for the run"):
+    with Store(site.own_store, sharing=site.sharing).acting("no folder for the run"):
         folder.mkdir(parents=True)
 
     taken = share_resources(resources, site, find_allocation(os.environ), here=here)

@@ -78,12 +78,12 @@ def test_a_recipe_is_not_suggested_to_itself(tmp_path: Path) -> None:
 
 def test_a_machine_that_does_not_know_the_sites_group_still_launches() -> None:
     """A compute node without the directory's groups, and the doctor that is to say so."""
-    from hpcstack.core import sharing
+    from hpcstack.core.sharing import find_sharing
 
-    sharing.share_with_group("nobodys-group")
-    assert not sharing.is_shared()
-    assert sharing.shared_mode(0o644) == 0o644
-    assert sharing.shared_umask() == 0o022
+    sharing = find_sharing("nobodys-group", ())
+    assert not sharing.has_group
+    assert sharing.widen_mode(0o644) == 0o644
+    assert sharing.umask == 0o022
 
 
 def test_patterns_of_stacks() -> None:
@@ -304,7 +304,7 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
     import os
     import stat
 
-    from hpcstack.core import sharing
+    from hpcstack.core.sharing import find_sharing
 
     if os.geteuid() != 0:
         pytest.skip("only root can choose a group that is not its own")
@@ -314,18 +314,14 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
     (tmp_path / "images/private").mkdir(0o700)
     (tmp_path / "images/link").symlink_to("/etc/hostname")
     before = Path("/etc/hostname").stat()
-    sharing.share_with_group("daemon")
-    try:
-        sharing.open_old(tmp_path)
-        for path in (tmp_path / "images", tmp_path / "images/key"):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o2775
-            assert path.group() == "daemon"
-        assert stat.S_IMODE((tmp_path / "images/key/file").stat().st_mode) == 0o664
-        assert stat.S_IMODE((tmp_path / "images/key/secret").stat().st_mode) == 0o600
-        assert stat.S_IMODE((tmp_path / "images/private").stat().st_mode) == 0o700
-        assert Path("/etc/hostname").stat() == before, "nothing behind a link"
-    finally:
-        sharing.share_with_group("")
+    find_sharing("daemon", ()).open_old(tmp_path)
+    for path in (tmp_path / "images", tmp_path / "images/key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o2775
+        assert path.group() == "daemon"
+    assert stat.S_IMODE((tmp_path / "images/key/file").stat().st_mode) == 0o664
+    assert stat.S_IMODE((tmp_path / "images/key/secret").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "images/private").stat().st_mode) == 0o700
+    assert Path("/etc/hostname").stat() == before, "nothing behind a link"
 
 
 def test_offline_the_first_engine_that_can_shut_the_network_out(

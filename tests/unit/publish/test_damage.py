@@ -20,6 +20,7 @@ import pytest
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.progress import Progress
+from hpcstack.core.sharing import Sharing
 from hpcstack.publish.damage import Damage, find_damage, names_with_traces, touched_images
 from hpcstack.publish.read_images import check_published
 from hpcstack.publish.repair import repair_names, restore_generation
@@ -162,9 +163,10 @@ def test_an_inventorys_paths_are_never_believed(place: Place, path: str) -> None
 def test_an_inventory_of_somebody_who_is_no_publisher_counts_for_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcstack.core.sharing.is_publisher", lambda number: False)
+    folder = place.store.top / "releases/pytorch/24.11-r2"
+    monkeypatch.setattr(Sharing, "is_publisher", lambda _sharing, _number: False)
     with pytest.raises(StoreError, match="is damaged"):
-        read_inventory(place.store.top / "releases/pytorch/24.11-r2", "pytorch/24.11-r2")
+        read_inventory(folder, "pytorch/24.11-r2", Sharing(publishers=frozenset()))
 
 
 def test_a_first_publish_that_was_interrupted_is_not_lost(place: Place) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from hpcstack.core import sharing
 from hpcstack.core.errors import AnswerIsNo
+from hpcstack.core.sharing import Sharing, find_sharing
 from hpcstack.publish import reports
 from hpcstack.publish.gate import describe_report, find_obstacles, list_required
 from hpcstack.site.model import Gpus, NodeType
+from hpcstack.store.store import Store
 from hpcstack_smoke.select import CHECKS
 from support.modules import Place, report
 
@@ -238,16 +239,14 @@ def test_one_tests_and_a_colleague_promotes(
     artifact = place.artifact(place.stack())
     made = report(artifact, good())
     assert reports.share_report(made, place.store) is None, "a store that no group shares"
-    sharing.share_with_group(grp.getgrgid(os.getegid()).gr_name)
-    try:
-        shared = reports.share_report(made, place.store)
-    finally:
-        sharing.share_with_group("")
+    group = grp.getgrgid(os.getegid()).gr_name
+    store = Store(place.store.top, sharing=find_sharing(group, ()))
+    shared = reports.share_report(made, store)
     assert shared
     assert shared.stat().st_mode & 0o020
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "the colleague"))
-    assert reports.find_reports("pytorch-24.11", artifact.sha256, place.store) == [made]
-    monkeypatch.setattr(sharing, "is_publisher", lambda number: False)
-    assert reports.find_reports("pytorch-24.11", artifact.sha256, place.store) == [], (
+    assert reports.find_reports("pytorch-24.11", artifact.sha256, store) == [made]
+    monkeypatch.setattr(Sharing, "is_publisher", lambda _sharing, _number: False)
+    assert reports.find_reports("pytorch-24.11", artifact.sha256, store) == [], (
         "of somebody who is no publisher"
     )

@@ -230,9 +230,10 @@ def test_what_somebody_has_loaded_is_not_removed(tmp_path: Path) -> None:
         ["sleep", "60"], env={"PATH": "/usr/bin:/bin", "LOADEDMODULES": "gcc/12:pytorch/24.11-r1"}
     ) as user:
         try:
+            # Others of this machine may use it, too: five are named, and the rest counted.
             with pytest.raises(
-                InputError, match=rf"in use by .*process {user.pid}\b"
-            ):  # and others of this machine
+                InputError, match=rf"in use by .*(process {user.pid}\b|and \d+ more)"
+            ):
                 place.publisher.change(
                     "pytorch",
                     "remove",

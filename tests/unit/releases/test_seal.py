@@ -7,12 +7,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpcstack.core import sharing
 from hpcstack.core.errors import StoreError
 from hpcstack.core.progress import Progress
 from hpcstack.publish.read_images import check_published
@@ -152,17 +150,9 @@ def current_ledger(place: Place, name: str) -> Path:
     return (place.site.module_root / STATE / name / CURRENT / "ledger.json").resolve()
 
 
-@pytest.fixture
-def believed() -> Iterator[None]:
-    yield
-    sharing.trust_publishers(())
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
 @pytest.mark.parametrize("what", ["ledger.json", "release.json", "seal.json"])
-def test_records_count_where_a_publisher_has_written_them(
-    tmp_path: Path, what: str, believed: None
-) -> None:
+def test_records_count_where_a_publisher_has_written_them(tmp_path: Path, what: str) -> None:
     """`modules.publishers`: another who may write there, a member of the group, say, publishes
     nothing.
     """
@@ -171,33 +161,29 @@ def test_records_count_where_a_publisher_has_written_them(
     path = current_ledger(place, "pytorch") if what == "ledger.json" else next(tmp_path.rglob(what))
     os.chown(path, 65534, 65534)
     released(place)  # nobody is named: whoever may write there is believed
-    sharing.trust_publishers(("nobody",))
-    released(place)
-    sharing.trust_publishers(("daemon",))
+    released(place.with_publishers("nobody"))
     with pytest.raises(StoreError, match="belongs to nobody, who is no publisher of this site"):
-        released(place)
+        released(place.with_publishers("daemon"))
 
 
-def test_a_seal_that_was_taken_away_is_missed_where_publishers_are_named(
-    tmp_path: Path, believed: None
-) -> None:
+def test_a_seal_that_was_taken_away_is_missed_where_publishers_are_named(tmp_path: Path) -> None:
     """The group's folders let any member do that."""
     place = Place(tmp_path)
     place.publish()
     (place.store.top / "releases/pytorch/24.11-r1/seal.json").unlink()
-    sharing.trust_publishers(("root", str(os.geteuid())))
-    assert "has no seal from its publisher" in released(place).doubt
+    careful = place.with_publishers("root", str(os.geteuid()))
+    assert "has no seal from its publisher" in released(careful).doubt
 
 
 def test_who_is_no_publisher_renews_no_seal(
-    tmp_path: Path, believed: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """His seal would be believed by nobody, and would keep everybody from launching."""
     place = Place(tmp_path)
     place.publish()
-    sharing.trust_publishers(("a-name-that-nobody-has",))
+    place = place.with_publishers("a-name-that-nobody-has")
     monkeypatch.setattr(os, "geteuid", lambda: 4747)
-    assert not sharing.may_publish()
+    assert not place.site.sharing.may_publish
     seal = take_seal(released_image(place))
     assert not renew_seal(place.store, "pytorch", "24.11-r1", seal)
 
@@ -221,18 +207,18 @@ def test_publishing_again_renews_the_seal_of_an_image_that_was_built_again(tmp_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
-def test_two_publishers_are_both_believed(tmp_path: Path, believed: None) -> None:
+def test_two_publishers_are_both_believed(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.publish()
     place.publish("miniforge-26.3")
     for name, user in (("pytorch", 1), ("miniforge", 65534)):
         os.chown(current_ledger(place, name), user, user)
-    sharing.trust_publishers(("daemon", "nobody", "a-name-that-nobody-has"))
-    assert {place.tree.ledger(name).name for name in place.tree.names()} == {"pytorch", "miniforge"}
-    sharing.trust_publishers(("daemon",))
-    assert place.tree.ledger("pytorch").entries
+    both = place.with_publishers("daemon", "nobody", "a-name-that-nobody-has").tree
+    assert {both.ledger(name).name for name in both.names()} == {"pytorch", "miniforge"}
+    one = place.with_publishers("daemon").tree
+    assert one.ledger("pytorch").entries
     with pytest.raises(StoreError, match="no publisher of this site"):
-        place.tree.ledger("miniforge")
+        one.ledger("miniforge")
 
 
 def publish_three(place: Place) -> None:
