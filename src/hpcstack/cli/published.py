@@ -6,7 +6,7 @@ made and shown.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hpcstack.publish.publisher import Publisher
     from hpcstack.releases.ledger import Event, Ledger
     from hpcstack.releases.tree import Tree
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def complete_published(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
@@ -43,7 +45,7 @@ published_argument = click.argument(
 )
 
 
-def add_optional_name(function: Any) -> Any:
+def add_optional_name(function: F) -> F:
     """Add the argument of verbs that also work on everything that is published."""
     return click.argument(
         "name", metavar="[NAME[/VERSION]]", default="", shell_complete=complete_published
@@ -64,7 +66,7 @@ NO_SLURM = click.option(
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 
 
-def add_changing_options(function: Any) -> Any:
+def add_changing_options(function: F) -> F:
     """Add the options that every verb has which changes what users load."""
     return REASON(FORCE(DRY_RUN(function)))
 

@@ -17,7 +17,7 @@ from hpcstack.cli.published import (
 from hpcstack.cli.session import Session, json_option
 
 if TYPE_CHECKING:
-    from hpcstack.releases.ledger import Ledger
+    from hpcstack.releases.ledger import Event, Ledger
 
 
 @click.command("remove")
@@ -61,7 +61,7 @@ def command(
             raise InputError(f"{one} is removed already", f"hpcstack history {ledger.name}")
 
         # GOING is bound by a default: the loop gives the name another value
-        def act(now: Any, event: Any, going: list[str] = going) -> Any:
+        def act(now: Ledger, event: Event, going: list[str] = going) -> Ledger:
             return remove_releases(now, going, event)
 
         _, changes = make_change(session, ledger.name, "remove", act, **asked, slurm=not no_slurm)

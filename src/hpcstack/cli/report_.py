@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.reports import JsonFile, add_form_options, on_stdout, write_forms
 from hpcstack.cli.session import Session, answer, json_option
 from hpcstack.core.errors import format_count
+
+if TYPE_CHECKING:
+    from hpcstack.report import Report
+    from hpcstack.suite.history import Past
 
 
 @click.command("report", cls=JsonFile)
@@ -71,7 +75,7 @@ def _show_history(session: Session, stack: str, options: dict[str, Any], as_json
             write_output(Path(options["html"]), page)
 
 
-def read_past(stack: str) -> list[Any]:
+def read_past(stack: str) -> list[Past]:
     """Return the runs of STACK that this user has made, oldest first.
 
     Raise InputError where there are none.
@@ -86,7 +90,7 @@ def read_past(stack: str) -> list[Any]:
     return found
 
 
-def format_pasts(pasts: list[Any]) -> str:
+def format_pasts(pasts: list[Past]) -> str:
     """Return a line for each run, then each figure with its median and its last value.
 
     The median is of runs that can be compared with the last one: `key` names their image, nodes,
@@ -110,7 +114,7 @@ def format_pasts(pasts: list[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def load_report(file: Path) -> Any:
+def load_report(file: Path) -> Report:
     """Read the report in FILE. Raise InputError where it is no report."""
     from pydantic import ValidationError
 

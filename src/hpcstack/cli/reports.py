@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpcstack.cli.session import echo
+from hpcstack.cli.session import Session, echo
+
+if TYPE_CHECKING:
+    from hpcstack.report import Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,7 +79,7 @@ def on_stdout(options: dict[str, Any]) -> bool:
 
 
 def write_forms(
-    session: Any, report: Any, document: dict[str, Any], options: dict[str, Any]
+    session: Session, report: Report, document: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """Write every format that OPTIONS name. Each file is written whole or not at all."""
     import json

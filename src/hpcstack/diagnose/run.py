@@ -27,7 +27,7 @@ from hpcstack.oci.client import Registry
 from hpcstack.oci.credentials import IDENTITY, find_login
 from hpcstack.publish.load_test import LMOD
 from hpcstack.render.template import read_data_file
-from hpcstack.runtimes import choose_runtime
+from hpcstack.runtimes import RUNTIMES, choose_runtime
 from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _check_plugins(
 
     measured = measure_mounting(runner, site, on, progress)
     yield from look_at_mounting(measured, where)
-    if runtime == "pyxis":
+    if RUNTIMES[runtime].is_plugin_of_srun:
         yield from look_at_pyxis(runner, site, where, on, measured)
     elif runner.has("enroot") and not Client(runner).has_pyxis():
         yield report_wrong("pyxis", where, "Enroot is here, srun has no --container-image")

@@ -41,11 +41,6 @@ class Fit:
         """Whether nothing is known that keeps the image from running."""
         return self.kind != "does not run"
 
-    @property
-    def needs_compat(self) -> bool:
-        """Whether it runs only with the libcuda that the image brings."""
-        return self.kind == "forward compatible"
-
     def __str__(self) -> str:
         text = f"{self.kind}: {self.rule}"
         if not self.certain:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from hpcstack.core.errors import RegistryError
@@ -10,13 +10,16 @@ from hpcstack.imagecache.refusals import NotShared
 from hpcstack.oci.client import Registry
 from hpcstack.oci.protocol import is_address
 
+if TYPE_CHECKING:
+    import requests
+
 REDIRECTS = 6
 
 
 class CarefulRegistry(Registry):
     """A registry client that a registry cannot redirect to where its users could not go."""
 
-    def _fetch(self, url: str, method: str = "GET", **how: Any) -> Any:
+    def _fetch(self, url: str, method: str = "GET", **how: Any) -> requests.Response:
         """Send one request, and follow its redirects only to https and to names of other machines.
 
         The Authorization header goes to no other host. Raise NotShared for a redirect to this

@@ -19,7 +19,7 @@ from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch import stderr
 from hpcstack.launch.record import Launch, read_launches
 from hpcstack.slurm.client import Client
-from hpcstack.slurm.options import OPTIONS, Value
+from hpcstack.slurm.options import OPTIONS, SHORT_FLAGS, Value
 from hpcstack.slurm.state import UNKNOWN, JobState, read_state, state_of_status
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ JUST_STARTED = re.compile(r"00:00:\d\d")
 # https://slurm.schedmd.com/sbatch.html, --output
 DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
 MOST_OF_A_SCRIPT = 1 << 20  # bytes that are read of a job script
-# sbatch's short options that take no value: https://slurm.schedmd.com/sbatch.html
-SHORT_FLAGS = "HIOQVWhksv"
 
 
 class NotStarted(InputError):
@@ -378,7 +376,7 @@ def _split_sbatch(words: list[str], folder: Path) -> tuple[list[str], Path | Non
             known = OPTIONS.get(word)  # None for --name=value and for an option that is not listed
             is_a_value = "=" not in word and (known is None or known.value is Value.NEEDED)
         elif word.startswith("-"):
-            is_a_value = len(word) == 2 and word[1] not in SHORT_FLAGS
+            is_a_value = len(word) == 2 and word not in SHORT_FLAGS
         else:
             script = folder / word
             return words[:at], script if script.is_file() else None

@@ -23,7 +23,7 @@ from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from hpcstack.core.process import Runner
     from hpcstack.hardware.compatibility import Fit
@@ -142,9 +142,26 @@ def plan_step(
         options = _list_srun_options(
             request, artifact, share, runner, binding, allocation, prolog=prolog
         )
-    command = _command_inside(request, runtime, share, added)
-    step = _make_step(
-        request, artifact, site, runtime, share, command, options, variables, staged, added, brought
+    mounts = _list_mounts(request, artifact, site, runtime, brought)
+    # On the nodes' own disks, or made for this launch: these win over what lies elsewhere.
+    if staged:
+        mounts = mounts.with_more(staged.mounts)
+    if added:
+        mounts = mounts.with_more(added.mounts)
+    folders = [folder for one in brought for folder in one.folders]
+    step = Step(
+        image=Path(staged.image) if staged and staged.image else artifact.image,
+        command=with_host_libraries(folders, _command_inside(request, runtime, share, added)),
+        slurm=tuple(options),
+        mounts=mounts.pairs,
+        workdir=request.workdir or Path.cwd(),
+        home=request.home is not False,
+        mounted_home=mounts.home,
+        gpus=bool(share.gpus),
+        grace=bool(request.grace),
+        environment={one.name: one.value for one in variables},
+        image_environment=artifact.environment,
+        mount_reasons=mounts.reasons,
     )
     words_before = _without_gpus_by_the_task(request, runtime, allocation)
     spare = None
@@ -171,64 +188,44 @@ def plan_step(
     )
 
 
-def _make_step(
+@dataclass(frozen=True)
+class _Mounts:
+    """The mounts of a step, SOURCE:TARGET; `reasons` says why for those that nobody asked for.
+
+    `home` is the home directory where it is one of them; else it is empty.
+    """
+
+    pairs: tuple[str, ...]
+    reasons: dict[str, str]
+    home: str = ""
+
+    def with_more(self, pairs: Iterable[str]) -> _Mounts:
+        return replace(self, pairs=(*self.pairs, *pairs))
+
+
+def _list_mounts(
     request: LaunchRequest,
     artifact: Artifact,
     site: Site,
     runtime: Runtime,
-    share: Share,
-    command: tuple[str, ...],
-    options: list[Part],
-    variables: list[Variable],
-    staged: Staging | None,
-    added: Added | None,
     brought: tuple[Brought, ...],
-) -> Step:
-    """Return the step that RUNTIME is given: COMMAND with OPTIONS, VARIABLES and all mounts.
-
-    The site's mounts come first and the user's after them; staged data and added packages are last.
-    """
-    home = _mount_home(runtime, request.home)
-    mounts = [*site.mounts, *artifact.mounts]
-    reasons = dict.fromkeys(home, "the home directory: where libraries keep their caches")
-
-    folders: list[str] = []
+) -> _Mounts:
+    """Return the mounts of a step: the site's, the image's, those of BROUGHT, then the user's."""
+    pairs = [*site.mounts, *artifact.mounts]
+    reasons: dict[str, str] = {}
     for one in brought:
-        mounts += one.mounts
-        folders += one.folders
+        pairs += one.mounts
         why = f"{one.reason} (fabric.injections.{one.name})"
         reasons |= dict.fromkeys(one.mounts, why)
-    mounts += [*home, *request.mounts]
-    if staged:
-        mounts += staged.mounts
-    if added:
-        mounts += added.mounts
 
-    image = artifact.image
-    if staged and staged.image:
-        image = Path(staged.image)
-    return Step(
-        image=image,
-        command=with_host_libraries(folders, command),
-        slurm=tuple(options),
-        mounts=tuple(mounts),
-        workdir=request.workdir or Path.cwd(),
-        home=request.home is not False,
-        mounted_home=home_to_mount() if home else "",
-        gpus=bool(share.gpus),
-        grace=bool(request.grace),
-        environment={one.name: one.value for one in variables},
-        image_environment=artifact.environment,
-        mount_reasons=reasons,
-    )
-
-
-def _mount_home(runtime: Runtime, wanted: bool | None) -> tuple[str, ...]:
-    """Return the mount of the home directory where it is WANTED; none where RUNTIME brings it."""
-    home = home_to_mount()
-    if not wanted or not home or "home" in runtime.brings:
-        return ()
-    return (f"{home}:{home}",)
+    home = ""
+    if request.home and "home" not in runtime.brings:
+        home = home_to_mount()
+    if home:
+        mount = f"{home}:{home}"
+        pairs.append(mount)
+        reasons[mount] = "the home directory: where libraries keep their caches"
+    return _Mounts((*pairs, *request.mounts), reasons, home)
 
 
 def home_to_mount() -> str:

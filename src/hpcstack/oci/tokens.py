@@ -27,6 +27,8 @@ from hpcstack.oci.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import requests
+
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
@@ -54,7 +56,7 @@ def authorize_request(
     base: Base,
     repository: str,
     site: Site,
-    fetch: Callable[..., Any],
+    fetch: Callable[..., requests.Response],
     *,
     anonymous: bool = False,
     wanted: str = "",
@@ -119,7 +121,11 @@ def authorize_request(
 
 
 def _ask_realm(
-    realm: str, query: Mapping[str, str], login: Login | None, host: str, fetch: Callable[..., Any]
+    realm: str,
+    query: Mapping[str, str],
+    login: Login | None,
+    host: str,
+    fetch: Callable[..., requests.Response],
 ) -> tuple[int, dict[str, Any]]:
     """Ask the token server at REALM, with LOGIN if there is one. Return the status and the answer.
 

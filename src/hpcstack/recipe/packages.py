@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -21,6 +21,9 @@ from hpcstack.recipe.fields import (
     Script,
 )
 from hpcstack.recipe.guard import BUILT_AGAINST_TORCH, FAMILIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Conda(Model):
@@ -141,7 +144,7 @@ def normalize_project(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", match[0] if match else requirement).lower()
 
 
-def _refuse_duplicates(entries: tuple[str, ...], name_of: Any) -> tuple[str, ...]:
+def _refuse_duplicates(entries: tuple[str, ...], name_of: Callable[[str], str]) -> tuple[str, ...]:
     """Return ENTRIES. Raise ValueError where two of them have one name, by NAME_OF.
 
     What a recipe extends may have one of them already.

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from hpcstack.core.hosts import shown_hosts
 from hpcstack.report import plots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcstack.report.model import Outcome, Report
 
@@ -37,7 +37,19 @@ details{margin:.3rem 0}summary{cursor:pointer;color:var(--soft)}code{font-size:.
 """
 
 
-def render_html(report: Report, history: Sequence[Any] = ()) -> str:
+class PastRun(Protocol):
+    """An earlier run, as far as it is drawn."""
+
+    @property
+    def started(self) -> str: ...
+
+    @property
+    def drawn(self) -> Mapping[str, float]:
+        """{code/name: value} of its figures."""
+        ...
+
+
+def render_html(report: Report, history: Sequence[PastRun] = ()) -> str:
     """Return the page of REPORT. HISTORY, earlier runs of the same stack, is drawn."""
     verdict = report.verdict()
     stack = escape(report.stack)
@@ -173,7 +185,7 @@ def _render_plots(report: Report) -> str:
 MOST_LINES = 6  # in a plot of the history
 
 
-def _render_history(pasts: Sequence[Any]) -> str:
+def _render_history(pasts: Sequence[PastRun]) -> str:
     """Return a plot for each check of the figures that earlier runs had, from the oldest on."""
     if len(pasts) < 2:
         return ""

@@ -82,6 +82,7 @@ class Runtime(ABC):
     tool: str
     brings: tuple[str, ...] = ()
     uses_slurm: bool = True
+    is_plugin_of_srun: bool = False  # srun itself starts the container
     container_per_rank: bool = True  # each rank of a node has a container of its own
     # The image's own environment runs images/compat.sh, which looks at the node's driver.
     finds_driver: bool = False

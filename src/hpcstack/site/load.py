@@ -25,7 +25,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from hpcstack.core.characters import CONTROL
 from hpcstack.core.dirs import config_home, data_home, own_user_name
-from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
+from hpcstack.core.errors import InputError, Problem, ProblemsError, did_you_mean
 from hpcstack.core.names import RUNTIMES
 from hpcstack.core.sharing import Sharing, find_sharing
 from hpcstack.core.yaml import (
@@ -459,7 +459,7 @@ def _read_document(path: Path) -> Document:
     return document
 
 
-def _list_problems(error: ValidationError, documents: list[Document]) -> list[Any]:
+def _list_problems(error: ValidationError, documents: list[Document]) -> list[Problem]:
     """Return each problem at its place in the strongest layer that holds the key."""
     if not documents:
         raise InputError(f"hpcstack's built-in site is wrong: {error}")

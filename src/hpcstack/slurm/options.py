@@ -120,6 +120,8 @@ _ROWS = (
     # Listed so that a job script behind one of them is not taken for its value (launch/jobs.py).
     # hpcstack puts none of them into a job's directives.
     SlurmOption("--get-user-env", value=Value.OPTIONAL),
+    SlurmOption("--help", "-h", value=Value.NONE),
+    SlurmOption("--immediate", "-I", value=Value.OPTIONAL),
     SlurmOption("--ignore-pbs", value=Value.NONE),
     SlurmOption("--overcommit", "-O", value=Value.NONE),
     SlurmOption("--oversubscribe", "-s", value=Value.NONE),
@@ -130,10 +132,14 @@ _ROWS = (
     SlurmOption("--test-only", value=Value.NONE),
     SlurmOption("--use-min-nodes", value=Value.NONE),
     SlurmOption("--verbose", "-v", value=Value.NONE),
+    SlurmOption("--version", "-V", value=Value.NONE),
 )
 OPTIONS = {row.name: row for row in _ROWS}
 # `--mem 4G`: the next word is the value.
 VALUED = frozenset(row.name for row in _ROWS if row.value is Value.NEEDED)
+# `-H`: the next word is none of its own. Source of what an optional value looks like, -W8 say:
+# https://slurm.schedmd.com/sbatch.html
+SHORT_FLAGS = frozenset(row.short for row in _ROWS if row.short and row.value is not Value.NEEDED)
 SHORT = {row.short: row.name for row in _ROWS if row.short and row.value is Value.NEEDED}
 
 

@@ -21,6 +21,8 @@ from hpcstack_smoke.select import MINUTES, SCOPES, Check, select_checks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hpcstack_smoke.result import Result
+
 # how the last line of a traceback begins, with or without torchrun's mark of the rank
 RANK_ERROR = re.compile(r"^(\[rank\d+\]: ?)?\w*(Error|Exception|Interrupt)\b")
 # Families whose figures are compared between peers. `io` is none of them: what nodes reach on a
@@ -144,7 +146,7 @@ def host_rows(run: SuiteRun, inventories: dict[str, dict[str, Any]]) -> list[dic
     ]
 
 
-def _judge_nodes(check: Check, inventories: dict[str, dict[str, Any]]) -> Any:
+def _judge_nodes(check: Check, inventories: dict[str, dict[str, Any]]) -> Result:
     """Import CHECK and run it, so that an import that fails is an error of this check."""
     return import_check(check)(inventories)
 

@@ -45,7 +45,6 @@ SXID = re.compile(r"nvswitch\d*: SXid \(([^)]*)\): (\d+), (Fatal|Non-fatal), *(.
 # Lines of `nvidia-smi nvlink`: the GPU, and below it each of its links
 LINK_OWNER = re.compile(r"^GPU (\d+):(.*)")
 LINK = re.compile(r"^\s*Link (\d+): (.+?)\s*$")
-ALL_INACTIVE = "all links are inactive"
 # The line that begins a GPU in `nvidia-smi -q`: its PCI address
 ATTACHED = re.compile(r"^GPU ([0-9A-Fa-f:.]+)\s*$")
 SLICE = re.compile(r"^\s+MIG \S+\s+Device\s+\d+: \(UUID: (MIG-\S+?)\)")
