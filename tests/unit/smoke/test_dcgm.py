@@ -1,6 +1,4 @@
-"""DCGM's diagnostics in the forms of its releases (one of DCGM's own tests' text), and what is made
-of a GDS read.
-"""
+"""DCGM's diagnostics in the forms of its releases (one of DCGM's own tests' text)."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.gpu.gds import READS, judge_read
 from hpcstack_smoke.node.dcgm import judge_diagnostics
 from hpcstack_smoke.result import Skip
 
@@ -92,17 +89,3 @@ def test_what_cannot_be_asked_is_skipped_and_what_broke_is_an_error() -> None:
 def test_any_text_gets_a_verdict(status: int, text: str) -> None:
     with contextlib.suppress(Skip):
         assert judge_diagnostics(status, text).status in ("PASS", "FAIL", "WARN", "ERROR")
-
-
-def test_a_read_that_nvidia_fs_did_not_count_is_not_direct() -> None:
-    assert judge_read(0, 4, 8, 6.5).measured == "0 wrong words; 6.50 GB/s"
-    assert judge_read(0, 4, 8, 6.5).status == "PASS"
-    assert judge_read(0, 4, 4, 6.5).status == "WARN"
-    assert judge_read(0, None, None, 6.5).status == "PASS"
-    assert judge_read(3, 4, 8, 6.5).status == "FAIL"
-    found = READS.search(
-        "GDS Version: 1.9.1\nNVFS statistics(ver: 4.0)\nReads\t\t\t\t: n=12 ok=12 err=0 "
-        "readMiB=48\nWrites: n=3"
-    )
-    assert found
-    assert found[1] == "12"

@@ -1,4 +1,4 @@
-"""Checks of a node against trees in the kernel's form.
+"""Checks of a node's fabric against trees in the kernel's form.
 
 The layout of sysfs is Documentation/ABI/stable/sysfs-class-infiniband.
 """
@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack_smoke.node import fabric, host, io, machine, sysfs
+from hpcstack_smoke.node import fabric, machine, sysfs
 from hpcstack_smoke.request import Request
-from hpcstack_smoke.result import FAIL, PASS, WARN, Skip, run_check
+from hpcstack_smoke.result import FAIL, PASS, WARN, Skip
 
 HERE = Request(output=".")
-EIGHT = Request(output=".", gpus=8)
 
 
 @pytest.fixture
@@ -178,51 +177,3 @@ def test_counters_that_move_during_the_run_are_found(hcas: Path) -> None:
     )
     with pytest.raises(Skip):
         fabric.judge_port_gains({}, sysfs.read_error_counters())
-
-
-def test_a_missing_driver_is_a_skip_only_where_no_gpu_is_expected(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(host, "DRIVER_FILE", str(tmp_path / "none"))
-    assert host.check_node_driver(EIGHT).status == FAIL
-    with pytest.raises(Skip):
-        host.check_node_driver(HERE)
-
-
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
-def test_missing_gpus_are_a_failure_where_they_were_asked_for() -> None:
-    assert host.check_node_gpus(EIGHT).status == FAIL
-    with pytest.raises(Skip):
-        host.check_node_gpus(HERE)
-
-
-def test_torch_that_pip_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib import metadata
-
-    monkeypatch.setenv("PYTORCH_VERSION", "2.6.0a0+df5bbc0")
-    monkeypatch.setattr(metadata, "version", lambda _: "2.6.0a0+df5bbc09d1.nv24.11")
-    assert host.check_node_torch(HERE).status == PASS
-    monkeypatch.setattr(metadata, "version", lambda _: "2.9.1")
-    assert host.check_node_torch(HERE).status == FAIL
-
-
-def test_the_filesystem_gives_back_what_was_written_and_nothing_is_left(tmp_path: Path) -> None:
-    request = Request(output=str(tmp_path))
-    for check in (
-        io.check_io_bandwidth,
-        io.check_io_staging,
-        io.check_io_metadata,
-        io.check_io_small,
-        io.check_io_lock,
-    ):
-        assert check(request).status == PASS
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_check_that_breaks_is_an_error_and_not_a_crash() -> None:
-    def broken() -> None:
-        raise RuntimeError("no\nway")
-
-    row = run_check("node.broken", broken, "n1")  # type: ignore[arg-type]
-    assert row["status"] == "ERROR"
-    assert row["evidence"].startswith("RuntimeError: no way (")
