@@ -1,4 +1,7 @@
-"""hpcstack: from a stack's YAML spec to a lock, an image, a module, a launcher and a proof."""
+"""hpcstack: from a stack's YAML spec to a lock, an image, a module, a launcher and a proof.
+
+Tested in tests/unit/test_version.py.
+"""
 
 try:
     from hpcstack._version import __version__

@@ -1,4 +1,7 @@
-"""Everything that is rendered for one stack: what `hpcstack render` writes."""
+"""Everything that is rendered for one stack: what `hpcstack render` writes.
+
+Tested in tests/unit/lock/test_known.py and tests/unit/render/test_render.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 It needs only Python's standard library. A check that needs a framework, such as torch or
 DeepSpeed, says so where the image does not have it.
+
+Tested in tests/unit/smoke/test_select.py.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""What a rank knows of itself and its process group, and how it joins the group."""
+"""What a rank knows of itself and its process group, and how it joins the group.
+
+Tested in tests/integration/test_smoke.py.
+"""
 
 from __future__ import annotations
 

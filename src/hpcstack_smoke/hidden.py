@@ -1,4 +1,7 @@
-"""How secrets are recognized, so that no report keeps one: by a variable's name, or in a URL."""
+"""How secrets are recognized, so that no report keeps one: by a variable's name, or in a URL.
+
+Tested in tests/unit/smoke/test_bundle.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@
 
 FOLDER is the run's, ROUND the number of this start, CODES-DONE the checks of earlier rounds,
 separated by commas.
+
+Tested in tests/integration/test_smoke.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The agent starts them on its node, as many as the run has ranks there: `python3 -m
 hpcstack_smoke.tasks FOLDER CODE`. A task is told its rank by RANK and WORLD_SIZE, and exchanges
 values with the others through the store of its node's agent. A check is a function of its `Task`.
+
+Tested in tests/integration/test_smoke.py.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
@@ -19,10 +20,15 @@ SOURCE = REPO / "src"
 LINE = re.compile(r"Tested in\s+(\S+\.py|ci/\w+)(?:\s+and\s+(\S+\.py|ci/\w+))?\.\Z")
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def list_modules() -> list[Path]:
     """The files of modules below src, but for packages that are a docstring only."""
     paths = [path for path in sorted(SOURCE.rglob("*.py")) if path.name != "_version.py"]
-    return [path for path in paths if path.name != "__init__.py" or len(_body(path)) > 1]
+    return [path for path in paths if path.name != "__init__.py" or len(parse(path).body) > 1]
 
 
 def mirror_of(module: Path) -> Path:
@@ -41,7 +47,7 @@ def mirror_of(module: Path) -> Path:
 
 def read_named(module: Path) -> list[Path]:
     """The files that the last line of MODULE's docstring names; none where it has no such line."""
-    said = ast.get_docstring(ast.parse(module.read_text())) or ""
+    said = ast.get_docstring(parse(module)) or ""
     found = LINE.search(said)
     return [REPO / one for one in found.groups() if one] if found else []
 
@@ -50,10 +56,6 @@ def find_tests(module: Path) -> list[Path]:
     """The test files of MODULE: its mirror, or those that it names."""
     mirror = mirror_of(module)
     return [mirror] if mirror.exists() else read_named(module)
-
-
-def _body(path: Path) -> list[ast.stmt]:
-    return ast.parse(path.read_text()).body
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """Import images: into a file that the user names, or into the cache of bases.
 
 The cache keeps each digest once, and for an offline build also the base that a bundle brought.
+
+Tested in tests/unit/oci/test_importer.py and tests/unit/oci/test_download.py.
 """
 
 from __future__ import annotations

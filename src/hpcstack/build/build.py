@@ -2,6 +2,8 @@
 
 An image is made in a workspace on local disk and enters the store by a rename, so that the store
 never shows half an image. Each key has one builder at a time; others wait for its image.
+
+Tested in tests/integration/test_engines.py and tests/integration/test_faults.py.
 """
 
 from __future__ import annotations

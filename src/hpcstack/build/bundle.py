@@ -2,6 +2,8 @@
 
 The tar's manifest.json names every file with its size and sha256. Whatever it does not name, or
 what differs, is refused when the bundle is applied (bundle_apply.py).
+
+Tested in tests/hostile/test_gifts.py and tests/integration/test_images.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ of its files have been checked, and nothing is written elsewhere or over what is
 
 A base that was imported on another machine cannot be checked against the registry's digest. It is
 therefore kept under its own sha256, for the lock that came with it, and serves no other build.
+
+Tested in tests/hostile/test_gifts.py.
 """
 
 from __future__ import annotations

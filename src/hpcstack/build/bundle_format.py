@@ -1,4 +1,7 @@
-"""What the writer of a bundle and its reader agree on."""
+"""What the writer of a bundle and its reader agree on.
+
+Tested in tests/hostile/test_gifts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Run a script of ours inside a base, to see what the base's own tools answer or fetch.
 
 Locks and bundles use it, when there is no image on the base yet.
+
+Tested in tests/hostile/test_gifts.py and tests/integration/test_engines.py.
 """
 
 from __future__ import annotations

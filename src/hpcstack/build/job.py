@@ -1,4 +1,7 @@
-"""The folder of one build, and its log without the site's logins."""
+"""The folder of one build, and its log without the site's logins.
+
+Tested in tests/hostile/test_gifts.py.
+"""
 
 from __future__ import annotations
 

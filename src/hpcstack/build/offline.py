@@ -1,4 +1,7 @@
-"""Lend a build without a network the packages that a bundle brought."""
+"""Lend a build without a network the packages that a bundle brought.
+
+Tested in tests/integration/test_images.py.
+"""
 
 from __future__ import annotations
 

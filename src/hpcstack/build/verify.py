@@ -2,6 +2,8 @@
 
 Three questions: whether an image is still what was stored, whether two images are the same stack,
 and whether a build gives the same bytes again.
+
+Tested in tests/hostile/test_layers.py and tests/integration/test_engines.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The command line: a verb parses its options, calls one plain function, and shows the result."""
+"""The command line: a verb parses its options, calls one plain function, and shows the result.
+
+Tested in tests/unit/cli/test_verbs.py and tests/unit/cli/test_bug_report.py.
+"""
 
 from __future__ import annotations
 

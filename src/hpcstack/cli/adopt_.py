@@ -1,4 +1,7 @@
-"""`hpcstack adopt`."""
+"""`hpcstack adopt`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_adopting.py.
+"""
 
 from __future__ import annotations
 

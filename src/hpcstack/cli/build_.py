@@ -1,4 +1,7 @@
-"""`hpcstack build`."""
+"""`hpcstack build`.
+
+Tested in tests/unit/cli/test_locks.py and tests/integration/test_engines.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack bundle`."""
+"""`hpcstack bundle`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_images.py.
+"""
 
 from __future__ import annotations
 

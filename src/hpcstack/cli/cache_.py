@@ -1,4 +1,7 @@
-"""`hpcstack cache`: one import of each image for the whole cluster."""
+"""`hpcstack cache`: one import of each image for the whole cluster.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_image_cache.py.
+"""
 
 from __future__ import annotations
 

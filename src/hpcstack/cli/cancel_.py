@@ -1,4 +1,7 @@
-"""`hpcstack cancel`."""
+"""`hpcstack cancel`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_job_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The type of an option that is one of several words, or is left open."""
+"""The type of an option that is one of several words, or is left open.
+
+Tested in tests/unit/cli/test_verbs.py.
+"""
 
 from __future__ import annotations
 

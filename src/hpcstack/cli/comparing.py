@@ -1,4 +1,7 @@
-"""`hpcstack test A B`: run two stacks one after the other in one allocation, and compare them."""
+"""`hpcstack test A B`: run two stacks one after the other in one allocation, and compare them.
+
+Tested in tests/integration/test_smoke.py.
+"""
 
 from __future__ import annotations
 

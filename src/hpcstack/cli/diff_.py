@@ -1,4 +1,7 @@
-"""`hpcstack diff`."""
+"""`hpcstack diff`.
+
+Tested in tests/unit/cli/test_locks.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack doctor`."""
+"""`hpcstack doctor`.
+
+Tested in tests/unit/lock/test_known.py and tests/integration/test_launching.py.
+"""
 
 from __future__ import annotations
 

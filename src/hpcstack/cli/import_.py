@@ -1,4 +1,7 @@
-"""`hpcstack import`."""
+"""`hpcstack import`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_ngc_registry.py.
+"""
 
 from __future__ import annotations
 

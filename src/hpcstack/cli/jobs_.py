@@ -1,4 +1,7 @@
-"""`hpcstack jobs`."""
+"""`hpcstack jobs`.
+
+Tested in tests/unit/cli/test_admins_day.py and tests/integration/test_what_went_wrong.py.
+"""
 
 from __future__ import annotations
 

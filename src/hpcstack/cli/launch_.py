@@ -1,4 +1,7 @@
-"""`hpcstack launch`."""
+"""`hpcstack launch`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_launching.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack lint`."""
+"""`hpcstack lint`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/hostile/test_neighbours.py.
+"""
 
 from __future__ import annotations
 

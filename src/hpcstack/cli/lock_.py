@@ -1,4 +1,7 @@
-"""`hpcstack lock`."""
+"""`hpcstack lock`.
+
+Tested in tests/unit/cli/test_locks.py and tests/integration/test_ngc_inside.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read logs from their end."""
+"""Read logs from their end.
+
+Tested in tests/unit/cli/test_explain.py and tests/unit/cli/test_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack logs`."""
+"""`hpcstack logs`.
+
+Tested in tests/hostile/test_second_round.py and tests/integration/test_job_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack outdated`."""
+"""`hpcstack outdated`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_ngc_registry.py.
+"""
 
 from __future__ import annotations
 

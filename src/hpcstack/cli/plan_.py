@@ -1,4 +1,7 @@
-"""`hpcstack plan`."""
+"""`hpcstack plan`.
+
+Tested in tests/unit/cli/test_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 On a terminal these are bars and a clock, elsewhere plain lines. Machines read JSON lines in a file
 (--events).
+
+Tested in tests/unit/cli/test_verbs.py.
 """
 
 from __future__ import annotations

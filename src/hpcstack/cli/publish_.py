@@ -1,4 +1,7 @@
-"""`hpcstack publish`."""
+"""`hpcstack publish`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_release_verbs.py.
+"""
 
 from __future__ import annotations
 

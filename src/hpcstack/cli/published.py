@@ -2,6 +2,8 @@
 
 These are the argument that names what is published, the options of a change, and how a change is
 made and shown.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_release_verbs.py.
 """
 
 from __future__ import annotations

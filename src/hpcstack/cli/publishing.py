@@ -1,4 +1,7 @@
-"""What publish and promote share: their options, and how a release is shown."""
+"""What publish and promote share: their options, and how a release is shown.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_release_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack python`."""
+"""`hpcstack python`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_pages.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read the images of releases with progress, for `verify --all` and `status --check --deep`."""
+"""Read the images of releases with progress, for `verify --all` and `status --check --deep`.
+
+Tested in tests/integration/test_rebuilding.py.
+"""
 
 from __future__ import annotations
 

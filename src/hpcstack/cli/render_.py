@@ -1,4 +1,7 @@
-"""`hpcstack render`."""
+"""`hpcstack render`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_chain.py.
+"""
 
 from __future__ import annotations
 

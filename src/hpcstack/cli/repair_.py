@@ -1,4 +1,7 @@
-"""`hpcstack repair`."""
+"""`hpcstack repair`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_rebuilding.py.
+"""
 
 from __future__ import annotations
 

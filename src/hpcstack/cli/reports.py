@@ -1,6 +1,8 @@
 """The options that write a report in other formats.
 
 Where FILE is `-`, the format is printed on stdout, in place of the text.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_smoke.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The options that ask Slurm for resources. Their names are Slurm's own."""
+"""The options that ask Slurm for resources. Their names are Slurm's own.
+
+Tested in tests/unit/launch/test_plan.py and tests/unit/cli/test_first_day.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack schema`."""
+"""`hpcstack schema`.
+
+Tested in tests/unit/recipe/test_schema.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What verbs work with: the site, recipes, the store, programs and registries.
 
 Each is made when a verb first asks for it. Here are also the functions that every verb prints with.
+
+Tested in tests/unit/cli/test_admins_day.py and tests/unit/cli/test_verbs.py.
 """
 
 from __future__ import annotations

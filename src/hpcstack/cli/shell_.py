@@ -1,4 +1,7 @@
-"""`hpcstack shell`."""
+"""`hpcstack shell`.
+
+Tested in tests/unit/cli/test_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack show`."""
+"""`hpcstack show`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/unit/test_reference.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack site`."""
+"""`hpcstack site`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/unit/launch/test_squashfuse.py.
+"""
 
 from __future__ import annotations
 

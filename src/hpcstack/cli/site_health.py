@@ -1,4 +1,7 @@
-"""`hpcstack site health`."""
+"""`hpcstack site health`.
+
+Tested in tests/integration/test_site_health.py.
+"""
 
 from __future__ import annotations
 

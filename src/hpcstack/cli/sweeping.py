@@ -1,4 +1,7 @@
-"""`hpcstack test --sweep`: test the nodes of a partition against each other."""
+"""`hpcstack test --sweep`: test the nodes of a partition against each other.
+
+Tested in tests/integration/test_smoke.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack test`."""
+"""`hpcstack test`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_smoke.py.
+"""
 
 from __future__ import annotations
 

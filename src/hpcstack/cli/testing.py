@@ -1,4 +1,7 @@
-"""What `test` and its comparisons share: run the suite once, and show its report."""
+"""What `test` and its comparisons share: run the suite once, and show its report.
+
+Tested in tests/integration/test_smoke.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`hpcstack verify`."""
+"""`hpcstack verify`.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_engines.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """How large one image may be.
 
 What is read of an image is counted, and refused before it fills a disk or the memory. Pure.
+
+Tested in tests/hostile/test_layers.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Patterns of characters: those refused in text of others, and those a name is made of."""
+"""Patterns of characters: those refused in text of others, and those a name is made of.
+
+Tested in tests/unit/core/test_quote.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CPU lists as Linux writes them (0-51,104-155), and the masks that Slurm takes."""
+"""CPU lists as Linux writes them (0-51,104-155), and the masks that Slurm takes.
+
+Tested in tests/unit/launch/test_binding.py.
+"""
 
 from __future__ import annotations
 

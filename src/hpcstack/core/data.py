@@ -1,4 +1,7 @@
-"""The package's data folders: inside the wheel, or at the top of a source checkout."""
+"""The package's data folders: inside the wheel, or at the top of a source checkout.
+
+Tested in tests/unit/recipe/test_schema.py and tests/unit/adopt/test_adopt_image.py.
+"""
 
 from __future__ import annotations
 

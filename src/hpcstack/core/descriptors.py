@@ -10,6 +10,8 @@ one of any depth can be walked.
 
 Code that needs paths (a program that writes a file, say) works in a `pin_path` folder: its path
 names the open folder itself, whoever renames it meanwhile.
+
+Tested in tests/hostile/test_shared_folders.py and tests/hostile/test_neighbours.py.
 """
 
 from __future__ import annotations

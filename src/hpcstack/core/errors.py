@@ -1,6 +1,8 @@
 """The errors that users see.
 
 Each has a message, a hint of what to type next, and the exit code of its kind.
+
+Tested in tests/unit/site/test_load.py and tests/unit/recipe/test_model.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which filesystem a file is on, as the kernel names it."""
+"""Which filesystem a file is on, as the kernel names it.
+
+Tested in tests/unit/squashfs/test_splice.py.
+"""
 
 from __future__ import annotations
 

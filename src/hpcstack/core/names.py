@@ -1,6 +1,8 @@
 """The names that recipes, site.yaml and the command line share, each list in one place.
 
 What a name means is said where the comment beside its list points.
+
+Tested in tests/unit/launch/test_plan.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 They are written through a link of the user's own and into a device, but never through a link that
 a stranger made.
+
+Tested in tests/hostile/test_neighbours.py.
 """
 
 from __future__ import annotations

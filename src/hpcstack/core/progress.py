@@ -1,6 +1,8 @@
 """What long work reports while it runs.
 
 The class here reports nothing. Those of the command line print lines, bars, or events for machines.
+
+Tested in tests/unit/imagecache/test_provide.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ One strict reader serves all kinds. A record names its format by a family and a 
 "hpcstack/artifact/v1". In a record of a known number every field is validated, and one that is not
 declared is refused. A record of a newer number is read as far as its fields are known, so that
 users can go on loading and launching what it describes; it is never changed.
+
+Tested in tests/hostile/test_shared_folders.py and tests/unit/store/test_store.py.
 """
 
 from __future__ import annotations

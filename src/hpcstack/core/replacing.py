@@ -1,4 +1,7 @@
-"""Files that take long to make, and appear under their name only when they are whole."""
+"""Files that take long to make, and appear under their name only when they are whole.
+
+Tested in tests/unit/oci/test_download.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""JSON and texts of others: bounded, shallow, free of what controls a terminal. Pure."""
+"""JSON and texts of others: bounded, shallow, free of what controls a terminal. Pure.
+
+Tested in tests/hostile/test_registries.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Why each thing that the doctor finds wrong matters, and what to type: one table of all."""
+"""Why each thing that the doctor finds wrong matters, and what to type: one table of all.
+
+Tested in tests/unit/diagnose/test_checks.py.
+"""
 
 from __future__ import annotations
 

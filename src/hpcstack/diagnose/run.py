@@ -1,6 +1,8 @@
 """The doctor: examine this machine, compute nodes, and what is seen of the cluster from here.
 
 A probe (launchers/on-node/doctor.sh) is run on each machine; checks.py judges what it prints.
+
+Tested in tests/unit/cli/test_admins_day.py and tests/unit/oci/test_ngc.py.
 """
 
 from __future__ import annotations

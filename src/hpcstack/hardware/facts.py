@@ -1,6 +1,8 @@
 """What is known of CUDA, GPUs and NVIDIA's images, each row of facts/ with its source.
 
 It is the offline answer: where a registry has answered, the image's own config is the truth.
+
+Tested in tests/unit/hardware/test_compatibility.py.
 """
 
 from __future__ import annotations

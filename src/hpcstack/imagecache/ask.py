@@ -1,4 +1,7 @@
-"""Ask this node's service for an image, and answer its challenges with the user's own logins."""
+"""Ask this node's service for an image, and answer its challenges with the user's own logins.
+
+Tested in tests/unit/imagecache/test_serve.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each request is answered by a process of its own, whose exit status says how it ended
 (`name_outcome`). The service counts these.
+
+Tested in tests/unit/imagecache/test_serve.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 3. It may ask {challenge, host, image, repository}. The client answers {authorization},
    {refused, hint} or {cannot, hint}.
 4. Last, the service sends {path, digest, how}, or {error, hint, kind}.
+
+Tested in tests/unit/imagecache/test_serve.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Record how a request to a registry, or an import, has failed, for those who wait for the same."""
+"""Record how a request to a registry, or an import, has failed, for those who wait for the same.
+
+Tested in tests/unit/imagecache/test_provide.py.
+"""
 
 from __future__ import annotations
 

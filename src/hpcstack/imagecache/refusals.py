@@ -1,4 +1,7 @@
-"""Errors for an image that cannot be had from the cache, but may be had in another way."""
+"""Errors for an image that cannot be had from the cache, but may be had in another way.
+
+Tested in tests/unit/imagecache/test_provide.py and tests/unit/imagecache/test_careful.py.
+"""
 
 from __future__ import annotations
 

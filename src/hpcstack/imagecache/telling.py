@@ -1,4 +1,7 @@
-"""Report how far an import is, to its own client and to those who wait for it."""
+"""Report how far an import is, to its own client and to those who wait for it.
+
+Tested in tests/unit/imagecache/test_provide.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Judge what people type after `--`: refuse what would start ranks twice, and say what to type.
 
 Pure but for looks at the folder.
+
+Tested in tests/unit/launch/test_preflight.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Tell, as far as this machine can, whether the nodes will see the folder that a launch begins in.
 
 Pure but for stat.
+
+Tested in tests/unit/cli/test_first_day.py.
 """
 
 from __future__ import annotations

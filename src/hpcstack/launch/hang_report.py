@@ -2,6 +2,8 @@
 
 All of it comes from what launchers/on-node/stacks.sh printed on the nodes, but for the files of
 torch's flight recorder, which are read here.
+
+Tested in tests/unit/launch/test_activity.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Refuse what no partition can give, before Slurm is asked: a queue would hold it for ever."""
+"""Refuse what no partition can give, before Slurm is asked: a queue would hold it for ever.
+
+Tested in tests/unit/slurm/test_query.py.
+"""
 
 from __future__ import annotations
 

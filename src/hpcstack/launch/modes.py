@@ -1,4 +1,7 @@
-"""How a command becomes ranks: the table of modes, and the tasks that each asks Slurm for."""
+"""How a command becomes ranks: the table of modes, and the tasks that each asks Slurm for.
+
+Tested in tests/unit/launch/test_plan.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 They are installed into a folder below the user's data folder, named after the image and the
 packages. This is done once, inside the image, with the versions of the image's own packages as
 constraints. Jobs see the folder at one fixed place, PLACE.
+
+Tested in tests/unit/cli/test_first_day.py.
 """
 
 from __future__ import annotations

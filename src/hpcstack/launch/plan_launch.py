@@ -1,4 +1,7 @@
-"""Turn a request into a planned launch: its image, added packages, staged data and step."""
+"""Turn a request into a planned launch: its image, added packages, staged data and step.
+
+Tested in tests/unit/cli/test_site_signatures.py and tests/integration/test_launching.py.
+"""
 
 from __future__ import annotations
 

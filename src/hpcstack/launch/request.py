@@ -1,4 +1,7 @@
-"""The request for a launch, and the checks that it passes as it is read."""
+"""The request for a launch, and the checks that it passes as it is read.
+
+Tested in tests/unit/launch/test_plan.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The resources that a step asks for, in Slurm's own words, and its share of each node."""
+"""The resources that a step asks for, in Slurm's own words, and its share of each node.
+
+Tested in tests/unit/launch/test_plan.py and tests/unit/launch/test_binding.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Carry out a planned launch: run it here, submit it as a job, or only judge it; and record it."""
+"""Carry out a planned launch: run it here, submit it as a job, or only judge it; and record it.
+
+Tested in tests/unit/launch/test_record.py and tests/integration/test_statuses.py.
+"""
 
 from __future__ import annotations
 

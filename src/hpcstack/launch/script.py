@@ -1,4 +1,7 @@
-"""Render a plan as a script to read, keep and submit, with its reason above every line."""
+"""Render a plan as a script to read, keep and submit, with its reason above every line.
+
+Tested in tests/unit/launch/test_plan.py.
+"""
 
 from __future__ import annotations
 

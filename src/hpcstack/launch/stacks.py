@@ -1,6 +1,8 @@
 """Ask the nodes of a running job what its ranks do, by a step of its own beside the job's.
 
 The step runs launchers/on-node/stacks.sh on every node.
+
+Tested in tests/unit/launch/test_hang.py.
 """
 
 from __future__ import annotations

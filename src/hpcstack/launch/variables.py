@@ -1,4 +1,7 @@
-"""List the environment variables of a step, each with the origin of its value."""
+"""List the environment variables of a step, each with the origin of its value.
+
+Tested in tests/unit/launch/test_plan.py.
+"""
 
 from __future__ import annotations
 

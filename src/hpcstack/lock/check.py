@@ -1,4 +1,7 @@
-"""Judges whether a lock fits a recipe, and what it leaves open. Asks no registry."""
+"""Judges whether a lock fits a recipe, and what it leaves open. Asks no registry.
+
+Tested in tests/unit/lock/test_lock.py and tests/unit/lock/test_known.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The lock of a recipe as a file: it is found, read, judged and written here."""
+"""The lock of a recipe as a file: it is found, read, judged and written here.
+
+Tested in tests/unit/cli/test_locks.py.
+"""
 
 from __future__ import annotations
 

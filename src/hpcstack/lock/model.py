@@ -1,5 +1,7 @@
 """The model of a lock: the base by digest, what it holds, the packages by version and hash, and the
 checksum of the spec that it was made from.
+
+Tested in tests/unit/lock/test_lock.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Finds where the lock of a recipe lies."""
+"""Finds where the lock of a recipe lies.
+
+Tested in tests/unit/publish/test_attachments.py and tests/hostile/test_neighbours.py.
+"""
 
 from __future__ import annotations
 

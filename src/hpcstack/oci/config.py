@@ -7,6 +7,8 @@ it is too large. Only labels, which are for people and often have several lines,
 instead: such characters become a blank.
 
 The fields: https://github.com/opencontainers/image-spec/blob/main/config.md.
+
+Tested in tests/hostile/test_registries.py and tests/hostile/test_layers.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The Docker daemon, or podman's compatible socket, through Docker's own SDK."""
+"""The Docker daemon, or podman's compatible socket, through Docker's own SDK.
+
+Tested in tests/integration/test_engines.py.
+"""
 
 from __future__ import annotations
 

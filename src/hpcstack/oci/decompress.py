@@ -2,6 +2,8 @@
 
 gzip is read by ISA-L, zstd by libzstd. Both libraries release Python's global lock while they work,
 as sha256 and reads and writes do, so threads are enough.
+
+Tested in tests/unit/oci/test_importer.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Write the tar headers that the packer gets.
 
 Names are below the root, and nothing in them can be read in two ways.
+
+Tested in tests/unit/oci/test_ustar.py and tests/unit/oci/test_importer.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Read manifests and configs, OCI's and Docker's, into typed values.
 
 What is wrong in them raises ValueError here; the callers word the error.
+
+Tested in tests/unit/oci/test_importer.py and tests/unit/oci/test_resume.py.
 """
 
 from __future__ import annotations

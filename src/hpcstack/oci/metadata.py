@@ -5,6 +5,8 @@ image's layers as one more layer. What is needed only if no layer has it lies be
 lowest layer. Enroot's files:
 https://github.com/NVIDIA/enroot/blob/master/doc/image-format.md; Apptainer's:
 https://apptainer.org/docs/user/main/environment_and_metadata.html.
+
+Tested in tests/unit/oci/test_importer.py.
 """
 
 from __future__ import annotations

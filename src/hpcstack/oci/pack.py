@@ -2,6 +2,8 @@
 
 They are in one table, PACKERS; the first one that is installed is used. zstd runs at level 1: a
 base of 1.2 GB packs in a fifth of the time that gzip takes, into about the same size.
+
+Tested in tests/unit/oci/test_importer.py and tests/hostile/test_layers.py.
 """
 
 from __future__ import annotations

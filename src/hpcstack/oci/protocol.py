@@ -1,4 +1,7 @@
-"""Read what registries answer, check it, and word the errors. No request is made here."""
+"""Read what registries answer, check it, and word the errors. No request is made here.
+
+Tested in tests/unit/oci/test_client.py.
+"""
 
 from __future__ import annotations
 

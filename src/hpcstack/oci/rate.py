@@ -1,4 +1,7 @@
-"""Give up on a registry that sends too little: it would keep an import going for ever."""
+"""Give up on a registry that sends too little: it would keep an import going for ever.
+
+Tested in tests/unit/oci/test_download.py.
+"""
 
 from __future__ import annotations
 

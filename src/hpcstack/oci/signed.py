@@ -4,6 +4,8 @@ They are in a manifest beside the image, under the tag sha256-DIGEST.sig. Each o
 statement that names the image's digest, with the signature over the statement's bytes in an
 annotation. NVIDIA signs NGC's images this way, with a key and without a public log
 (NVIDIA/gpu-operator 2432). https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md
+
+Tested in tests/unit/resolve/test_signed_base.py.
 """
 
 from __future__ import annotations

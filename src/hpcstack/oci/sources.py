@@ -1,6 +1,8 @@
 """Open an image and read its layers.
 
 It may be in a registry, an OCI layout, a `docker save` archive or the Docker daemon.
+
+Tested in tests/unit/oci/test_importer.py and tests/hostile/test_layers.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Headers become TarInfo, and bodies are passed on in pieces, without a copy. All but the plainest
 headers (GNU, PAX: long names, sparse maps, extended attributes) are read by the standard library.
+
+Tested in tests/unit/oci/test_importer.py and tests/hostile/test_layers.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Answer a registry's challenge: with a login, or with a token from the server that it names."""
+"""Answer a registry's challenge: with a login, or with a token from the server that it names.
+
+Tested in tests/unit/oci/test_ngc.py and tests/unit/oci/test_client.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Each of Lmod and Environment Modules that is on this machine does so; and once more as the user whom
 site.yaml names (`modules.check_as`). What the module sets and restores is compared with what it
 should.
+
+Tested in tests/hostile/test_neighbours.py and tests/unit/publish/test_modulefile.py.
 """
 
 from __future__ import annotations

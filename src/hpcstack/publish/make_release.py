@@ -1,5 +1,7 @@
 """From a request to a release: which image and report it means, what speaks against it, and what it
 would change.
+
+Tested in tests/unit/publish/test_provenance.py.
 """
 
 from __future__ import annotations

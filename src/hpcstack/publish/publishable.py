@@ -1,4 +1,7 @@
-"""Which stacks may be published, and what publishing returns. Pure."""
+"""Which stacks may be published, and what publishing returns. Pure.
+
+Tested in tests/integration/test_publishing.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Each verb prepares its change completely, checks it, and commits it as one change. A verb that is
 interrupted before the commit leaves nothing that a user can see. After the commit has begun, the
 next verb finishes it.
+
+Tested in tests/unit/releases/test_changes.py and tests/integration/test_publishing.py.
 """
 
 from __future__ import annotations

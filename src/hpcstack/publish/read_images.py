@@ -1,6 +1,8 @@
 """Reads the bytes of published images, to see whether they are still what was published.
 
 It may keep to a rate, and read a few images a night, those first that were read longest ago.
+
+Tested in tests/unit/publish/test_damage.py.
 """
 
 from __future__ import annotations

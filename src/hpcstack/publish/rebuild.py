@@ -2,6 +2,8 @@
 
 `hpcstack build` makes what the recipe says today. A release keeps the spec and the lock that it was
 published with, and its image is made of these.
+
+Tested in tests/integration/test_rebuilding.py.
 """
 
 from __future__ import annotations

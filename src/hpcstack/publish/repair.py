@@ -3,6 +3,8 @@ mean, the spider cache.
 
 What has no second copy is reported and left alone: the bytes of images, and a ledger of which no
 copy is whole.
+
+Tested in tests/unit/publish/test_damage.py.
 """
 
 from __future__ import annotations

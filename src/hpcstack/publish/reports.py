@@ -1,4 +1,7 @@
-"""Finds the test reports of an image, and decides whether they open the gate to production."""
+"""Finds the test reports of an image, and decides whether they open the gate to production.
+
+Tested in tests/unit/publish/test_gate.py.
+"""
 
 from __future__ import annotations
 

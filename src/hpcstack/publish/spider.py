@@ -1,6 +1,8 @@
 """Lmod's spider cache of the tree: rebuilt after each change.
 
 Without that `module avail` and `module spider` would show releases that are gone.
+
+Tested in tests/unit/publish/test_damage.py.
 """
 
 from __future__ import annotations

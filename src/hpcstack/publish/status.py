@@ -1,4 +1,7 @@
-"""Shows what is published, and what a verb would change, as rows and differences. Reads only."""
+"""Shows what is published, and what a verb would change, as rows and differences. Reads only.
+
+Tested in tests/unit/releases/test_changes.py and tests/unit/cli/test_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The catalogue: a website of plain pages about all that is published, readable on a phone, too."""
+"""The catalogue: a website of plain pages about all that is published, readable on a phone, too.
+
+Tested in tests/integration/test_catalog.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stacks whose image was adopted: where it came from, and why it is not built."""
+"""Stacks whose image was adopted: where it came from, and why it is not built.
+
+Tested in tests/unit/adopt/test_adopt_image.py.
+"""
 
 from __future__ import annotations
 

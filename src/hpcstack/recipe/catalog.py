@@ -3,6 +3,8 @@
 A file is named after what its stacks' full names begin with: pytorch.yaml may hold pytorch-24.11
 and pytorch-24.11-vision. So finding one stack opens few files. A file whose name begins with `_` is
 a template: it holds no stack, and is only extended.
+
+Tested in tests/unit/recipe/test_model.py and tests/unit/recipe/test_merge.py.
 """
 
 from __future__ import annotations

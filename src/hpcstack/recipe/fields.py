@@ -2,6 +2,8 @@
 
 Each refuses what could not survive a shell, Lua or a definition file, or what a runtime would
 change.
+
+Tested in tests/unit/recipe/test_model.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a recipe adds to its base: packages of four kinds, files, and named steps."""
+"""What a recipe adds to its base: packages of four kinds, files, and named steps.
+
+Tested in tests/unit/resolve/test_packages.py and tests/unit/recipe/test_model.py.
+"""
 
 from __future__ import annotations
 

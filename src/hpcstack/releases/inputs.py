@@ -1,6 +1,8 @@
 """Checks words from the command line that go into modules and ledgers.
 
 Each is one line, without control characters.
+
+Tested in tests/unit/cli/test_verbs.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ with it, and `repair` puts back what it holds: neither has to know what today's 
 there. An inventory holds a digest of itself and lies in the folder twice, since what damages a file
 may damage this one. Its data is trusted where a publisher has written it, its paths only below its
 folder.
+
+Tested in tests/unit/publish/test_damage.py.
 """
 
 from __future__ import annotations

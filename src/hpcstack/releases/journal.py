@@ -3,6 +3,8 @@
 Whoever finishes a change that was interrupted does so with his own rights. So a journal may name
 nothing but modulefiles of its own name in this tree, prepared releases in this store, and
 generations; and its file must be ours or root's.
+
+Tested in tests/hostile/test_neighbours.py and tests/integration/test_publishing_faults.py.
 """
 
 from __future__ import annotations

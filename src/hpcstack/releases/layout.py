@@ -1,4 +1,7 @@
-"""Names and places in a module tree. Pure. releases/tree.py says what lies where."""
+"""Names and places in a module tree. Pure. releases/tree.py says what lies where.
+
+Tested in tests/unit/releases/test_seal.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Whoever may publish may write that file, and whoever reads it, root too, makes p
 says: of names, versions, releases and keys. So each field is checked against what it may be, and an
 unknown field is refused. A ledger of a newer hpcstack is read, so that its users can go on loading
 and launching, but it is not changed.
+
+Tested in tests/unit/releases/test_ledger.py and tests/hostile/test_shared_folders.py.
 """
 
 from __future__ import annotations

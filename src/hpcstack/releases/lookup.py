@@ -1,4 +1,7 @@
-"""Looks up what is published: the release that a name means, and its image. Reads only."""
+"""Looks up what is published: the release that a name means, and its image. Reads only.
+
+Tested in tests/unit/releases/test_seal.py and tests/unit/releases/test_changes.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Renders `.modulerc` files, with aliases, the default and hidden releases; and gateways. Pure."""
+"""Renders `.modulerc` files, with aliases, the default and hidden releases; and gateways. Pure.
+
+Tested in tests/unit/releases/test_ledger.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Modes and group of what is published: as the site says, whatever the publisher's umask is."""
+"""Modes and group of what is published: as the site says, whatever the publisher's umask is.
+
+Tested in tests/hostile/test_neighbours.py and tests/integration/test_publishing_faults.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the store keeps of each release: its record with the spec, its lock and its SBOM."""
+"""What the store keeps of each release: its record with the spec, its lock and its SBOM.
+
+Tested in tests/unit/publish/test_provenance.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Works out from when users of a version are warned, from when it is refused, and what they are
 told.
+
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_release_verbs.py.
 """
 
 from __future__ import annotations

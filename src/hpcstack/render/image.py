@@ -2,6 +2,8 @@
 
 The context, and the definition that an engine reads, go into the image's key: a change of one byte
 gives images a new key.
+
+Tested in tests/unit/render/test_render.py.
 """
 
 from __future__ import annotations

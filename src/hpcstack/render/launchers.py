@@ -1,4 +1,7 @@
-"""Render the srun and sbatch scripts that users copy, and the scripts that nodes run."""
+"""Render the srun and sbatch scripts that users copy, and the scripts that nodes run.
+
+Tested in tests/unit/launch/test_plan.py and tests/unit/render/test_health.py.
+"""
 
 from __future__ import annotations
 

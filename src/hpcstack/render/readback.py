@@ -1,6 +1,8 @@
 """Check that another program reads a rendered Apptainer definition as it was meant.
 
 The other reader is spython's parser, which is sound; spython's writer, which is not, is not used.
+
+Tested in tests/unit/render/test_render.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Render what a site lends to a build: mirrors, proxy, CA bundle.
 
 The build finds it at /mnt while it runs. The image keeps no trace of it.
+
+Tested in tests/unit/render/test_render.py and tests/hostile/test_gifts.py.
 """
 
 from __future__ import annotations

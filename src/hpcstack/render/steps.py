@@ -2,6 +2,8 @@
 
 Text of a recipe never stands bare in a step's lines. It is a quoted word, or a file of the context
 that bash runs.
+
+Tested in tests/unit/render/test_render.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Fill the package's Jinja2 templates, and read its plain data files.
 
 An unknown name in a template is an error. There is one filter for each kind of quoting.
+
+Tested in tests/unit/core/test_quote.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A report as one HTML page that needs nothing else. Pure.
 
 There is no script and nothing is fetched. The page can be printed, and read by a screen reader.
+
+Tested in tests/unit/report/test_report_forms.py.
 """
 
 from __future__ import annotations

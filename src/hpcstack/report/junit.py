@@ -1,4 +1,7 @@
-"""A report as JUnit XML. Pure."""
+"""A report as JUnit XML. Pure.
+
+Tested in tests/unit/report/test_report.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The report of a test run: the one versioned document that every other form comes from. Pure."""
+"""The report of a test run: the one versioned document that every other form comes from. Pure.
+
+Tested in tests/unit/report/test_report.py and tests/unit/report/test_report_forms.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A report as Markdown, and as a textfile for Prometheus. Pure."""
+"""A report as Markdown, and as a textfile for Prometheus. Pure.
+
+Tested in tests/unit/report/test_report_forms.py.
+"""
 
 from __future__ import annotations
 

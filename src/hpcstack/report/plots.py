@@ -1,6 +1,8 @@
 """Plots as SVG: lines, with their gate drawn in, and matrices as heat maps.
 
 Each plot has its numbers as a table below it.
+
+Tested in tests/unit/report/test_report_forms.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A report for a terminal. Pure."""
+"""A report for a terminal. Pure.
+
+Tested in tests/unit/report/test_report.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Make a lock of a stack from a few small requests to the registry, without pulling the image."""
+"""Make a lock of a stack from a few small requests to the registry, without pulling the image.
+
+Tested in tests/unit/resolve/test_signed_base.py and tests/unit/lock/test_lock.py.
+"""
 
 from __future__ import annotations
 

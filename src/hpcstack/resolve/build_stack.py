@@ -1,4 +1,7 @@
-"""From a recipe to its image: choose the lock, find out what to build, and build it if needed."""
+"""From a recipe to its image: choose the lock, find out what to build, and build it if needed.
+
+Tested in tests/unit/cli/test_locks.py and tests/integration/test_engines.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Choose the lock that a verb works with.
 
 That is the one that is there, a first one, or what is known without one.
+
+Tested in tests/unit/lock/test_known.py and tests/integration/test_ngc_inside.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Find newer tags of the bases that recipes are locked to, and what the newest would change."""
+"""Find newer tags of the bases that recipes are locked to, and what the newest would change.
+
+Tested in tests/integration/test_ngc_registry.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The runtimes that can start a job step in an image: one table, and a module for each entry.
 
 `choose_runtime` resolves `auto` by what is installed, and says why.
+
+Tested in tests/unit/launch/test_plan.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Apptainer under srun, for clusters without Pyxis: `srun ... apptainer exec image.sqsh`."""
+"""Apptainer under srun, for clusters without Pyxis: `srun ... apptainer exec image.sqsh`.
+
+Tested in tests/unit/launch/test_plan.py and tests/integration/test_launching.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The interface of a runtime: a step in, one argv and its environment out."""
+"""The interface of a runtime: a step in, one argv and its environment out.
+
+Tested in tests/unit/launch/test_plan.py.
+"""
 
 from __future__ import annotations
 

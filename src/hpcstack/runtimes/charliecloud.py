@@ -3,6 +3,8 @@
 Charliecloud 0.33 and newer can make the folder of a mount although the image is read-only
 (--write-fake). An older one can mount only over folders that the image has.
 https://charliecloud.io/latest/ch-run.html
+
+Tested in tests/unit/launch/test_plan.py and tests/integration/test_statuses.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Enroot under srun, where there is no Pyxis: `enroot start IMAGE.sqsh` mounts the image.
 
 Nothing is unpacked.
+
+Tested in tests/unit/launch/test_plan.py and tests/integration/test_launching.py.
 """
 
 from __future__ import annotations

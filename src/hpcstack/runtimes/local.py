@@ -1,6 +1,8 @@
 """Without Slurm: Apptainer runs the image on this machine.
 
 Slurm's options mean nothing here; `launch` refuses them.
+
+Tested in tests/unit/launch/test_plan.py.
 """
 
 from __future__ import annotations

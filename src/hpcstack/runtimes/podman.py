@@ -8,6 +8,8 @@ where it keeps the step in a cgroup (ProctrackType). Elsewhere a keeper process,
 of the task either, notices the task's end and removes what it left. And each task begins by
 removing what this user's killed tasks left on the node.
 https://docs.podman.io/en/v4.3/markdown/podman-run.1.html (--rootfs, :O)
+
+Tested in tests/unit/launch/test_plan.py and tests/unit/launch/test_host_libraries.py.
 """
 
 from __future__ import annotations

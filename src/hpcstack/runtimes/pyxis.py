@@ -2,6 +2,8 @@
 
 The path is absolute, because Pyxis looks for a bare name on Docker Hub. The image's variables win
 over the host's, except for those that --container-env names.
+
+Tested in tests/unit/launch/test_plan.py and tests/integration/test_chain.py.
 """
 
 from __future__ import annotations

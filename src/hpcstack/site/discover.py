@@ -1,6 +1,8 @@
 """What this machine and its Slurm say of the site.
 
 It is read by the tools that are there; nothing is guessed.
+
+Tested in tests/unit/site/test_write.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Libraries of the nodes that a step brings into its containers, as site.yaml names them."""
+"""Libraries of the nodes that a step brings into its containers, as site.yaml names them.
+
+Tested in tests/unit/launch/test_host_libraries.py.
+"""
 
 from __future__ import annotations
 

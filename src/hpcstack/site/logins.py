@@ -1,6 +1,8 @@
 """Logins in the URLs of site.yaml. Pure.
 
 They are lent only to builds on bases of registries that the site trusts, and kept out of logs.
+
+Tested in tests/hostile/test_gifts.py.
 """
 
 from __future__ import annotations

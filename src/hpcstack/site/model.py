@@ -2,6 +2,8 @@
 
 Each `description` and each class's docstring goes into the JSON Schema that `hpcstack schema
 --site` prints: it explains its key to whoever writes the file.
+
+Tested in tests/unit/site/test_load.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 gzip, xz and lzma are Python's own, and zstd has a binding. lz4 and lzo are called directly in the
 libraries that mksquashfs is linked with: no binding of them is maintained as well as these.
+
+Tested in tests/unit/squashfs/test_splice.py and tests/unit/squashfs/test_lookup.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Copy bytes from one file to another as cheaply as the filesystem can.
 
 They are shared (reflinks), else copied by the kernel, else read and written.
+
+Tested in tests/unit/squashfs/test_splice.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ of a file, its tail, shares a compressed fragment with other tails. The fragment
 taken over, too, if all its files are in the image. If a later layer has deleted some of them, the
 other tails are packed anew, in the order of their names: so the deleted data are nowhere in the
 file, and do not influence its bytes.
+
+Tested in tests/unit/squashfs/test_splice.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Read inodes and the listings of folders from their tables."""
+"""Read inodes and the listings of folders from their tables.
+
+Tested in tests/unit/squashfs/test_splice.py and tests/unit/squashfs/test_lookup.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Blocks are shared if the filesystem can do that. If not, on a local disk, each p
 hashed, and written past the page cache (O_DIRECT): in a virtual machine, new pages cost more than
 the copying (docs/performance.md). On other filesystems, whose server may be able to copy by itself,
 the kernel is asked to copy.
+
+Tested in tests/unit/squashfs/test_splice.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The format is described in https://dr-emann.github.io/squashfs/; what counts is the kernel's
 fs/squashfs. Files are not trusted: every size is bounded before memory is taken for it.
+
+Tested in tests/unit/squashfs/test_splice.py and tests/unit/squashfs/test_lookup.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Read tables of metadata: compressed blocks of 8 KiB, over whose ends the data go on."""
+"""Read tables of metadata: compressed blocks of 8 KiB, over whose ends the data go on.
+
+Tested in tests/unit/squashfs/test_splice.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A layer is a SquashFS of an overlay's upper folder, with the kernel's marks: a character device 0/0
 (a whiteout) removes a name, and the attribute `overlay.opaque` on a folder hides what lies below
 it. https://docs.kernel.org/filesystems/overlayfs.html
+
+Tested in tests/unit/squashfs/test_splice.py.
 """
 
 from __future__ import annotations

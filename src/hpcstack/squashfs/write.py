@@ -1,4 +1,7 @@
-"""Make the metadata of a spliced image, in memory: the base's own blocks, then what is new."""
+"""Make the metadata of a spliced image, in memory: the base's own blocks, then what is new.
+
+Tested in tests/unit/squashfs/test_splice.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a build leaves: one image, and what is known of it."""
+"""What a build leaves: one image, and what is known of it.
+
+Tested in tests/unit/store/test_store.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The one reader and writer of artifact.json.
 
 Whoever may write to the store may write that file, so no field of it becomes a path.
+
+Tested in tests/unit/store/test_store.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Caches: imported bases, finished steps of builds, partial downloads, keys that are known."""
+"""Caches: imported bases, finished steps of builds, partial downloads, keys that are known.
+
+Tested in tests/unit/publish/test_gc.py and tests/unit/oci/test_download.py.
+"""
 
 from __future__ import annotations
 

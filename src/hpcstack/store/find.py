@@ -1,4 +1,7 @@
-"""Finds the image that a text means: a file, a stack, STACK@ENGINE, or the beginning of a key."""
+"""Finds the image that a text means: a file, a stack, STACK@ENGINE, or the beginning of a key.
+
+Tested in tests/unit/launch/test_image.py and tests/unit/cli/test_verbs.py.
+"""
 
 from __future__ import annotations
 

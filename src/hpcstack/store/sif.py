@@ -2,6 +2,8 @@
 
 Layout and numbers: https://github.com/apptainer/sif (a primary system partition, squashfs, of one
 architecture).
+
+Tested in tests/integration/test_images.py.
 """
 
 from __future__ import annotations

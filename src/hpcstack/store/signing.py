@@ -8,6 +8,8 @@ signed at this time. So a good signature of another image cannot be put beside t
 signed image cannot be passed off as another stack. The namespace tells what kind of thing was
 signed, so that a signature of anything else never counts: https://man.openbsd.org/ssh-keygen
 (-Y sign, -Y verify).
+
+Tested in tests/hostile/test_gifts.py and tests/unit/cli/test_site_signatures.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A private folder on local disk for one build, which is removed afterwards."""
+"""A private folder on local disk for one build, which is removed afterwards.
+
+Tested in tests/hostile/test_gifts.py.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ beside each other; pairs take n(n-1)/2 jobs.
 Each round but the first has a control: a group, as large, of nodes that are known to be good. It
 runs at the same time, so that a round in which all suspects are slow is not measured by itself.
 With fewer than LEAST nodes each of the first groups could have a bad one, and pairs are as quick.
+
+Tested in tests/unit/suite/test_sweep.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ They are in facts/gates.yaml. A figure below a gate of `kind: gate` fails the ch
 of a gate of `kind: seen` is a warning, as is one below 95 % of what the site itself expects (its
 `baselines`). Only sizes from a gate's `min_bytes` on count, so the quick tier's 256 MiB are held
 against nothing.
+
+Tested in tests/unit/suite/test_judge.py.
 """
 
 from __future__ import annotations

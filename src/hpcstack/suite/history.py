@@ -7,6 +7,8 @@ appends whole (a torn line is left out when the file is read).
 A figure has regressed if it is worse than the median of at least 8 comparable runs by more than
 each of three things: some MADs, scaled by 1.4826 to a standard deviation; 5 % of the median; and a
 floor in the figure's own unit.
+
+Tested in tests/unit/suite/test_judge.py.
 """
 
 from __future__ import annotations

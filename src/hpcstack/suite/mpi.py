@@ -1,4 +1,7 @@
-"""The MPI part of a test run: a job step of its own, whose ranks Slurm's PMI starts."""
+"""The MPI part of a test run: a job step of its own, whose ranks Slurm's PMI starts.
+
+Tested in tests/integration/test_smoke.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Run the smoke suite in an image, as job steps over the nodes, and make its report."""
+"""Run the smoke suite in an image, as job steps over the nodes, and make its report.
+
+Tested in tests/integration/test_smoke.py and tests/integration/test_chain.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ It is made on the spot with the image's own torch, transformers and tokenizers, 
 fetched. A token is a character. Each has an axis of its own in the hidden state, on which the
 output layer reads the character that follows. The layers between are those of a Llama with small
 random weights: they are computed, and change no answer as long as they are computed right.
+
+Tested in tests/unit/smoke/test_serving.py and tests/integration/test_serving.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The model is that of alphabet.py. Only the standard library is used, and no proxy that the
 environment names: the server is on the next node.
+
+Tested in tests/unit/smoke/test_serving.py.
 """
 
 from __future__ import annotations

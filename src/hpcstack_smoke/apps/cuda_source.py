@@ -1,6 +1,8 @@
 """The CUDA part of the MPI program: pi by Monte Carlo on each rank's GPU.
 
 It is compiled by nvcc, where the image has it, and linked to mpi_source.py's program.
+
+Tested in ci/one_gpu.py.
 """
 
 KERNEL = r"""

@@ -1,4 +1,7 @@
-"""Checks that every stack can run: its tasks start, reach each other by TCP, and see one folder."""
+"""Checks that every stack can run: its tasks start, reach each other by TCP, and see one folder.
+
+Tested in tests/integration/test_smoke.py.
+"""
 
 from __future__ import annotations
 

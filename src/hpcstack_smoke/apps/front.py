@@ -3,6 +3,8 @@
 The server listens on the node's loopback address, the front on an address that other nodes reach.
 A connection whose first request has the header `Authorization: Bearer KEY` is handed through byte
 by byte; any other is answered by 401 and closed.
+
+Tested in tests/unit/smoke/test_serving.py.
 """
 
 from __future__ import annotations

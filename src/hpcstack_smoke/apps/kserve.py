@@ -1,6 +1,8 @@
 """A client of Triton, by KServe's v2 protocol, and a model for its Python back end.
 
 The model doubles numbers; several clients ask it at once.
+
+Tested in tests/unit/smoke/test_serving.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ CUDA's driver is opened by dlopen where there is one. Rank 0 prints JSON objects
 world, how many values of point-to-point messages and collectives are wrong, and pi as courses
 compute it (by Monte Carlo, and by the midpoint rule of 4 / (1 + x^2)) on 1, 2, 4, ... ranks; then,
 where they were asked for, pi of the GPUs, and whether a GPU's memory was sent right.
+
+Tested in tests/integration/test_smoke.py.
 """
 
 SOURCE = r"""

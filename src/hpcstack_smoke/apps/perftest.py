@@ -2,6 +2,8 @@
 
 It runs where the image has perftest. Expected are 90 % of the port's rate, such as 180 Gb/s of HDR
 and 360 Gb/s of NDR.
+
+Tested in tests/unit/smoke/test_nccltests.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The first task of each node starts a server over all GPUs that the step has there. Then it asks the
 server of the next node, through a front that requires a key (front.py). The model is the suite's
 own, so that each right answer is known (alphabet.py, kserve.py).
+
+Tested in tests/unit/smoke/test_serving.py and tests/integration/test_serving.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A server of an image as a process: start it, ask whether it is ready, end it as Slurm would."""
+"""A server of an image as a process: start it, ask whether it is ready, end it as Slurm would.
+
+Tested in tests/unit/smoke/test_serving.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TensorFlow over all tasks: a sum by MultiWorkerMirroredStrategy, which TF_CONFIG configures."""
+"""TensorFlow over all tasks: a sum by MultiWorkerMirroredStrategy, which TF_CONFIG configures.
+
+Tested in ci/soak.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ The definitions are in its doc/PERFORMANCE.md (commit a0b82b2). algbw = S / t, w
 of the whole buffer and t the mean of the ranks' times, as nccl-tests takes it (common.cu, -a 1).
 busbw = algbw * factor. 1 GB is 1e9 bytes. On GPUs ten calls are queued between two events; on CPUs
 each call is timed behind a barrier.
+
+Tested in tests/integration/test_chain.py and tests/integration/test_smoke.py.
 """
 
 from __future__ import annotations

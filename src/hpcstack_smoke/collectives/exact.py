@@ -1,6 +1,8 @@
 """Check that the collectives are exact.
 
 Every value is an integer that the dtype represents exactly, so results are compared with ==.
+
+Tested in tests/integration/test_chain.py and tests/integration/test_smoke.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Measure all_reduce by rings over several nodes, against the line rate of the nodes' ports."""
+"""Measure all_reduce by rings over several nodes, against the line rate of the nodes' ports.
+
+Tested in tests/unit/suite/test_clusters.py.
+"""
 
 from __future__ import annotations
 

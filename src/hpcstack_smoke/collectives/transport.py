@@ -3,6 +3,8 @@
 NCCL falls back to a slower transport without an error; this check does not let that pass. Each
 rank reads only the log that its own process wrote, where it was written, and sends the others a
 short summary.
+
+Tested in tests/unit/smoke/test_nccllog.py and tests/unit/suite/test_clusters.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Measure copies between host and GPU, and between each two GPUs of a node.
 
 gpu/judge.py judges them.
+
+Tested in ci/one_gpu.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Check that all ranks have the same driver, GPU, torch, NCCL and image; name those that differ."""
+"""Check that all ranks have the same driver, GPU, torch, NCCL and image; name those that differ.
+
+Tested in tests/unit/suite/test_clusters.py and tests/integration/test_chain.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Check each rank's own GPU by torch: code for it, its memory, matrix rates.
 
 gpu/judge.py judges the figures. A GPU that lags behind the others of the run is named by the host.
+
+Tested in ci/one_gpu.py.
 """
 
 from __future__ import annotations

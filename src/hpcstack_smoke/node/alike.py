@@ -1,6 +1,8 @@
 """Compare nodes of one kind: which one lacks a port or a GPU, or has another driver or firmware.
 
 Nothing here looks at a machine; the nodes' inventories are all it reads.
+
+Tested in tests/unit/smoke/test_topology.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Judge what the GPUs' own counters gained while the suite ran.
 
 They count NVLink, PCIe and ECC errors, and the time spent slowed down.
+
+Tested in tests/unit/smoke/test_nvidia.py and tests/unit/suite/test_clusters.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Check a node's GPUs by nvidia-smi and the kernel's log."""
+"""Check a node's GPUs by nvidia-smi and the kernel's log.
+
+Tested in tests/unit/smoke/test_nvidia.py and tests/unit/suite/test_clusters.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Describe what a node is made of.
 
 This is the hardware's part of a baseline's key, and what the nodes of a kind must have alike.
+
+Tested in tests/unit/suite/test_clusters.py.
 """
 
 from __future__ import annotations

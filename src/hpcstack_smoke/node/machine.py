@@ -1,6 +1,8 @@
 """Look at a machine for the checks of a node: its files, its programs, the kernel's log.
 
 All of it goes through HERE, so that a whole made-up machine can take its place (tests/clusters).
+
+Tested in tests/unit/smoke/test_fabric.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Check a node's NVLink: its links, NVSwitch's fabric, and IMEX where NVLink spans nodes."""
+"""Check a node's NVLink: its links, NVSwitch's fabric, and IMEX where NVLink spans nodes.
+
+Tested in tests/unit/suite/test_clusters.py and tests/unit/smoke/test_nvidia.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Read what the kernel says of InfiniBand and RoCE ports, and of Slingshot's adapters.
 
 The files are those of Documentation/ABI/stable/sysfs-class-infiniband.
+
+Tested in tests/unit/suite/test_clusters.py and tests/unit/smoke/test_fabric.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks of torch's distributed checkpoints: training resumes from one, and shards can change."""
+"""Checks of torch's distributed checkpoints: training resumes from one, and shards can change.
+
+Tested in tests/integration/test_chain.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of DistributedDataParallel: plain, with small buckets, with autocast, with GradScaler."""
+"""Checks of DistributedDataParallel: plain, with small buckets, with autocast, with GradScaler.
+
+Tested in tests/integration/test_smoke.py.
+"""
 
 from __future__ import annotations
 

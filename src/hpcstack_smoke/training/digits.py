@@ -1,6 +1,8 @@
 """A real small training: a convolutional network learns digits, as on one process.
 
 The digits are drawn here, so that no data set is fetched.
+
+Tested in tests/integration/test_smoke.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks of what only some images have: Horovod, Lightning, DALI. Without it they are skipped."""
+"""Checks of what only some images have: Horovod, Lightning, DALI. Without it they are skipped.
+
+Tested in ci/one_gpu.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of what training also uses: checkpointing, torch.compile, attention, the profiler."""
+"""Checks of what training also uses: checkpointing, torch.compile, attention, the profiler.
+
+Tested in tests/integration/test_smoke.py and tests/integration/test_chain.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Checks of fully sharded data parallel, FSDP2 and FSDP1, and what other checks need of them.
 
 The losses, the size of the shards, and the gathered parameters are judged.
+
+Tested in tests/integration/test_smoke.py and tests/integration/test_chain.py.
 """
 
 from __future__ import annotations

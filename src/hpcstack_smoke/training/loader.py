@@ -1,6 +1,8 @@
 """The check of data loading: the ranks' shards are disjoint and complete, with and without workers.
 
 It also measures which number of workers and which size of batch is fastest.
+
+Tested in tests/integration/test_chain.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 T(n) is the time of a step on n ranks, that of the slowest. The speed-up S(n) is T(1) / T(n); in
 weak scaling, where n ranks have n times as much work, it is n T(1) / T(n). The efficiency E(n) is
 S(n) / n.
+
+Tested in tests/integration/test_chain.py and tests/integration/test_smoke.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks of models that are split over ranks: tensor and pipeline parallel, FSDP2 by tensor."""
+"""Checks of models that are split over ranks: tensor and pipeline parallel, FSDP2 by tensor.
+
+Tested in tests/integration/test_chain.py.
+"""
 
 from __future__ import annotations
 

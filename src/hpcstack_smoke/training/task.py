@@ -6,6 +6,8 @@ instead of averaged.
 
 Two oracles judge a parallel run. The loss of every step is compared with the reference. Replicated
 parameters must have a spread of 0 over the ranks; sharded ones, gathered, must be the reference's.
+
+Tested in tests/integration/test_smoke.py.
 """
 
 from __future__ import annotations

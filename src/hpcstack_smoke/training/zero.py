@@ -1,6 +1,8 @@
 """Checks of DeepSpeed: ZeRO's stages, and its offload to the CPU and to a disk.
 
 Each has a proof that DeepSpeed did shard or offload, beside the losses and parameters.
+
+Tested in tests/integration/test_chain.py and ci/one_gpu.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The interface of a build engine: an imported base and rendered files in, one squashfs out."""
+"""The interface of a build engine: an imported base and rendered files in, one squashfs out.
+
+Tested in tests/unit/build/test_engines.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 It needs neither root nor an entry in /etc/subuid. Each step is a layer, which is kept for later
 builds (overlay.py).
+
+Tested in tests/unit/build/test_engines.py and tests/integration/test_engines.py.
 """
 
 from __future__ import annotations

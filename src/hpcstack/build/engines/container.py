@@ -4,6 +4,8 @@ Locks and builds use the same one. It lies in the build's enclosure and has the 
 root (images/enclose.py, `enter --tree`). Only one user id is mapped, so a seccomp filter lets
 changes of owner succeed (seccomp.py). Capabilities that no package's script needs are dropped. The
 environment consists of the variables that are named here and no others.
+
+Tested in tests/unit/build/test_lowest.py and tests/hostile/test_confinement.py.
 """
 
 from __future__ import annotations

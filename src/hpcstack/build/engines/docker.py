@@ -3,6 +3,8 @@
 The result goes straight from the daemon into a squashfs. The base comes from the import, not from a
 pull. What the site lends lies in a layer of its own below the build's, because a Dockerfile's RUN
 has no mounts. It is left out when the image is taken from the daemon, and then removed there.
+
+Tested in tests/integration/test_engines.py.
 """
 
 from __future__ import annotations

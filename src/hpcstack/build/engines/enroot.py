@@ -4,6 +4,8 @@ Where no enclosure can be made, and site.yaml allows it (`build.unconfined`), En
 the rendered enroot.sh creates a container of the imported base, runs all steps in it, and exports
 it. It works in folders of the build's own, with Enroot's own mounts, but without Enroot's hooks,
 which would write the builder's name and home into the image.
+
+Tested in tests/integration/test_engines.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 It is spliced where that is possible and wanted: it then keeps the base's compressed bytes, and the
 layers' are added. Each layer is packed for that once, with the base's compressor and block size,
 and the squashfs is kept beside it. Else the whole image is packed anew.
+
+Tested in tests/unit/build/test_engines.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What this machine lets builds do.
 
 It is tried with trees of our own, never with a base's: otherwise what a base lacks would decide.
+
+Tested in tests/unit/build/test_engines.py.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ unpacked (`lowest.py`). The image is the base with the layers spliced to it (`fi
 
 Where a kernel or a filesystem takes no layers, the steps run in an unpacked copy of the base. Then
 no step is kept, and the copy is packed.
+
+Tested in tests/unit/build/test_engines.py and tests/unit/build/test_lowest.py.
 """
 
 from __future__ import annotations
