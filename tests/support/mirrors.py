@@ -2,9 +2,12 @@
 
 The mirror of src/hpcstack/ROOM/NAME.py is tests/unit/ROOM/test_NAME.py, and that of a module of
 hpcstack_smoke tests/unit/smoke/test_NAME.py. A module without a mirror names one or two files in
-the last line of its docstring: `Tested in tests/unit/ROOM/test_OTHER.py.`
+the last line of its docstring: `Tested in tests/unit/ROOM/test_OTHER.py.` What only a GPU or other
+stacks can show is tested by a program of ci/.
 
-    python -m support.mirrors FILE...     print the unit tests of modules, for ci/quick
+    python -m support.mirrors FILE...
+
+prints for ci/quick what to run for each FILE: its unit tests, or its room's where it has none.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 SOURCE = REPO / "src"
-LINE = re.compile(r"Tested in\s+(\S+\.py|ci/\w+)(?:\s+and\s+(\S+\.py|ci/\w+))?\.\Z")
+FILE = r"((?:tests|ci)/\S+\.py|ci/\w+)"
+LINE = re.compile(rf"^Tested in\s+{FILE}(?:\s+and\s+{FILE})?\.\Z", re.MULTILINE)
 
 
 @cache
@@ -58,11 +62,18 @@ def find_tests(module: Path) -> list[Path]:
     return [mirror] if mirror.exists() else read_named(module)
 
 
+def list_unit_tests(module: Path) -> list[Path]:
+    """The files of `find_tests` that are unit tests; where none is, the folder of the room."""
+    units = REPO / "tests/unit"
+    found = [path for path in find_tests(module) if path.is_relative_to(units)]
+    room = mirror_of(module).parent
+    return found or ([room] if room.is_dir() and room != units else [])
+
+
 def main() -> None:
     for word in sys.argv[1:]:
-        for path in find_tests(REPO / word):
-            if path.is_relative_to(REPO / "tests/unit"):
-                print(path.relative_to(REPO))
+        for path in list_unit_tests(REPO / word):
+            print(path.relative_to(REPO))
 
 
 if __name__ == "__main__":
