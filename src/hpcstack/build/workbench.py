@@ -1,6 +1,6 @@
 """What all code that makes images works with, made once by the caller that wants an image.
 
-Tested in tests/unit/oci/test_importer.py and tests/unit/adopt/test_adopt_image.py.
+Tested in tests/unit/oci/test_importer.py and tests/integration/test_engines.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Patterns of characters: those refused in text of others, and those a name is made of.
-
-Tested in tests/unit/core/test_quote.py.
-"""
+"""Patterns of characters: those refused in text of others, and those a name is made of."""
 
 from __future__ import annotations
 

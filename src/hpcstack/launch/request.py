@@ -1,7 +1,4 @@
-"""The request for a launch, and the checks that it passes as it is read.
-
-Tested in tests/unit/launch/test_plan.py.
-"""
+"""The request for a launch, and the checks that it passes as it is read."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 What is wrong in them raises ValueError here; the callers word the error.
 
-Tested in tests/unit/oci/test_importer.py and tests/unit/oci/test_resume.py.
+Tested in tests/unit/oci/test_importer.py.
 """
 
 from __future__ import annotations

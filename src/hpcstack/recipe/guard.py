@@ -3,7 +3,7 @@
 A step that replaces one of them breaks the image. The build's guard, the lock's constraints and
 lint all take them from here.
 
-Tested in tests/unit/build/test_guarded.py and tests/unit/render/test_render.py.
+Tested in tests/unit/render/test_render.py.
 """
 
 from __future__ import annotations

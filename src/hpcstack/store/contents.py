@@ -1,6 +1,6 @@
 """Reads files out of a stored image's squashfs, without unpacking it.
 
-Tested in tests/unit/store/test_sbom.py and tests/hostile/test_layers.py.
+Tested in tests/hostile/test_layers.py.
 """
 
 from __future__ import annotations
