@@ -6,8 +6,6 @@ Without a group everything is its owner's alone to write: modes 755 and 644.
 
 Only what is ours is handed over, and by descriptor, since a member of the group may swap any entry
 meanwhile.
-
-Tested in tests/unit/publish/test_gate.py and tests/hostile/test_shared_folders.py.
 """
 
 from __future__ import annotations
