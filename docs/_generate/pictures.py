@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from example_pages import draw_catalogue, draw_report
 from placeholders import with_placeholders
 
 if TYPE_CHECKING:
@@ -235,6 +236,8 @@ def make_pictures() -> dict[str, str]:
         "chain.svg": draw_chain(),
         "rooms.svg": draw_rooms(),
         "hang.svg": draw_hang(),
+        "report.svg": draw_report(),
+        "catalogue.svg": draw_catalogue(),
         **draw_sessions(),
     }
 

@@ -13,6 +13,7 @@ PLACEHOLDERS = (
     (r"\b\d{8}T\d{6}Z-[0-9a-f]{4,6}\b", "TIME-ID"),
     (r"\b\d{8}T?\d*Z?-?[0-9a-f]*\.\.\.$", "TIME-ID..."),  # where a long line was cut
     (r"\b\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(\+\d{2}:\d{2}|Z)?)?\b", "DATE"),
+    (r"\bDATE \d{2}:\d{2} UTC\b", "DATE"),
     (r"\bsha256:[0-9a-f]{12,64}\b", "sha256:DIGEST"),
     (r"\b(sha256|key) [0-9a-f]{12,64}\b", r"\1 DIGEST"),
     (r"/images/[0-9a-f]{40}\b", "/images/KEY"),
