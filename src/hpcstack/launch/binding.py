@@ -74,6 +74,7 @@ def _read_topology(name: str) -> tuple[str, ...]:
         raise InputError(
             f"site.yaml: there is no topology {name!r}{did_you_mean(name, known)}",
             f"known: {', '.join(known)}",
+            page="bind-ranks-to-cores",
         )
     return known[name].gpu_cpus
 

@@ -62,6 +62,7 @@ def check_starter(mode: str, command: tuple[str, ...]) -> None:
         f"{starter} starts ranks, and so does mode {mode}: there would be a training of its own "
         f"{again}",
         hint,
+        page="choose-a-mode",
     )
 
 
@@ -88,6 +89,7 @@ def check_step(environ: Mapping[str, str]) -> None:
             f"this runs in each of the {count} tasks of an srun, and each would launch all ranks",
             "leave out the srun: `hpcstack launch` in a job's script starts the ranks on all of "
             "its nodes",
+            page="write-a-job-script",
         )
 
 

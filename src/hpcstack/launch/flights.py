@@ -73,7 +73,9 @@ def read_flights(folder: Path, prefix: str = "", since: float = 0) -> dict[int, 
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.startswith(prefix))
     except OSError as error:
-        raise InputError(f"{folder}: {error.strerror}", "hpcstack hang --flights FOLDER") from None
+        raise InputError(
+            f"{folder}: {error.strerror}", "hpcstack hang --flights FOLDER", page="find-a-hang"
+        ) from None
 
     for path in paths:
         rank = NUMBER.search(path.name)
@@ -88,10 +90,11 @@ def read_flights(folder: Path, prefix: str = "", since: float = 0) -> dict[int, 
             raise InputError(
                 f"{path} is not a file of torch's flight recorder: {error}",
                 f"look at what else is in {folder}",
+                page="find-a-hang",
             ) from None
     if not out:
         why = f"{folder} has no files of torch's flight recorder"
-        raise InputError(why, "TORCH_FR_DUMP_TEMP_FILE says where they are")
+        raise InputError(why, "TORCH_FR_DUMP_TEMP_FILE says where they are", page="find-a-hang")
     return out
 
 

@@ -96,7 +96,9 @@ def _check_known(recipe: str, recipes: Catalog, store: Store) -> None:
         nearest = difflib.get_close_matches(recipe, of_its_kind, n=MOST_NAMED, cutoff=0)
         tip = f"hpcstack launch {nearest[0]}; hpcstack images shows all that can be launched here"
         raise InputError(
-            f"there is no stack {recipe!r}; there are {', '.join(sorted(nearest))}", tip
+            f"there is no stack {recipe!r}; there are {', '.join(sorted(nearest))}",
+            tip,
+            page="see-what-a-launch-did",
         ) from unknown
 
 

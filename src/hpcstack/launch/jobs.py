@@ -143,7 +143,9 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
         raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
     if not parts:
         raise InputError(
-            f"Slurm no longer knows job {job}", "name the log itself: hpcstack explain FILE"
+            f"Slurm no longer knows job {job}",
+            "name the log itself: hpcstack explain FILE",
+            page="why-was-my-job-killed",
         )
     logs = [path for part in parts for path in part.logs]
     if logs:
@@ -166,6 +168,7 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
     raise InputError(
         f"job {job} wrote to no file that exists: {where or 'it ran on a terminal'}",
         "name the log itself: hpcstack explain FILE",
+        page="why-was-my-job-killed",
     )
 
 

@@ -6,6 +6,7 @@ Tested in tests/unit/slurm/test_query.py.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, did_you_mean
@@ -30,7 +31,9 @@ def check_limits(resources: Resources, known: Mapping[str, Limits]) -> None:
         if name not in known:
             near = did_you_mean(name, known)
             raise InputError(
-                f"there is no partition {name!r}{near}", f"there are: {', '.join(known)}"
+                f"there is no partition {name!r}{near}",
+                f"there are: {', '.join(known)}",
+                page="describe-your-cluster",
             )
 
     chosen = [known[name] for name in named]
@@ -41,8 +44,8 @@ def check_limits(resources: Resources, known: Mapping[str, Limits]) -> None:
             "Slurm has no default partition", f"--partition, one of: {', '.join(known)}"
         )
     _check_time(resources.time)
-    reasons = [_find_excess(resources, one) for one in chosen]
-    if not all(reasons):
+    found = [_find_excess(resources, one) for one in chosen]
+    if not all(found):
         return
 
     others = [
@@ -53,7 +56,8 @@ def check_limits(resources: Resources, known: Mapping[str, Limits]) -> None:
     tip = "ask for less"
     if others:
         tip += f", or --partition {others[0]}"
-    raise InputError("; ".join(reasons), tip)
+    excess = [one for one in found if one]
+    raise InputError("; ".join(one.reason for one in excess), tip, page=excess[0].page)
 
 
 def _check_time(text: str) -> None:
@@ -63,40 +67,52 @@ def _check_time(text: str) -> None:
         raise InputError(f"--time {text}: {_time_as_slurm_writes_it(text)}")
 
 
-def _find_excess(resources: Resources, limits: Limits) -> str:
-    """Return why a partition with LIMITS cannot give RESOURCES; empty where it can."""
+@dataclass(frozen=True)
+class _Excess:
+    """Why a partition cannot give what is asked for, and the how-to page about it, if any."""
+
+    reason: str
+    page: str = ""
+
+
+def _find_excess(resources: Resources, limits: Limits) -> _Excess | None:
+    """Return why a partition with LIMITS cannot give RESOURCES; None where it can."""
     name = limits.name
     if not limits.up:
-        return f"partition {name} is not up"
+        return _Excess(f"partition {name} is not up")
     least = _count_least_nodes(resources)
     if least > limits.nodes:
-        return f"{least} nodes: partition {name} has {limits.nodes}"
+        return _Excess(f"{least} nodes: partition {name} has {limits.nodes}")
 
     if resources.gpus_per_node > limits.gpus:
-        return (
+        return _Excess(
             f"{resources.gpus_per_node} GPUs per node: the nodes of partition {name} have "
-            f"{limits.gpus or 'none'}"
+            f"{limits.gpus or 'none'}",
+            page="use-four-gpus-of-eight",
         )
     tasks = resources.ntasks_per_node or 1
     cpus_per_task = resources.cpus_per_task or 1
     cpus = tasks * cpus_per_task
     if cpus > limits.cpus > 0:
-        return (
+        return _Excess(
             f"{cpus} CPUs per node ({tasks} x {cpus_per_task}): partition {name} has {limits.cpus}"
         )
     if resources.time and limits.minutes:
         asked = parse_minutes(resources.time)  # None: unlimited
         if asked is None or asked > limits.minutes:
-            return (
-                f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes"
+            return _Excess(
+                f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes",
+                page="stop-before-the-time-limit",
             )
 
     # Only a single feature is looked up; what `a&b` or `[a|b]` mean is left to Slurm.
     feature = resources.constraint
     if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) and feature not in limits.features:
         have = ", ".join(sorted(limits.features)) or "none"
-        return f"--constraint {feature}: no node of partition {name} has it; their features: {have}"
-    return ""
+        return _Excess(
+            f"--constraint {feature}: no node of partition {name} has it; their features: {have}"
+        )
+    return None
 
 
 def _count_least_nodes(resources: Resources) -> int:
@@ -127,4 +143,5 @@ def check_allocation(resources: Resources, environ: Mapping[str, str]) -> None:
         raise InputError(
             f"{least} nodes: this allocation (job {environ.get('SLURM_JOB_ID')}) has {have}",
             "ask for less, or start it outside the allocation",
+            page="write-a-job-script",
         )

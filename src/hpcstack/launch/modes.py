@@ -82,7 +82,9 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
         if nodes > 1:
             hint += f": {each * nodes} ranks on {nodes} nodes"
         raise InputError(
-            f"-n {tasks}: in mode {mode} one task per node starts all of its ranks", hint
+            f"-n {tasks}: in mode {mode} one task per node starts all of its ranks",
+            hint,
+            page="choose-a-mode",
         )
 
     if resources.ntasks_per_node:
@@ -90,7 +92,11 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
             on_nodes = (
                 f"--ntasks-per-node {resources.ntasks_per_node} on {format_count(nodes, 'node')}"
             )
-            raise InputError(f"-n {tasks} and {on_nodes} do not agree", "one of them is enough")
+            raise InputError(
+                f"-n {tasks} and {on_nodes} do not agree",
+                "one of them is enough",
+                page="choose-a-mode",
+            )
         return replace(resources, ntasks=0)
 
     if tasks % nodes == 0:
@@ -100,6 +106,7 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
         raise InputError(
             f"-n {tasks} on {nodes} nodes: mode {mode} needs the same number of tasks on each node",
             f"-N {nodes} -n {even}",
+            page="choose-a-mode",
         )
     return resources
 
@@ -138,16 +145,24 @@ def check_mode(mode: str, resources: Resources) -> None:
             f"--ntasks-per-node {resources.ntasks_per_node}: in mode {mode} one task per node "
             "starts all of its ranks",
             f"--nproc-per-node {resources.ntasks_per_node}, or --mode task-per-gpu",
+            page="choose-a-mode",
         )
     if not how.ranks_in_a_task and not how.a_task_a_rank and resources.nproc_per_node:
-        raise InputError(f"--nproc-per-node has no effect in mode {mode}", "--ntasks-per-node")
+        raise InputError(
+            f"--nproc-per-node has no effect in mode {mode}",
+            "--ntasks-per-node",
+            page="choose-a-mode",
+        )
     if how.a_task_a_rank and resources.extra.has("--gpus-per-task"):
         raise InputError(
             f"--gpus-per-task in mode {mode}: each rank would see one GPU, as number 0 whatever "
             "its LOCAL_RANK",
             "--gpus-per-node",
+            page="choose-a-mode",
         )
     if (resources.elastic or resources.restarts) and mode != "torchrun":
         raise InputError(
-            f"--elastic and --restarts work in mode torchrun, not in mode {mode}", "--mode torchrun"
+            f"--elastic and --restarts work in mode torchrun, not in mode {mode}",
+            "--mode torchrun",
+            page="choose-a-mode",
         )

@@ -89,13 +89,20 @@ def _explain_requirement(said: str, error: ValueError) -> InputError:
     is_a_list = "," in said and not set("<>=!~[") & set(said)
     if is_a_list:
         each = " ".join(f"--with {name}" for name in said.split(","))
-        return InputError(f"--with {said}: write --with before each package", each)
+        return InputError(
+            f"--with {said}: write --with before each package", each, page="add-a-pip-package"
+        )
     if "://" in said:
         return InputError(
             f"--with {said}: a package is named, as the package index has it, not a URL",
             "git clone it, and export PYTHONPATH; or write a recipe",
+            page="add-a-pip-package",
         )
-    return InputError(f"--with {said!r}: {error}", "e.g. --with einops, --with 'einops==0.8.*'")
+    return InputError(
+        f"--with {said!r}: {error}",
+        "e.g. --with einops, --with 'einops==0.8.*'",
+        page="add-a-pip-package",
+    )
 
 
 FILES = (".txt", ".yml", ".yaml", ".toml", ".lock", ".whl", ".zip", ".gz", ".cfg", ".py")
@@ -110,7 +117,9 @@ def _read_requirements(said: str) -> list[str]:
     if said in ("-e", "--editable") or editable:
         raise own_package(Path(editable[1] if editable else "."), said)
     if said in ("-r", "--requirement"):
-        raise InputError("--with -r: name the file itself", "--with requirements.txt")
+        raise InputError(
+            "--with -r: name the file itself", "--with requirements.txt", page="add-a-pip-package"
+        )
 
     looks_like_a_path = said.endswith(FILES) or "/" in said or said == "."
     is_a_url = " @ " in said or "://" in said
@@ -119,7 +128,8 @@ def _read_requirements(said: str) -> list[str]:
     if said.endswith((".yml", ".yaml")):
         raise InputError(
             f"--with {said}: an environment of conda's belongs in an image",
-            "a recipe: extends: STACK, packages: {conda: [...]} (docs/how-to/write-a-recipe.md)",
+            "a recipe: extends: STACK, packages: {conda: [...]}",
+            page="write-a-recipe",
         )
     path = Path(said)
     if path.is_dir() or not said.endswith(".txt"):
@@ -129,11 +139,15 @@ def _read_requirements(said: str) -> list[str]:
         text = read_text(path, 1 << 20)
     except OSError as error:
         raise InputError(
-            f"--with {said}: {error.strerror}", "name a file of requirements that exists"
+            f"--with {said}: {error.strerror}",
+            "name a file of requirements that exists",
+            page="add-a-pip-package",
         ) from None
     except (InputError, UnicodeDecodeError) as error:
         raise InputError(
-            f"--with {said}: {error}", "name an existing file of requirements"
+            f"--with {said}: {error}",
+            "name an existing file of requirements",
+            page="add-a-pip-package",
         ) from None
     lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
     options = [line for line in lines if line.startswith("-")]
@@ -141,6 +155,7 @@ def _read_requirements(said: str) -> list[str]:
         raise InputError(
             f"--with {said}: {options[0]} is an option of pip's, and only packages are accepted",
             "site.yaml names the index: build.pip.index_url",
+            page="add-a-pip-package",
         )
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -159,7 +174,9 @@ def own_package(path: Path, said: str) -> InputError:
         mount = shlex.quote(f"{folder}:{folder}")
         hint += f", and --mount {mount}"
     return InputError(
-        f"--with {said}: a folder or file of your own is not on the package index", hint
+        f"--with {said}: a folder or file of your own is not on the package index",
+        hint,
+        page="add-a-pip-package",
     )
 
 
@@ -239,7 +256,9 @@ def _install(
         kept = part.parent / "failed.log"
         shutil.copy(log, kept)
         reason = _explain_failure(done.tail, wanted)
-        raise BuildError(redact_logins(reason, site), f"the whole log is {kept}")
+        raise BuildError(
+            redact_logins(reason, site), f"the whole log is {kept}", page="add-a-pip-package"
+        )
 
 
 def _write_site_settings(folder: Path, site: Site, registry: str) -> None:

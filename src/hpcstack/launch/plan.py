@@ -354,6 +354,7 @@ def _list_srun_options(
             raise MissingToolError(
                 "srun has no PMI: each rank of an MPI program would run alone, as rank 0 of 1",
                 "ask the site's administrators for Slurm's PMIx plugin",
+                page="choose-a-mode",
             )
         out.append(make_option("--mpi", found, "the best that `srun --mpi=list` has"))
     if prolog and not given.has("--prolog"):
@@ -482,7 +483,11 @@ def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool
     hint = f"hpcstack build {artifact.stack} --platform {platform}, where the recipe has it"
     if not here:
         hint = f"-p a partition of {wanted} nodes, or {hint}"
-    raise InputError(f"the image of {artifact.stack} is for {wanted}, and {where} {theirs}", hint)
+    raise InputError(
+        f"the image of {artifact.stack} is for {wanted}, and {where} {theirs}",
+        hint,
+        page="two-architectures",
+    )
 
 
 def _check_request(
@@ -515,6 +520,7 @@ def _check_request(
             raise InputError(
                 f"site.yaml names no partition {partition!r}{near}",
                 f"known: {', '.join(site.partitions)}",
+                page="describe-your-cluster",
             )
 
 
@@ -568,25 +574,32 @@ def _check_spare(
         raise InputError(
             "--spare needs a new job, and this shell is in one already",
             "leave it out, or add --batch",
+            page="start-despite-a-bad-node",
         )
 
     if resources.elastic:
         raise InputError(
-            "--spare and --elastic are two ways of doing without a node", "leave one of them out"
+            "--spare and --elastic are two ways of doing without a node",
+            "leave one of them out",
+            page="start-despite-a-bad-node",
         )
     if resources.nodelist:
         raise InputError(
-            "--spare chooses among the nodes of the job, and -w names them", "leave one of them out"
+            "--spare chooses among the nodes of the job, and -w names them",
+            "leave one of them out",
+            page="start-despite-a-bad-node",
         )
     if staged:
         raise InputError(
             "--spare does not work with --stage or --stage-in: they copy to all nodes of the job",
             "leave one of them out",
+            page="start-despite-a-bad-node",
         )
     if resources.extra.has("--pty"):
         raise InputError(
             "--spare runs the step from a script, and --pty needs the terminal",
             "leave one of them out",
+            page="start-despite-a-bad-node",
         )
 
 
@@ -607,25 +620,31 @@ def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
     wrong = [option for option, value in asked.items() if value]
     if wrong:
         raise InputError(
-            f"{', '.join(wrong)}: there is no Slurm in this step, only this machine", "leave it out"
+            f"{', '.join(wrong)}: there is no Slurm in this step, only this machine",
+            "leave it out",
+            page="choose-a-runtime",
         )
 
     if MODES[mode].a_task_a_rank and resources.nproc_per_node > 1:
         raise InputError(
             f"mode {mode}: without Slurm there is one task",
             "--mode torchrun starts several ranks here",
+            page="choose-a-runtime",
         )
     # GPUs may be asked for here, or none of them, and -N has a message of its own below.
     of_slurm = replace(resources, nodes=0, gpus_per_node=0, without_gpus=False).parts()
     if of_slurm:
         words = " ".join(part.words[0] for part in of_slurm)
         raise InputError(
-            f"{words}: there is no Slurm in this step, only this machine", "leave it out"
+            f"{words}: there is no Slurm in this step, only this machine",
+            "leave it out",
+            page="choose-a-runtime",
         )
     if resources.nodes > 1:
         raise InputError(
             f"-N {resources.nodes}: there is no Slurm in this step, only this machine",
             "leave out -N",
+            page="choose-a-runtime",
         )
 
 

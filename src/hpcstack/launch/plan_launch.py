@@ -70,6 +70,7 @@ def plan_launch(
         raise InputError(
             f"the image does not run on these nodes: {plan.fit}",
             "hpcstack list shows the stacks that do",
+            page="describe-your-cluster",
         )
     return PlannedLaunch(request, plan, artifact, chosen.why, site, runner, added, chosen.doubt)
 
@@ -85,4 +86,5 @@ def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
         raise InputError(
             f"this site runs only signed images; {artifact.image}: {why}",
             "ask the site's administrators to sign it: hpcstack sign",
+            page="sign-images",
         )

@@ -162,7 +162,9 @@ def is_there(paths: list[str], image: Path) -> bool:
             return any(find_inode(opened, path, follow=False) for path in paths)
     except Unreadable as error:
         raise StoreError(
-            f"{image} cannot be read: {error}", "hpcstack verify says whether it is what was built"
+            f"{image} cannot be read: {error}",
+            "hpcstack verify says whether it is what was built",
+            page="repair-what-is-published",
         ) from None
     except OSError:
         return True

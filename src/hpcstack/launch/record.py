@@ -397,6 +397,7 @@ def find_launch(what: str) -> Launch:
     raise InputError(
         f"no launch {what or 'is kept'} in {state_folder() / 'launches'}",
         "hpcstack jobs lists them",
+        page="see-what-a-launch-did",
     )
 
 

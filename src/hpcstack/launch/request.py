@@ -70,6 +70,7 @@ def absolute_mount(said: str) -> str:
             raise InputError(
                 f"--mount {said}: {Path.cwd() / source} does not exist",
                 "--mount /scratch/data:/data",
+                page="bring-data-and-images-to-nodes",
             )
         source = str(Path.cwd() / source)
     if source and Path(source).exists():
@@ -81,11 +82,19 @@ def absolute_mount(said: str) -> str:
         if target.endswith((":ro", ":rw")):
             problem = "read-only mounts are not offered"
         wanted_target = target.partition(":")[0] or "/data"
-        raise InputError(f"--mount {said}: {problem}", f"--mount {source}:{wanted_target}")
+        raise InputError(
+            f"--mount {said}: {problem}",
+            f"--mount {source}:{wanted_target}",
+            page="bring-data-and-images-to-nodes",
+        )
     try:
         return check_mount(f"{source}:{target}")
     except ValueError as error:
-        raise InputError(f"--mount {error}", f"e.g. --mount {Path.cwd()}/data:/data") from None
+        raise InputError(
+            f"--mount {error}",
+            f"e.g. --mount {Path.cwd()}/data:/data",
+            page="bring-data-and-images-to-nodes",
+        ) from None
 
 
 def check_grace(grace: int, limit: str) -> None:
@@ -100,6 +109,7 @@ def check_grace(grace: int, limit: str) -> None:
         raise InputError(
             f"--grace {grace}: the whole job has only {seconds} s (--time {limit})",
             "a smaller --grace",
+            page="stop-before-the-time-limit",
         )
 
 
@@ -127,8 +137,11 @@ def check_srun_options(
             raise InputError(
                 f"{option} is an option of sbatch, and this launch is not submitted as a job",
                 "add --batch",
+                page="write-a-job-script",
             )
         near = did_you_mean(option, [*known, *own])
         raise InputError(
-            f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help"
+            f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}",
+            "srun --help",
+            page="write-a-job-script",
         )

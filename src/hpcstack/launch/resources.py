@@ -53,7 +53,9 @@ class Resources:
             least, _, most = self.elastic.partition(":")
             if not (least.isdigit() and most.isdigit() and 0 < int(least) <= int(most)):
                 raise InputError(
-                    f"--elastic {self.elastic}: MIN:MAX nodes are wanted", "e.g. --elastic 2:4"
+                    f"--elastic {self.elastic}: MIN:MAX nodes are wanted",
+                    "e.g. --elastic 2:4",
+                    page="choose-a-mode",
                 )
 
     @property

@@ -309,7 +309,7 @@ class PlannedLaunch:
         except OSError as error:
             what = f"the launch was not recorded: {error.strerror} ({error.filename or folder})"
             hint = f"make room in {folder.parent}: look at your quota and at df"
-            raise StoreError(what, hint) from None
+            raise StoreError(what, hint, page="where-caches-go") from None
 
     def _record(self) -> Path:
         """Begin the record of the launch and return its folder.
@@ -336,6 +336,7 @@ class PlannedLaunch:
             raise StoreError(
                 f"{why}, and {tempfile.gettempdir()} cannot be written either: {error.strerror}",
                 "make room in one of them",
+                page="where-caches-go",
             ) from None
 
     def submit(self) -> Submitted:

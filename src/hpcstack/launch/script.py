@@ -213,7 +213,9 @@ def copied_script(
         name = resolve_name(name, open_tree(site), os.environ).stack
     if argv and template in NO_COMMAND:
         raise InputError(
-            f"template {template} starts its own program", f"leave out `-- {argv[0]} ...`"
+            f"template {template} starts its own program",
+            f"leave out `-- {argv[0]} ...`",
+            page="run-jupyter",
         )
     if not STACK.fullmatch(name):
         raise InputError(f"{name!r} is not a stack's full name", "hpcstack list shows all stacks")

@@ -45,6 +45,7 @@ def parse_job(job: str) -> RunningJob:
             raise InputError(
                 "the newest launch is not a job of Slurm's",
                 "hpcstack hang JOB; squeue --me lists yours",
+                page="find-a-hang",
             )
         why = f"the newest launch, {newest.stack}, {newest.started}"
         return RunningJob(newest.number or newest.job, newest.step, why)
@@ -69,7 +70,9 @@ def ask_nodes(asked: RunningJob, runner: Runner) -> tuple[str, int]:
     if "hpcstack: " not in done.stdout:
         said = " ".join(done.tail[-2:]) or f"exit {done.status}"
         raise SlurmError(
-            f"the nodes of job {asked.job} did not answer: {said}", "hpcstack doctor -w NODE"
+            f"the nodes of job {asked.job} did not answer: {said}",
+            "hpcstack doctor -w NODE",
+            page="check-a-machine",
         )
     answered = set(re.findall(r"^ *(\d+): hpcstack: ", done.stdout, re.MULTILINE))
     return done.stdout, max(0, nodes - len(answered))
@@ -88,7 +91,9 @@ def find_running(job: str, runner: Runner) -> tuple[str, int]:
     if not running:
         now = f"is {queued[0].state.word.lower()}" if queued else "is not in the queue"
         raise SlurmError(
-            f"job {job} {now}: only a running job can be asked", f"hpcstack explain {job}"
+            f"job {job} {now}: only a running job can be asked",
+            f"hpcstack explain {job}",
+            page="find-a-hang",
         )
     return running[0].number, running[0].nodes
 

@@ -124,10 +124,14 @@ def _data_piece(said: str) -> Piece:
     path = Path(source)
     if not colon or not path.is_absolute() or not target.startswith("/"):
         raise InputError(
-            f"--stage-in {said}: SOURCE:TARGET of two absolute paths is needed", "/data/cifar:/data"
+            f"--stage-in {said}: SOURCE:TARGET of two absolute paths is needed",
+            "/data/cifar:/data",
+            page="bring-data-and-images-to-nodes",
         )
     if not path.exists():
-        raise InputError(f"--stage-in {said}: {source} does not exist")
+        raise InputError(
+            f"--stage-in {said}: {source} does not exist", page="bring-data-and-images-to-nodes"
+        )
 
     path = path.resolve()
     files = [path]
