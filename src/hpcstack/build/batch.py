@@ -90,6 +90,7 @@ def partition_of(platform: str, site: Site) -> str:
             f"no partition of site.yaml has nodes for {platform}",
             "choose one by --partition NAME; or correct the `architecture` of a node type in "
             "site.yaml",
+            page="two-architectures",
         )
     return fitting[0]
 
@@ -268,6 +269,7 @@ def find_failures(outcomes: Sequence[BuildOutcome]) -> BuildError | None:
     error = BuildError(
         f"{len(wrong)} of {len(outcomes)} builds failed: {', '.join(one.stack for one in wrong)}",
         f"their logs: {', '.join(str(one.log) for one in wrong[:3])}",
+        page="build-many-images",
     )
     error.exit_code = wrong[0].status
     return error

@@ -102,6 +102,7 @@ def _find_offline_base(request: BuildRequest) -> Path | None:
     raise InputError(
         f"the base of {request.stack.full_name} is not here, and --offline fetches nothing",
         "hpcstack bundle create where there is a network, hpcstack bundle apply here",
+        page="air-gap",
     )
 
 
@@ -126,7 +127,9 @@ def _check_engine(request: BuildRequest, bench: Workbench) -> None:
     reason = request.engine.usable(bench.runner)
     if reason:
         raise MissingToolError(
-            f"the engine {request.engine.name} cannot be used here: {reason}", ANOTHER
+            f"the engine {request.engine.name} cannot be used here: {reason}",
+            ANOTHER,
+            page="choose-an-engine",
         )
 
 
@@ -203,6 +206,7 @@ def _store_image(
             f"the image was built, but its bytes are not those of before: "
             f"sha256 {artifact.sha256[:12]}, not {policy.again[:12]}",
             "bring it back from a backup; or build, test and publish the stack anew",
+            page="repair-what-is-published",
         )
 
     old = _read_stored(request, store)
@@ -241,12 +245,14 @@ def _refuse_other_bytes(
         raise StoreError(
             f"{differs}stays",
             f"list the files that differ: hpcstack verify --reproducible {request.stack.full_name}",
+            page="choose-an-engine",
         )
     raise StoreError(
         f"{differs}is gone; the new one does not take its place, because {release} was tested with "
         "the old one",
         f"bring {store.top}/images/{request.key} back from a backup; or: "
         f"hpcstack remove {release}, then build",
+        page="repair-what-is-published",
     )
 
 
@@ -339,7 +345,9 @@ def make_image(
         return job, made
     except ProgramFailed as failed:
         explained = explain_failure(failed.done, job.log, kept, request.lock, request.site)
-        raise BuildError(explained.message("the build failed"), explained.hint) from None
+        raise BuildError(
+            explained.message("the build failed"), explained.hint, page=explained.page
+        ) from None
     finally:
         with store.acting("the log was not kept"):  # tried even where the disk has just run full
             log_text = redact_logins(read_log(job.log), request.site)

@@ -89,6 +89,7 @@ def _check_bundleable(request: BuildRequest) -> None:
             f"{request.stack.full_name} takes packages from conda or git, which a bundle cannot "
             "contain yet",
             "build it where there is a network, and copy the image",
+            page="air-gap",
         )
 
     open_items = find_open_items(request.stack, request.lock)
@@ -96,6 +97,7 @@ def _check_bundleable(request: BuildRequest) -> None:
         raise InputError(
             f"the lock leaves open: {', '.join(map(str, open_items))}",
             f"hpcstack lock {request.stack.full_name}",
+            page="air-gap",
         )
 
 

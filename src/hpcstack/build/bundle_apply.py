@@ -127,7 +127,9 @@ def apply_bundle(file: Path, site: Site, recipes: Path | None, progress: Progres
         RecursionError,
     ) as error:
         raise InputError(
-            f"{file} is not a bundle that can be read: {error}", "copy it again"
+            f"{file} is not a bundle that can be read: {error}",
+            "copy it again",
+            page="air-gap",
         ) from None
 
 
@@ -325,6 +327,7 @@ def _find_base(
         raise InputError(
             f"the bundle's base is {name}, this hpcstack would look for {wanted}",
             "make the bundle with the same version and the same build.compression",
+            page="air-gap",
         )
     if manifest.absent:
         folder.mkdir()
@@ -359,6 +362,7 @@ def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Pr
         f"{about.sha256}){other}",
         "make it again without --without-base, or apply first the bundle of another stack on "
         "the same base",
+        page="air-gap",
     )
 
 
@@ -402,6 +406,7 @@ def _find_recipe_target(path: Path, lock: Lock, folder: Path | None) -> Path | N
         raise InputError(
             "the bundle brings a recipe of its own",
             "say where it goes: --recipes-to DIR, or recipe_dirs: [DIR] in site.yaml",
+            page="air-gap",
         )
 
     recipe = Catalog([]).read(path)
@@ -425,4 +430,5 @@ def _refuse_overwriting(path: Path, *texts: str) -> None:
         raise InputError(
             f"{path} already exists, and differs from the bundle's",
             "move it away, and apply again",
+            page="air-gap",
         )

@@ -28,13 +28,14 @@ class LoggedFailure:
     """What a log says of a failure.
 
     `where` is ` in step NAME`, or empty. `how` is the command with its status. `lines` are the last
-    lines that count, and `hint` says what to type next.
+    lines that count, `hint` says what to type next, and `page` is the how-to page about it, if any.
     """
 
     where: str
     how: str
     lines: tuple[str, ...]
     hint: str
+    page: str = ""
 
     def message(self, beginning: str) -> str:
         """Return the message of an error, beginning with BEGINNING."""
@@ -73,10 +74,13 @@ def explain_failure(
 
     # A full disk makes tools fail in many ways, so it is the first suspect.
     advice = _advise_on_full_disk(log.parent)
+    page = "free-disk-space"
     if not advice:
-        advice = _find_advice(text)
-        advice = advice.replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
-    return LoggedFailure(where, how, tuple(lines), f"{advice}the whole log is {kept}")
+        known = _find_known_failure(text)
+        advice = known.advice.replace("REGISTRY", lock.base.answered_by)
+        advice = advice.replace("STACK", lock.stack)
+        page = known.page
+    return LoggedFailure(where, how, tuple(lines), f"{advice}the whole log is {kept}", page)
 
 
 def _advise_on_full_disk(folder: Path) -> str:
@@ -110,83 +114,103 @@ def _find_requirements(log: str) -> dict[str, str]:
     return out
 
 
-# (what a log has, what to do then): the first that matches counts, so the particular ones precede
-# the general ones. STACK and REGISTRY stand for the stack's name and its registry.
+@dataclass(frozen=True)
+class _KnownFailure:
+    """What a log has, what to do then, and the how-to page about it, if any.
+
+    In `advice`, STACK and REGISTRY stand for the stack's name and its registry.
+    """
+
+    pattern: str
+    advice: str
+    page: str = ""
+
+
+# The first that matches counts, so the particular ones precede the general ones.
 KNOWN_FAILURES = (
-    (
+    _KnownFailure(
         r"(?m:^== hpcstack lost )",
         "pin the requirement to a version that keeps the base's packages; ",
+        page="write-a-recipe",
     ),
-    (
+    _KnownFailure(
         r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",
         "name your proxy's CA as build.ca_bundle in site.yaml; ",
+        page="mirror-a-registry",
     ),
-    (
+    _KnownFailure(
         r"unauthorized|authentication required|denied: ",
         "log in: docker login REGISTRY; ",
+        page="mirror-a-registry",
     ),
-    (
+    _KnownFailure(
         r"Version '[^']*' for '[^']*' was not found",
         "the archive no longer has what was locked: hpcstack lock STACK; ",
+        page="new-ngc-month",
     ),
-    (
+    _KnownFailure(
         r"THESE PACKAGES DO NOT MATCH THE HASHES",
         "the index has other files than were locked: hpcstack lock STACK; ",
+        page="new-ngc-month",
     ),
-    (
+    _KnownFailure(
         r"No matching distribution found for (torch|tensorflow|jax)=="
         r"|No module named '(torch|tensorflow|jax)'"
         r"|(?s:\(constraint\) (torch|tensorflow|jax)==.*"
         r"subprocess to install build dependencies)",
         "a source distribution is built against what the base brings, which no index has: name "
         "its project, and what of packages.pip asks for it, in packages.no_build_isolation; ",
+        page="write-a-recipe",
     ),
-    (
+    _KnownFailure(
         r"ResolutionImpossible",
         "the requirement conflicts with a package that the base brings: loosen the requirement; ",
     ),
-    (
+    _KnownFailure(
         r"Held packages were changed|--allow-change-held-packages"
         r"|you have held broken packages",
         "a package needs another version of one that the base holds, because NVIDIA chose it for "
         "its libraries: leave it out, or take a version that works with what is held; ",
     ),
-    (
+    _KnownFailure(
         r"\buv: (command )?not found|No such file or directory: 'uv'|No module named uv\b",
         "only NVIDIA's images from 26.02 to 26.05 have uv: add it by packages.pip: [uv], or call "
         "pip; ",
     ),
-    (
+    _KnownFailure(
         r"manifest unknown",
         "the registry no longer has what was locked: hpcstack lock STACK; ",
     ),
-    (
+    _KnownFailure(
         r"== hpcstack status 137|\bKilled\b",
         "exit status 137 means killed: unless the step did it itself, the machine or the job has "
         "too little memory; ",
+        page="why-was-my-job-killed",
     ),
-    (
+    _KnownFailure(
         r"create user namespace",
         "as root: sysctl -w user.max_user_namespaces=63556; ",
+        page="allow-user-namespaces",
     ),
-    (
+    _KnownFailure(
         r"No space left on device",
         "make room, or set build.tmpdir in site.yaml; ",
+        page="free-disk-space",
     ),
-    (
+    _KnownFailure(
         r"No matching distribution found",
         "check the version with: pip index versions NAME; ",
     ),
-    (
+    _KnownFailure(
         r"E: Unable to locate package",
         "check the package's name for the base's distribution; ",
     ),
 )
 
 
-def _find_advice(log: str) -> str:
-    """Return what to do about the failure in LOG; empty where it is not a known one."""
-    for pattern, advice in KNOWN_FAILURES:
-        if re.search(pattern, log, re.IGNORECASE):
-            return advice
-    return ""
+def _find_known_failure(log: str) -> _KnownFailure:
+    """Return the first known failure in LOG; an empty one where none is known."""
+    for known in KNOWN_FAILURES:
+        if re.search(known.pattern, log, re.IGNORECASE):
+            return known
+    return _KnownFailure("", "")

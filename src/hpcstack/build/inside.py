@@ -31,7 +31,7 @@ class FailedInBase(BuildError):
     """A script failed inside the base: what its log says of the failure, and the whole log."""
 
     def __init__(self, failure: LoggedFailure, log: str) -> None:
-        super().__init__(failure.message("the build failed"), failure.hint)
+        super().__init__(failure.message("the build failed"), failure.hint, page=failure.page)
         self.failure, self.log = failure, log
 
 

@@ -65,7 +65,10 @@ def make_job(
         try:
             shutil.copyfile(bundle, job.lent / CA_FILE)
         except OSError as error:
-            raise InputError(f"build.ca_bundle in site.yaml: {bundle}: {error.strerror}") from None
+            raise InputError(
+                f"build.ca_bundle in site.yaml: {bundle}: {error.strerror}",
+                page="mirror-a-registry",
+            ) from None
     return job
 
 

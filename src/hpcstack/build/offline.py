@@ -31,6 +31,7 @@ def lend_bundle(job_lent: Path, request: BuildRequest) -> None:
                 f"the packages of {request.stack.full_name} are not here, and --offline fetches "
                 "nothing",
                 "hpcstack bundle create where there is a network, hpcstack bundle apply here",
+                page="air-gap",
             )
         return
 

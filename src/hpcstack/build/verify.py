@@ -109,6 +109,7 @@ def make_statement(text: str, store: Store, stack: str = "") -> Statement:
         raise InputError(
             "the signature of a SIF is Apptainer's, which names no stack",
             "sign the .sqsh, or leave out --stack",
+            page="sign-images",
         )
     if path.suffix == ".sif":
         return Statement("")
@@ -223,6 +224,7 @@ def check_stored(text: str, store: Store) -> Artifact:
         raise StoreError(
             f"{found.image} has other bytes than were stored",
             f"hpcstack build --no-cache {found.stack}",
+            page="repair-what-is-published",
         )
 
     own = own_name(found.image)
@@ -230,6 +232,7 @@ def check_stored(text: str, store: Store) -> Artifact:
         raise StoreError(
             f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}",
             f"hpcstack build --no-cache {found.stack}",
+            page="repair-what-is-published",
         )
 
     for release, record in read_releases(store):
@@ -237,6 +240,7 @@ def check_stored(text: str, store: Store) -> Artifact:
             raise StoreError(
                 f"{found.image} is whole, but {release} was published with {record.sha256[:12]}",
                 f"bring the old one back from a backup, or hpcstack remove {release}",
+                page="repair-what-is-published",
             )
     return found
 

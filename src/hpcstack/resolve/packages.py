@@ -242,8 +242,8 @@ def _explain_failure(failed: FailedInBase) -> HpcstackError:
     """Return an InputError if the packages in the recipe are wrong, else a BuildError."""
     message = failed.failure.message("not locked: the base's own tools failed")
     if ASKED_WRONGLY.search(failed.log):
-        return InputError(message, failed.hint)
-    return BuildError(message, failed.hint)
+        return InputError(message, failed.hint, page=failed.page)
+    return BuildError(message, failed.hint, page=failed.page)
 
 
 def _read_answer(path: Path, folder: Path) -> str:

@@ -29,6 +29,7 @@ def check_name(name: str) -> None:
         raise InputError(
             f"--engine {name}: no such engine{did_you_mean(name, ENGINES)}",
             f"one of {', '.join(ENGINES)}, auto",
+            page="choose-an-engine",
         )
 
 
@@ -51,7 +52,9 @@ def choose_engine(name: str, runner: Runner, *, offline: bool = False) -> tuple[
         reasons.append(f"{engine.name}: {reason}")
 
     tip = "install squashfs-tools and util-linux, or apptainer"
-    raise MissingToolError("no engine can be used here: " + "; ".join(reasons), tip)
+    raise MissingToolError(
+        "no engine can be used here: " + "; ".join(reasons), tip, page="choose-an-engine"
+    )
 
 
 def _explain_no_offline(engine: Engine, runner: Runner) -> str:

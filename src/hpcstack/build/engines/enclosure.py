@@ -41,6 +41,8 @@ BUNDLED = "*/bin/squashfuse_ll"  # below libexec
 class NoEnclosure(BuildError):
     """This machine does not let an enclosure be made."""
 
+    page = "allow-user-namespaces"
+
 
 class EnclosureEnded(BuildError):
     """The first process of an enclosure has failed; the message is its last line of output."""

@@ -98,6 +98,7 @@ class EnrootEngine:
                 f"Enroot can run no step in an enclosure here ({why}), and would run them with "
                 "your rights",
                 UNCONFINED,
+                page="allow-user-namespaces",
             )
 
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")

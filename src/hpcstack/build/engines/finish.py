@@ -221,4 +221,5 @@ def _check_room(folder: Path, job: Job) -> None:
         f"{folder} has {show_bytes(free)} free, the image needs about {show_bytes(needed)} more",
         f"make room and build again: what is done is kept; or name another folder: {name} in "
         "site.yaml",
+        page="free-disk-space",
     )

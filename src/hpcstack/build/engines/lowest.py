@@ -182,6 +182,7 @@ def unpack_base(job: Job, kept: Path, runner: Runner) -> None:
         raise BuildError(
             f"the base could not be unpacked: {said}",
             "is there room? If not, name another folder: build.cachedir in site.yaml",
+            page="free-disk-space",
         )
 
     _give_tree_to_builder(part)
