@@ -91,6 +91,7 @@ def command(
         raise InputError(
             "there is no folder for its recipe",
             "--recipes-to DIR, and recipe_dirs: [DIR] in site.yaml",
+            page="adopt-an-image",
         )
 
     request = AdoptRequest(image, name, version, folder, summary, commands, modulefile)
@@ -120,7 +121,9 @@ def _split_full_name(text: str) -> tuple[str, str]:
     name, _, version = text.partition("/")
     if not name or not version:
         raise InputError(
-            f"--as {text}: a name and a version", "--as NAME/VERSION, as in: --as mytorch/2024.1"
+            f"--as {text}: a name and a version",
+            "--as NAME/VERSION, as in: --as mytorch/2024.1",
+            page="adopt-an-image",
         )
     return name, version
 

@@ -129,7 +129,7 @@ def command(
 
     builds = _expand_platforms(session, stacks, options)
     if options.sif and (len(builds) > 1 or where == "slurm"):
-        raise InputError("--sif goes with one image that is built here")
+        raise InputError("--sif goes with one image that is built here", page="import-a-base-image")
 
     if dry_run:
         _foretell_builds(session, builds, as_json)
@@ -180,6 +180,7 @@ def _find_own_stacks(session: Session) -> list[str]:
         raise InputError(
             "there are no recipes of your own here",
             "hpcstack build 'pytorch-*' builds some of hpcstack's",
+            page="build-my-own-stack",
         )
     return found
 

@@ -54,6 +54,7 @@ def command(
         raise InputError(
             f"{release} is a release; a version is the default",
             f"hpcstack default {ledger.name}/{version}",
+            page="promote-a-release",
         )
 
     if name == ledger.name and not newest:

@@ -64,7 +64,9 @@ def command(
     if bool(after) == bool(revision):
         tip = "hpcstack diff STACK STACK, or hpcstack diff STACK --git HEAD~1"
         raise InputError(
-            "two things are compared: two locks or stacks, or one and its --git REVISION", tip
+            "two things are compared: two locks or stacks, or one and its --git REVISION",
+            tip,
+            page="new-ngc-month",
         )
 
     if revision:

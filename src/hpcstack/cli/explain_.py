@@ -94,6 +94,7 @@ def explain_what(session: Session, what: str, *, every: bool) -> Explained:
     raise InputError(
         f"{what}: no such file, and not the number of a job",
         "hpcstack explain LOG, JOB or - (standard input)",
+        page="why-was-my-job-killed",
     )
 
 

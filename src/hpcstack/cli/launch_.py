@@ -245,7 +245,9 @@ def _start(launch: PlannedLaunch, as_json: bool, *, batch: bool, quiet: bool) ->
 
     missing = launch.missing()
     if missing:
-        raise InputError(missing, advise(launch.command, Path.cwd()))
+        raise InputError(
+            missing, advise(launch.command, Path.cwd()), page="bring-data-and-images-to-nodes"
+        )
 
     if launch.added:
         with show_progress("adding") as progress:
@@ -387,6 +389,7 @@ def _make_request(
         raise InputError(
             f"{argv[0]!r} comes before the `--`",
             "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G",
+            page="write-a-job-script",
         )
 
     mounts = tuple(map(absolute_mount, mounts))

@@ -176,7 +176,7 @@ def _check_lock(session: Session, name: str, as_json: bool) -> None:
     if found.reasons and not as_json:
         state = "is stale" if path.exists() else "is not there"
         what = f"the lock of {full} ({path}) {state}: {'; '.join(found.reasons)}"
-        raise AnswerIsNo(what, f"hpcstack lock {full}")
+        raise AnswerIsNo(what, f"hpcstack lock {full}", page="write-a-recipe")
 
     unresolved = list(map(str, found.open))
     document = {

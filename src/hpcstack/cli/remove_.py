@@ -48,6 +48,7 @@ def command(
         raise InputError(
             "name what is to go, or say --all",
             "hpcstack remove NAME/VERSION-rN, NAME/VERSION or NAME",
+            page="retire-a-release",
         )
 
     names = open_tree(session.site).names() if every else [name]

@@ -92,6 +92,7 @@ def command(
         raise AnswerIsNo(
             f"{format_count(len(left), 'thing')} cannot be put back here",
             "each line says what to type",
+            page="repair-what-is-published",
         )
 
 

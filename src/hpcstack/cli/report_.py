@@ -89,7 +89,9 @@ def read_past(stack: str) -> list[Past]:
 
     found = history.load_history(state_folder() / "history" / f"{Path(stack).name}.jsonl")
     if not found:
-        raise InputError(f"no run of {stack} is known here", f"hpcstack test {stack}")
+        raise InputError(
+            f"no run of {stack} is known here", f"hpcstack test {stack}", page="test-a-stack"
+        )
     return found
 
 
@@ -128,6 +130,8 @@ def load_report(file: Path) -> Report:
         return reports.Report.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", "") or error
-        raise InputError(f"{file} cannot be read: {reason}") from None
+        raise InputError(f"{file} cannot be read: {reason}", page="test-a-stack") from None
     except ValidationError as error:
-        raise InputError(f"{file}: not a report: {error.errors()[0]['msg']}") from None
+        raise InputError(
+            f"{file}: not a report: {error.errors()[0]['msg']}", page="test-a-stack"
+        ) from None

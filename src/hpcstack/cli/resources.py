@@ -259,6 +259,7 @@ def parse_resources(options: dict[str, Any]) -> Resources:
         raise InputError(
             f"--gpus {total} and --gpus-per-node {each} contradict each other",
             "leave one of them out",
+            page="use-four-gpus-of-eight",
         )
     given["without_gpus"] = each == 0 or total == 0
     given["gpus_per_node"] = each or 0

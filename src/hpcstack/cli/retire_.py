@@ -78,6 +78,7 @@ def command(
         raise InputError(
             f"{ledger.name}/{release} is one release; a version is retired",
             f"hpcstack retire {ledger.name}/{version}",
+            page="retire-a-release",
         )
 
     dates = retirement_dates(asked, ledger, version, tree_of(session))

@@ -61,6 +61,7 @@ class Session:
             raise InputError(
                 "--arch: this site has one module tree for all nodes",
                 "modules.by_architecture in site.yaml gives each architecture its own",
+                page="two-architectures",
             )
         return site.for_architecture(self.architecture)
 
@@ -74,7 +75,7 @@ class Session:
         for folder in given:
             if not Path(folder).is_dir():
                 how = "--recipes" if folder in self.recipe_options else "$HPCSTACK_RECIPES"
-                raise InputError(f"{how} {folder}: no such folder")
+                raise InputError(f"{how} {folder}: no such folder", page="build-my-own-stack")
 
         return [*map(Path, given), *self.site.recipe_dirs, data.find_data_folder("recipes")]
 
@@ -298,7 +299,11 @@ def choose_stacks(session: Session, names: Sequence[str]) -> list[str]:
         is_pattern = "*" in name or "?" in name
         found = fnmatch.filter(session.names, name) if is_pattern else [name]
         if not found:
-            raise InputError(f"no stack matches {name!r}", "hpcstack list shows all stacks")
+            raise InputError(
+                f"no stack matches {name!r}",
+                "hpcstack list shows all stacks",
+                page="build-my-own-stack",
+            )
         out += found
     return list(dict.fromkeys(out))
 

@@ -48,6 +48,7 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
         raise AnswerIsNo(
             f"{path} has a signature that this site trusts, and it does not trust this key",
             "signatures.keys in site.yaml names the keys that count",
+            page="sign-images",
         )
 
     signature = signing.sign_image(path, key, session.runner, statement)

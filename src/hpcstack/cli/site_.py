@@ -132,7 +132,9 @@ def image_service(session: Session, output: str) -> None:
 
     if not session.site.image_cache.folder:
         raise InputError(
-            "the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml"
+            "the site has no image cache",
+            "image_cache: {folder: /shared/images} in site.yaml",
+            page="set-up-the-image-cache",
         )
 
     text = render_image_service(session.site, _find_program(), _find_site_file(session))

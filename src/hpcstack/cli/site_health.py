@@ -191,4 +191,5 @@ def health(
         raise AnswerIsNo(
             f"{total:.3g} healthy nodes a day would be drained, more than {budget:g}",
             "raise health.misses in site.yaml, or HealthCheckInterval",
+            page="health-checks-for-nodes",
         )

@@ -86,7 +86,8 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     if check and wrong:
         raise AnswerIsNo(
             f"{format_count(len(wrong), 'thing')} wrong with what is published: {wrong[0]}",
-            "each line above says what to type; docs/how-to/on-call.md",
+            "each line above says what to type",
+            page="on-call",
         )
 
 

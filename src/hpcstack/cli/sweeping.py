@@ -62,6 +62,7 @@ def sweep_partition(
         raise InputError(
             f"--bisect with {len(nodes)} nodes: pairs are as quick below {LEAST}",
             "leave out --bisect",
+            page="name-the-slow-node",
         )
 
     from hpcstack.site.own_command import hpcstack_on
@@ -171,6 +172,7 @@ def _drain(odd: dict[str, str], session: Session) -> None:
         raise SlurmError(
             f"Slurm refused: {'; '.join(refused)}",
             "an operator or administrator of Slurm may drain nodes",
+            page="name-the-slow-node",
         )
 
     say(f"drained: {', '.join(sorted(odd))}")

@@ -118,7 +118,11 @@ def command(
     if list_:
         return _list_checks(as_json)
     if not names or len(names) > 2:
-        raise InputError("name one stack, or two to compare", "hpcstack test STACK, hpcstack list")
+        raise InputError(
+            "name one stack, or two to compare",
+            "hpcstack test STACK, hpcstack list",
+            page="compare-runs",
+        )
     _refuse_useless_options(names, options, sweep=sweep, drain=drain, bisect=bisect)
 
     request = SuiteRequest(
@@ -158,16 +162,29 @@ def _refuse_useless_options(
 
     forms = [name for name in FORM_NAMES if options.get(name)]
     if drain and not sweep:
-        raise InputError("--drain goes with --sweep", "hpcstack test STACK --sweep --drain")
+        raise InputError(
+            "--drain goes with --sweep",
+            "hpcstack test STACK --sweep --drain",
+            page="name-the-slow-node",
+        )
     if bisect and not sweep:
-        raise InputError("--bisect goes with --sweep", "hpcstack test STACK --sweep --bisect")
+        raise InputError(
+            "--bisect goes with --sweep",
+            "hpcstack test STACK --sweep --bisect",
+            page="name-the-slow-node",
+        )
     if sweep and len(names) > 1:
-        raise InputError("--sweep takes one stack", f"hpcstack test {names[0]} --sweep")
+        raise InputError(
+            "--sweep takes one stack",
+            f"hpcstack test {names[0]} --sweep",
+            page="name-the-slow-node",
+        )
     if forms and (sweep or len(names) > 1):
         what = "a sweep" if sweep else "a comparison"
         raise InputError(
             f"{what} is shown as text or --json, not as {', '.join(forms)}",
             "hpcstack report FOLDER writes these for each run",
+            page="test-a-stack",
         )
 
 

@@ -64,14 +64,18 @@ def command(
     from hpcstack.releases.changes import changes_since, last_change, number_after, undo_changes
 
     if number and moment:
-        raise InputError("--event and --to exclude each other", "give one of them")
+        raise InputError(
+            "--event and --to exclude each other", "give one of them", page="roll-back"
+        )
 
     ledger, version, release = split_published(session, name)
     since = number_after(ledger, _parse_utc(moment)) if moment else number  # 0: the last change
     last = changes_since(ledger, since)[0] if since else last_change(ledger)
     if since and name != ledger.name:
         raise InputError(
-            f"--event and --to take a name, not {name}", f"hpcstack undo {ledger.name}"
+            f"--event and --to take a name, not {name}",
+            f"hpcstack undo {ledger.name}",
+            page="roll-back",
         )
 
     # A version or a release is named to be sure: it has to be what was changed last.
@@ -81,6 +85,7 @@ def command(
             f"the last change was not of {name}, but of {last.subject}: {last.verb} by {last.by}, "
             f"{last.at}",
             f"hpcstack undo {ledger.name} takes that back; hpcstack history {ledger.name}",
+            page="roll-back",
         )
 
     def act(now: Ledger, event: Event) -> Ledger:
@@ -89,6 +94,7 @@ def command(
             raise InputError(
                 f"{now.name} was changed in the meantime",
                 f"hpcstack history {now.name}, and undo again",
+                page="roll-back",
             )
         return undo_changes(now, event, since)
 
@@ -124,7 +130,9 @@ def _parse_utc(said: str) -> str:
     try:
         moment = datetime.fromisoformat(said.replace("Z", "+00:00"))
     except ValueError:
-        raise InputError(f"--to {said}: not a time", "e.g. --to 2026-11-24T03:00, of UTC") from None
+        raise InputError(
+            f"--to {said}: not a time", "e.g. --to 2026-11-24T03:00, of UTC", page="roll-back"
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return moment.astimezone(timezone.utc).isoformat(timespec="seconds")

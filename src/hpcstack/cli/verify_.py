@@ -92,7 +92,9 @@ def command(
         check_name(engine)
     if (rate or most) and how != "all":
         raise InputError(
-            "--rate and --most go with --all", "hpcstack verify --all --rate 200 --most 5"
+            "--rate and --most go with --all",
+            "hpcstack verify --all --rate 200 --most 5",
+            page="repair-what-is-published",
         )
     if how == "all":
         _check_published(session, images, rate, most, as_json)
@@ -102,7 +104,7 @@ def command(
         images = tuple(image_named(session, one) for one in images)
     if how == "parity" and len(images) != 2:
         hint = "hpcstack verify --parity IMAGE IMAGE"
-        raise InputError(f"name 2 images, not {len(images)}", hint)
+        raise InputError(f"name 2 images, not {len(images)}", hint, page="choose-an-engine")
     if how != "parity" and len(images) != 1:
         raise InputError(f"name 1 image, not {len(images)}", "hpcstack verify IMAGE")
 
@@ -181,7 +183,7 @@ def _check_signature(session: Session, name: str, key: str, stack: str, as_json:
     )
     answer({"image": str(image), "good": good, "said": said}, as_json, lambda: f"{image}: {said}")
     if not good:
-        raise AnswerIsNo(f"{image}: {said}")
+        raise AnswerIsNo(f"{image}: {said}", page="sign-images")
 
 
 def _check_published(
@@ -212,6 +214,7 @@ def _check_published(
         raise AnswerIsNo(
             f"{count} not as published: {first.release}: {first.wrong}",
             f"hpcstack remove {first.release}, and build and publish it again",
+            page="repair-what-is-published",
         )
 
 
