@@ -76,8 +76,6 @@ class RegistryError(HpcstackError):
 class LoginRefused(RegistryError):
     """A registry does not let this login read that; it may be there for another one."""
 
-    page = "import-a-base-image"
-
 
 class NotInRegistry(LoginRefused):
     """A registry has no such image, or hides it from this login."""
@@ -119,11 +117,16 @@ class Problem:
 
 
 class ProblemsError(InputError):
-    """All problems of one or more files, raised together, sorted, each once."""
+    """All problems of one or more files, raised together, sorted, each once.
 
-    def __init__(self, problems: Iterable[Problem], hint: str = "") -> None:
+    The files are recipes, unless `page` says otherwise.
+    """
+
+    page = "write-a-recipe"
+
+    def __init__(self, problems: Iterable[Problem], hint: str = "", *, page: str = "") -> None:
         self.problems = sorted(set(problems))
-        super().__init__("\n".join(map(str, self.problems)), hint)
+        super().__init__("\n".join(map(str, self.problems)), hint, page=page)
 
 
 def sanitize_for_terminal(text: str) -> str:

@@ -353,7 +353,7 @@ def find_layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
     found = [path for path in usual if path.is_file()]
     for named, how in ((environ.get("HPCSTACK_SITE", ""), "$HPCSTACK_SITE"), (explicit, "--site")):
         if named and not Path(named).is_file():
-            raise InputError(f"{named}: no such file, named by {how}")
+            raise InputError(f"{named}: no such file, named by {how}", page="describe-your-cluster")
         if named:
             found.append(Path(named))
     return found
@@ -384,7 +384,9 @@ def load_site(explicit: str = "", environ: Mapping[str, str] | None = None) -> L
     try:
         site = Site.model_validate(merged)
     except ValidationError as error:
-        raise ProblemsError(_list_problems(error, documents)) from None
+        raise ProblemsError(
+            _list_problems(error, documents), page="describe-your-cluster"
+        ) from None
 
     # `_merge_layer` has replaced the policy's lists. They are merged again as recipes' lists are.
     policy = _merge_policies(documents, [values for values, _ in forced])
@@ -409,6 +411,7 @@ def _fill_in_user(merged: dict[str, Any], origins: dict[str, Origin]) -> None:
         raise InputError(
             f"{origins['user_store']}: user_store: {said} is one folder for all users",
             f"say {USER} where the user's name belongs, e.g. /scratch/{USER}/hpcstack",
+            page="build-my-own-stack",
         )
     if USER in said:
         merged["user_store"] = said.replace(USER, own_user_name())
@@ -438,10 +441,12 @@ def _take_force(document: Document, path: Path) -> dict[str, Any]:
     force = document.value.pop("force")
     if path != SYSTEM:
         what = f"`force` is allowed in {SYSTEM} only"
-        raise ProblemsError([document.problem(("force",), what, at_key=True)])
+        raise ProblemsError(
+            [document.problem(("force",), what, at_key=True)], page="describe-your-cluster"
+        )
     if not isinstance(force, dict):
         what = "`force` must be a mapping of the keys to force, e.g. {runtime: pyxis}"
-        raise ProblemsError([document.problem(("force",), what)])
+        raise ProblemsError([document.problem(("force",), what)], page="describe-your-cluster")
     return force
 
 
@@ -450,12 +455,14 @@ def _read_document(path: Path) -> Document:
     try:
         document = parse_yaml(read_yaml_text(path, MAX_BYTES), str(path))
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}", page="describe-your-cluster") from None
+    except ProblemsError as error:
+        raise ProblemsError(error.problems, error.hint, page="describe-your-cluster") from None
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, dict):
         what = "a site file must be a mapping of keys, e.g. name: mycluster"
-        raise ProblemsError([document.problem((), what)])
+        raise ProblemsError([document.problem((), what)], page="describe-your-cluster")
     return document
 
 

@@ -29,5 +29,6 @@ def hpcstack_on(node: NodeType | None) -> list[str]:
             f"{node.architecture} nodes",
             "install it for those, and name it in site.yaml as `hpcstack: /path/to/bin/hpcstack` "
             "of their node type",
+            page="install",
         )
     return [sys.executable, "-m", "hpcstack"]
