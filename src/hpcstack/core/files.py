@@ -66,6 +66,7 @@ def open_file(
             raise InputError(
                 f"{path} belongs to {owner}, who is no publisher of this site",
                 "modules.publishers in site.yaml names the publishers",
+                page="group-of-administrators",
             )
 
         if own and about.st_mode & 0o022:

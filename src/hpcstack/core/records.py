@@ -86,6 +86,7 @@ class Format(Generic[Kind]):
                 f"(format {number}; this one writes {self.number})",
                 "change it with that version: what is published can be loaded and launched "
                 "with this one",
+                page="upgrade",
             )
 
     def number_of(self, document: Any, where: str, remedy: str) -> int:

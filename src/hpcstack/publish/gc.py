@@ -262,7 +262,9 @@ def _list_jobs(runner: Runner) -> list[tuple[str, str]]:
         used = Client(runner).query_usage()
     except SlurmError as error:
         raise SlurmError(
-            f"nothing is removed: {error.message}", f"{error.hint}, or say --no-slurm"
+            f"nothing is removed: {error.message}",
+            f"{error.hint}, or say --no-slurm",
+            page="free-disk-space",
         ) from error
     return [(f"job {one.job}", f"{one.words}\n{one.script}") for one in used]
 

@@ -191,7 +191,11 @@ def _become(user: str, top: Path, shown: tuple[Path, ...], answers: Path) -> lis
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
-        raise InputError(f"there is no user {user!r}", "`modules.check_as` in site.yaml") from None
+        raise InputError(
+            f"there is no user {user!r}",
+            "`modules.check_as` in site.yaml",
+            page="group-of-administrators",
+        ) from None
     for path in shown:
         path.chmod(0o755 if path.is_dir() else 0o644)
     os.chown(answers, entry.pw_uid, entry.pw_gid)

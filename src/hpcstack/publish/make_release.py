@@ -84,11 +84,14 @@ def candidate_of_recipe(recipe: Recipe, asked: ReleaseRequest, publisher: Publis
         raise InputError(
             "testing has no gate to pass",
             "--override goes with --channel production, or with promote",
+            page="promote-a-release",
         )
     found = next((one for one in given if one.image_sha256 == artifact.sha256), None)
     if asked.reports and not found:
         raise InputError(
-            "--report: none of them is of this image", f"hpcstack test {stack.full_name} -N 2"
+            "--report: none of them is of this image",
+            f"hpcstack test {stack.full_name} -N 2",
+            page="promote-a-release",
         )
     return Candidate(stack, artifact, found, "", recipe)
 
@@ -148,6 +151,7 @@ def _refuse_promotion(ledger: Ledger, entry: Entry) -> InputError:
         f"{ledger.name}/{entry.release} is {entry.state}",
         f"hpcstack history {ledger.name} says why; hpcstack {back} {ledger.name}/{subject} "
         f"brings it back",
+        page="roll-back",
     )
 
 
@@ -161,7 +165,9 @@ def _newest_in_testing(ledger: Ledger, version: str) -> Entry:
 
     full = f"{ledger.name}/{version}"
     if any(one.state == "retired" for one in ledger.of(version)):
-        raise InputError(f"{full} is retired", f"hpcstack retire {full} --cancel")
+        raise InputError(
+            f"{full} is retired", f"hpcstack retire {full} --cancel", page="retire-a-release"
+        )
     raise InputError(
         f"there is no testing release of {full} to promote",
         f"hpcstack publish {ledger.name}-{version}",
@@ -245,6 +251,7 @@ def check_withdrawn(
             what,
             f"hpcstack history {stack.name} says why; to publish it again all the same: "
             f"--reason WHY",
+            page="roll-back",
         )
     publisher.say(f"NOTE: {what}; hpcstack history {stack.name} says why")
 
@@ -279,6 +286,7 @@ def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
             raise InputError(
                 f"signatures.sign_with, {wanted.sign_with}, belongs to none of signatures.keys",
                 "add its public half to signatures.keys in site.yaml",
+                page="sign-images",
             )
         what = signing.Statement(
             artifact.sha256, artifact.stack, artifact.lock_sha256, adopted=artifact.adopted
@@ -292,4 +300,5 @@ def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
             raise AnswerIsNo(
                 f"this site publishes only signed images; {artifact.stack}: {why}",
                 f"hpcstack sign {artifact.key[:12]}, with a key of site.yaml's signatures.keys",
+                page="sign-images",
             )

@@ -82,4 +82,8 @@ def _check_not_retired(ledger: Ledger, stack: Stack) -> None:
         dates = ledger.dates[version]
         where = f"hpcstack retire {stack.name}/{version} --cancel"
     if dates.refuses(stamp_today()):
-        raise InputError(f"{stack.name}/{version} has been retired since {dates.remove}", where)
+        raise InputError(
+            f"{stack.name}/{version} has been retired since {dates.remove}",
+            where,
+            page="retire-a-release",
+        )

@@ -126,6 +126,7 @@ class Publisher:
             raise StoreError(
                 f"{self.store.below.top} is not yours to write, and what is published lies there",
                 f"your own image needs no module: hpcstack launch {artifact.stack} -- PROGRAM",
+                page="group-of-administrators",
             )
 
         tree = self.tree
@@ -226,6 +227,7 @@ class Publisher:
             raise InputError(
                 "\n".join(lost),
                 f"if that is meant: hpcstack {verb} as before, with --force --reason WHY",
+                page="roll-back",
             )
 
         to_be_loaded = {entry.release for entry in changes.list_coming(before, after)}
@@ -259,6 +261,7 @@ class Publisher:
         raise InputError(
             f"{ledger.name}/{release} would be loaded, and its image {what}",
             f"hpcstack build {ledger.name}-{entry.version}, and publish it",
+            page="repair-what-is-published",
         )
 
     def _list_modulefiles(self, name: str, release: str) -> list[str]:
@@ -285,6 +288,7 @@ class Publisher:
                     raise StoreError(
                         f"{folder / kept} cannot be read: {error.strerror}",
                         f"hpcstack publish {after.name}-{entry.version}",
+                        page="repair-what-is-published",
                     ) from None
         return out
 
@@ -489,6 +493,7 @@ class Publisher:
             raise StoreError(
                 f"{artifact.image} is not what was built: its sha256 differs",
                 f"hpcstack build --no-cache {artifact.stack}",
+                page="repair-what-is-published",
             )
         return seal
 

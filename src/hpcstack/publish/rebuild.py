@@ -126,24 +126,39 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
     release = f"{name}/{entry.release}"
     record = read_record(publisher.store, name, entry.release)
     if not record:
-        raise StoreError(f"the record of {release} is gone", f"hpcstack repair {release}")
+        raise StoreError(
+            f"the record of {release} is gone",
+            f"hpcstack repair {release}",
+            page="repair-what-is-published",
+        )
     try:
         stack = Stack.model_validate(record.stack)
     except ValueError as error:
         raise StoreError(
             f"the record of {release} has a stack that this hpcstack cannot read: {error}"[:500],
             "use the version that published it",
+            page="repair-what-is-published",
         ) from None
     if stack.adopted:
-        raise InputError(f"{release} was adopted: hpcstack did not build its image", FROM_BACKUP)
+        raise InputError(
+            f"{release} was adopted: hpcstack did not build its image",
+            FROM_BACKUP,
+            page="repair-what-is-published",
+        )
 
     path = release_folder(publisher.store, name, entry.release) / "lock.json"
     try:
         lock = parse_lock(read_bytes(path, MAX_LOCK), str(path)).lock
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}", FROM_BACKUP) from None
+        raise StoreError(
+            f"{path}: {error.strerror}", FROM_BACKUP, page="repair-what-is-published"
+        ) from None
     if lock.digest() != record.lock_sha256:
-        raise StoreError(f"{path} is not the lock that the image was built of", FROM_BACKUP)
+        raise StoreError(
+            f"{path} is not the lock that the image was built of",
+            FROM_BACKUP,
+            page="repair-what-is-published",
+        )
 
     # A release records neither its platform, nor its engine, nor whether the image was packed anew.
     # All of these go into the image's key: the request that has this key is the one that made it.
@@ -158,7 +173,7 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
     found = next((one for one in requests if one.key == entry.key), None)
     if not found:
         why = _explain_other_image(record, version_of(entry.release), name)
-        raise InputError(why, FROM_BACKUP)
+        raise InputError(why, FROM_BACKUP, page="repair-what-is-published")
     return found
 
 

@@ -137,12 +137,15 @@ def restore_generation(publisher: Publisher, name: str, number: int) -> None:
             raise InputError(
                 f"a change of {name} was interrupted, and its journal knows what is to be done",
                 "the next verb that writes finishes it",
+                page="repair-what-is-published",
             )
         whole = whole_generations(tree, name)
         if number not in whole:
             known = ", ".join(map(str, whole)) or "none"
             raise InputError(
-                f"{state / str(number)} is not whole (whole are: {known})", "name one of those"
+                f"{state / str(number)} is not whole (whole are: {known})",
+                "name one of those",
+                page="repair-what-is-published",
             )
         descriptors.point_link(str(number), state / CURRENT)
 

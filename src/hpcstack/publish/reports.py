@@ -41,7 +41,9 @@ def read_report(path: Path, publishers: Sharing | None = None) -> Report:
         return Report.model_validate(document)
     except (OSError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise InputError(
-            f"{file} is not a report: {error}", "hpcstack test STACK writes one"
+            f"{file} is not a report: {error}",
+            "hpcstack test STACK writes one",
+            page="test-a-stack",
         ) from None
 
 
@@ -131,6 +133,7 @@ def require_proof(
         f"the gate to production is shut for {stack.full_name}:{listed}{more}",
         f"hpcstack test {stack.full_name} -N 2 --tier {site.modules.tier}; or --override "
         f"REASON, which is written down",
+        page="promote-a-release",
     )
 
 

@@ -51,7 +51,9 @@ def roll_back_version(ledger: Ledger, version: str, to: str, event: Event) -> Le
     target = ledger.entry(to) if to else _choose_earlier(ledger, now)
     if target.version != version:
         raise InputError(
-            f"{target.release} is not a release of {version}", f"hpcstack history {ledger.name}"
+            f"{target.release} is not a release of {version}",
+            f"hpcstack history {ledger.name}",
+            page="roll-back",
         )
     if target.release == now.release:
         raise InputError(f"{ledger.name}/{version} already means {target.release}")
@@ -104,6 +106,7 @@ def _choose_earlier(ledger: Ledger, now: Entry) -> Entry:
         f"one that is live",
         f"hpcstack retire {ledger.name}/{now.version} takes it out of use; hpcstack undo "
         f"{ledger.name} takes back the last change",
+        page="roll-back",
     )
 
 
@@ -170,7 +173,11 @@ def choose_default(ledger: Ledger, version: str, event: Event) -> Ledger:
         )
     after = _record_event(ledger, replace(ledger, pinned=version), event, version)
     if version and after.default != after.aliases[version]:
-        raise InputError(f"{ledger.name}/{version} is retired", f"hpcstack history {ledger.name}")
+        raise InputError(
+            f"{ledger.name}/{version} is retired",
+            f"hpcstack history {ledger.name}",
+            page="retire-a-release",
+        )
     if not after.default:
         raise InputError(
             f"no version of {ledger.name!r} can be loaded", f"hpcstack history {ledger.name}"
@@ -187,7 +194,9 @@ def remove_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Le
     over = [one.release for one in going if one.state in ("removed", "gone")]
     if over:
         raise InputError(
-            f"{ledger.name}/{over[0]} is removed already", f"hpcstack history {ledger.name}"
+            f"{ledger.name}/{over[0]} is removed already",
+            f"hpcstack history {ledger.name}",
+            page="retire-a-release",
         )
 
     names = {one.release for one in going}
@@ -211,11 +220,17 @@ def purge_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Led
     names = {ledger.entry(one).release for one in releases}
     going = [one for one in ledger.entries if one.release in names]
     if all(one.state == "gone" for one in going):
-        raise InputError(f"gc has nothing of {ledger.name!r} to remove", "hpcstack gc --dry-run")
+        raise InputError(
+            f"gc has nothing of {ledger.name!r} to remove",
+            "hpcstack gc --dry-run",
+            page="free-disk-space",
+        )
     live = [one.release for one in going if one.state == "live"]
     if live:
         raise InputError(
-            f"{ledger.name}/{live[0]} is live", f"hpcstack remove {ledger.name}/{live[0]}"
+            f"{ledger.name}/{live[0]} is live",
+            f"hpcstack remove {ledger.name}/{live[0]}",
+            page="free-disk-space",
         )
 
     entries = tuple(
@@ -235,7 +250,9 @@ def last_change(ledger: Ledger) -> Event:
         if event.verb != "gc":
             return event
     raise InputError(
-        f"nothing was ever changed under {ledger.name!r}", f"hpcstack history {ledger.name}"
+        f"nothing was ever changed under {ledger.name!r}",
+        f"hpcstack history {ledger.name}",
+        page="roll-back",
     )
 
 
@@ -246,12 +263,14 @@ def changes_since(ledger: Ledger, number: int) -> list[Event]:
     """
     if not 1 <= number <= len(ledger.events):
         raise InputError(
-            f"{ledger.name!r} has no event {number}", f"hpcstack history {ledger.name} numbers them"
+            f"{ledger.name!r} has no event {number}",
+            f"hpcstack history {ledger.name} numbers them",
+            page="roll-back",
         )
     found = [event for event in reversed(ledger.events[number - 1 :]) if event.verb != "gc"]
     if not found:
         what = f"from event {number} on only gc has changed {ledger.name!r}"
-        raise InputError(what, f"hpcstack history {ledger.name}")
+        raise InputError(what, f"hpcstack history {ledger.name}", page="roll-back")
     return found
 
 
@@ -265,7 +284,9 @@ def number_after(ledger: Ledger, moment: str) -> int:
         if event.at > moment and event.verb != "gc":
             return number
     raise InputError(
-        f"nothing of {ledger.name!r} was changed after {moment}", f"hpcstack history {ledger.name}"
+        f"nothing of {ledger.name!r} was changed after {moment}",
+        f"hpcstack history {ledger.name}",
+        page="roll-back",
     )
 
 
@@ -287,6 +308,7 @@ def undo_changes(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
                 f"the {one.verb} of {ledger.name}/{one.subject} at {one.at} was made by an older "
                 f"hpcstack, which did not record what it changed",
                 f"hpcstack history {ledger.name}; hpcstack rollback, default or retire",
+                page="roll-back",
             )
         states |= one.before.get("states", {})
         aliases |= one.before.get("aliases", {})
@@ -298,6 +320,7 @@ def undo_changes(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
         raise InputError(
             f"{ledger.name}/{gone[0]} cannot come back: gc has taken its files",
             f"hpcstack publish {ledger.name}-VERSION",
+            page="roll-back",
         )
 
     entries = tuple(

@@ -58,5 +58,9 @@ def module_name(full: str) -> str:
 def parse_successor(text: str) -> str:
     """Return TEXT, the name of a module or empty. InputError for anything else."""
     if not SUCCESSOR.fullmatch(text):
-        raise InputError(f"--successor: {text!r} is not a module's name", "e.g. pytorch/25.10")
+        raise InputError(
+            f"--successor: {text!r} is not a module's name",
+            "e.g. pytorch/25.10",
+            page="retire-a-release",
+        )
     return text

@@ -82,7 +82,7 @@ def read_inventory(folder: Path, subject: str, publishers: Sharing) -> Inventory
     if found:
         return found[0]
     if wrong:
-        raise StoreError(wrong, "restore it from a backup, or publish anew")
+        raise StoreError(wrong, "restore it from a backup, or publish anew", page="back-up")
     return None
 
 

@@ -44,16 +44,20 @@ def read_journal(path: Path) -> dict[str, Any] | None:
             f"a change was begun and not finished; its journal is not trusted: {why}",
             f"{owner} can run the verb again; or, as root: rm {path} (what was published "
             f"before stays)",
+            page="repair-what-is-published",
         ) from None
     except (ValueError, RecursionError) as error:
         raise StoreError(
-            f"{path} is damaged: {error}", "restore it from a backup, or remove it"
+            f"{path} is damaged: {error}",
+            "restore it from a backup, or remove it",
+            page="back-up",
         ) from None
 
     if not _is_journal(found):
         raise StoreError(
             f"{path} is damaged, or another version of hpcstack wrote it",
             "use that version, or restore it from a backup",
+            page="back-up",
         )
     return dict(found)
 
@@ -97,6 +101,7 @@ def check_journal(
         raise StoreError(
             f"{path} does not describe a change of {name}",
             f"nothing of it was done; look into it, then: rm {path}",
+            page="repair-what-is-published",
         )
 
 

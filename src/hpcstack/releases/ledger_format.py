@@ -109,7 +109,7 @@ def parse_ledger(document: Any, where: str, name: str = "", *, to_change: bool =
     ledger = _convert(found)
     why = _find_contradiction(ledger, name)
     if why:
-        raise StoreError(f"{where} is damaged: {why}", RESTORE)
+        raise StoreError(f"{where} is damaged: {why}", RESTORE, page="repair-what-is-published")
     return ledger
 
 

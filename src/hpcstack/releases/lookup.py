@@ -50,11 +50,15 @@ def find_released(
         dates = ledger.dates.get(version, Dates())
         if dates.refuses(stamp_today()) and not retired:
             raise InputError(
-                describe_refusal(f"{published}/{version}", dates), f"hpcstack status {published}"
+                describe_refusal(f"{published}/{version}", dates),
+                f"hpcstack status {published}",
+                page="retire-a-release",
             )
         chosen = ledger.entry(named.partition("/")[2]) if named else None
         if chosen and chosen.state in ("removed", "gone"):
-            raise InputError(f"{named} was removed", f"hpcstack status {published}")
+            raise InputError(
+                f"{named} was removed", f"hpcstack status {published}", page="retire-a-release"
+            )
 
         entry = chosen or ledger.aliased(version)
         if entry:
@@ -79,6 +83,7 @@ def _find_image(name: str, entry: Entry, store: Store) -> Artifact:
         raise StoreError(
             f"{release} is published in {entry.channel}, and its image is gone",
             f"hpcstack build {stack}",
+            page="repair-what-is-published",
         )
 
     # Whoever may write to the store can write both an image and its record there.

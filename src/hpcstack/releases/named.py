@@ -36,6 +36,7 @@ def resolve_name(text: str, tree: Tree, environ: Mapping[str, str]) -> Named:
             raise InputError(
                 "which stack? no module of one is loaded",
                 "module load NAME/VERSION, or name a stack: hpcstack list",
+                page="see-what-a-launch-did",
             )
         return Named(loaded)
 
@@ -62,5 +63,7 @@ def _resolve_without_version(name: str, ledger: Ledger, loaded: str) -> Named:
     if any(loaded == f"{name}-{one.version}" for one in ledger.entries):
         return Named(loaded)
     if not ledger.default:
-        raise InputError(f"{name} has no default version", f"hpcstack status {name}")
+        raise InputError(
+            f"{name} has no default version", f"hpcstack status {name}", page="promote-a-release"
+        )
     return Named(f"{name}-{ledger.entry(ledger.default).version}")

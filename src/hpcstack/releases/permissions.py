@@ -39,7 +39,9 @@ class Permissions:
             return grp.getgrnam(self.group).gr_gid
         except KeyError:
             raise InputError(
-                f"there is no group {self.group!r}", "`modules.group` in site.yaml"
+                f"there is no group {self.group!r}",
+                "`modules.group` in site.yaml",
+                page="group-of-administrators",
             ) from None
 
     @property

@@ -66,10 +66,16 @@ def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError, InputError) as error:
-        raise StoreError(f"{path} cannot be read: {error}", remedy) from None
+        raise StoreError(
+            f"{path} cannot be read: {error}", remedy, page="repair-what-is-published"
+        ) from None
     found = RELEASE.read(document, str(path), remedy)
     if found.release != f"{name}/{release}":
-        raise StoreError(f"{path} is damaged: it is the record of {found.release}", remedy)
+        raise StoreError(
+            f"{path} is damaged: it is the record of {found.release}",
+            remedy,
+            page="repair-what-is-published",
+        )
     return found
 
 
@@ -103,21 +109,33 @@ def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact
     found = read_record(store, name, release)
     path = release_folder(store, name, release) / RECORD
     if not found:
-        raise StoreError(f"{path} is gone", f"hpcstack publish {name}-{version_of(release)}")
+        raise StoreError(
+            f"{path} is gone",
+            f"hpcstack publish {name}-{version_of(release)}",
+            page="repair-what-is-published",
+        )
     try:
         stack = Stack.model_validate(found.stack)
     except ValueError as error:
         raise StoreError(
-            f"{path} is damaged: its stack: {error}"[:500], "restore it from a backup"
+            f"{path} is damaged: its stack: {error}"[:500],
+            "restore it from a backup",
+            page="repair-what-is-published",
         ) from None
 
     artifact = store.artifact(found.key)
     if not artifact:
         tip = f"hpcstack build {stack.full_name}"
-        raise StoreError(f"the image of {name}/{release} is gone from {store.top}", tip)
+        raise StoreError(
+            f"the image of {name}/{release} is gone from {store.top}",
+            tip,
+            page="repair-what-is-published",
+        )
     if artifact.sha256 != found.sha256:
         raise StoreError(
-            f"{artifact.image} is not what was built: its sha256 differs", "build and publish again"
+            f"{artifact.image} is not what was built: its sha256 differs",
+            "build and publish again",
+            page="repair-what-is-published",
         )
     return stack, artifact
 

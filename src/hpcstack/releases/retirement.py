@@ -42,7 +42,9 @@ class Retirement:
         cancel_is_wrong = self.cancel and (self.now or names_day or bool(self.successor))
         if now_is_wrong or cancel_is_wrong:
             raise InputError(
-                "--now and --cancel take only a --reason", "hpcstack retire NAME/VERSION --now"
+                "--now and --cancel take only a --reason",
+                "hpcstack retire NAME/VERSION --now",
+                page="retire-a-release",
             )
 
 
@@ -73,6 +75,7 @@ def retirement_dates(asked: Retirement, ledger: Ledger, version: str, tree: Tree
         raise InputError(
             f"it would be refused on {end}, before anybody is warned on {begin}",
             "--warn DAY --on DAY",
+            page="retire-a-release",
         )
 
     if asked.successor:
@@ -89,7 +92,9 @@ def _check_successor(successor: str, name: str, version: str, tree: Tree) -> Non
     meant = rest or ledger.default.rpartition("-r")[0]
     if (one, meant) == (name, version):
         raise InputError(
-            f"--successor: {successor} is what is retired", "name what users should load instead"
+            f"--successor: {successor} is what is retired",
+            "name what users should load instead",
+            page="retire-a-release",
         )
     is_refused = ledger.dates.get(meant, Dates()).refuses(inputs.stamp_today())
     if meant not in ledger.aliases or is_refused:
@@ -97,4 +102,5 @@ def _check_successor(successor: str, name: str, version: str, tree: Tree) -> Non
         raise InputError(
             f"--successor: {successor} cannot be loaded; of {one} there is {known}",
             f"hpcstack status {one}",
+            page="retire-a-release",
         )

@@ -67,11 +67,17 @@ def take_seal(image: Path, bytes_a_second: int = 0) -> Seal:
                     time.sleep(max(0.0, ahead))
             after = os.fstat(file.fileno())
     except (OSError, InputError) as error:
-        raise StoreError(f"{image} cannot be read: {error}", "hpcstack status --check") from None
+        raise StoreError(
+            f"{image} cannot be read: {error}",
+            "hpcstack status --check",
+            page="repair-what-is-published",
+        ) from None
 
     if _identify_state(before) != _identify_state(after):
         raise StoreError(
-            f"{image} was written while it was read", "find out by whom, and verify it again"
+            f"{image} was written while it was read",
+            "find out by whom, and verify it again",
+            page="repair-what-is-published",
         )
     size, inode, mtime, ctime = _identify_state(after)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -111,7 +117,9 @@ def read_seal(store: Store, name: str, release: str) -> Seal | None:
         return None
     except (OSError, ValueError, RecursionError, InputError) as error:
         raise StoreError(
-            f"{path} cannot be read: {error}", f"hpcstack verify --all, by who published {name}"
+            f"{path} cannot be read: {error}",
+            f"hpcstack verify --all, by who published {name}",
+            page="repair-what-is-published",
         ) from None
     return SEALS.read(document, str(path), f"hpcstack verify --all, by who published {name}")
 
@@ -144,6 +152,7 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
         raise StoreError(
             f"the image of {release} {why}",
             "tell the site's administrators: hpcstack verify --all reads it again",
+            page="repair-what-is-published",
         )
     return why
 

@@ -128,7 +128,9 @@ class Tree:
             return Ledger(name)
         except (OSError, ValueError, RecursionError, InputError) as error:
             raise StoreError(
-                f"{path} cannot be read: {error}", "restore it from a backup"
+                f"{path} cannot be read: {error}",
+                "restore it from a backup",
+                page="repair-what-is-published",
             ) from None
 
     def home(self, name: str) -> Path:
@@ -225,9 +227,11 @@ class Tree:
                 "it must be writable by whoever publishes: `module_root` in site.yaml (hpcstack "
                 "show --site)"
             )
+            page = ""
             if files.is_for_want_of_room(error):
                 tip = f"make room on the disk of {self.root}"
-            raise StoreError(what, tip) from None
+                page = "free-disk-space"
+            raise StoreError(what, tip, page=page) from None
         finally:
             os.umask(mask)
 
@@ -392,6 +396,7 @@ class Tree:
             raise StoreError(
                 f"{state / generation} is gone, and the journal names it",
                 "restore it from a backup",
+                page="repair-what-is-published",
             )
         descriptors.point_link(generation, state / CURRENT)
 
@@ -401,7 +406,9 @@ class Tree:
         target = descriptors.read_link(link) or "0"
         if target != "0" and not GENERATION.fullmatch(target):
             raise StoreError(
-                f"{link} leads to {target!r}, which is not a generation", "restore it from a backup"
+                f"{link} leads to {target!r}, which is not a generation",
+                "restore it from a backup",
+                page="repair-what-is-published",
             )
         return int(target)
 
@@ -439,4 +446,5 @@ def _move_release(part: Path, final: Path, record: str) -> None:
     raise StoreError(
         f"{final} is not the release that was to be published",
         "is another module tree on this store?",
+        page="move-a-store",
     )

@@ -59,6 +59,7 @@ def own_cache(site: Site) -> Store:
             raise StoreError(
                 f"the cache {own} belongs to {name_owner(own)}",
                 "XDG_CACHE_HOME, or build.cachedir in site.yaml",
+                page="where-caches-go",
             )
         _close_to_others(own)
         return Store(own)

@@ -49,7 +49,9 @@ def find_stored(text: str, store: Store) -> Artifact:
         if one.image.samefile(path):
             return one
     raise InputError(
-        f"{path} is not in the store {store.top}", "hpcstack verify --signature is for any file"
+        f"{path} is not in the store {store.top}",
+        "hpcstack verify --signature is for any file",
+        page="sign-images",
     )
 
 
@@ -92,7 +94,9 @@ def newest_image(name: str, store: Store, platform: str = "") -> Artifact:
         return artifact
     built = ", ".join(store.stacks()) or "none"
     raise InputError(
-        f"no image of {name} is in {store.top} (there: {built})", f"hpcstack build {name}"
+        f"no image of {name} is in {store.top} (there: {built})",
+        f"hpcstack build {name}",
+        page="build-my-own-stack",
     )
 
 

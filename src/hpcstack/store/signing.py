@@ -86,6 +86,7 @@ def sign_image(image: Path, key: str, runner: Runner, what: Statement) -> Path:
             raise AnswerIsNo(
                 f"apptainer did not sign {image} (exit {status})",
                 "apptainer key newpair makes a key",
+                page="sign-images",
             )
         return image
 
@@ -101,7 +102,9 @@ def sign_image(image: Path, key: str, runner: Runner, what: Statement) -> Path:
         made = signature_of(stated)
         if status or not made.exists():
             raise AnswerIsNo(
-                f"ssh-keygen did not sign {image} (exit {status})", f"is {private} a private key?"
+                f"ssh-keygen did not sign {image} (exit {status})",
+                f"is {private} a private key?",
+                page="sign-images",
             )
         signature = made.read_text(encoding="utf-8")
 
@@ -171,6 +174,7 @@ def _find_private_key(key: str) -> Path:
         raise InputError(
             f"there is no key {private}",
             "signatures.sign_with in site.yaml, or --key; to make one: ssh-keygen -t ed25519",
+            page="sign-images",
         )
     return private
 
@@ -210,9 +214,13 @@ def _find_public_key(key: str, runner: Runner) -> Path:
     """Return the file KEY, by default the user's ed25519 key. InputError where it is not one."""
     public = Path(key).expanduser() if key else Path.home() / ".ssh/id_ed25519.pub"
     if not public.is_file():
-        raise InputError(f"there is no public key {public}", "name the signer's with --key")
+        raise InputError(
+            f"there is no public key {public}", "name the signer's with --key", page="sign-images"
+        )
     if runner.output(["ssh-keygen", "-l", "-f", str(public)]).status:
-        raise InputError(f"{public} is not a public key", "the signer's key ends in .pub")
+        raise InputError(
+            f"{public} is not a public key", "the signer's key ends in .pub", page="sign-images"
+        )
     return public
 
 

@@ -77,16 +77,24 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError, InputError) as error:
-            raise StoreError(f"{folder / ARTIFACT} cannot be read: {error}", REMEDY) from None
+            raise StoreError(
+                f"{folder / ARTIFACT} cannot be read: {error}",
+                REMEDY,
+                page="repair-what-is-published",
+            ) from None
 
         image = folder / IMAGE
         if not image.exists():
             raise StoreError(
-                f"{image} is missing", f"hpcstack build {artifact.stack} makes it anew"
+                f"{image} is missing",
+                f"hpcstack build {artifact.stack} makes it anew",
+                page="repair-what-is-published",
             ) from None
         if not image.is_file() or image.stat().st_size != artifact.size:
             raise StoreError(
-                f"{image} is not the file that was stored", f"remove {folder} and build again"
+                f"{image} is not the file that was stored",
+                f"remove {folder} and build again",
+                page="repair-what-is-published",
             )
         return artifact
 
@@ -118,6 +126,7 @@ class Store:
             raise StoreError(
                 f"{self.top / 'stacks' / stack} names an image of {found.stack}",
                 f"hpcstack build {stack}",
+                page="repair-what-is-published",
             )
         return found
 
@@ -397,7 +406,9 @@ def check_key(key: str) -> None:
     """Raise StoreError where KEY cannot be the key of an image. A key becomes a part of a path."""
     if not KEY.fullmatch(key):
         raise StoreError(
-            f"{key[:80]!r} is not the key of an image", "a record names it: hpcstack status --check"
+            f"{key[:80]!r} is not the key of an image",
+            "a record names it: hpcstack status --check",
+            page="repair-what-is-published",
         )
 
 
