@@ -141,7 +141,9 @@ def _recipe_path(request: AdoptRequest, catalog: Catalog) -> Path:
     ):
         if not re.fullmatch(pattern, text):
             raise InputError(
-                f"--as: {text!r} is not the {what} of a stack", "as in: --as mytorch/2024.1"
+                f"--as: {text!r} is not the {what} of a stack",
+                "as in: --as mytorch/2024.1",
+                page="adopt-an-image",
             )
     full_name = f"{request.name}-{request.version}"
     path = request.folder / f"{full_name}{SUFFIX}"
@@ -150,6 +152,7 @@ def _recipe_path(request: AdoptRequest, catalog: Catalog) -> Path:
         raise InputError(
             f"there is a stack {full_name} already, in {other}",
             "adopt the image by another NAME/VERSION",
+            page="adopt-an-image",
         )
     return path
 
@@ -162,12 +165,15 @@ def _find_image(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
             f"{source} is a SIF",
             f"take its squashfs out: apptainer sif list {source} names the number N of the FS, "
             f"then apptainer sif dump N {source} > image.sqsh",
+            page="adopt-an-image",
         )
     if path.is_file() and path.suffix != ".tar":
         return str(path.absolute()), path.absolute()
     if path.suffix in (".sqsh", ".squashfs"):
         raise InputError(
-            f"{source} does not exist", "name a squashfs, or an image as hpcstack import takes it"
+            f"{source} does not exist",
+            "name a squashfs, or an image as hpcstack import takes it",
+            page="adopt-an-image",
         )
     imported = import_image(source, find_host_platform(), work / "imported.sqsh", bench)
     return f"{source.partition('@')[0]}@{imported.image.digest}", imported.path
@@ -187,11 +193,14 @@ def _check_usable(request: AdoptRequest, survey: Survey) -> None:
             f"{request.source} is for {survey.platform}, and this machine is {here}",
             "adopt it on a machine of its kind: "
             f"uname -m says {KERNEL_NAMES[survey.platform]} there",
+            page="adopt-an-image",
         )
     lacks = [name for name in request.commands if name not in survey.files]
     if lacks:
         raise InputError(
-            f"the image has no {', '.join(lacks)} on its PATH", "--command names what the image has"
+            f"the image has no {', '.join(lacks)} on its PATH",
+            "--command names what the image has",
+            page="adopt-an-image",
         )
 
 
@@ -264,6 +273,7 @@ def _write_recipe(path: Path, text: str, site: Site) -> bool:
         raise InputError(
             f"{path} is there already, and is another recipe",
             "adopt the image by another NAME-VERSION",
+            page="adopt-an-image",
         )
     with writing_below(path.parent, "the recipe was not written", site.sharing):
         write_text(path, text, sharing=site.sharing)

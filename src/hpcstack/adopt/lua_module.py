@@ -56,7 +56,7 @@ def find_modulefile(tree: Path, name: str, version: str, image: Path | None) -> 
     if tree.is_file():
         return tree
     if not tree.is_dir():
-        raise InputError(f"--lua {tree}: there is no such file or folder")
+        raise InputError(f"--lua {tree}: there is no such file or folder", page="adopt-an-image")
     modulefiles = sorted(tree.rglob("*.lua"))
     own = [path for path in modulefiles if path.parts[-2:] == (name, f"{version}.lua")]
     if not own and image:
@@ -70,6 +70,7 @@ def find_modulefile(tree: Path, name: str, version: str, image: Path | None) -> 
     raise InputError(
         f"{tree} has no single modulefile for {name}/{version}{among}",
         "name the file itself: --lua FILE",
+        page="adopt-an-image",
     )
 
 
@@ -94,6 +95,7 @@ def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaM
         raise MissingToolError(
             "--lua needs a Lua interpreter, and none is installed",
             "install lua5.3, or leave --lua out",
+            page="adopt-an-image",
         )
     reader = str(data.find_data_folder("modules") / "read-modulefile.lua")
     bounded = ["prlimit", f"--as={MEMORY}", "--core=0"]
@@ -101,7 +103,9 @@ def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaM
     done = runner.output(argv, timeout=SECONDS)
     if done.status:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
-        raise InputError(f"--lua {path}: {said}", "does `module load` take it?")
+        raise InputError(
+            f"--lua {path}: {said}", "does `module load` take it?", page="adopt-an-image"
+        )
     return _read_acts(path, done.stdout)
 
 

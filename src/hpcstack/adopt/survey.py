@@ -78,6 +78,7 @@ def survey_image(path: Path, programs: tuple[str, ...] = ()) -> Survey:
         raise InputError(
             f"{path} cannot be read as an image: {error}",
             "name a squashfs, as enroot export makes one",
+            page="adopt-an-image",
         ) from None
 
 
@@ -164,6 +165,7 @@ def _find_platform(image: Squashfs) -> str:
             raise InputError(
                 f"the image is for a processor that is not supported (ELF machine {machine})",
                 f"known: {', '.join(PLATFORMS.values())}",
+                page="adopt-an-image",
             )
     raise InputError(
         "the image has no /bin/sh, so nothing says for which processor it is",

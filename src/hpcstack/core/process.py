@@ -45,6 +45,7 @@ PACKAGES = {
     "enroot": "enroot (https://github.com/NVIDIA/enroot)",
     "unshare": "util-linux",
 }
+STARTS_STEPS = ("srun", "salloc", "sbatch")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TAIL = 20  # lines of a program's output that are kept for a message
 PIPE = 1 << 20  # bytes of a pipe: the most that an ordinary user may ask for (pipe(7))
@@ -100,7 +101,10 @@ class Runner:
         path = shutil.which(tool)
         if path is None:
             package = PACKAGES.get(tool, tool)
-            raise MissingToolError(f"{tool} is not installed, or not on PATH", f"install {package}")
+            page = "choose-a-runtime" if tool in STARTS_STEPS else ""
+            raise MissingToolError(
+                f"{tool} is not installed, or not on PATH", f"install {package}", page=page
+            )
         return path
 
     def has(self, tool: str) -> bool:

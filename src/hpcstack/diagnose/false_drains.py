@@ -101,9 +101,15 @@ def read_latencies(path: Path) -> list[float]:
     try:
         found = [float(line) for line in files.read_text(path, MOST_BYTES).split()]
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {error}", "seconds, one a line: 0.42") from None
+        raise InputError(
+            f"{path}: {error}", "seconds, one a line: 0.42", page="health-checks-for-nodes"
+        ) from None
     if not all(0 <= one < math.inf for one in found):
-        raise InputError(f"{path}: a number is no latency", "seconds, one a line: 0.42")
+        raise InputError(
+            f"{path}: a number is no latency",
+            "seconds, one a line: 0.42",
+            page="health-checks-for-nodes",
+        )
     return found
 
 
@@ -115,7 +121,9 @@ def share_of_late(seconds: Sequence[float], limit_s: float) -> float:
     """
     if len(seconds) < 100:
         raise InputError(
-            f"{len(seconds)} latencies say nothing of a tail", "measure at least 100, better 10,000"
+            f"{len(seconds)} latencies say nothing of a tail",
+            "measure at least 100, better 10,000",
+            page="health-checks-for-nodes",
         )
 
     ordered = sorted(seconds)

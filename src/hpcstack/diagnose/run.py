@@ -136,6 +136,7 @@ def _probe_nodes(
         raise SlurmError(
             f"the nodes were not reached: {' '.join(done.tail[-3:])}",
             "sinfo -R; scontrol show node",
+            page="check-a-machine",
         )
     return probes
 
@@ -146,7 +147,11 @@ def _count_nodes(runner: Runner, nodelist: str, job: str) -> int:
         return _find_job(runner, job).nodes
     nodes = Client(runner).expand_nodes(nodelist)
     if not nodes:
-        raise InputError(f"--nodelist {nodelist}: no list of nodes", "e.g. --nodelist node[1-4]")
+        raise InputError(
+            f"--nodelist {nodelist}: no list of nodes",
+            "e.g. --nodelist node[1-4]",
+            page="check-a-machine",
+        )
     return len(nodes)
 
 
@@ -155,7 +160,7 @@ def _find_job(runner: Runner, job: str) -> QueuedJob:
     for queued in Client(runner).query_queue([job]) or ():
         if queued.state.word == "RUNNING":
             return queued
-    raise InputError(f"job {job} is not running", "squeue --me")
+    raise InputError(f"job {job} is not running", "squeue --me", page="check-a-machine")
 
 
 def _check_cluster(

@@ -102,7 +102,11 @@ def make_transformer(
     Raise InputError where PARAMS is no size that can be estimated.
     """
     if not 1e6 <= params <= 1e14:
-        raise InputError(f"--params {params:g} is not between 1e6 and 1e14", "e.g. --params 7e9")
+        raise InputError(
+            f"--params {params:g} is not between 1e6 and 1e14",
+            "e.g. --params 7e9",
+            page="does-my-model-fit",
+        )
 
     known = None
     for size, shape in LLAMA.items():
@@ -131,7 +135,9 @@ def read_params(text: str) -> float:
     match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:e[0-9]{1,2})?) ?([kmbt]?)", text.strip().lower())
     if not match:
         raise InputError(
-            f"--params {text} is not a number of parameters", "e.g. --params 7e9, 13B or 350M"
+            f"--params {text} is not a number of parameters",
+            "e.g. --params 7e9, 13B or 350M",
+            page="does-my-model-fit",
         )
     factors = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
     return float(match[1]) * factors[match[2]]
@@ -238,6 +244,7 @@ def find_gpu_memory(gpu: str) -> tuple[float, str]:
         raise InputError(
             f"the memory of {gpu!r} is not known here{near}",
             f"give it in GiB (--memory N), or one of: {', '.join(sorted(rows))}",
+            page="does-my-model-fit",
         )
     size = int(row["mib"]) * float(1 << 20)
     return size, "; ".join(find_source("gpu-memory", key) for key in row["source"])
@@ -248,7 +255,9 @@ def read_gpus(text: str) -> tuple[str, int]:
     match = re.fullmatch(r"([A-Za-z0-9-]+)(?::(\d{1,3}))?", text)
     if not match or match[2] == "0":
         raise InputError(
-            f"--gpus {text} is not MODEL:NUMBER, the GPUs of one node", "e.g. --gpus h100:8"
+            f"--gpus {text} is not MODEL:NUMBER, the GPUs of one node",
+            "e.g. --gpus h100:8",
+            page="does-my-model-fit",
         )
     return match[1], int(match[2] or 1)
 
@@ -283,9 +292,13 @@ def deepspeed_config(one: Transformer, use: Use | None) -> dict[str, object]:
     Keys: https://www.deepspeed.ai/docs/config-json/.
     """
     if use is None:
-        raise InputError("no strategy fits, so there is none to configure", REMEDY)
+        raise InputError(
+            "no strategy fits, so there is none to configure", REMEDY, page="does-my-model-fit"
+        )
     if use.zero_stage is None:
-        raise InputError(f"{use.strategy} is more than DeepSpeed alone does", REMEDY)
+        raise InputError(
+            f"{use.strategy} is more than DeepSpeed alone does", REMEDY, page="does-my-model-fit"
+        )
     zero: dict[str, object] = {"stage": use.zero_stage}
     if use.zero_stage:
         zero["overlap_comm"] = True

@@ -109,6 +109,7 @@ def open_cache(site: Site) -> ImageCache:
         raise InputError(
             "the site has no image cache",
             "name a folder in site.yaml, e.g. image_cache: {folder: /shared/images}",
+            page="set-up-the-image-cache",
         )
     return ImageCache(Path(site.image_cache.folder))
 
@@ -133,10 +134,13 @@ class ImageCache:
                 raise StoreError(
                     f"the image cache {self.top} belongs to {owner}, and this account is another",
                     f"run this as {owner}: nobody else may write what all users run",
+                    page="set-up-the-image-cache",
                 )
             if about.st_mode & 0o022:
                 raise StoreError(
-                    f"others may write to the image cache {self.top}", f"chmod 755 {self.top}"
+                    f"others may write to the image cache {self.top}",
+                    f"chmod 755 {self.top}",
+                    page="set-up-the-image-cache",
                 )
 
             for name, mode in FOLDERS.items():
@@ -146,6 +150,7 @@ class ImageCache:
             raise StoreError(
                 f"the image cache cannot be used: {error.strerror} ({error.filename})",
                 "correct image_cache in site.yaml, or that folder's mode",
+                page="set-up-the-image-cache",
             ) from None
 
     # -- reading
@@ -174,7 +179,9 @@ class ImageCache:
         if self.top.exists() and not os.access(self.top / "images", os.R_OK):
             owner = files.name_owner(self.top)
             raise InputError(
-                f"only {owner} may list the image cache", f"sudo -u {owner} hpcstack cache list"
+                f"only {owner} may list the image cache",
+                f"sudo -u {owner} hpcstack cache list",
+                page="set-up-the-image-cache",
             )
         found = {path.name: self.entry(path.name) for path in (self.top / "images").glob("*")}
         return {key: (entry, self.used(key)) for key, entry in found.items() if entry}

@@ -15,6 +15,7 @@ class NotShared(HpcstackError):
     """
 
     exit_code = 8
+    page = "set-up-the-image-cache"
 
 
 class NotHere(NotShared):

@@ -59,7 +59,9 @@ def listen_on(path: Path) -> socket.socket:
         with contextlib.suppress(FileNotFoundError):
             if _answers(path):
                 raise StoreError(
-                    f"somebody listens on {path} already", "stop the other service first"
+                    f"somebody listens on {path} already",
+                    "stop the other service first",
+                    page="set-up-the-image-cache",
                 )
             path.unlink()
         found.bind(str(path))
@@ -68,6 +70,7 @@ def listen_on(path: Path) -> socket.socket:
         raise StoreError(
             f"the socket {path} was not made: {error.strerror or error}",
             f"its folder must exist, and belong to this account: {path.parent}",
+            page="set-up-the-image-cache",
         ) from None
     finally:
         os.umask(before)

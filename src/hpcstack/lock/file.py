@@ -75,7 +75,9 @@ class LockFile:
         reasons = self._find_staleness(found)
         if reasons:
             raise InputError(
-                f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}"
+                f"the lock of {name} is stale: {'; '.join(reasons)}",
+                f"hpcstack lock {name}",
+                page="write-a-recipe",
             )
         return found.lock
 
@@ -89,7 +91,9 @@ class LockFile:
         reasons = self.state().refused(platform)
         if reasons or lock is None:
             raise InputError(
-                f"{name} cannot be built as locked: {'; '.join(reasons)}", f"hpcstack lock {name}"
+                f"{name} cannot be built as locked: {'; '.join(reasons)}",
+                f"hpcstack lock {name}",
+                page="choose-an-engine",
             )
         return lock
 
@@ -104,6 +108,7 @@ class LockFile:
             raise InputError(
                 f"{name} has no lock, and --offline asks no registry for one",
                 "hpcstack bundle apply brings one, or: hpcstack lock where there is a network",
+                page="air-gap",
             )
         return lock
 

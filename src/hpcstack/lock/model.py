@@ -194,7 +194,9 @@ class Lock(Model):
         except KeyError:
             have = ", ".join(self.base.platforms)
             raise InputError(
-                f"{self.stack} is locked for {have}, not for {name}", "add it to base.platforms"
+                f"{self.stack} is locked for {have}, not for {name}",
+                "add it to base.platforms",
+                page="two-architectures",
             ) from None
 
     def stand_in(self) -> str:
@@ -236,7 +238,9 @@ def parse_lock(content: bytes, where: str) -> ReadLock:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         what = f"{place}: {first['msg']}" if place else first["msg"]
-        raise InputError(f"{where}: not a lock: {what}", _lock_anew(where)) from None
+        raise InputError(
+            f"{where}: not a lock: {what}", _lock_anew(where), page="new-ngc-month"
+        ) from None
     fields = {name: getattr(found, name) for name in Lock.model_fields}
     lock = Lock.model_construct(found.model_fields_set - {"checksum"}, **fields)
     return ReadLock(lock, edited=found.checksum not in (None, f"sha256:{lock.digest()}"))
@@ -247,7 +251,9 @@ def read_lock_file(path: Path) -> ReadLock:
     try:
         content = read_bytes(path, MAX_LOCK)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", _lock_anew(str(path))) from None
+        raise InputError(
+            f"{path}: {error.strerror}", _lock_anew(str(path)), page="new-ngc-month"
+        ) from None
     return parse_lock(content, str(path))
 
 

@@ -147,6 +147,7 @@ class Registry:
             raise InputError(
                 f"the CA bundle {found} does not exist",
                 "correct build.ca_bundle in site.yaml, or $REQUESTS_CA_BUNDLE or $CURL_CA_BUNDLE",
+                page="mirror-a-registry",
             )
         return found
 
@@ -216,7 +217,8 @@ class Registry:
                 have = list_platforms(body)
                 if platform not in have:
                     raise RegistryError(
-                        f"{host} has {base.image} for {', '.join(sorted(have))}, not for {platform}"
+                        f"{host} has {base.image} for {', '.join(sorted(have))}, not for {platform}",
+                        page="import-a-base-image",
                     )
                 top, body = self._manifest(url, have[platform], base, host)
             config = config_of(self._config(url, body, base, host), base.image)
@@ -226,7 +228,10 @@ class Registry:
 
         # The platform in an index is only a label: the image's own config has the last word.
         if found.platform != platform:
-            raise RegistryError(f"{host} has {base.image} for {found.platform}, not for {platform}")
+            raise RegistryError(
+                f"{host} has {base.image} for {found.platform}, not for {platform}",
+                page="import-a-base-image",
+            )
         return found
 
     def blob(self, base: Base, digest: str, start: int) -> Iterator[bytes]:
@@ -362,6 +367,7 @@ class Registry:
             raise InputError(
                 f"{repository!r} is not a valid repository name",
                 "correct the mirror under registries in site.yaml, or the image's name",
+                page="mirror-a-registry",
             )
         return host, f"{_origin(host, entry.plain_http)}/v2/{repository}"
 
@@ -385,6 +391,7 @@ class Registry:
             raise RegistryError(
                 f"{host} has {base.image} for {there}, not for {', '.join(missing)}",
                 "change base.platforms in the recipe",
+                page="two-architectures",
             )
         return {name: have[name] for name in base.platforms}
 

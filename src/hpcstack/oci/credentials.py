@@ -37,7 +37,8 @@ def find_login(host: str, named: str = "", wanted: str = "") -> Login | None:
         site_file = Path(named).expanduser()
         if not site_file.is_file():
             raise InputError(
-                f"{site_file} does not exist, named by registries.{host}.credentials in site.yaml"
+                f"{site_file} does not exist, named by registries.{host}.credentials in site.yaml",
+                page="mirror-a-registry",
             )
         return _read_login(site_file, host, wanted)
 
@@ -98,7 +99,9 @@ def _read_docker_login(host: str, path: Path | None) -> Login | None:
         return None
     except ValueError:
         raise InputError(
-            f"{source} holds a login that cannot be read", "log in again: that writes it anew"
+            f"{source} holds a login that cannot be read",
+            "log in again: that writes it anew",
+            page="mirror-a-registry",
         ) from None
 
     # The library's names of the fields depend on whether a file or a helper had the login.
@@ -156,6 +159,7 @@ def _expand_password(text: str, path: Path) -> str:
         raise InputError(
             f"{path} has a password that is a command, which hpcstack does not run",
             "write a variable instead: password $NGC_API_KEY",
+            page="mirror-a-registry",
         )
     if text.startswith("$"):
         return os.environ.get(text.lstrip("$").strip("{}"), "")

@@ -33,7 +33,9 @@ class Daemon:
             found: dict[str, Any] = self.client.api.inspect_image(name)
         except ImageNotFound:
             raise InputError(
-                f"the Docker daemon has no image {name}", "see what it has: docker images"
+                f"the Docker daemon has no image {name}",
+                "see what it has: docker images",
+                page="import-a-base-image",
             ) from None
         except APIError as error:
             raise BuildError(
@@ -169,5 +171,6 @@ def connect_daemon() -> Daemon:
             f"no Docker daemon answers: {str(error)[:200]}",
             "start it, or name podman's socket: "
             "DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock",
+            page="choose-an-engine",
         ) from None
     return Daemon(client)

@@ -355,10 +355,14 @@ def blame_layer(tar: Tar) -> Iterator[None]:
     try:
         yield
     except ClimbsOut as error:
-        raise InputError(f"layer {tar.digest} {error}", REFUSED) from None
+        raise InputError(
+            f"layer {tar.digest} {error}", REFUSED, page="import-a-base-image"
+        ) from None
     except TooLarge as error:
         raise InputError(
-            f"layer {tar.digest} {error}", "is this the image that you meant?"
+            f"layer {tar.digest} {error}",
+            "is this the image that you meant?",
+            page="import-a-base-image",
         ) from None
     except Damaged as error:
         raise RegistryError(
@@ -422,6 +426,7 @@ def _explain_failure(packer: Fed, part: Path) -> HpcstackError:
         return BuildError(
             "the image becomes far larger than its registry says",
             "is this the image that you meant?",
+            page="import-a-base-image",
         )
 
     check_free_space(part.parent, 0, "the image")  # the most likely reason
@@ -432,6 +437,7 @@ def _explain_failure(packer: Fed, part: Path) -> HpcstackError:
             f"the image could not be written below {part.parent}: no space was left, or the disk "
             "is damaged",
             "make room, or name another folder, and import again",
+            page="free-disk-space",
         )
 
     lines = [f"the packer failed\n  > {done.command()}  (exit {done.status})"]
@@ -463,7 +469,7 @@ def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[TreeEntr
     try:
         names, implied = plan_layers(entries[::-1])  # the plan counts layers from the oldest
     except (ClimbsOut, TooLarge) as error:
-        raise InputError(f"the image {error}", REFUSED) from None
+        raise InputError(f"the image {error}", REFUSED, page="import-a-base-image") from None
 
     for path in implied:
         sink.folder(path)

@@ -113,7 +113,9 @@ def pack_argv(has: Callable[[str], bool], compression: str, output: Path, jobs: 
         if has(name):
             return argv(compression, output, jobs)
     raise MissingToolError(
-        "no packer is installed: tar2sqfs or mksquashfs", "install squashfs-tools-ng"
+        "no packer is installed: tar2sqfs or mksquashfs",
+        "install squashfs-tools-ng",
+        page="choose-an-engine",
     )
 
 

@@ -62,7 +62,9 @@ def parse_reference(text: str) -> Reference:
     if colon and transport in LOCAL:
         rest = rest.removeprefix("//")
         if not rest:
-            raise InputError(f"{text!r} names no image", f"write e.g. {EXAMPLES}")
+            raise InputError(
+                f"{text!r} names no image", f"write e.g. {EXAMPLES}", page="import-a-base-image"
+            )
         if LOCAL[transport] == "docker-daemon":
             return Reference("docker-daemon", name=rest)
         path, _, name = rest.partition(":")
@@ -82,7 +84,9 @@ def _require_file(transport: str, path: Path, name: str) -> Reference:
     if transport == "oci":
         wanted = path / "index.json"
     if not wanted.is_file():
-        raise InputError(f"{wanted} does not exist", f"write e.g. {EXAMPLES}")
+        raise InputError(
+            f"{wanted} does not exist", f"write e.g. {EXAMPLES}", page="import-a-base-image"
+        )
     return Reference(transport, path=path, name=name)
 
 
@@ -120,4 +124,8 @@ def registry_image(text: str) -> Base:
     try:
         return Base.model_validate({"image": f"{host}/{rest}"})
     except ValidationError:
-        raise InputError(f"{text!r} is not a valid image name", f"write e.g. {EXAMPLES}") from None
+        raise InputError(
+            f"{text!r} is not a valid image name",
+            f"write e.g. {EXAMPLES}",
+            page="import-a-base-image",
+        ) from None

@@ -99,17 +99,21 @@ def read_key(file: str) -> Key:
         public = load_pem_public_key(read_text(Path(file).expanduser(), MAX_KEY).encode())
     except OSError as error:
         raise InputError(
-            f"the key {file} cannot be read: {error.strerror}", f"correct {where}"
+            f"the key {file} cannot be read: {error.strerror}",
+            f"correct {where}",
+            page="sign-images",
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise InputError(
             f"{file} is not a public key in PEM",
             f"let {where} name a file with what `cosign public-key` prints",
+            page="sign-images",
         ) from None
     if not isinstance(public, EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey):
         raise InputError(
             f"{file} is a key of a kind that does not sign images",
             f"let {where} name an ECDSA, RSA or Ed25519 key",
+            page="sign-images",
         )
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return Key(file, f"sha256:{hashlib.sha256(der).hexdigest()}", public)

@@ -117,7 +117,10 @@ class FromLayout:
             config = self._document(digest_in(manifest["config"]["digest"]), MAX_CONFIG)
             self.image = read_image_config(digest, manifest, config_of(config, str(reference)))
         except NONSENSE as error:
-            raise InputError(f"{reference.path} cannot be read as an OCI layout: {error}") from None
+            raise InputError(
+                f"{reference.path} cannot be read as an OCI layout: {error}",
+                page="import-a-base-image",
+            ) from None
 
     def _index(self) -> dict[str, Any]:
         return parse_untrusted_json(
@@ -154,7 +157,11 @@ class FromLayout:
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
         if not self._blob(layer.digest).is_file():
-            raise InputError(f"{self.top} lacks its layer {layer.digest}", "copy the layout again")
+            raise InputError(
+                f"{self.top} lacks its layer {layer.digest}",
+                "copy the layout again",
+                page="import-a-base-image",
+            )
         pieces = _count_bytes(file_pieces(self._blob(layer.digest)), layer.digest, self.on_bytes)
         return inflate_layer(check_pieces(pieces, layer.digest, "the layout"))
 
@@ -193,12 +200,14 @@ class FromArchive:
                 taken = config_of(config, str(reference))
         except StopIteration:
             raise InputError(
-                f"{self.path} contains no image {reference.name or 'at all'}"
+                f"{self.path} contains no image {reference.name or 'at all'}",
+                page="import-a-base-image",
             ) from None
         except (tarfile.TarError, *NONSENSE) as error:
             raise InputError(
                 f"{self.path} cannot be read as an archive of `docker save`: {error}",
                 "if it is compressed, uncompress it first",
+                page="import-a-base-image",
             ) from None
 
         layers = tuple(
@@ -283,6 +292,7 @@ def open_source(reference: Reference, platform: str, registry: Registry) -> Laye
         raise InputError(
             f"{reference} is for {source.image.platform}, not for {platform}",
             f"--platform {source.image.platform}",
+            page="import-a-base-image",
         )
     return source
 

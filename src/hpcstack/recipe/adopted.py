@@ -32,4 +32,5 @@ def refuse_adopted(recipe: Recipe) -> None:
             f"to build one like it: in {recipe.path}, drop `adopted`, name what to build on in "
             "`base.image`, and write what was added, e.g. packages: {pip: [NAME==VERSION]}; "
             f"hpcstack sbom {stack.full_name} lists it",
+            page="adopt-an-image",
         )

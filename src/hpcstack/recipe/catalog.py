@@ -89,7 +89,11 @@ class Catalog:
         hint = "hpcstack list shows all stacks"
         if versions:
             hint = f"say which version: {', '.join(versions)}"
-        raise InputError(f"there is no stack {name!r}{did_you_mean(name, known)}", hint)
+        raise InputError(
+            f"there is no stack {name!r}{did_you_mean(name, known)}",
+            hint,
+            page="build-my-own-stack",
+        )
 
     def layer(self, name: str) -> tuple[str, tuple[str, ...]] | None:
         """Return (full name of the stack below, pip's packages) of a recipe that only adds those.

@@ -24,7 +24,9 @@ def _import_library(name: str, package: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         raise MissingToolError(
-            f"{package} is not installed beside hpcstack", f"pip install {package}"
+            f"{package} is not installed beside hpcstack",
+            f"pip install {package}",
+            page="test-a-stack",
         ) from None
 
 
@@ -58,7 +60,9 @@ def log_to_mlflow(report: Report, uri: str) -> None:
         why = " ".join(str(error).split())[:300]
         said = f"MLflow does not take the report at {uri}: {why}"
         said = IN_URL.sub(f"{HIDDEN}@", said)  # a URI may have a login in it
-        raise InputError(said, "give the URI of a server of MLflow's, http://HOST:PORT") from None
+        raise InputError(
+            said, "give the URI of a server of MLflow's, http://HOST:PORT", page="test-a-stack"
+        ) from None
 
 
 def _log_run(library: Any, report: Report, uri: str) -> None:

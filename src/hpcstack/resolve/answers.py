@@ -161,6 +161,7 @@ def read_apt(
                 f"apt would remove {removed['name']} of the base",
                 "leave out the package that conflicts with it, or pin it to a version that fits "
                 "the base; to let it be removed, name it in packages.allow_replace",
+                page="write-a-recipe",
             )
 
     out = []
@@ -195,11 +196,13 @@ def _refuse_replacement(
             "programs would be built with the one and started with the other",
             "leave out the package that asks for it, since the base has mpicc and its headers; to "
             "let it in: packages.allow_replace: [mpi]",
+            page="write-a-recipe",
         )
     if match["had"] and is_guarded_apt(match["name"], allow_replace):
         raise InputError(
             f"apt would replace {match['name']} {match['had']} of the base by {match['version']}",
             "leave out the package that asks for it, or pin it to a version that fits the base",
+            page="write-a-recipe",
         )
 
 

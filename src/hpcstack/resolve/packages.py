@@ -123,7 +123,11 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
     engine, _ = choose_engine(bench.site.build.engine, bench.runner)
     reason = engine.usable(bench.runner)
     if reason:
-        raise MissingToolError(f"the engine {engine.name} cannot be used here: {reason}", ANOTHER)
+        raise MissingToolError(
+            f"the engine {engine.name} cannot be used here: {reason}",
+            ANOTHER,
+            page="choose-an-engine",
+        )
 
     base = base_of(lock, platform, bench)
     with make_workspace(bench.site, bench.runner, needed_bytes(locked)) as work:

@@ -49,10 +49,13 @@ def record_signature(lock: Lock, base: Base, bench: Workbench) -> Lock:
             f"check that this is the key of its images (registries.{base.registry}.signature_key "
             "in site.yaml); if it is, do not use this image: somebody has changed it on its "
             "way",
+            page="sign-images",
         )
     if bench.site.policy.require_signed_base:
         raise InputError(
-            f"{base.image} has no signature", f"take a base that is signed: {REQUIRED} wants one"
+            f"{base.image} has no signature",
+            f"take a base that is signed: {REQUIRED} wants one",
+            page="sign-images",
         )
     bench.progress(
         f"NOTE: {base.image} has no signature, so the key in {key.file} cannot vouch for it"
@@ -89,7 +92,7 @@ def refuse_unsigned(lock: Lock, site: Site) -> None:
     """Raise InputError if the site requires a signature of the base that LOCK does not record."""
     found = find_missing_signature(lock, site)
     if found:
-        raise InputError(f"{lock.stack}: {found.reason}", found.remedy)
+        raise InputError(f"{lock.stack}: {found.reason}", found.remedy, page="sign-images")
 
 
 def _key_for(lock: Lock, site: Site) -> Key | None:

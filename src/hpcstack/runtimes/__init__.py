@@ -39,7 +39,9 @@ def choose_runtime(name: str, runner: Runner) -> tuple[Runtime, str]:
         if runner.has("apptainer"):
             return RUNTIMES["local"], "there is no srun: the image runs on this machine"
         raise MissingToolError(
-            "neither srun nor apptainer is installed", "install slurm-client or apptainer"
+            "neither srun nor apptainer is installed",
+            "install slurm-client or apptainer",
+            page="choose-a-runtime",
         )
 
     if Client(runner).has_pyxis():

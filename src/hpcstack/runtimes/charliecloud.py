@@ -44,7 +44,9 @@ class Charliecloud(Runtime):
     def parts(self, step: Step) -> list[Part]:
         if step.gpus:
             raise InputError(
-                "Charliecloud does not bind the driver: no GPU would be seen", "--runtime apptainer"
+                "Charliecloud does not bind the driver: no GPU would be seen",
+                "--runtime apptainer",
+                page="choose-a-runtime",
             )
 
         run = RUN

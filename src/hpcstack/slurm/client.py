@@ -111,7 +111,9 @@ class Client:
         done = self.runner.output(["sinfo", "--noheader", "--Node", *chosen, "--format=%N %T"])
         if done.status:
             said = done.stdout.strip() or " ".join(done.tail[-1:])
-            raise SlurmError(f"sinfo ended with {done.status}: {said}", "hpcstack doctor")
+            raise SlurmError(
+                f"sinfo ended with {done.status}: {said}", "hpcstack doctor", page="check-a-machine"
+            )
 
         states = {}
         for line in done.stdout.splitlines():
@@ -203,6 +205,7 @@ class Client:
             raise SlurmError(
                 f"the script of job {job} cannot be read: {said}",
                 "run it as the store's owner with Slurm's operator rights",
+                page="free-disk-space",
             )
         return ""
 

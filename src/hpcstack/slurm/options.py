@@ -178,7 +178,9 @@ class SlurmOptions:
         for word in words:
             if not word.startswith("--"):
                 raise InputError(
-                    f"{word}: write the long form of an option of srun's", "e.g. --ntasks=8 for -n8"
+                    f"{word}: write the long form of an option of srun's",
+                    "e.g. --ntasks=8 for -n8",
+                    page="write-a-job-script",
                 )
             name, sign, value = word.partition("=")
             given.append(GivenOption(name, value if sign else None))

@@ -73,7 +73,9 @@ def check_names(words: str) -> tuple[str, ...]:
         if word not in known_tests():
             near = did_you_mean(word, known_tests())
             raise InputError(
-                f"no check or family {word!r}{near}", f"known: {', '.join(known_tests())}"
+                f"no check or family {word!r}{near}",
+                f"known: {', '.join(known_tests())}",
+                page="test-a-stack",
             )
     return found
 
@@ -240,7 +242,7 @@ def run_suite(
         found.add({"rows": _skip_mpi(mpi_checks)})
     if not found.rows and not found.hosts:
         look = f"see {folder / 'step.log'} and {folder / 'command.txt'}"
-        raise SlurmError(_explain_nothing(step), look)
+        raise SlurmError(_explain_nothing(step), look, page="test-a-stack")
 
     node = None if here else node_of(resources, site, find_allocation(os.environ))
     judged = make_outcomes(run, found, _find_telling_line(folder, step))

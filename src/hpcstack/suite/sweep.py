@@ -122,6 +122,7 @@ def usable_nodes(
         raise InputError(
             f"only {count} could run a job{others}: a sweep needs two or more",
             "see sinfo; choose others with -p PARTITION or -w NODES",
+            page="name-the-slow-node",
         )
     return found, left_out
 
