@@ -61,6 +61,8 @@ def _format_text(found: list[Finding], failed: int) -> str:
         lines.append(f"{one.status:4}  {one.code:12}  {one.where}: {one.found}")
         if one.status in ("FAIL", "WARN"):
             lines += [f"      {one.why}", f"      -> {one.remedy}"]
+            if one.page:
+                lines.append(f"      READ: hpcstack help {one.page}")
 
     warned = sum(one.status == "WARN" for one in found)
     return "\n".join([*lines, "", f"{failed} wrong, {warned} to look at, {len(found)} looked at"])

@@ -31,7 +31,7 @@ class Explained:
     """What happened, and the known failures that explain it.
 
     HIDDEN known failures more were found, which are weaker. An array has its TASKS. KNOWN is False
-    where nothing is known of what happened.
+    where nothing is known of what happened. PAGE is the how-to page about it, if any.
     """
 
     said: str
@@ -39,6 +39,7 @@ class Explained:
     hidden: int = 0
     tasks: tuple[ExplainedTask, ...] = ()
     known: bool = True
+    page: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> NoReturn
     found = explain_what(session, what, every=every)
     document = {
         "said": found.said,
+        "page": found.page,
         "findings": [_make_document(finding) for finding in found.shown],
         "tasks": [asdict(task) for task in found.tasks],
     }
@@ -204,7 +206,7 @@ def _explain_text(
     succeeded, ENDED_BECAUSE why it was ended from outside, where that is known.
     """
     from hpcstack.diagnose.logs import ended_at, explain_log, select_relevant
-    from hpcstack.launch.failure import EndedBy, failure_in
+    from hpcstack.launch.failure import MEMORY_LIMIT, EndedBy, failure_in
     from hpcstack.launch.hang import describe_ranks, parse_ranks
     from hpcstack.launch.jobs import ended_how
 
@@ -230,7 +232,16 @@ def _explain_text(
         if failure.host:
             said = f"{said}; before that {failure.first}"
 
-    return Explained(said, shown, len(found) - len(shown), known=bool(found or said))
+    page = ""
+    if failure.ended_by is EndedBy.WATCHDOG:
+        page = "find-a-hang"
+    elif EndedBy.TIME_LIMIT.value in said:
+        page = "stop-before-the-time-limit"
+    elif EndedBy.NODE_FAILURE.value in said:
+        page = "start-despite-a-bad-node"
+    elif MEMORY_LIMIT in said:
+        page = "why-was-my-job-killed"
+    return Explained(said, shown, len(found) - len(shown), known=bool(found or said), page=page)
 
 
 def _format_text(found: Explained) -> str:
@@ -239,11 +250,14 @@ def _format_text(found: Explained) -> str:
 
     if not found.said:
         return _format_failures(found.shown, found.hidden)
+    said = found.said
+    if found.page:
+        said += f"\n  READ: hpcstack help {found.page}"
     if found.shown:
-        return f"{found.said}\n\n{_format_failures(found.shown, found.hidden)}"
+        return f"{said}\n\n{_format_failures(found.shown, found.hidden)}"
     if found.hidden:
-        return f"{found.said}\n\n{format_count(found.hidden, 'known message')} besides: --all"
-    return found.said
+        return f"{said}\n\n{format_count(found.hidden, 'known message')} besides: --all"
+    return said
 
 
 def _select_causes(found: list[KnownFailure], *, cause_is_said: bool) -> list[KnownFailure]:
@@ -268,6 +282,7 @@ def _make_document(finding: KnownFailure) -> dict[str, Any]:
         "rank": known.rank,
         "cause": finding.cause,
         "remedy": finding.remedy,
+        "page": known.page,
         "line": finding.line,
         "number": finding.number,
         "count": finding.count,
@@ -291,8 +306,10 @@ def _format_failures(shown: list[KnownFailure], hidden: int) -> str:
             f"  line {finding.number}{times}: {finding.line[:300]}",
             f"  -> {finding.remedy}",
             f"     {finding.signature.id}, seen in {finding.signature.source}",
-            "",
         ]
+        if finding.signature.page:
+            out.append(f"  READ: hpcstack help {finding.signature.page}")
+        out.append("")
     if hidden:
         out.append(f"{hidden} more, weaker ones: --all")
     return "\n".join(out)

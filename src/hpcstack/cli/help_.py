@@ -50,9 +50,9 @@ def command(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
         return
 
     topic = find_topic(words)
-    page = topic.read()
-    document = {"topic": topic.name, "title": topic.title, "page": page}
-    answer(document, as_json, lambda: render_page(page))
+    text = topic.read()
+    document = {"topic": topic.name, "title": topic.title, "page": text}
+    answer(document, as_json, lambda: render_page(text))
 
 
 def list_topics() -> list[Topic]:

@@ -73,9 +73,9 @@ def _show_history(session: Session, stack: str, options: dict[str, Any], as_json
 
     if options["html"]:
         newest = load_report(Path(pasts[-1].folder) / "report.json")
-        page = reports.render_html(newest, pasts)
+        html = reports.render_html(newest, pasts)
         with session.store.acting(f"{options['html']} was not written"):
-            write_output(Path(options["html"]), page)
+            write_output(Path(options["html"]), html)
 
 
 def read_past(stack: str) -> list[Past]:

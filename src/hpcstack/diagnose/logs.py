@@ -40,6 +40,7 @@ class Signature:
     cause: str
     remedy: str
     source: str
+    page: str  # the how-to page about it; empty for none
     literals: tuple[str, ...]  # of its pattern, see `literals_of`
     words: tuple[str, ...]  # of its pattern, see `words_of_pattern`
 
@@ -77,6 +78,7 @@ def _make_signature(row: dict[str, Any]) -> Signature:
         cause=row["cause"],
         remedy=row["remedy"],
         source=row["source"],
+        page=row.get("page", ""),
         literals=literals_of(pattern),
         words=words_of_pattern(pattern),
     )

@@ -50,7 +50,8 @@ MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank \d+ .*|Abort\(-?\d+\) on 
 # What Slurm prints of a task that was killed at its memory limit
 OOM_KILL = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in .*")
 TERMINATED, KILLED = 143, 137  # exit statuses after SIGTERM and SIGKILL
-OUT_OF_MEMORY = "killed by SIGKILL: the job's memory limit was reached"
+MEMORY_LIMIT = "the job's memory limit was reached"
+OUT_OF_MEMORY = f"killed by SIGKILL: {MEMORY_LIMIT}"
 # Lines that are no reason for a failure: log lines below an error, progress bars, rules, messages
 # of Slurm's and ours
 NO_REASON = re.compile(

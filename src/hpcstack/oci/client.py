@@ -307,10 +307,10 @@ class Registry:
         following = f"{url}/tags/list?n={PAGE}"
         for _ in range(MAX_PAGES):
             answer, content = self._get(following, (), base, host, MAX_MANIFEST)
-            page = parse_answer(content, host, MAX_MANIFEST).get("tags") or []
-            if not isinstance(page, list):
+            listed = parse_answer(content, host, MAX_MANIFEST).get("tags") or []
+            if not isinstance(listed, list):
                 raise TypeError("tags are a list")
-            out += page
+            out += listed
             if len(out) > MAX_TAGS:
                 raise RegistryError(
                     f"{host} lists more than {MAX_TAGS} tags of {base.repository}",

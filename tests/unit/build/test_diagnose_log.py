@@ -45,3 +45,22 @@ def test_what_only_looks_like_it_has_none(tmp_path: Path, site: Site, line: str)
         Completed(("bash",), 127, (line,)), tmp_path / "log", tmp_path / "kept", lock, site
     )
     assert found.hint == f"the whole log is {tmp_path}/kept"
+
+
+@pytest.mark.parametrize(
+    ("line", "page"),
+    [
+        ("certificate verify failed", "mirror-a-registry"),
+        ("No space left on device", "free-disk-space"),
+        ("manifest unknown", ""),
+    ],
+)
+def test_a_known_line_names_the_page_about_it(
+    tmp_path: Path, site: Site, line: str, page: str
+) -> None:
+    (tmp_path / "log").write_text(f"{line}\n")
+    lock = example_lock(Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack)
+    found = explain_failure(
+        Completed(("bash",), 1, (line,)), tmp_path / "log", tmp_path / "kept", lock, site
+    )
+    assert found.page == page

@@ -189,6 +189,7 @@ def test_r3_a_bad_key_on_a_private_image_names_its_file(
         Registry(site).look_up(base("1", "org/private"))
     assert f"refuses the login in {path}" in caught.value.message
     assert "expired" in caught.value.hint
+    assert caught.value.page == "mirror-a-registry"
 
 
 def test_a_key_opens_a_private_image(ngc: NgcRegistry, site: Site, tmp_path: Path) -> None:

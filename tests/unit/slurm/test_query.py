@@ -99,6 +99,20 @@ def test_what_no_partition_gives(resources: Resources, says: str, hint: str) -> 
     assert hint in error.value.hint
 
 
+@pytest.mark.parametrize(
+    ("resources", "page"),
+    [
+        (Resources(gpus_per_node=9), "use-four-gpus-of-eight"),
+        (Resources(time="2-0"), "stop-before-the-time-limit"),
+        (Resources(constraint="a100"), ""),
+    ],
+)
+def test_what_no_partition_gives_names_the_page_about_it(resources: Resources, page: str) -> None:
+    with pytest.raises(InputError) as error:
+        limits.check_limits(resources, read_partitions(SINFO))
+    assert error.value.page == page
+
+
 def test_what_fits_is_not_refused_and_silence_refuses_nothing() -> None:
     for one in (
         Resources(nodes=16, gpus_per_node=8, time="1-0"),
