@@ -689,6 +689,8 @@ def messages_page() -> str:
             out.append(f"### {row['id']}\n\n{block(shown)}")
             out.append(f"{plain(row['cause'])}\n")
             out.append(f"**Remedy.** {plain(row['remedy'])}\n")
+            if page := row.get("page"):
+                out.append(f"How-to: [{page}](../../how-to/{page}.md)\n")
             out.append(f"Source: {_source(row['source'])}\n")
     return "\n".join(out)
 

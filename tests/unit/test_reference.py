@@ -157,6 +157,7 @@ def test_every_message_is_there(pages: dict[str, str]) -> None:
             text = section(page, row["id"])
             assert reference_pages.plain(row["cause"]) in text, row["id"]
             assert reference_pages.plain(row["remedy"]) in text, row["id"]
+            assert f"how-to/{row.get('page', '')}" in text or "page" not in row, row["id"]
             assert "Source: " in text
     assert f"looks for {count} messages" in page
 

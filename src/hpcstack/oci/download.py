@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, RegistryError, StoreError
+from hpcstack.core.files import is_for_want_of_room
 from hpcstack.core.sizes import show_bytes
 from hpcstack.oci.manifest import Layer
 from hpcstack.oci.rate import TooSlow
@@ -434,8 +435,9 @@ def explain_system_errors(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        page = "free-disk-space" if is_for_want_of_room(error) else ""
         raise StoreError(
-            f"{where}: {error.strerror or error}", "make room, or check that disk"
+            f"{where}: {error.strerror or error}", "make room, or check that disk", page=page
         ) from None
     except Stopped:
         raise HpcstackError("stopped") from None
