@@ -11,6 +11,8 @@ import tarfile
 import zlib
 
 USTAR, NUL = b"ustar\x0000", b"\0"
+# Device numbers, two fields, of what is no device: as Go, GNU tar and others write them.
+NO_DEVICE = (b"0000000\0" * 2, bytes(16), b"000000 \0" * 2)
 PLAIN = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE)
 # The modulus of adler32, whose lower half is 1 plus the sum of all bytes: the fastest sum of bytes
 # in the standard library. It overlooks a checksum that is wrong by exactly a multiple of this.
@@ -21,6 +23,8 @@ def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
     """Read BLOCK, 512 bytes, into MEMBER, a new one. Return False if it is not a plain header."""
     kind = block[156:157]
     if block[257:265] != USTAR or block[345] or kind not in PLAIN:
+        return False
+    if block[329:345] not in NO_DEVICE:
         return False
     try:
         # The checksum is of the header with blanks in the place of the checksum: 8 times 32 = 256.

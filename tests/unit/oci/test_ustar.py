@@ -8,7 +8,7 @@ import tarfile
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpcstack.oci.headers import make_header
@@ -71,6 +71,7 @@ def test_what_is_read_is_what_the_library_reads(
             }
 
 
+@example(member=tarfile.TarInfo("a"), place=337, value=1, whole=True)  # no device number
 @given(member=members(), place=st.integers(0, 511), value=st.integers(0, 255), whole=st.booleans())
 def test_a_header_with_a_wrong_byte_is_read_as_the_library_reads_it(
     member: tarfile.TarInfo, place: int, value: int, whole: bool
