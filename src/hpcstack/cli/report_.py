@@ -39,6 +39,7 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
     from hpcstack import report as reports
 
     if history_:
+        _refuse_other_forms(options)
         _show_history(session, path, options, as_json)
         return
 
@@ -50,6 +51,20 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
     if as_json or not on_stdout(options):
         answer(document, as_json, lambda: reports.render_text(report))
     write_forms(session, report, document, options)
+
+
+def _refuse_other_forms(options: dict[str, Any]) -> None:
+    """Raise InputError for a form other than a page, the only one that a history has."""
+    from hpcstack.core.errors import InputError
+
+    given = [name for name, value in options.items() if value and name != "html"]
+    if given:
+        shown = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InputError(
+            f"{shown}: a history is text, --json or a page (--html)",
+            "without --history: the newest run's report",
+            page="compare-runs",
+        )
 
 
 def _show_history(session: Session, stack: str, options: dict[str, Any], as_json: bool) -> None:

@@ -1,7 +1,4 @@
-"""`hpcstack schema`.
-
-Tested in tests/unit/recipe/test_schema.py.
-"""
+"""`hpcstack schema`."""
 
 from __future__ import annotations
 
@@ -19,9 +16,15 @@ from hpcstack.cli.session import echo
 def command(of_site: bool) -> None:
     """Print the JSON Schema of a recipe or of site.yaml, for editors."""
     if of_site:
-        from hpcstack.site.load import Site
+        from hpcstack.site.load import SYSTEM, Site
 
         schema = Site.model_json_schema(by_alias=True)
+        # site/load.py takes this key out before the model sees the rest.
+        schema["properties"]["force"] = {
+            "type": "object",
+            "description": f"In {SYSTEM} alone: keys that no later file overrides.",
+            "examples": [{"runtime": "pyxis"}],
+        }
     else:
         from hpcstack.recipe.schema import file_schema
 

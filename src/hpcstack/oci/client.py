@@ -303,7 +303,7 @@ class Registry:
 
     def _tags(self, base: Base, host: str, url: str) -> list[str]:
         """Collect the tag list page by page, following `Link: <...>; rel="next"`."""
-        out: list[str] = []
+        out: list[Any] = []
         following = f"{url}/tags/list?n={PAGE}"
         for _ in range(MAX_PAGES):
             answer, content = self._get(following, (), base, host, MAX_MANIFEST)
@@ -319,7 +319,7 @@ class Registry:
 
             link = answer.links.get("next", {}).get("url", "")
             if not link:
-                break
+                return out
             following = urljoin(following, link)
             # Another host must not be asked, least of all with the token of this one.
             if urlsplit(following)[:2] != urlsplit(url)[:2]:
@@ -328,7 +328,10 @@ class Registry:
                     "not asked",
                     "tell the registry's admin",
                 )
-        return out
+        raise RegistryError(
+            f"{host} lists the tags of {base.repository} on more than {MAX_PAGES} pages",
+            "tell the registry's admin",
+        )
 
     def ping(self, name: str) -> Ping:
         """Ask the registry NAME, or its mirror, for /v2/. Errors are returned, not raised."""

@@ -171,7 +171,7 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
         ((), 2, "name one stack, or two to compare"),
         ((STACK, "--only", "ddp.fp23"), 2, "did you mean 'ddp.fp32'"),
     ],
-    "report": [(("none",), 2, "")],
+    "report": [(("none",), 2, ""), (("x", "--history", "--junit", "f"), 2, "a history is text")],
     "plan": [(("--params", "x"), 2, "")],
     "doctor": [(("--bogus",), 2, "No such option")],
     "explain": [(("no-such.log",), 2, "")],
