@@ -140,9 +140,9 @@ def timing() -> dict[str, Any]:
 
 def kernel(folder: Path) -> dict[str, Any]:
     """Whether nvcc here compiles the CUDA kernel of the MPI program, and it links."""
-    from hpcstack_smoke.apps.mpi import compiled_kernel
+    from hpcstack_smoke.apps.mpi import compile_kernel
 
-    made, why = compiled_kernel(str(folder))
+    made, why = compile_kernel(str(folder))
     return {"skip": why} if not made else {"compiled": True, "needs": made[:2]}
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from hpcstack.core import data
 from hpcstack.core.process import Runner
 from hpcstack.publish.load_test import LMOD
-from hpcstack.publish.modulefile import Release, modulefile_tcl, render_modulefile
+from hpcstack.publish.modulefile import Release, render_modulefile, render_modulefile_tcl
 from hpcstack.publish.spider import rebuild_cache
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
@@ -67,7 +67,7 @@ def tree_of(top: Path, count: int) -> Tree:
                     ledger, entry, Dates(), Event("2026-01-01", "bench", "publish", one.version)
                 )
                 files[f"{homes['.lua']}/{name}/{one.version}.lua"] = render_modulefile(one)
-                files[f"{homes['']}/{name}/{one.version}"] = modulefile_tcl(one)
+                files[f"{homes['']}/{name}/{one.version}"] = render_modulefile_tcl(one)
             tree.commit(TreeChange(ledger, files, "publish"))
     rebuild_cache(tree, Runner())
     return tree

@@ -47,7 +47,7 @@ from datetime import date
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from hpcstack.lint import warnings
-from hpcstack.preview import stack_files
+from hpcstack.preview import render_stack_files
 from hpcstack.site.load import Site
 from hpcstack.recipe.catalog import Catalog
 from support.locks import base_lock
@@ -55,13 +55,13 @@ site = Site.model_validate({{"store": "/s", "lock_dir": "/l", "module_root": "/m
 catalog = Catalog([Path({folder!r})])
 warm = Catalog([Path({folder!r})])
 first = warm.read(warm.files()[0])[0]
-stack_files(first.stack, base_lock(first.stack), site, first.stack.base.platforms[0])
+render_stack_files(first.stack, base_lock(first.stack), site, first.stack.base.platforms[0])
 began = time.perf_counter()
 count = 0
 for path in catalog.files():
     for recipe in catalog.read(path):
         if {verb!r} == "render":
-            stack_files(recipe.stack, base_lock(recipe.stack), site, recipe.stack.base.platforms[0])
+            render_stack_files(recipe.stack, base_lock(recipe.stack), site, recipe.stack.base.platforms[0])
         else:
             warnings(recipe, site, None, (), date(2026, 1, 1), needs_lock=True)
         count += 1

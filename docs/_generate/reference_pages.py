@@ -21,7 +21,7 @@ import yaml
 from hpcstack.cli import GROUPS, group
 from hpcstack.core.errors import HpcstackError
 from hpcstack.recipe.model import Stack
-from hpcstack.recipe.schema import REPLACE, file_schema
+from hpcstack.recipe.schema import REPLACE, make_file_schema
 from hpcstack.site.load import Site, make_defaults
 from hpcstack.suite.gates import WITHIN, read_gates
 from hpcstack_smoke.collectives import line
@@ -305,7 +305,7 @@ def site_schema() -> dict[str, Any]:
 
 def recipe_schema() -> dict[str, Any]:
     """The schema of a recipe's file. What a stack must have, a file may inherit."""
-    return {**file_schema(), "required": Stack.model_json_schema(by_alias=True)["required"]}
+    return {**make_file_schema(), "required": Stack.model_json_schema(by_alias=True)["required"]}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, Problem, did_you_mean
 from hpcstack.lock.file import LockFile
-from hpcstack.lock.known import base_environment
+from hpcstack.lock.known import read_base_environment
 from hpcstack.recipe.guard import (
     APT_VARIABLES,
     GUARDED_APT,
@@ -97,7 +97,7 @@ def _check_pip(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
     if not guarded:
         return
 
-    environment = base_environment(recipe, lock)
+    environment = read_base_environment(recipe, lock)
     if not environment.get("CUDA_VERSION") and not _is_of_ngc(recipe):
         return
 
@@ -141,7 +141,7 @@ def _check_apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
         for n, package in enumerate(recipe.stack.packages.apt)
         if GUARDED_APT.match(package)
     ]
-    environment = base_environment(recipe, lock) if guarded else {}
+    environment = read_base_environment(recipe, lock) if guarded else {}
     for n, package in guarded:
         name = find_variable(package, APT_VARIABLES)
         has = environment.get(name, "")
@@ -182,7 +182,7 @@ def _check_fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Proble
     from hpcstack.hardware.compatibility import judge_fit
 
     for name, node in nodes.items():
-        environment = base_environment(recipe, lock, node.platform)
+        environment = read_base_environment(recipe, lock, node.platform)
         gpu = node.gpus.model if node.gpus else ""
         answer = judge_fit(node.driver, gpu, environment)
         if not answer.runs:

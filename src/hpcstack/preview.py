@@ -13,15 +13,15 @@ from hpcstack.publish.modulefile import (
     Network,
     Release,
     describe_fits,
-    modulefile_tcl,
     render_modulefile,
+    render_modulefile_tcl,
     render_wrappers,
 )
 from hpcstack.recipe.adopted import describe_adopted
-from hpcstack.releases.layout import dates_file
+from hpcstack.releases.layout import name_dates_file
 from hpcstack.render import readback
-from hpcstack.render.image import image_files
-from hpcstack.render.launchers import launcher_files
+from hpcstack.render.image import render_image_files
+from hpcstack.render.launchers import render_launcher_files
 
 if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
@@ -36,25 +36,25 @@ def render_stack(
 
     The Apptainer definition is read back, to be sure that it says what the stack and its lock mean.
     """
-    files = stack_files(stack, lock, site, platform)
+    files = render_stack_files(stack, lock, site, platform)
     if not stack.adopted:
         readback.check_definition(stack, lock, platform, files["apptainer.def"])
     missing = list_lacking(stack, platform) if lock.not_looked_up else []
     return files, missing
 
 
-def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:
+def render_stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:
     """Return {path: text} of the definitions, their context, the modulefiles and the launchers.
 
     The modulefiles are those that the first release, r1, would have.
     """
     release = preview_release(stack, lock, site, platform)
     files = {
-        **image_files(stack, lock, platform),
+        **render_image_files(stack, lock, platform),
         "modulefile.lua": render_modulefile(release),
-        "modulefile.tcl": modulefile_tcl(release),
+        "modulefile.tcl": render_modulefile_tcl(release),
         **render_wrappers(release),
-        **launcher_files(stack, site, release.environment),
+        **render_launcher_files(stack, site, release.environment),
     }
     if lock.not_looked_up:
         return add_note(files, list_lacking(stack, platform))
@@ -94,7 +94,7 @@ def preview_release(stack: Stack, lock: Lock, site: Site, platform: str) -> Rele
         image=f"{site.store}/images/KEY/image.sqsh",
         sha256="of the image, once it is built",
         folder=f"{site.store}/releases/{stack.name}/{stack.release_version}-r1",
-        dates=str(dates_file(site.module_tree, stack.name, stack.release_version)),
+        dates=str(name_dates_file(site.module_tree, stack.name, stack.release_version)),
         base=lock.base_name(),
         stand_in=lock.stand_in(),
         adopted=describe_adopted(stack),

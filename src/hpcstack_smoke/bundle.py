@@ -37,7 +37,7 @@ def clean_environment(environment: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def nccl_summary(output: str, host: str) -> str:
+def summarize_nccl_logs(output: str, host: str) -> str:
     """Return a short text of what NCCL's logs of HOST's ranks say; empty where there are none."""
     lines: list[str] = []
     # NCCL's %h is the host's name up to its first dot
@@ -72,7 +72,7 @@ def write_bundle(output: str, host: str) -> str:
     os.makedirs(folder, exist_ok=True)
     texts = {
         "environment.txt": clean_environment(dict(os.environ)),
-        "nccl.txt": nccl_summary(output, host),
+        "nccl.txt": summarize_nccl_logs(output, host),
     }
     for name, argv in COMMANDS.items():
         texts[name] = run_tool(argv)

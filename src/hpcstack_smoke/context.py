@@ -104,7 +104,7 @@ def join_group(timeout_s: float, request: Request) -> Context:
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     shared = seen > 0 and bool(os.environ.get("HPCSTACK_SMOKE_SHARE_GPU"))
     too_few = request.gpus and seen < ranks_here
-    if too_few and not mig_devices() and not shared:
+    if too_few and not list_mig_devices() and not shared:
         host = socket.gethostname()
         raise RuntimeError(
             f"torch sees {seen} GPU(s) on {host}, and {ranks_here} ranks want one each"
@@ -163,8 +163,8 @@ def wait_for_all(store: Any, world: int, seconds: float) -> None:
     store.wait(["hpcstack/all"], timedelta(seconds=seconds))
 
 
-def mig_devices() -> list[str]:
+def list_mig_devices() -> list[str]:
     """Return the MIG devices that this node's step was given."""
     from hpcstack_smoke.node import nvidia
 
-    return nvidia.parse_mig_devices(nvidia.nvidia_smi(["-L"]))
+    return nvidia.parse_mig_devices(nvidia.run_nvidia_smi(["-L"]))

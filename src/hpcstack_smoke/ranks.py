@@ -54,7 +54,7 @@ def keep_to_scratch() -> None:
         os.environ["HOME"] = scratch
 
 
-def quiet_cpu() -> None:
+def calm_cpu() -> None:
     """Without a GPU, tell DeepSpeed not to look for one, and give each rank a single CPU thread.
 
     Otherwise the ranks of a node would take the cores from each other.
@@ -126,7 +126,7 @@ def main() -> NoReturn:
     document: dict[str, Any] = {"rank": rank, "host": host, "rows": [], "planted": find_planted()}
     write_document(folder, name, document)
 
-    quiet_cpu()
+    calm_cpu()
     import torch.distributed as dist
 
     from hpcstack_smoke.context import join_group

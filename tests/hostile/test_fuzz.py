@@ -35,11 +35,11 @@ from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.lint import find_warnings
 from hpcstack.oci.client import Answer
-from hpcstack.oci.config import config_of
+from hpcstack.oci.config import read_image_config_of
 from hpcstack.oci.importer import pack_image
 from hpcstack.oci.reference import parse_reference
 from hpcstack.oci.sources import FromLayout
-from hpcstack.preview import stack_files
+from hpcstack.preview import render_stack_files
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.render.readback import check_definition
 from hpcstack.resolve.base import resolve_base
@@ -105,7 +105,7 @@ class Says:
 
     def look_up(self, base: Any) -> Answer:
         body = json.dumps({"os": "linux", "architecture": "amd64", "config": self.config}).encode()
-        taken = config_of(parse_untrusted_json(body, 8 << 20), base.image)
+        taken = read_image_config_of(parse_untrusted_json(body, 8 << 20), base.image)
         return Answer(
             "test",
             self.digest,
@@ -123,7 +123,7 @@ def test_image_configs(tmp_path: Path) -> None:
         update={"base": stack.base.model_copy(update={"platforms": ("linux/amd64",)})}
     )
     site = make_site(tmp_path)
-    plain = stack_files(
+    plain = render_stack_files(
         stack,
         resolve_base(stack, Says({"Env": ["PATH=/bin"]}, f"sha256:{'1' * 64}")),
         site,
@@ -141,7 +141,7 @@ def test_image_configs(tmp_path: Path) -> None:
         nonlocal taken
         try:
             lock = resolve_base(stack, Says(config, f"sha256:{'1' * 64}"))
-            files = stack_files(stack, lock, site, "linux/amd64")
+            files = render_stack_files(stack, lock, site, "linux/amd64")
         except (
             HpcstackError,
             TypeError,

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import make_site
-from hpcstack.build.base import bundled_base, imported_base
+from hpcstack.build.base import find_bundled_base, locate_imported_base
 from hpcstack.build.bundle_apply import apply_bundle
 from hpcstack.build.workbench import Workbench
 from hpcstack.core import data
@@ -32,7 +32,7 @@ from hpcstack.diagnose.logs import explain_log, read_signatures
 from hpcstack.lock.model import Lock
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
-from hpcstack.render.site_files import lent_files
+from hpcstack.render.site_files import make_lent_files
 from hpcstack.report import (
     Outcome,
     Report,
@@ -45,9 +45,9 @@ from hpcstack.site.load import Site
 from hpcstack.site.logins import build_for, list_secrets, redact_logins
 from hpcstack.store.signing import (
     Statement,
+    name_signature,
+    name_statement,
     sign_image,
-    signature_of,
-    statement_of,
     verify_signature,
 )
 from support.bundles import RECIPE, make_bundle
@@ -76,14 +76,14 @@ def test_h4_the_base_of_a_bundle_is_its_own_and_of_its_lock_alone(
     assert done.lock.name == "demo-1.lock.json"
     stack = Catalog([tmp_path / "mine"]).find("demo-1").stack
     lock = base_lock(stack)
-    found = bundled_base(lock, "linux/amd64", here)
+    found = find_bundled_base(lock, "linux/amd64", here)
     assert found
     assert found.name == f"base-{digest_of(found)}.sqsh"
-    assert not imported_base(lock, "linux/amd64", here).exists(), (
+    assert not locate_imported_base(lock, "linux/amd64", here).exists(), (
         "no registry's digest vouches for it"
     )
     other = lock.model_copy(update={"spec_sha256": "0" * 64})
-    assert bundled_base(other, "linux/amd64", here) is None
+    assert find_bundled_base(other, "linux/amd64", here) is None
     assert lock.platform("linux/amd64").digest == other.platform("linux/amd64").digest
 
 
@@ -174,19 +174,19 @@ def test_m10_a_base_that_is_only_named_is_the_one_that_is_here(tmp_path: Path, h
     lock = base_lock(
         Catalog([Path(make_bundle(tmp_path, here).parent / "theirs")]).find("demo-1").stack
     )
-    name = imported_base(lock, "linux/amd64", here).name
+    name = locate_imported_base(lock, "linux/amd64", here).name
     named = {"name": name, "sha256": hashlib.sha256(b"a base").hexdigest(), "size": 6}
     with pytest.raises(InputError, match="no earlier bundle has brought"):
         apply_bundle(
             make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress()
         )
-    imported_base(lock, "linux/amd64", here).write_bytes(b"A BASE")
+    locate_imported_base(lock, "linux/amd64", here).write_bytes(b"A BASE")
     with pytest.raises(InputError, match="no earlier bundle has brought"):
         apply_bundle(
             make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress()
         )
-    imported_base(lock, "linux/amd64", here).unlink()
-    imported_base(lock, "linux/amd64", here).symlink_to("/a/file")  # as long as the base
+    locate_imported_base(lock, "linux/amd64", here).unlink()
+    locate_imported_base(lock, "linux/amd64", here).symlink_to("/a/file")  # as long as the base
     with pytest.raises(InputError, match="no earlier bundle has brought"):
         apply_bundle(
             make_bundle(tmp_path, here, without_base={**named, "size": 7}),
@@ -194,12 +194,12 @@ def test_m10_a_base_that_is_only_named_is_the_one_that_is_here(tmp_path: Path, h
             tmp_path / "mine",
             Progress(),
         )
-    imported_base(lock, "linux/amd64", here).unlink()
+    locate_imported_base(lock, "linux/amd64", here).unlink()
     apply_bundle(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
     apply_bundle(
         make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress()
     )
-    found = bundled_base(lock, "linux/amd64", here)
+    found = find_bundled_base(lock, "linux/amd64", here)
     assert found
     assert found.read_bytes() == b"a base"
 
@@ -297,11 +297,11 @@ def test_m1_logins_are_lent_only_to_bases_of_trusted_registries(tmp_path: Path) 
         tmp_path, build=LOGINS, registries={"nvcr.io": {"trusted": True}, "evil.example": {}}
     )
     for registry in ("evil.example", "docker.io"):
-        lent = lent_files(site, build_for(site, registry))["hpcstack-site.sh"]
+        lent = make_lent_files(site, build_for(site, registry))["hpcstack-site.sh"]
         assert not any(word in lent for word in PASSWORDS)
         assert "pypi.site/simple" in lent
         assert "git.site" in lent
-    lent = lent_files(site, build_for(site, "nvcr.io"))["hpcstack-site.sh"]
+    lent = make_lent_files(site, build_for(site, "nvcr.io"))["hpcstack-site.sh"]
     assert all(word in lent for word in PASSWORDS if word != "s3cr@t")
     assert build_for(make_site(tmp_path), "evil.example") == make_site(tmp_path).build
 
@@ -325,7 +325,7 @@ def test_m1_logins_as_people_write_them(tmp_path: Path, url: str) -> None:
         "tok3n999",
     )
     site = make_site(tmp_path, build={"proxy": {"https": url}, "pip": {"index_url": url}})
-    lent = lent_files(site, build_for(site, "evil.example"))["hpcstack-site.sh"]
+    lent = make_lent_files(site, build_for(site, "evil.example"))["hpcstack-site.sh"]
     assert not any(word in lent for word in words)
     assert "proxy" in lent or ".site" in lent
     said = redact_logins(f"a {url} b", site)
@@ -377,7 +377,7 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
             return Completed(("x",), 1, ("tail: s3cr%40t",))
 
     monkeypatch.setattr(packages, "choose_engine", lambda *_: (Engine(), ""))
-    monkeypatch.setattr(packages, "base_of", lambda *_: tmp_path / "base.sqsh")
+    monkeypatch.setattr(packages, "provide_base", lambda *_: tmp_path / "base.sqsh")
     monkeypatch.setattr(packages, "needed_bytes", lambda _: 0)
     with pytest.raises(HpcstackError) as error:
         packages.resolve_packages(stack, lock, Workbench(site, None, Runner(), Progress()))  # type: ignore[arg-type]
@@ -494,7 +494,7 @@ def test_low_a_signature_is_of_a_stack_and_its_lock(tmp_path: Path, key: str) ->
 def test_low_a_good_signature_of_another_image_does_not_count(tmp_path: Path, key: str) -> None:
     one, other = image_of(tmp_path, "a", b"image"), image_of(tmp_path, "b", b"evil")
     sign_image(one, key, Runner(), Statement(digest_of(one), "pytorch-24.11"))
-    for place in (signature_of, statement_of):
+    for place in (name_signature, name_statement):
         place(other).write_bytes(place(one).read_bytes())
     good, said = verify_signature(
         other, f"{key}.pub", Runner(), Statement(digest_of(other), "pytorch-24.11")
@@ -512,10 +512,12 @@ def test_low_what_is_no_signature(tmp_path: Path, key: str, how: str) -> None:
     sign_image(image, key, Runner(), what)
     public = f"{key}.pub"
     if how == "statement":
-        statement_of(image).write_text(statement_of(image).read_text().replace("24.11", "24.12"))
+        name_statement(image).write_text(
+            name_statement(image).read_text().replace("24.11", "24.12")
+        )
         what = replace(what, stack="pytorch-24.12")
     elif how == "signature":
-        signature_of(image).write_text(
+        name_signature(image).write_text(
             "-----BEGIN SSH SIGNATURE-----\nx\n-----END SSH SIGNATURE-----\n"
         )
     elif how == "key":
@@ -524,11 +526,11 @@ def test_low_what_is_no_signature(tmp_path: Path, key: str, how: str) -> None:
         )
         public = str(tmp_path / "other.pub")
     elif how == "none":
-        signature_of(image).unlink()
+        name_signature(image).unlink()
     elif how == "bytes alone":
-        statement_of(image).unlink()
+        name_statement(image).unlink()
     elif how == "no statement":
-        statement_of(image).write_text("[]")
+        name_statement(image).write_text("[]")
         Runner().output(
             [
                 "ssh-keygen",
@@ -539,13 +541,15 @@ def test_low_what_is_no_signature(tmp_path: Path, key: str, how: str) -> None:
                 key,
                 "-n",
                 "hpcstack-image",
-                str(statement_of(image)),
+                str(name_statement(image)),
             ]
         )
-        statement_of(image).with_name(statement_of(image).name + ".sig").rename(signature_of(image))
+        name_statement(image).with_name(name_statement(image).name + ".sig").rename(
+            name_signature(image)
+        )
     elif how == "link":
-        signature_of(image).rename(tmp_path / "sig")
-        signature_of(image).symlink_to(tmp_path / "sig")
+        name_signature(image).rename(tmp_path / "sig")
+        name_signature(image).symlink_to(tmp_path / "sig")
         with pytest.raises(InputError):
             verify_signature(image, public, Runner(), what)
         return

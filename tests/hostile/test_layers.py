@@ -18,7 +18,14 @@ from hpcstack.core.errors import HpcstackError, InputError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.oci.config import MAX_CONFIG
-from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan_layers
+from hpcstack.oci.flatten import (
+    ClimbsOut,
+    NeedsTwoPasses,
+    Newest,
+    TreeEntry,
+    make_entry,
+    plan_layers,
+)
 from hpcstack.oci.importer import pack_image
 from hpcstack.oci.pack import PACKERS, read_back
 from hpcstack.oci.reference import parse_reference
@@ -238,7 +245,7 @@ def test_any_layers_are_merged_or_refused(layers: list[list[Any]]) -> None:
     parsed = []
     try:
         for one in layers:
-            parsed.append([entry_of(found) for found in Members(Flow(iter([tar(one)])))])
+            parsed.append([make_entry(found) for found in Members(Flow(iter([tar(one)])))])
         plan_layers(parsed)
     except (ClimbsOut, TooLarge, Damaged):
         return
@@ -262,7 +269,7 @@ def test_any_bytes_are_a_tar_or_damaged(noise: bytes, at: int) -> None:
         for found in members:
             for _ in members.body(found):
                 pass
-            entry_of(found)
+            make_entry(found)
     except (Damaged, ClimbsOut, TooLarge):
         pass
 
@@ -322,7 +329,7 @@ def test_an_archive_whose_config_is_nonsense_is_refused(
 def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpcstack.build.verify import describe_any_image, own_name
+    from hpcstack.build.verify import describe_any_image, read_own_name
     from hpcstack.store import contents
     from hpcstack.store.store import Store
 
@@ -330,7 +337,7 @@ def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     image = bring_in(tmp_path, tar([member("opt/hpcstack/stack.json", bytes(5 << 20))]))
     with pytest.raises(HpcstackError, match="larger than"):
         contents.read_image_file(image, "opt/hpcstack/stack.json")
-    assert own_name(image) == ""
+    assert read_own_name(image) == ""
     assert describe_any_image(str(image), Store(tmp_path))["about"]
 
 

@@ -21,7 +21,7 @@ import pytest
 from conftest import make_site
 from hpcstack.core import descriptors, files
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
-from hpcstack.core.files import private_folder, write_text
+from hpcstack.core.files import make_private_folder, write_text
 from hpcstack.core.outputs import write_output
 from hpcstack.lock import model
 from hpcstack.lock.model import Lock
@@ -159,7 +159,7 @@ def test_no_folder_on_the_way_is_a_link(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="link"):
         files.read_bytes(tmp_path / "work/answers/id", 100, below=tmp_path / "work")
     with pytest.raises(InputError, match="link"):
-        files.files_below(tmp_path / "work", tmp_path / "work/answers")
+        files.list_files_under(tmp_path / "work", tmp_path / "work/answers")
     with pytest.raises(InputError, match="out of"):
         files.read_bytes(tmp_path / "work/../home/.ssh/id", 100, below=tmp_path / "work")
     with pytest.raises(StoreError, match="not a folder of its own"):
@@ -664,7 +664,7 @@ def test_a_private_folder_lies_below_nobody_elses(tmp_path: Path, below: str) ->
     (theirs / below).mkdir(parents=True)
     os.chown(theirs, 12345, 12345)
     with pytest.raises(StoreError, match="who can put something else in the place of"):
-        private_folder(theirs / below / "mine", "name another")
+        make_private_folder(theirs / below / "mine", "name another")
 
 
 def test_the_users_own_cache_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,11 +26,11 @@ from hpcstack.core.quote import check_unbroken, quote_dockerfile
 from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.lock.model import Lock
 from hpcstack.oci.client import Registry
-from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
+from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, read_image_config_of
 from hpcstack.oci.protocol import may_be_asked, may_know
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Base, Stack
-from hpcstack.render.image import image_files
+from hpcstack.render.image import render_image_files
 from support.clock import processor_seconds
 from support.locks import example_lock
 
@@ -208,7 +208,7 @@ def test_c2_and_again_where_it_would_be_written(stack: Stack, lock: Lock, bad: s
         update={"base": lock.base.model_copy(update={"platforms": {platform: locked}})}
     )
     with pytest.raises(InputError, match="ends its line"):
-        image_files(stack, hostile, platform)
+        render_image_files(stack, hostile, platform)
     for quoting in (check_unbroken, quote_dockerfile):
         with pytest.raises(InputError):
             quoting(f"a{bad}b")
@@ -222,7 +222,7 @@ def test_c2_and_again_where_it_would_be_written(stack: Stack, lock: Lock, bad: s
 def test_c2_whatever_a_config_says_leaves_no_line(environment: dict[str, str]) -> None:
     """What is taken is rendered into formats whose every line is ours."""
     try:
-        taken = config_of(
+        taken = read_image_config_of(
             said(Env=[f"{name}={value}" for name, value in environment.items()]), IMAGE
         )
     except (HpcstackError, TypeError):
@@ -231,14 +231,14 @@ def test_c2_whatever_a_config_says_leaves_no_line(environment: dict[str, str]) -
     name = next(iter(lock.base.platforms))
     pairs = dict(entry.partition("=")[::2] for entry in taken["config"].get("Env", []))
     locked = lock.platform(name).model_copy(update={"environment": pairs})
-    files = image_files(
+    files = render_image_files(
         stack,
         lock.model_copy(
             update={"base": lock.base.model_copy(update={"platforms": {name: locked}})}
         ),
         name,
     )
-    plain = image_files(stack, lock, name)
+    plain = render_image_files(stack, lock, name)
     for path in ("apptainer.def", "Dockerfile", "enroot.sh"):
         assert files[path].count("\n") == plain[path].count("\n")
     assert files["context/hpcstack/etc/environment"].splitlines() == [
@@ -255,7 +255,7 @@ def test_c2_whatever_a_config_says_leaves_no_line(environment: dict[str, str]) -
 )  # fmt: skip
 def test_m5_a_config_of_sizes_that_nothing_takes_is_refused(inner: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"evil\.example/base:1 is not taken"):
-        config_of(said(**inner), "evil.example/base:1")
+        read_image_config_of(said(**inner), "evil.example/base:1")
 
 
 def test_m5_an_answer_that_unpacks_to_gigabytes_is_not_read(hostile: tuple[Registry, str]) -> None:
@@ -390,10 +390,10 @@ def test_m4_what_commands_a_terminal_is_not_printed(
 )
 def test_m3_a_challenge_is_read_in_no_time(challenge: str) -> None:
 
-    from hpcstack.oci.protocol import realm_of
+    from hpcstack.oci.protocol import parse_realm
 
     began = processor_seconds()
-    realm_of(challenge, "a/b")
+    parse_realm(challenge, "a/b")
     assert processor_seconds() - began < 1
 
 

@@ -21,11 +21,11 @@ from click.testing import CliRunner
 from hpcstack.core.errors import ProblemsError, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.yaml import parse_yaml
-from hpcstack.oci.flatten import ClimbsOut, entry_of
+from hpcstack.oci.flatten import ClimbsOut, make_entry
 from hpcstack.recipe.model import IMAGE
 from hpcstack.releases.lookup import find_released
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.store.signing import why_untrusted
+from hpcstack.store.signing import explain_distrust
 from support import crafted
 from support.modules import Place
 
@@ -105,7 +105,7 @@ def test_a_layers_root_is_a_folder(kind: bytes, name: str) -> None:
     member = tarfile.TarInfo(name)
     member.type, member.linkname = kind, "etc"
     with pytest.raises(ClimbsOut, match="in the place of its root"):
-        entry_of(member)
+        make_entry(member)
 
 
 def test_following_a_log_commands_no_terminal(
@@ -135,7 +135,7 @@ def test_a_record_that_names_nothing_passes_with_no_signature(tmp_path: Path, la
     place = Place(tmp_path)
     artifact = replace(place.artifact(place.stack()), **dict[str, Any]({lacks: ""}))
     assert (
-        why_untrusted(artifact, ("ssh-ed25519 AAAA",), Runner())
+        explain_distrust(artifact, ("ssh-ed25519 AAAA",), Runner())
         == f"its record names no {lacks.replace('_', ' ')}"
     )
 

@@ -30,7 +30,7 @@ from hpcstack.releases.ledger_format import parse_ledger
 from hpcstack.releases.tree import Tree
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import IMAGE
-from hpcstack.store.cache import cache_of, own_cache
+from hpcstack.store.cache import cache_of, open_own_cache
 from hpcstack.store.store import Store
 from support.locks import example_lock
 from support.modules import Place
@@ -214,7 +214,7 @@ def test_a_link_that_another_made_is_not_followed(tmp_path: Path, victim: Path) 
     with pytest.raises(StoreError, match="user 12345 made"):
         descriptors.rename_path(link / "file", link / "gone")
     os.chown(link, 0, 0, follow_symlinks=False)
-    assert descriptors.names_in(link) == ["file"], "root's own link may lead to a larger disk"
+    assert descriptors.list_names_in(link) == ["file"], "root's own link may lead to a larger disk"
 
 
 def test_what_is_coming_into_the_store_is_ours_alone(
@@ -354,7 +354,7 @@ def test_a_memo_that_holds_no_key_is_not_believed(tmp_path: Path, text: str) -> 
     """N9: what lay in a group's memo became the key, and the key a path that was deleted."""
     site, request = make_request(tmp_path)
     key = request.key
-    (memo,) = (own_cache(site).top / "keys").iterdir()
+    (memo,) = (open_own_cache(site).top / "keys").iterdir()
     assert memo.read_text() == key
     memo.write_text(text)
     assert make_request(tmp_path)[1].key == key
@@ -363,7 +363,7 @@ def test_a_memo_that_holds_no_key_is_not_believed(tmp_path: Path, text: str) -> 
 def test_memos_of_keys_are_not_the_groups(tmp_path: Path, group_name: str) -> None:
     site, request = make_request(tmp_path, group=group_name)
     assert request.key
-    assert list((own_cache(site).top / "keys").iterdir())
+    assert list((open_own_cache(site).top / "keys").iterdir())
     assert not list((cache_of(site).top / "keys").iterdir())
 
 
@@ -437,5 +437,5 @@ def test_a_descriptor_that_a_recipe_names_reaches_no_program(tmp_path: Path) -> 
             str(pinned),
             f"--root={pinned}/x",
         ]
-        assert descriptors.pins_in(words) == (int(pinned.name),)
-    assert descriptors.pins_in(words) == ()
+        assert descriptors.list_pins(words) == (int(pinned.name),)
+    assert descriptors.list_pins(words) == ()

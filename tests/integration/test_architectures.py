@@ -49,7 +49,7 @@ def recipes(testbed: Testbed, two_architectures: str) -> Iterator[Recipes]:
     """A stack for both, locked, on a cluster with a partition of each kind."""
     recipes = Recipes(testbed, "", "architectures")
     recipes.site(
-        recipes.site_text
+        recipes.render_site_text
         + SITE
         % (testbed.ngc, testbed.ca_bundle, recipes.folder, testbed.folder / "venv/bin/hpcstack")
     )
@@ -169,7 +169,8 @@ def test_gc_sees_what_is_published_in_every_tree(
 
 def test_a_site_with_one_tree_says_so(recipes: Recipes) -> None:
     path = recipes.testbed.give(
-        "tests/architectures/one.yaml", recipes.site_text.replace("by_architecture: true, ", "")
+        "tests/architectures/one.yaml",
+        recipes.render_site_text.replace("by_architecture: true, ", ""),
     )
     done = recipes.testbed.run("hpcstack", "--site", str(path), "--arch", "aarch64", "status")
     assert done.returncode == 2

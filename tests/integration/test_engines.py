@@ -243,8 +243,8 @@ def test_a_cache_that_takes_no_layers(testbed: Testbed, recipes: Recipes, engine
         ["mount", "-t", "overlay", "overlay", "-o", options, str(top / "home")], check=True
     )
     try:
-        said = recipes.site_text.rstrip() + f"\nbuild: {{cachedir: {top}/home/cache}}\n"
-        assert "build:" not in recipes.site_text
+        said = recipes.render_site_text.rstrip() + f"\nbuild: {{cachedir: {top}/home/cache}}\n"
+        assert "build:" not in recipes.render_site_text
         recipes.site(said)
         done = recipes.run("build", "demo-1", "--engine", engine)
         assert (
@@ -373,7 +373,7 @@ def test_a_cache_that_hands_on_its_group_and_mode_changes_no_image(recipes: Reci
         top = f"{recipes.folder}/{name}"
         recipes.testbed.bash('mkdir -p "$1" && chmod "$2" "$1"', top, mode)
         recipes.site(
-            recipes.site_text.partition("build:")[0]
+            recipes.render_site_text.partition("build:")[0]
             + f"build: {{engine: builtin, cachedir: {top}}}\n"
         )
         done = recipes.run("build", "demo-1", "--no-cache", "--json")

@@ -62,7 +62,7 @@ def test_an_older_driver_makes_the_images_own_libcuda_come_first(
     )
     assert launched.stdout.startswith("/usr/local/cuda/compat/lib.real:/base"), launched.stderr
     if testbed.has_pyxis():
-        site = recipes.site_text + (
+        site = recipes.render_site_text + (
             "node_types: {n: {gpus: {model: H100, count: 1}}}\npartitions: {debug: {node_type: "
             "n, default: true}}\n"
         )

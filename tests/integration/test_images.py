@@ -210,7 +210,7 @@ def test_a_damaged_bundle_is_refused(
 def test_what_nobody_needs_is_collected(
     testbed: Testbed, recipes: Recipes, shared: Recipes
 ) -> None:
-    recipes.site(shared.site_text.replace(str(shared.folder), str(recipes.folder)))
+    recipes.site(shared.render_site_text.replace(str(shared.folder), str(recipes.folder)))
     keys = []
     for number in (1, 2, 3):
         recipes.write("1", run=f"[{{name: one, command: 'echo {number} >/opt/one'}}]")
@@ -257,7 +257,7 @@ def test_what_nobody_needs_is_collected(
 def test_builds_as_an_array_of_jobs_and_one_failure_does_not_stop_the_rest(
     shared: Recipes, recipes: Recipes
 ) -> None:
-    recipes.site(shared.site_text.replace(str(shared.folder), str(recipes.folder)))
+    recipes.site(shared.render_site_text.replace(str(shared.folder), str(recipes.folder)))
     recipes.write("1", run="[{name: one, command: 'hostname >/opt/one'}]")
     recipes.write("2", run="[{name: two, command: 'echo said; false'}]")
     recipes.write("3", run="[{name: three, command: 'echo 3 >/opt/three'}]")

@@ -25,7 +25,7 @@ WITHOUT_ENCLOSURE = """
 import sys
 from hpcstack.build.engines import apptainer
 from hpcstack.cli import main
-apptainer.enclosure_refused = lambda runner: "refused by a test"
+apptainer.is_enclosure_refused = lambda runner: "refused by a test"
 main(sys.argv[1:])
 """
 KILL = """
@@ -50,7 +50,7 @@ def sleeping(mark: str) -> bool:
 def test_a_step_ends_with_the_build_that_is_killed(recipes: Recipes, engine: str) -> None:
     name, _, unconfined = engine.partition("-")
     if unconfined:
-        recipes.site(f"{recipes.site_text}build: {{unconfined: true}}\n")
+        recipes.site(f"{recipes.render_site_text}build: {{unconfined: true}}\n")
     mark = f"{time.time():.6f}"  # so many seconds does nothing else sleep
     stack = recipes.write(
         "1", run=f"[{{name: wait, command: 'setsid sleep {mark} & sleep {mark}'}}]"

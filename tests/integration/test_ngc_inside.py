@@ -230,7 +230,7 @@ def index(index_folder: Path) -> Iterator[str]:
 def with_index(testbed: Testbed, base: str, name: str, index: str) -> Recipes:
     recipes = Recipes(testbed, base, name)
     recipes.site(
-        f"{recipes.site_text}build: {{pip: {{index_url: '{index}', extra_index_urls: "
+        f"{recipes.render_site_text}build: {{pip: {{index_url: '{index}', extra_index_urls: "
         f"['{index}']}}}}\n"
     )
     return recipes

@@ -65,7 +65,7 @@ def recipes(testbed: Testbed, small_base: str, front: NgcFront) -> Recipes:
     found = Recipes(testbed, small_base, "ngc-registry")
     mirror = f"{{mirror: '{front.address(REGISTRY)}'}}"
     found.site(
-        f"{found.site_text}registries: {{nvcr.io: {mirror}, docker.io: {mirror}}}\n"
+        f"{found.render_site_text}registries: {{nvcr.io: {mirror}, docker.io: {mirror}}}\n"
         f"build: {{engine: builtin, cachedir: {found.folder}/cache}}\n"
     )
     return found
@@ -144,7 +144,7 @@ def test_a_base_that_is_signed_is_recorded_and_another_is_refused(
         )
         return recipes.run("lock", "--base-only", "--json", name)
 
-    before = recipes.site_text
+    before = recipes.render_site_text
     try:
         good, bad = lock_with("nvidia"), lock_with("other")
     finally:

@@ -22,7 +22,7 @@ BUILD = "build: {engine: builtin, cachedir: %s/cache%s}\n"
 @pytest.fixture
 def published(recipes: Recipes) -> dict[str, Any]:
     """The image of demo/1-r1, which is published; its recipe says something else since."""
-    recipes.site(recipes.site_text + BUILD % (recipes.folder, ""))
+    recipes.site(recipes.render_site_text + BUILD % (recipes.folder, ""))
     recipes.write("1", run="[{name: one, command: 'echo 1 >/opt/one'}]")
     built = recipes.run("build", "demo-1", "--json")
     assert built.returncode == 0, built.stderr
@@ -124,7 +124,7 @@ def test_what_would_be_another_image_is_not_made(
 ) -> None:
     folder = Path(published["image"]).parent
     testbed.run("rm", "-rf", str(folder), check=True)
-    recipes.site(recipes.site_text.replace("cachedir", "compression: gzip, cachedir"))
+    recipes.site(recipes.render_site_text.replace("cachedir", "compression: gzip, cachedir"))
     done = recipes.run("repair", "--images")
     assert done.returncode == 1
     assert not folder.exists()

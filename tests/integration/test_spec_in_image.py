@@ -107,7 +107,7 @@ def made(
     recipes = Recipes(testbed, small_base, "spec-in-image")
     address = server[0]
     ca = testbed.bash("grep -o 'ca_bundle: .*' \"$HPCSTACK_SITE\" || true").stdout.strip()
-    recipes.site(recipes.site_text + f"build:\n  {ca}\n  conda: {{channel_alias: '{address}'}}\n"
+    recipes.site(recipes.render_site_text + f"build:\n  {ca}\n  conda: {{channel_alias: '{address}'}}\n"
                  f"  git: {{mirrors: {{'https://git.example.org/': '{address}/'}}}}\n")  # fmt: skip
     recipes.write("1", **recipe([value for value in NASTY if value != "\t"], "v1"))
     locked = recipes.run("lock", "demo-1", "--json")
@@ -285,7 +285,7 @@ def test_a_source_distribution_sees_nothing_of_the_user(recipes: Recipes, tmp_pa
     http = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(tmp_path)))
     threading.Thread(target=http.serve_forever, daemon=True).start()
     ca = testbed.bash("grep -o 'ca_bundle: .*' \"$HPCSTACK_SITE\" || true").stdout.strip()
-    recipes.site(recipes.site_text + f"build:\n  {ca}\n  pip:\n    extra_index_urls: ['http://127.0.0.1:{http.server_port}/simple']\n"
+    recipes.site(recipes.render_site_text + f"build:\n  {ca}\n  pip:\n    extra_index_urls: ['http://127.0.0.1:{http.server_port}/simple']\n"
                  "    trusted_hosts: ['127.0.0.1']\n")  # fmt: skip
     done = recipes.run(
         "lock",

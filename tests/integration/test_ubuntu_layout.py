@@ -75,7 +75,7 @@ def test_apt_and_pip_are_locked_and_installed(
 def test_a_sites_mirror_stands_in_the_stanzas(recipes: Recipes, lock: dict[str, Any]) -> None:
     """One that nobody has: apt names it."""
     mirror = "http://mirror.hpcstack.invalid/debian"
-    text = recipes.site_text
+    text = recipes.render_site_text
     try:
         recipes.site(
             f'{text}build: {{apt: {{mirrors: {{"http://deb.debian.org/debian": "{mirror}"}}}}}}\n'

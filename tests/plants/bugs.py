@@ -112,7 +112,7 @@ def sockets(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def run(context: Any) -> Any:
         with changed(transport, "read_own_lines", lambda output: text.splitlines()):
             with changed(
-                transport, "fabric_here", lambda request: ("the nodes' active ports", False)
+                transport, "find_fabric_here", lambda request: ("the nodes' active ports", False)
             ):
                 return check(replace(context, gpu=True))
 

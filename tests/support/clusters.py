@@ -19,7 +19,7 @@ import yaml
 
 from hpcstack.report import Report
 from hpcstack.suite.judge import judge_report
-from hpcstack.suite.outcomes import RunFiles, SuiteRun, host_rows, make_outcomes
+from hpcstack.suite.outcomes import RunFiles, SuiteRun, make_host_rows, make_outcomes
 from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.collectives import line, pairs, transport
 from hpcstack_smoke.collectives.nccllog import parse_log
@@ -148,7 +148,7 @@ def judged(cluster: Cluster) -> Report:
             found.rows += _after(cluster, node)
     found.rows += _rank_rows(cluster)
     size = SuiteRun(len(cluster.nodes), cluster.world, ",".join(CODES), "standard")
-    found.rows += host_rows(size, found.inventory)
+    found.rows += make_host_rows(size, found.inventory)
     found.seen = set(range(cluster.world))
     report = Report(
         stack="s-1", image="/i", image_sha256="0" * 64, suite="0", runtime="pyxis", tier="standard", backend="nccl",
@@ -257,7 +257,7 @@ def _transport(cluster: Cluster) -> Result:
     for node, _ in cluster.places():
         with on(node):
             places.append((node.host, node.domain_name()))
-            fabrics.append(transport.fabric_here(cluster.request))
+            fabrics.append(transport.find_fabric_here(cluster.request))
     for rank, (node, local) in enumerate(cluster.places()):
         everyone.append(
             transport.summarise_log(parse_log(node.nccl_log(rank, local, cluster)), rank, places)
@@ -291,7 +291,7 @@ def _ring(cluster: Cluster) -> Result:
     lines, promised = [], False
     for node in cluster.nodes:
         with on(node):
-            carried, promised = line.line_rate(_context(cluster))
+            carried, promised = line.find_line_rate(_context(cluster))
             lines.append(carried)
     name = cluster.nodes[0].gpu["name"].removeprefix("NVIDIA ")
     faster = (
@@ -341,7 +341,7 @@ def _pairs(cluster: Cluster) -> Result | Skip:
     apart = True
     for node in cluster.nodes:
         with on(node):
-            apart = apart and pairs.rails_here(_context(cluster))
+            apart = apart and pairs.list_rails_here(_context(cluster))
     each = request.fabric_rate / 8 if apart and len(request.hcas) == cluster.ranks else 0.0
     domains = [node.domain_name() for node in cluster.nodes]
     return pairs.judge_pairs_matrix(_context(cluster), matrix, hosts, domains, each, apart=apart)

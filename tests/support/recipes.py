@@ -23,7 +23,7 @@ class Recipes:
         )
 
     def site(self, text: str) -> None:
-        self.site_text = text
+        self.render_site_text = text
         self.testbed.give(
             str(self.folder / "site.yaml").removeprefix(f"{self.testbed.home}/"), text
         )

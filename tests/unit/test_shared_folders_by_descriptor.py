@@ -26,7 +26,7 @@ BY_DESCRIPTOR = ("descriptors", "os.fwalk")  # who may be asked for them
 OWN = {
     "core/descriptors.py": "the one module that does it",
     "core/files.py": (
-        "private_folder: a folder of ours that nobody else can enter, on a way that nobody else "
+        "make_private_folder: a folder of ours that nobody else can enter, on a way that nobody else "
         "changes"
     ),
     "build/bundle_apply.py": "the part is pinned, and the bundle is a file of the caller's",

@@ -16,7 +16,7 @@ from hpcstack.build.build import build_on
 from hpcstack.build.engines import choose_engine
 from hpcstack.build.request import LEAST_BYTES, BuildRequest
 from hpcstack.core.errors import InputError
-from hpcstack.core.files import digest_of, read_text, write_text, writing_below
+from hpcstack.core.files import digest_of, read_text, write_below, write_text
 from hpcstack.core.quote import join_lines
 from hpcstack.core.untrusted import UNSAFE
 from hpcstack.lock.file import LockFile
@@ -111,7 +111,7 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
                 )
             return _add_contents(build, made)
 
-        new_recipe = _write_recipe(path, recipe_text(request, survey, source, sha256), bench.site)
+        new_recipe = _write_recipe(path, render_recipe(request, survey, source, sha256), bench.site)
         try:
             recipes = Catalog([request.folder, *catalog.folders], catalog.policy)
             recipe = recipes.find(path.name.removesuffix(SUFFIX))
@@ -204,7 +204,7 @@ def _check_usable(request: AdoptRequest, survey: Survey) -> None:
         )
 
 
-def recipe_text(request: AdoptRequest, survey: Survey, source: str, sha256: str) -> str:
+def render_recipe(request: AdoptRequest, survey: Survey, source: str, sha256: str) -> str:
     """Return the recipe of an image that was adopted from SOURCE, as YAML with comments.
 
     An image can be adopted again only while its recipe is this very text.
@@ -275,7 +275,7 @@ def _write_recipe(path: Path, text: str, site: Site) -> bool:
             "adopt the image by another NAME-VERSION",
             page="adopt-an-image",
         )
-    with writing_below(path.parent, "the recipe was not written", site.sharing):
+    with write_below(path.parent, "the recipe was not written", site.sharing):
         write_text(path, text, sharing=site.sharing)
     return True
 

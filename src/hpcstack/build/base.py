@@ -23,7 +23,13 @@ from hpcstack.oci.reference import Reference, parse_reference
 from hpcstack.oci.sources import open_source
 from hpcstack.recipe.model import Base
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.store.cache import cache_of, hold_cache, mark_used, offline_folder, shared_cache
+from hpcstack.store.cache import (
+    cache_of,
+    hold_cache,
+    mark_used,
+    name_offline_folder,
+    open_shared_cache,
+)
 
 if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
@@ -52,16 +58,16 @@ def find_host_platform() -> str:
     return names.get(machine.machine(), "linux/amd64")
 
 
-def base_of(lock: Lock, platform: str, bench: Workbench) -> Path:
+def provide_base(lock: Lock, platform: str, bench: Workbench) -> Path:
     """Return the squashfs of LOCK's base for PLATFORM; import it where the cache has none."""
     digest = lock.platform(platform).digest
-    final = imported_base(lock, platform, bench.site)
+    final = locate_imported_base(lock, platform, bench.site)
     if final.exists():
         mark_used(final)
         return final
 
     # Who builds into a store of his own need not import what the site has imported.
-    of_the_site = shared_cache(bench.site).top / final.name
+    of_the_site = open_shared_cache(bench.site).top / final.name
     if bench.site.own_store != bench.site.store and os.access(of_the_site, os.R_OK):
         bench.progress(f"on the site's own copy of the base, {of_the_site}")
         return of_the_site
@@ -73,17 +79,17 @@ def base_of(lock: Lock, platform: str, bench: Workbench) -> Path:
     return final
 
 
-def imported_base(lock: Lock, platform: str, site: Site) -> Path:
+def locate_imported_base(lock: Lock, platform: str, site: Site) -> Path:
     """Return where the cache keeps LOCK's base for PLATFORM, which may not be imported yet."""
     return cache_of(site).top / base_name(lock, platform, site)
 
 
-def bundled_base(lock: Lock, platform: str, site: Site) -> Path | None:
+def find_bundled_base(lock: Lock, platform: str, site: Site) -> Path | None:
     """Return the base that a bundle brought for this very LOCK; None where there is none.
 
     The file is named by its own sha256, because no registry vouches for it.
     """
-    folder = offline_folder(site, lock, platform)
+    folder = name_offline_folder(site, lock, platform)
     for path in folder.glob("base-*.sqsh"):
         if BUNDLED.fullmatch(path.name):
             return path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core.errors import BuildError, InputError, SlurmError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill_template
-from hpcstack.site.own_command import hpcstack_on
+from hpcstack.site.own_command import find_hpcstack_on
 from hpcstack.slurm.client import Client
 from hpcstack.store.store import open_store
 
@@ -70,7 +70,7 @@ class _Element:
         return self.base.with_name(f"{self.base.name}.log")
 
 
-def partition_of(platform: str, site: Site) -> str:
+def find_partition(platform: str, site: Site) -> str:
     """Return the partition whose nodes build images for PLATFORM; empty if the site names none.
 
     It is the default partition if that fits, else the first that does. Raise InputError where the
@@ -138,8 +138,8 @@ def build_on_slurm(
         alike.setdefault((one.platform, one.words), []).append(one)
 
     # What is wrong with these is raised here, before any job is in the queue.
-    places = {platform: partition or partition_of(platform, site) for platform, _ in alike}
-    commands = {place: hpcstack_on(site.node_type(place)) for place in places.values()}
+    places = {platform: partition or find_partition(platform, site) for platform, _ in alike}
+    commands = {place: find_hpcstack_on(site.node_type(place)) for place in places.values()}
 
     slurm = Client(runner)
     several = len({one.platform for one in builds}) > 1

@@ -61,7 +61,7 @@ def build_image(
 
     Raise BuildError where the build fails; nothing is left in the store then.
     """
-    from hpcstack.build.base import base_of
+    from hpcstack.build.base import provide_base
 
     given = _find_offline_base(request) if policy.offline else None
     if given:
@@ -81,7 +81,7 @@ def build_image(
             "on the base that a bundle brought: whoever made the bundle is trusted with this image"
         )
     else:
-        base = base_of(request.lock, request.platform, bench)
+        base = provide_base(request.lock, request.platform, bench)
     return _build_once(request, base, bench, policy)
 
 
@@ -91,11 +91,11 @@ def _find_offline_base(request: BuildRequest) -> Path | None:
     An imported base comes first, because a registry's digest vouches for it. Raise InputError where
     neither is here.
     """
-    from hpcstack.build.base import bundled_base, imported_base
+    from hpcstack.build.base import find_bundled_base, locate_imported_base
 
-    if imported_base(request.lock, request.platform, request.site).exists():
+    if locate_imported_base(request.lock, request.platform, request.site).exists():
         return None
-    given = bundled_base(request.lock, request.platform, request.site)
+    given = find_bundled_base(request.lock, request.platform, request.site)
     if given:
         return given
 

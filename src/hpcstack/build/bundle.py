@@ -14,20 +14,20 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.base import base_of
+from hpcstack.build.base import provide_base
 from hpcstack.build.bundle_format import FILE_NAME, FORMAT, NAMES_ITS_BASE
 from hpcstack.build.engines.base import ANSWERS
 from hpcstack.build.inside import run_in_base
 from hpcstack.build.request import BuildRequest, needed_bytes
 from hpcstack.core import data
 from hpcstack.core.errors import BuildError, InputError
-from hpcstack.core.files import digest_of, files_below, write_tree
+from hpcstack.core.files import digest_of, list_files_under, write_tree
 from hpcstack.core.outputs import new_file
 from hpcstack.core.replacing import replace_file
 from hpcstack.lock.check import find_open_items
 from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.recipe.catalog import SUFFIX, Recipe
-from hpcstack.render.steps import pip_files
+from hpcstack.render.steps import make_pip_files
 from hpcstack.store import sbom
 from hpcstack.store.contents import read_distribution
 from hpcstack.store.workspace import make_workspace
@@ -58,7 +58,7 @@ def create_bundle(
     _check_bundleable(request)
     output = new_file(output, force=True)
 
-    base = base_of(request.lock, request.platform, bench)
+    base = provide_base(request.lock, request.platform, bench)
     with make_workspace(request.site, bench.runner, needed_bytes(locked)) as work:
         packages = _fetch_packages(work, request, base, bench)
 
@@ -115,7 +115,7 @@ def _fetch_packages(work: Path, request: BuildRequest, base: Path, bench: Workbe
     )
 
     # Programs of the base wrote there, so neither the tree nor the names are trusted.
-    fetched = files_below(folder, folder / ANSWERS)
+    fetched = list_files_under(folder, folder / ANSWERS)
     for path in fetched:
         if not FILE_NAME.fullmatch(path.name):
             raise BuildError(f"the base's own tools fetched a file with an odd name: {path.name!r}")
@@ -128,7 +128,7 @@ def _list_wanted(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
     if not locked.pip:
         return out
 
-    files = pip_files(stack.packages, locked)
+    files = make_pip_files(stack.packages, locked)
     for path, text in files.items():
         if path.endswith(".py"):
             out[path] = text

@@ -34,7 +34,7 @@ from hpcstack.oci.manifest import MAX_SIZE
 from hpcstack.oci.tar import Header
 from hpcstack.recipe.catalog import EXTENDED, SUFFIX, Catalog
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.store.cache import cache_of, hold_cache, offline_folder
+from hpcstack.store.cache import cache_of, hold_cache, name_offline_folder
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def _place_files(
     base = _find_base(part / "base", manifest, wanted, site, progress)
 
     with Store(site.own_store, sharing=site.sharing).acting("the bundle was not applied"):
-        final = offline_folder(site, lock, platform)
+        final = name_offline_folder(site, lock, platform)
         (part / "packages").mkdir(exist_ok=True)
         if base:
             base.path.rename(part / "packages" / f"base-{base.sha256}.sqsh")

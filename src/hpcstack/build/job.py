@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from hpcstack.build.engines.base import Job
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import write_tree
-from hpcstack.render.site_files import CA_FILE, lent_files
+from hpcstack.render.site_files import CA_FILE, make_lent_files
 from hpcstack.site.logins import build_for, redact_logins
-from hpcstack.store.cache import own_cache
+from hpcstack.store.cache import open_own_cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,14 +50,14 @@ def make_job(
         lent=work / "lent",
         work=work,
         base=base,
-        layers=own_cache(site).top / "steps",
+        layers=open_own_cache(site).top / "steps",
         output=work / "image.sqsh",
         log=work / "build.log",
         settings=settings,
         progress=progress,
     )
     write_tree(job.context, files, on_disk=False)
-    write_tree(job.lent, lent_files(site, settings), on_disk=False)
+    write_tree(job.lent, make_lent_files(site, settings), on_disk=False)
     write_tree(work, {"build.log": ""}, on_disk=False)
 
     bundle = site.build.ca_bundle

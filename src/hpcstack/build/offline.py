@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.base import BUNDLED
 from hpcstack.core.errors import InputError
-from hpcstack.store.cache import offline_folder
+from hpcstack.store.cache import name_offline_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def lend_bundle(job_lent: Path, request: BuildRequest) -> None:
 
     Raise InputError where the lock has packages and no bundle has brought them.
     """
-    folder = offline_folder(request.site, request.lock, request.platform)
+    folder = name_offline_folder(request.site, request.lock, request.platform)
     if not folder.is_dir():
         locked = request.lock.platform(request.platform)
         if locked.apt or locked.pip:

@@ -21,7 +21,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.recipe.adopted import refuse_adopted
-from hpcstack.store.cache import own_cache
+from hpcstack.store.cache import open_own_cache
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -88,7 +88,7 @@ class BuildRequest:
         never in a group's, and is checked before use: a key becomes a path in the store.
         """
         try:
-            memo = own_cache(self.site).top / "keys" / self._memo_name
+            memo = open_own_cache(self.site).top / "keys" / self._memo_name
         except StoreError:  # the cache belongs to somebody else: do without a memo
             return self._rendered_key()
 

@@ -13,7 +13,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.build.base import base_of
+from hpcstack.build.base import provide_base
 from hpcstack.build.build import BuildPolicy, make_image
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of
@@ -27,14 +27,14 @@ from hpcstack.oci.compare import (
     compare_contents,
     find_differences,
 )
-from hpcstack.oci.flatten import entry_of
+from hpcstack.oci.flatten import make_entry
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.records import read_releases
 from hpcstack.squashfs.splice import read_splice
 from hpcstack.store import signing
 from hpcstack.store.contents import read_optional
 from hpcstack.store.find import find_file, find_image, find_stored, is_file
-from hpcstack.store.signing import Statement, signature_of
+from hpcstack.store.signing import Statement, name_signature
 from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def read_image(image: Path, runner: Runner) -> Read:
     with runner.read(["sqfs2tar", str(image)]) as pipe:
         members = Members(Flow(_read_pieces(pipe)))
         for member in members:
-            entry = entry_of(member)
+            entry = make_entry(member)
             if entry.kind == "hard":
                 # Another name of a file that came before it.
                 out.contents[entry.path] = out.contents.get(entry.target, Held("file"))
@@ -121,10 +121,10 @@ def make_statement(text: str, store: Store, stack: str = "") -> Statement:
         stack = stack or known.stack
         lock = known.lock_sha256
         adopted = known.adopted
-    return Statement(digest_of(path), stack or own_name(path), lock, adopted=adopted)
+    return Statement(digest_of(path), stack or read_own_name(path), lock, adopted=adopted)
 
 
-def own_name(image: Path) -> str:
+def read_own_name(image: Path) -> str:
     """Return the stack that IMAGE says it is; empty for one that hpcstack did not build."""
     text = read_optional(image, "opt/hpcstack/stack.json")
     try:
@@ -152,7 +152,7 @@ def describe_any_image(text: str, store: Store) -> dict[str, Any]:
     found = find_image(text, store)
     image = found.image
     published = [name for name, record in read_releases(store) if record.key == found.key]
-    signed = signature_of(image).is_file()
+    signed = name_signature(image).is_file()
     return {
         **found.as_dict(),
         "published": published,
@@ -193,7 +193,7 @@ def compare_images(one: str, other: str, store: Store, runner: Runner) -> Parity
 
 def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
     """Build REQUEST twice from scratch; return None for the same bytes, else where they differ."""
-    base = base_of(request.lock, request.platform, bench)
+    base = provide_base(request.lock, request.platform, bench)
     contents: list[Contents] = []
     digests = []
 
@@ -227,7 +227,7 @@ def check_stored(text: str, store: Store) -> Artifact:
             page="repair-what-is-published",
         )
 
-    own = own_name(found.image)
+    own = read_own_name(found.image)
     if own != found.stack:
         raise StoreError(
             f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}",

@@ -139,12 +139,16 @@ def _read_lua(session: Session, tree: Path, name: str, version: str, image: str)
 
 def _publish(session: Session, done: Adoption) -> Published:
     """Publish the image that was adopted as a testing release."""
-    from hpcstack.publish.make_release import ReleaseRequest, candidate_of_recipe, release_candidate
+    from hpcstack.publish.make_release import (
+        ReleaseRequest,
+        find_candidate_of_recipe,
+        make_candidate,
+    )
 
     request = ReleaseRequest(key=done.artifact.key)
     publisher = make_publisher(session)
-    candidate = candidate_of_recipe(done.recipe, request, publisher)
-    return release_candidate(candidate, request, publisher)
+    candidate = find_candidate_of_recipe(done.recipe, request, publisher)
+    return make_candidate(candidate, request, publisher)
 
 
 def _format_text(done: Adoption, left_out: list[str], released: Published | None) -> str:

@@ -27,10 +27,10 @@ def write_bug_report(error: Exception, words: Sequence[str]) -> Path:
     Logins in URLs are taken out, and so are a user's program and its arguments.
     OSError or HpcstackError where it cannot be written.
     """
-    from hpcstack.core.dirs import state_folder
+    from hpcstack.core.dirs import find_state_folder
     from hpcstack.core.files import write_text
 
-    folder = state_folder() / "bugs"
+    folder = find_state_folder() / "bugs"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     moment = datetime.now(timezone.utc)
     path = folder / f"bug-{moment:%Y%m%dT%H%M%S%f}Z.txt"

@@ -127,13 +127,13 @@ def _explain_newest(session: Session, *, every: bool) -> Explained:
 
 def _explain_job(session: Session, job: str, *, every: bool) -> Explained:
     """Explain a job of Slurm's by its logs, or a job array task by task."""
-    from hpcstack.launch.jobs import logs_of, parts_of
+    from hpcstack.launch.jobs import find_job_parts, find_logs
 
-    parts = parts_of(job, session.runner)
+    parts = find_job_parts(job, session.runner)
     if len(parts) > 1 and all(part.task for part in parts):
         return _explain_array(session, parts, every=every)
 
-    paths = logs_of(job, session.runner)
+    paths = find_logs(job, session.runner)
     say(f"job {job}: {', '.join(map(str, paths))}")
     text = "\n".join(end_of(path) for path in paths)
     ended_well = any(part.state.word == "COMPLETED" for part in parts)
@@ -146,7 +146,7 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
     Say how many tasks are in which state, name the first few that failed with their reasons, and
     show the known failures of the first one's log.
     """
-    from hpcstack.launch.failure import failure_in
+    from hpcstack.launch.failure import find_failure
 
     tasks: list[ExplainedTask] = []
     worth_naming: list[ExplainedTask] = []
@@ -163,7 +163,7 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
         if is_one_of_the_first or is_unknown:
             read += 1
             text = "\n".join(end_of(path, MOST_OF_A_TASK) for path in part.logs)
-            failure = failure_in(text)
+            failure = find_failure(text)
             said = failure.first
             # A host is named where a rank reported its own failure. A traceback alone may do no
             # harm.
@@ -205,12 +205,12 @@ def _explain_text(
     EVERY keeps echoes and whatever else explains little. ENDED_WELL says that it is known to have
     succeeded, ENDED_BECAUSE why it was ended from outside, where that is known.
     """
-    from hpcstack.diagnose.logs import ended_at, explain_log, select_relevant
-    from hpcstack.launch.failure import MEMORY_LIMIT, EndedBy, failure_in
+    from hpcstack.diagnose.logs import explain_log, find_end, select_relevant
+    from hpcstack.launch.failure import MEMORY_LIMIT, EndedBy, find_failure
     from hpcstack.launch.hang import describe_ranks, parse_ranks
-    from hpcstack.launch.jobs import ended_how
+    from hpcstack.launch.jobs import describe_job_end
 
-    failure = failure_in(text)
+    failure = find_failure(text)
     found = explain_log(text)
     if not every:
         found = select_relevant(found, failure, text)
@@ -218,7 +218,7 @@ def _explain_text(
     # who or what ended it from outside: Ctrl-C, Slurm, or the watchdog
     ended_by = ended_because
     if not ended_by and job:
-        ended_by = ended_how(job, session.runner)
+        ended_by = describe_job_end(job, session.runner)
     said = ended_by or failure.first or ("it ended with 0" if ended_well else "")
     if not ended_by and failure.ended_by is EndedBy.WATCHDOG:
         ended_by = said = "\n".join([said, *describe_ranks(parse_ranks(text))[0]])
@@ -227,7 +227,7 @@ def _explain_text(
     shown = found if every else _select_causes(found, cause_is_said=cause_is_said)
     if ended_by and not every:
         # what a program writes while it is being ended explains nothing
-        end = ended_at(text)
+        end = find_end(text)
         shown = [one for one in shown if one.number < end and one.signature.rank >= LEAST]
         if failure.host:
             said = f"{said}; before that {failure.first}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, image_named, json_option
+from hpcstack.cli.session import Session, answer, find_image_named, json_option
 
 
 @click.command("inspect")
@@ -21,7 +21,7 @@ def command(session: Session, image: str, as_json: bool) -> None:
     """
     from hpcstack.build import verify
 
-    about = verify.describe_any_image(image_named(session, image), session.store)
+    about = verify.describe_any_image(find_image_named(session, image), session.store)
 
     def text() -> str:
         lines = []

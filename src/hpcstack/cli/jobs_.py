@@ -46,11 +46,11 @@ def command(session: Session, most: int, as_json: bool) -> None:
 
 
 def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
-    from hpcstack.launch.jobs import state_of_launch
+    from hpcstack.launch.jobs import read_state_of_launch
 
     job = launch.job_or_array
     # what the launch recorded, else what Slurm says, else what the tasks of an array recorded
-    state = str(state_of_launch(launch)) or _state(job, known) or _count_recorded(launch)
+    state = str(read_state_of_launch(launch)) or _state(job, known) or _count_recorded(launch)
     return {
         "job": job,
         "step": launch.step,

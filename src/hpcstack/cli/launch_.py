@@ -307,7 +307,7 @@ def answer_template(
 
     No image is needed for it.
     """
-    from hpcstack.launch.script import copied_script
+    from hpcstack.launch.script import make_copied_script
 
     session: Session = ctx.obj
     parse_resources({**options, "batch": True})  # raises for what makes no sense
@@ -335,7 +335,7 @@ def answer_template(
         if key in typed:
             words += _list_options(option, options[key])
 
-    text = copied_script(template, name, session.site, directives, words, argv)
+    text = make_copied_script(template, name, session.site, directives, words, argv)
     answer({"template": template, "script": text}, as_json, lambda: text.rstrip("\n"))
 
 
@@ -380,7 +380,7 @@ def _make_request(
     Raise InputError for options that those do not know either.
     """
     from hpcstack.core.errors import InputError
-    from hpcstack.launch.request import LaunchRequest, absolute_mount, check_srun_options
+    from hpcstack.launch.request import LaunchRequest, check_srun_options, resolve_mount
 
     session: Session = ctx.obj
     passed = ctx.meta["passed"]
@@ -392,7 +392,7 @@ def _make_request(
             page="write-a-job-script",
         )
 
-    mounts = tuple(map(absolute_mount, mounts))
+    mounts = tuple(map(resolve_mount, mounts))
     own = [option for param in ctx.command.params for option in param.opts]
     check_srun_options(passed, own, session.runner, batch=batch)
     asked = parse_resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})

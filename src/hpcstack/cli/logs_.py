@@ -40,12 +40,12 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
     """
     from hpcstack.cli.session import say
     from hpcstack.launch import stderr
-    from hpcstack.launch.jobs import NotStarted, logs_of
+    from hpcstack.launch.jobs import NotStarted, find_logs
     from hpcstack.launch.record import find_launch
 
     try:
         if job:
-            paths = logs_of(job, session.runner)
+            paths = find_logs(job, session.runner)
         else:
             launch = find_launch("")
             job = launch.job
@@ -53,7 +53,7 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
             if kept_stderr.is_file():
                 paths = [kept_stderr]
             else:
-                paths = logs_of(launch.job_or_array or launch.folder.name, session.runner)
+                paths = find_logs(launch.job_or_array or launch.folder.name, session.runner)
     except NotStarted as error:
         said = error.message
         answer({"job": job, "paths": [], "said": said}, as_json, lambda: said)

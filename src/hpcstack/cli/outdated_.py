@@ -27,9 +27,9 @@ def command(session: Session, names: tuple[str, ...], check: bool, as_json: bool
 
     Without a STACK, all stacks that are locked here are looked at.
     """
-    from hpcstack.resolve.outdated import find_newer, locked_recipes
+    from hpcstack.resolve.outdated import find_newer, list_locked_recipes
 
-    recipes = [session.recipe(name) for name in names] or locked_recipes(
+    recipes = [session.recipe(name) for name in names] or list_locked_recipes(
         session.catalog, session.site, say
     )
     rows = [asdict(one) for one in find_newer(recipes, session.site, session.registry)]

@@ -153,7 +153,7 @@ def command(
     found = memory.list_strategies(one, count, nodes)
     first = next((use for use in found if memory.fits_in_memory(use, have)), None)
     if deepspeed:
-        answer(memory.deepspeed_config(one, first), True, str)
+        answer(memory.make_deepspeed_config(one, first), True, str)
         return
 
     fewest = memory.fewest_nodes(one, count, have)

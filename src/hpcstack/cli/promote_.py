@@ -45,9 +45,9 @@ def command(
     """
     from hpcstack.publish.make_release import (
         ReleaseRequest,
-        candidate_of_release,
+        find_candidate_of_release,
         foretell_release,
-        release_candidate,
+        make_candidate,
     )
     from hpcstack.releases.inputs import parse_one_line
 
@@ -56,11 +56,11 @@ def command(
     request = ReleaseRequest("production", reports_, override, reason, keep_default=keep_default)
 
     publisher = make_publisher(session)
-    candidate = candidate_of_release(name, request, publisher)
+    candidate = find_candidate_of_release(name, request, publisher)
     if dry_run or diff:
         changes, files = foretell_release(candidate, request, publisher)
         show_foretold(changes, files, diff=diff, as_json=as_json)
         return
 
-    done = release_candidate(candidate, request, publisher)
+    done = make_candidate(candidate, request, publisher)
     answer(asdict(done), as_json, lambda: show_published(done))

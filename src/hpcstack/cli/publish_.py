@@ -147,17 +147,17 @@ def _publish_each(
 
 
 def _publish_one(session: Session, name: str, request: ReleaseRequest) -> Published:
-    from hpcstack.publish.make_release import candidate_of_recipe, release_candidate
+    from hpcstack.publish.make_release import find_candidate_of_recipe, make_candidate
 
     publisher = make_publisher(session)
-    candidate = candidate_of_recipe(session.recipe(name), request, publisher)
-    return release_candidate(candidate, request, publisher)
+    candidate = find_candidate_of_recipe(session.recipe(name), request, publisher)
+    return make_candidate(candidate, request, publisher)
 
 
 def _foretell(session: Session, name: str, request: ReleaseRequest) -> tuple[list[str], str]:
     """Return what publishing NAME would change, a line each, and all its files as one diff."""
-    from hpcstack.publish.make_release import candidate_of_recipe, foretell_release
+    from hpcstack.publish.make_release import find_candidate_of_recipe, foretell_release
 
     publisher = make_publisher(session)
-    candidate = candidate_of_recipe(session.recipe(name), request, publisher)
+    candidate = find_candidate_of_recipe(session.recipe(name), request, publisher)
     return foretell_release(candidate, request, publisher)

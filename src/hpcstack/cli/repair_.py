@@ -50,14 +50,14 @@ def command(
     from hpcstack.publish.repair import (
         check_release,
         foretell_repair,
-        names_to_repair,
+        list_names_to_repair,
         repair_names,
         restore_generation,
     )
 
     publisher = Publisher(session.site, session.store, session.runner, say)
     chosen, _, release = name.partition("/")
-    names = names_to_repair(publisher, chosen)
+    names = list_names_to_repair(publisher, chosen)
     if generation and (not chosen or release):
         raise InputError("--generation is of one name", "hpcstack repair NAME --generation N")
 
@@ -100,9 +100,9 @@ def _rebuild(
     session: Session, publisher: Publisher, names: list[str], subject: str, *, dry_run: bool
 ) -> list[Rebuilt]:
     """Rebuild each image that is gone or damaged. With DRY_RUN, only say which would be tried."""
-    from hpcstack.publish.rebuild import Rebuilt, rebuild_images, releases_without_images
+    from hpcstack.publish.rebuild import Rebuilt, list_releases_without_images, rebuild_images
 
-    releases = releases_without_images(publisher, names, subject)
+    releases = list_releases_without_images(publisher, names, subject)
     if dry_run:
         return [Rebuilt(f"{name}/{entry.release}", entry.key) for name, entry in releases]
     with show_progress("building images again") as progress:

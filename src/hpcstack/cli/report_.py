@@ -98,11 +98,11 @@ def read_past(stack: str) -> list[Past]:
 
     Raise InputError where there are none.
     """
-    from hpcstack.core.dirs import state_folder
+    from hpcstack.core.dirs import find_state_folder
     from hpcstack.core.errors import InputError
     from hpcstack.suite import history
 
-    found = history.load_history(state_folder() / "history" / f"{Path(stack).name}.jsonl")
+    found = history.load_history(find_state_folder() / "history" / f"{Path(stack).name}.jsonl")
     if not found:
         raise InputError(
             f"no run of {stack} is known here", f"hpcstack test {stack}", page="test-a-stack"

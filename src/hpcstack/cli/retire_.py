@@ -69,7 +69,7 @@ def command(
     from hpcstack.core.errors import InputError
     from hpcstack.releases.changes import retire_version
     from hpcstack.releases.inputs import parse_one_line, stamp_today
-    from hpcstack.releases.retirement import Retirement, retirement_dates
+    from hpcstack.releases.retirement import Retirement, choose_retirement_dates
 
     reason = parse_one_line(reason, "--reason")
     asked = Retirement(warn, remove, now, cancel, successor, reason)
@@ -81,7 +81,7 @@ def command(
             page="retire-a-release",
         )
 
-    dates = retirement_dates(asked, ledger, version, tree_of(session))
+    dates = choose_retirement_dates(asked, ledger, version, tree_of(session))
     verb = "retire --cancel" if cancel else "retire"
     after, changes = make_change(
         session,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.session import Session, echo, image_named, say
+from hpcstack.cli.session import Session, echo, find_image_named, say
 
 
 @click.command("sbom")
@@ -33,7 +33,7 @@ def command(session: Session, image: str, output: Path | None) -> None:
     from hpcstack.store.contents import read_distribution
     from hpcstack.store.find import find_image
 
-    found = find_image(image_named(session, image), session.store)
+    found = find_image(find_image_named(session, image), session.store)
     text = sbom.make_sbom(found, read_distribution(found.image))
     if output is None:
         echo(text.rstrip("\n"))

@@ -26,9 +26,9 @@ def command(of_site: bool) -> None:
             "examples": [{"runtime": "pyxis"}],
         }
     else:
-        from hpcstack.recipe.schema import file_schema
+        from hpcstack.recipe.schema import make_file_schema
 
-        schema = file_schema()
+        schema = make_file_schema()
 
     dialect = "https://json-schema.org/draft/2020-12/schema"
     echo(json.dumps({"$schema": dialect, **schema}, indent=1))

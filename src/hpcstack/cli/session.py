@@ -198,7 +198,7 @@ class Session:
         return Registry(self.site, timeout=5, tries=1)
 
 
-def image_named(session: Session, text: str) -> str:
+def find_image_named(session: Session, text: str) -> str:
     """Return TEXT, which names an image, as the store understands it: a key or a stack.
 
     NAME/VERSION, NAME-VERSION and NAME mean what is published, as for `launch`, and become the key
@@ -334,7 +334,7 @@ def give_script(text: str, output: str, where: str, mode: int = 0o755) -> None:
     Once it is written, a line on stderr says where its path belongs. WHERE is the beginning of that
     line, such as `put this into slurm.conf: Prolog=`; the path is appended to it.
     """
-    from hpcstack.core.files import writing_below
+    from hpcstack.core.files import write_below
     from hpcstack.core.outputs import write_output
 
     if not output:
@@ -342,6 +342,6 @@ def give_script(text: str, output: str, where: str, mode: int = 0o755) -> None:
         return
 
     path = Path(output)
-    with writing_below(path.parent, "the script was not written"):
+    with write_below(path.parent, "the script was not written"):
         write_output(path, text, mode)
     say(f"{path}: {where}{path.resolve()}")

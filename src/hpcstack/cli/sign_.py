@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, image_named, json_option
+from hpcstack.cli.session import Session, answer, find_image_named, json_option
 
 
 @click.command("sign")
@@ -32,7 +32,7 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
     from hpcstack.store import signing
     from hpcstack.store.find import find_file
 
-    image = image_named(session, image)
+    image = find_image_named(session, image)
     path = find_file(image, session.store)
     statement = verify.make_statement(image, session.store)
     settings = session.site.signatures

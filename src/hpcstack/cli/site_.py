@@ -49,10 +49,10 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     import socket
 
     from hpcstack.core.errors import InputError
-    from hpcstack.core.files import writing_below
+    from hpcstack.core.files import write_below
     from hpcstack.core.outputs import write_output
     from hpcstack.site.discover import probe_site
-    from hpcstack.site.write import site_text
+    from hpcstack.site.write import render_site_text
 
     path = Path(output)
     if output and path.is_dir():
@@ -61,12 +61,12 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
         raise InputError(f"{path} already exists", "name another file, or say --force")
 
     host = socket.gethostname().partition(".")[0]
-    text = site_text(probe_site(session.runner), host, name)
+    text = render_site_text(probe_site(session.runner), host, name)
     if not output:
         echo(text.rstrip("\n"))
         return
 
-    with writing_below(path.parent, "site.yaml was not written"):
+    with write_below(path.parent, "site.yaml was not written"):
         write_output(path, text)
     say(f"{path}: read it, then use it with: export HPCSTACK_SITE={path.resolve()}")
 

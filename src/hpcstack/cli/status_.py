@@ -40,9 +40,9 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     from hpcstack.publish.status import (
         find_all_damage,
         find_unsigned,
+        list_notes_of_dates,
+        list_notes_of_images,
         list_rows,
-        notes_of_dates,
-        notes_of_images,
     )
     from hpcstack.releases.tree import open_tree
 
@@ -79,7 +79,10 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
         )
 
     notes = [UNASKED] if session.site.signatures.required else []
-    notes += [*notes_of_images(tree, session.store, chosen), *notes_of_dates(tree, chosen)]
+    notes += [
+        *list_notes_of_images(tree, session.store, chosen),
+        *list_notes_of_dates(tree, chosen),
+    ]
 
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong, "notes": notes}
     answer(document, as_json, lambda: show_status(document))
@@ -93,10 +96,10 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
 
 def _find_name(session: Session, said: str) -> str:
     """Return the published name that SAID means, also where its ledger cannot be read."""
-    from hpcstack.publish.damage import names_with_traces
+    from hpcstack.publish.damage import list_names_with_traces
     from hpcstack.releases.tree import open_tree
 
-    if said in names_with_traces(open_tree(session.site)):
+    if said in list_names_with_traces(open_tree(session.site)):
         return said
 
     return split_published(session, said)[0].name

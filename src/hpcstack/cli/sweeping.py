@@ -48,14 +48,14 @@ def sweep_partition(
     With DRAIN, ask, then drain them. The exit code is 1 if a node stands out, a job failed, or it
     is unsure which node is to blame.
     """
-    from hpcstack.core.dirs import state_folder
+    from hpcstack.core.dirs import find_state_folder
     from hpcstack.core.outputs import write_output
     from hpcstack.suite import sweep
     from hpcstack.suite.bisect import LEAST
 
     stack = session.recipe(name).stack.full_name
     sweep.check_image(stack, session.store)
-    nodes, left_out = sweep.usable_nodes(
+    nodes, left_out = sweep.find_usable_nodes(
         session.runner, options["partition"], options["nodelist"], options["reservation"]
     )
     if how.bisect and len(nodes) < LEAST:
@@ -65,10 +65,10 @@ def sweep_partition(
             page="name-the-slow-node",
         )
 
-    from hpcstack.site.own_command import hpcstack_on
+    from hpcstack.site.own_command import find_hpcstack_on
 
     stamp = f"{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}-{uuid.uuid4().hex[:6]}"
-    folder = (request.parent or state_folder() / "sweeps" / stack) / stamp
+    folder = (request.parent or find_state_folder() / "sweeps" / stack) / stamp
     with session.store.acting("no folder for the sweep"):
         folder.mkdir(parents=True)
     if left_out:
@@ -84,7 +84,7 @@ def sweep_partition(
         for key in ("partition", "account", "qos", "reservation", "time")
         if options[key]
     ]
-    own = (*hpcstack_on(session.site.node_type(options["partition"])), *session.words())
+    own = (*find_hpcstack_on(session.site.node_type(options["partition"])), *session.words())
     words = _test_words(stack, request, options)
     command = sweep.Command(own, tuple(words), tuple(slurm))
 
@@ -94,7 +94,7 @@ def sweep_partition(
             swept = sweep.bisect_nodes(nodes, folder, command, session.runner, progress, until)
         else:
             groups = sweep.submit_groups(
-                sweep.pairs_of(nodes, how.rounds), folder, "pair", command, session.runner
+                sweep.plan_pairs(nodes, how.rounds), folder, "pair", command, session.runner
             )
             late = sweep.follow_jobs(groups, session.runner, progress, until)
             swept = sweep.read_pairs(groups, nodes, late)

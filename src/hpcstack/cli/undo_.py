@@ -61,7 +61,12 @@ def command(
     back.
     """
     from hpcstack.core.errors import InputError
-    from hpcstack.releases.changes import changes_since, last_change, number_after, undo_changes
+    from hpcstack.releases.changes import (
+        find_number_after,
+        last_change,
+        list_changes_since,
+        undo_changes,
+    )
 
     if number and moment:
         raise InputError(
@@ -69,8 +74,10 @@ def command(
         )
 
     ledger, version, release = split_published(session, name)
-    since = number_after(ledger, _parse_utc(moment)) if moment else number  # 0: the last change
-    last = changes_since(ledger, since)[0] if since else last_change(ledger)
+    since = (
+        find_number_after(ledger, _parse_utc(moment)) if moment else number
+    )  # 0: the last change
+    last = list_changes_since(ledger, since)[0] if since else last_change(ledger)
     if since and name != ledger.name:
         raise InputError(
             f"--event and --to take a name, not {name}",
@@ -100,7 +107,7 @@ def command(
 
     after, changes = make_change(session, ledger.name, "undo", act, **asked, slurm=not no_slurm)
 
-    count = len(changes_since(ledger, since)) if since else 1
+    count = len(list_changes_since(ledger, since)) if since else 1
     what = f"{last.verb} of {ledger.name}/{last.subject} by {last.by}, {last.at}"
     others = f", and {count - 1} before it" if count > 1 else ""
     document = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, image_named, json_option, show_progress
+from hpcstack.cli.session import Session, answer, find_image_named, json_option, show_progress
 
 
 @click.command("verify")
@@ -101,7 +101,7 @@ def command(
         return
 
     if how != "reproducible":
-        images = tuple(image_named(session, one) for one in images)
+        images = tuple(find_image_named(session, one) for one in images)
     if how == "parity" and len(images) != 2:
         hint = "hpcstack verify --parity IMAGE IMAGE"
         raise InputError(f"name 2 images, not {len(images)}", hint, page="choose-an-engine")

@@ -48,7 +48,7 @@ def read_script(name: str) -> str:
     return INCLUDED.sub(text_of, path.read_text(encoding="utf-8"))
 
 
-def smoke_files() -> dict[str, str]:
+def read_smoke_files() -> dict[str, str]:
     """Return the smoke suite's source, {path from `hpcstack_smoke/` on: text}.
 
     It is put into every image.

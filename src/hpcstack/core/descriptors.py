@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpcstack.core.errors import StoreError
-from hpcstack.core.namespaces import trusted_ids
+from hpcstack.core.namespaces import list_trusted_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -109,9 +109,9 @@ def _trusted_target(around: int, name: str, wanted: Path) -> str:
         about = os.fstat(link)
         if not stat.S_ISLNK(about.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(wanted))
-        if about.st_uid not in trusted_ids() and not _is_roots_alone(around):
+        if about.st_uid not in list_trusted_ids() and not _is_roots_alone(around):
             raise StoreError(
-                f"{wanted} lies behind the link {name}, which {user_name(about.st_uid)} made",
+                f"{wanted} lies behind the link {name}, which {find_user_name(about.st_uid)} made",
                 f"{wanted} must be a real folder: look at what leads there, and remove the link",
             )
         # An empty name: read the link that we hold, not what may have replaced it.
@@ -129,7 +129,7 @@ def _is_roots_alone(folder: int) -> bool:
     return about.st_uid == 0 and not about.st_mode & 0o022
 
 
-def user_name(number: int) -> str:
+def find_user_name(number: int) -> str:
     """Return the name of the user NUMBER, to be shown."""
     import pwd
 
@@ -188,7 +188,7 @@ def find_name(folder: Path, around: Path) -> Path:
     )
 
 
-def pins_in(words: Iterable[str]) -> tuple[int, ...]:
+def list_pins(words: Iterable[str]) -> tuple[int, ...]:
     """Return the descriptors of folders pinned now that WORDS of a command line name.
 
     A recipe or a base may write such a path into a command, too. Only descriptors that we have
@@ -250,7 +250,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def path_exists(path: Path) -> bool:
+def exists_at(path: Path) -> bool:
     """Return whether there is anything called PATH; a link counts, wherever it leads."""
     try:
         with hold_folder(path.parent) as around:
@@ -332,7 +332,7 @@ def stat_path(path: Path) -> os.stat_result:
         return os.stat(path.name, dir_fd=around, follow_symlinks=False)
 
 
-def names_in(path: Path) -> list[str]:
+def list_names_in(path: Path) -> list[str]:
     """Return the names in the folder PATH, sorted; none where it is missing, or closed to us."""
     try:
         with hold_folder(path) as descriptor:

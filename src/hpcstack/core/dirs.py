@@ -39,27 +39,27 @@ def _find_home(variable: str, default: str, environ: Mapping[str, str] | None) -
     return Path(home) / default
 
 
-def config_home(environ: Mapping[str, str] | None = None) -> Path:
+def find_config_home(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder of the user's settings, ~/.config by default."""
     return _find_home("XDG_CONFIG_HOME", ".config", environ)
 
 
-def data_home(environ: Mapping[str, str] | None = None) -> Path:
+def find_data_home(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder of the user's data, ~/.local/share by default."""
     return _find_home("XDG_DATA_HOME", ".local/share", environ)
 
 
-def cache_home(environ: Mapping[str, str] | None = None) -> Path:
+def find_cache_home(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder of what can be made again, ~/.cache by default."""
     return _find_home("XDG_CACHE_HOME", ".cache", environ)
 
 
-def state_folder() -> Path:
+def find_state_folder() -> Path:
     """Return where launches and test runs are kept: below the home directory, which nodes see."""
     return _find_home("XDG_STATE_HOME", ".local/state", None) / "hpcstack"
 
 
-def own_user_name() -> str:
+def find_own_user_name() -> str:
     """Return the name of the user who runs this; the user id where that has no name here."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name

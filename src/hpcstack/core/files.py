@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpcstack.core import descriptors
+from hpcstack.core.descriptors import find_user_name
 from hpcstack.core.descriptors import remove_tree as remove_tree
-from hpcstack.core.descriptors import user_name
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.core.namespaces import trusted_ids
+from hpcstack.core.namespaces import list_trusted_ids
 from hpcstack.core.sharing import ALONE, Sharing
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def open_file(
         if own and not is_ours_or_roots and about.st_uid != _own_id_at(path.parent):
             raise InputError(f"{path} belongs to {name_owner(path)}")
         if publishers and not publishers.is_publisher(about.st_uid):
-            owner = user_name(about.st_uid)
+            owner = find_user_name(about.st_uid)
             raise InputError(
                 f"{path} belongs to {owner}, who is no publisher of this site",
                 "modules.publishers in site.yaml names the publishers",
@@ -83,7 +83,7 @@ def open_file(
 def name_owner(path: Path) -> str:
     """Return who owns PATH, as a name to be shown."""
     try:
-        return user_name(path.lstat().st_uid)
+        return find_user_name(path.lstat().st_uid)
     except OSError:
         return "an unknown user"
 
@@ -150,7 +150,7 @@ def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = 
     return read_bytes(path, limit, below=below, own=own).decode("utf-8", "replace")
 
 
-def files_below(top: Path, folder: Path) -> list[Path]:
+def list_files_under(top: Path, folder: Path) -> list[Path]:
     """Return the paths of the files in FOLDER, sorted.
 
     Raise InputError where FOLDER lies behind a link below TOP, or holds anything but ordinary
@@ -195,7 +195,7 @@ def without_links(top: Path, path: Path, *, ours: bool = False) -> None:
             )
 
 
-def private_folder(path: Path, remedy: str) -> Path:
+def make_private_folder(path: Path, remedy: str) -> Path:
     """Return the folder PATH, ours and closed to others; make it where it is missing.
 
     Raise StoreError, with REMEDY, where what is there belongs to another user, or where somebody
@@ -227,7 +227,7 @@ def check_way_to(path: Path, remedy: str) -> None:
     """
     for folder in path.absolute().parents:
         about = folder.stat()
-        if about.st_uid not in trusted_ids() and about.st_uid != _own_id_at(path.parent):
+        if about.st_uid not in list_trusted_ids() and about.st_uid != _own_id_at(path.parent):
             who = name_owner(folder)
             raise StoreError(
                 f"{folder} is {who}'s, who can put something else in the place of {path}", remedy
@@ -311,7 +311,7 @@ def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) 
 
 
 @contextlib.contextmanager
-def writing_below(top: Path, what: str, sharing: Sharing = ALONE) -> Iterator[None]:
+def write_below(top: Path, what: str, sharing: Sharing = ALONE) -> Iterator[None]:
     """Turn an OSError of the block into a StoreError that says WHAT was not done.
 
     Within the block, what is made below TOP can be read by all, whatever the user's umask, and

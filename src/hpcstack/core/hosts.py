@@ -12,7 +12,7 @@ NUMBERED = re.compile(r"(.*?)(\d{1,15})", re.DOTALL)
 FEW = 4  # up to so many names are shown one by one
 
 
-def shown_hosts(names: Iterable[str]) -> str:
+def shorten_hosts(names: Iterable[str]) -> str:
     """Return NAMES as a text to be shown: a few one by one, more of them folded."""
     found = list(names)
     if len(found) > FEW:

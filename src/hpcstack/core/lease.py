@@ -337,7 +337,7 @@ def remove_leftovers(parent: Path, prefix: str, remove: Callable[[Path], None]) 
 
     Entries of other users are left.
     """
-    for name in descriptors.names_in(parent):
+    for name in descriptors.list_names_in(parent):
         old = parent / name
         with contextlib.suppress(FileNotFoundError):
             if not name.startswith(prefix) or may_have_living_owner(old, prefix):

@@ -11,7 +11,7 @@ from pathlib import Path
 MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
 
 
-def filesystem_of(device: int, mounts: str = "") -> str:
+def find_filesystem(device: int, mounts: str = "") -> str:
     """Return the type, such as ext4, of the filesystem whose files have the st_dev DEVICE.
 
     "" where it is not known. MOUNTS is the text of /proc/self/mountinfo; it is read where it is not

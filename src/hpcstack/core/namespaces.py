@@ -34,7 +34,7 @@ def is_machines_root() -> bool:
     return True
 
 
-def trusted_ids() -> tuple[int, ...]:
+def list_trusted_ids() -> tuple[int, ...]:
     """Return the user ids whose folders and links are trusted: root's and our own.
 
     In a user namespace the machine's root has no number of its own and appears as the overflow
@@ -49,7 +49,7 @@ def trusted_ids() -> tuple[int, ...]:
     return own
 
 
-def no_namespaces(profile: str = "") -> str:
+def explain_no_namespaces(profile: str = "") -> str:
     """Return which of the kernel's settings keep ordinary users from making user namespaces.
 
     Empty where they may make some. PROFILE is a pattern for the names of a program's AppArmor

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
 from hpcstack import OWN_VARIABLES
-from hpcstack.core.descriptors import pins_in
+from hpcstack.core.descriptors import list_pins
 from hpcstack.core.errors import BuildError, MissingToolError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Runner:
                     timeout=timeout,
                     stdin=given,
                     check=False,
-                    pass_fds=pins_in(argv),
+                    pass_fds=list_pins(argv),
                 )
         except subprocess.TimeoutExpired:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
@@ -217,7 +217,7 @@ class Runner:
                 env=_make_environment(env, clean=clean),
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
-                pass_fds=pins_in(argv),
+                pass_fds=list_pins(argv),
             )
 
         assert process.stdin
@@ -255,7 +255,7 @@ class Runner:
                 bufsize=0,
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
-                pass_fds=pins_in(argv),
+                pass_fds=list_pins(argv),
             )
             assert process.stdout
             with contextlib.suppress(OSError, AttributeError):  # it is only for speed
@@ -463,7 +463,7 @@ def _start_group(
         cwd=cwd,
         start_new_session=True,
         preexec_fn=_end_with_parent,
-        pass_fds=(*keep, *pins_in(argv)),
+        pass_fds=(*keep, *list_pins(argv)),
     )
     try:
         yield process

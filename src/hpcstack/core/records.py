@@ -69,7 +69,7 @@ class Format(Generic[Kind]):
         if newer and to_change:
             self.check_changeable(document, where)
         if newer:
-            document = known_part(self.kind, document)
+            document = take_known_part(self.kind, document)
         try:
             return self.kind.model_validate(document)
         except ValidationError as error:
@@ -105,7 +105,7 @@ class Format(Generic[Kind]):
         return int(match[1])
 
 
-def known_part(kind: type[Record], document: Any) -> Any:
+def take_known_part(kind: type[Record], document: Any) -> Any:
     """Return the part of a newer format's DOCUMENT that KIND has fields for, records within it too.
 
     What is not a record at all is returned as it is, to be refused by the model.
@@ -125,12 +125,12 @@ def _known_value(annotation: Any, value: Any) -> Any:
     Known are a record, a list of records, and a dict whose values are records.
     """
     if inner := _find_record((annotation,)):
-        return known_part(inner, value)
+        return take_known_part(inner, value)
     inner = _find_record(get_args(annotation))
     if inner and isinstance(value, list):
-        return [known_part(inner, one) for one in value]
+        return [take_known_part(inner, one) for one in value]
     if inner and isinstance(value, dict):
-        return {name: known_part(inner, one) for name, one in value.items()}
+        return {name: take_known_part(inner, one) for name, one in value.items()}
     return value
 
 

@@ -20,7 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
-from hpcstack.core.namespaces import trusted_ids
+from hpcstack.core.namespaces import list_trusted_ids
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ class Sharing:
 
     def is_publisher(self, number: int) -> bool:
         """Return whether we believe records that the user NUMBER wrote."""
-        return self.publishers is None or number in self.publishers or number in trusted_ids()
+        return self.publishers is None or number in self.publishers or number in list_trusted_ids()
 
     @property
     def may_publish(self) -> bool:
@@ -101,7 +101,7 @@ class Sharing:
         """Hand over the folders in TOP that are ours and were made before the site had a group."""
         if not self.has_group:
             return
-        for name in descriptors.names_in(top):
+        for name in descriptors.list_names_in(top):
             folder = top / name
             with contextlib.suppress(OSError):
                 about = descriptors.stat_path(folder)

@@ -23,7 +23,7 @@ NAMES = {
 }
 
 
-def safe_text(text: str) -> str:
+def read_safe_text(text: str) -> str:
     """Return TEXT, which an image says. Raise ValueError for characters that UNSAFE matches."""
     if match := UNSAFE.search(text):
         raise ValueError(f"contains {name_character(match[0])}")

@@ -294,7 +294,7 @@ class _Composer:
             out[event.value] = self._compose(next(self.events), here)
 
 
-def problems_of(
+def list_problems(
     error: ValidationError, document: Document, model: type[BaseModel], *, whole: bool = True
 ) -> Iterator[Problem]:
     """Yield the errors of pydantic as Problems; for an unknown key, with the nearest right one.
@@ -325,7 +325,7 @@ class WrongKeyError(ValueError):
         self.what = what
 
 
-def wrong_key(entry: ErrorDetails) -> WrongKeyError | None:
+def find_wrong_key(entry: ErrorDetails) -> WrongKeyError | None:
     """Return the WrongKeyError that caused ENTRY, one of the errors of a ValidationError.
 
     None where another error caused it.

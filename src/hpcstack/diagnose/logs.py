@@ -41,8 +41,8 @@ class Signature:
     remedy: str
     source: str
     page: str  # the how-to page about it; empty for none
-    literals: tuple[str, ...]  # of its pattern, see `literals_of`
-    words: tuple[str, ...]  # of its pattern, see `words_of_pattern`
+    literals: tuple[str, ...]  # of its pattern, see `list_literals`
+    words: tuple[str, ...]  # of its pattern, see `list_words_of_pattern`
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def _make_signature(row: dict[str, Any]) -> Signature:
         remedy=row["remedy"],
         source=row["source"],
         page=row.get("page", ""),
-        literals=literals_of(pattern),
-        words=words_of_pattern(pattern),
+        literals=list_literals(pattern),
+        words=list_words_of_pattern(pattern),
     )
 
 
@@ -93,7 +93,7 @@ def read_harmless() -> tuple[re.Pattern[str], ...]:
     )
 
 
-def literals_of(pattern: str) -> tuple[str, ...]:
+def list_literals(pattern: str) -> tuple[str, ...]:
     """Return texts, in small letters, of which every match of PATTERN has one.
 
     Empty where that is not easily seen, or where one of them is short.
@@ -110,7 +110,7 @@ def _split_ways(pattern: str) -> list[str]:
     return _keep_literals(whole).split("|")
 
 
-def words_of_pattern(pattern: str) -> tuple[str, ...]:
+def list_words_of_pattern(pattern: str) -> tuple[str, ...]:
     """Return words, in small letters, of which every text that PATTERN matches has one.
 
     Empty where that is not easily seen.
@@ -131,7 +131,7 @@ CHUNK = 1 << 20
 OVERLAP = 64  # so that a word at the end of a chunk is whole in the next one
 
 
-def words_of_text(text: str) -> str:
+def list_words_of_text(text: str) -> str:
     """Return every word of TEXT once, in small letters, one a line.
 
     A log repeats itself, so this is short, and most signatures are found to be absent by it alone.
@@ -192,7 +192,7 @@ def explain_log(log: str) -> list[KnownFailure]:
     if len(small) != len(text):  # a few letters of other scripts become two
         small = text.translate(SMALL)
 
-    words = words_of_text(text)
+    words = list_words_of_text(text)
     found = []
     for signature in read_signatures():
         if signature.words and not any(word in words for word in signature.words):
@@ -295,7 +295,7 @@ def select_relevant(found: list[KnownFailure], failure: Failure, text: str) -> l
     what another rank says. pip's isolated builds are no cause where pip did not run.
     """
     lines = strip_escapes(text).split("\n")
-    step_ends = ended_at("\n".join(lines))
+    step_ends = find_end("\n".join(lines))
     rank_ends = step_ends
     if failure.line:
         numbers = (number for number, line in enumerate(lines, 1) if failure.line in line)
@@ -323,7 +323,7 @@ def _may_be_of(rank: str, line: str) -> bool:
     return not rank or not other or other[1] == rank
 
 
-def ended_at(text: str) -> int:
+def find_end(text: str) -> int:
     """Return the number of the line of TEXT, from 1, from which on the step was being ended.
 
     Where it was not, that is one more than TEXT has lines.

@@ -54,7 +54,7 @@ class MountSpeeds:
         return next((one for one in self.programs if one.program == program), None)
 
 
-def smallest_image(site: Site) -> tuple[Path, int] | None:
+def find_smallest_image(site: Site) -> tuple[Path, int] | None:
     """Return the smallest image of the store, and its bytes; None where there is no image."""
     images = open_store(site).images()
     smallest = min(images, key=lambda one: one.size, default=None)
@@ -71,7 +71,7 @@ def measure_mounting(
     The store's smallest image is mounted. None where nothing is to be measured: without an image,
     without a node, and beside a job, which it would disturb.
     """
-    smallest = smallest_image(site)
+    smallest = find_smallest_image(site)
     if not smallest or not nodes or "--jobid" in nodes:
         return None
     image, _ = smallest

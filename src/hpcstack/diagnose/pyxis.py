@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_text
 from hpcstack.diagnose.advice import Finding, report_fine, report_wrong
-from hpcstack.diagnose.mounting import LIMIT_S, NOW, smallest_image
+from hpcstack.diagnose.mounting import LIMIT_S, NOW, find_smallest_image
 from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _measure_cost(
     Empty where there is no image, the step fails, or NODES are those of a job, which the step
     would disturb.
     """
-    smallest = smallest_image(site)
+    smallest = find_smallest_image(site)
     if not smallest or "--jobid" in nodes:
         return ""
     image, size = smallest

@@ -102,7 +102,7 @@ def _cite(name: str, keys: list[str] | tuple[str, ...]) -> str:
     return f"{first}, and {len(keys) - 1} more in facts/{name}.yaml"
 
 
-def toolkit_driver(cuda: str, image: Mapping[str, str]) -> tuple[str, str]:
+def find_toolkit_driver(cuda: str, image: Mapping[str, str]) -> tuple[str, str]:
     """Return the driver that ships with the toolkit CUDA, and the source; two empty texts for none.
 
     Where the table has no row, it is what the IMAGE says itself, or the newest of the same minor
@@ -212,7 +212,7 @@ def _doubt_driver(driver: str, gpu: Gpu | None) -> str:
 
 def _judge_driver(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, str]) -> Fit:
     """Return by which rule DRIVER runs an image of CUDA: native, minor-version or forward."""
-    needed, where = toolkit_driver(cuda, image)
+    needed, where = find_toolkit_driver(cuda, image)
     if not needed:
         return Fit("unknown", f"no driver is known for CUDA {cuda}", certain=False)
     if _at_least(driver, needed):
@@ -244,7 +244,7 @@ def _find_forward_row(cuda: str) -> dict[str, Any] | None:
 
 def _list_forward_branches(cuda: str, image: Mapping[str, str]) -> tuple[str, ...]:
     """Return the driver branches that CUDA's compat libraries serve; the image's own word first."""
-    named = required_branches(image.get("NVIDIA_REQUIRE_CUDA", ""))
+    named = read_required_branches(image.get("NVIDIA_REQUIRE_CUDA", ""))
     row = _find_forward_row(cuda)
     if named or not row:
         return named
@@ -318,12 +318,12 @@ class Driver:
     branches: str = ""
 
 
-def driver_of(image: Mapping[str, str]) -> Driver:
+def read_driver_needs(image: Mapping[str, str]) -> Driver:
     """Return the drivers that run an image with the variables IMAGE; empty where no fact says."""
     cuda = image.get("CUDA_VERSION", "")
     if not VERSION.fullmatch(cuda):
         return Driver()
-    native, _ = toolkit_driver(cuda, image)
+    native, _ = find_toolkit_driver(cuda, image)
     minor = _find_minor_row(cuda)
     branches = _list_forward_branches(cuda, image)
     least = minor["driver"] if minor else native
@@ -332,7 +332,7 @@ def driver_of(image: Mapping[str, str]) -> Driver:
     return Driver(cuda, native or least, least, " ".join(str(branch) for branch in branches))
 
 
-def required_branches(expression: str) -> tuple[str, ...]:
+def read_required_branches(expression: str) -> tuple[str, ...]:
     """Return the driver branches that NVIDIA_REQUIRE_CUDA lists.
 
     Each is written as `brand=tesla,driver>=535,driver<536`.

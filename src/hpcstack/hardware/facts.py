@@ -186,6 +186,6 @@ FACTS = {
 }
 
 
-def facts_of(environment: Mapping[str, str]) -> dict[str, str]:
+def read_facts_of(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what an image with the variables ENVIRONMENT says that it holds, {fact: value}."""
     return {shown: environment[name] for shown, name in FACTS.items() if name in environment}

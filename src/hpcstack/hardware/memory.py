@@ -285,7 +285,7 @@ def fewest_nodes(one: Transformer, gpus: int, have: float) -> int:
     return next(count for count in range(nodes // 2 + 1, nodes + 1) if fit(count))
 
 
-def deepspeed_config(one: Transformer, use: Use | None) -> dict[str, object]:
+def make_deepspeed_config(one: Transformer, use: Use | None) -> dict[str, object]:
     """Return a configuration for DeepSpeed to begin with, with the ZeRO stage of USE.
 
     Raise InputError where USE has none, or nothing fits.

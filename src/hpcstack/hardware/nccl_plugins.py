@@ -6,7 +6,7 @@ from hpcstack.hardware.compatibility import parse_version
 from hpcstack.hardware.facts import read_facts
 
 
-def loadable_interfaces(nccl: str) -> frozenset[int]:
+def list_loadable_interfaces(nccl: str) -> frozenset[int]:
     """Return each N of ncclNetPlugin_vN by which the NCCL of version NCCL loads a plugin.
 
     NCCL is such as `2.27.7` or `2.30.7+cuda13.3`. Empty where it is not known: the version says

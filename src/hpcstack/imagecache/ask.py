@@ -19,7 +19,7 @@ from hpcstack.imagecache.layout import open_cache
 from hpcstack.imagecache.messages import MAX_LINE, Line
 from hpcstack.imagecache.refusals import NotShared
 from hpcstack.oci.client import Registry
-from hpcstack.oci.reference import registry_image, user_in
+from hpcstack.oci.reference import parse_registry_image, parse_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,14 +38,18 @@ def ask_service(image: str, site: Site, progress: Progress) -> dict[str, str]:
     StoreError if the image cannot be had.
     """
     open_cache(site)  # raises InputError if the site has no cache
-    base = registry_image(image)
+    base = parse_registry_image(image)
     path = site.image_cache.socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(path)
             line = Line(connection)
             line.say(
-                {"image": image, "platform": find_host_platform(), "step": step_name(os.environ)}
+                {
+                    "image": image,
+                    "platform": find_host_platform(),
+                    "step": make_step_name(os.environ),
+                }
             )
 
             while True:  # until the last message: a path or an error
@@ -56,7 +60,7 @@ def ask_service(image: str, site: Site, progress: Progress) -> dict[str, str]:
                     kind = KINDS.get(str(said.get("kind")), StoreError)
                     raise kind(str(said["error"]), str(said.get("hint", "")))
                 if "challenge" in said:
-                    line.say(answer_challenge(said, base.registry, site, user_in(image)))
+                    line.say(answer_challenge(said, base.registry, site, parse_user(image)))
                 elif "says" in said:
                     progress(str(said["says"]))
                 elif "total" in said:
@@ -80,7 +84,9 @@ def answer_line(line: bytes, image: str, site: Site) -> str:
             "standard input is not a registry's challenge",
             "the importer calls this, not people; to get an image: hpcstack cache get IMAGE",
         ) from None
-    return json.dumps(answer_challenge(said, registry_image(image).registry, site, user_in(image)))
+    return json.dumps(
+        answer_challenge(said, parse_registry_image(image).registry, site, parse_user(image))
+    )
 
 
 def answer_challenge(
@@ -100,7 +106,7 @@ def answer_challenge(
     challenge = str(said.get("challenge"))
     repository = str(said.get("repository"))
     try:
-        base = registry_image(str(said.get("image")))
+        base = parse_registry_image(str(said.get("image")))
         if base.registry != registry or host != asking.place(base)[0]:
             raise InputError(
                 f"{host} is not the registry that was asked for", "tell the site's administrators"
@@ -121,7 +127,7 @@ def answer_challenge(
         return {"cannot": error.message, "hint": error.hint}
 
 
-def step_name(environ: Mapping[str, str]) -> str:
+def make_step_name(environ: Mapping[str, str]) -> str:
     """Return the name of this process's job step if it has several nodes, else the empty string."""
     nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_JOB_NUM_NODES") or "1"
     if not environ.get("SLURM_JOB_ID") or nodes == "1":

@@ -46,7 +46,7 @@ def record_failure(error: HpcstackError, user: int) -> dict[str, object]:
     }
 
 
-def error_of(record: Mapping[str, object], what: str = "") -> HpcstackError:
+def make_error(record: Mapping[str, object], what: str = "") -> HpcstackError:
     """Return the error that RECORD, from `record_failure`, describes, with WHAT before its text."""
     kind = KINDS.get(str(record.get("kind")), StoreError)
     return kind(f"{what}{record.get('message', 'it failed')}", str(record.get("hint", "")))

@@ -23,7 +23,7 @@ from hpcstack.imagecache.collect import check_room, collect_cache
 from hpcstack.imagecache.layout import IMAGE, CachedImage, ImageCache, key_of
 from hpcstack.imagecache.outcomes import (
     concerns_user,
-    error_of,
+    make_error,
     read_failure,
     record_failure,
     write_failure,
@@ -33,7 +33,7 @@ from hpcstack.imagecache.telling import ImportTold, Waiting
 from hpcstack.oci.importer import pack_image
 from hpcstack.oci.metadata import list_files_above
 from hpcstack.oci.protocol import is_address
-from hpcstack.oci.reference import Reference, registry_image
+from hpcstack.oci.reference import Reference, parse_registry_image
 from hpcstack.oci.sources import FromRegistry
 from hpcstack.recipe.model import Base
 
@@ -87,7 +87,7 @@ class Provider:
         Raise NotShared if it is not for the cache; RegistryError, StoreError or BuildError if it
         cannot be had.
         """
-        base = registry_image(wanted.image)
+        base = parse_registry_image(wanted.image)
         check_shareable(base, self.site)
 
         digest, shown = self._find_digest(base, wanted)
@@ -194,7 +194,7 @@ class Provider:
             if entry:
                 return entry, "waited for" if waiting.waited else "there"
             if not held or waiting.failed():
-                raise error_of(read_failure(failed) or {}, "the import for all failed: ")
+                raise make_error(read_failure(failed) or {}, "the import for all failed: ")
             try:
                 return self._import(key, base, wanted), "imported"
             except (LoginRefused, HolderGone, NotHere):
@@ -356,4 +356,4 @@ def _read_step(record: Mapping[str, object]) -> tuple[str, bool]:
     """
     if "digest" in record:
         return str(record["digest"]), bool(record.get("shown"))
-    raise error_of(record, "told to the first node of this step: ")
+    raise make_error(record, "told to the first node of this step: ")

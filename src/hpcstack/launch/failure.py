@@ -350,7 +350,7 @@ def last_line(said: str, status: int, log: str = "") -> str:
     return out
 
 
-def failure_in(text: str) -> Failure:
+def find_failure(text: str) -> Failure:
     """Return what TEXT, a whole log, says of the step's end."""
     out = Failure()
     for line in text.split("\n"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcstack.core.mounts import filesystem_of
+from hpcstack.core.mounts import find_filesystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def own_folder(folder: Path, shared: Path, mounts: str) -> str:
             return ""
     except OSError:
         return ""
-    filesystem = filesystem_of(device, mounts)
+    filesystem = find_filesystem(device, mounts)
     if filesystem not in LOCAL:
         return ""
     return f"{folder} is on a disk of this machine's own ({filesystem})"

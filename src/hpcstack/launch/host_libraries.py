@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hpcstack.hardware.compatibility import parse_version
-from hpcstack.hardware.nccl_plugins import loadable_interfaces
+from hpcstack.hardware.nccl_plugins import list_loadable_interfaces
 from hpcstack.site.injection import is_library
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import find_inode, read_content
@@ -64,12 +64,12 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
     have are not looked at.
     """
     image_glibc: str | None = None  # read once, and only where a library needs it
-    loadable = loadable_interfaces(nccl)
+    loadable = list_loadable_interfaces(nccl)
     for one in brought:
         setting = f"fabric.injections.{one.name}"
         plugins: list[Path] = []
         interfaces: set[int] = set()
-        for path in libraries_here(one.sources):
+        for path in list_libraries_here(one.sources):
             if NEVER.fullmatch(path.name):
                 return (
                     f"{setting}: {path} belongs to the node's C library, and no program of the "
@@ -107,7 +107,7 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
     return ""
 
 
-def nccl_of(artifact: Artifact) -> str:
+def find_nccl(artifact: Artifact) -> str:
     """Return the version of the NCCL that torch loads in the image of ARTIFACT.
 
     It is that of a Python package that brings one, else what the base image says; empty where
@@ -121,12 +121,12 @@ def _symbols(interfaces: Iterable[int]) -> str:
     return ", ".join(f"ncclNetPlugin_v{number}" for number in sorted(interfaces))
 
 
-def not_here(brought: Sequence[Brought]) -> list[str]:
+def describe_not_here(brought: Sequence[Brought]) -> list[str]:
     """Return what is BROUGHT from nodes and does not exist on this machine, so is not looked at."""
     return [source for one in brought for source in one.sources if not Path(source).exists()]
 
 
-def libraries_here(sources: Sequence[str]) -> Iterator[Path]:
+def list_libraries_here(sources: Sequence[str]) -> Iterator[Path]:
     """Yield the library files among SOURCES, and those in folders among them that exist here."""
     for path in map(Path, sources):
         if is_library(str(path)):

@@ -13,7 +13,7 @@ from hpcstack.releases.lookup import ChosenImage, find_released
 from hpcstack.releases.named import Named, resolve_name
 from hpcstack.releases.seal import check_seal
 from hpcstack.releases.tree import open_tree
-from hpcstack.store.find import newest_image
+from hpcstack.store.find import find_newest_image
 from hpcstack.store.store import open_store
 
 MOST_NAMED = 5  # stacks that a refusal names
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 
-def image_to_launch(
+def find_image_to_launch(
     name: str,
     site: Site,
     store: Store,
@@ -62,7 +62,7 @@ def image_to_launch(
     found = find_released(name, site, store, release)
     if found:
         return replace(found, doubt="; ".join(filter(None, (doubt, found.doubt))))
-    newest = newest_image(name, store, platform)
+    newest = find_newest_image(name, store, platform)
     return ChosenImage(newest, "not published: the image built last", doubt)
 
 
@@ -124,7 +124,7 @@ def choose_image(
         recipe = meant.stack
 
     try:
-        return image_to_launch(meant.stack, site, store, environ, meant.release, platform), ()
+        return find_image_to_launch(meant.stack, site, store, environ, meant.release, platform), ()
     except InputError as refused:
         recipes = catalog()
         layer = recipes.layer(recipe)
@@ -133,7 +133,7 @@ def choose_image(
             raise
         below, packages = layer
         try:
-            found = image_to_launch(below, site, store, environ, platform=platform)
+            found = find_image_to_launch(below, site, store, environ, platform=platform)
         except InputError:
             raise refused from None
         why = f"{below}, {found.why}, and a layer of {', '.join(packages)}"

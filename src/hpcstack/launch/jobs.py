@@ -72,7 +72,7 @@ class JobPart:
         return tuple(path for path in self.files if path.is_file())
 
 
-def parts_of(job: str, runner: Runner) -> list[JobPart]:
+def find_job_parts(job: str, runner: Runner) -> list[JobPart]:
     """Return what is known of JOB: the job itself, or each task of an array; none where unknown.
 
     JOB may also be the name of a launch's folder. Raise SlurmError where Slurm does not answer and
@@ -132,13 +132,13 @@ def _sort_parts(parts: Iterable[JobPart]) -> list[JobPart]:
     return sorted(parts, key=key)
 
 
-def logs_of(job: str, runner: Runner) -> list[Path]:
+def find_logs(job: str, runner: Runner) -> list[Path]:
     """Return the files that the output of JOB went to, each once.
 
     Raise NotStarted where the job has written nothing yet, InputError where nobody knows the job,
     or none of its files exists.
     """
-    parts = parts_of(job, runner)
+    parts = find_job_parts(job, runner)
     if not parts and not re.match(r"\d", job):
         raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
     if not parts:
@@ -257,7 +257,7 @@ def _parts_of_launch(
     # Where the job's file does not exist, the kept stderr is the next best.
     if own.is_file() and not any(path.is_file() for path in files):
         files = (own, *files)
-    return [JobPart(launch.job or job, state_of_launch(launch), files=files)]
+    return [JobPart(launch.job or job, read_state_of_launch(launch), files=files)]
 
 
 def _tasks_of_launch(launch: Launch, remembered: Mapping[str, Accounted]) -> list[JobPart]:
@@ -278,7 +278,7 @@ def _tasks_of_launch(launch: Launch, remembered: Mapping[str, Accounted]) -> lis
     return out
 
 
-def state_of_launch(launch: Launch) -> JobState:
+def read_state_of_launch(launch: Launch) -> JobState:
     """Return how LAUNCH ended; UNKNOWN while no end is recorded."""
     if launch.interrupted:
         return JobState("CANCELLED", cancelled_by="Ctrl-C")
@@ -458,14 +458,16 @@ def find_output(
 BY_CTRL_C = "it was interrupted by Ctrl-C"
 
 
-def ended_how(job: str, runner: Runner) -> str:
+def describe_job_end(job: str, runner: Runner) -> str:
     """Return in words how JOB was ended from outside; empty where it was not, or nobody knows.
 
     sacct is asked first, then Slurm itself. Ctrl-C is known from the job's newest launch.
     """
     ends = _query_ends(job, runner)
     if not ends:
-        ends = [_End(part.state, part.reason) for part in parts_of(job, runner) if part.job == job]
+        ends = [
+            _End(part.state, part.reason) for part in find_job_parts(job, runner) if part.job == job
+        ]
     newest = next((launch for launch in read_launches() if launch.job == job), None)
     interrupted = bool(newest and newest.interrupted)
     for end in ends:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, format_count
-from hpcstack.launch.resources import Resources, Share, gpus_said
+from hpcstack.launch.resources import Resources, Share, count_gpus_said
 from hpcstack.render.launchers import ABOUT, render_inner
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def list_task_options(mode: str, resources: Resources, taken: Share) -> list[Par
     how = MODES[mode]
     completed = resources
     why: dict[str, str] = {}
-    if taken.gpus and not gpus_said(resources) and not resources.extra.has("--gpus"):
+    if taken.gpus and not count_gpus_said(resources) and not resources.extra.has("--gpus"):
         completed = replace(completed, gpus_per_node=taken.gpus)
         why["--gpus-per-node"] = "all GPUs of the node type, or of the job"
 
@@ -111,7 +111,7 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
     return resources
 
 
-def command_in(
+def wrap_command(
     mode: str, command: tuple[str, ...], resources: Resources, taken: Share
 ) -> tuple[str, ...]:
     """Return what each task runs inside the image for COMMAND.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core.dirs import data_home
+from hpcstack.core.dirs import find_data_home
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.core.quote import quote_sh
@@ -81,7 +81,7 @@ def plan_packages(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[
             raise _explain_requirement(one, error) from None
     requirements.sort()
     name = hashlib.sha256("\0".join([artifact.sha256, *requirements]).encode()).hexdigest()[:32]
-    return Added(data_home(environ) / "hpcstack" / "with" / name, tuple(requirements))
+    return Added(find_data_home(environ) / "hpcstack" / "with" / name, tuple(requirements))
 
 
 def _explain_requirement(said: str, error: ValueError) -> InputError:
@@ -115,7 +115,7 @@ def _read_requirements(said: str) -> list[str]:
     """
     editable = re.fullmatch(r"(?:-e|--editable)[ =]+(.+)", said)
     if said in ("-e", "--editable") or editable:
-        raise own_package(Path(editable[1] if editable else "."), said)
+        raise name_own_package(Path(editable[1] if editable else "."), said)
     if said in ("-r", "--requirement"):
         raise InputError(
             "--with -r: name the file itself", "--with requirements.txt", page="add-a-pip-package"
@@ -133,7 +133,7 @@ def _read_requirements(said: str) -> list[str]:
         )
     path = Path(said)
     if path.is_dir() or not said.endswith(".txt"):
-        raise own_package(path, said)
+        raise name_own_package(path, said)
 
     try:
         text = read_text(path, 1 << 20)
@@ -160,7 +160,7 @@ def _read_requirements(said: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def own_package(path: Path, said: str) -> InputError:
+def name_own_package(path: Path, said: str) -> InputError:
     """Return the refusal of SAID, a package of the user's own in PATH, with what to type instead.
 
     The package may keep its modules below src/, which is then what PYTHONPATH names.

@@ -12,9 +12,27 @@ from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, bind_ranks
 from hpcstack.launch.failure import OWN_FAILURE
-from hpcstack.launch.modes import MODES, check_mode, command_in, list_task_options, with_even_tasks
-from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share_resources
-from hpcstack.launch.variables import ValueOrigin, Variable, list_step_variables, of_mode
+from hpcstack.launch.modes import (
+    MODES,
+    check_mode,
+    list_task_options,
+    with_even_tasks,
+    wrap_command,
+)
+from hpcstack.launch.resources import (
+    ASKED,
+    Resources,
+    Share,
+    count_gpus_said,
+    find_node_type,
+    share_resources,
+)
+from hpcstack.launch.variables import (
+    ValueOrigin,
+    Variable,
+    list_mode_variables,
+    list_step_variables,
+)
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
@@ -115,7 +133,7 @@ def plan_step(
         resources = with_even_tasks(mode, resources)
     request = replace(request, mode=mode, resources=resources)
     share = share_resources(resources, site, allocation, here=here)
-    node = node_of(resources, site, allocation)
+    node = find_node_type(resources, site, allocation)
 
     _check_request(request, runtime, site, allocation, staged)
     refusal = None
@@ -135,7 +153,7 @@ def plan_step(
     variables = [
         *list_step_variables(site, resources.nodes, artifact.environment, brought=brought),
         *(Variable(name, value, ValueOrigin.OPTION) for name, value in request.environment.items()),
-        *of_mode(mode, runtime.name, artifact.environment, binding, request.grace),
+        *list_mode_variables(mode, runtime.name, artifact.environment, binding, request.grace),
     ]
     options: list[Part] = []
     if not here:
@@ -169,7 +187,7 @@ def plan_step(
         spare = Spare(resources.nodes, request.spare, render_health(site))
     virtual_gpus = 0
     if not here and not share.gpus:
-        virtual_gpus = gpus_said(resources)
+        virtual_gpus = count_gpus_said(resources)
     return Plan(
         parts=(*words_before, *runtime.parts(step)),
         settings=tuple(_list_settings(runtime, step, variables)),
@@ -220,7 +238,7 @@ def _list_mounts(
 
     home = ""
     if request.home and "home" not in runtime.brings:
-        home = home_to_mount()
+        home = find_home_to_mount()
     if home:
         mount = f"{home}:{home}"
         pairs.append(mount)
@@ -228,7 +246,7 @@ def _list_mounts(
     return _Mounts((*pairs, *request.mounts), reasons, home)
 
 
-def home_to_mount() -> str:
+def find_home_to_mount() -> str:
     """Return the home directory without a slash at its end; empty where a runtime cannot mount it.
 
     The root folder is never taken for one. Separators of mounts (`:` and `,`), quotes, `$`,
@@ -310,7 +328,7 @@ def _command_inside(
         if command[0] == "-m" or is_python(program):
             command = ("python3", *command)
 
-    inside = command_in(mode, command, request.resources, share)
+    inside = wrap_command(mode, command, request.resources, share)
     on_a_terminal = not runtime.uses_slurm or request.resources.extra.has("--pty")
     # Unchanged: the mode has no script of its own, so nothing else would report how a rank ends.
     if inside == command and not on_a_terminal:

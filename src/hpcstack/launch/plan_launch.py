@@ -79,9 +79,9 @@ def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
     """Raise InputError where the site requires signatures and ARTIFACT has none that it trusts."""
     if not site.signatures.required:
         return
-    from hpcstack.store.signing import why_untrusted
+    from hpcstack.store.signing import explain_distrust
 
-    why = why_untrusted(artifact, site.signatures.keys, runner)
+    why = explain_distrust(artifact, site.signatures.keys, runner)
     if why:
         raise InputError(
             f"this site runs only signed images; {artifact.image}: {why}",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack import __version__
 from hpcstack.core import data
-from hpcstack.core.dirs import state_folder
+from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.core.names import STARTED_IN_IMAGE
@@ -110,7 +110,7 @@ def begin_record(
     a rank starts with, ENVIRON is this program's environment. The oldest launches beyond KEPT are
     removed. Raise OSError where the folder cannot be written.
     """
-    top = top or state_folder() / "launches"
+    top = top or find_state_folder() / "launches"
     variables = []
     for one in settings:
         value = HIDDEN if is_secret(one.name, one.value) else one.value
@@ -143,7 +143,7 @@ def begin_record(
         "command": list(command),
         "argv": list(plan.argv),
         "folder": str(Path.cwd()),
-        "terminal": this_terminal(),
+        "terminal": find_this_terminal(),
         "array": any(part.option == "--array" for part in plan.parts),
         "environment": variables,
     }
@@ -163,7 +163,7 @@ def keep_prolog() -> str:
     """
     text = read_data_file("launchers", "on-node/began.sh")
     digest = hashlib.sha256(text.encode()).hexdigest()
-    copy = state_folder() / "prologs" / f"began-{digest[:12]}.sh"
+    copy = find_state_folder() / "prologs" / f"began-{digest[:12]}.sh"
     if not copy.exists():
         with contextlib.suppress(OSError):
             write_text(copy, text, 0o700)
@@ -175,7 +175,7 @@ def keep_prolog() -> str:
     return ""
 
 
-def this_terminal() -> str:
+def find_this_terminal() -> str:
     """Return a name for the session that this program is in: HOST:SESSION:START.
 
     A session is a shell and its children. START, the clock tick at which its leader started, tells
@@ -309,7 +309,7 @@ def _explain_threads(launch: Launch) -> tuple[str, str]:
 
 def read_launches() -> list[Launch]:
     """Return all launches that are kept, the newest first, without folders that cannot be read."""
-    top = state_folder() / "launches"
+    top = find_state_folder() / "launches"
     if not top.is_dir():
         return []
     found = []
@@ -374,7 +374,7 @@ def find_failed() -> Launch:
     if os.environ.get("HPCSTACK_RUN"):
         return find_launch("")
     launches = read_launches()
-    here = this_terminal()
+    here = find_this_terminal()
     of_this_terminal = (launch for launch in launches if launch.document.get("terminal") == here)
     failed = (launch for launch in launches if launch.failed)
     return next(of_this_terminal, None) or next(failed, None) or find_launch("")
@@ -395,7 +395,7 @@ def find_launch(what: str) -> Launch:
         if what in ("", launch.job, array, launch.folder.name, f"{launch.job}.{launch.step}"):
             return launch
     raise InputError(
-        f"no launch {what or 'is kept'} in {state_folder() / 'launches'}",
+        f"no launch {what or 'is kept'} in {find_state_folder() / 'launches'}",
         "hpcstack jobs lists them",
         page="see-what-a-launch-did",
     )

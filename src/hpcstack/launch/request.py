@@ -58,7 +58,7 @@ class LaunchRequest:
         return bool(self.resources.elastic or self.resources.restarts)
 
 
-def absolute_mount(said: str) -> str:
+def resolve_mount(said: str) -> str:
     """Return the value SAID of --mount with an absolute source whose links are resolved.
 
     A relative source is looked up in the current folder. Raise InputError where a relative source

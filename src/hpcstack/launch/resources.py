@@ -111,7 +111,7 @@ OF_GRES = re.compile(r"(?:.*,)?gpu(?::[A-Za-z][A-Za-z0-9_.-]*)?:(\d+)")
 OF_A_TASK = re.compile(r"(?:[a-z0-9_]+:)?(\d+)")
 
 
-def gpus_said(resources: Resources) -> int:
+def count_gpus_said(resources: Resources) -> int:
     """Return the GPUs per node that RESOURCES ask for; 0 where they ask for none.
 
     --gres and --gpus-per-task count, too.
@@ -127,7 +127,7 @@ def gpus_said(resources: Resources) -> int:
     return 0
 
 
-def node_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> NodeType | None:
+def find_node_type(resources: Resources, site: Site, inside: Mapping[str, str]) -> NodeType | None:
     """Return the node type that a step runs on; None where the site does not describe it.
 
     It is that of the partition that was asked for, else of the job that the step is INSIDE.
@@ -137,7 +137,7 @@ def node_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> Node
 
 def machine_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> str:
     """Return what `uname -m` prints on the nodes of a step; empty where the site does not say."""
-    node = node_of(resources, site, inside)
+    node = find_node_type(resources, site, inside)
     if not node:
         return ""
     return node.architecture
@@ -152,7 +152,7 @@ def share_resources(
     Slurm, for which this machine's devices are counted. There is a rank per real GPU, else one,
     unless --nproc-per-node says otherwise.
     """
-    node = node_of(resources, site, inside)
+    node = find_node_type(resources, site, inside)
     gpus = _count_gpus(resources, node, inside, here=here)
     cpus = resources.cpus_per_task or _count_cpus(gpus, node, inside)
     return Share(gpus, resources.nproc_per_node or gpus or 1, cpus)
@@ -167,7 +167,7 @@ def _count_gpus(
     """
     if resources.without_gpus:
         return 0
-    asked = gpus_said(resources)
+    asked = count_gpus_said(resources)
     if here:
         return asked or len(list(Path("/dev").glob("nvidia[0-9]*")))
     if node is not None and not node.real_gpus:

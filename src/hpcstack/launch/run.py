@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.dirs import state_folder
+from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, SlurmError, StoreError, format_count
 from hpcstack.core.process import write_stderr
 from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
 from hpcstack.launch.folders import own_folder
-from hpcstack.launch.host_libraries import find_misfit, nccl_of, not_here
+from hpcstack.launch.host_libraries import describe_not_here, find_misfit, find_nccl
 from hpcstack.launch.interrupt import Interruption
 from hpcstack.launch.packages import Added, make_added
-from hpcstack.launch.plan import OWN_FAILURE, Plan, home_to_mount
+from hpcstack.launch.plan import OWN_FAILURE, Plan, find_home_to_mount
 from hpcstack.launch.preflight import explain_missing_command, note_own_torch
 from hpcstack.launch.script import (
     list_directives,
@@ -32,7 +32,7 @@ from hpcstack.launch.script import (
     render_script,
 )
 from hpcstack.launch.stderr import Screen, Stderr
-from hpcstack.launch.variables import all_of
+from hpcstack.launch.variables import list_final_variables
 from hpcstack.runtimes import RUNTIMES
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation as allocation_of
@@ -120,7 +120,7 @@ class PlannedLaunch:
         if not self.runtime.uses_slurm:
             return out
 
-        if self.request.home and not home_to_mount() and "home" not in self.runtime.brings:
+        if self.request.home and not find_home_to_mount() and "home" not in self.runtime.brings:
             out.append(
                 f"{Path.home()} cannot be mounted; libraries that keep a cache there need another "
                 "place: HF_HOME, ..."
@@ -140,7 +140,7 @@ class PlannedLaunch:
         own_torch = note_own_torch(self.artifact, self.command, cwd)
         if own_torch:
             out.append(own_torch)
-        unseen = not_here(plan.brought)
+        unseen = describe_not_here(plan.brought)
         if unseen:
             out.append(
                 f"not checked, because this machine does not have them: {', '.join(unseen)}; "
@@ -316,13 +316,15 @@ class PlannedLaunch:
 
         Where the home directory is full, the launch runs all the same and its record goes to /tmp.
         """
-        settings = all_of(list(self.plan.settings), self.artifact.environment, os.environ)
+        settings = list_final_variables(
+            list(self.plan.settings), self.artifact.environment, os.environ
+        )
         wanted = self.added.wanted if self.added else ()
         facts = (self.plan, self.artifact, self.why, self.command, settings, os.environ, wanted)
         try:
             return record.begin_record(*facts)
         except OSError as error:
-            why = f"{state_folder()} cannot be written: {error.strerror or error}"
+            why = f"{find_state_folder()} cannot be written: {error.strerror or error}"
 
         try:
             top = Path(tempfile.mkdtemp(prefix="hpcstack-launches-"))
@@ -403,7 +405,7 @@ class PlannedLaunch:
             return ""
 
         if plan.brought:
-            nccl = nccl_of(artifact)
+            nccl = find_nccl(artifact)
             misfit = find_misfit(plan.brought, artifact.image, artifact.platform, nccl)
             if misfit:
                 return misfit

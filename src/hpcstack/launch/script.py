@@ -14,7 +14,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.quote import quote_sh
 from hpcstack.launch.modes import MODES
-from hpcstack.launch.stacks import ANSWER_S, lent_spy
+from hpcstack.launch.stacks import ANSWER_S, find_lent_spy
 from hpcstack.launch.staging import HOW
 from hpcstack.releases.named import resolve_name
 from hpcstack.releases.tree import open_tree
@@ -112,7 +112,7 @@ def _list_watchdog(plan: Plan) -> dict[str, object] | None:
         "seconds": plan.watchdog,
         "every": max(1, min(15, plan.watchdog // 4)),
         "script": data.read_script("on-node/stacks.sh"),
-        "spy": lent_spy(),
+        "spy": find_lent_spy(),
         "answer": ANSWER_S,
     }
 
@@ -197,7 +197,7 @@ def with_spare(part: Part, plan: Plan) -> Part:
     return make_option("--nodes", count, f"{part.why}, and {plan.spare.more} to spare")
 
 
-def copied_script(
+def make_copied_script(
     template: str,
     name: str,
     site: Site,

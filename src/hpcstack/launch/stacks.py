@@ -65,7 +65,7 @@ def ask_nodes(asked: RunningJob, runner: Runner) -> tuple[str, int]:
     """
     number, nodes = find_running(asked.job, runner)
     script = data.read_script("on-node/stacks.sh")
-    command = ["/bin/sh", "-c", script, "stacks", number, asked.step, lent_spy()]
+    command = ["/bin/sh", "-c", script, "stacks", number, asked.step, find_lent_spy()]
     done = Client(runner).run_beside(number, nodes, "hang", command, ANSWER_S)
     if "hpcstack: " not in done.stdout:
         said = " ".join(done.tail[-2:]) or f"exit {done.status}"
@@ -98,7 +98,7 @@ def find_running(job: str, runner: Runner) -> tuple[str, int]:
     return running[0].number, running[0].nodes
 
 
-def lent_spy() -> str:
+def find_lent_spy() -> str:
     """Return the py-spy beside this Python; empty where there is none.
 
     Nodes that see hpcstack see it, too.

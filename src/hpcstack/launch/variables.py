@@ -120,7 +120,7 @@ MPI: tuple[tuple[str, str, frozenset[str], str], ...] = (
 REMADE = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
 
-def of_mode(
+def list_mode_variables(
     mode: str,
     runtime: str,
     image: Mapping[str, str],
@@ -158,7 +158,7 @@ def of_mode(
     return out
 
 
-def all_of(
+def list_final_variables(
     step: list[Variable], image: Mapping[str, str], environ: Mapping[str, str]
 ) -> list[Variable]:
     """Return every variable that a rank starts with, by name, as far as it is known here.

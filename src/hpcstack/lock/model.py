@@ -14,8 +14,8 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_bytes
-from hpcstack.core.untrusted import safe_text
-from hpcstack.hardware.facts import facts_of
+from hpcstack.core.untrusted import read_safe_text
+from hpcstack.hardware.facts import read_facts_of
 from hpcstack.recipe.fields import REPOSITORY, Commit, Line, Model
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Said = Annotated[str, AfterValidator(safe_text)]  # what the base says of itself
+Said = Annotated[str, AfterValidator(read_safe_text)]  # what the base says of itself
 Hash = Annotated[str, Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 
 FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
@@ -208,7 +208,7 @@ class Lock(Model):
 
     def facts(self, platform: str) -> dict[str, str]:
         """Return what the base holds, as its environment says: {CUDA: 12.6.3.001, ...}."""
-        return facts_of(self.platform(platform).environment)
+        return read_facts_of(self.platform(platform).environment)
 
 
 class _LockInFile(Lock):

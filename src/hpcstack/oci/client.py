@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from hpcstack.core.errors import InputError, NotInRegistry, RegistryError
-from hpcstack.hardware.facts import facts_of
-from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
+from hpcstack.hardware.facts import read_facts_of
+from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, read_image_config_of
 from hpcstack.oci.manifest import (
     DIGEST,
     Image,
-    digest_in,
+    find_digest,
     list_platforms,
-    platform_of,
     read_image_config,
+    read_platform,
 )
 from hpcstack.oci.protocol import (
     DOCKER_HUB,
@@ -35,13 +35,13 @@ from hpcstack.oci.protocol import (
     explain_unreachable,
     make_nonsense_error,
     make_refusal_error,
+    make_refused_elsewhere,
     parse_answer,
-    refused_elsewhere,
-    repository_of,
+    read_repository,
     verify_digest,
 )
-from hpcstack.oci.rate import not_too_slow
-from hpcstack.oci.signed import MAX_STATEMENT, CosignStatement, signature_tag, statements_in
+from hpcstack.oci.rate import check_rate
+from hpcstack.oci.signed import MAX_STATEMENT, CosignStatement, list_statements, make_signature_tag
 from hpcstack.oci.tokens import Authorization, authorize_request
 
 if TYPE_CHECKING:
@@ -173,7 +173,9 @@ class Registry:
             manifest = body
             if digest != top:
                 _, manifest = self._manifest(url, digest, base, host)
-            configs[platform] = config_of(self._config(url, manifest, base, host), base.image)
+            configs[platform] = read_image_config_of(
+                self._config(url, manifest, base, host), base.image
+            )
             sizes[platform] = sum(int(layer.get("size", 0)) for layer in manifest.get("layers", []))
 
         answered_by = self.site.registry(base.registry).mirror or base.registry
@@ -183,7 +185,7 @@ class Registry:
         """Return the versions in BASE, {CUDA: 13.0.2, ...}, from its first platform's config."""
         config = self.look_up(base).configs[base.platforms[0]]
         pairs = (entry.partition("=") for entry in (config.get("config") or {}).get("Env") or [])
-        return facts_of({name: value for name, _, value in pairs})
+        return read_facts_of({name: value for name, _, value in pairs})
 
     def digest(self, base: Base) -> str:
         """Return the digest that BASE's tag points to now, or BASE's own digest if it has one.
@@ -221,7 +223,7 @@ class Registry:
                         page="import-a-base-image",
                     )
                 top, body = self._manifest(url, have[platform], base, host)
-            config = config_of(self._config(url, body, base, host), base.image)
+            config = read_image_config_of(self._config(url, body, base, host), base.image)
             found = read_image_config(top, body, config)
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
@@ -254,9 +256,7 @@ class Registry:
                     pass
             asked = urlsplit(answer.url).netloc
             try:
-                yield from not_too_slow(
-                    lambda: answer.raw.read1(PIECE, decode_content=False), asked
-                )
+                yield from check_rate(lambda: answer.raw.read1(PIECE, decode_content=False), asked)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 raise RegistryError(*explain_unreachable(host, base, error, asked)) from None
 
@@ -278,13 +278,13 @@ class Registry:
         """Return the cosign signatures that lie beside the image DIGEST; an empty list for none."""
         host, url = self.place(base)
         try:
-            _, manifest = self._manifest(url, signature_tag(digest), base, host)
+            _, manifest = self._manifest(url, make_signature_tag(digest), base, host)
         except NotInRegistry:
             return []
         try:
             return [
                 CosignStatement(self._blob(url, statement, base, host, MAX_STATEMENT), signature)
-                for statement, signature in statements_in(manifest)
+                for statement, signature in list_statements(manifest)
             ]
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
@@ -385,8 +385,8 @@ class Registry:
         if "manifests" in body:
             have = list_platforms(body)
         else:
-            config = config_of(self._config(url, body, base, host), base.image)
-            have = {platform_of(config): top}
+            config = read_image_config_of(self._config(url, body, base, host), base.image)
+            have = {read_platform(config): top}
 
         missing = [name for name in base.platforms if name not in have]
         if missing:
@@ -414,7 +414,7 @@ class Registry:
         self, url: str, manifest: Mapping[str, Any], base: Base, host: str
     ) -> dict[str, Any]:
         """Return the config that MANIFEST names, as the registry has it."""
-        digest = digest_in(manifest["config"]["digest"])
+        digest = find_digest(manifest["config"]["digest"])
         return parse_answer(self._blob(url, digest, base, host, MAX_CONFIG), host, MAX_CONFIG)
 
     def _blob(self, url: str, digest: str, base: Base, host: str, limit: int) -> bytes:
@@ -465,7 +465,9 @@ class Registry:
             return answer, content
         answer.close()
         if _came_from_elsewhere(answer, url):
-            raise refused_elsewhere(answer.status_code, urlsplit(answer.url).netloc, host, base)
+            raise make_refused_elsewhere(
+                answer.status_code, urlsplit(answer.url).netloc, host, base
+            )
         raise make_refusal_error(answer.status_code, host, base, self.ignored.get(host))
 
     def _small(
@@ -534,7 +536,7 @@ class Registry:
 
         answer.close()
         challenge = answer.headers.get("WWW-Authenticate", "")
-        granted = self.authorization(challenge, host, base, repository_of(url))
+        granted = self.authorization(challenge, host, base, read_repository(url))
         token = self._keep_token(key, granted, base)
         return self._ask(url, headers, token, method)
 

@@ -37,7 +37,7 @@ LISTS = ("Env", "Entrypoint", "Cmd", "Labels")
 ADVICE = "do not use this image, or ask its author to fix it"
 
 
-def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+def read_image_config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the part of the config FOUND that hpcstack uses: {os, architecture, rootfs, config}.
 
     Variables whose names no runtime can set are left out. Raise InputError, which names the image

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcstack.core.dirs import config_home
+from hpcstack.core.dirs import find_config_home
 from hpcstack.core.errors import InputError
 
 DOCKER_HUB_KEY = "https://index.docker.io/v1/"
@@ -51,7 +51,7 @@ def find_login(host: str, named: str = "", wanted: str = "") -> Login | None:
         found = _read_docker_login(host, path)
         if found and found.user == (wanted or found.user):
             return found
-    return _read_netrc_login(enroot_file(), host, wanted)
+    return _read_netrc_login(find_enroot_file(), host, wanted)
 
 
 def _podman_files() -> list[Path]:
@@ -63,12 +63,14 @@ def _podman_files() -> list[Path]:
     if named:
         return [Path(named)]
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    return [Path(runtime) / "containers/auth.json", config_home() / "containers/auth.json"]
+    return [Path(runtime) / "containers/auth.json", find_config_home() / "containers/auth.json"]
 
 
-def enroot_file() -> Path:
+def find_enroot_file() -> Path:
     """Return the path of Enroot's own file of logins."""
-    return Path(os.environ.get("ENROOT_CONFIG_PATH") or config_home() / "enroot") / ".credentials"
+    return (
+        Path(os.environ.get("ENROOT_CONFIG_PATH") or find_config_home() / "enroot") / ".credentials"
+    )
 
 
 def _read_login(path: Path, host: str, wanted: str) -> Login | None:

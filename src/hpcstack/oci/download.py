@@ -417,7 +417,7 @@ def check_free_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
-def file_pieces(path: Path, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+def read_pieces(path: Path, start: int = 0, length: int | None = None) -> Iterator[bytes]:
     """Yield the file PATH in pieces: LENGTH bytes from START on, or all that follows START."""
     with path.open("rb", buffering=0) as file:
         file.seek(start)

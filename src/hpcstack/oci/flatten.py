@@ -89,7 +89,7 @@ KINDS = {
 }
 
 
-def entry_of(member: tarfile.TarInfo) -> TreeEntry:
+def make_entry(member: tarfile.TarInfo) -> TreeEntry:
     """Return MEMBER as merging sees it.
 
     Raise ClimbsOut for a name outside the image, TooLarge for one that is too long.

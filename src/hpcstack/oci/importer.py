@@ -31,14 +31,14 @@ from hpcstack.oci.flatten import (
     NeedsTwoPasses,
     Newest,
     TreeEntry,
-    entry_of,
+    make_entry,
     plan_layers,
 )
 from hpcstack.oci.headers import END, make_header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import Added, list_files_below
 from hpcstack.oci.pack import OWN_TIMES, ROOTLESS, PackedAs, pack_argv, read_back
-from hpcstack.oci.resume import BLOBS, taking_over
+from hpcstack.oci.resume import BLOBS, take_over
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def pack_image(
 
     try:
         with (
-            taking_over(work) as own,
+            take_over(work) as own,
             explain_system_errors(str(output)),
             replace_file(output, sharing) as part,
         ):
@@ -256,7 +256,7 @@ def _pack_into(
             entries = [_entries(tar) for tar in first]
         with contextlib.closing(tars()) as second:
             _run_packer(
-                part, work, how, runner, lambda sink: by_plan(sink, second, entries), progress
+                part, work, how, runner, lambda sink: pack_by_plan(sink, second, entries), progress
             )
 
     read_back(part, runner)
@@ -346,7 +346,7 @@ def _is_compat_link(member: tarfile.TarInfo) -> bool:
 def _entries(tar: Tar) -> list[TreeEntry]:
     """Return the headers of TAR's members; their bodies are passed over."""
     with blame_layer(tar):
-        return [entry_of(member) for member, _ in tar.members]
+        return [make_entry(member) for member, _ in tar.members]
 
 
 @contextlib.contextmanager
@@ -370,7 +370,7 @@ def blame_layer(tar: Tar) -> Iterator[None]:
         ) from None
 
 
-def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
+def read_tars(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
     """Yield the files ABOVE, and then the tar in PIECES, which is a whole tree."""
     yield Tar("", [(member, [data]) for member, data in above])
     ahead = Ahead(iter(pieces))
@@ -455,7 +455,7 @@ def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
         newest.layer()
         with blame_layer(tar):
             for member, body in tar.members:
-                entry = entry_of(member)
+                entry = make_entry(member)
                 if newest.takes(entry):
                     sink.member(member, entry.path, body)
     for path in newest.implied():
@@ -464,7 +464,7 @@ def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
         sink.link(path, target)
 
 
-def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[TreeEntry]]) -> None:
+def pack_by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[TreeEntry]]) -> None:
     """Write TARS, newest first, to SINK, by a plan made from the ENTRIES of all of them."""
     try:
         names, implied = plan_layers(entries[::-1])  # the plan counts layers from the oldest

@@ -56,7 +56,7 @@ def list_files_above(image: Image, provenance: str) -> Added:
         f"{ETC}/environment": render_environment(image.environment),
         f"{ETC}/fstab": "",
         f"{ETC}/rc": render_entrypoint(image.workdir, entrypoint, command, provenance),
-        **apptainer_files(image.environment, entrypoint, command, image.labels),
+        **make_apptainer_files(image.environment, entrypoint, command, image.labels),
     }
     return [make_file_member(path, text) for path, text in texts.items()] + [
         make_folder_member(f"{SINGULARITY}/libs", 0o755),
@@ -116,7 +116,7 @@ def render_entrypoint(
     )
 
 
-def apptainer_files(
+def make_apptainer_files(
     variables: Mapping[str, str],
     entrypoint: tuple[str, ...],
     command: tuple[str, ...],

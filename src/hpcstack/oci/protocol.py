@@ -100,12 +100,12 @@ def content_of(answer: Reply, limit: int, host: str) -> bytes:
     return bytes(out)
 
 
-def repository_of(url: str) -> str:
+def read_repository(url: str) -> str:
     """Return the repository that a URL of the distribution protocol names."""
     return re.sub(r"^/v2/|/(manifests|blobs|tags)/[^/]*$", "", urlsplit(url).path)
 
 
-def realm_of(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
+def parse_realm(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
     """Return the token server's URL and query from a WWW-Authenticate CHALLENGE.
 
     The URL is empty if the challenge names none. Docker Hub gives the scope as a field of its own,
@@ -245,7 +245,7 @@ def explain_refusal(
     IGNORED is a login that its token server refused before.
     """
     if status in (401, 403) and ignored:
-        return refused_login(ignored, status, host, base)
+        return make_refused_login(ignored, status, host, base)
     if status == 403 and host.partition(":")[0] == "nvcr.io":
         return (
             f"{host} refuses {base.image} (403)",
@@ -278,7 +278,7 @@ def _login_command(host: str, base: Base) -> str:
     return f"docker login {host}"
 
 
-def refused_login(login: Login, status: int, host: str, base: Base) -> tuple[str, str]:
+def make_refused_login(login: Login, status: int, host: str, base: Base) -> tuple[str, str]:
     """Return message and hint where HOST refuses LOGIN, and BASE cannot be had without one."""
     return (
         f"{host} refuses the login in {login.source}, and {base.image} cannot be pulled without "
@@ -299,7 +299,7 @@ def make_refusal_error(
     return kind(*explain_refusal(status, host, base, ignored))
 
 
-def refused_elsewhere(status: int, asked: str, host: str, base: Base) -> RegistryError:
+def make_refused_elsewhere(status: int, asked: str, host: str, base: Base) -> RegistryError:
     """Return the error for STATUS from ASKED, the host to which HOST has redirected.
 
     Such hosts check signed URLs, which a proxy may damage and a wrong clock may outdate.

@@ -75,7 +75,7 @@ def parse_reference(text: str) -> Reference:
         transport = "oci" if local.is_dir() else "docker-archive"
         return _require_file(transport, local, "")
 
-    return Reference("docker", base=registry_image(text))
+    return Reference("docker", base=parse_registry_image(text))
 
 
 def _require_file(transport: str, path: Path, name: str) -> Reference:
@@ -90,7 +90,7 @@ def _require_file(transport: str, path: Path, name: str) -> Reference:
     return Reference(transport, path=path, name=name)
 
 
-def user_in(text: str) -> str:
+def parse_user(text: str) -> str:
     """Return the USER of Enroot's [USER@]HOST#REPOSITORY; empty if TEXT names none."""
     head, sharp, _ = text.removeprefix("docker://").partition("#")
     if not sharp:
@@ -98,7 +98,7 @@ def user_in(text: str) -> str:
     return head.rpartition("@")[0]
 
 
-def registry_image(text: str) -> Base:
+def parse_registry_image(text: str) -> Base:
     """Parse TEXT as an image in a registry; paths and other transports are not accepted.
 
     Without a host, Docker Hub is meant; without a tag, `latest`. Raise InputError if TEXT is not a

@@ -25,7 +25,7 @@ BLOBS = "blobs"
 
 
 @contextlib.contextmanager
-def taking_over(work: Path) -> Iterator[Path]:
+def take_over(work: Path) -> Iterator[Path]:
     """Make a new folder beside WORK, and named after it, and yield it as a pinned path.
 
     The caller must hold the lease of WORK. What earlier runs have fetched lies in the folder's
@@ -39,7 +39,7 @@ def taking_over(work: Path) -> Iterator[Path]:
         descriptors.make_new_folder(own / BLOBS)
         earlier = [
             name
-            for name in descriptors.names_in(work.parent)
+            for name in descriptors.list_names_in(work.parent)
             if f"{name}.".startswith(f"{work.name}.")
         ]
         for name in earlier:
@@ -63,12 +63,12 @@ def _is_ours(folder: Path) -> bool:
 
 def _take_blobs(source: Path, target: Path) -> None:
     """Move the blobs in SOURCE to TARGET, as NAME.left; of two with the same name, the larger."""
-    for name in descriptors.names_in(source):
+    for name in descriptors.list_names_in(source):
         blob = source / name
         taken = target / f"{name.removesuffix(LEFT)}{LEFT}"
         with contextlib.suppress(OSError):
             larger = (
-                not descriptors.path_exists(taken)
+                not descriptors.exists_at(taken)
                 or descriptors.stat_path(blob).st_size > taken.lstat().st_size
             )
             if larger:

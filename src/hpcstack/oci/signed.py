@@ -119,12 +119,12 @@ def read_key(file: str) -> Key:
     return Key(file, f"sha256:{hashlib.sha256(der).hexdigest()}", public)
 
 
-def signature_tag(digest: str) -> str:
+def make_signature_tag(digest: str) -> str:
     """Return the tag under which cosign puts the signatures of DIGEST."""
     return f"{digest.replace(':', '-')}.sig"
 
 
-def statements_in(manifest: dict[str, Any]) -> list[tuple[str, bytes]]:
+def list_statements(manifest: dict[str, Any]) -> list[tuple[str, bytes]]:
     """Return (digest of the statement, the signature over it) of each signature in MANIFEST.
 
     Layers that are not signatures, or not valid ones, are left out.

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from hpcstack.core import files
 from hpcstack.core.errors import InputError
 from hpcstack.core.untrusted import parse_untrusted_json
-from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
+from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, read_image_config_of
 from hpcstack.oci.decompress import check_pieces, inflate_layer
-from hpcstack.oci.download import PIECE, Spools, file_pieces
+from hpcstack.oci.download import PIECE, Spools, read_pieces
 from hpcstack.oci.manifest import (
     Image,
     Layer,
-    digest_in,
+    find_digest,
     list_platforms,
-    platform_of,
     read_image_config,
+    read_platform,
 )
 from hpcstack.oci.tar import Header
 
@@ -114,8 +114,10 @@ class FromLayout:
         try:
             found = _choose_entry(self._index(), reference.name)
             digest, manifest = self._descend(found, platform)
-            config = self._document(digest_in(manifest["config"]["digest"]), MAX_CONFIG)
-            self.image = read_image_config(digest, manifest, config_of(config, str(reference)))
+            config = self._document(find_digest(manifest["config"]["digest"]), MAX_CONFIG)
+            self.image = read_image_config(
+                digest, manifest, read_image_config_of(config, str(reference))
+            )
         except NONSENSE as error:
             raise InputError(
                 f"{reference.path} cannot be read as an OCI layout: {error}",
@@ -139,7 +141,7 @@ class FromLayout:
         Return its digest and content. Raise ValueError if PLATFORM is missing.
         """
         for _ in range(8):  # a layout may nest indexes as it likes, even in a circle
-            digest = digest_in(descriptor["digest"])
+            digest = find_digest(descriptor["digest"])
             found = self._document(digest)
             if "manifests" not in found:
                 return digest, found
@@ -162,7 +164,7 @@ class FromLayout:
                 "copy the layout again",
                 page="import-a-base-image",
             )
-        pieces = _count_bytes(file_pieces(self._blob(layer.digest)), layer.digest, self.on_bytes)
+        pieces = _count_bytes(read_pieces(self._blob(layer.digest)), layer.digest, self.on_bytes)
         return inflate_layer(check_pieces(pieces, layer.digest, "the layout"))
 
     def close(self) -> None: ...
@@ -194,10 +196,10 @@ class FromArchive:
 
                 content = _extract(tar, found["Config"], MAX_CONFIG)
                 config = parse_untrusted_json(content, MAX_CONFIG)
-                plain = [digest_in(digest) for digest in config["rootfs"]["diff_ids"]]
+                plain = [find_digest(digest) for digest in config["rootfs"]["diff_ids"]]
                 self.paths = dict(zip(plain, found["Layers"], strict=True))
                 sizes = [_member(tar, path).size for path in found["Layers"]]
-                taken = config_of(config, str(reference))
+                taken = read_image_config_of(config, str(reference))
         except StopIteration:
             raise InputError(
                 f"{self.path} contains no image {reference.name or 'at all'}",
@@ -214,7 +216,7 @@ class FromArchive:
             Layer(digest, size, digest) for digest, size in zip(plain, sizes, strict=True)
         )
         # The archive holds no manifest whose digest could name the image: the config's does.
-        self.image = Image(f"sha256:{_sha256(config)}", platform_of(taken), taken, layers)
+        self.image = Image(f"sha256:{_sha256(config)}", read_platform(taken), taken, layers)
 
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
         self.on_bytes = on_bytes
@@ -228,7 +230,7 @@ class FromArchive:
         with tarfile.open(self.path, "r:", tarinfo=Header) as tar:
             member = _member(tar, path)
             start, size = member.offset_data, member.size
-        return file_pieces(self.path, start, size)
+        return read_pieces(self.path, start, size)
 
     def close(self) -> None: ...
 
@@ -254,16 +256,16 @@ class FromDaemon:
             "config": found.get("Config") or {},
         }
         try:
-            config = config_of(described, str(reference))
+            config = read_image_config_of(described, str(reference))
         except NONSENSE as error:
             raise InputError(
                 f"the Docker daemon's description of {reference} cannot be read: {error}"
             ) from None
 
         identity = found["Id"]  # some daemons write it without `sha256:`
-        digest = digest_in(identity if ":" in identity else f"sha256:{identity}")
+        digest = find_digest(identity if ":" in identity else f"sha256:{identity}")
         layer = Layer(digest, int(found.get("Size") or 0))
-        self.image = Image(digest, platform_of(config), config, (layer,))
+        self.image = Image(digest, read_platform(config), config, (layer,))
 
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
         self.on_bytes = on_bytes

@@ -20,11 +20,11 @@ from hpcstack.oci.protocol import (
     content_of,
     make_nonsense_error,
     make_refusal_error,
+    make_refused_login,
     may_be_asked,
     may_know,
     parse_answer,
-    realm_of,
-    refused_login,
+    parse_realm,
 )
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def authorize_request(
             pair = f"{login.user}:{login.password}"
         return Authorization("Basic " + base64.b64encode(pair.encode()).decode())
 
-    realm, query = realm_of(challenge, repository)
+    realm, query = parse_realm(challenge, repository)
     if not realm:
         raise make_refusal_error(401, host, base)
     if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
@@ -106,7 +106,7 @@ def authorize_request(
         status, body = _ask_realm(realm, query, None, host, fetch)
         ignored = shown
         if status in REFUSED:
-            raise LoginRefused(*refused_login(shown, status, host, base))
+            raise LoginRefused(*make_refused_login(shown, status, host, base))
 
     if status != 200 and login and not trusted:
         raise RegistryError(

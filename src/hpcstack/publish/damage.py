@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.releases.inventory import NAMES, damaged_inventories, read_inventory, sha256_of
+from hpcstack.releases.inventory import NAMES, digest_text, find_damaged_inventories, read_inventory
 from hpcstack.releases.journal import GENERATION
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, STATE
 from hpcstack.releases.modulerc import render_gateway
-from hpcstack.releases.records import KEPT_FILES, release_folder
-from hpcstack.releases.seal import SEAL, is_only_touched, read_seal, why_changed
+from hpcstack.releases.records import KEPT_FILES, name_release_folder
+from hpcstack.releases.seal import SEAL, explain_change, is_only_touched, read_seal
 from hpcstack.store.store import MAX_RECORD
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Damage:
         return f"{self.subject}: {self.what}: {self.remedy}"
 
 
-def names_with_traces(tree: Tree) -> list[str]:
+def list_names_with_traces(tree: Tree) -> list[str]:
     """Return every name of which the tree holds something.
 
     That is a state, even a damaged one, or modulefiles without a state.
@@ -124,7 +124,7 @@ def _read_current_generation(tree: Tree, name: str) -> str:
     return target if GENERATION.fullmatch(target) else ""
 
 
-def whole_generations(tree: Tree, name: str) -> list[int]:
+def find_whole_generations(tree: Tree, name: str) -> list[int]:
     """Return the generations whose ledger is as it was written, the newest first."""
     whole = []
     for number in reversed(_list_generations(tree, name)):
@@ -134,7 +134,7 @@ def whole_generations(tree: Tree, name: str) -> list[int]:
             text = files.read_text(folder / "ledger.json", MAX_RECORD)
         except (StoreError, InputError, OSError):
             continue
-        if known and sha256_of(text) == known.digests.get("ledger.json"):
+        if known and digest_text(text) == known.digests.get("ledger.json"):
             whole.append(number)
     return whole
 
@@ -173,7 +173,7 @@ def _offer_earlier_generations(tree: Tree, name: str, why: str) -> Damage:
 
     Which of them is to count is for somebody to decide, so it is not mended unasked.
     """
-    whole = whole_generations(tree, name)
+    whole = find_whole_generations(tree, name)
     if not whole:
         remedy = f"restore {tree.root / STATE / name} from a backup"
         return Damage(name, why, remedy, "nothing")
@@ -217,7 +217,7 @@ def _find_state_damage(tree: Tree, name: str) -> list[Damage]:
             text = known.texts.get(part)
             out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
 
-    damaged = damaged_inventories(folder, f"{name}#{number}", tree.sharing)
+    damaged = find_damaged_inventories(folder, f"{name}#{number}", tree.sharing)
     if damaged:
         paths = " and ".join(str(folder / one) for one in damaged)
         out.append(Damage(name, f"{paths} cannot be read", mend, "state"))
@@ -240,7 +240,7 @@ def _find_link_damage(tree: Tree, name: str) -> list[Damage]:
         if is_behind_gateway:
             path = tree.root / home.name / GATE / f"{name}{suffix}"
             text = render_gateway(name, str(home), suffix)
-            wrong = _describe_difference(path, sha256_of(text))
+            wrong = _describe_difference(path, digest_text(text))
             if wrong:
                 out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
     return out
@@ -272,7 +272,7 @@ def _make_stray(subject: str, path: Path) -> Damage:
 def _find_release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
     """Return what is wrong with one release: its files in its folder and in the tree, its image."""
     subject = f"{ledger.name}/{entry.release}"
-    folder = release_folder(store, ledger.name, entry.release)
+    folder = name_release_folder(store, ledger.name, entry.release)
     anew = f"hpcstack publish {ledger.name}-{entry.version}, or restore it from a backup"
     if not folder.is_dir():
         return [Damage(subject, f"{folder} is gone, with its wrappers", anew, "nothing")]
@@ -296,7 +296,7 @@ def _find_release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry)
             remedy = mend if text else anew
             out.append(Damage(subject, f"{path} is {wrong}", remedy, how, path, text))
 
-    for name in damaged_inventories(folder, subject, store.sharing):
+    for name in find_damaged_inventories(folder, subject, store.sharing):
         whole = next(one for one in NAMES if one != name)
         copy = files.read_bytes(folder / whole, MAX_RECORD, publishers=store.sharing).decode()
         path = folder / name
@@ -331,7 +331,7 @@ def _find_damage_without_inventory(
             text = files.read_text(folder / _name_kept_copy(path), MAX_RECORD)
         except (OSError, InputError):
             continue
-        wrong = _describe_difference(path, sha256_of(text))
+        wrong = _describe_difference(path, digest_text(text))
         if wrong:
             out.append(Damage(subject, f"{path} is {wrong}", mend, "file", path, text))
     return out
@@ -369,8 +369,8 @@ def _find_image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damag
 
         seal = read_seal(store, ledger.name, entry.release)
         if is_only_touched(artifact, seal) and not store.sharing.names_publishers:
-            return []  # no damage, but a note: `touched_images` has it
-        why = why_changed(artifact, seal, store.sharing)
+            return []  # no damage, but a note: `find_touched_images` has it
+        why = explain_change(artifact, seal, store.sharing)
     except StoreError as error:
         return [Damage(subject, error.message, again, "image")]
 
@@ -380,7 +380,7 @@ def _find_image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damag
     return [Damage(subject, f"its image {why}", remedy, "image")]
 
 
-def touched_images(tree: Tree, store: Store, name: str) -> list[str]:
+def find_touched_images(tree: Tree, store: Store, name: str) -> list[str]:
     """Return a note for each image whose mode, owner or name changed since it was last read.
 
     Whether its bytes are still the same is not known until it is read again.

@@ -25,7 +25,7 @@ from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import open_tree
 from hpcstack.slurm.client import Client
 from hpcstack.store.artifact_format import read_artifact
-from hpcstack.store.cache import cache_of, is_busy, own_cache
+from hpcstack.store.cache import cache_of, is_busy, open_own_cache
 from hpcstack.store.store import ARTIFACT, MAX_RECORD, Store
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def list_items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -
     going = {item.what for item in releases if not item.keep}
     images = list(_list_images(store, used, days, going))
     busy = "somebody is building" if is_busy(cache) else ""
-    cached = _list_caches(cache.top, own_cache(site).top, used, days, busy)
+    cached = _list_caches(cache.top, open_own_cache(site).top, used, days, busy)
     return sorted([*releases, *images, *cached], key=lambda item: (item.kind, item.path))
 
 
@@ -306,7 +306,7 @@ def _clear_cached(path: Path, cache: Store) -> None:
     # Put back what is whole. Also what is left of a partial download: a shorter one can be continued
     # just as well.
     worth_keeping = builds or path.parent.name == "partial"
-    if worth_keeping and descriptors.path_exists(grave) and not descriptors.path_exists(path):
+    if worth_keeping and descriptors.exists_at(grave) and not descriptors.exists_at(path):
         descriptors.rename_path(grave, path)
 
 
@@ -327,7 +327,7 @@ def _bury_folder(path: Path, store: Store) -> None:
     store.sharing.make_folder(grave.parent)
     descriptors.rename_path(path, grave)
     descriptors.remove_tree(grave)
-    if descriptors.path_exists(grave):
+    if descriptors.exists_at(grave):
         raise StoreError(
             f"{grave} could not be removed completely",
             "what is left belongs to another user; the next gc lists it again",

@@ -22,7 +22,12 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_bytes
-from hpcstack.publish.modulefile import Release, modulefile_tcl, render_modulefile, with_settings
+from hpcstack.publish.modulefile import (
+    Release,
+    render_modulefile,
+    render_modulefile_tcl,
+    with_settings,
+)
 from hpcstack.runtimes.base import VOID
 
 if TYPE_CHECKING:
@@ -139,7 +144,7 @@ def _try_round_trip(release: Release, program: Program, user: str, runner: Runne
         modulefiles = tree / release.stack.name
         texts = {
             f"{release.version}.lua": render_modulefile(release),
-            release.version: modulefile_tcl(release),
+            release.version: render_modulefile_tcl(release),
         }
         modulefiles.mkdir(parents=True)
         for file, text in texts.items():

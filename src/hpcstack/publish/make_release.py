@@ -21,7 +21,7 @@ from hpcstack.releases.lookup import find_version, require_version
 from hpcstack.releases.records import read_attachments, read_record, read_release
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.store import signing
-from hpcstack.store.find import image_with_key
+from hpcstack.store.find import find_image_with_key
 
 if TYPE_CHECKING:
     from hpcstack.publish.publishable import Published
@@ -62,14 +62,16 @@ class Candidate:
     pinned: str | None = None  # the version that stays the default
 
 
-def candidate_of_recipe(recipe: Recipe, asked: ReleaseRequest, publisher: Publisher) -> Candidate:
+def find_candidate_of_recipe(
+    recipe: Recipe, asked: ReleaseRequest, publisher: Publisher
+) -> Candidate:
     """Return the image of RECIPE that is asked for (by default the one built last), as a candidate.
 
     AnswerIsNo where it is for production and no report opens the gate. InputError where the request
     makes no sense.
     """
     stack, site = recipe.stack, publisher.site
-    artifact = image_with_key(stack.full_name, asked.key, publisher.store, site.tree_platform)
+    artifact = find_image_with_key(stack.full_name, asked.key, publisher.store, site.tree_platform)
     _check_platform(artifact, site)
     given = _reports_of(stack, artifact, asked, publisher)
 
@@ -117,7 +119,7 @@ def _reports_of(
     return named or reports.find_reports(stack.full_name, artifact.sha256, publisher.store)
 
 
-def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher) -> Candidate:
+def find_candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher) -> Candidate:
     """Return the release that NAME means, as a candidate for production.
 
     NAME is a release, or a version whose newest testing release is meant.
@@ -185,9 +187,7 @@ def foretell_release(
     )
 
 
-def release_candidate(
-    candidate: Candidate, asked: ReleaseRequest, publisher: Publisher
-) -> Published:
+def make_candidate(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -> Published:
     """Check CANDIDATE, sign it where the site signs, and release it."""
     stack, artifact = candidate.stack, candidate.artifact
     if candidate.recipe:
@@ -279,7 +279,7 @@ def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
     wanted, runner = publisher.site.signatures, publisher.runner
     why = "it is not signed"
     if wanted.keys:
-        why = signing.why_untrusted(artifact, wanted.keys, runner)
+        why = signing.explain_distrust(artifact, wanted.keys, runner)
 
     if wanted.sign_with and why:
         if wanted.keys and not signing.is_trusted(wanted.sign_with, wanted.keys, runner):
@@ -295,7 +295,7 @@ def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
         publisher.say(f"signed: {signature}")
 
     if wanted.required:
-        why = signing.why_untrusted(artifact, wanted.keys, runner)
+        why = signing.explain_distrust(artifact, wanted.keys, runner)
         if why:
             raise AnswerIsNo(
                 f"this site publishes only signed images; {artifact.stack}: {why}",

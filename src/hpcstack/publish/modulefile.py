@@ -10,7 +10,7 @@ from hpcstack.core import data
 from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError
 from hpcstack.core.quote import join_lines
-from hpcstack.hardware.compatibility import Driver, driver_of, judge_fit
+from hpcstack.hardware.compatibility import Driver, judge_fit, read_driver_needs
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import COMPAT, HOST_LIBRARIES
 from hpcstack.render.template import fill_template
@@ -115,7 +115,7 @@ class Release:
 
     @property
     def driver(self) -> Driver:
-        return driver_of(self.environment)
+        return read_driver_needs(self.environment)
 
 
 def render_modulefile(release: Release) -> str:
@@ -132,7 +132,7 @@ def render_modulefile(release: Release) -> str:
     )
 
 
-def modulefile_tcl(release: Release) -> str:
+def render_modulefile_tcl(release: Release) -> str:
     """Return the same in Tcl, for Environment Modules."""
     return fill_template(
         "modules",
@@ -166,11 +166,11 @@ def _list_values(release: Release) -> dict[str, object]:
         "sha256": release.sha256,
         "bin": release.bin,
         "void": release.without_gpus,
-        "settings": module_settings(release.stack),
+        "settings": list_module_settings(release.stack),
     }
 
 
-def module_settings(stack: Stack) -> list[tuple[str, str, str, str]]:
+def list_module_settings(stack: Stack) -> list[tuple[str, str, str, str]]:
     """Return (act, variable, value, separator) of what the recipe's `module.environment` says.
 
     ACT is set, prepend or append. They stand in the order of a modulefile: what is prepended last
@@ -194,7 +194,7 @@ def module_settings(stack: Stack) -> list[tuple[str, str, str, str]]:
 def with_settings(stack: Stack, environment: Mapping[str, str]) -> dict[str, str]:
     """Return ENVIRONMENT as loading a module of STACK leaves it, but for hpcstack's variables."""
     after = dict(environment)
-    for act, name, value, separator in module_settings(stack):
+    for act, name, value, separator in list_module_settings(stack):
         had = after.get(name, "")
         if act == "set" or not had:
             after[name] = value
@@ -255,13 +255,13 @@ def help_text(release: Release) -> str:
         lines += ["", f"STAND-IN, not NVIDIA's image: {release.stand_in}"]
     if release.adopted:
         lines += ["", f"ADOPTED, not built by hpcstack: {release.adopted}"]
-    lines += ["", *lines_to_copy(release)]
+    lines += ["", *list_lines_to_copy(release)]
     if stack.module.wrapped:
         lines.append(f"On this node:           {', '.join(stack.module.wrapped)}")
     return "\n".join(join_lines(text) for text in lines) + "\n"
 
 
-def lines_to_copy(release: Release) -> list[str]:
+def list_lines_to_copy(release: Release) -> list[str]:
     """Return lines that use the release, by `hpcstack launch` and by srun itself.
 
     They run in the user's current folder; COMMAND stands for what is to be run.

@@ -36,7 +36,7 @@ class Published:
     checked: str  # what the load test said, in words
 
 
-def dates_of(stack: Stack) -> Dates:
+def choose_dates(stack: Stack) -> Dates:
     """Return the dates that the recipe's `lifecycle` names.
 
     A successor without a date is left out: nothing is to be replaced yet.
@@ -76,7 +76,7 @@ def _check_not_retired(ledger: Ledger, stack: Stack) -> None:
     Dates that `hpcstack retire` has set win over those of the recipe.
     """
     version = stack.release_version
-    dates = dates_of(stack)
+    dates = choose_dates(stack)
     where = "the recipe's `lifecycle`"
     if ledger.dates.get(version, dates).origin != "recipe":
         dates = ledger.dates[version]

@@ -32,28 +32,28 @@ from hpcstack.publish.modulefile import (
     Network,
     Release,
     describe_fits,
-    modulefile_tcl,
     render_modulefile,
+    render_modulefile_tcl,
     render_wrappers,
 )
-from hpcstack.publish.publishable import Published, check_publishable, dates_of
+from hpcstack.publish.publishable import Published, check_publishable, choose_dates
 from hpcstack.publish.spider import rebuild_cache
 from hpcstack.releases import changes
 from hpcstack.releases.inputs import stamp_today
-from hpcstack.releases.inventory import inventory_files
+from hpcstack.releases.inventory import render_inventory_files
 from hpcstack.releases.journal import name_prepared
-from hpcstack.releases.layout import dates_file
+from hpcstack.releases.layout import name_dates_file
 from hpcstack.releases.ledger import CHANNELS, Entry, Event, Ledger
 from hpcstack.releases.permissions import Permissions
-from hpcstack.releases.records import KEPT_FILES, RECORD, RELEASE, release_folder
+from hpcstack.releases.records import KEPT_FILES, RECORD, RELEASE, name_release_folder
 from hpcstack.releases.seal import (
     SEAL,
     Seal,
+    explain_change,
     read_seal,
     renew_seal,
     seal_text,
     take_seal,
-    why_changed,
 )
 from hpcstack.releases.tree import Tree, TreeChange
 from hpcstack.render.image import KERNEL_NAMES
@@ -160,7 +160,7 @@ class Publisher:
             verb = "publish" if channel == "testing" else "promote"
             event = self._make_event(verb, entry.release, override or reason)
             base = ledger if pinned is None else replace(ledger, pinned=pinned)
-            after = changes.publish_entry(base, entry, dates_of(stack), event)
+            after = changes.publish_entry(base, entry, choose_dates(stack), event)
             moves = ((str(part), release.folder, record),)
             tree.commit(TreeChange(after, self.files(release), "publish", moves))
 
@@ -318,7 +318,7 @@ class Publisher:
             stand_in=artifact.stand_in,
             channel=channel,
             adopted=artifact.adopted,
-            dates=str(dates_file(self.site.module_tree, stack.name, version)),
+            dates=str(name_dates_file(self.site.module_tree, stack.name, version)),
             holds=tuple(artifact.facts.items()),
             pip=tuple(artifact.pip.items()),
             fits=describe_fits(self.site, artifact.platform, artifact.environment),
@@ -350,7 +350,7 @@ class Publisher:
         """Return {path below the root: text} of the modulefiles of RELEASE."""
         name = release.stack.name
         homes = self.tree.homes(name)
-        texts = {".lua": render_modulefile(release), "": modulefile_tcl(release)}
+        texts = {".lua": render_modulefile(release), "": render_modulefile_tcl(release)}
         out = {}
         for suffix, text in texts.items():
             home = homes[suffix].relative_to(self.site.module_tree)
@@ -358,7 +358,7 @@ class Publisher:
         return out
 
     def folder(self, name: str, release: str) -> Path:
-        return release_folder(self.store, name, release)
+        return name_release_folder(self.store, name, release)
 
     def already(self, ledger: Ledger, entry: Entry) -> Entry | None:
         """Return the release that already is what ENTRY would be; None where there is none.
@@ -429,7 +429,7 @@ class Publisher:
         The caller holds both leases and no journal is left, so nobody needs them any more.
         """
         ending = name_prepared(releases / "x", self.site.module_tree).name[2:]
-        for name in descriptors.names_in(releases):
+        for name in descriptors.list_names_in(releases):
             if name.startswith(".") and name.endswith(ending):
                 descriptors.remove_tree(releases / name)
 
@@ -460,7 +460,7 @@ class Publisher:
         }
         text = json.dumps(record, indent=1) + "\n"
 
-        modulefiles = (render_modulefile(release), modulefile_tcl(release))
+        modulefiles = (render_modulefile(release), render_modulefile_tcl(release))
         files = {
             **render_wrappers(release),
             **extra,
@@ -469,7 +469,7 @@ class Publisher:
         }
         # The seal is renewed whenever the image is read again, so the inventory leaves it out.
         lasting = {path: content for path, content in files.items() if path != SEAL}
-        files |= inventory_files(release.name, lasting)
+        files |= render_inventory_files(release.name, lasting)
 
         with self.store.acting("the release was not written"):
             without_links(self.store.top, final.parent, ours=True)
@@ -503,7 +503,7 @@ class Publisher:
         That is so where the image was built again to the same bytes, or came from a backup.
         """
         seal = read_seal(self.store, name, entry.release)
-        if why_changed(artifact, seal, self.site.sharing):
+        if explain_change(artifact, seal, self.site.sharing):
             renew_seal(self.store, name, entry.release, self._seal_image(artifact))
 
     def _explain_missing_nodes(self, artifact: Artifact) -> str:
@@ -581,7 +581,7 @@ def _digest_of_contents(release: Release) -> str:
     Its number and what tests said are left out: two releases of one image have the same digest.
     """
     plain = replace(release, number=0, folder="", tested=(), override="")
-    texts = [render_modulefile(plain), modulefile_tcl(plain)]
+    texts = [render_modulefile(plain), render_modulefile_tcl(plain)]
     texts += [f"{path}\n{text}" for path, text in sorted(render_wrappers(plain).items())]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from hpcstack.core.dirs import state_folder
+from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.releases.seal import Seal, read_seal, renew_seal, take_seal
@@ -111,7 +111,7 @@ def _choose_images(
 def _memory_file(store: Store) -> Path:
     """Return the file in which this user's reads of STORE's images are remembered."""
     digest = hashlib.sha256(str(store.top).encode()).hexdigest()
-    return state_folder() / "read-images" / f"{digest[:16]}.json"
+    return find_state_folder() / "read-images" / f"{digest[:16]}.json"
 
 
 def _read_memory(store: Store) -> dict[str, str]:

@@ -22,7 +22,7 @@ from hpcstack.lock.model import MAX_LOCK, parse_lock
 from hpcstack.publish.damage import find_damage
 from hpcstack.publish.make_release import sign_and_check
 from hpcstack.recipe.model import Stack
-from hpcstack.releases.records import read_record, release_folder, version_of
+from hpcstack.releases.records import name_release_folder, parse_version_of, read_record
 from hpcstack.resolve.signed_base import refuse_unsigned
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Rebuilt:
     remedy: str = ""
 
 
-def releases_without_images(
+def list_releases_without_images(
     publisher: Publisher, names: list[str], subject: str = ""
 ) -> list[tuple[str, Entry]]:
     """Return (NAME, release) of NAMES whose image is gone or not the file that was last read.
@@ -146,7 +146,7 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
             page="repair-what-is-published",
         )
 
-    path = release_folder(publisher.store, name, entry.release) / "lock.json"
+    path = name_release_folder(publisher.store, name, entry.release) / "lock.json"
     try:
         lock = parse_lock(read_bytes(path, MAX_LOCK), str(path)).lock
     except OSError as error:
@@ -172,7 +172,7 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
     ]
     found = next((one for one in requests if one.key == entry.key), None)
     if not found:
-        why = _explain_other_image(record, version_of(entry.release), name)
+        why = _explain_other_image(record, parse_version_of(entry.release), name)
         raise InputError(why, FROM_BACKUP, page="repair-what-is-published")
     return found
 

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.publish.damage import Damage, find_damage, names_with_traces, whole_generations
+from hpcstack.publish.damage import (
+    Damage,
+    find_damage,
+    find_whole_generations,
+    list_names_with_traces,
+)
 from hpcstack.publish.spider import is_cache_missing, rebuild_cache
 from hpcstack.releases.inventory import is_clean
 from hpcstack.releases.layout import CURRENT, JOURNAL, STATE
@@ -139,7 +144,7 @@ def restore_generation(publisher: Publisher, name: str, number: int) -> None:
                 "the next verb that writes finishes it",
                 page="repair-what-is-published",
             )
-        whole = whole_generations(tree, name)
+        whole = find_whole_generations(tree, name)
         if number not in whole:
             known = ", ".join(map(str, whole)) or "none"
             raise InputError(
@@ -150,12 +155,12 @@ def restore_generation(publisher: Publisher, name: str, number: int) -> None:
         descriptors.point_link(str(number), state / CURRENT)
 
 
-def names_to_repair(publisher: Publisher, name: str) -> list[str]:
+def list_names_to_repair(publisher: Publisher, name: str) -> list[str]:
     """Return NAME, or every name of which the tree holds something where NAME is empty.
 
     InputError for a NAME of which it holds nothing.
     """
-    known = names_with_traces(publisher.tree)
+    known = list_names_with_traces(publisher.tree)
     if name and name not in known:
         raise InputError(f"nothing is published as {name!r}", "hpcstack status")
     return [name] if name else known

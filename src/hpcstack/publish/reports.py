@@ -10,7 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from hpcstack.core.dirs import state_folder
+from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import AnswerIsNo, HpcstackError, InputError
 from hpcstack.core.files import read_bytes, write_text
 from hpcstack.publish.gate import NO_REPORT, Obstacle, find_obstacles
@@ -47,7 +47,7 @@ def read_report(path: Path, publishers: Sharing | None = None) -> Report:
         ) from None
 
 
-def shared_folder(store: Store, stack: str) -> Path:
+def name_shared_folder(store: Store, stack: str) -> Path:
     """Return where a group shares its reports of STACK: one tests, a colleague promotes."""
     return store.top / "reports" / stack
 
@@ -60,7 +60,7 @@ def share_report(report: Report, store: Store) -> Path | None:
     sharing = store.sharing
     if not sharing.has_group:
         return None
-    folder = shared_folder(store, report.stack)
+    folder = name_shared_folder(store, report.stack)
     moment = re.sub(r"[^0-9TZ]", "", report.started)[:15]
     path = folder / f"{moment}-{report.image_sha256[:12]}-{os.geteuid()}.json"
     try:
@@ -79,8 +79,8 @@ def find_reports(stack: str, sha256: str, store: Store) -> list[Report]:
 
     Where the site names its publishers, the report of another user counts if he is one of them.
     """
-    own = (state_folder() / "tests" / stack).glob("*/report.json")
-    shared = shared_folder(store, stack).glob("*.json")
+    own = (find_state_folder() / "tests" / stack).glob("*/report.json")
+    shared = name_shared_folder(store, stack).glob("*.json")
     paths = [(path, None) for path in own] + [(path, store.sharing) for path in shared]
 
     found: dict[str, Report] = {}  # by its text: one's own report may be shared, too

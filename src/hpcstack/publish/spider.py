@@ -94,7 +94,7 @@ def _write_cache(tree: Tree, tool: Path, runner: Runner) -> str:
                 return f"the spider cache was NOT rebuilt: {' '.join(done.tail[-2:])}"
 
             tree.marks.mark_files(own)
-            for name in descriptors.names_in(own / "cache"):
+            for name in descriptors.list_names_in(own / "cache"):
                 descriptors.rename_path(own / "cache" / name, cache / name)
             descriptors.rename_path(own / "time", stamp)
     finally:

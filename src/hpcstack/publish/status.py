@@ -11,10 +11,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import StoreError
-from hpcstack.publish.damage import Damage, find_damage, names_with_traces, touched_images
+from hpcstack.publish.damage import Damage, find_damage, find_touched_images, list_names_with_traces
 from hpcstack.publish.modulefile import render_wrappers
-from hpcstack.publish.publishable import check_publishable, dates_of
-from hpcstack.releases.changes import describe_changes, publish_entry, refused_default
+from hpcstack.publish.publishable import check_publishable, choose_dates
+from hpcstack.releases.changes import describe_changes, find_refused_default, publish_entry
 from hpcstack.releases.inputs import stamp_today
 from hpcstack.releases.ledger import Dates, Entry, Event, Ledger, make_version_key
 from hpcstack.releases.modulerc import render_modulerc
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def find_all_damage(tree: Tree, store: Store, name: str = "") -> list[Damage]:
     """Return what is not as it was written, of NAME or, where it is empty, of all names."""
-    names = [name] if name else names_with_traces(tree)
+    names = [name] if name else list_names_with_traces(tree)
     return [damage for one in names for damage in find_damage(tree, store, one)]
 
 
@@ -99,27 +99,27 @@ def _find_wrong_dates(ledger: Ledger, entry: Entry, dates: Dates) -> list[str]:
     if dates.refuses(stamp_today()) and entry.state != "retired":
         out.append(f"past its date: hpcstack retire {ledger.name}/{entry.version} --now")
     if ledger.default == entry.release:
-        day = refused_default(ledger, stamp_today())
+        day = find_refused_default(ledger, stamp_today())
         if day and day <= stamp_today():
             what = f"it is the default, and refused from {day} on"
             out.append(f"{what}: hpcstack default {ledger.name}/VERSION")
     return out
 
 
-def notes_of_images(tree: Tree, store: Store, name: str = "") -> list[str]:
+def list_notes_of_images(tree: Tree, store: Store, name: str = "") -> list[str]:
     """Return a note for each image that was touched and that nobody has read since."""
     names = [name] if name else tree.names()
-    return [note for one in names for note in touched_images(tree, store, one)]
+    return [note for one in names for note in find_touched_images(tree, store, one)]
 
 
-def notes_of_dates(tree: Tree, name: str = "") -> list[str]:
+def list_notes_of_dates(tree: Tree, name: str = "") -> list[str]:
     """Return a note for each default that will be refused from a coming day on."""
     names = [name] if name else tree.names()
     out = []
     for one in names:
         with contextlib.suppress(StoreError):
             ledger = tree.ledger(one)
-            day = refused_default(ledger, stamp_today())
+            day = find_refused_default(ledger, stamp_today())
             if day and day > stamp_today():
                 what = f"{one}/{ledger.default} is the default, and refused from {day} on"
                 out.append(f"{what}: before that, hpcstack default {one}/VERSION")
@@ -149,7 +149,7 @@ def foretell_changes(
     if pinned is not None:
         ledger = replace(ledger, pinned=pinned)
     event = Event(entry.made, entry.by, "publish", entry.release)
-    after = publish_entry(ledger, entry, dates_of(stack), event)
+    after = publish_entry(ledger, entry, choose_dates(stack), event)
 
     out = []
     homes = tree.homes(stack.name)
@@ -179,14 +179,14 @@ def find_unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runne
 
     For sites that run only what is signed.
     """
-    from hpcstack.store.signing import why_untrusted
+    from hpcstack.store.signing import explain_distrust
 
     out = []
     for name in tree.names():
         for entry in tree.ledger(name).entries:
             with contextlib.suppress(StoreError):
                 artifact = store.artifact(entry.key) if entry.state == "live" else None
-                why = why_untrusted(artifact, keys, runner) if artifact else ""
+                why = explain_distrust(artifact, keys, runner) if artifact else ""
                 if why:
                     what = f"{name}/{entry.release}: hpcstack launch refuses it: {why}"
                     out.append(f"{what}: hpcstack sign {entry.key[:12]}")

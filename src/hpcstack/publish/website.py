@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from hpcstack import report as reports
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import write_text
-from hpcstack.hardware.compatibility import driver_of
+from hpcstack.hardware.compatibility import read_driver_needs
 from hpcstack.publish import reports as proofs
 from hpcstack.publish.gate import read_verdict
 from hpcstack.recipe.model import Stack
 from hpcstack.releases.layout import TCL
 from hpcstack.releases.ledger import Dates, Entry, Ledger, make_version_key
-from hpcstack.releases.records import ReleaseRecord, read_record, release_folder
+from hpcstack.releases.records import ReleaseRecord, name_release_folder, read_record
 from hpcstack.releases.tree import Tree, open_tree
 from hpcstack.render.template import fill_page, read_data_file
 
@@ -124,7 +124,7 @@ def _describe_image(store: Store, entry: Entry) -> dict[str, Any]:
         return {**packages, **nothing, "base": "its image is gone", "image": ""}
 
     facts = list(artifact.facts.items())
-    least = driver_of(artifact.environment).least
+    least = read_driver_needs(artifact.environment).least
     return {
         "facts": facts,
         "holds": ", ".join(f"{name} {value}" for name, value in facts[:4]),
@@ -178,7 +178,7 @@ def _describe_stack(record: ReleaseRecord | None) -> tuple[str, list[str]]:
 
 def _render_report(store: Store, name: str, entry: Entry) -> str:
     """Return the page of the report that a release was published with; empty without a report."""
-    path = release_folder(store, name, entry.release) / "report.json"
+    path = name_release_folder(store, name, entry.release) / "report.json"
     try:
         return reports.render_html(proofs.read_report(path)) if path.exists() else ""
     except InputError:

@@ -21,8 +21,8 @@ from hpcstack.core.yaml import (
     MAX_BYTES,
     Document,
     format_path,
+    list_problems,
     parse_yaml,
-    problems_of,
     read_yaml_text,
 )
 from hpcstack.recipe.fields import MAX_SCRIPT
@@ -291,7 +291,7 @@ class Catalog:
         try:
             stack = Stack.model_validate(document.value)
         except ValidationError as error:
-            raise ProblemsError([*problems, *problems_of(error, document, Stack)]) from None
+            raise ProblemsError([*problems, *list_problems(error, document, Stack)]) from None
         if problems:
             raise ProblemsError(problems)
 
@@ -372,7 +372,7 @@ def _find_own_problems(document: Document) -> list[Problem]:
             try:
                 Stack.model_validate(each.value)
             except ValidationError as error:
-                found.update(problems_of(error, each, Stack, whole=False))
+                found.update(list_problems(error, each, Stack, whole=False))
     except ProblemsError as error:
         found.update(error.problems)
     return sorted(found)

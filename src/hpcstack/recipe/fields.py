@@ -86,7 +86,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-def value_of_variable(text: str) -> str:
+def check_value_of_variable(text: str) -> str:
     """Return TEXT, a variable's value. Raise ValueError where a runtime would change it."""
     if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", check_one_line(text)):
         raise ValueError(
@@ -101,14 +101,14 @@ def value_of_variable(text: str) -> str:
     return text
 
 
-def part_of_variable(text: str) -> str:
+def check_part_of_variable(text: str) -> str:
     """Return TEXT, a part of a variable's value, whatever comes before and after it."""
-    if value_of_variable(text)[:1] in ("'", '"') or text[-1:] in ("'", '"'):
+    if check_value_of_variable(text)[:1] in ("'", '"') or text[-1:] in ("'", '"'):
         raise ValueError("a part neither begins nor ends with a quote: Enroot would take it away")
     return text
 
 
-def value_of_label(text: str) -> str:
+def check_value_of_label(text: str) -> str:
     """Return TEXT, a label's value. Raise ValueError where a definition file would change it."""
     if "{{" in check_one_line(text) or "}}" in text:
         raise ValueError("{{ and }} are build arguments to Apptainer, and cannot be in a label")
@@ -209,9 +209,9 @@ def check_command(text: str) -> str:
 
 Line = Annotated[str, AfterValidator(check_one_line)]
 Script = Annotated[str, AfterValidator(check_script)]
-Value = Annotated[str, AfterValidator(value_of_variable)]
-Part = Annotated[str, AfterValidator(part_of_variable)]
-Label = Annotated[str, AfterValidator(value_of_label)]
+Value = Annotated[str, AfterValidator(check_value_of_variable)]
+Part = Annotated[str, AfterValidator(check_part_of_variable)]
+Label = Annotated[str, AfterValidator(check_value_of_label)]
 ImagePath = Annotated[str, AfterValidator(check_absolute)]
 Prefix = Annotated[str, AfterValidator(check_prefix)]
 Requirement = Annotated[str, AfterValidator(check_requirement)]

@@ -13,7 +13,7 @@ from hpcstack.recipe.model import Stack
 REPLACE = "drops what is inherited, and takes this list"
 
 
-def file_schema() -> dict[str, Any]:
+def make_file_schema() -> dict[str, Any]:
     """Return the schema for editors, which check a recipe while it is written.
 
     An editor sees one file as text, without what it extends: `hpcstack lint` has the last word.

@@ -256,7 +256,7 @@ def last_change(ledger: Ledger) -> Event:
     )
 
 
-def changes_since(ledger: Ledger, number: int) -> list[Event]:
+def list_changes_since(ledger: Ledger, number: int) -> list[Event]:
     """Return the events from NUMBER on, the newest first, without those of gc.
 
     Events are numbered from 1, as `history` shows them. InputError where NUMBER is none of them.
@@ -274,7 +274,7 @@ def changes_since(ledger: Ledger, number: int) -> list[Event]:
     return found
 
 
-def number_after(ledger: Ledger, moment: str) -> int:
+def find_number_after(ledger: Ledger, moment: str) -> int:
     """Return the number of the first event after MOMENT that is not gc's.
 
     Events are numbered from 1, gc's included. MOMENT is in UTC, as ISO 8601 text like an event's
@@ -296,7 +296,7 @@ def undo_changes(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
     That is one new event, which can be taken back in its turn. InputError where an event does not
     say what was before it, or gc has taken the files of a release that would come back.
     """
-    taken = changes_since(ledger, since) if since else [last_change(ledger)]
+    taken = list_changes_since(ledger, since) if since else [last_change(ledger)]
     states: dict[str, Any] = {}
     aliases: dict[str, Any] = {}
     dates_before: dict[str, Any] = {}
@@ -378,13 +378,13 @@ def find_harm(before: Ledger, after: Ledger, today: str) -> list[str]:
             f"would mean {what}"
         )
 
-    day = refused_default(after, today)
+    day = find_refused_default(after, today)
     others = [
         one
         for one in after.aliases
         if _is_proven(after, one, today) and not after.dates.get(one, Dates()).remove
     ]
-    if day and others and not refused_default(before, today):
+    if day and others and not find_refused_default(before, today):
         newest = max(others, key=make_version_key)
         out.append(
             f"`module load {before.name}` means {after.default}, which is refused from {day} on: "
@@ -393,7 +393,7 @@ def find_harm(before: Ledger, after: Ledger, today: str) -> list[str]:
     return out
 
 
-def refused_default(ledger: Ledger, today: str) -> str:
+def find_refused_default(ledger: Ledger, today: str) -> str:
     """Return the day from which the default will be refused; empty where no such day is to come."""
     dates = ledger.dates.get(ledger.default.rpartition("-r")[0], Dates())
     return dates.remove if ledger.default and dates.remove > today else ""

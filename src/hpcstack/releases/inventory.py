@@ -42,11 +42,11 @@ class Inventory:
     texts: dict[str, str]  # {path: text} of the files whose text is kept
 
 
-def sha256_of(text: str) -> str:
+def digest_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def inventory_files(subject: str, written: Mapping[str, str]) -> dict[str, str]:
+def render_inventory_files(subject: str, written: Mapping[str, str]) -> dict[str, str]:
     """Return {file name: text} of the inventory, twice, of the files WRITTEN for SUBJECT.
 
     WRITTEN is {path: text}.
@@ -54,7 +54,7 @@ def inventory_files(subject: str, written: Mapping[str, str]) -> dict[str, str]:
     body: dict[str, Any] = {
         "format": FORMAT,
         "subject": subject,
-        "digests": {path: sha256_of(text) for path, text in sorted(written.items())},
+        "digests": {path: digest_text(text) for path, text in sorted(written.items())},
         "texts": {path: text for path, text in sorted(written.items()) if len(text) <= MOST_KEPT},
     }
     return dict.fromkeys(NAMES, _render_inventory(body))
@@ -86,7 +86,7 @@ def read_inventory(folder: Path, subject: str, publishers: Sharing) -> Inventory
     return None
 
 
-def damaged_inventories(folder: Path, subject: str, publishers: Sharing) -> list[str]:
+def find_damaged_inventories(folder: Path, subject: str, publishers: Sharing) -> list[str]:
     """Return which of FOLDER's two inventories is not whole, where the other one is."""
     wrong = []
     for name in NAMES:
@@ -135,4 +135,4 @@ def is_clean(part: str) -> bool:
 
 def _own_digest(body: Mapping[str, Any]) -> str:
     """Return the sha256 of an inventory's data, in one canonical form."""
-    return sha256_of(json.dumps(body, sort_keys=True, separators=(",", ":")))
+    return digest_text(json.dumps(body, sort_keys=True, separators=(",", ":")))

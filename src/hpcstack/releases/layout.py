@@ -15,6 +15,6 @@ JOURNAL, CURRENT = "journal.json", "current"
 SPIDER, STALE = "spider", "stale"
 
 
-def dates_file(root: Path, name: str, version: str) -> Path:
+def name_dates_file(root: Path, name: str, version: str) -> Path:
     """Return the file in which a modulefile looks up its version's dates whenever it is loaded."""
     return root / STATE / name / CURRENT / "dates" / version

@@ -56,10 +56,10 @@ def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
 
     StoreError where it is damaged, or is that of another release.
     """
-    path = release_folder(store, name, release) / RECORD
+    path = name_release_folder(store, name, release) / RECORD
     remedy = (
         f"what {name}/{release} needs is not known: restore it, or hpcstack publish "
-        f"{name}-{version_of(release)}"
+        f"{name}-{parse_version_of(release)}"
     )
     try:
         document = json.loads(read_bytes(path, MAX_RECORD, publishers=store.sharing))
@@ -79,7 +79,7 @@ def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
     return found
 
 
-def version_of(release: str) -> str:
+def parse_version_of(release: str) -> str:
     """Return the version of RELEASE, which is VERSION-rN."""
     return release.rpartition("-r")[0]
 
@@ -95,7 +95,7 @@ def read_releases(store: Store) -> Iterator[tuple[str, ReleaseRecord]]:
             yield f"{name}/{release}", found
 
 
-def release_folder(store: Store, name: str, release: str) -> Path:
+def name_release_folder(store: Store, name: str, release: str) -> Path:
     """Return the folder of a RELEASE of NAME in STORE."""
     return store.releases / name / release
 
@@ -107,11 +107,11 @@ def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact
     so (releases/seal.py).
     """
     found = read_record(store, name, release)
-    path = release_folder(store, name, release) / RECORD
+    path = name_release_folder(store, name, release) / RECORD
     if not found:
         raise StoreError(
             f"{path} is gone",
-            f"hpcstack publish {name}-{version_of(release)}",
+            f"hpcstack publish {name}-{parse_version_of(release)}",
             page="repair-what-is-published",
         )
     try:
@@ -142,6 +142,6 @@ def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact
 
 def read_attachments(store: Store, name: str, release: str) -> dict[str, str]:
     """Return {file name: text} of the lock and the SBOM of a RELEASE, as far as they are there."""
-    folder = release_folder(store, name, release)
+    folder = name_release_folder(store, name, release)
     known = ("lock.json", "sbom.json")
     return {one: read_text(folder / one, MAX_RECORD) for one in known if (folder / one).exists()}

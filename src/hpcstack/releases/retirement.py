@@ -48,7 +48,7 @@ class Retirement:
             )
 
 
-def retirement_dates(asked: Retirement, ledger: Ledger, version: str, tree: Tree) -> Dates:
+def choose_retirement_dates(asked: Retirement, ledger: Ledger, version: str, tree: Tree) -> Dates:
     """Return the dates of VERSION after it is retired as ASKED.
 
     By default users are warned from today on, or from an earlier day that was set before, and the

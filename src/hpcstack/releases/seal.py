@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.records import Digest, Format, Record, Text
-from hpcstack.releases.records import release_folder
+from hpcstack.releases.records import name_release_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,7 @@ def read_seal(store: Store, name: str, release: str) -> Seal | None:
 
     Older versions of hpcstack wrote none. StoreError where it cannot be read.
     """
-    path = release_folder(store, name, release) / SEAL
+    path = name_release_folder(store, name, release) / SEAL
     try:
         document = json.loads(files.read_bytes(path, MAX_SEAL, publishers=store.sharing))
     except (FileNotFoundError, NotADirectoryError):
@@ -133,7 +133,7 @@ def renew_seal(store: Store, name: str, release: str, seal: Seal) -> bool:
         return False
     try:
         descriptors.write_file(
-            release_folder(store, name, release) / SEAL, seal_text(seal).encode(), 0o644
+            name_release_folder(store, name, release) / SEAL, seal_text(seal).encode(), 0o644
         )
     except OSError:
         return False
@@ -147,7 +147,7 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
     site runs only what is signed.
     """
     name, _, number = release.partition("/")
-    why = why_changed(artifact, read_seal(store, name, number), store.sharing)
+    why = explain_change(artifact, read_seal(store, name, number), store.sharing)
     if why and site.signatures.required:
         raise StoreError(
             f"the image of {release} {why}",
@@ -173,7 +173,7 @@ def is_only_touched(artifact: Artifact, seal: Seal | None) -> bool:
     return (size, inode, mtime) == (seal.size, seal.inode, seal.mtime_ns) and ctime != seal.ctime_ns
 
 
-def why_changed(artifact: Artifact, seal: Seal | None, sharing: Sharing) -> str:
+def explain_change(artifact: Artifact, seal: Seal | None, sharing: Sharing) -> str:
     """Return why the image of ARTIFACT is not the file that SEAL describes; empty where it is.
 
     Without a seal nothing can be compared. That is reported only where SHARING names

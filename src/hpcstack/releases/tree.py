@@ -35,7 +35,7 @@ from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease
 from hpcstack.core.quote import join_lines
 from hpcstack.core.sharing import ALONE, Sharing
-from hpcstack.releases.inventory import inventory_files
+from hpcstack.releases.inventory import render_inventory_files
 from hpcstack.releases.journal import GENERATION, MAX_JOURNAL, check_journal, read_journal
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
 from hpcstack.releases.ledger import FORMAT, Ledger
@@ -336,7 +336,7 @@ class Tree:
 
     def _write_once(self, path: Path, text: str) -> None:
         """Write a modulefile, unless it is there: modulefiles never change."""
-        if not descriptors.path_exists(path):
+        if not descriptors.exists_at(path):
             self.marks.folder(self.root, path.parent)
             self.marks.write(path, text)
 
@@ -364,7 +364,7 @@ class Tree:
             files[f"dates/{version}"] = "".join(
                 f"{key}={join_lines(value)}\n" for key, value in lines if value
             )
-        files |= inventory_files(f"{ledger.name}#{number}", files)
+        files |= render_inventory_files(f"{ledger.name}#{number}", files)
 
         for path, text in files.items():
             self.marks.folder(self.root, (part / path).parent)
@@ -435,7 +435,7 @@ def _move_release(part: Path, final: Path, record: str) -> None:
 
     StoreError where what lies there is not the release whose RECORD is meant.
     """
-    if descriptors.is_folder(part) and not descriptors.path_exists(final):
+    if descriptors.is_folder(part) and not descriptors.exists_at(final):
         descriptors.rename_path(part, final)
         descriptors.sync_folder(final.parent)
     try:

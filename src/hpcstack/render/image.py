@@ -15,10 +15,10 @@ from hpcstack.core import data
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.quote import check_unbroken, quote_sh, quote_words
 from hpcstack.lock.model import UNKNOWN, Lock, LockedPlatform
-from hpcstack.oci.metadata import SINGULARITY, apptainer_files
+from hpcstack.oci.metadata import SINGULARITY, make_apptainer_files
 from hpcstack.recipe import guard
 from hpcstack.recipe.adopted import describe_adopted
-from hpcstack.render.steps import HOME, plan_steps, step_files
+from hpcstack.render.steps import HOME, plan_steps, render_step_files
 from hpcstack.render.template import fill_template, read_data_file
 from hpcstack_smoke import __version__ as suite_version
 
@@ -37,7 +37,7 @@ DEFINITIONS = {
 KERNEL_NAMES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
-def local_definition(definition: str, base: str) -> str:
+def render_local_definition(definition: str, base: str) -> str:
     """Return the Apptainer DEFINITION, rendered for a registry, on the imported BASE instead."""
     head, found, rest = definition.partition("Bootstrap: docker\nFrom: ")
     assert found
@@ -46,12 +46,12 @@ def local_definition(definition: str, base: str) -> str:
     return f"{head}Bootstrap: localimage\nFrom: {base}\n{after_from}"
 
 
-def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
+def render_image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     """Return {path: text} of the image's definition in every format, and of the context.
 
     An adopted stack has a context only: nothing says how its image was built.
     """
-    context = context_files(stack, lock, platform)
+    context = make_context_files(stack, lock, platform)
     if stack.adopted:
         return context
 
@@ -67,7 +67,7 @@ def build_files(stack: Stack, lock: Lock, platform: str, definition: str) -> dic
 
     DEFINITION is a name in DEFINITIONS.
     """
-    context = context_files(stack, lock, platform)
+    context = make_context_files(stack, lock, platform)
     if not definition:
         return context
 
@@ -103,7 +103,7 @@ def _definition_values(stack: Stack, lock: Lock, platform: str) -> dict[str, obj
     }
 
 
-def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
+def make_context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     """Return {path: text} of the context, which is copied to /opt/hpcstack in the image.
 
     It holds the functions that the steps use, the steps' own files, what Enroot and Apptainer read
@@ -117,9 +117,9 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "build/lib.sh": read_data_file("images", "lib.sh"),
         "build/live_indexes.py": read_data_file("images", "live_indexes.py"),
         "compat.sh": read_data_file("images", "compat.sh"),
-        **step_files(stack, locked),
-        "etc/environment": environment_file(locked, stack),
-        "etc/rc": enroot_rc(locked, stack),
+        **render_step_files(stack, locked),
+        "etc/environment": render_environment_file(locked, stack),
+        "etc/rc": render_enroot_rc(locked, stack),
     }
     if stack.adopted:
         files["etc/adopted"] = f"{describe_adopted(stack)}\n"
@@ -130,7 +130,7 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         files[f"etc/singularity/{path}"] = text
 
     files["stack.json"] = json.dumps(about, indent=1, sort_keys=True) + "\n"
-    for path, text in data.smoke_files().items():
+    for path, text in data.read_smoke_files().items():
         files[f"smoke/{path}"] = text
     return {f"{CONTEXT}/{path}": text for path, text in files.items()}
 
@@ -159,7 +159,7 @@ def describe_image(stack: Stack, lock: Lock, platform: str) -> dict[str, object]
     return about
 
 
-def environment_file(locked: LockedPlatform, stack: Stack) -> str:
+def render_environment_file(locked: LockedPlatform, stack: Stack) -> str:
     """Return /etc/environment, from which Enroot and Pyxis take the image's variables.
 
     It has one NAME=VALUE a line, without quotes.
@@ -198,7 +198,7 @@ def render_singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
     entrypoint, command = choose_entrypoint(locked, stack)
     labels = locked.labels | {"org.hpcstack.stack": stack.full_name} | stack.labels
 
-    files = apptainer_files(locked.environment, entrypoint, command, labels)
+    files = make_apptainer_files(locked.environment, entrypoint, command, labels)
     own = "".join(
         f"export {name}={quote_sh(value)}\n"
         for name, value in stack.variables(locked.environment).items()
@@ -219,7 +219,7 @@ def choose_entrypoint(
     return locked.entrypoint, locked.command
 
 
-def enroot_rc(locked: LockedPlatform, stack: Stack) -> str:
+def render_enroot_rc(locked: LockedPlatform, stack: Stack) -> str:
     """Return /etc/rc, which Enroot runs at a start: working directory, driver, entrypoint."""
     workdir = locked.workdir or "/"
     entrypoint, command = choose_entrypoint(locked, stack)

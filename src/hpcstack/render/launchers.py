@@ -74,7 +74,7 @@ def wrap_rank(command: tuple[str, ...]) -> tuple[str, ...]:
     return ("/bin/sh", "-c", script, "rank", *command)
 
 
-def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[str, str]:
+def render_launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[str, str]:
     """Return `srun.sh` and `sbatch.sh` for STACK at SITE; IMAGE are its image's variables."""
     node = site.node_type() or NodeType()
     runtime = RUNTIMES.get(site.runtime)

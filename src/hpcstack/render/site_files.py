@@ -25,7 +25,7 @@ CA_VARIABLES = (
 )
 
 
-def lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
+def make_lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
     """Return {name: text} of the folder that is bound at /mnt; the build adds the CA bundle to it.
 
     BUILD is what the site lends, where it does not lend all that it has (hpcstack.site.logins).

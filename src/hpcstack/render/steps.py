@@ -63,10 +63,12 @@ def plan_steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) ->
     if packages.apt:
         out.append(_step("apt", packages.apt, _apt(packages.apt, locked), "build/apt.sha256"))
     if packages.conda.packages:
-        reads = tuple(conda_files(stack, locked))
+        reads = tuple(make_conda_files(stack, locked))
         out.append(_step("conda", packages.conda.packages, _conda(stack, locked), *reads))
     if packages.pip:
-        out.append(_step("pip", packages.pip, _pip(packages, locked), *pip_files(packages, locked)))
+        out.append(
+            _step("pip", packages.pip, _pip(packages, locked), *make_pip_files(packages, locked))
+        )
 
     for n, source in enumerate(packages.source):
         lines = _source(n, source, commits.get(source.name, source.commit))
@@ -94,13 +96,13 @@ def _step(kind: str, things: tuple[str, ...], lines: tuple[str, ...], *reads: st
     return BuildStep(title, lines, reads)
 
 
-def step_script(step: BuildStep, number: int, total: int) -> str:
+def render_step_script(step: BuildStep, number: int, total: int) -> str:
     """Return STEP as a script of its own, for engines that run one step at a time."""
     head = f". {HOME}/build/lib.sh\nhpcstack_step {number}/{total} {quote_words([step.title])}\n"
     return head + "".join(f"{line}\n" for line in step.lines)
 
 
-def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
+def render_step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
     """Return {path below HOME: text} of what the steps read: scripts, files, and locked sets."""
     out: dict[str, str] = {}
     for n, source in enumerate(stack.packages.source):
@@ -114,11 +116,11 @@ def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
         hashes = sorted({entry.hash.removeprefix("sha256:") for entry in locked.apt if entry.hash})
         out["build/apt.sha256"] = "".join(f"{found}\n" for found in hashes)
     if stack.packages.pip and locked.pip is not None:
-        out |= pip_files(stack.packages, locked)
-    return out | conda_files(stack, locked)
+        out |= make_pip_files(stack.packages, locked)
+    return out | make_conda_files(stack, locked)
 
 
-def conda_files(stack: Stack, locked: LockedPlatform | None) -> dict[str, str]:
+def make_conda_files(stack: Stack, locked: LockedPlatform | None) -> dict[str, str]:
     """Return {path below HOME: text} of what conda's step reads; nothing without conda packages.
 
     Where the lock has conda's set, that is the files to install; else the specs to solve.
@@ -184,7 +186,7 @@ def _kind_of(entry: LockedPip, packages: Packages, locked: LockedPlatform) -> st
     return SOURCE_DISTRIBUTIONS
 
 
-def pip_files(packages: Packages, locked: LockedPlatform) -> dict[str, str]:
+def make_pip_files(packages: Packages, locked: LockedPlatform) -> dict[str, str]:
     """Return {path below HOME: text} of what pip's step reads of the lock."""
     out = {}
     for path, entries in split_pip(packages, locked).items():

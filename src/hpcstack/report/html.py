@@ -11,7 +11,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from hpcstack.core.hosts import shown_hosts
+from hpcstack.core.hosts import shorten_hosts
 from hpcstack.report import plots
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _render_facts(report: Report) -> str:
             "suite": report.suite_name,
             "tier": report.tier,
             "runtime": report.runtime,
-            "nodes": f"{len(report.nodes)}: {shown_hosts(report.nodes)}",
+            "nodes": f"{len(report.nodes)}: {shorten_hosts(report.nodes)}",
             "ranks": f"{report.world_size}, {report.backend or 'no'} backend",
             "started": report.started,
             "took": f"{report.seconds:.0f} s",

@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import format_count
-from hpcstack.core.hosts import shown_hosts
+from hpcstack.core.hosts import shorten_hosts
 
 if TYPE_CHECKING:
     from hpcstack.report.model import Report
@@ -33,7 +33,7 @@ def render_markdown(report: Report) -> str:
         f"Image sha256:{escape_cell(report.image_sha256)}, suite {escape_cell(report.suite_name)}, "
         f"tier {escape_cell(report.tier)}, runtime {escape_cell(report.runtime)}, "
         f"{report.world_size} ranks on {format_count(len(report.nodes), 'node')}: "
-        f"{escape_cell(shown_hosts(report.nodes))}. {report.started}, {report.seconds:.0f} s.",
+        f"{escape_cell(shorten_hosts(report.nodes))}. {report.started}, {report.seconds:.0f} s.",
         "",
         "| status | check | measured | expected | on | remedy |",
         "|---|---|---|---|---|---|",

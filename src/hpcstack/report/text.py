@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import format_count
-from hpcstack.core.hosts import shown_hosts
+from hpcstack.core.hosts import shorten_hosts
 
 if TYPE_CHECKING:
     from hpcstack.report.model import Outcome, Report
@@ -34,7 +34,7 @@ def render_text(report: Report, *, strict: bool = False) -> str:
     ranks = format_count(report.world_size, "rank")
     lines = [
         f"{report.stack}  image sha256:{report.image_sha256[:12]}  suite {report.suite_name}",
-        f"{nodes}: {shown_hosts(report.nodes)}; {ranks}, "
+        f"{nodes}: {shorten_hosts(report.nodes)}; {ranks}, "
         f"{report.backend or 'no'} backend, runtime {report.runtime}; {report.seconds:.0f} s",
     ]
     lines += [f"NOTE {caveat}" for caveat in report.caveats()]
@@ -53,13 +53,13 @@ def render_text(report: Report, *, strict: bool = False) -> str:
     statuses = ("PASS", "FAIL", "ERROR", "WARN", "SKIP")
     tally = ", ".join(f"{counts[status]} {status}" for status in statuses if counts[status])
     verdict: str = report.verdict(strict=strict)
-    if cpu_only(report):
+    if has_cpus_only(report):
         verdict += ", CPU only"
     lines += ["", f"{verdict}: {tally or 'no check ran'}"]
     return "\n".join(lines) + "\n"
 
 
-def cpu_only(report: Report) -> bool:
+def has_cpus_only(report: Report) -> bool:
     """Whether REPORT is a PASS of which no check has looked at a GPU."""
     passed = {one.code for one in report.outcomes if one.status == "PASS"}
     return report.verdict() == "PASS" and report.backend != "nccl" and not passed & GPU_CHECKS

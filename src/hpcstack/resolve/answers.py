@@ -133,7 +133,7 @@ def read_missing(text: str) -> dict[str, list[str]]:
     return found
 
 
-def own_mpi(environment: Mapping[str, str]) -> str:
+def read_own_mpi(environment: Mapping[str, str]) -> str:
     """Return the MPI that NVIDIA put into a base with these variables; empty for none.
 
     It is no package of the distribution, so apt does not know of it.

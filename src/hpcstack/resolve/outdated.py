@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import ProblemsError
-from hpcstack.hardware.facts import facts_of
+from hpcstack.hardware.facts import read_facts_of
 from hpcstack.lock.diff import diff_contents, find_newer_tags
 from hpcstack.lock.file import LockFile
-from hpcstack.lock.known import base_environment
+from hpcstack.lock.known import read_base_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class NewerBase:
     changes: list[Difference]
 
 
-def locked_recipes(catalog: Catalog, site: Site, say: Say) -> list[Recipe]:
+def list_locked_recipes(catalog: Catalog, site: Site, say: Say) -> list[Recipe]:
     """Return the recipes that have a lock, without adopted ones, which follow no registry.
 
     A file that cannot be read is left out, and SAY is told why.
@@ -68,7 +68,7 @@ def find_newer(recipes: Sequence[Recipe], site: Site, registry: Registry) -> Ite
         changes: list[Difference] = []
         if newer:
             newest = newer[-1]
-            had = facts_of(base_environment(recipe, LockFile(recipe, site).read()))
+            had = read_facts_of(read_base_environment(recipe, LockFile(recipe, site).read()))
             latest = base.model_copy(
                 update={"image": f"{repository}:{newest}", "platforms": base.platforms[:1]}
             )

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcstack.build.base import base_of
+from hpcstack.build.base import provide_base
 from hpcstack.build.build import ANOTHER
 from hpcstack.build.engines import choose_engine
 from hpcstack.build.engines.base import ANSWERS
@@ -19,15 +19,15 @@ from hpcstack.core.progress import Progress
 from hpcstack.lock.check import with_open_items
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.site_files import list_build_variables
-from hpcstack.render.steps import conda_files
+from hpcstack.render.steps import make_conda_files
 from hpcstack.render.template import read_data_file
 from hpcstack.resolve.answers import (
-    own_mpi,
     read_apt,
     read_build_requirements,
     read_conda,
     read_left_out,
     read_missing,
+    read_own_mpi,
     read_pip,
     want_files,
 )
@@ -129,12 +129,12 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
             page="choose-an-engine",
         )
 
-    base = base_of(lock, platform, bench)
+    base = provide_base(lock, platform, bench)
     with make_workspace(bench.site, bench.runner, needed_bytes(locked)) as work:
         bench.progress(f"asking the base's own apt and pip for {stack.full_name}")
         kept = cache_of(bench.site).top / f"{stack.full_name}-lock.log"
         script = {"build/build_requirements.py": read_data_file("images", "build_requirements.py")}
-        files = {**script, **conda_files(stack, None), **want_files(stack)}
+        files = {**script, **make_conda_files(stack, None), **want_files(stack)}
         quiet = replace(bench, progress=Progress())
         allowed = packages.allow_replace
         try:
@@ -156,7 +156,7 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
                 conda = read_conda(answer_of("conda.json"))
             _refuse_second_python(conda or (), locked)
             if packages.apt:
-                mpi = own_mpi(locked.environment)
+                mpi = read_own_mpi(locked.environment)
                 apt = read_apt(answer_of("apt.simulated"), answer_of("apt.records"), allowed, mpi)
             if packages.pip:
                 pip = read_pip(answer_of("pip.json"), answer_of("pip-of-base.json"))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from hpcstack.core.characters import CONTROL
-from hpcstack.core.dirs import config_home, data_home, own_user_name
+from hpcstack.core.dirs import find_config_home, find_data_home, find_own_user_name
 from hpcstack.core.errors import InputError, Problem, ProblemsError, did_you_mean
 from hpcstack.core.names import RUNTIMES
 from hpcstack.core.sharing import Sharing, find_sharing
@@ -33,11 +33,11 @@ from hpcstack.core.yaml import (
     MAX_PROBLEMS,
     Document,
     WrongKeyError,
+    find_wrong_key,
     format_path,
+    list_problems,
     parse_yaml,
-    problems_of,
     read_yaml_text,
-    wrong_key,
 )
 from hpcstack.recipe.fields import Model, Mount
 from hpcstack.recipe.merge import Policy, extract_fragment, merge_documents
@@ -102,7 +102,7 @@ class Site(Model):
         description="Folder of images, releases, reports and logs. Every node must see it."
     )
     user_store: Path = Field(
-        default_factory=lambda: data_home() / "hpcstack/store",
+        default_factory=lambda: find_data_home() / "hpcstack/store",
         description="Folder in which users who may not write `store` keep images of their own. It "
         "must contain {user}, which stands for the user's name. The nodes must see it.",
     )
@@ -334,7 +334,7 @@ class Loaded:
 
 def make_defaults(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the built-in layer: all lies below the user's own data folder."""
-    top = f"{data_home(environ)}/hpcstack"
+    top = f"{find_data_home(environ)}/hpcstack"
     store = f"{top}/store"
     return {
         "store": store,
@@ -349,7 +349,7 @@ def find_layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
 
     Raise InputError where one that was named, by $HPCSTACK_SITE or as EXPLICIT, does not exist.
     """
-    usual = (SYSTEM, config_home(environ) / "hpcstack/site.yaml")
+    usual = (SYSTEM, find_config_home(environ) / "hpcstack/site.yaml")
     found = [path for path in usual if path.is_file()]
     for named, how in ((environ.get("HPCSTACK_SITE", ""), "$HPCSTACK_SITE"), (explicit, "--site")):
         if named and not Path(named).is_file():
@@ -414,7 +414,7 @@ def _fill_in_user(merged: dict[str, Any], origins: dict[str, Origin]) -> None:
             page="build-my-own-stack",
         )
     if USER in said:
-        merged["user_store"] = said.replace(USER, own_user_name())
+        merged["user_store"] = said.replace(USER, find_own_user_name())
 
 
 def _merge_policies(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
@@ -472,13 +472,13 @@ def _list_problems(error: ValidationError, documents: list[Document]) -> list[Pr
         raise InputError(f"hpcstack's built-in site is wrong: {error}")
     out = []
     for number, entry in enumerate(error.errors()[:MAX_PROBLEMS]):
-        wrong = wrong_key(entry)
+        wrong = find_wrong_key(entry)
         path = (*entry["loc"], *wrong.path) if wrong else tuple(entry["loc"])
         holder = next((d for d in reversed(documents) if path in d.marks), documents[-1])
         if wrong:
             out.append(holder.problem(path, wrong.what))
         else:
-            out.append(list(problems_of(error, holder, Site))[number])
+            out.append(list(list_problems(error, holder, Site))[number])
     return out
 
 

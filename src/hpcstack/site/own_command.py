@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpcstack.site.model import NodeType
 
 
-def hpcstack_on(node: NodeType | None) -> list[str]:
+def find_hpcstack_on(node: NodeType | None) -> list[str]:
     """Return the beginning of hpcstack's command line in a job on NODE.
 
     None for NODE: the site does not say which nodes it has.

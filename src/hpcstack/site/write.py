@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcstack.site.discover import Nodes, Probe
 
 
-def site_text(found: Probe, host: str, name: str = "") -> str:
+def render_site_text(found: Probe, host: str, name: str = "") -> str:
     """Return the whole file as text; it loads as it is.
 
     NAME is the site's, by default Slurm's ClusterName, else HOST.

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import StoreError
-from hpcstack.core.mounts import filesystem_of
+from hpcstack.core.mounts import find_filesystem
 from hpcstack.core.replacing import written_out
 from hpcstack.squashfs.copy import ALIGNED, clone_blocks, copy_bytes, write_all
 from hpcstack.squashfs.read import Superblock
@@ -88,7 +88,7 @@ class Keeping(AbstractContextManager["Keeping"]):
 
     def _open_direct(self, output: Path) -> bool:
         """Open OUTPUT for writing past the page cache. Return whether that works here."""
-        if filesystem_of(output.stat().st_dev) not in LOCAL:
+        if find_filesystem(output.stat().st_dev) not in LOCAL:
             return False
         try:
             direct = os.open(output, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)

@@ -33,7 +33,7 @@ from hpcstack.squashfs.kept import HEAD, Keeping
 from hpcstack.squashfs.read import NO_XATTRS, NOWHERE, Squashfs, Superblock
 from hpcstack.squashfs.table import explain_damage
 from hpcstack.squashfs.tree import Merged
-from hpcstack.squashfs.write import Writer, packed_block
+from hpcstack.squashfs.write import Writer, pack_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -117,7 +117,7 @@ def splice_image(
         return _write(image, above, writer, about, output, time)
 
 
-def all_root(path: Path) -> bool:
+def belongs_to_root(path: Path) -> bool:
     """Return whether every file of the image PATH belongs to root."""
     with Squashfs(path) as image:
         return not any(image.ids)
@@ -248,7 +248,7 @@ def _tables(
         """
         data = b"".join(struct.pack(layout, *row) for row in rows)
         blocks = [data[start : start + METADATA] for start in range(0, len(data), METADATA)]
-        places = [add(packed_block(block, image.codec)) for block in blocks]
+        places = [add(pack_block(block, image.codec)) for block in blocks]
         return add(head, struct.pack(f"<{len(places)}Q", *places))
 
     # In the order in which mksquashfs writes them, on which `Squashfs._end_of_folders` depends.

@@ -65,7 +65,7 @@ class Removed(NamedTuple):
     gone: int  # the names that it has lost
 
 
-def kept_xattrs(xattrs: Xattrs) -> Xattrs:
+def list_kept_xattrs(xattrs: Xattrs) -> Xattrs:
     """Return those of XATTRS that belong in an image, sorted: `user.*`, and capabilities.
 
     A capability that was set in a user namespace contains the id of the user who built the image.
@@ -112,7 +112,7 @@ class Merged:
             raise Unreadable(f"folders lie more than {MAX_DEPTH} deep in one another")
         layer = self.layers[number]
         xattrs = layer.xattrs(upper)
-        folder.inode, folder.xattrs = upper, kept_xattrs(xattrs)
+        folder.inode, folder.xattrs = upper, list_kept_xattrs(xattrs)
         # `x` means that the folder has whiteouts which are files with an attribute.
         marked = any(name in OPAQUE and value == b"x" for name, value in xattrs)
         for name, entry in layer.listing(upper).items():
@@ -158,7 +158,9 @@ class Merged:
         """Return the leaf for INODE of the layer NUMBER: the same one for all its names."""
         key = number, inode.number
         if key not in self.leaves:
-            self.leaves[key] = Leaf(number, inode, kept_xattrs(self.layers[number].xattrs(inode)))
+            self.leaves[key] = Leaf(
+                number, inode, list_kept_xattrs(self.layers[number].xattrs(inode))
+            )
         return self.leaves[key]
 
     def _remove_below(self, folder: Folder) -> None:

@@ -74,7 +74,7 @@ class Metadata:
         """Compress the first SIZE bytes of the open block."""
         data = bytes(self.open[:size])
         del self.open[:size]
-        self.out += packed_block(data, self.codec)
+        self.out += pack_block(data, self.codec)
 
     def end(self) -> bytes:
         """Return all that follows `kept`. Nothing may be written after this."""
@@ -83,7 +83,7 @@ class Metadata:
         return bytes(self.out)
 
 
-def packed_block(data: bytes, pack: Codec) -> bytes:
+def pack_block(data: bytes, pack: Codec) -> bytes:
     """Return DATA as a metadata block with its head, compressed if that makes it smaller."""
     small = pack.pack(data)
     if len(small) < len(data):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
-from hpcstack.core.dirs import cache_home
+from hpcstack.core.dirs import find_cache_home
 from hpcstack.core.errors import StoreError
-from hpcstack.core.files import name_owner, private_folder
+from hpcstack.core.files import make_private_folder, name_owner
 from hpcstack.core.lease import make_label, may_have_living_owner, remove_leftovers
 from hpcstack.store.store import Store
 
@@ -34,27 +34,27 @@ def cache_of(site: Site) -> Store:
     Else, and for a user with a store of his own, it is the user's own.
     """
     if not site.sharing.has_group or site.own_store != site.store:
-        return own_cache(site)
-    shared = shared_cache(site)
+        return open_own_cache(site)
+    shared = open_shared_cache(site)
     with shared.acting("no cache"):
         for name in ("partial", "busy", "offline", "keys"):
             site.sharing.make_folder(shared.top / name)
     return shared
 
 
-def shared_cache(site: Site) -> Store:
+def open_shared_cache(site: Site) -> Store:
     """Return the cache in the site's store, which its group shares and others may read."""
     return Store(site.store / SHARED, sharing=site.sharing)
 
 
-def own_cache(site: Site) -> Store:
+def open_own_cache(site: Site) -> Store:
     """Return the user's own cache, below `build.cachedir` where the site names one.
 
     What lies there is trusted, so it is the user's alone: StoreError where somebody else has made
     it. Kept steps always lie here, since an overlay needs folders of one's own group.
     """
     if not site.build.cachedir:
-        own = cache_home() / "hpcstack/bases"
+        own = find_cache_home() / "hpcstack/bases"
         if own.exists() and own.stat().st_uid not in (os.geteuid(), 0):
             raise StoreError(
                 f"the cache {own} belongs to {name_owner(own)}",
@@ -68,7 +68,7 @@ def own_cache(site: Site) -> Store:
     private = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"
     store = Store(private)
     with store.acting("no cache"):
-        private_folder(private, "remove it, or name another build.cachedir in site.yaml")
+        make_private_folder(private, "remove it, or name another build.cachedir in site.yaml")
     return store
 
 
@@ -86,7 +86,7 @@ def _close_to_others(own: Path) -> None:
                     os.fchmod(descriptor, 0o700)
 
 
-def offline_folder(site: Site, lock: Lock, platform: str) -> Path:
+def name_offline_folder(site: Site, lock: Lock, platform: str) -> Path:
     """Return where a bundle's base and packages for a locked stack lie."""
     name = f"{lock.digest()[:24]}-{platform.replace('/', '-')}"
     return cache_of(site).top / "offline" / name

@@ -84,7 +84,7 @@ def _is_key(text: str, one: Artifact) -> bool:
     return one.key.startswith(text)
 
 
-def newest_image(name: str, store: Store, platform: str = "") -> Artifact:
+def find_newest_image(name: str, store: Store, platform: str = "") -> Artifact:
     """Return the newest image of NAME: for PLATFORM if there is one, else for any platform.
 
     InputError where there is none.
@@ -100,14 +100,14 @@ def newest_image(name: str, store: Store, platform: str = "") -> Artifact:
     )
 
 
-def image_with_key(stack: str, key: str, store: Store, platform: str = "") -> Artifact:
+def find_image_with_key(stack: str, key: str, store: Store, platform: str = "") -> Artifact:
     """Return the one image of STACK whose key begins with KEY.
 
     Where KEY is empty, it is the newest one, for PLATFORM if there is one. InputError where no
     image, or more than one, has such a key.
     """
     if not key:
-        return newest_image(stack, store, platform)
+        return find_newest_image(stack, store, platform)
     found = [one for one in store.images() if one.key.startswith(key) and one.stack == stack]
     if len(found) != 1:
         raise InputError(

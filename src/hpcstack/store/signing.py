@@ -63,12 +63,12 @@ class Statement:
         return ", ".join(differences)
 
 
-def signature_of(image: Path) -> Path:
+def name_signature(image: Path) -> Path:
     """Return where the detached signature of a squashfs lies."""
     return image.with_name(image.name + ".sig")
 
 
-def statement_of(image: Path) -> Path:
+def name_statement(image: Path) -> Path:
     """Return where the statement lies that the signature is of."""
     return image.with_name(image.name + ".signed.json")
 
@@ -99,7 +99,7 @@ def sign_image(image: Path, key: str, runner: Runner, what: Statement) -> Path:
         status = runner.attached(
             ["ssh-keygen", "-q", "-Y", "sign", "-f", str(private), "-n", NAMESPACE, str(stated)]
         )
-        made = signature_of(stated)
+        made = name_signature(stated)
         if status or not made.exists():
             raise AnswerIsNo(
                 f"ssh-keygen did not sign {image} (exit {status})",
@@ -109,9 +109,9 @@ def sign_image(image: Path, key: str, runner: Runner, what: Statement) -> Path:
         signature = made.read_text(encoding="utf-8")
 
     # A kill between the two leaves an old signature beside a new statement, which is refused.
-    write_text(statement_of(image), text)
-    write_text(signature_of(image), signature)
-    return signature_of(image)
+    write_text(name_statement(image), text)
+    write_text(name_signature(image), signature)
+    return name_signature(image)
 
 
 def verify_signature(image: Path, key: str, runner: Runner, what: Statement) -> tuple[bool, str]:
@@ -125,11 +125,11 @@ def verify_signature(image: Path, key: str, runner: Runner, what: Statement) -> 
         return done.status == 0, done.tail[-1] if done.tail else ""
 
     try:
-        signature = read_bytes(signature_of(image), MAX_STATEMENT)
+        signature = read_bytes(name_signature(image), MAX_STATEMENT)
     except FileNotFoundError:
         return False, "it is not signed"
     try:
-        text = read_bytes(statement_of(image), MAX_STATEMENT)
+        text = read_bytes(name_statement(image), MAX_STATEMENT)
     except FileNotFoundError:
         # As older versions of hpcstack signed: the signature is of the image itself.
         return (
@@ -145,8 +145,8 @@ def verify_by(
 ) -> tuple[bool, str]:
     """Do as `verify_signature` for a .sqsh, with KEYS as lines of OpenSSH public keys."""
     try:
-        signature = read_bytes(signature_of(image), MAX_STATEMENT)
-        text = read_bytes(statement_of(image), MAX_STATEMENT)
+        signature = read_bytes(name_signature(image), MAX_STATEMENT)
+        text = read_bytes(name_statement(image), MAX_STATEMENT)
     except FileNotFoundError:
         return False, "it is not signed"
     return _judge_signature(text, signature, list(keys), runner, what)
@@ -179,7 +179,7 @@ def _find_private_key(key: str) -> Path:
     return private
 
 
-def why_untrusted(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> str:
+def explain_distrust(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> str:
     """Return why no owner of KEYS (lines of OpenSSH public keys) has signed ARTIFACT's image.
 
     Empty where one has. The image's bytes are not read: the signature is of the digest that the

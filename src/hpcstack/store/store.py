@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.core.files import digest_of, write_text, writing_below
+from hpcstack.core.files import digest_of, write_below, write_text
 from hpcstack.core.lease import hold_lease, make_label, remove_leftovers
 from hpcstack.core.sharing import ALONE, Sharing
 from hpcstack.store.artifact import IMAGE, Artifact
@@ -201,7 +201,7 @@ class Store:
 
         All that is written meanwhile can be read by all.
         """
-        return writing_below(self.top, what, self.sharing)
+        return write_below(self.top, what, self.sharing)
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
@@ -301,13 +301,13 @@ class Store:
         moved aside. Readers find it there. If this is interrupted, the next call puts it back.
         """
         aside = _name_aside(final)
-        if descriptors.path_exists(aside) and descriptors.path_exists(final):
+        if descriptors.exists_at(aside) and descriptors.exists_at(final):
             descriptors.remove_tree(aside)
-        elif descriptors.path_exists(aside):
+        elif descriptors.exists_at(aside):
             descriptors.rename_path(aside, final)
 
         made = descriptors.find_name(incoming, self.top / "incoming")
-        if instead and descriptors.path_exists(final):
+        if instead and descriptors.exists_at(final):
             if not descriptors.exchange_names(made, final):
                 descriptors.rename_path(final, aside)
                 descriptors.rename_path(made, final)
@@ -317,7 +317,7 @@ class Store:
         try:
             descriptors.rename_path(made, final)
         except OSError:
-            if not descriptors.path_exists(final / ARTIFACT):
+            if not descriptors.exists_at(final / ARTIFACT):
                 raise
 
     def point(self, stack: str, key: str, platform: str = "") -> None:

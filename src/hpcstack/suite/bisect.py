@@ -87,7 +87,7 @@ class Bisection:
 
     def learn(self, found: dict[Group, Measured]) -> None:
         """Learn what a round FOUND, which has every group of `next_groups`."""
-        bad = slow_groups(found, self.control)
+        bad = find_slow_groups(found, self.control)
         if not self.rounds and len(bad) > len(found) * MOST_BAD:
             self.unsure = (
                 f"{len(bad)} of {len(found)} groups are slow or failed: more than a few bad nodes"
@@ -97,7 +97,7 @@ class Bisection:
         known = set(self.good)
         self.suspects = []
         # without a control, a group that no other is like has nothing to be compared with
-        alone = set() if self.control else alone_of_their_kind(found)
+        alone = set() if self.control else find_single_kinds(found)
         for group, one in found.items():
             unknown = tuple(node for node in group if node not in known)
             if one.lost or (group in alone and group not in bad):
@@ -124,7 +124,7 @@ def split_evenly(nodes: Group, count: int) -> list[Group]:
     return [nodes[a:b] for a, b in itertools.pairwise(bounds) if b > a]
 
 
-def slow_groups(found: dict[Group, Measured], control: Group) -> set[Group]:
+def find_slow_groups(found: dict[Group, Measured], control: Group) -> set[Group]:
     """Return the groups that failed, measured nothing, or are slow.
 
     Those within an NVLink domain and those that cross the network are compared apart: with the
@@ -144,7 +144,7 @@ def slow_groups(found: dict[Group, Measured], control: Group) -> set[Group]:
     return bad
 
 
-def alone_of_their_kind(found: dict[Group, Measured]) -> set[Group]:
+def find_single_kinds(found: dict[Group, Measured]) -> set[Group]:
     """Return the groups that no other is like.
 
     These are the only one within an NVLink domain, and the only one that crosses the network.

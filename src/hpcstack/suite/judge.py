@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hpcstack.core.dirs import state_folder
+from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.files import write_text
 from hpcstack.launch.resources import machine_of
 from hpcstack.site.model import PLATFORMS
 from hpcstack.slurm.query import find_allocation
-from hpcstack.store.find import newest_image
+from hpcstack.store.find import find_newest_image
 from hpcstack.store.store import open_store
 from hpcstack.suite import gates, history
 from hpcstack.suite.run import run_suite
@@ -64,12 +64,12 @@ def run_and_judge(
     """
     store = open_store(site)
     platform = PLATFORMS.get(machine_of(resources, site, find_allocation(os.environ)), "")
-    image = newest_image(stack.full_name, store, platform)
+    image = find_newest_image(stack.full_name, store, platform)
     report, folder = run_suite(stack, image, request, resources, site, runner, say)
     # written as it is, before judging can go wrong
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
 
-    path = state_folder() / "history" / f"{stack.full_name}.jsonl"
+    path = find_state_folder() / "history" / f"{stack.full_name}.jsonl"
     baselines = site.baselines.get(report.node_type, {})
     report = judge_report(report, history.load_history(path), baselines)
     with store.acting("the report was not written"):

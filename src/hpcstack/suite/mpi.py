@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hpcstack.suite.outcomes import SuiteRun
 
 
-def mpi_step(
+def make_mpi_step(
     run: SuiteRun,
     artifact: Artifact,
     resources: Resources,

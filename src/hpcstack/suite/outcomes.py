@@ -137,7 +137,7 @@ def _answers_for_ranks(rows: list[dict[str, Any]], run: SuiteRun) -> bool:
     return len(hosts) >= run.nodes and all(row.get("for_all_ranks") for row in rows)
 
 
-def host_rows(run: SuiteRun, inventories: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def make_host_rows(run: SuiteRun, inventories: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Run the checks of scope `host` here, on the INVENTORIES of all nodes. Return their rows."""
     checks = run.select("host")
     return [

@@ -13,21 +13,27 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from hpcstack.core.dirs import state_folder
+from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, SlurmError, did_you_mean, format_count
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.plan import Plan, bring_libraries, plan_step
 from hpcstack.launch.request import LaunchRequest
-from hpcstack.launch.resources import Resources, node_of, share_resources
-from hpcstack.recipe.model import known_tests
+from hpcstack.launch.resources import Resources, find_node_type, share_resources
+from hpcstack.recipe.model import check_test_names
 from hpcstack.render.launchers import render_inner
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose_runtime
 from hpcstack.site.injection import HOST_PLACE
 from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
-from hpcstack.suite.mpi import mpi_step
-from hpcstack.suite.outcomes import RunFiles, SuiteRun, find_telling_line, host_rows, make_outcomes
+from hpcstack.suite.mpi import make_mpi_step
+from hpcstack.suite.outcomes import (
+    RunFiles,
+    SuiteRun,
+    find_telling_line,
+    make_host_rows,
+    make_outcomes,
+)
 from hpcstack.suite.steps import python_path, watch_steps
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.agent import start_s
@@ -70,11 +76,11 @@ def check_names(words: str) -> tuple[str, ...]:
     """
     found = tuple(filter(None, words.split(",")))
     for word in found:
-        if word not in known_tests():
-            near = did_you_mean(word, known_tests())
+        if word not in check_test_names():
+            near = did_you_mean(word, check_test_names())
             raise InputError(
                 f"no check or family {word!r}{near}",
-                f"known: {', '.join(known_tests())}",
+                f"known: {', '.join(check_test_names())}",
                 page="test-a-stack",
             )
     return found
@@ -88,7 +94,7 @@ def prepare_run(
     On nodes without real GPUs that is what RESOURCES say, or CPU_RANKS.
     """
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    parent = request.parent or state_folder() / "tests" / stack.full_name
+    parent = request.parent or find_state_folder() / "tests" / stack.full_name
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.own_store, sharing=site.sharing).acting("no folder for the run"):
         folder.mkdir(parents=True)
@@ -115,7 +121,7 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
 
     That is what was asked for, and what the site promises of its nodes.
     """
-    node = None if run.here else node_of(resources, site, find_allocation(os.environ))
+    node = None if run.here else find_node_type(resources, site, find_allocation(os.environ))
     brought = () if run.here else bring_libraries(site, node, artifact, run.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
 
@@ -167,7 +173,7 @@ def list_promised(node: NodeType | None, site: Site) -> dict[str, Any]:
     }
 
 
-def step_plan(
+def make_step_plan(
     run: SuiteRun,
     artifact: Artifact,
     resources: Resources,
@@ -220,7 +226,9 @@ def run_suite(
     folder = run.folder
     suite = _write_host_suite(run) if request.suite_from_host else None
 
-    plan = step_plan(run, artifact, resources, site, runner, runtime=request.runtime, suite=suite)
+    plan = make_step_plan(
+        run, artifact, resources, site, runner, runtime=request.runtime, suite=suite
+    )
     write_text(folder / "command.txt", plan.shown() + "\n")
     write_request(request_of(run, artifact, resources, site))
     nodes = format_count(run.nodes, "node")
@@ -234,17 +242,19 @@ def run_suite(
     steps = [step]
     mpi_checks = run.select("mpi")
     if mpi_checks and not here:
-        steps.append(mpi_step(run, artifact, resources, site, runner, request.runtime, suite, say))
+        steps.append(
+            make_mpi_step(run, artifact, resources, site, runner, request.runtime, suite, say)
+        )
 
     found = collect_run(folder)
-    found.add({"rows": host_rows(run, found.inventory)})
+    found.add({"rows": make_host_rows(run, found.inventory)})
     if mpi_checks and here:
         found.add({"rows": _skip_mpi(mpi_checks)})
     if not found.rows and not found.hosts:
         look = f"see {folder / 'step.log'} and {folder / 'command.txt'}"
         raise SlurmError(_explain_nothing(step), look, page="test-a-stack")
 
-    node = None if here else node_of(resources, site, find_allocation(os.environ))
+    node = None if here else find_node_type(resources, site, find_allocation(os.environ))
     judged = make_outcomes(run, found, _find_telling_line(folder, step))
     report = Report(
         stack=artifact.stack,
@@ -267,7 +277,7 @@ def run_suite(
         inventory=found.inventory,
         promised={name: value for name, value in list_promised(node, site).items() if value},
         step_status=next((step.status for step in steps if step.status), 0),
-        outcomes=(*judged, *step_outcome(steps, judged)),
+        outcomes=(*judged, *judge_step(steps, judged)),
     )
     return report, folder
 
@@ -276,7 +286,7 @@ def _write_host_suite(run: SuiteRun) -> Path:
     """Write this hpcstack's suite into the run's folder. Return where it is."""
     from hpcstack.core import data
 
-    write_tree(run.folder / "suite", data.smoke_files(), on_disk=False)
+    write_tree(run.folder / "suite", data.read_smoke_files(), on_disk=False)
     return run.folder / "suite"
 
 
@@ -314,7 +324,7 @@ def collect_run(folder: Path) -> RunFiles:
     return found
 
 
-def step_outcome(steps: list[Completed], judged: list[Outcome]) -> list[Outcome]:
+def judge_step(steps: list[Completed], judged: list[Outcome]) -> list[Outcome]:
     """Return an ERROR if one of STEPS did not end with 0 and no check says why; else nothing.
 
     Where a check is an ERROR, it broke the ranks, and the status is no news.

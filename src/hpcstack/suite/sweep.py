@@ -16,9 +16,9 @@ from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill_template
 from hpcstack.slurm.client import Client
-from hpcstack.store.find import newest_image
+from hpcstack.store.find import find_newest_image
 from hpcstack.suite.bisect import Bisection, Measured
-from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, plan_tournament, slow_pairs
+from hpcstack_smoke.collectives.pairs import SLOW, find_odd_ones, find_slow_pairs, plan_tournament
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +91,7 @@ class Swept:
 
 def check_image(stack: str, store: Store) -> None:
     """Raise InputError where STACK has no image, before any job is submitted."""
-    newest_image(stack, store)
+    find_newest_image(stack, store)
 
 
 # states of a node that runs or will run jobs, as `sinfo --format=%T` prints them
@@ -99,7 +99,7 @@ GOOD_STATES = ("idle", "mixed", "allocated", "completing", "planned")
 GOOD_SIGNS = "~-+"  # that may follow such a state; other signs tell of trouble
 
 
-def usable_nodes(
+def find_usable_nodes(
     runner: Runner, partition: str, nodelist: str, reservation: str = ""
 ) -> tuple[list[str], dict[str, str]]:
     """Ask Slurm which nodes of a PARTITION or NODELIST could run a job.
@@ -127,7 +127,7 @@ def usable_nodes(
     return found, left_out
 
 
-def pairs_of(nodes: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
+def plan_pairs(nodes: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
     """Return the pairs of NODES in the first ROUNDS of a tournament."""
     plan = plan_tournament(len(nodes))[:rounds]
     return [(nodes[a], nodes[b]) for round_ in plan for a, b in round_]
@@ -362,7 +362,7 @@ def judge_pairs(swept: Swept) -> None:
     """
     for together in (True, False):
         matrix = _make_matrix(swept, together=together)
-        for number in odd_ones(matrix, len(swept.nodes)):
+        for number in find_odd_ones(matrix, len(swept.nodes)):
             best = max(value for pair, value in matrix.items() if number in pair)
             rest = statistics.median(value for pair, value in matrix.items() if number not in pair)
             reason = f"best pair {best:.3g} GB/s, others' median {rest:.3g} (limit {SLOW:g})"
@@ -387,7 +387,7 @@ def explain_unsure(swept: Swept) -> str:
     odd = [swept.nodes.index(node) for node in swept.odd]
     slow = []
     for together in (True, False):
-        pairs = slow_pairs(_make_matrix(swept, together=together), odd)
+        pairs = find_slow_pairs(_make_matrix(swept, together=together), odd)
         slow += [f"{swept.nodes[a]} and {swept.nodes[b]}" for a, b in pairs]
     if not slow:
         return ""

@@ -267,7 +267,7 @@ def build_program(output: str) -> dict[str, Any]:
         file.write(SOURCE)
 
     began = time.monotonic()
-    kernel, why = compiled_kernel(output)
+    kernel, why = compile_kernel(output)
     failed = _compile([compiler, "-O2", "-o", f"{binary}.part", source, *kernel, "-lm", "-ldl"])
     if failed:
         return {"error": f"{compiler} {failed}"}
@@ -275,7 +275,7 @@ def build_program(output: str) -> dict[str, Any]:
     return {"compiler": compiler, "compile_s": time.monotonic() - began, "cuda_skip": why}
 
 
-def compiled_kernel(output: str) -> tuple[list[str], str]:
+def compile_kernel(output: str) -> tuple[list[str], str]:
     """Compile the CUDA kernel into OUTPUT.
 
     Return (the words that mpicc needs to link it, ""), or ([], why there is none).

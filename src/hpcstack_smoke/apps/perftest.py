@@ -41,7 +41,9 @@ def check_fabric_write(task: Task) -> Result:
     The first task of each node measures, one port after another, in the turns of `plan_turns`.
     The first of all tells the others what was found, so that all judge the same.
     """
-    ports = sysfs.of_fabric(sysfs.active_ports(), task.request.fabric, tuple(task.request.hcas))
+    ports = sysfs.select_fabric_ports(
+        sysfs.active_ports(), task.request.fabric, tuple(task.request.hcas)
+    )
     # EFA's ports have a protocol of their own
     ports = [port for port in ports if port.layer in ("InfiniBand", "Ethernet")]
     has_tool = bool(shutil.which("ib_write_bw"))

@@ -142,7 +142,7 @@ def count_gpus_of_model(gpus: int) -> int:
     return max(n for n in (1, 2, 4, 8) if n <= max(gpus, 1) and alphabet.HEADS % n == 0)
 
 
-def gpus_here() -> int:
+def count_gpus_here() -> int:
     """Return how many GPUs this step has on this node.
 
     Where no cgroup hides those of other steps, CUDA_VISIBLE_DEVICES says which are its own.
@@ -197,7 +197,7 @@ def serve_model(task: Task, kind: Serving, missing: str = "", *, gpus: bool = Fa
         raise Skip(f"the image has no {missing}")
 
     # all tasks decide the same: one that went on alone would wait for the others
-    answers = task.all("gpus", [socket.gethostname(), gpus_here() > 0])
+    answers = task.all("gpus", [socket.gethostname(), count_gpus_here() > 0])
     without = sorted({host for host, has in answers if not has})
     if gpus and without:
         raise Skip(f"no GPU on {', '.join(without[:4])}: {kind.name} is not started without one")
@@ -244,7 +244,7 @@ def _start_server(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tup
     # a port that was free may have been taken when the server listens: try again
     for _ in range(3):
         port = free_port()
-        server = Server(kind.argv(folder, host, port, gpus_here()), folder, log, key)
+        server = Server(kind.argv(folder, host, port, count_gpus_here()), folder, log, key)
         stack.callback(server.stop)
         trouble = server.ready(host, port, kind.ready, until)
         if not trouble or not server.address_taken():

@@ -274,14 +274,14 @@ def check_nccl_node(context: Context) -> Result:
 
     more = GATED[context.tier]
     sizes = choose_sizes(context, tuple(sorted({1024 * MIB, *more})), more)
-    group = group_of_node(context)
+    group = find_group_of_node(context)
     here = replace(context, world=context.per_node, rank=context.local_rank)
     result = sweep_collectives(here, group, ("all_reduce",), sizes, (torch.float32,), more)
     dist.destroy_process_group(group)
     return result
 
 
-def group_of_node(context: Context) -> Any:
+def find_group_of_node(context: Context) -> Any:
     """Return a process group of this node's ranks.
 
     Since torch 2.1 these ranks make it by themselves. Before, all ranks must make each group

@@ -8,7 +8,7 @@ from hpcstack_smoke.node import nvlink
 
 
 @functools.cache
-def domain_of_node() -> str:
+def find_domain_of_node() -> str:
     """Return CLUSTER/CLIQUE of this node's GPUs, empty where their NVLink ends at the node."""
     return "/".join(next(iter(nvlink.read_domains().values()), ()))
 

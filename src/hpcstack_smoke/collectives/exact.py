@@ -51,7 +51,7 @@ def check_ddp_placement(context: Context) -> Result:
     )
 
 
-def shared_out(world: int) -> int:
+def share_out(world: int) -> int:
     """Return how many values each of WORLD ranks gets of a buffer that is dealt to all.
 
     It is never 0, however many ranks there are.
@@ -85,7 +85,7 @@ def make_summed(context: Context, rank: int, dtype: Any, count: int = COUNT) -> 
     return ((turn % every == 0) * (1 + (turn // every) % 2)).to(dtype)
 
 
-def total_of(context: Context, dtype: Any, count: int) -> Any:
+def compute_total(context: Context, dtype: Any, count: int) -> Any:
     """Return the sum of `make_summed` over all ranks, one rank's values in memory at a time."""
     whole = make_summed(context, 0, dtype, count)
     for rank in range(1, context.world):
@@ -120,7 +120,7 @@ def _moving_collectives(context: Context, dtype: Any, group: Any) -> Iterator[tu
         return torch.equal(sent, make_moved(context, world - 1, dtype))
 
     def all_to_all() -> bool:
-        part = shared_out(world)
+        part = share_out(world)
         out = torch.empty(part * world, device=context.device, dtype=dtype)
         dist.all_to_all_single(out, make_moved(context, rank, dtype, part * world), group=group)
         # Each rank's values at the positions that are dealt to this one
@@ -168,7 +168,7 @@ def _adding_collectives(context: Context, dtype: Any, group: Any) -> Iterator[tu
 
     rank, world = context.rank, context.world
     mine = make_summed(context, rank, dtype)
-    whole = total_of(context, dtype, COUNT)
+    whole = compute_total(context, dtype, COUNT)
 
     def all_reduce() -> bool:
         total = mine.clone()
@@ -181,11 +181,11 @@ def _adding_collectives(context: Context, dtype: Any, group: Any) -> Iterator[tu
         return rank != 0 or torch.equal(total, whole)
 
     def reduce_scatter() -> bool:
-        part = shared_out(world)
+        part = share_out(world)
         out = torch.empty(part, device=context.device, dtype=dtype)
         values = make_summed(context, rank, dtype, part * world)
         dist.reduce_scatter_tensor(out, values, group=group)
-        total = total_of(context, dtype, part * world)
+        total = compute_total(context, dtype, part * world)
         return torch.equal(out, total[rank * part : (rank + 1) * part])
 
     yield "all_reduce", all_reduce

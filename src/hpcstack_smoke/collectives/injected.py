@@ -61,17 +61,17 @@ def find_library(name: str) -> LoadedLibrary:
     """Return where this process has the library NAME, which is loaded if it is not yet."""
     try:
         library = ctypes.CDLL(name, mode=os.RTLD_LAZY | RTLD_NOLOAD)
-        return LoadedLibrary(name, path_of(library), before=True)
+        return LoadedLibrary(name, find_path_of(library), before=True)
     except OSError:
         pass  # not loaded yet
     try:
         library = ctypes.CDLL(name, mode=os.RTLD_LAZY | os.RTLD_LOCAL)
-        return LoadedLibrary(name, path_of(library))
+        return LoadedLibrary(name, find_path_of(library))
     except OSError as error:
         return LoadedLibrary(name, error=str(error)[:300])
 
 
-def path_of(library: ctypes.CDLL) -> str:
+def find_path_of(library: ctypes.CDLL) -> str:
     """Return the path that the loader opened LIBRARY by. Raise OSError where it does not say."""
     dlinfo = ctypes.CDLL(None).dlinfo
     dlinfo.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 # Bytes of the ring's all_reduce: over two nodes, and the most over any number. More nodes mean more
-# steps, whose latency weighs more (`ring_size`)
+# steps, whose latency weighs more (`count_ring`)
 RING_SIZE, RING_MOST = 1024 * MIB, 32768 * MIB
 # The share of the line rate that a ring must reach, on the fabrics SOURCED and on others. Source:
 # nccl-tests #290, 46 to 48 of an NDR port's 50 GB/s. For others no source says what is healthy
@@ -35,12 +35,12 @@ def check_nccl_ring(context: Context) -> Result:
     import torch
     import torch.distributed as dist
 
-    from hpcstack_smoke.collectives.domain import domain_of_node
+    from hpcstack_smoke.collectives.domain import find_domain_of_node
 
     needs_nccl(context)
     if context.nodes < 2:
         raise Skip("one node: nothing goes over the network")
-    domains = set(context.all(domain_of_node()))
+    domains = set(context.all(find_domain_of_node()))
     if len(domains) == 1 and domains != {""}:
         raise Skip("all nodes are in one NVLink domain")
 
@@ -51,7 +51,7 @@ def check_nccl_ring(context: Context) -> Result:
         group = dist.new_group()
         # Most sizes need free memory for three buffers. WANTED needs it for little more than one:
         # all_reduce works in place
-        wanted = ring_size(context.nodes)
+        wanted = count_ring(context.nodes)
         sizes = choose_sizes(context, tuple(sorted({RING_SIZE, wanted or RING_SIZE})), (wanted,))
         result = sweep_collectives(context, group, ("all_reduce",), sizes, (torch.float32,))
         dist.destroy_process_group(group)
@@ -61,7 +61,7 @@ def check_nccl_ring(context: Context) -> Result:
         else:
             os.environ["NCCL_ALGO"] = before
 
-    own_line, promised = line_rate(context)
+    own_line, promised = find_line_rate(context)
     # The slowest node's line. It stays 0, for no verdict, where memory was too small for the size
     # that shows the line, or where some node's own GPUs may be the bottleneck
     line = 0.0
@@ -70,7 +70,7 @@ def check_nccl_ring(context: Context) -> Result:
     return judge_ring(result, line, context.request.fabric, promised=promised)
 
 
-def ring_size(nodes: int) -> int:
+def count_ring(nodes: int) -> int:
     """Return the bytes at which a ring over NODES shows the line rate; 0 where they are too many.
 
     A ring over more nodes has more steps, each with NCCL's latency (14 us between nodes). At this
@@ -92,7 +92,7 @@ def within_is_faster(context: Context) -> bool:
     return context.request.nvlink or name in LINKS or name in PEER_GATES or context.per_node == 1
 
 
-def line_rate(context: Context) -> tuple[float, bool]:
+def find_line_rate(context: Context) -> tuple[float, bool]:
     """Return (GB/s that this node's ports carry for the GPUs in use, whether the site promises it).
 
     The rate is 0 where the ports are plain network cards. Where the step has only some of the
@@ -102,9 +102,9 @@ def line_rate(context: Context) -> tuple[float, bool]:
 
     request = context.request
     hcas = tuple(request.hcas)
-    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, hcas)
+    ports = sysfs.select_fabric_ports(sysfs.list_ports(), request.fabric, hcas)
     active = [port for port in ports if port.active]
-    if request.fabric == "ethernet" or sysfs.only_cards(active, request.fabric, hcas):
+    if request.fabric == "ethernet" or sysfs.select_cards(active, request.fabric, hcas):
         return 0.0, False
 
     share = 1.0

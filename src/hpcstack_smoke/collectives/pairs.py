@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.bandwidth import MIB, needs_nccl
-from hpcstack_smoke.collectives.domain import domain_of_node, pair_class
+from hpcstack_smoke.collectives.domain import find_domain_of_node, pair_class
 from hpcstack_smoke.collectives.exact import on_cpu
 from hpcstack_smoke.node import sysfs
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
@@ -67,7 +67,9 @@ def split_by_class(
     return out
 
 
-def odd_ones(matrix: dict[tuple[int, int], float], count: int, slow: float = SLOW) -> list[int]:
+def find_odd_ones(
+    matrix: dict[tuple[int, int], float], count: int, slow: float = SLOW
+) -> list[int]:
     """Return the nodes whose best pair is below SLOW of the median of all pairs without them.
 
     With two nodes there is one pair and nobody to blame. With three or more, a slow node is slow
@@ -91,7 +93,7 @@ def odd_ones(matrix: dict[tuple[int, int], float], count: int, slow: float = SLO
     return [node for node in found if sum(other not in found for other in own[node]) > 1]
 
 
-def slow_pairs(
+def find_slow_pairs(
     matrix: dict[tuple[int, int], float], guilty: list[int], slow: float = SLOW
 ) -> list[tuple[int, int]]:
     """Return the pairs that are slow although neither of their nodes is in GUILTY."""
@@ -115,13 +117,13 @@ def find_guilty(matrix: Matrix, count: int) -> tuple[list[int], list[tuple[int, 
     odd = []
     for rail in range(rails):
         of_rail = {pair: values[rail] for pair, values in matrix.items()}
-        odd.append(set(odd_ones(of_rail, count)))
+        odd.append(set(find_odd_ones(of_rail, count)))
     nodes = set.intersection(*odd)
     single = [(node, rail) for rail, found in enumerate(odd) for node in sorted(found - nodes)]
     return sorted(nodes), single
 
 
-def odd_rails(matrix: Matrix, slow: float = SLOW) -> list[int]:
+def find_odd_rails(matrix: Matrix, slow: float = SLOW) -> list[int]:
     """Return the local ranks whose rail is slower than the other rails, where there is one pair.
 
     That is all that one pair can show. With more pairs nothing is returned: `find_guilty` says
@@ -157,7 +159,7 @@ def measure_pairs(context: Context, group: Any, size: int, repeat: int) -> Matri
             continue
         partner = pair[1] if here == pair[0] else pair[0]
         other = partner * each + context.local_rank
-        seconds = fastest_exchange(context, group, sent, got, other, other, repeat)
+        seconds = measure_fastest_exchange(context, group, sent, got, other, other, repeat)
         mine[pair] = size / seconds / 1e9
 
     # Both ends have measured a pair: the slower one counts
@@ -169,7 +171,7 @@ def measure_pairs(context: Context, group: Any, size: int, repeat: int) -> Matri
     return matrix
 
 
-def fastest_exchange(
+def measure_fastest_exchange(
     context: Context,
     group: Any,
     sent: Any,
@@ -219,7 +221,7 @@ class Found:
     bad: bool = False
 
 
-def slow_in(
+def find_slow_in(
     matrix: Matrix, hosts: list[str], line: float = 0.0, *, rails_apart: bool = True
 ) -> Found:
     """Return what is slow among the pairs of one class.
@@ -231,7 +233,7 @@ def slow_in(
         matrix = {pair: [sum(values)] for pair, values in matrix.items()}
     nodes, rails = find_guilty(matrix, len(hosts))
     # -1: of one pair, nobody can tell which node it is
-    rails += [(-1, rail) for rail in odd_rails(matrix)]
+    rails += [(-1, rail) for rail in find_odd_rails(matrix)]
 
     least = {pair: min(values) for pair, values in matrix.items()}
     median = statistics.median(least.values())
@@ -239,7 +241,7 @@ def slow_in(
     for node, rail in rails:
         host = hosts[node] if node >= 0 else "one of both"
         found.names.append(f"local rank {rail} (its GPU or HCA) of {host}")
-    links = slow_pairs(least, [*nodes, *(node for node, _ in rails)])
+    links = find_slow_pairs(least, [*nodes, *(node for node, _ in rails)])
     found.links = [f"{hosts[a]} and {hosts[b]}" for a, b in links]
 
     best_of = [max(value for pair, value in least.items() if node in pair) for node in nodes]
@@ -261,15 +263,15 @@ def judge_pairs_matrix(
 ) -> Result:
     """Judge MATRIX: slow nodes and rails are a FAIL, or a WARN if less slow; a slow pair is a WARN.
 
-    HOSTS and DOMAINS are those of each node. LINE and APART are as in `slow_in`, for pairs over the
+    HOSTS and DOMAINS are those of each node. LINE and APART are as in `find_slow_in`, for pairs over the
     network: the line rate says nothing about NVLink, where rails are always apart.
     """
     found = []
     for kind, part in split_by_class(matrix, domains).items():
         if kind == "nvlink":
-            found.append(slow_in(part, hosts))
+            found.append(find_slow_in(part, hosts))
         else:
-            found.append(slow_in(part, hosts, line, rails_apart=apart))
+            found.append(find_slow_in(part, hosts, line, rails_apart=apart))
     names = list(dict.fromkeys(name for one in found for name in one.names))
     links = [name for one in found for name in one.links]
 
@@ -334,10 +336,10 @@ def _run_pairs(context: Context, group: Any, size: int, repeat: int) -> Result:
     firsts = [node * context.per_node for node in range(context.nodes)]
     names = context.all(socket.gethostname())
     hosts = [names[rank] for rank in firsts]
-    everyone = context.all(domain_of_node() if context.gpu else "")
+    everyone = context.all(find_domain_of_node() if context.gpu else "")
     domains = [everyone[rank] for rank in firsts]
     request = context.request
-    apart = context.gpu and all(context.all(rails_here(context)))
+    apart = context.gpu and all(context.all(list_rails_here(context)))
     line = 0.0
     if apart and len(request.hcas) == context.per_node:
         line = request.fabric_rate / 8
@@ -345,13 +347,13 @@ def _run_pairs(context: Context, group: Any, size: int, repeat: int) -> Result:
     return judge_pairs_matrix(context, matrix, hosts, domains, line, apart=apart)
 
 
-def rails_here(context: Context) -> bool:
+def list_rails_here(context: Context) -> bool:
     """Return whether each local rank has as many ports of this node as the others, at least one.
 
     Ports are the HCAs that the site promises, else the fastest active ports, else Slingshot's.
     """
     request = context.request
-    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
+    ports = sysfs.select_fabric_ports(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     active = [port for port in ports if port.active]
     fastest = max((port.rate for port in active), default=0.0)
     same = [port for port in active if port.rate == fastest]

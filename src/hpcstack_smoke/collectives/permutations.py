@@ -14,9 +14,9 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.bandwidth import MIB, needs_nccl
-from hpcstack_smoke.collectives.domain import domain_of_node
+from hpcstack_smoke.collectives.domain import find_domain_of_node
 from hpcstack_smoke.collectives.exact import on_cpu
-from hpcstack_smoke.collectives.pairs import fastest_exchange
+from hpcstack_smoke.collectives.pairs import measure_fastest_exchange
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ def _run_permutations(context: Context, group: Any, size: int) -> Result:
     alone = 0.0
     if here < 2:
         other = (1 - here) * each + context.local_rank
-        alone = size / fastest_exchange(context, group, sent, got, other, other, REPEAT) / 1e9
+        alone = (
+            size / measure_fastest_exchange(context, group, sent, got, other, other, REPEAT) / 1e9
+        )
 
     rates = []
     wrong = []
@@ -77,12 +79,14 @@ def _run_permutations(context: Context, group: Any, size: int) -> Result:
         there = to[here] * each + context.local_rank
         source = to.index(here) * each + context.local_rank
         got.zero_()
-        seconds = fastest_exchange(context, group, sent, got, there, source, REPEAT, together=True)
+        seconds = measure_fastest_exchange(
+            context, group, sent, got, there, source, REPEAT, together=True
+        )
         rates.append(size / seconds / 1e9)
         if not torch.equal(got, numbers + source):
             wrong.append(source)
 
-    domains = context.all(domain_of_node() if context.gpu else "")[::each]
+    domains = context.all(find_domain_of_node() if context.gpu else "")[::each]
     found = context.all((socket.gethostname(), alone, rates, wrong))
     return judge_permutations(context, found, domains)
 
@@ -105,7 +109,7 @@ def judge_permutations(context: Context, found: list[Row], domains: list[str]) -
         f"{host} from {found[source][0]}" for host, _, _, sources in found for source in sources
     ]
     alike = len(set(domains)) <= 1
-    slow = slow_nodes(nodes) if alike and not wrong else []
+    slow = find_slow_nodes(nodes) if alike and not wrong else []
 
     alone = statistics.median(row[1] for row in found if row[1])
     values = [rate for _, _, rates, _ in found for rate in rates]
@@ -141,7 +145,7 @@ def judge_permutations(context: Context, found: list[Row], domains: list[str]) -
     )
 
 
-def slow_nodes(nodes: list[list[Row]]) -> list[int]:
+def find_slow_nodes(nodes: list[list[Row]]) -> list[int]:
     """Return the nodes whose best permutation is below SLOW of the others' median.
 
     NODES: the rows of each node's ranks. The slowest rank of a node counts in each permutation.

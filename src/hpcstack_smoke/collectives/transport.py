@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.collectives.domain import domain_of_node
+from hpcstack_smoke.collectives.domain import find_domain_of_node
 from hpcstack_smoke.collectives.nccllog import Log, parse_log, uses_gpudirect
 from hpcstack_smoke.node import machine, sysfs
 from hpcstack_smoke.node.nvlink import LINKS
@@ -129,8 +129,8 @@ def check_nccl_transport(context: Context) -> Result:
     if context.world < 2:
         raise Skip("one rank: nothing is connected")
 
-    fabric, perhaps = fabric_here(context.request)
-    places = context.all((socket.gethostname(), domain_of_node(), fabric, perhaps))
+    fabric, perhaps = find_fabric_here(context.request)
+    places = context.all((socket.gethostname(), find_domain_of_node(), fabric, perhaps))
     log = parse_log(read_own_lines(context.output))
     heard = summarise_log(log, context.rank, [(host, domain) for host, domain, _, _ in places])
 
@@ -145,7 +145,7 @@ def check_nccl_transport(context: Context) -> Result:
     return judge_transports(context.all(heard), expected)
 
 
-def fabric_here(request: Request) -> tuple[str, bool]:
+def find_fabric_here(request: Request) -> tuple[str, bool]:
     """Return (what says that this node has a fabric, whether it only has ports that could be one).
 
     The first is empty where nothing says so.
@@ -154,7 +154,7 @@ def fabric_here(request: Request) -> tuple[str, bool]:
         return SITE, False
     if request.fabric:
         return "", False
-    ports = sysfs.of_fabric(sysfs.active_ports())
+    ports = sysfs.select_fabric_ports(sysfs.active_ports())
     if any(not port.ethernet for port in ports):
         return "the nodes' active ports", False
     if machine.HERE.found(f"{sysfs.CASSINI}/*"):

@@ -125,12 +125,12 @@ def _describe_difference(one: Any, first: Any, count: int, after: float) -> str:
 def _collect_samples(context: Context, mine: Burnt, stop: threading.Event) -> None:
     """Add a sample of this rank's GPU, or of the CPU, to MINE every SAMPLE_S seconds until STOP."""
     while not stop.wait(SAMPLE_S if mine.samples else 1.0):
-        row = load.find_own_row(context, load.rows_now()) if context.gpu else cpu_now()
+        row = load.find_own_row(context, load.query_rows()) if context.gpu else read_cpu_clock()
         if row:
             mine.samples.append(row)
 
 
-def cpu_now() -> dict[str, str]:
+def read_cpu_clock() -> dict[str, str]:
     """Return temperature and clock of this machine's CPU, as far as the kernel says.
 
     They have the names that nvidia-smi has for a GPU's: the highest temperature of any zone in C,

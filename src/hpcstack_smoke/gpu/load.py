@@ -25,7 +25,7 @@ HARD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 WARM_UP_S = 1.0
 
 
-def rows_now() -> list[dict[str, str]]:
+def query_rows() -> list[dict[str, str]]:
     """Return what nvidia-smi says of FIELDS now: one {field: value} a GPU.
 
     Drivers before 535 have other names for slowdowns; here they have the new ones.
@@ -40,7 +40,7 @@ def rows_now() -> list[dict[str, str]]:
 
 
 def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, str]]]:
-    """Repeat WORK for SECONDS. Return what nvidia-smi said meanwhile, as `rows_now` does each time.
+    """Repeat WORK for SECONDS. Return what nvidia-smi said meanwhile, as `query_rows` does each time.
 
     It is asked after a second, and again near the end. WORK goes on until there is one answer, at
     most a minute longer.
@@ -50,12 +50,12 @@ def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, 
 
     def look() -> None:
         time.sleep(min(WARM_UP_S, seconds / 3))
-        found.append(rows_now())
+        found.append(query_rows())
         # Once more about 0.7 s before the end: later, the answer might come when WORK has stopped
         while (left := stop - time.monotonic()) > 0:
             time.sleep(min(left, max(left - 0.7, 0.1)))
             if stop - time.monotonic() > 0.2:
-                found.append(rows_now())
+                found.append(query_rows())
 
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
@@ -81,7 +81,7 @@ def find_own_row(context: Context, rows: list[dict[str, str]]) -> dict[str, str]
         # torch gives the UUID without `GPU-`
         if uuid and row.get("uuid", "").lower().removeprefix("gpu-") == uuid:
             return row
-    address = address_of(properties)
+    address = read_address(properties)
     if address:
         # nvidia-smi writes the PCI domain with more digits
         for row in rows:
@@ -91,7 +91,7 @@ def find_own_row(context: Context, rows: list[dict[str, str]]) -> dict[str, str]
     return rows[context.local_rank] if len(rows) == context.per_node else {}
 
 
-def address_of(properties: Any) -> str:
+def read_address(properties: Any) -> str:
     """Return the PCI address in torch's PROPERTIES of a GPU, as /sys writes it: 0000:18:00.0.
 
     Empty where this torch does not know it.
@@ -116,7 +116,7 @@ def run_near_gpu(context: Context) -> Iterator[None]:
     from hpcstack_smoke.node import machine
 
     before = os.sched_getaffinity(0)
-    address = address_of(torch.cuda.get_device_properties(context.device))
+    address = read_address(torch.cuda.get_device_properties(context.device))
     listed = machine.HERE.line(f"/sys/bus/pci/devices/{address}/local_cpulist")
     cores = _parse_cores(listed) & before
     try:

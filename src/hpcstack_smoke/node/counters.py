@@ -52,7 +52,7 @@ NVLINK_SOFT = (
 def read_counters() -> dict[str, int]:
     """Return {GPU n/counter: value} of this node's GPUs and their NVLinks."""
     out: dict[str, int] = {}
-    for place, gpu in enumerate(nvidia.parse_details(nvidia.nvidia_smi(["-q"]))):
+    for place, gpu in enumerate(nvidia.parse_details(nvidia.run_nvidia_smi(["-q"]))):
         for name, value in gpu.items():
             end = next((one for one in COUNTED if name.endswith(one)), "")
             count = re.match(r"\d+", value)
@@ -60,7 +60,7 @@ def read_counters() -> dict[str, int]:
                 out[f"GPU {place}/{_shorten_name(end)}"] = int(count[0])
 
     gpu_number = -1
-    for line in nvidia.nvidia_smi(["nvlink", "-e"]).splitlines():
+    for line in nvidia.run_nvidia_smi(["nvlink", "-e"]).splitlines():
         if owner := nvidia.LINK_OWNER.match(line):
             gpu_number = int(owner[1])
         elif match := NVLINK_ERROR.match(line):

@@ -38,7 +38,7 @@ def _require_ports(request: Any) -> list[sysfs.Port]:
 
     A port that the site promises and the node lacks is reported by the check fabric.hcas.
     """
-    found = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
+    found = sysfs.select_fabric_ports(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     if not found:
         raise Skip(f"no HCA on this node ({sysfs.HCAS} is empty)")
     return found
@@ -107,7 +107,7 @@ def _fail_missing_devices(request: Any) -> Result | None:
     ports = sysfs.list_ports()
     found = {port.hca for port in ports} | {port.name for port in ports}
     gone = [name for name in request.hcas if name not in found]
-    bare = sysfs.adapters_without_driver()
+    bare = sysfs.find_adapters_without_driver()
     remedy = (
         "load the adapter's driver (modprobe mlx5_ib, or efa, irdma, bnxt_re), then check dmesg "
         "and lspci"
@@ -130,11 +130,11 @@ def _fail_missing_devices(request: Any) -> Result | None:
 def _are_only_cards(request: Any, ports: list[sysfs.Port]) -> bool:
     """Return whether PORTS are plain network cards rather than an RDMA fabric.
 
-    The site says so by its kind of fabric; a site that says nothing leaves it to sysfs.only_cards.
+    The site says so by its kind of fabric; a site that says nothing leaves it to sysfs.select_cards.
     """
     if request.fabric in WITHOUT_PORTS:
         return True
-    return sysfs.only_cards(ports, request.fabric, tuple(request.hcas))
+    return sysfs.select_cards(ports, request.fabric, tuple(request.hcas))
 
 
 def _check_cassini(request: Any) -> Result:
@@ -267,7 +267,7 @@ def check_fabric_mtu(request: Any) -> Result:
 
 def check_fabric_memlock(request: Any) -> Result:
     """Check that memlock is unlimited inside the step and the container, as RDMA pins memory."""
-    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
+    ports = sysfs.select_fabric_ports(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     if not ports or _are_only_cards(request, ports):
         raise Skip("no HCA of a fabric on this node: nothing pins memory")
 
@@ -286,7 +286,7 @@ def check_fabric_gdr(request: Any) -> Result:
 
     Whether NCCL then uses it is shown by its log alone: nccl.transport reads that.
     """
-    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
+    ports = sysfs.select_fabric_ports(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     if not ports or not machine.HERE.exists(DRIVER):
         raise Skip("no HCA or no NVIDIA driver on this node")
     if _are_only_cards(request, ports):
@@ -358,7 +358,7 @@ HARD = (
 
 def check_fabric_counters(request: Any) -> Result:
     """Judge what the ports' error counters gained while the suite ran."""
-    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
+    ports = sysfs.select_fabric_ports(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     return judge_port_gains(BEFORE, sysfs.read_error_counters(ports))
 
 

@@ -211,7 +211,7 @@ def check_node_xid(request: Any) -> Result:
         for where, number, text in nvidia.parse_xids(log)
         if number in BAD_XIDS and not _is_harmless(text)
     ]
-    found += [("SXid", *one) for one in nvidia.fatal_sxids(log)]
+    found += [("SXid", *one) for one in nvidia.find_fatal_sxids(log)]
 
     listed = "; ".join(f"{kind} {number} on {where}" for kind, where, number, _ in found[:8])
     return judge_result(

@@ -80,7 +80,7 @@ def check_node_gpus(request: Any) -> Result:
     measured = f"{have} GPU(s)"
     figures = {"gpus": float(have)}
     if have < request.gpus:
-        parts = nvidia.parse_mig_devices(nvidia.nvidia_smi(["-L"]))
+        parts = nvidia.parse_mig_devices(nvidia.run_nvidia_smi(["-L"]))
         if parts:
             measured = f"{len(parts)} MIG device(s) on {measured}"
             have = len(parts)

@@ -12,7 +12,7 @@ import platform
 from typing import Any
 
 from hpcstack_smoke.node import machine, nvidia, nvlink, sysfs
-from hpcstack_smoke.node.topology import nearest_hcas
+from hpcstack_smoke.node.topology import find_nearest_hcas
 
 
 def make_inventory(request: Any = None) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def make_inventory(request: Any = None) -> dict[str, Any]:
 
     ports = sysfs.list_ports()
     if request is not None:
-        ports = sysfs.of_fabric(ports, request.fabric, tuple(request.hcas))
+        ports = sysfs.select_fabric_ports(ports, request.fabric, tuple(request.hcas))
     active = [port for port in ports if port.active]
     if request is not None and request.fabric == "ethernet":
         # By the site's word these ports are plain network cards, and no part of a fabric
@@ -61,7 +61,7 @@ def list_alike(active: list[sysfs.Port], *, whole: bool) -> dict[str, str]:
     near = ""
     if whole and rows:
         addresses = ",".join(row.get("pci.bus_id", "?") for row in rows)
-        near = nearest_hcas(nvidia.nvidia_smi(["topo", "-m"]))
+        near = find_nearest_hcas(nvidia.run_nvidia_smi(["topo", "-m"]))
     ports = [port.name for port in active]
     ports += [name for name, up in sysfs.read_cassini().items() if up]
     mtus = sorted({port.mtu for port in active if port.ethernet and port.mtu})

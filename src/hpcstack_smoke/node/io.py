@@ -108,7 +108,7 @@ def check_io_staging(request: Any) -> Result:
         with open(target, "rb+") as file:
             os.fsync(file.fileno())
         took = time.perf_counter() - began
-        same = digest_file(source) == digest_file(target)
+        same = read_and_digest(source) == read_and_digest(target)
         one_disk = os.stat(source).st_dev == os.stat(target).st_dev
 
     rate = round(size / took / 1e9, 3)
@@ -127,7 +127,7 @@ def check_io_staging(request: Any) -> Result:
     )
 
 
-def digest_file(path: str) -> bytes:
+def read_and_digest(path: str) -> bytes:
     """Return the sha256 of the file PATH, as bytes."""
     found = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:

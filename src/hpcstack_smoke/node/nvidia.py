@@ -57,7 +57,7 @@ class LinkState(NamedTuple):
     rate: float = 0.0
 
 
-def nvidia_smi(arguments: list[str]) -> str:
+def run_nvidia_smi(arguments: list[str]) -> str:
     """Return what `nvidia-smi ARGUMENTS` prints, empty where it is missing or fails."""
     return machine.HERE.said(["nvidia-smi", *arguments])
 
@@ -67,7 +67,7 @@ def query_gpus(fields: tuple[str, ...], kind: str = "gpu") -> list[dict[str, str
 
     A driver that lacks one field refuses the whole query: then each field is queried alone.
     """
-    text = nvidia_smi([f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"])
+    text = run_nvidia_smi([f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"])
     rows = parse_csv(text, fields)
     if rows or len(fields) == 1:
         return rows
@@ -142,7 +142,7 @@ def parse_xids(lines: list[str]) -> list[tuple[str, int, str]]:
     ]
 
 
-def fatal_sxids(lines: list[str]) -> list[tuple[str, int, str]]:
+def find_fatal_sxids(lines: list[str]) -> list[tuple[str, int, str]]:
     """Return (PCI address, number, the text after it) of each fatal SXid of an NVSwitch in LINES.
 
     Non-fatal ones are left out: a healthy node prints some while it boots.

@@ -43,7 +43,7 @@ def check_node_nvlink(request: Any) -> Result:
     rows = read_rows(request, ("uuid", "mig.mode.current"))
     if any(row.get("mig.mode.current") == "Enabled" for row in rows):
         raise Skip("MIG is on: these GPUs have no NVLink to each other")
-    found = nvidia.parse_links(nvidia.nvidia_smi(["nvlink", "-s"]))
+    found = nvidia.parse_links(nvidia.run_nvidia_smi(["nvlink", "-s"]))
     active = {gpu: [one for one in links.values() if one.active] for gpu, links in found.items()}
     want, rate = LINKS.get(name_model(rows[0]), (0, 0.0))
     if not any(active.values()) and not (request.nvlink or want):
@@ -129,7 +129,7 @@ def check_node_nvlink_fabric(request: Any) -> Result:
     It must be completed, with success, and healthy. GPUs whose NVLink spans a rack must have one.
     On other GPUs it is checked where the driver reports it.
     """
-    found = nvidia.parse_details(nvidia.nvidia_smi(["-q"]))
+    found = nvidia.parse_details(nvidia.run_nvidia_smi(["-q"]))
     states = []
     for gpu in found:
         state = {}

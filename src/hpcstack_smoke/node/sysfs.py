@@ -115,7 +115,7 @@ def list_ports() -> list[Port]:
     return out
 
 
-def asked_for(found: list[Port]) -> list[Port]:
+def was_asked_for(found: list[Port]) -> list[Port]:
     """Return those of FOUND that NCCL_IB_HCA selects, all of them where it is not set.
 
     Its form is [^][=]NAME[:PORT],... (NCCL's documentation of its environment variables): `^`
@@ -144,7 +144,9 @@ def active_ports() -> list[Port]:
     return [port for port in list_ports() if port.active]
 
 
-def of_fabric(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> list[Port]:
+def select_fabric_ports(
+    found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()
+) -> list[Port]:
     """Return those of FOUND that carry the fabric.
 
     They are HCAS where a site promises them, else what NCCL_IB_HCA selects. On InfiniBand (by KIND
@@ -153,13 +155,13 @@ def of_fabric(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> 
     """
     if hcas:
         return [port for port in found if port.hca in hcas or port.name in hcas]
-    left = asked_for(found)
+    left = was_asked_for(found)
     if kind == "infiniband" or (not kind and any(port.layer == "InfiniBand" for port in left)):
         return [port for port in left if not port.ethernet]
     return left
 
 
-def only_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> bool:
+def select_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> bool:
     """Return whether FOUND are Ethernet ports of which the site says nothing.
 
     They could do RoCE, but nothing says that they are a fabric: they count as network cards.
@@ -167,7 +169,7 @@ def only_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) ->
     return not kind and not hcas and all(port.ethernet for port in found)
 
 
-def adapters_without_driver() -> list[str]:
+def find_adapters_without_driver() -> list[str]:
     """Return the PCI addresses of InfiniBand and EFA adapters, where the kernel shows no port.
 
     Then no driver is loaded for them. Where there are ports, nothing is returned.

@@ -11,7 +11,7 @@ LEGEND = re.compile(r"^\s+(NIC\d+): (\S+)\s*$", re.MULTILINE)
 NEARER = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
-def nearest_hcas(text: str) -> str:
+def find_nearest_hcas(text: str) -> str:
     """Return `GPU0 PIX mlx5_0; GPU1 PXB mlx5_3 mlx5_4; ...`, empty without HCAs.
 
     Each GPU is followed by how near its nearest HCAs are, and by their names.

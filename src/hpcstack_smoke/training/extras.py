@@ -134,7 +134,7 @@ def check_train_lightning(context: Context) -> Result:
             self.network = task.make_network(task.SEED, "cpu")
 
         def training_step(self, batch: Any, number: int) -> Any:
-            loss = task.loss_of(self.network, *(one.squeeze(0) for one in batch))
+            loss = task.compute_loss(self.network, *(one.squeeze(0) for one in batch))
             losses.append(task.average_over_ranks(loss))
             return loss
 

@@ -41,7 +41,7 @@ def fully_shard(context: Context) -> Any:
     return found
 
 
-def mesh_of(context: Context, *shape: int, names: tuple[str, ...] = ()) -> Any:
+def make_mesh(context: Context, *shape: int, names: tuple[str, ...] = ()) -> Any:
     """Return a device mesh of SHAPE, of the kind of device that this rank computes on.
 
     NAMES are those of its dimensions. Skip where this torch has no meshes.
@@ -60,7 +60,7 @@ def shard_network(context: Context, mesh: Any = None) -> Any:
     """Return the task's network, with each of its layers sharded over MESH or all ranks."""
     shard = fully_shard(context)
     network = task.make_network(task.SEED, context.device)
-    mesh = mesh or mesh_of(context, context.world)
+    mesh = mesh or make_mesh(context, context.world)
     for layer in network:
         has_parameters = any(True for _ in layer.parameters())
         if has_parameters:
@@ -77,7 +77,7 @@ def check_fsdp_fsdp2(context: Context) -> Result:
     """
     network = shard_network(context)
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE)
-    losses = task.data_parallel(context, network, optimizer)
+    losses = task.wrap_data_parallel(context, network, optimizer)
 
     parameters = list(network.parameters())
     whole = 0
@@ -108,7 +108,7 @@ def check_fsdp_fsdp1(context: Context) -> Result:
     network = task.make_network(task.SEED, context.device)
     around = FullyShardedDataParallel(network, device_id=context.device)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE)
-    losses = task.data_parallel(context, around, optimizer)
+    losses = task.wrap_data_parallel(context, around, optimizer)
 
     local = sum(one.numel() for one in around.parameters())
     with FullyShardedDataParallel.summon_full_params(around):

@@ -68,10 +68,10 @@ def judge_restart(output: str, status: int) -> Result:
 def main() -> None:
     """Be one rank: train from the checkpoint, if there is one, to the end."""
     output = sys.argv[1]
-    from hpcstack_smoke.ranks import keep_to_scratch, quiet_cpu
+    from hpcstack_smoke.ranks import calm_cpu, keep_to_scratch
 
     keep_to_scratch()
-    quiet_cpu()
+    calm_cpu()
     from dataclasses import replace
 
     import torch

@@ -13,7 +13,7 @@ from torch import nn
 
 from hpcstack_smoke.result import Result, Skip
 from hpcstack_smoke.training import task
-from hpcstack_smoke.training.fsdp import find_torch_version, fully_shard, mesh_of
+from hpcstack_smoke.training.fsdp import find_torch_version, fully_shard, make_mesh
 
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
@@ -43,7 +43,7 @@ def check_parallel_tensor(context: Context) -> Result:
         raise Skip(f"{context.world} rank(s) do not divide the layers")
 
     whole = task.make_network(task.SEED, context.device)
-    network = _split_layers(whole, mesh_of(context, context.world))
+    network = _split_layers(whole, make_mesh(context, context.world))
     # some parameters are DTensors and some are not, which foreach cannot mix
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE, foreach=False)
     losses = task.learn_steps(
@@ -81,7 +81,7 @@ def check_parallel_mesh(context: Context) -> Result:
 
     pairs = context.world // 2
     pair = context.rank // 2
-    grid = mesh_of(context, pairs, 2, names=("data", "tensor"))
+    grid = make_mesh(context, pairs, 2, names=("data", "tensor"))
     network = _split_layers(task.make_network(task.SEED, context.device), grid["tensor"])
     for layer in (network[1], network[3], network):
         shard(layer, mesh=grid["data"])

@@ -69,7 +69,7 @@ def take_own_rows(context: Context, step: int) -> tuple[Any, Any]:
     return x[context.rank :: context.world], y[context.rank :: context.world]
 
 
-def loss_of(network: Any, x: Any, y: Any) -> Any:
+def compute_loss(network: Any, x: Any, y: Any) -> Any:
     """Return the cross entropy of what NETWORK says of X, in fp32."""
     return nn.functional.cross_entropy(network(x).float(), y)
 
@@ -94,9 +94,9 @@ def learn_steps(
     """Train for STEPS steps, from the step FIRST on. Return the loss of each.
 
     BATCHES gives the rows of a step. AVERAGE makes a number of its loss, over all ranks. FORWARD
-    computes the loss, in place of `loss_of`.
+    computes the loss, in place of `compute_loss`.
     """
-    forward = forward or loss_of
+    forward = forward or compute_loss
     losses = []
     for step in range(first, first + steps):
         loss = forward(network, *batches(step))
@@ -127,7 +127,7 @@ def train_reference(world: int, device: Any, autocast: Any = None) -> Trained:
 
 
 def in_autocast(device: Any, dtype: Any) -> Callable[[Any, Any, Any], Any]:
-    """Return a function that computes the loss as `loss_of`, with autocast to DTYPE."""
+    """Return a function that computes the loss as `compute_loss`, with autocast to DTYPE."""
 
     def forward(network: Any, x: Any, y: Any) -> Any:
         with torch.autocast(device.type, dtype=dtype):
@@ -137,7 +137,7 @@ def in_autocast(device: Any, dtype: Any) -> Callable[[Any, Any, Any], Any]:
     return forward
 
 
-def data_parallel(
+def wrap_data_parallel(
     context: Context, network: Any, optimizer: Any, forward: Any = None
 ) -> list[float]:
     """Train the task, each rank on its own rows. Return the losses, as means over the ranks."""

@@ -82,7 +82,7 @@ def train_engine(context: Context, engine: Any) -> list[float]:
     """Train the task's steps by ENGINE. Return their losses."""
     losses = []
     for step in range(task.STEPS):
-        loss = task.loss_of(engine, *task.take_own_rows(context, step))
+        loss = task.compute_loss(engine, *task.take_own_rows(context, step))
         engine.backward(loss)
         engine.step()
         losses.append(task.average_over_ranks(loss))

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import make_site
 from hpcstack.adopt import adopt_image
-from hpcstack.adopt.adopt_image import NO_BASE, AdoptRequest, _recipe_path, recipe_text
+from hpcstack.adopt.adopt_image import NO_BASE, AdoptRequest, _recipe_path, render_recipe
 from hpcstack.adopt.lua_module import LuaModule
 from hpcstack.adopt.survey import Survey
 from hpcstack.build.workbench import Workbench
@@ -18,12 +18,12 @@ from hpcstack.core.errors import InputError, ProblemsError, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.lock.check import find_staleness
-from hpcstack.lock.known import known_lock
+from hpcstack.lock.known import read_known_lock
 from hpcstack.lock.model import AdoptedContents
 from hpcstack.oci.client import Registry
 from hpcstack.recipe.adopted import describe_adopted, refuse_adopted
 from hpcstack.recipe.catalog import Catalog, Recipe
-from hpcstack.render.image import image_files
+from hpcstack.render.image import render_image_files
 
 SHA = "ab" * 32
 SURVEY = Survey(
@@ -37,7 +37,7 @@ SURVEY = Survey(
 
 def adopted(tmp_path: Path, survey: Survey = SURVEY, **more: object) -> Recipe:
     request = AdoptRequest("registry.x/y:1", "mytorch", "1", tmp_path, **more)  # type: ignore[arg-type]
-    (tmp_path / "mytorch-1.yaml").write_text(recipe_text(request, survey, "registry.x/y:1", SHA))
+    (tmp_path / "mytorch-1.yaml").write_text(render_recipe(request, survey, "registry.x/y:1", SHA))
     return Catalog([tmp_path]).find("mytorch-1")
 
 
@@ -71,7 +71,7 @@ def test_it_is_not_built_and_the_refusal_says_what_to_write(tmp_path: Path) -> N
 
 def test_nothing_is_rendered_to_build_it_by(tmp_path: Path) -> None:
     stack = adopted(tmp_path).stack
-    files = image_files(stack, known_lock(stack), "linux/amd64")
+    files = render_image_files(stack, read_known_lock(stack), "linux/amd64")
     assert not {"apptainer.def", "Dockerfile", "enroot.sh"} & set(files)
 
 
@@ -84,7 +84,9 @@ def test_packages_do_not_go_with_it(tmp_path: Path) -> None:
 
 def test_the_lock_of_another_image_is_stale(tmp_path: Path) -> None:
     stack = adopted(tmp_path).stack
-    lock = known_lock(stack).model_copy(update={"adopted": AdoptedContents(sha256=SHA, source="x")})
+    lock = read_known_lock(stack).model_copy(
+        update={"adopted": AdoptedContents(sha256=SHA, source="x")}
+    )
     assert find_staleness(stack, lock) == []
     assert not lock.not_looked_up
     other = lock.model_copy(update={"adopted": AdoptedContents(sha256="cd" * 32, source="x")})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.build.batch import partition_of
+from hpcstack.build.batch import find_partition
 from hpcstack.core.errors import InputError
 
 KINDS = {"intel": {}, "grace": {"architecture": "aarch64"}}
@@ -23,14 +23,14 @@ def test_a_build_goes_to_nodes_of_its_kind_the_default_ones_first(
     tmp_path: Path, platform: str, partition: str
 ) -> None:
     site = make_site(tmp_path, node_types=KINDS, partitions=PARTITIONS)
-    assert partition_of(platform, site) == partition
+    assert find_partition(platform, site) == partition
 
 
 def test_where_no_node_is_of_its_kind_it_is_refused(tmp_path: Path) -> None:
     site = make_site(tmp_path, node_types={"intel": {}}, partitions={"gpu": {"node_type": "intel"}})
     with pytest.raises(InputError, match="no partition of site.yaml has nodes for linux/arm64"):
-        partition_of("linux/arm64", site)
+        find_partition("linux/arm64", site)
 
 
 def test_a_site_without_partitions_leaves_it_to_slurm(tmp_path: Path) -> None:
-    assert partition_of("linux/arm64", make_site(tmp_path)) == ""
+    assert find_partition("linux/arm64", make_site(tmp_path)) == ""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.build.engines.guarded import compare_script, remember_script, touched_places
+from hpcstack.build.engines.guarded import compare_script, list_touched_places, remember_script
 from hpcstack.recipe.guard import LIBRARIES
-from hpcstack.render.steps import BuildStep, step_script
+from hpcstack.render.steps import BuildStep, render_step_script
 
 pytestmark = pytest.mark.squashfs
 
@@ -66,7 +66,7 @@ def test_a_layer_is_judged_by_its_names(
 
 
 def touched(upper: Path, base: Path, *layers: Path) -> list[str]:
-    return [os.fsdecode(place) for place in touched_places(upper, base, layers)]
+    return [os.fsdecode(place) for place in list_touched_places(upper, base, layers)]
 
 
 def test_a_folder_that_hides_the_one_below_is_looked_at(tmp_path: Path, base: Path) -> None:
@@ -91,7 +91,7 @@ def test_what_cannot_be_told_is_looked_at(tmp_path: Path, base: Path) -> None:
 
 
 def test_the_look_at_libraries_is_the_steps_own() -> None:
-    lines = step_script(BuildStep("it's pip", ("hpcstack_guard", "pip install x")), 3, 9)
+    lines = render_step_script(BuildStep("it's pip", ("hpcstack_guard", "pip install x")), 3, 9)
     for text in (remember_script(lines), compare_script(lines)):
         assert "pip install" not in text
         assert "hpcstack_step 3/9" in text

@@ -27,12 +27,12 @@ from pathlib import Path
 from hpcstack.lock.model import read_lock
 from hpcstack.core import data
 from hpcstack.recipe.catalog import Catalog
-from hpcstack.render.image import image_files
+from hpcstack.render.image import render_image_files
 from hpcstack.render.steps import plan_steps
 stack = Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack
 lock = read_lock(Path(sys.argv[1]))
 opened = {path for path in opened if path.endswith((".py", ".pyc"))}
-image_files(stack, lock, "linux/amd64")
+render_image_files(stack, lock, "linux/amd64")
 plan_steps(stack, lock.platform("linux/amd64"), lock.sources)
 print(*opened, sep="\\n")
 """

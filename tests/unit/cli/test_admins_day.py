@@ -13,7 +13,7 @@ from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.process import Completed, Runner
 from hpcstack.diagnose.run import _named
 from hpcstack.launch import record
-from hpcstack.launch.jobs import ended_how
+from hpcstack.launch.jobs import describe_job_end
 from hpcstack.launch.record import Launch, explain_made
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.site.load import Site, load_site
@@ -103,7 +103,7 @@ def test_patterns_of_stacks() -> None:
     ],
 )  # fmt: skip
 def test_slurm_says_how_a_job_ended(sacct: str, says: str) -> None:
-    said = ended_how("7", Answering(sacct=sacct.replace("|", "\x1f") + "\n"))
+    said = describe_job_end("7", Answering(sacct=sacct.replace("|", "\x1f") + "\n"))
     assert says in said
     assert bool(said) is bool(says)
 
@@ -162,15 +162,15 @@ def test_an_array_is_one_row_with_all_its_tasks() -> None:
 def test_what_is_no_number_of_a_job_has_no_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpcstack.launch.jobs import logs_of
+    from hpcstack.launch.jobs import find_logs
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(InputError, match="'abc' is not the number of a job"):
-        logs_of("abc", Answering(scontrol=""))
+        find_logs("abc", Answering(scontrol=""))
 
 
 def test_a_job_that_waits_has_no_log_yet() -> None:
-    from hpcstack.launch.jobs import NotStarted, logs_of
+    from hpcstack.launch.jobs import NotStarted, find_logs
 
     said = (
         "JobId=7 JobName=x JobState=PENDING Reason=Resources Dependency=(null) StdErr=/h/x-7.out "
@@ -179,11 +179,11 @@ def test_a_job_that_waits_has_no_log_yet() -> None:
     with pytest.raises(
         NotStarted, match="has not started yet \\(Resources\\); it will write to /h/x-7.out"
     ):
-        logs_of("7", Answering(scontrol=said))
+        find_logs("7", Answering(scontrol=said))
 
 
 def test_a_job_that_has_only_just_started_has_no_log_yet(tmp_path: Path) -> None:
-    from hpcstack.launch.jobs import NotStarted, logs_of
+    from hpcstack.launch.jobs import NotStarted, find_logs
 
     said = (
         "JobId=7 JobState=RUNNING Reason=None RunTime={} TimeLimit=00:10:00 StdErr={} StdOut={} "
@@ -193,11 +193,11 @@ def test_a_job_that_has_only_just_started_has_no_log_yet(tmp_path: Path) -> None
     with pytest.raises(
         NotStarted, match=f"only just started and has written nothing yet; it will write to {log}"
     ):
-        logs_of("7", Answering(scontrol=said.format("00:00:01", log, log)))
+        find_logs("7", Answering(scontrol=said.format("00:00:01", log, log)))
     with pytest.raises(InputError, match="wrote to no file that exists"):
-        logs_of("7", Answering(scontrol=said.format("00:10:01", log, log)))
+        find_logs("7", Answering(scontrol=said.format("00:10:01", log, log)))
     log.touch()
-    assert logs_of("7", Answering(scontrol=said.format("00:00:01", log, log))) == [log]
+    assert find_logs("7", Answering(scontrol=said.format("00:00:01", log, log))) == [log]
 
 
 def test_several_stacks_are_published_in_turn(tmp_path: Path) -> None:
@@ -334,9 +334,9 @@ def test_offline_the_first_engine_that_can_shut_the_network_out(
     ) in ENGINES:  # loaded first: what is imported while something is patched would keep that
         find_engine(name)
     monkeypatch.setattr(
-        "hpcstack.build.engines.machine.enclosure_refused", lambda _: "an old kernel"
+        "hpcstack.build.engines.machine.is_enclosure_refused", lambda _: "an old kernel"
     )
-    monkeypatch.setattr("hpcstack.build.engines.enroot.no_namespaces", lambda _: "")
+    monkeypatch.setattr("hpcstack.build.engines.enroot.explain_no_namespaces", lambda _: "")
     monkeypatch.setattr("hpcstack.build.engines.os.geteuid", lambda: 1000)
     names = ("apptainer", "enroot", "mksquashfs", "unsquashfs", "setpriv", "unshare")
     tools = Answering(**dict.fromkeys(names, "x"))

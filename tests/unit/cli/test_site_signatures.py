@@ -30,17 +30,17 @@ def test_what_a_trusted_key_signed_counts_and_nothing_else(tmp_path: Path) -> No
     place = Place(tmp_path / "site", signatures={"keys": [public], "required": True})
     stack = place.stack()
     artifact = place.artifact(stack)
-    assert signing.why_untrusted(artifact, (public,), Runner()) == "it is not signed"
+    assert signing.explain_distrust(artifact, (public,), Runner()) == "it is not signed"
     what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
     signing.sign_image(artifact.image, str(own), Runner(), what)
-    assert signing.why_untrusted(artifact, (other, public), Runner()) == ""
-    assert signing.why_untrusted(artifact, (other,), Runner()) != ""
+    assert signing.explain_distrust(artifact, (other, public), Runner()) == ""
+    assert signing.explain_distrust(artifact, (other,), Runner()) != ""
     another = place.artifact(stack, b"another image")
     for suffix in (".sig", ".signed.json"):
         another.image.with_name(another.image.name + suffix).write_bytes(
             artifact.image.with_name(artifact.image.name + suffix).read_bytes()
         )
-    assert "sha256" in signing.why_untrusted(another, (public,), Runner()), (
+    assert "sha256" in signing.explain_distrust(another, (public,), Runner()), (
         "a signature of another image"
     )
 
@@ -138,19 +138,19 @@ def test_a_wrong_key_takes_no_good_signature_away(tmp_path: Path) -> None:
         done = subprocess.run(argv, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
-    before = signing.signature_of(artifact.image).read_bytes()
+    before = signing.name_signature(artifact.image).read_bytes()
     code, said = typed(stranger, "sign", "jax-26.06")
     assert code == 1 and "it does not trust this key" in said, said
     assert typed(stranger, "publish", "jax-26.06")[0] == 0, (
         "it is signed already, by a key that counts"
     )
-    assert signing.signature_of(artifact.image).read_bytes() == before
+    assert signing.name_signature(artifact.image).read_bytes() == before
     assert (
         typed(own, "verify", "--signature", "jax-26.06")[0]
         == typed(own, "status", "--check")[0]
         == 0
     )
-    signing.signature_of(artifact.image).unlink()
+    signing.name_signature(artifact.image).unlink()
     code, said = typed(own, "status", "--check")
     assert (
         code == 1
@@ -160,5 +160,5 @@ def test_a_wrong_key_takes_no_good_signature_away(tmp_path: Path) -> None:
     code, said = typed(stranger, "publish", "jax-26.06")
     assert code == 2
     assert "belongs to none of signatures.keys" in said
-    assert not signing.signature_of(artifact.image).exists()
+    assert not signing.name_signature(artifact.image).exists()
     assert typed(own, "sign", artifact.key[:12])[0] == typed(own, "status", "--check")[0] == 0

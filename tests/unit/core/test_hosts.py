@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.core.hosts import fold_hosts, shown_hosts
+from hpcstack.core.hosts import fold_hosts, shorten_hosts
 
 
 def unfold(folded: str) -> list[str]:
@@ -36,8 +36,8 @@ def test_ranges_and_padding() -> None:
 
 
 def test_a_few_are_shown_one_by_one() -> None:
-    assert shown_hosts(["b2", "a1"]) == "b2, a1"
-    assert shown_hosts(f"n{k}" for k in range(64)) == "n[0-63]"
+    assert shorten_hosts(["b2", "a1"]) == "b2, a1"
+    assert shorten_hosts(f"n{k}" for k in range(64)) == "n[0-63]"
 
 
 NAMES = st.lists(st.from_regex(r"[a-z-]{1,4}[0-9]{0,4}", fullmatch=True), max_size=30)

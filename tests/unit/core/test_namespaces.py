@@ -31,12 +31,12 @@ def test_a_program_with_a_profile_of_its_own_is_not_kept_out_by_apparmor(
 ) -> None:
     monkeypatch.setattr(namespaces, "PROFILES", tmp_path)
     monkeypatch.setattr(namespaces, "find_closing_settings", lambda: {namespaces.BY_APPARMOR: "1"})
-    assert "apparmor" in namespaces.no_namespaces()
-    assert "apparmor" in namespaces.no_namespaces("enroot*")
+    assert "apparmor" in namespaces.explain_no_namespaces()
+    assert "apparmor" in namespaces.explain_no_namespaces("enroot*")
     (tmp_path / "enroot").touch()
-    assert "apparmor" in namespaces.no_namespaces()
-    assert namespaces.no_namespaces("enroot*") == ""
+    assert "apparmor" in namespaces.explain_no_namespaces()
+    assert namespaces.explain_no_namespaces("enroot*") == ""
     monkeypatch.setattr(
         namespaces, "find_closing_settings", lambda: {"user.max_user_namespaces": "0"}
     )
-    assert namespaces.no_namespaces("enroot*")
+    assert namespaces.explain_no_namespaces("enroot*")

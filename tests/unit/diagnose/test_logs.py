@@ -14,14 +14,14 @@ import pytest
 
 from hpcstack.core.yaml import parse_yaml
 from hpcstack.diagnose.logs import (
-    ended_at,
     explain_log,
-    literals_of,
+    find_end,
+    list_literals,
     read_signatures,
     select_relevant,
     strip_escapes,
 )
-from hpcstack.launch.failure import failure_in
+from hpcstack.launch.failure import find_failure
 from support.clock import processor_seconds
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -102,7 +102,7 @@ def test_the_root_comes_before_its_echoes() -> None:
     ],
 )
 def test_the_literals_of_a_pattern(pattern: str, literal: tuple[str, ...]) -> None:
-    assert literals_of(pattern) == literal
+    assert list_literals(pattern) == literal
 
 
 def test_most_signatures_need_no_look_at_every_line() -> None:
@@ -153,7 +153,7 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         (killed, True),
     ):
         ids = [
-            one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)
+            one.signature.id for one in select_relevant(explain_log(text), find_failure(text), text)
         ]
         assert ("slurm-task-killed" in ids) is there, text
     # a bus error of the launcher on the other node, whose image went away: an echo, in whatever
@@ -169,17 +169,17 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         (python + end, True),
     ):
         ids = [
-            one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)
+            one.signature.id for one in select_relevant(explain_log(text), find_failure(text), text)
         ]
         assert ("system-bus-error" in ids) is there and "slurm-task-bus-error" not in ids, text
     # memory is what Slurm speaks of when all is over
     text = rank.replace("with 1", "with 137") + end + LINES["slurm-oom-kill"]
     assert (
-        select_relevant(explain_log(text), failure_in(text), text)[0].signature.id
+        select_relevant(explain_log(text), find_failure(text), text)[0].signature.id
         == "slurm-oom-kill"
     )
     assert [
-        ended_at(text)
+        find_end(text)
         for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")
     ] == [
         1,
@@ -193,14 +193,14 @@ def test_what_another_rank_says_is_an_echo() -> None:
     closed = LINES["nccl-remote-error"]
     for rank, there in ((0, True), (1, False)):
         text = f"[rank{rank}]: {closed}\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
-        assert bool(select_relevant(explain_log(text), failure_in(text), text)) is there, text
+        assert bool(select_relevant(explain_log(text), find_failure(text), text)) is there, text
 
 
 def test_why_slurm_ended_it_stands_in_the_line_that_says_so() -> None:
     for known in ("slurm-preempted", "slurm-time-limit", "slurm-cancelled-node-failure"):
         text = LINES[known] + "\nRuntimeError: Connection closed by peer\n"
         ids = [
-            one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)
+            one.signature.id for one in select_relevant(explain_log(text), find_failure(text), text)
         ]
         assert known in ids, known
 
@@ -209,7 +209,7 @@ def test_a_progress_bar_does_not_shift_the_lines() -> None:
     text = (
         "1%\r2%\r3%\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\nFatal Python error: Bus error\n"
     )
-    assert not select_relevant(explain_log(text), failure_in(text), text)
+    assert not select_relevant(explain_log(text), find_failure(text), text)
 
 
 def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
@@ -218,7 +218,7 @@ def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
         (line, "pip-module-missing"),
         (f"Building wheel for x\n{line}", "pip-build-module-missing"),
     ):
-        assert select_relevant(explain_log(text), failure_in(text), text)[0].signature.id == first
+        assert select_relevant(explain_log(text), find_failure(text), text)[0].signature.id == first
 
 
 def test_r9_what_nvidias_scripts_say_on_every_start_is_not_blamed() -> None:

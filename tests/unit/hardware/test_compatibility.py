@@ -7,7 +7,13 @@ from __future__ import annotations
 import pytest
 
 from hpcstack.hardware import facts
-from hpcstack.hardware.compatibility import Fit, has_sass, is_covered, judge_fit, required_branches
+from hpcstack.hardware.compatibility import (
+    Fit,
+    has_sass,
+    is_covered,
+    judge_fit,
+    read_required_branches,
+)
 
 IMAGE_2411 = facts.image_environment("nvcr.io/nvidia/pytorch:24.11-py3", "linux/amd64")
 IMAGE_2510 = facts.image_environment("nvcr.io/nvidia/pytorch:25.10-py3", "linux/amd64")
@@ -149,7 +155,7 @@ def test_every_forward_branch_of_the_table_is_taken() -> None:
 
 def test_the_images_own_requirement_beats_the_table() -> None:
     require = "cuda>=12.9 brand=tesla,driver>=535,driver<536 brand=tesla,driver>=550,driver<551"
-    assert required_branches(require) == ("535", "550")
+    assert read_required_branches(require) == ("535", "550")
     image = {"CUDA_VERSION": "13.0.2", "NVIDIA_REQUIRE_CUDA": require}
     assert judge_fit("535.1", "A100", image).certain
     assert judge_fit("470.1", "A100", image).kind == "does not run"

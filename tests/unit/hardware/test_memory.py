@@ -14,11 +14,11 @@ from hpcstack.core.errors import InputError
 from hpcstack.hardware.memory import (
     GIB,
     count_activation_bytes,
-    deepspeed_config,
     fewest_nodes,
     find_gpu_memory,
     fits_in_memory,
     list_strategies,
+    make_deepspeed_config,
     make_transformer,
     most_batch,
     read_gpus,
@@ -145,14 +145,14 @@ def test_the_fewest_nodes_and_a_configuration() -> None:
         fits_in_memory(use, have) for use in list_strategies(one, 8, least - 1)
     )
     by_name = {use.strategy: use for use in list_strategies(one, 8, 2)}
-    assert deepspeed_config(one, by_name["DDP"])["zero_optimization"] == {"stage": 0}
-    assert deepspeed_config(one, by_name["ZeRO-2"])["zero_optimization"] == {
+    assert make_deepspeed_config(one, by_name["DDP"])["zero_optimization"] == {"stage": 0}
+    assert make_deepspeed_config(one, by_name["ZeRO-2"])["zero_optimization"] == {
         "stage": 2,
         "overlap_comm": True,
     }
     for none in (by_name["tensor 8 + ZeRO-1"], None):
         with pytest.raises(InputError, match="more than DeepSpeed alone does|no strategy fits"):
-            deepspeed_config(one, none)
+            make_deepspeed_config(one, none)
 
 
 def test_tensor_parallelism_gives_each_gpu_whole_heads() -> None:

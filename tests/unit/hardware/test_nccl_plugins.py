@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcstack.hardware.nccl_plugins import loadable_interfaces
+from hpcstack.hardware.nccl_plugins import list_loadable_interfaces
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ from hpcstack.hardware.nccl_plugins import loadable_interfaces
     ],
 )
 def test_each_release_takes_what_its_sources_say(nccl: str, interfaces: set[int]) -> None:
-    assert loadable_interfaces(nccl) == interfaces
+    assert list_loadable_interfaces(nccl) == interfaces

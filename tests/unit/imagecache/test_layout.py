@@ -19,7 +19,7 @@ from hpcstack.imagecache.layout import (
     ImageCache,
     key_of,
 )
-from hpcstack.oci.reference import registry_image
+from hpcstack.oci.reference import parse_registry_image
 
 DIGEST = "sha256:" + "1" * 64
 
@@ -45,13 +45,13 @@ def test_a_key_is_of_one_registry_one_repository_and_one_platform() -> None:
     """A digest alone opens nothing: its manifest may have been copied by who saw it."""
     images = ("nvcr.io/a/b:1", "nvcr.io/a/c:1", "evil.example/a/b:1")
     keys = {
-        key_of(registry_image(image), DIGEST, platform)
+        key_of(parse_registry_image(image), DIGEST, platform)
         for image in images
         for platform in ("linux/amd64", "linux/arm64")
     }
     assert len(keys) == 6
-    assert key_of(registry_image("nvcr.io/a/b:1"), DIGEST, "p") == key_of(
-        registry_image("nvcr.io#a/b:2"), DIGEST, "p"
+    assert key_of(parse_registry_image("nvcr.io/a/b:1"), DIGEST, "p") == key_of(
+        parse_registry_image("nvcr.io#a/b:2"), DIGEST, "p"
     )
 
 

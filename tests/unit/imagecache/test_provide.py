@@ -29,7 +29,7 @@ from hpcstack.imagecache.provide import (
 )
 from hpcstack.imagecache.refusals import HolderGone, NotShared
 from hpcstack.oci.client import Registry
-from hpcstack.oci.reference import registry_image
+from hpcstack.oci.reference import parse_registry_image
 from hpcstack.recipe.model import Base
 
 DIGEST = "sha256:" + "1" * 64
@@ -182,7 +182,7 @@ def test_without_its_registry_only_a_digest_can_be_had(cache: ImageCache) -> Non
 )
 def test_a_registry_that_a_user_could_be_is_not_shared(tmp_path: Path, name: str) -> None:
     try:
-        base = registry_image(name)
+        base = parse_registry_image(name)
     except HpcstackError:
         return  # it is no image at all
     with pytest.raises(NotShared, match="may be anybody's"):
@@ -191,13 +191,13 @@ def test_a_registry_that_a_user_could_be_is_not_shared(tmp_path: Path, name: str
 
 def test_a_registry_that_the_site_names_is_shared(tmp_path: Path) -> None:
     site = make_site(tmp_path, registries={"10.0.0.1:5000": {"plain_http": True}})
-    check_shareable(registry_image("10.0.0.1:5000/a/b"), site)
-    check_shareable(registry_image("nvcr.io/a/b"), site)
-    check_shareable(registry_image("ubuntu"), site)
+    check_shareable(parse_registry_image("10.0.0.1:5000/a/b"), site)
+    check_shareable(parse_registry_image("nvcr.io/a/b"), site)
+    check_shareable(parse_registry_image("ubuntu"), site)
 
 
 def test_an_image_is_pinned_by_its_digest() -> None:
-    assert pin_digest(registry_image(IMAGE_NAME), DIGEST).image == f"nvcr.io/a/b@{DIGEST}"
+    assert pin_digest(parse_registry_image(IMAGE_NAME), DIGEST).image == f"nvcr.io/a/b@{DIGEST}"
 
 
 def test_a_right_is_not_renewed_while_the_registry_is_down(cache: ImageCache) -> None:

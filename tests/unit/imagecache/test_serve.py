@@ -22,16 +22,16 @@ from hpcstack.core.errors import LoginRefused, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.imagecache import serve as service
-from hpcstack.imagecache.ask import answer_challenge, answer_line, ask_service, step_name
+from hpcstack.imagecache.ask import answer_challenge, answer_line, ask_service, make_step_name
 from hpcstack.imagecache.counters import Counters, name_outcome
 from hpcstack.imagecache.layout import ImageCache
 from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
 from hpcstack.imagecache.refusals import HolderGone, NotShared
 from hpcstack.oci.client import Registry
-from hpcstack.oci.reference import registry_image
+from hpcstack.oci.reference import parse_registry_image
 from hpcstack.site.load import Site
 
-BASE = registry_image("nvcr.io/a/b:1")
+BASE = parse_registry_image("nvcr.io/a/b:1")
 
 
 @pytest.fixture
@@ -251,13 +251,18 @@ def test_progress_to_who_is_gone_is_nobodys_trouble() -> None:
 
 def test_a_step_is_named_where_it_has_several_nodes() -> None:
     job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
-    assert step_name({}) == step_name(job) == step_name({**job, "SLURM_STEP_NUM_NODES": "1"}) == ""
-    assert step_name({**job, "SLURM_STEP_NUM_NODES": "2"}) == "7+0+"
-    again = step_name({**job, "SLURM_JOB_NUM_NODES": "2", "SLURM_RESTART_COUNT": "1"})
+    assert (
+        make_step_name({})
+        == make_step_name(job)
+        == make_step_name({**job, "SLURM_STEP_NUM_NODES": "1"})
+        == ""
+    )
+    assert make_step_name({**job, "SLURM_STEP_NUM_NODES": "2"}) == "7+0+"
+    again = make_step_name({**job, "SLURM_JOB_NUM_NODES": "2", "SLURM_RESTART_COUNT": "1"})
     assert again == "7+0+1"
     assert service.STEP.fullmatch(again)
     assert service.STEP.fullmatch(
-        step_name({**job, "SLURM_JOB_ID": "a/../b", "SLURM_JOB_NUM_NODES": "2"})
+        make_step_name({**job, "SLURM_JOB_ID": "a/../b", "SLURM_JOB_NUM_NODES": "2"})
     )
 
 

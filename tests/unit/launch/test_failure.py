@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstack.launch.failure import failure_in
+from hpcstack.launch.failure import find_failure
 from hpcstack.render.template import read_data_file
 
 TRACE = """Traceback (most recent call last):
@@ -166,7 +166,7 @@ def test_the_first_failure_is_named(name: str, awk: str, tmp_path: Path) -> None
     import shutil
 
     text, status, counts, said = CASES[name]
-    assert failure_in(text).end(status) == (counts, said)
+    assert find_failure(text).end(status) == (counts, said)
     if shutil.which(awk):
         assert by_awk(text, status, tmp_path, awk) == (counts, said)
     else:
@@ -185,4 +185,4 @@ def test_awk_and_python_agree(
     lines: list[str], status: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     text = "".join(lines)
-    assert by_awk(text, status, tmp_path_factory.mktemp("awk")) == failure_in(text).end(status)
+    assert by_awk(text, status, tmp_path_factory.mktemp("awk")) == find_failure(text).end(status)

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from hpcstack.core.process import Completed, Runner
-from hpcstack.launch.host_libraries import find_misfit, nccl_of, not_here, read_glibc, read_wants
+from hpcstack.launch.host_libraries import (
+    describe_not_here,
+    find_misfit,
+    find_nccl,
+    read_glibc,
+    read_wants,
+)
 from hpcstack.launch.plan import Plan, plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
@@ -202,7 +208,7 @@ def test_what_is_no_library_or_not_here_is_left_to_the_nodes(image: Path, tmp_pa
     script.write_text("INPUT(libnet.so.1)\n")
     gone = tmp_path / "only-on-nodes/libnet.so.1"
     assert find_misfit(brought(script, gone.parent), image, "linux/amd64") == ""
-    assert not_here(brought(script, gone.with_name("libother.so.1"))) == [
+    assert describe_not_here(brought(script, gone.with_name("libother.so.1"))) == [
         str(gone.with_name("libother.so.1"))
     ]
 
@@ -256,5 +262,5 @@ def test_an_older_plugin_beside_the_one_that_is_loaded_is_no_reason(
 
 def test_the_nccl_of_a_python_package_is_the_one_that_torch_loads() -> None:
     base = replace(ARTIFACT, environment={"NCCL_VERSION": "2.20.5"})
-    assert nccl_of(base) == "2.20.5"
-    assert nccl_of(replace(base, pip={"nvidia-nccl-cu12": "2.27.3"})) == "2.27.3"
+    assert find_nccl(base) == "2.20.5"
+    assert find_nccl(replace(base, pip={"nvidia-nccl-cu12": "2.27.3"})) == "2.27.3"

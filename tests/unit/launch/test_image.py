@@ -10,7 +10,7 @@ import pytest
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Runner
-from hpcstack.launch.image import choose_image, image_to_launch
+from hpcstack.launch.image import choose_image, find_image_to_launch
 from hpcstack.publish.gc import list_items
 from hpcstack.recipe.catalog import Catalog
 from support.modules import Place
@@ -50,14 +50,14 @@ def test_of_a_kind_that_is_not_here_what_could_be_built_is_suggested(place: Plac
 def test_the_image_for_the_nodes_own_processors_comes_first(place: Place) -> None:
     stack = place.stack()
     arm = place.artifact(stack, b"arm", platform="linux/arm64")
-    intel = image_to_launch(
+    intel = find_image_to_launch(
         stack.full_name, place.site, place.store, {}, platform="linux/amd64"
     ).artifact
     assert intel.platform == "linux/amd64", (
         "what was built later for others is not what the stack means"
     )
     assert (
-        image_to_launch(
+        find_image_to_launch(
             stack.full_name, place.site, place.store, {}, platform="linux/arm64"
         ).artifact.key
         == arm.key

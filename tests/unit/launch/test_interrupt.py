@@ -17,7 +17,7 @@ import pytest
 from hpcstack.core import data
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch import interrupt
-from hpcstack.launch.failure import failure_in
+from hpcstack.launch.failure import find_failure
 from hpcstack.launch.interrupt import Interruption, Told
 from hpcstack.launch.record import BEGAN, FILE
 from hpcstack.launch.stderr import Stderr
@@ -232,7 +232,7 @@ def test_the_first_waits_for_all_nodes_and_ends_the_step(answers: str, tmp_path:
     assert cluster.cancelled == [("12.3",)]
     assert not program.ended
     assert interruption.told == OUTCOMES[answers][0]
-    assert interruption.end(failure_in("")) == (
+    assert interruption.end(find_failure("")) == (
         130,
         "hpcstack: " + OUTCOMES[answers][1].format(tmp_path),
     )
@@ -254,7 +254,7 @@ def test_where_no_rank_can_be_told_the_step_is_ended(
     interruption = _launched(tmp_path, "3", cluster)
     interruption.answer(signal.SIGINT, program.terminate)
     assert cluster.cancelled == [("12.3",)]
-    assert interruption.end(failure_in("")) == (130, "hpcstack: interrupted; exit 130")
+    assert interruption.end(find_failure("")) == (130, "hpcstack: interrupted; exit 130")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -273,7 +273,7 @@ def test_what_comes_after_the_first_waits_for_nobody(tmp_path: Path) -> None:
     for _ in range(2):
         interruption.answer(signal.SIGINT, program.terminate)
     assert cluster.cancelled == [("12.3",), ("12.3",)]
-    assert "twice" in interruption.end(failure_in(""))[1]
+    assert "twice" in interruption.end(find_failure(""))[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -294,9 +294,9 @@ FAILED = "Traceback (most recent call last):\n{}hpcstack: rank 2 on n1 ended wit
 def test_only_what_is_more_than_an_interrupt_is_a_failure(tmp_path: Path) -> None:
     interruption = _launched(tmp_path, "3", Cluster(next(iter(OUTCOMES))))
     interruption.answer(signal.SIGINT, Program().terminate)
-    quiet = failure_in(FAILED.format("KeyboardInterrupt\n"))
+    quiet = find_failure(FAILED.format("KeyboardInterrupt\n"))
     assert interruption.end(quiet)[1] == "hpcstack: interrupted: 8 ranks ended; exit 130"
-    loud = failure_in(FAILED.format("OSError: no space left\n"))
+    loud = find_failure(FAILED.format("OSError: no space left\n"))
     said = (
         "hpcstack: interrupted; rank 2 on n1 failed first: OSError: no space left; exit 130; log: "
     )

@@ -14,11 +14,11 @@ from hpcstack.core.process import Completed, Runner
 from hpcstack.launch import record
 from hpcstack.launch.jobs import (
     JobPart,
-    ended_how,
+    describe_job_end,
+    find_job_parts,
+    find_logs,
     find_output,
-    logs_of,
     parse_job_record,
-    parts_of,
 )
 from hpcstack.slurm.state import JobState
 
@@ -114,8 +114,8 @@ def test_a_job_that_slurm_forgot_is_known_by_its_launch(launches: Path, tmp_path
     out = tmp_path / "x-7.out"
     out.write_text("it went wrong\n")
     launch(launches, began="7\n", output=f"{out}\n", ended="3\n")
-    assert parts_of("7", Cluster()) == [JobPart("7", JobState("FAILED", 3), files=(out,))]
-    assert logs_of("7", Cluster()) == [out]
+    assert find_job_parts("7", Cluster()) == [JobPart("7", JobState("FAILED", 3), files=(out,))]
+    assert find_logs("7", Cluster()) == [out]
 
 
 def test_a_launch_that_was_waited_for_is_read_by_its_jobs_number(launches: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_launch_that_was_waited_for_is_read_by_its_jobs_number(launches: Path)
     folder = launch(launches, began="7\n0\nn1\n", ended="3\n", stderr_log="it went wrong\n")
     terminal = "JobId=7 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 RunTime=00:01:00 Power="
     for slurm in (Cluster(), Cluster(terminal)):
-        assert logs_of("7", slurm) == [folder / "stderr.log"], slurm.scontrol
+        assert find_logs("7", slurm) == [folder / "stderr.log"], slurm.scontrol
 
 
 def test_every_task_of_an_array_is_known_without_slurm(launches: Path, tmp_path: Path) -> None:
@@ -137,16 +137,16 @@ def test_every_task_of_an_array_is_known_without_slurm(launches: Path, tmp_path:
         output=f"{tmp_path}/x-%A_%a.out\n",
         **files,
     )
-    parts = parts_of("7", Cluster())
+    parts = find_job_parts("7", Cluster())
     assert [(part.job, str(part.state)) for part in parts] == [
         ("7_0", "COMPLETED"), ("7_1", "FAILED, exit 3"), ("7_2", "COMPLETED"),
     ]  # fmt: skip
-    assert [path.name for path in logs_of("7", Cluster())] == [
+    assert [path.name for path in find_logs("7", Cluster())] == [
         "x-7_0.out",
         "x-7_1.out",
         "x-7_2.out",
     ]
-    assert [path.name for path in logs_of("7_1", Cluster())] == ["x-7_1.out"]
+    assert [path.name for path in find_logs("7_1", Cluster())] == ["x-7_1.out"]
 
 
 @pytest.mark.parametrize(
@@ -174,17 +174,19 @@ def test_a_script_of_the_users_own_that_slurm_forgot(
     slurm = Cluster(
         sacct=accounted(("7", "FAILED", "1:0", str(tmp_path), "its-name", "me", "7", line))
     )
-    assert parts_of("7", slurm) == [JobPart("7", JobState("FAILED", 1), files=(tmp_path / file,))]
+    assert find_job_parts("7", slurm) == [
+        JobPart("7", JobState("FAILED", 1), files=(tmp_path / file,))
+    ]
 
 
 def test_the_state_that_slurm_says_now_counts(launches: Path) -> None:
     launch(launches, began="7\n0\nn1\n", ended="3\n", stderr_log="x\n")
-    (part,) = parts_of(
+    (part,) = find_job_parts(
         "7",
         Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit ExitCode=0:15 RunTime=00:01:00 Power="),
     )
     assert part.state.word == "TIMEOUT"
-    assert ended_how(
+    assert describe_job_end(
         "7", Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit RunTime=00:01:00 Power=")
     ) == ("the time limit was reached")
 
@@ -199,7 +201,7 @@ def test_the_launch_that_one_asks_about(launches: Path, monkeypatch: pytest.Monk
     assert record.find_failed().folder.name == names[0]
     here = launches / names[1] / record.FILE
     here.write_text(
-        json.dumps({**json.loads(here.read_text()), "terminal": record.this_terminal()})
+        json.dumps({**json.loads(here.read_text()), "terminal": record.find_this_terminal()})
     )
     assert record.find_failed().folder.name == names[1]
     monkeypatch.setenv("HPCSTACK_RUN", str(launches / names[2]))
@@ -243,6 +245,6 @@ def test_an_older_slurm_keeps_no_line(launches: Path) -> None:
                 )
             return super().output(argv, **more)
 
-    assert parts_of("7", Older(sacct=accounted(("7", "FAILED", "1:0")))) == [
+    assert find_job_parts("7", Older(sacct=accounted(("7", "FAILED", "1:0")))) == [
         JobPart("7", JobState("FAILED", 1))
     ]

@@ -23,7 +23,7 @@ from hpcstack.launch.modes import MODES
 from hpcstack.launch.plan import Plan, plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
-from hpcstack.launch.variables import of_mode
+from hpcstack.launch.variables import list_mode_variables
 from hpcstack.recipe.model import Mode
 from hpcstack.render.launchers import ABOUT, render_inner, with_compat, wrap_rank
 from hpcstack.runtimes import RUNTIMES, choose_runtime
@@ -216,7 +216,7 @@ def test_what_the_user_or_the_image_set_is_not_unset() -> None:
         return next(
             (
                 one.value
-                for one in of_mode("torchrun", "pyxis", image, None, 0, environ)
+                for one in list_mode_variables("torchrun", "pyxis", image, None, 0, environ)
                 if "UNSET" in one.name
             ),
             "",
@@ -230,7 +230,7 @@ def test_what_the_user_set_wins_over_enroots_hooks() -> None:
     """Pyxis lets the container's variables win, and a hook writes there: what is forced is named to
     it.
     """
-    found = of_mode("plain", "pyxis", {}, None, 0, {"OMP_NUM_THREADS": "7"})
+    found = list_mode_variables("plain", "pyxis", {}, None, 0, {"OMP_NUM_THREADS": "7"})
     assert [(one.name, one.value, one.origin) for one in found] == [
         ("OMP_NUM_THREADS", "7", "the user's environment")
     ]
@@ -238,7 +238,9 @@ def test_what_the_user_set_wins_over_enroots_hooks() -> None:
 
 def test_mpi_is_told_that_each_rank_has_a_container_of_its_own() -> None:
     def told(runtime: str, environ: dict[str, str]) -> dict[str, str]:
-        return {one.name: one.value for one in of_mode("mpi", runtime, {}, None, 0, environ)}
+        return {
+            one.name: one.value for one in list_mode_variables("mpi", runtime, {}, None, 0, environ)
+        }
 
     assert told("pyxis", {}) == {"PMIX_MCA_gds": "hash"}, "Pyxis has one container a node"
     assert set(told("apptainer", {})) == {
@@ -706,13 +708,13 @@ def test_the_home_directory_is_there_in_every_runtime(
 def test_a_home_that_a_runtime_would_run_as_shell_is_not_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpcstack.launch.plan import home_to_mount
+    from hpcstack.launch.plan import find_home_to_mount
 
     odd = tmp_path / "a $(b)"
     odd.mkdir()
     for home in (str(odd), "/", "relative", str(tmp_path / "none"), ""):
         monkeypatch.setenv("HOME", home)
-        assert home_to_mount() == "", home
+        assert find_home_to_mount() == "", home
 
 
 @pytest.mark.parametrize(

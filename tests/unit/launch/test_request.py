@@ -10,9 +10,9 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.process import Runner
 from hpcstack.launch.request import (
     LaunchRequest,
-    absolute_mount,
     check_grace,
     check_srun_options,
+    resolve_mount,
 )
 from hpcstack.launch.resources import Resources
 
@@ -33,17 +33,17 @@ def test_a_relative_source_is_of_the_current_folder(
 ) -> None:
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert absolute_mount("data:/data") == f"{tmp_path.resolve()}/data:/data"
+    assert resolve_mount("data:/data") == f"{tmp_path.resolve()}/data:/data"
 
 
 def test_nodes_are_given_what_a_link_leads_to(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert absolute_mount(f"{tmp_path}/link:/data") == f"{tmp_path.resolve()}/real:/data"
+    assert resolve_mount(f"{tmp_path}/link:/data") == f"{tmp_path.resolve()}/real:/data"
 
 
 def test_an_absolute_source_may_be_on_the_nodes_alone() -> None:
-    assert absolute_mount("/no/such/folder:/data") == "/no/such/folder:/data"
+    assert resolve_mount("/no/such/folder:/data") == "/no/such/folder:/data"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_mount_that_no_runtime_takes_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=says) as refused:
-        absolute_mount(said)
+        resolve_mount(said)
     assert "--mount" in refused.value.hint
 
 

@@ -19,7 +19,7 @@ from conftest import make_site
 from hpcstack.core.errors import RegistryError
 from hpcstack.oci import client as registry
 from hpcstack.oci.client import Registry
-from hpcstack.oci.protocol import may_know, realm_of
+from hpcstack.oci.protocol import may_know, parse_realm
 from hpcstack.recipe.model import Base
 
 CONFIG = json.dumps({"os": "linux", "architecture": "amd64", "config": {"Env": ["A=1"]}}).encode()
@@ -249,7 +249,7 @@ def test_both_forms_of_a_challenge(challenge: str, realm: str, query: dict[str, 
     """nvcr.io's form is recorded in Apache Mesos' test for MESOS-9968, Docker Hub's in its own
     documentation.
     """
-    assert realm_of(challenge, "nvidia/x") == (realm, query)
+    assert parse_realm(challenge, "nvidia/x") == (realm, query)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ import pytest
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.progress import Progress
 from hpcstack.core.sharing import Sharing
-from hpcstack.publish.damage import Damage, find_damage, names_with_traces, touched_images
+from hpcstack.publish.damage import Damage, find_damage, find_touched_images, list_names_with_traces
 from hpcstack.publish.read_images import check_published
 from hpcstack.publish.repair import repair_names, restore_generation
-from hpcstack.releases.inventory import inventory_files, read_inventory
+from hpcstack.releases.inventory import read_inventory, render_inventory_files
 from hpcstack.releases.seal import SEAL
 from hpcstack.store.artifact import IMAGE
 from support.modules import Place, bash, seen, tree_of
@@ -35,14 +35,14 @@ DAMAGES = int(os.environ.get("HPCSTACK_DAMAGES", "50"))
 def damage(place: Place) -> list[Damage]:
     return [
         one
-        for name in names_with_traces(place.tree)
+        for name in list_names_with_traces(place.tree)
         for one in find_damage(place.tree, place.store, name)
     ]
 
 
 def mend(place: Place) -> list[Damage]:
     """What is left after a repair of everything."""
-    return list(repair_names(place.publisher, names_with_traces(place.tree)).left)
+    return list(repair_names(place.publisher, list_names_with_traces(place.tree)).left)
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +151,7 @@ def test_an_inventorys_paths_are_never_believed(place: Place, path: str) -> None
     would write as him who repairs, wherever it says.
     """
     folder = place.store.top / "releases/pytorch/24.11-r2"
-    planted = inventory_files("pytorch/24.11-r2", {path: "evil"})
+    planted = render_inventory_files("pytorch/24.11-r2", {path: "evil"})
     for name, text in planted.items():
         (folder / name).write_text(text)
     before = shown(place)
@@ -250,9 +250,9 @@ def test_one_flipped_byte_of_an_image_is_found_by_reading_it(place: Place) -> No
         one.release for one in check_published(place.site, place.store, Progress()) if one.wrong
     ]
     assert wrong == ["pytorch/24.11-r2"]
-    assert damage(place) == [] and len(touched_images(place.tree, place.store, "pytorch")) == 1, (
-        "it was touched"
-    )
+    assert (
+        damage(place) == [] and len(find_touched_images(place.tree, place.store, "pytorch")) == 1
+    ), "it was touched"
     artifact.image.write_bytes(content)
     assert [one.repair for one in damage(place)] == ["image"], (
         "its times say that somebody wrote to it"

@@ -19,8 +19,8 @@ from hpcstack.publish.modulefile import (
     help_text,
     list_extensions,
     list_whatis,
-    modulefile_tcl,
     render_modulefile,
+    render_modulefile_tcl,
 )
 from hpcstack.recipe.catalog import Catalog
 from support.modules import Place, bash
@@ -82,7 +82,7 @@ def test_any_text_survives_lua(tmp_path: Path, summary: str, said: str, override
 @given(anything, anything)
 def test_any_text_survives_tcl(tmp_path: Path, summary: str, said: str) -> None:
     release = replace(RELEASE, stack=STACK.model_copy(update={"summary": summary}), stand_in=said)
-    found = calls(["tclsh", "-encoding", "utf-8"], TCL + modulefile_tcl(release), tmp_path)
+    found = calls(["tclsh", "-encoding", "utf-8"], TCL + render_modulefile_tcl(release), tmp_path)
     assert [call[1] for call in found if call[0] == "module-whatis"][2:] == list_whatis(release)
     assert ["prepend-path", "PATH", "/store/r/bin"] in found
 
@@ -90,7 +90,7 @@ def test_any_text_survives_tcl(tmp_path: Path, summary: str, said: str) -> None:
 @pytest.mark.parametrize("field", ["image", "sha256", "folder", "dates"])
 @pytest.mark.parametrize("sign", ["\n", "\r", "\x1b", "\x7f"])
 def test_a_control_character_in_what_is_set_is_refused(field: str, sign: str) -> None:
-    for render in (render_modulefile, modulefile_tcl):
+    for render in (render_modulefile, render_modulefile_tcl):
         with pytest.raises(InputError, match="control character"):
             render(replace(RELEASE, **{field: f"/a{sign}touch /tmp/x"}))  # type: ignore[arg-type]
 
@@ -114,7 +114,7 @@ def test_extensions_are_the_images_own_versions() -> None:
 
 
 def test_nothing_runs_when_a_modulefile_is_looked_at() -> None:
-    for text in (render_modulefile(RELEASE), modulefile_tcl(RELEASE)):
+    for text in (render_modulefile(RELEASE), render_modulefile_tcl(RELEASE)):
         assert not any(
             word in text
             for word in ("capture(", "subprocess", "execute{", "os.execute", "[exec", "popen")

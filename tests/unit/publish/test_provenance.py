@@ -13,9 +13,9 @@ from hpcstack.core.process import Runner
 from hpcstack.publish.make_release import (
     Candidate,
     ReleaseRequest,
-    candidate_of_recipe,
-    candidate_of_release,
-    release_candidate,
+    find_candidate_of_recipe,
+    find_candidate_of_release,
+    make_candidate,
 )
 from hpcstack.publish.provenance import find_commit
 from hpcstack.recipe.catalog import Catalog, Recipe
@@ -88,14 +88,14 @@ def test_a_release_and_what_is_promoted_of_it_say_where_they_came_from(
     place.artifact(recipe.stack)
     head = run_git(recipe.path.parent, "rev-parse", "HEAD")
     asked = ReleaseRequest()
-    release_candidate(candidate_of_recipe(recipe, asked, place.publisher), asked, place.publisher)
+    make_candidate(find_candidate_of_recipe(recipe, asked, place.publisher), asked, place.publisher)
     run_git(
         recipe.path.parent, "commit", "--quiet", "--allow-empty", "-m", "two"
     )  # after the image was made
 
     to_production = ReleaseRequest("production", override="a test")
-    release_candidate(
-        candidate_of_release("demo/1", to_production, place.publisher),
+    make_candidate(
+        find_candidate_of_release("demo/1", to_production, place.publisher),
         to_production,
         place.publisher,
     )
@@ -116,7 +116,7 @@ def test_an_override_of_a_gate_that_was_open_is_the_reason_in_the_history(
     judged_well = Candidate(
         recipe.stack, artifact, report(artifact, {"node.image": "PASS"}), "", recipe
     )
-    release_candidate(judged_well, asked, place.publisher)
+    make_candidate(judged_well, asked, place.publisher)
     assert place.tree.ledger("demo").events[-1].reason == "moved from /old"
 
 

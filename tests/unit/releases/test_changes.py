@@ -17,7 +17,7 @@ import pytest
 from hpcstack.build.build import _published_with_other_bytes
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.publish.gc import list_items, remove_item
-from hpcstack.publish.status import list_rows, notes_of_dates
+from hpcstack.publish.status import list_notes_of_dates, list_rows
 from hpcstack.releases import changes
 from hpcstack.releases.ledger import Dates, Entry, Event, Ledger
 from hpcstack.releases.ledger_format import as_json, parse_ledger
@@ -321,7 +321,7 @@ def test_a_default_that_will_be_refused_is_said_before(tmp_path: Path) -> None:
     assert all(row["wrong"] == [] for row in list_rows(place.tree, place.store)), (
         "it is not wrong before its day"
     )
-    (note,) = notes_of_dates(place.tree)
+    (note,) = list_notes_of_dates(place.tree)
     assert note.startswith("pytorch/24.11-r1 is the default, and refused from 2099-02-01 on")
 
 
@@ -363,9 +363,9 @@ def test_several_changes_are_taken_back_at_once(tmp_path: Path) -> None:
     again = place.publisher.change("pytorch", "undo", changes.undo_changes, force=True)
     assert again.aliases == {"24.11": "24.11-r3", "25.10": "25.10-r1"}, "an undo can be taken back"
     with pytest.raises(InputError, match="has no event 9"):
-        changes.changes_since(again, 9)
+        changes.list_changes_since(again, 9)
     first = again.events[0]
-    assert changes.number_after(again, "2000-01-01") == 1
+    assert changes.find_number_after(again, "2000-01-01") == 1
     with pytest.raises(InputError, match="was changed after"):
-        changes.number_after(again, "2999-01-01")
+        changes.find_number_after(again, "2999-01-01")
     assert first.verb == "publish"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpcstack.core import data
-from hpcstack.preview import stack_files
+from hpcstack.preview import render_stack_files
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.site.load import Site
 from support.locks import example_lock
@@ -27,7 +27,9 @@ def scripts(folder: Path, **fabric: Any) -> dict[str, str]:
         "node_types": {"gh200": {"gpus": {"model": "H100", "count": 4}}},
         "partitions": {"gpu": {"node_type": "gh200", "default": True}}, "fabric": fabric,
     }  # fmt: skip
-    files = stack_files(stack, example_lock(stack), Site.model_validate(document), "linux/amd64")
+    files = render_stack_files(
+        stack, example_lock(stack), Site.model_validate(document), "linux/amd64"
+    )
     out = {path: files[path] for path in ("libexec/run", "srun.sh")}
     for path, text in out.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

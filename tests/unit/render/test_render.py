@@ -19,12 +19,12 @@ import pytest
 from hpcstack.core import data
 from hpcstack.core.errors import BuildError
 from hpcstack.lock.model import Lock
-from hpcstack.preview import stack_files
+from hpcstack.preview import render_stack_files
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
-from hpcstack.render.image import environment_file
+from hpcstack.render.image import render_environment_file
 from hpcstack.render.readback import check_definition
-from hpcstack.render.site_files import lent_files
+from hpcstack.render.site_files import make_lent_files
 from hpcstack.render.steps import plan_steps
 from hpcstack.site.load import Site
 from support.locks import example_lock
@@ -68,14 +68,14 @@ def example_site() -> Site:
 
 @pytest.fixture
 def files(stack: Stack, lock: Lock) -> dict[str, str]:
-    return stack_files(stack, lock, example_site(), PLATFORM)
+    return render_stack_files(stack, lock, example_site(), PLATFORM)
 
 
 def rendered(name: str) -> tuple[Stack, Lock, str, dict[str, str]]:
     """The stack NAME, its example lock, its first platform, and all its files."""
     stack = CATALOG.find(name).stack
     lock, platform = example_lock(stack), stack.base.platforms[0]
-    return stack, lock, platform, stack_files(stack, lock, example_site(), platform)
+    return stack, lock, platform, render_stack_files(stack, lock, example_site(), platform)
 
 
 def as_one(files: dict[str, str]) -> str:
@@ -187,7 +187,7 @@ def test_the_files_that_the_chain_promises(files: dict[str, str]) -> None:
 def test_rendering_twice_gives_the_same_bytes(
     stack: Stack, lock: Lock, files: dict[str, str]
 ) -> None:
-    assert stack_files(stack, lock, example_site(), PLATFORM) == files
+    assert render_stack_files(stack, lock, example_site(), PLATFORM) == files
 
 
 def test_a_definition_that_says_something_else_is_refused(
@@ -210,22 +210,22 @@ def test_nothing_rendered_holds_a_place_of_this_machine(files: dict[str, str], p
 
 
 def test_the_base_and_the_recipe_meet_in_etc_environment(stack: Stack, lock: Lock) -> None:
-    text = environment_file(lock.platform(PLATFORM), stack)
+    text = render_environment_file(lock.platform(PLATFORM), stack)
     assert "HF_HUB_DISABLE_TELEMETRY=1\n" in text
     assert "NVIDIA_VISIBLE_DEVICES=all\n" in text
 
 
 def test_a_site_lends_only_what_it_has(site: Site) -> None:
-    assert "export" not in lent_files(site)["hpcstack-site.sh"]
+    assert "export" not in make_lent_files(site)["hpcstack-site.sh"]
     build = {
         "proxy": {"http": "http://proxy:3128", "no": "localhost"},
         "pip": {"index_url": "https://user:secret@mirror/simple"},
         "ca_bundle": "/etc/ca.pem",
         "apt": {"mirrors": {"http://deb.debian.org/debian": "http://mirror/debian"}},
     }
-    lent = lent_files(site.model_copy(update={"build": type(site.build).model_validate(build)}))[
-        "hpcstack-site.sh"
-    ]
+    lent = make_lent_files(
+        site.model_copy(update={"build": type(site.build).model_validate(build)})
+    )["hpcstack-site.sh"]
     for part in (
         "http_proxy=http://proxy:3128",
         "PIP_INDEX_URL=https://user:secret@mirror/simple",
@@ -240,7 +240,7 @@ def test_no_file_of_an_image_names_the_mirror(stack: Stack, lock: Lock, site: Si
     mirrored = site.model_copy(update={"registries": Site.model_validate({
         "store": "/s", "lock_dir": "/l", "module_root": "/m",
         "registries": {"nvcr.io": {"mirror": "cache.site:5000", "plain_http": True}}}).registries})  # fmt: skip
-    files = stack_files(stack, lock, mirrored, PLATFORM)
+    files = render_stack_files(stack, lock, mirrored, PLATFORM)
     assert [path for path, text in files.items() if "cache.site" in text] == []
 
 

@@ -9,13 +9,13 @@ import pytest
 from hpcstack.core.errors import InputError
 from hpcstack.lock.model import LockedPip
 from hpcstack.recipe.model import Stack
-from hpcstack.render.steps import plan_steps, render_requirements, step_files
+from hpcstack.render.steps import plan_steps, render_requirements, render_step_files
 from hpcstack.resolve.answers import (
-    own_mpi,
     read_apt,
     read_conda,
     read_left_out,
     read_missing,
+    read_own_mpi,
     read_pip,
     want_files,
 )
@@ -145,7 +145,7 @@ def test_a_resolved_lock_installs_these_files_and_no_others(stack: Stack) -> Non
         "hpcstack_apt_locked" in line and "libibumad3=44.0-2 tzdata=1:2025b-0+deb12u2" in line
         for line in lines
     )
-    assert step_files(stack, locked)["build/apt.sha256"].split() == ["0123", "abcd", "ffff"]
+    assert render_step_files(stack, locked)["build/apt.sha256"].split() == ["0123", "abcd", "ffff"]
     loose = [line for step in plan_steps(stack, open_platform, {}) for line in step.lines]
     assert any("deepspeed==0.19.8" in line and line.startswith("hpcstack_pip ") for line in loose)
 
@@ -167,7 +167,7 @@ def test_what_is_built_with_the_base_is_asked_and_installed_apart(stack: Stack) 
     entries = [LockedPip(name=name, version="1", hashes=("sha256:aa",), file=file)
                for name, file in (("einops", "e.whl"), ("flash-attn", "f.tar.gz"), ("my-ext", "m.whl"))]  # fmt: skip
     locked = example_lock(mine).platform("linux/amd64").model_copy(update={"pip": tuple(entries)})
-    files = step_files(mine, locked)
+    files = render_step_files(mine, locked)
     assert "flash-attn==1" in files["build/requirements-of-base.txt"]
     assert "my-ext==1" in files["build/requirements.txt"], "a wheel is built by nobody"
     (step,) = [one for one in plan_steps(mine, locked, {}) if one.title.startswith("pip:")]
@@ -216,14 +216,14 @@ def test_r11_no_second_mpi_comes_beside_the_bases_own(package: str) -> None:
         f"Package: {package}\nArchitecture: amd64\nVersion: 4.1.4-3\nFilename: "
         f"x/{package}.deb\nSHA256: 00ff\n"
     )
-    mpi = own_mpi({"HPCX_VERSION": "2.21", "OPENMPI_VERSION": "4.1.7"})
+    mpi = read_own_mpi({"HPCX_VERSION": "2.21", "OPENMPI_VERSION": "4.1.7"})
     with pytest.raises(
         InputError,
         match=rf"install {package} 4.1.4-3 beside the base's own HPC-X 2.21 with Open MPI 4",
     ):
         read_apt(simulated, records, mpi=mpi)
     assert read_apt(simulated, records, ("mpi",), mpi)
-    assert read_apt(simulated, records, (), own_mpi({}))
+    assert read_apt(simulated, records, (), read_own_mpi({}))
 
 
 def test_r11_files_that_the_base_has_removed_are_named() -> None:

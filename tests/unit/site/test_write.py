@@ -10,7 +10,7 @@ import pytest
 from hpcstack.core.process import Completed, Runner
 from hpcstack.site import load as site
 from hpcstack.site.discover import Nodes, Probe, probe_site, read_gres, read_node_kinds
-from hpcstack.site.write import site_text
+from hpcstack.site.write import render_site_text
 from hpcstack.slurm.query import read_pmi
 
 SINFO = "gpu*|16|112|gpu:h100:8(S:0-1)\ncpu|4|64|(null)\nmixed|2|64+|gpu:a100:4(S:0),gpu:a100:4(S:1)\nmixed|1|32|(null)\n"
@@ -85,9 +85,9 @@ def test_a_gpu_cluster(tmp_path: Path) -> None:
         True,
         "4.1.2",
     )
-    loaded = load(tmp_path, site_text(found, "ignored"))
+    loaded = load(tmp_path, render_site_text(found, "ignored"))
     assert (loaded.name, loaded.runtime) == ("my-cluster", "pyxis")
-    assert load(tmp_path, site_text(found, "ignored", "asked-for")).name == "asked-for"
+    assert load(tmp_path, render_site_text(found, "ignored", "asked-for")).name == "asked-for"
     kind = loaded.node_type()
     assert kind
     assert kind.gpus
@@ -107,7 +107,7 @@ def test_a_gpu_cluster(tmp_path: Path) -> None:
 
 
 def test_a_machine_with_nothing(tmp_path: Path) -> None:
-    text = site_text(probe_site(Said({}), tmp_path), "box")
+    text = render_site_text(probe_site(Said({}), tmp_path), "box")
     loaded = load(tmp_path, text)
     assert (loaded.name, loaded.runtime, loaded.node_types, loaded.fabric.kind) == (
         "box",
@@ -120,7 +120,7 @@ def test_a_machine_with_nothing(tmp_path: Path) -> None:
 
 
 def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
-    text = site_text(dgx(tmp_path), "x")
+    text = render_site_text(dgx(tmp_path), "x")
     lines = [
         line
         for line in text.splitlines()
@@ -178,7 +178,7 @@ def test_sinfo_and_mpi_of_several_releases() -> None:
 def test_tools_that_talk_nonsense_give_a_file_that_loads(
     tmp_path: Path, said: dict[tuple[str, ...], str]
 ) -> None:
-    text = site_text(probe_site(Said(said), tmp_path), "box")
+    text = render_site_text(probe_site(Said(said), tmp_path), "box")
     loaded = load(tmp_path, text)
     assert "evil" not in loaded.name
 

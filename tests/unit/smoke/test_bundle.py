@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.bundle import clean_environment, nccl_summary, write_bundle
+from hpcstack_smoke.bundle import clean_environment, summarize_nccl_logs, write_bundle
 from hpcstack_smoke.hidden import HIDDEN
 from hpcstack_smoke.result import write_document as write_document
 
@@ -41,8 +41,8 @@ def test_nccls_logs_are_summed_up(tmp_path: Path) -> None:
     (tmp_path / "nccl-1.node1.4190").write_text(
         SOCKETS.read_text() + "node1:1:1 [0] NCCL WARN Connection refused\n"
     )
-    text = nccl_summary(str(tmp_path), "node1.example")
-    assert nccl_summary(str(tmp_path), "node2") == ""  # each node tells of its own
+    text = summarize_nccl_logs(str(tmp_path), "node1.example")
+    assert summarize_nccl_logs(str(tmp_path), "node2") == ""  # each node tells of its own
     assert "network Socket" in text
     assert "'Socket': 1" in text
     assert "NCCL WARN Connection refused" in text

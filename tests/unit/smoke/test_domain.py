@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcstack_smoke.collectives.domain import domain_of_node, pair_class
+from hpcstack_smoke.collectives.domain import find_domain_of_node, pair_class
 from hpcstack_smoke.node import machine
 
 CLUSTER = "a1b2c3d4-0000-0000-0000-000000000001"
@@ -31,6 +31,6 @@ def test_a_nodes_domain_is_its_gpus(
     monkeypatch: pytest.MonkeyPatch, said: str, domain: str
 ) -> None:
     monkeypatch.setattr(machine.HERE, "said", lambda *_, **__: said, raising=False)
-    domain_of_node.cache_clear()
-    assert domain_of_node() == domain
-    domain_of_node.cache_clear()
+    find_domain_of_node.cache_clear()
+    assert find_domain_of_node() == domain
+    find_domain_of_node.cache_clear()

@@ -53,12 +53,12 @@ def test_slowdowns_of_a_driver_before_535_get_their_new_names(
         return ", ".join(values[field] for field in fields) if known else ""
 
     monkeypatch.setattr(machine.HERE, "said", said, raising=False)
-    assert load.judge_slowdown(load.rows_now()) == (["hw_slowdown"], [])
+    assert load.judge_slowdown(load.query_rows()) == (["hw_slowdown"], [])
 
 
 def test_nvidia_smi_is_asked_while_the_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(load, "rows_now", lambda: [{"index": str(len(calls))}])
+    monkeypatch.setattr(load, "query_rows", lambda: [{"index": str(len(calls))}])
     samples = load.sample_load(lambda: calls.append(1), 0.05)
     assert samples
     assert int(samples[0][0]["index"]) > 0
@@ -79,5 +79,5 @@ def test_the_kernels_lists_of_cores(listed: str, cores: set[int]) -> None:
 
 def test_an_address_as_sys_writes_it() -> None:
     known = SimpleNamespace(pci_bus_id=0x18, pci_domain_id=0, pci_device_id=0)
-    assert load.address_of(known) == "0000:18:00.0"
-    assert load.address_of(SimpleNamespace()) == ""  # a torch that does not know it
+    assert load.read_address(known) == "0000:18:00.0"
+    assert load.read_address(SimpleNamespace()) == ""  # a torch that does not know it

@@ -338,6 +338,6 @@ def test_no_text_breaks_the_readers(text: str) -> None:
     nvidia.parse_csv(text, nvidia.IDENTITY)
     nvidia.parse_links(text)
     nvidia.parse_xids(text.splitlines())
-    nvidia.fatal_sxids(text.splitlines())
+    nvidia.find_fatal_sxids(text.splitlines())
     nvidia.parse_details(text)
     nvidia.parse_mig_devices(text)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack_smoke.collectives.permutations import (
+    find_slow_nodes,
     judge_permutations,
     plan_permutations,
-    slow_nodes,
 )
 
 
@@ -38,7 +38,7 @@ def test_a_slow_node_makes_nobody_else_look_slow(count: int) -> None:
             [10.0 if slow in (node, to[node], to.index(node)) else 40.0 for to in made]
             for node in range(count)
         ]
-        assert slow_nodes([[("", 0.0, own, [])] for own in rates]) == [slow]
+        assert find_slow_nodes([[("", 0.0, own, [])] for own in rates]) == [slow]
 
 
 def test_of_two_nodes_there_is_one_and_of_one_none() -> None:

@@ -351,7 +351,7 @@ def test_one_that_does_not_start_and_one_that_is_wrong(
 
 def test_where_one_task_cannot_none_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        serve, "gpus_here", lambda: 8 if threading.current_thread().name == "with" else 0
+        serve, "count_gpus_here", lambda: 8 if threading.current_thread().name == "with" else 0
     )
     tasks, said = Tasks(2, 2, str(tmp_path)), []
 
@@ -410,7 +410,7 @@ def test_the_gpus_of_this_step(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert serve.gpus_here() == count
+    assert serve.count_gpus_here() == count
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack_smoke.node.alike import check_node_alike
-from hpcstack_smoke.node.topology import nearest_hcas
+from hpcstack_smoke.node.topology import find_nearest_hcas
 
 LEGEND = """\
 \t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\x1b[0m
@@ -29,16 +29,18 @@ NIC Legend:
 
 
 def test_each_gpus_nearest() -> None:
-    assert nearest_hcas(LEGEND) == "GPU0 PIX mlx5_0; GPU1 PXB mlx5_3"
+    assert find_nearest_hcas(LEGEND) == "GPU0 PIX mlx5_0; GPU1 PXB mlx5_3"
     older = "\tGPU0\tmlx5_0\tmlx5_1\tCPU Affinity\nGPU0\t X \tNODE\tNODE\t0-23\n"
-    assert nearest_hcas(older) == "GPU0 NODE mlx5_0 mlx5_1"
-    assert nearest_hcas("\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n") == nearest_hcas("") == ""
+    assert find_nearest_hcas(older) == "GPU0 NODE mlx5_0 mlx5_1"
+    assert (
+        find_nearest_hcas("\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n") == find_nearest_hcas("") == ""
+    )
 
 
 def test_the_node_whose_card_is_elsewhere_is_named_with_that_alone() -> None:
     moved = LEGEND.replace("PIX", "SYS")
     nodes = {
-        f"n{n}": {"alike": {"HCAs near GPUs": nearest_hcas(moved if n == 2 else LEGEND)}}
+        f"n{n}": {"alike": {"HCAs near GPUs": find_nearest_hcas(moved if n == 2 else LEGEND)}}
         for n in range(4)
     }
     result = check_node_alike(nodes)
@@ -48,4 +50,4 @@ def test_the_node_whose_card_is_elsewhere_is_named_with_that_alone() -> None:
 
 @given(st.text(alphabet="GPUNIC0123 \tXSYPBHODE\n\x1b[4m:mlx5_", max_size=200))
 def test_any_text(text: str) -> None:
-    nearest_hcas(text)
+    find_nearest_hcas(text)

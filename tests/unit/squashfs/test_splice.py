@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.core.mounts import filesystem_of
+from hpcstack.core.mounts import find_filesystem
 from hpcstack.squashfs import copy, kept
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import NONE, DirectoryEntry, Inode
 from hpcstack.squashfs.read import Squashfs, Superblock
-from hpcstack.squashfs.splice import TooMuchDead, all_root, read_splice, splice_image
+from hpcstack.squashfs.splice import TooMuchDead, belongs_to_root, read_splice, splice_image
 from hpcstack.squashfs.tree import Merged
 from hpcstack.squashfs.write import Writer
 from support.splicing import PACKED, TIME, Case, judge, mounted_by, need_overlay
@@ -372,7 +372,7 @@ def test_owners(case: Case) -> None:
     made.unlink()
     subprocess.run(["mksquashfs", case.folder / "base", made, "-quiet", "-no-progress", "-comp", "zstd",
                     *(word for line in lines for word in ("-p", line.lstrip("/")))], check=True, capture_output=True)  # fmt: skip
-    assert not all_root(made)
+    assert not belongs_to_root(made)
     case.change("echo x >new", look=False)
     splice_image(made, case.layers, case.folder / "out.sqsh", TIME)
     with Squashfs(case.folder / "out.sqsh") as image:
@@ -380,7 +380,7 @@ def test_owners(case: Case) -> None:
         assert found
         assert (found.uid, found.gid) == (7, 8)
     splice_image(made, case.layers, case.folder / "rooted.sqsh", TIME, rooted=True)
-    assert all_root(case.folder / "rooted.sqsh")
+    assert belongs_to_root(case.folder / "rooted.sqsh")
     assert {
         about[1] for about in mounted_by("squashfuse_ll", case.folder / "rooted.sqsh").values()
     } == {0}
@@ -409,7 +409,7 @@ def test_every_way_to_copy_gives_the_same_bytes(
         monkeypatch.setattr(kept, "LOCAL", ())
     if refusal == "writes past the cache":
         monkeypatch.setattr(
-            kept, "LOCAL", tuple({"ext4", "xfs", filesystem_of(case.folder.stat().st_dev)})
+            kept, "LOCAL", tuple({"ext4", "xfs", find_filesystem(case.folder.stat().st_dev)})
         )
         monkeypatch.setattr(os, "pwrite", cannot_be_tried)
     if refusal in ("clone", "direct", "writes past the cache"):
@@ -424,7 +424,7 @@ def test_every_way_to_copy_gives_the_same_bytes(
         monkeypatch.setattr(os, "copy_file_range", refused)
     other = case.splice("other.sqsh")
     assert other.sha256 == whole.sha256
-    local = filesystem_of(case.folder.stat().st_dev) in ("ext4", "xfs")
+    local = find_filesystem(case.folder.stat().st_dev) in ("ext4", "xfs")
     assert other.how in {"clone": ["direct" if local else "kernel"], "direct": ["kernel"],
                          "writes past the cache": ["kernel"]}.get(refusal, ["plain"])  # fmt: skip
 
@@ -447,11 +447,11 @@ def test_a_base_of_many_pieces(case: Case, monkeypatch: pytest.MonkeyPatch, way:
     monkeypatch.setattr(copy, "_clone", lambda *_: 0)
     monkeypatch.setattr(kept, "PIECE", mmap.PAGESIZE * 3)
     monkeypatch.setattr(
-        kept, "LOCAL", (filesystem_of(case.folder.stat().st_dev),) if way == "direct" else ()
+        kept, "LOCAL", (find_filesystem(case.folder.stat().st_dev),) if way == "direct" else ()
     )
     other = case.splice("other.sqsh")
     assert other.how == way or (
-        way == "direct" and filesystem_of(case.folder.stat().st_dev) not in ("ext4", "xfs")
+        way == "direct" and find_filesystem(case.folder.stat().st_dev) not in ("ext4", "xfs")
     )
     assert (
         case.folder / "base.sqsh"
@@ -471,7 +471,7 @@ def test_a_disk_that_gets_full_while_it_is_copied(
     case.change_by(4, 40)
     monkeypatch.setattr(copy, "_clone", lambda *_: 0)
     monkeypatch.setattr(kept, where, full)
-    if where == "write_all" and filesystem_of(case.folder.stat().st_dev) not in kept.LOCAL:
+    if where == "write_all" and find_filesystem(case.folder.stat().st_dev) not in kept.LOCAL:
         pytest.skip("this filesystem is not written past the page cache")
     with pytest.raises(OSError, match="No space"):
         case.splice()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpcstack.core.process import Completed, Runner
 from hpcstack.render.template import fill_template
 from hpcstack.suite.bisect import Bisection, Measured
-from hpcstack.suite.sweep import Swept, judge_pairs, usable_nodes
+from hpcstack.suite.sweep import Swept, find_usable_nodes, judge_pairs
 
 NODES = [f"n{number}" for number in range(5)]
 
@@ -117,12 +117,12 @@ class Sinfo(Runner):
 
 def test_nodes_that_are_drained_or_down_are_left_out() -> None:
     """`sinfo --states=idle` has drained nodes: that is their base state (sinfo(1), %T)."""
-    nodes, left_out = usable_nodes(Sinfo(), "p", "")
+    nodes, left_out = find_usable_nodes(Sinfo(), "p", "")
     assert nodes == ["n1", "n4", "n8"]
     assert left_out["n2"] == "drained"
     assert left_out["n3"] == "idle*"
     assert len(left_out) == 7
-    assert "n6" in usable_nodes(Sinfo(), "p", "", "r")[0]
+    assert "n6" in find_usable_nodes(Sinfo(), "p", "", "r")[0]
 
 
 def test_a_node_alone_in_its_rack_is_not_blamed() -> None:

@@ -29,7 +29,7 @@ from hpcstack.build.engines.base import (
 )
 from hpcstack.build.engines.container import make_scratch
 from hpcstack.build.engines.enclosure import NoEnclosure, supervise_command
-from hpcstack.build.engines.machine import enclosure_refused
+from hpcstack.build.engines.machine import is_enclosure_refused
 from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
@@ -148,7 +148,7 @@ class ApptainerEngine:
                 f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir"
             )
 
-        why = enclosure_refused(runner)
+        why = is_enclosure_refused(runner)
         if not why:
             try:
                 return LAYERED.build(job, runner)
@@ -181,11 +181,11 @@ class ApptainerEngine:
 
     def _build_whole(self, job: Job, runner: Runner) -> None:
         """Build with `apptainer build`, which runs all steps itself, and take out the squashfs."""
-        from hpcstack.render.image import local_definition
+        from hpcstack.render.image import render_local_definition
 
         sif = job.work / "image.sif"
         definition = (job.context / self.definition).read_text()
-        (job.context / "local.def").write_text(local_definition(definition, str(job.base)))
+        (job.context / "local.def").write_text(render_local_definition(definition, str(job.base)))
 
         env = make_apptainer_environment(job, prepare_home(job))
         argv = without_settings(build_argv(job, sif), env)

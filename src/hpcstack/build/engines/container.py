@@ -32,7 +32,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 READ_BY_SHELLS = ("BASH_ENV", "ENV")
 
 
-def container_words(
+def list_container_words(
     job: Job, tree: Path, binds: dict[Path, str], command: list[str], *, sees_files: bool
 ) -> list[str]:
     """Return the words of `enclose.py enter` that run COMMAND in a container with TREE as root.

@@ -87,11 +87,11 @@ class Docker:
 
         def pack(image: str) -> None:
             from hpcstack.oci.daemon import connect_daemon
-            from hpcstack.oci.importer import pack_tars, tars_of
+            from hpcstack.oci.importer import pack_tars, read_tars
 
             job.progress("packing")
             above = [make_file_member(path, "") for path in list_left_out(job)]
-            tars = tars_of(above, connect_daemon().filesystem(image))
+            tars = read_tars(above, connect_daemon().filesystem(image))
             pack_tars(tars, job.output, job.work, job.settings.compression, runner)
 
         require_success(self._with_base(job, runner, text, job.context, pack))

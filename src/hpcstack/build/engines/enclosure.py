@@ -83,7 +83,7 @@ def supervise_command(argv: list[str]) -> list[str]:
     return [*_run_script("supervise.py"), *argv]
 
 
-def builders_id() -> int | None:
+def find_builders_id() -> int | None:
     """Return the user id that runs the steps of a build; None for the user who builds.
 
     The machine's root does not run them itself, but under an id of its own. Root of a user
@@ -95,8 +95,8 @@ def builders_id() -> int | None:
 
 
 def _as_user() -> list[str]:
-    """Return the option of enclose.py for `builders_id`."""
-    number = builders_id()
+    """Return the option of enclose.py for `find_builders_id`."""
+    number = find_builders_id()
     if number is None:
         return []
     return ["--uid", str(number)]
@@ -107,7 +107,7 @@ def give_to_builder(top: Path) -> None:
 
     TOP must be a folder of this build that nobody else can enter.
     """
-    number = builders_id()
+    number = find_builders_id()
     if number is None:
         return
 
@@ -122,7 +122,7 @@ def open_to_builder(work: Path) -> None:
 
     Root writes files there by name, logs for example. No step can put a link in their place.
     """
-    number = builders_id()
+    number = find_builders_id()
     if number is None:
         return
 
@@ -144,7 +144,7 @@ def work_folder(job: Job, name: str) -> Path:
 
 def give_folder_to_builder(folder: Path) -> None:
     """Give FOLDER itself, not what is in it, to the user who runs the steps."""
-    number = builders_id()
+    number = find_builders_id()
     if number is not None:
         with descriptors.hold_folder(folder) as descriptor:
             os.fchown(descriptor, number, number)
@@ -153,7 +153,7 @@ def give_folder_to_builder(folder: Path) -> None:
 def prepare_output(job: Job) -> None:
     """Make the empty file of JOB's image, which a program in the enclosure will write."""
     descriptors.write_file(job.output, b"", 0o644, on_disk=False)
-    number = builders_id()
+    number = find_builders_id()
     if number is not None:
         os.chown(job.output, number, number, follow_symlinks=False)
 
@@ -183,7 +183,7 @@ def list_shown(job: Job, runner: Runner) -> list[str]:
         data.find_data_folder("images"),
     ]
     tools = [runner.which(name) for name in TOOLS if runner.has(name)]
-    for tool in (*tools, *bundled_squashfuses()):
+    for tool in (*tools, *list_bundled_squashfuses()):
         shown += with_libraries(Path(tool).resolve())
     return list(dict.fromkeys([*_outside_of_system(shown), str(job.base)]))
 
@@ -219,7 +219,7 @@ def with_libraries(tool: Path) -> list[Path]:
     return [tool, *(folder for folder in beside if folder.is_dir())]
 
 
-def bundled_squashfuses() -> list[str]:
+def list_bundled_squashfuses() -> list[str]:
     """Return the squashfuse programs that Apptainer brings in folders that are on no PATH."""
     folders = []
     for name in ("apptainer", "singularity"):

@@ -26,10 +26,10 @@ from hpcstack.build.engines.base import (
     require_success,
 )
 from hpcstack.build.engines.enclosure import NoEnclosure, supervise_command
-from hpcstack.build.engines.machine import enclosure_refused
+from hpcstack.build.engines.machine import is_enclosure_refused
 from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError
-from hpcstack.core.namespaces import no_namespaces
+from hpcstack.core.namespaces import explain_no_namespaces
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
@@ -82,11 +82,11 @@ class EnrootEngine:
         if missing:
             return missing
         if os.geteuid():
-            return no_namespaces("enroot*")
+            return explain_no_namespaces("enroot*")
         return ""
 
     def build(self, job: Job, runner: Runner) -> BuildResult:
-        why = enclosure_refused(runner)
+        why = is_enclosure_refused(runner)
         if not why:
             try:
                 return LAYERED.build(job, runner)

@@ -34,7 +34,7 @@ CONDA_META = "conda-meta"  # the folder of conda's records
 OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
-def touched_places(upper: Path, base: Path, layers: Sequence[Path]) -> list[bytes]:
+def list_touched_places(upper: Path, base: Path, layers: Sequence[Path]) -> list[bytes]:
     """Return where the layer in UPPER may have changed a library of BASE, a squashfs, or LAYERS.
 
     These are files that have a library's name, and folders of which the layer hides something. If
@@ -78,7 +78,7 @@ def has_no_conda(base: Path, layers: Sequence[Path]) -> bool:
 
 
 def _find_touched(upper: Path, modes_below: Callable[[str], list[int]]) -> Iterator[str]:
-    """Yield the paths of `touched_places`, without their `/` at the beginning.
+    """Yield the paths of `list_touched_places`, without their `/` at the beginning.
 
     MODES_BELOW returns of which kinds a path is in the layers below UPPER.
     """

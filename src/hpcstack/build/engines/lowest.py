@@ -19,9 +19,9 @@ from hpcstack.build.engines.base import EPOCH, Job
 from hpcstack.build.engines.enclosure import (
     Enclosure,
     EnclosureEnded,
-    builders_id,
-    bundled_squashfuses,
+    find_builders_id,
     find_script,
+    list_bundled_squashfuses,
     make_cache,
     open_enclosure,
     work_folder,
@@ -34,7 +34,7 @@ from hpcstack.core.replacing import replace_file
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import DIR
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.squashfs.splice import all_root, splice_image
+from hpcstack.squashfs.splice import belongs_to_root, splice_image
 from hpcstack.store.cache import mark_used
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Lowest:
     enclosure: Enclosure
 
 
-def base_folder(job: Job) -> Path:
+def find_base_folder(job: Job) -> Path:
     """Return where the base of JOB lies if it is unpacked; the name is part of every step's key."""
     digest = hashlib.sha256(job.base.name.encode()).hexdigest()
     return job.layers / f"base-{digest[:16]}"
@@ -74,7 +74,7 @@ def open_lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
     make_cache(job.layers)
     remove_leftovers(job.layers, ".", remove_tree)
 
-    kept = base_folder(job)
+    kept = find_base_folder(job)
     why = ""
     # A base that an earlier build has unpacked is used as it is.
     if not kept.is_dir():
@@ -109,7 +109,7 @@ def find_squashfuses(runner: Runner) -> list[str]:
     found = []
     if runner.has("squashfuse_ll"):
         found.append("squashfuse_ll")
-    found += bundled_squashfuses()
+    found += list_bundled_squashfuses()
     if runner.has("squashfuse"):
         found.append("squashfuse")
     return list(dict.fromkeys(found))
@@ -148,9 +148,9 @@ def _find_mountable(job: Job) -> Path:
 
     That is the base itself, or a copy where it has other owners, as the base of an old bundle may.
     """
-    if all_root(job.base):
+    if belongs_to_root(job.base):
         return job.base
-    copy = job.layers / f"{base_folder(job).name}.sqsh"
+    copy = job.layers / f"{find_base_folder(job).name}.sqsh"
     if not copy.exists():
         with replace_file(copy) as part:
             splice_image(job.base, [], part, EPOCH, rooted=True)
@@ -227,7 +227,7 @@ def _give_tree_to_builder(root: Path) -> None:
     if os.geteuid():
         return
 
-    number = builders_id() or 0
+    number = find_builders_id() or 0
     for visit in descriptors.walk_folders(root, anyones=True):
         mode = stat.S_IMODE(os.fstat(visit.descriptor).st_mode)
         os.fchown(visit.descriptor, number, number)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hpcstack.build.engines.base import explain_missing
 from hpcstack.build.engines.enclosure import find_script
 from hpcstack.build.engines.seccomp import ARCHITECTURES
-from hpcstack.core.namespaces import no_namespaces
+from hpcstack.core.namespaces import explain_no_namespaces
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
 
 
-def enclosure_refused(runner: Runner) -> str:
+def is_enclosure_refused(runner: Runner) -> str:
     """Return why no enclosure can be made here; empty where one can."""
     lacking = explain_missing(("unshare", "mount", "sh"), runner)
     if lacking:
@@ -35,7 +35,7 @@ def enclosure_refused(runner: Runner) -> str:
     done = runner.output([*UNSHARE, "true"])
     if done.status:
         return (
-            no_namespaces()
+            explain_no_namespaces()
             or f"this kernel lets ordinary users make no namespaces: {_last_line(done)}"
         )
 
@@ -48,7 +48,7 @@ def enclosure_refused(runner: Runner) -> str:
     return ""
 
 
-def overlay_refused(runner: Runner) -> str:
+def is_overlay_refused(runner: Runner) -> str:
     """Return why ordinary users cannot mount an overlay on this kernel; empty where they can."""
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as name:
         for folder in ("a", "b", "merged"):
@@ -60,7 +60,7 @@ def overlay_refused(runner: Runner) -> str:
     if not done.status:
         return ""
 
-    closed = no_namespaces()
+    closed = explain_no_namespaces()
     if closed:
         return closed
     return (

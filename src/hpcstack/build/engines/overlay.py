@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, BuildResult, Job, require_success, squash_argv
-from hpcstack.build.engines.container import container_words
+from hpcstack.build.engines.container import list_container_words
 from hpcstack.build.engines.enclosure import (
     Enclosure,
     find_script,
@@ -44,25 +44,25 @@ from hpcstack.build.engines.guarded import (
     STEP,
     compare_script,
     has_no_conda,
+    list_touched_places,
     remember_script,
-    touched_places,
 )
 from hpcstack.build.engines.lowest import (
     Lowest,
-    base_folder,
+    find_base_folder,
     give_modes,
     in_base,
     open_lowest,
     open_unpacked,
     put_base_in_place,
 )
-from hpcstack.build.engines.machine import overlay_refused
+from hpcstack.build.engines.machine import is_overlay_refused
 from hpcstack.core import descriptors
 from hpcstack.core.bounds import MAX_DEPTH
 from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.files import remove_tree, without_links
 from hpcstack.core.lease import make_label
-from hpcstack.render.steps import ALL, HOME, SHARED, BuildStep, step_script
+from hpcstack.render.steps import ALL, HOME, SHARED, BuildStep, render_step_script
 from hpcstack.store.cache import mark_used
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ COMMAND = ["/bin/bash", f"{STEP}/step.sh"]
 TICK = 0.1
 
 
-def step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
+def compute_step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
     """Return the key of STEP, a digest of all that its result depends on.
 
     That is BEFORE, the key of the step before it; its lines; whether it has a network; and FILES,
@@ -105,7 +105,7 @@ class Layered:
         Where layers are not possible, run the steps in an unpacked copy of the base.
         """
         try:
-            why = overlay_refused(runner)
+            why = is_overlay_refused(runner)
             if why:
                 raise NoLayers(why)
             layered = with_layers(job, runner)
@@ -152,7 +152,7 @@ class Layered:
                 files = _read_files(step, job)
                 files = {path: data for path, data in files.items() if path not in brought}
                 brought |= set(files)
-                lines = step_script(step, number, len(job.steps))
+                lines = render_step_script(step, number, len(job.steps))
                 self._step_in_tree(job, tree, enclosure, lines, files, step, runner)
 
             job.progress.event("phase", name="pack")
@@ -177,7 +177,7 @@ class Layered:
         give_to_builder(tree / HOME.lstrip("/"))
 
         offline = job.offline or not step.network
-        binds = {step_folder(job, lines): STEP}
+        binds = {name_step_folder(job, lines): STEP}
         require_success(_run_in_tree(job, tree, enclosure, binds, COMMAND, runner, offline=offline))
 
         _check_depth(tree)
@@ -202,12 +202,12 @@ class Layered:
         A fresh build's layers go into OWN, too: they are removed after it. Raise ProgramFailed
         where a step fails.
         """
-        key = f"{self.name} {base_folder(job).name}"
+        key = f"{self.name} {find_base_folder(job).name}"
         brought: set[str] = set()  # paths of files that a layer below has
 
         for number, step in enumerate(job.steps, 1):
             files = _read_files(step, job)
-            key = step_key(key, step, files)
+            key = compute_step_key(key, step, files)
             files = {path: data for path, data in files.items() if path not in brought}
             brought |= set(files)
 
@@ -226,7 +226,7 @@ class Layered:
                 # Somebody may have removed a layer and left the squashfs of it.
                 name_packed(job.layers / name).unlink(missing_ok=True)
 
-                lines = step_script(step, number, len(job.steps))
+                lines = render_step_script(step, number, len(job.steps))
                 below = [job.layers / layer for layer in layers[:-1]]  # the last one is the base
                 # The last step lists conda's packages: it need not search the tree for any.
                 if ALL in step.reads and has_no_conda(job.base, below):
@@ -274,7 +274,7 @@ class Layered:
         options = f"{lower},upperdir={part.name}/upper,workdir={part.name}/work"
         merged = part / "merged"
         try:
-            binds = {step_folder(job, lines): STEP}
+            binds = {name_step_folder(job, lines): STEP}
             require_success(
                 self._run_in_overlay(
                     job, base, options, merged, binds, COMMAND, runner, offline=offline
@@ -282,7 +282,7 @@ class Layered:
             )
 
             below = [job.layers / layer for layer in layers[:-1]]
-            touched = touched_places(upper, job.base, below) if guarded else []
+            touched = list_touched_places(upper, job.base, below) if guarded else []
             if touched:
                 require_success(
                     self._compare_libraries(job, base, options, part, lines, touched, runner)
@@ -328,7 +328,7 @@ class Layered:
             give_to_builder(part / name)
         before = f"{below},upperdir={part.name}/unused,workdir={part.name}/unused-work"
 
-        shared = step_folder(job, remember_script(lines))
+        shared = name_step_folder(job, remember_script(lines))
         (shared / PLACES).write_bytes(b"".join(place + b"\0" for place in places))
         (shared / COMPARE).write_text(compare_script(lines))
         give_to_builder(shared)
@@ -359,7 +359,7 @@ class Layered:
         """Run COMMAND in a container whose root is an overlay with OPTIONS, mounted at MERGED."""
         words = [
             *_overlay_words(job, options, merged),
-            *container_words(job, merged, binds, command, sees_files=True),
+            *list_container_words(job, merged, binds, command, sees_files=True),
         ]
         return _run_enclosed(job, base.enclosure, words, runner, offline=offline)
 
@@ -377,7 +377,7 @@ class Layered:
         over = work_folder(job, "over")
         give_to_builder(folder)
 
-        why = overlay_refused(runner)
+        why = is_overlay_refused(runner)
         if why:
             job.progress(f"in an unpacked copy of the base: {why}")
             with open_unpacked(job, runner) as (tree, enclosure):
@@ -430,7 +430,7 @@ def _run_in_tree(
     offline: bool,
 ) -> Completed:
     """Run COMMAND in a container whose root is TREE itself."""
-    words = container_words(job, tree, binds, command, sees_files=False)
+    words = list_container_words(job, tree, binds, command, sees_files=False)
     return _run_enclosed(job, enclosure, words, runner, offline=offline)
 
 
@@ -475,7 +475,7 @@ def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
     return runner.output([*to_read_all(), "find", str(upper), "(", *own, ")", *touch], timeout=3600)
 
 
-def step_folder(job: Job, lines: str) -> Path:
+def name_step_folder(job: Job, lines: str) -> Path:
     """Make a folder with the script LINES as step.sh, and return it.
 
     Each start gets a new one. An earlier step may have left a link in its own, in the place of its
