@@ -65,8 +65,8 @@ def test_a_long_answer_is_shortened(transcript: Any) -> None:
         + "\n\n== 3/7 build (1 s)\n\n$ ls\nx\n$ module load a\nloaded\n"
     )
     first, second = transcript.commands(log)
-    assert first.splitlines() == ["$ hpcstack lock a", *answer[:5], "...", *answer[-1:]]
-    assert second == "$ module load a"
+    assert first.splitlines() == ["$ hpcstack lock a", *answer[:4], "...", *answer[-1:]]
+    assert second == "$ module load a\nloaded"
 
 
 def test_of_a_report_the_lines_of_some_checks_are_kept(transcript: Any) -> None:
