@@ -50,7 +50,7 @@ def smi(arguments: list[str]) -> str:
 
 
 def record(folder: Path) -> list[str]:
-    """nvidia-smi's texts as they are here, for tests/fixtures: in the forms that the suite reads."""
+    """nvidia-smi's texts as they are here, for tests/data: in the forms that the suite reads."""
     from hpcstack_smoke.node import nvidia
 
     folder.mkdir()

@@ -665,7 +665,7 @@ def read_signature_rows() -> list[dict[str, Any]]:
 def read_example_lines() -> dict[str, str]:
     """{name: a line as programs print it}, as the tests keep them."""
     out: dict[str, str] = {}
-    for path in sorted((ROOT / "tests/fixtures").glob("log-lines*.yaml")):
+    for path in sorted((ROOT / "tests/data").glob("log-lines*.yaml")):
         out |= yaml.safe_load(path.read_text())
     return out
 

@@ -693,9 +693,9 @@ def _seconds(pattern: re.Pattern[str], line: str) -> float:
 
 
 def test_low_no_signature_takes_long_over_a_line() -> None:
-    fixtures = Path(__file__).parents[1] / "fixtures"
+    data = Path(__file__).parents[1] / "data"
     lines = {id_: line for name in ("log-lines.yaml", "log-lines-system.yaml")
-             for id_, line in parse_yaml((fixtures / name).read_text(), "x").value.items()}  # fmt: skip
+             for id_, line in parse_yaml((data / name).read_text(), "x").value.items()}  # fmt: skip
     for one in read_signatures():
         words = lines[one.id].split(" ")
         for piece in {

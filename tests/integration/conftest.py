@@ -48,14 +48,14 @@ def small_base(testbed: Testbed) -> str:
 
 @pytest.fixture(scope="session")
 def ngc_inside(testbed: Testbed) -> str:
-    """The same with settings that NVIDIA's images have: see its facts in tests/fixtures."""
+    """The same with settings that NVIDIA's images have: see its facts in tests/data."""
     push_stand_in(testbed, "ngc-inside")
     return "nvcr.io/hpcstack-tests/ngc-inside:24.11-py3"
 
 
 @pytest.fixture(scope="session")
 def ubuntu_layout(testbed: Testbed) -> str:
-    """A base laid out as Ubuntu 24.04: see its facts in tests/fixtures."""
+    """A base laid out as Ubuntu 24.04: see its facts in tests/data."""
     push_stand_in(testbed, "ubuntu-layout")
     return "nvcr.io/hpcstack-tests/ubuntu-layout:25.10-py3"
 
@@ -68,8 +68,8 @@ def two_architectures(testbed: Testbed) -> str:
 
 
 def push_stand_in(testbed: Testbed, name: str) -> None:
-    """The image of tests/fixtures/NAME.json is in the testbed's registry."""
-    facts = REPO / f"tests/fixtures/{name}.json"
+    """The image of tests/data/NAME.json is in the testbed's registry."""
+    facts = REPO / f"tests/data/{name}.json"
     cache, address = testbed.folder / "cache", testbed.registry
     with (testbed.folder / "small-base.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # each worker of pytest-xdist makes sure that it is there

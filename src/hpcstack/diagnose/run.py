@@ -85,7 +85,7 @@ def examine_machines(
     found += _check_places(site, here)
     found += look_at_building(site, here, runner)
     found += look_at_image_cache(site, here)
-    found += _named(site, here, runner)
+    found += _check_named(site, here, runner)
     if not nodelist and not job:
         return found
 
@@ -218,7 +218,7 @@ def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Fi
     Does it answer, is there a login for it, and can the layers of one of BASES be fetched?
     """
     if site.build.ca_bundle and not Path(site.build.ca_bundle).is_file():
-        return  # `_named` says so: without it nothing can be asked
+        return  # `_check_named` says so: without it nothing can be asked
     registry = Registry(site, timeout=5, tries=1)
     for name in dict.fromkeys([*site.registries, "nvcr.io"]):
         ping = registry.ping(name)
@@ -296,7 +296,7 @@ def _check_place(what: str, path: Path, where: str) -> Iterator[Finding]:
     yield judge("place.room", where, f"{what}: {path} has {free:.0f} GiB free")
 
 
-def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
+def _check_named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
     """Report what site.yaml names and this machine, or Slurm, does not have."""
     build = site.build
     folders = [("build.tmpdir", build.tmpdir), ("build.cachedir", build.cachedir)]

@@ -11,7 +11,7 @@ import pytest
 from hpcstack.cli.session import Session, choose_stacks
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.process import Completed, Runner
-from hpcstack.diagnose.run import _named
+from hpcstack.diagnose.run import _check_named
 from hpcstack.launch import record
 from hpcstack.launch.jobs import describe_job_end
 from hpcstack.launch.record import Launch, explain_made
@@ -41,7 +41,9 @@ def test_doctor_looks_at_what_the_site_names(tmp_path: Path) -> None:
         "modules": {"check_as": "nobodys-user"}, "node_types": {"g": {"gpus": {"model": "H100", "count": 8}}},
         "partitions": {"gpu": {"node_type": "g"}, "gone": {"node_type": "g"}},
     })  # fmt: skip
-    found = list(_named(site, "login1", Answering(sinfo="gpu|up|1:00:00|2|64|gpu:h100:4|(null)\n")))
+    found = list(
+        _check_named(site, "login1", Answering(sinfo="gpu|up|1:00:00|2|64|gpu:h100:4|(null)\n"))
+    )
     said = " ".join(one.found for one in found)
     for part in (("build.tmpdir: " "/no/such"), "recipe_dirs: ", "mounts: /no/data", "no group nobodys-group", "no user nobodys-user",
                  "8 GPUs per node, Slurm has 4 in gpu", "/no/ca.pem"):  # fmt: skip

@@ -24,11 +24,11 @@ from hpcstack.diagnose.logs import (
 from hpcstack.launch.failure import find_failure
 from support.clock import processor_seconds
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+DATA = Path(__file__).parents[2] / "data"
 LINES = {
     id_: line
     for name in ("log-lines.yaml", "log-lines-system.yaml")
-    for id_, line in parse_yaml((FIXTURES / name).read_text(), name).value.items()
+    for id_, line in parse_yaml((DATA / name).read_text(), name).value.items()
 }
 IDS = [signature.id for signature in read_signatures()]
 
