@@ -49,7 +49,7 @@ ras() {
     # shellcheck disable=SC2016 # for the other shell
     timeout 14 bash -c 'exec 3<>"/dev/tcp/$1/$2" || exit 1
         printf "timeout 8\nset format json\nverbose status\n" >&3
-        cat <&3' ras "${address%:*}" "${address##*:}" 2>/dev/null | head -c 8000000 | sed 's/^/hpcstack-ras: /'
+        cat <&3' ras "${address%:*}" "${address##*:}" 2>/dev/null | head -c 64000000 | sed 's/^/hpcstack-ras: /'
 }
 # What the node's GPUs do, and what its ports moved and counted within a second.
 gpus() {

@@ -34,10 +34,15 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     informational: bool = False  # the figures say nothing of what the hardware can do
     needs_root: bool = False  # skipped, since only root may read this on this machine
+    not_built_in: bool = False  # skipped, since this hardware was made without it
 
 
 class Skip(Exception):
     """Raised by a check that has nothing to look at here. A missing device is never a PASS."""
+
+
+class NotBuiltIn(Skip):
+    """Raised by a check of something that this hardware was made without, and says so itself."""
 
 
 class NeedsRoot(Skip):
@@ -68,7 +73,12 @@ def run_check(code: str, check: Callable[[], Result], where: str) -> dict[str, A
     try:
         result = check()
     except Skip as reason:
-        result = Result(SKIP, evidence=str(reason), needs_root=isinstance(reason, NeedsRoot))
+        result = Result(
+            SKIP,
+            evidence=str(reason),
+            needs_root=isinstance(reason, NeedsRoot),
+            not_built_in=isinstance(reason, NotBuiltIn),
+        )
     # the one place of the suite that catches everything: a broken check is an ERROR, not a crash
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]

@@ -34,8 +34,8 @@ class Check(NamedTuple):
 
     - `gpu`, `no-gpu`: those with real GPUs, those without
     - `fabric`: those with an InfiniBand or RoCE fabric
-    - `named`: it depends on more than site.yaml says (a second GPU, RoCE, Lustre, what the image
-      holds); a recipe can require it only by its own code
+    - `named`: it depends on more than site.yaml says (a second GPU or node, RoCE, Lustre, what the
+      image holds); a recipe can require it only by its own code
     - `-`: all
     """
 
@@ -108,11 +108,11 @@ nccl.ring              standard named  collectives.line:check_nccl_ring         
 nccl.node              standard named  collectives.bandwidth:check_nccl_node                 all_reduce within each node, all nodes at once
 nccl.latency           standard gpu    collectives.bandwidth:check_nccl_latency              time of small collectives
 nccl.pairs             standard named  collectives.pairs:check_nccl_pairs                    each two nodes alone: names the slow one
-nccl.permutations      standard -      collectives.permutations:check_nccl_permutations      all nodes at once, each with a random partner
+nccl.permutations      standard named  collectives.permutations:check_nccl_permutations      all nodes at once, each with a random partner
 nccl.gloo              quick    no-gpu collectives.exact:check_nccl_gloo                     nine collectives by gloo on the CPU, compared with ==
 nccl.gloo-bandwidth    standard no-gpu collectives.bandwidth:check_nccl_gloo_bandwidth       bus bandwidth of gloo: informational
-nccl.gloo-pairs        standard no-gpu collectives.pairs:check_nccl_gloo_pairs               each two nodes alone by gloo: names the slow one
-nccl.gloo-permutations standard no-gpu collectives.permutations:check_nccl_gloo_permutations all nodes at once by gloo, each with a random partner
+nccl.gloo-pairs        standard named  collectives.pairs:check_nccl_gloo_pairs               each two nodes alone by gloo: names the slow one
+nccl.gloo-permutations standard named  collectives.permutations:check_nccl_gloo_permutations all nodes at once by gloo, each with a random partner
 ddp.fp32               quick    -      training.ddp:check_ddp_fp32                           DistributedDataParallel
 ddp.buckets            standard -      training.ddp:check_ddp_buckets                        the same with small buckets
 ddp.autocast           standard -      training.ddp:check_ddp_autocast                       bf16 autocast

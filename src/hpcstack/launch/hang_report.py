@@ -47,7 +47,7 @@ def report_hang(text: str) -> HangReport:
     if ras:
         document["ras"] = {"odd": list(ras.odd), "notes": list(ras.notes), "text": ras.text}
         lines += ["", *summarise_ras(ras)]
-        well = well and not ras.odd
+        well = well and ras.whole and not ras.odd
 
     activity = parse_activity(text)
     flights, flight_lines, quiet = _report_flights(activity)

@@ -296,11 +296,12 @@ def _without_gpus_by_the_task(
     """Return `env -u ...`, to stand before srun in a job that was given GPUs by the task.
 
     Without it srun would apply the job's setting to this step too. Return nothing where the user
-    asked for GPUs by the task here, and in mode plain.
+    asked for GPUs by the task here, and in mode plain, unless the request wants all GPUs.
     """
     found = [name for name in BY_THE_TASK if name in allocation]
     by_the_task = request.resources.extra.has("--gpus-per-task", "--tres-per-task")
-    if not runtime.uses_slurm or request.mode == "plain" or by_the_task or not found:
+    as_the_job_says = request.mode == "plain" and not request.all_gpus
+    if not runtime.uses_slurm or as_the_job_says or by_the_task or not found:
         return []
     words = tuple(word for name in found for word in ("-u", name))
     why = "the job gives GPUs by the task; each rank takes its own of all that the node has"
@@ -390,7 +391,8 @@ def _list_srun_options(
         out.append(make_option("--ntasks", count, why))
 
     job_gives_by_the_task = "SLURM_GPUS_PER_TASK" in allocation
-    if mode != "plain" and job_gives_by_the_task and not given.has(*ABOUT_GPUS):
+    takes_all = mode != "plain" or request.all_gpus
+    if takes_all and job_gives_by_the_task and not given.has(*ABOUT_GPUS):
         out.append(make_option("--gpu-bind", "none", "each task sees all GPUs of the step"))
     if binding and MODES[mode].a_task_a_rank:
         out.append(make_option("--cpu-bind", f"mask_cpu:{binding.masks}", binding.why))

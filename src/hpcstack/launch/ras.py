@@ -34,12 +34,14 @@ class RasAnswer:
     """What RAS said, in sentences.
 
     `odd` are ranks that are dead, do not answer or report an error. `notes` are ranks that are
-    behind, which may only be slow. `text` is the whole answer.
+    behind, which may only be slow. `text` is the whole answer. It is not `whole` where it was cut:
+    then nothing is known of the ranks that it would have named.
     """
 
     odd: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     text: str = ""
+    whole: bool = True
 
 
 def parse_ras(text: str) -> RasAnswer | None:
@@ -53,12 +55,13 @@ def parse_ras(text: str) -> RasAnswer | None:
 
     whole = "\n".join(said)
     begin = whole.find("{")
-    end = whole.rfind("}")
-    if 0 <= begin < end:
+    if begin >= 0:
+        end = whole.rfind("}")
         try:
             return parse_ras_json(json.loads(whole[begin : end + 1]), whole)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            pass  # it was cut, or has another form: read its lines as text
+            # stacks.sh reads so many bytes and no more: what is missing may be the rank that hangs
+            return RasAnswer(text=whole, whole=False)
     return from_text(said)
 
 
@@ -132,6 +135,11 @@ def from_text(lines: Sequence[str]) -> RasAnswer:
 
 def summarise_ras(answer: RasAnswer) -> list[str]:
     """Return ANSWER in lines for people."""
+    if not answer.whole:
+        return [
+            "NCCL's RAS: UNKNOWN: its answer was cut, or has a form that is not known here; "
+            "`ncclras -v` on a node of the job shows all of it"
+        ]
     if not answer.odd and not answer.notes:
         return [
             "NCCL's RAS: every rank answers, and all have launched the same number of collectives"

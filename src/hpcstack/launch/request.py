@@ -51,6 +51,9 @@ class LaunchRequest:
     only_shown: bool = False
     workdir: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Each task is to have all GPUs that the job has on its node, even if the job gives them by the
+    # task. The modes that start ranks themselves always do.
+    all_gpus: bool = False
 
     @property
     def goes_on(self) -> bool:

@@ -105,7 +105,7 @@ def find_obstacles(
         if outcome is None:
             why = f"{code} was not run (the report's tier is {report.tier}, {tier} is required)"
             out.append(Obstacle(why, not_run=True))
-        elif outcome.status != "PASS" and not _only_root_can_tell(outcome):
+        elif outcome.status != "PASS" and not _cannot_pass(outcome):
             why = outcome.evidence or outcome.measured or "no reason given"
             out.append(Obstacle(f"{code} is {outcome.status}: {why}"))
 
@@ -113,6 +113,12 @@ def find_obstacles(
     failed = [one for one in report.outcomes if one.status in ("FAIL", "ERROR")]
     out += [Obstacle(f"{one.code} is {one.status}") for one in failed if one.code not in codes]
     return out
+
+
+def _cannot_pass(outcome: Outcome) -> bool:
+    """Whether OUTCOME is a SKIP for all users of such nodes, so that it must not shut the gate."""
+    lacks_it = outcome.status == "SKIP" and outcome.not_built_in
+    return lacks_it or _only_root_can_tell(outcome)
 
 
 def _only_root_can_tell(outcome: Outcome) -> bool:
@@ -159,6 +165,9 @@ def describe_report(report: Report) -> tuple[tuple[str, str], ...]:
         if is_bandwidth and one.status in ("PASS", "WARN") and one.measured:
             out.append(("bus bandwidth", one.measured))
     out += [("NOTE", caveat) for caveat in report.caveats()]
-    unread = [one for one in report.outcomes if _only_root_can_tell(one)]
-    out += [("NOTE", f"{one.code} was not read: {one.evidence}") for one in unread]
+    for one in report.outcomes:
+        if _only_root_can_tell(one):
+            out.append(("NOTE", f"{one.code} was not read: {one.evidence}"))
+        if one.not_built_in:
+            out.append(("NOTE", f"{one.code} has nothing to read: {one.evidence}"))
     return tuple(out)

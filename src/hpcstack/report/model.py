@@ -32,6 +32,7 @@ KEPT = (
     "informational",
     "versions",
     "needs_root",
+    "not_built_in",
 )
 WHEN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{5})?")
 MOST_POINTS = 100_000  # of one line
@@ -63,6 +64,9 @@ class Outcome(Model):
     versions: dict[str, str] = Field(default_factory=dict, description="{what: its version}")
     needs_root: bool = Field(
         False, description="it was skipped: only root may read that on this machine"
+    )
+    not_built_in: bool = Field(
+        False, description="it was skipped: this hardware was made without it"
     )
     peers: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="{node or rank: its own figures}"

@@ -198,6 +198,7 @@ def make_step_plan(
         command,
         one_a_node,
         mode="plain",
+        all_gpus=True,
         runtime=runtime,
         workdir=run.folder,
         mounts=(f"{suite}:{suite}",) if suite else (),

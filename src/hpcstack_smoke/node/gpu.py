@@ -9,7 +9,16 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcstack_smoke.node import machine, nvidia
-from hpcstack_smoke.result import FAIL, PASS, WARN, NeedsRoot, Result, Skip, judge_result
+from hpcstack_smoke.result import (
+    FAIL,
+    PASS,
+    WARN,
+    NeedsRoot,
+    NotBuiltIn,
+    Result,
+    Skip,
+    judge_result,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +132,12 @@ def check_node_ecc(request: Any) -> Result:
     Until then the row is pending, which is a FAIL. An old uncorrectable error in SRAM is a WARN:
     nothing removes it from the aggregate count.
     """
-    rows = read_rows(request, nvidia.ECC)
+    try:
+        rows = read_rows(request, nvidia.ECC)
+    except Skip:
+        if nvidia.lacks_field("ecc.mode.current"):
+            raise NotBuiltIn("these GPUs have no ECC") from None
+        raise
     bad = [fault for row in rows for fault in _find_ecc_faults(row)]
     bad += _find_remapping_faults()
     if not bad and not any(name.startswith("ecc.errors") for row in rows for name in row):

@@ -38,6 +38,8 @@ REMAPPED = ("remapped_rows.pending", "remapped_rows.failure", "remapped_rows.unc
 UNDER_LOAD = ("clocks.sm", "clocks.max.sm", "power.draw", "enforced.power.limit", "temperature.gpu")
 # What nvidia-smi prints in place of a value that it does not know
 NOTHING = ("", "N/A", "Not Supported")
+# What it prints of a GPU that was made without what is asked for; older drivers the second
+NOT_BUILT_IN = ("[N/A]", "[Not Supported]")
 # What it prints in place of any value of a GPU that does not answer
 LOST = ("[Unknown Error]", "[GPU requires reset]", "[GPU is lost]")
 XID = re.compile(r"NVRM: Xid \(([^)]*)\): (\d+)(?:, *(.*))?")
@@ -83,6 +85,15 @@ def query_gpus(fields: tuple[str, ...], kind: str = "gpu") -> list[dict[str, str
                 row.update(column[place])
         out.append(row)
     return out
+
+
+def lacks_field(field: str) -> bool:
+    """Return whether the driver says of every GPU that it has no such thing as FIELD.
+
+    A driver that does not know FIELD, or does not answer, says nothing of the GPUs.
+    """
+    lines = run_nvidia_smi([f"--query-gpu={field}", "--format=csv,noheader"]).splitlines()
+    return bool(lines) and all(line.strip() in NOT_BUILT_IN for line in lines)
 
 
 def is_unknown(value: str) -> bool:

@@ -569,6 +569,9 @@ def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(
     assert "--gpu-bind=none" in made.argv
     plain = plan(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PYXIS)
     assert plain.argv[0] == "srun"  # what the user asked for, as it is
+    suite = plan(ARTIFACT, ("x",), "plain", Resources(), gpu_site(tmp_path), PYXIS, all_gpus=True)
+    assert suite.argv[:4] == made.argv[:4], "`hpcstack test` looked at one GPU of eight"
+    assert "--gpu-bind=none" in suite.argv
     with pytest.raises(InputError, match="--gpus-per-task in mode task-per-gpu"):
         plan(
             ARTIFACT,

@@ -50,6 +50,19 @@ def test_ranks_that_all_answer() -> None:
     assert "every rank answers" in summarise_ras(found)[0]
 
 
+def test_an_answer_that_was_cut_is_never_well() -> None:
+    """8,192 ranks in two communicators are more than was read: the rest were called well, with the
+    rank that hung among them.
+    """
+    whole = said(WELL)
+    for length in (len(whole) // 3, len(whole) - 30):
+        found = parse_ras(whole[:length] + "\n")
+        assert found
+        assert not found.whole
+        assert "UNKNOWN" in summarise_ras(found)[0]
+        assert "every rank answers" not in " ".join(summarise_ras(found))
+
+
 def test_a_rank_that_does_not_answer_and_one_that_is_behind() -> None:
     gone = {
         "rank": 3,

@@ -128,6 +128,41 @@ def test_what_only_root_may_read_opens_the_gate(
     assert any("node.xid was not read" in value for _, value in describe_report(found)) is opens
 
 
+def test_a_perfect_report_of_one_node_opens_the_gate(place: Place) -> None:
+    """Pairs and permutations of nodes are a SKIP there."""
+    for node, kind in ((H100, "h100"), (CPU, "cpu")):
+        required = list_required(PYTORCH, "standard", node)
+        of_several = (
+            "nccl.pairs",
+            "nccl.permutations",
+            "nccl.gloo-pairs",
+            "nccl.gloo-permutations",
+        )
+        assert not set(of_several) & set(required)
+        artifact = place.artifact(place.stack())
+        statuses = {**dict.fromkeys(of_several, "SKIP"), **dict.fromkeys(required, "PASS")}
+        found = report(artifact, statuses, node_type=kind)
+        digest, suite = artifact.sha256, artifact.suite
+        assert find_obstacles(PYTORCH, "standard", node, found, digest, suite) == []
+    assert "nccl.permutations" in list_required(("nccl.permutations",), "standard", H100)
+
+
+def test_hardware_that_was_made_without_what_is_checked_opens_the_gate(place: Place) -> None:
+    """GeForce has no ECC: without this no recipe could be promoted at such a site."""
+    artifact = place.artifact(place.stack())
+    statuses = dict.fromkeys(list_required(PYTORCH, "standard", H100), "PASS")
+    found = report(artifact, {**statuses, "node.ecc": "SKIP"}, node_type="h100")
+    digest, suite = artifact.sha256, artifact.suite
+    assert find_obstacles(PYTORCH, "standard", H100, found, digest, suite)
+    outcomes = [
+        one.model_copy(update={"not_built_in": one.code == "node.ecc"}) for one in found.outcomes
+    ]
+    found = found.model_copy(update={"outcomes": tuple(outcomes)})
+    assert find_obstacles(PYTORCH, "standard", H100, found, digest, suite) == []
+    notes = [value for name, value in describe_report(found) if name == "NOTE"]
+    assert any(note.startswith("node.ecc has nothing to read") for note in notes)
+
+
 def test_a_check_is_told_beside_one_whose_name_begins_alike(place: Place) -> None:
     """A FAIL of nccl.gloo went unsaid where nccl.gloo-bandwidth was said."""
     artifact = place.artifact(place.stack())

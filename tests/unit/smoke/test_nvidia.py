@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcstack_smoke.node import counters, gpu, host, machine, nvidia, nvlink
 from hpcstack_smoke.request import Request
-from hpcstack_smoke.result import FAIL, PASS, WARN, Skip
+from hpcstack_smoke.result import FAIL, PASS, WARN, NotBuiltIn, Skip, run_check
 
 HERE = Request(output=".")
 
@@ -105,6 +105,19 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
     assert gpu.check_node_ecc(HERE).status == FAIL
     smi(monkeypatch, {**good, "remapped_rows.pending": "1|0"})
     assert gpu.check_node_ecc(HERE).measured == "GPU 0: remapped_rows.pending 1"
+
+
+def test_gpus_that_were_made_without_ecc_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GeForce, and most RTX: nobody can make node.ecc pass there, so it must not shut a gate."""
+    none = dict.fromkeys(nvidia.ECC, "[N/A]|[N/A]")
+    smi(monkeypatch, {"index": "0|1", "name": "a|b", "gpu_name": "a|b", **none})
+    with pytest.raises(NotBuiltIn, match="no ECC"):
+        gpu.check_node_ecc(HERE)
+    assert run_check("node.ecc", lambda: gpu.check_node_ecc(HERE), "n1")["not_built_in"]
+
+    hidden = dict.fromkeys(nvidia.ECC, "[Insufficient Permissions]|[N/A]")
+    smi(monkeypatch, {"index": "0|1", "name": "a|b", **hidden})
+    assert not run_check("node.ecc", lambda: gpu.check_node_ecc(HERE), "n1")["not_built_in"]
 
 
 def test_throttle_tells_heat_from_a_power_cap(monkeypatch: pytest.MonkeyPatch) -> None:
