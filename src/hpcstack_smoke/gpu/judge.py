@@ -11,7 +11,7 @@ import statistics
 from typing import Any
 
 from hpcstack_smoke.gpu import load
-from hpcstack_smoke.node.gpu import AZURE, FULL_LINK, PCIE_REMEDY, narrow_links
+from hpcstack_smoke.node.gpu import AZURE, FULL_LINK, PCIE_REMEDY, SLOT_REMEDY, narrow_links
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, judge_result
 
@@ -155,6 +155,16 @@ def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str)
     figures = {"h2d_GB_s": round(there, 2), "d2h_GB_s": round(back, 2)}
     measured = f"to the GPU {there:.1f} GB/s, back {back:.1f} GB/s"
     narrow, slow = narrow_links([{**row, "index": row.get("index", "?")} for row in rows[-1:]])
+    if narrow and not slow and all(one.fills_slot for one in narrow):
+        # No gate is of such a slot.
+        return Result(
+            WARN,
+            f"{'; '.join(map(str, narrow))}; {measured}",
+            FULL_LINK,
+            "nvidia-smi under load, sysfs",
+            remedy=SLOT_REMEDY,
+            figures=figures,
+        )
     if narrow or slow:
         link = "; ".join([*map(str, narrow), *slow])
         return Result(

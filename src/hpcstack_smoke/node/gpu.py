@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcstack_smoke.node import machine, nvidia
+from hpcstack_smoke.node import machine, nvidia, sysfs
 from hpcstack_smoke.result import (
     FAIL,
     PASS,
@@ -290,14 +290,26 @@ def check_node_throttle(request: Any) -> Result:
 
 
 class NarrowLink(NamedTuple):
-    """A GPU's PCIe link that has fewer lanes than it could have."""
+    """A GPU's PCIe link that has fewer lanes than the GPU could use.
+
+    `slot` is how many lanes the slot has; empty where the kernel does not say.
+    """
 
     gpu: str
     now: str
     most: str
+    slot: str = ""
+
+    @property
+    def fills_slot(self) -> bool:
+        """Whether the link has all lanes that the slot has: then nothing is broken."""
+        return self.slot == self.now
 
     def __str__(self) -> str:
-        return f"GPU {self.gpu}: x{self.now} of x{self.most}"
+        text = f"GPU {self.gpu}: x{self.now} of x{self.most}"
+        if self.fills_slot:
+            text += f", in a slot of x{self.slot}"
+        return text
 
 
 def narrow_links(rows: list[dict[str, str]]) -> tuple[list[NarrowLink], list[str]]:
@@ -314,7 +326,8 @@ def narrow_links(rows: list[dict[str, str]]) -> tuple[list[NarrowLink], list[str
         now = row.get("pcie.link.width.current")
         most = row.get("pcie.link.width.max")
         if now and most and now != most:
-            narrow.append(NarrowLink(row["index"], now, most))
+            slot = sysfs.read_slot_width(row.get("pci.bus_id", ""))
+            narrow.append(NarrowLink(row["index"], now, most, slot))
         now = row.get("pcie.link.gen.current")
         most = row.get("pcie.link.gen.max")
         if now and most and now != most:
@@ -325,6 +338,7 @@ def narrow_links(rows: list[dict[str, str]]) -> tuple[list[NarrowLink], list[str
 PCIE_REMEDY = (
     "reseat the GPU or its riser; a link that trained low stays so until the node is rebooted"
 )
+SLOT_REMEDY = "a wider slot, if copies between host and GPU matter; nothing is broken"
 FULL_LINK = "the full width and generation of GPU and slot"
 
 
@@ -335,10 +349,13 @@ def check_node_pcie(request: Any) -> Result:
     An idle GPU may rest at a lower generation: node.copies looks at it under load.
     """
     rows = read_rows(request, nvidia.PCIE)
-    narrow, slow = narrow_links(rows)
+    addresses = {row.get("index"): row for row in nvidia.query_gpus(("index", "pci.bus_id"))}
+    narrow, slow = narrow_links([{**addresses.get(row.get("index"), {}), **row} for row in rows])
     if narrow:
         measured = "; ".join([*map(str, narrow), *slow])
         widths = {(one.now, one.most) for one in narrow}
+        if all(one.fills_slot for one in narrow):
+            return Result(WARN, measured, FULL_LINK, "nvidia-smi, sysfs", remedy=SLOT_REMEDY)
         status = FAIL
         if len(narrow) == len(rows) > 1 and len(widths) == 1:
             # All alike: the board may be wired that way, and all its links need not be broken

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hpcstack_smoke.node import machine
 
+PCI = "/sys/bus/pci/devices"
 HCAS = "/sys/class/infiniband"
 CASSINI = "/sys/class/cxi"  # Slingshot's adapters
 # PCI IDs: Mellanox's vendor and the class of InfiniBand adapters; EFA's vendor and its devices
@@ -90,6 +91,23 @@ class Port:
 def read_line(path: str) -> str:
     """Return the first line of PATH; empty where it cannot be read."""
     return machine.HERE.line(path)
+
+
+def read_slot_width(address: str) -> str:
+    """Return how many lanes the slot of the PCI device ADDRESS has; empty where it is unknown.
+
+    ADDRESS is as nvidia-smi writes it, with a domain of eight digits. The kernel lists a device below
+    the port that it hangs on, whose `max_link_width` is the slot's
+    (https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci).
+    """
+    if address.count(":") != 2:
+        return ""
+    short = address.lower()[-12:]
+    for path in machine.HERE.found(f"{PCI}/*/{short}"):
+        width = read_line(f"{os.path.dirname(path)}/max_link_width")
+        if width.isdigit():
+            return width
+    return ""
 
 
 def list_ports() -> list[Port]:
@@ -177,7 +195,7 @@ def find_adapters_without_driver() -> list[str]:
     if list_ports():
         return []
     out = []
-    for path in machine.HERE.found("/sys/bus/pci/devices/*/vendor"):
+    for path in machine.HERE.found(f"{PCI}/*/vendor"):
         folder = os.path.dirname(path)
         vendor = read_line(path)
         kind = read_line(f"{folder}/class")

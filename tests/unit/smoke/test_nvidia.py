@@ -5,6 +5,8 @@ Tables are in the form that its --help-query-gpu describes; no GPU of ours print
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,6 +145,29 @@ def test_a_narrow_link_fails_and_a_resting_one_does_not(monkeypatch: pytest.Monk
     ):
         smi(monkeypatch, {**link, **change})
         assert gpu.check_node_pcie(HERE).status == status
+
+
+@pytest.mark.parametrize(("lanes", "status"), [("8", WARN), ("16", FAIL), ("", FAIL)])
+def test_a_link_that_fills_its_slot_is_not_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lanes: str, status: str
+) -> None:
+    """An L4 in a slot of x8 (thamada/nvidia-smi: `Max 16x Current 8x`) was to be reseated."""
+    port = tmp_path / "sys/devices/pci0000:00/0000:00:01.0"
+    (port / "0000:01:00.0").mkdir(parents=True)
+    if lanes:
+        (port / "max_link_width").write_text(f"{lanes}\n")
+    bus = tmp_path / "sys/bus/pci/devices"
+    bus.mkdir(parents=True)
+    (bus / "0000:00:01.0").symlink_to(port)
+    (bus / "0000:01:00.0").symlink_to(port / "0000:01:00.0")
+    monkeypatch.setattr(machine.HERE, "root", str(tmp_path))
+    smi(monkeypatch, {
+        "index": "0", "name": "NVIDIA L4", "pci.bus_id": "00000000:01:00.0", "pcie.link.gen.current": "4",
+        "pcie.link.gen.max": "4", "pcie.link.width.current": "8", "pcie.link.width.max": "16",
+    })  # fmt: skip
+    result = gpu.check_node_pcie(HERE)
+    assert result.status == status
+    assert ("slot of x8" in result.measured) == (status == WARN)
 
 
 def nvlinks(count: int, rate: str = "26.562 GB/s", changed: str = "", gpus: int = 2) -> str:
