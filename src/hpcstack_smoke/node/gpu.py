@@ -124,6 +124,24 @@ def name_model(row: dict[str, str]) -> str:
     return row.get("name", "").removeprefix("NVIDIA ")
 
 
+def _find_demands() -> list[str]:
+    """Return what the driver asks for, GPU by GPU: a reset, or a reboot that retires pages.
+
+    A GPU of no use may have all its counters at 0 (sichek 121). V100 and older retire pages where
+    newer GPUs remap rows; a page that waits can still be given to a program
+    (`nvidia-smi --help-query-gpu`, which describes both fields).
+    """
+    out = []
+    for row in nvidia.query_gpus(("index", nvidia.RECOVERY)):
+        action = row.get(nvidia.RECOVERY, "None")
+        if action != "None":
+            out.append(f"GPU {row['index']}: the driver asks for {action}")
+    for row in nvidia.query_gpus(("index", nvidia.PENDING_PAGES)):
+        if row.get(nvidia.PENDING_PAGES) == "Yes":
+            out.append(f"GPU {row['index']}: pages of its memory wait for a reboot to be retired")
+    return out
+
+
 @fail_without_answer
 def check_node_ecc(request: Any) -> Result:
     """Check that ECC is on, its error counts are within limits, and no row awaits remapping.
@@ -146,6 +164,7 @@ def check_node_ecc(request: Any) -> Result:
     for row in nvidia.query_gpus(("index", nvidia.EXCEEDED)):
         if row.get(nvidia.EXCEEDED) == "Yes":
             bad.append(f"GPU {row['index']}: SRAM's threshold is exceeded")
+    bad += _find_demands()
 
     ever = []
     for row in rows:

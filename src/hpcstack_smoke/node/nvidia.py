@@ -17,6 +17,9 @@ FIRMWARE = ("vbios_version", "inforom.image", "mig.mode.current")
 TOTALS = ("ecc.errors.uncorrected.volatile.total",)
 UNCORRECTED_SRAM = ("ecc.errors.uncorrected.volatile.sram", "ecc.errors.uncorrected.aggregate.sram")
 EXCEEDED = "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"  # since driver 550
+# What the driver asks for; NVML has none, reset, reboot, drain P2P, drain and reset
+RECOVERY = "gpu_recovery_action"
+PENDING_PAGES = "retired_pages.pending"
 CORRECTED_SRAM = ("ecc.errors.corrected.volatile.sram", "ecc.errors.corrected.aggregate.sram")
 DRAM = (
     "ecc.errors.uncorrected.volatile.dram",

@@ -77,6 +77,8 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
             "remapped_rows.pending": "0|0", "remapped_rows.failure": "0|0", "remapped_rows.uncorrectable": "0|0"}  # fmt: skip
     smi(monkeypatch, good)
     assert gpu.check_node_ecc(HERE).status == PASS
+    smi(monkeypatch, {**good, nvidia.RECOVERY: "None|None", nvidia.PENDING_PAGES: "No|[N/A]"})
+    assert gpu.check_node_ecc(HERE).status == PASS
     for change, said in (
         ({"ecc.errors.uncorrected.aggregate.sram": "0|5"}, "GPU 1: uncorrected.aggregate.sram 5"),
         ({"ecc.errors.uncorrected.volatile.sram": "0|1"}, "GPU 1: uncorrected.volatile.sram 1"),
@@ -90,6 +92,11 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
             "GPU 1: corrected.aggregate.dram 20000001",
         ),
         ({"ecc.mode.current": "Enabled|Disabled"}, "GPU 1: ECC is off"),
+        ({nvidia.RECOVERY: "None|Reset"}, "GPU 1: the driver asks for Reset"),
+        (
+            {nvidia.PENDING_PAGES: "Yes|[N/A]"},
+            "GPU 0: pages of its memory wait for a reboot to be retired",
+        ),
         ({"remapped_rows.uncorrectable": "513|0"}, "GPU 0: remapped_rows.uncorrectable 513"),
     ):
         smi(monkeypatch, {**good, **change})
