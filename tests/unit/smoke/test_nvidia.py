@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcstack_smoke.gpu import judge
 from hpcstack_smoke.node import counters, gpu, host, machine, nvidia, nvlink
 from hpcstack_smoke.request import Request
 from hpcstack_smoke.result import FAIL, PASS, WARN, NotBuiltIn, Skip, run_check
@@ -154,11 +155,8 @@ def test_a_narrow_link_fails_and_a_resting_one_does_not(monkeypatch: pytest.Monk
         assert gpu.check_node_pcie(HERE).status == status
 
 
-@pytest.mark.parametrize(("lanes", "status"), [("8", WARN), ("16", FAIL), ("", FAIL)])
-def test_a_link_that_fills_its_slot_is_not_broken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lanes: str, status: str
-) -> None:
-    """An L4 in a slot of x8 (thamada/nvidia-smi: `Max 16x Current 8x`) was to be reseated."""
+def put_in_slot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lanes: str) -> None:
+    """The GPU at 01:00.0 is in a slot of so many LANES; the kernel does not say where it is empty."""
     port = tmp_path / "sys/devices/pci0000:00/0000:00:01.0"
     (port / "0000:01:00.0").mkdir(parents=True)
     if lanes:
@@ -168,6 +166,14 @@ def test_a_link_that_fills_its_slot_is_not_broken(
     (bus / "0000:00:01.0").symlink_to(port)
     (bus / "0000:01:00.0").symlink_to(port / "0000:01:00.0")
     monkeypatch.setattr(machine.HERE, "root", str(tmp_path))
+
+
+@pytest.mark.parametrize(("lanes", "status"), [("8", WARN), ("16", FAIL), ("", FAIL)])
+def test_a_link_that_fills_its_slot_is_not_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lanes: str, status: str
+) -> None:
+    """An L4 in a slot of x8 (thamada/nvidia-smi: `Max 16x Current 8x`) was to be reseated."""
+    put_in_slot(monkeypatch, tmp_path, lanes)
     smi(monkeypatch, {
         "index": "0", "name": "NVIDIA L4", "pci.bus_id": "00000000:01:00.0", "pcie.link.gen.current": "4",
         "pcie.link.gen.max": "4", "pcie.link.width.current": "8", "pcie.link.width.max": "16",
@@ -175,6 +181,22 @@ def test_a_link_that_fills_its_slot_is_not_broken(
     result = gpu.check_node_pcie(HERE)
     assert result.status == status
     assert ("slot of x8" in result.measured) == (status == WARN)
+
+
+@pytest.mark.parametrize(("lanes", "status"), [("8", WARN), ("16", FAIL)])
+def test_copies_over_a_link_that_fills_its_slot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lanes: str, status: str
+) -> None:
+    put_in_slot(monkeypatch, tmp_path, lanes)
+    row = {
+        "index": "0",
+        "pci.bus_id": "00000000:01:00.0",
+        "pcie.link.width.current": "8",
+        "pcie.link.width.max": "16",
+    }
+    result = judge.judge_host(12.0, 12.0, [row], "L4")
+    assert result.status == status
+    assert result.figures == {"h2d_GB_s": 12.0, "d2h_GB_s": 12.0}
 
 
 def nvlinks(count: int, rate: str = "26.562 GB/s", changed: str = "", gpus: int = 2) -> str:
