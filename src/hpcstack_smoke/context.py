@@ -121,7 +121,7 @@ def join_group(timeout_s: float, request: Request) -> Context:
     backend = "nccl" if gpu and not shared else "gloo"
     meet_s = start_s(request.nodes)
     store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=meet_s)))
-    wait_for_all(store, world, meet_s)
+    wait_for_all(store, world, meet_s, "arrived")
     patience = timedelta(seconds=timeout_s + A_NODE_S * request.nodes)
     dist.init_process_group(
         backend,
@@ -132,6 +132,10 @@ def join_group(timeout_s: float, request: Request) -> Context:
     )
     if backend == "nccl":
         dist.barrier()  # NCCL connects at the first collective: let it fail here
+    else:
+        # Gloo has connected this rank; others may still be at it. A rank that has little to do
+        # would end meanwhile, and theirs would fail: torch since 2.1 does not wait for them.
+        wait_for_all(store, world, patience.total_seconds(), "joined")
 
     return Context(
         rank=rank,
@@ -150,17 +154,17 @@ def join_group(timeout_s: float, request: Request) -> Context:
     )
 
 
-def wait_for_all(store: Any, world: int, seconds: float) -> None:
-    """Wait until all ranks have imported what they need and have come here.
+def wait_for_all(store: Any, world: int, seconds: float, place: str) -> None:
+    """Wait until all ranks have come to PLACE, a name that is used once.
 
     On a cold filesystem that takes minutes, which the timeout of collectives should not have to
     cover.
     """
     from datetime import timedelta
 
-    if store.add("hpcstack/arrived", 1) == world:
-        store.set("hpcstack/all", "1")
-    store.wait(["hpcstack/all"], timedelta(seconds=seconds))
+    if store.add(f"hpcstack/{place}", 1) == world:
+        store.set(f"hpcstack/all-{place}", "1")
+    store.wait([f"hpcstack/all-{place}"], timedelta(seconds=seconds))
 
 
 def list_mig_devices() -> list[str]:
