@@ -1,7 +1,8 @@
 """Pages that hpcstack makes, as pictures: the real page's markup and style, inside an SVG.
 
-The report is one that was recorded on a testbed of two virtual nodes (example-report.json, of which
-some checks were taken). The catalogue is that of a site made here, of two releases.
+The report is one that was recorded on a testbed of two virtual nodes (example-report.json: some of
+its checks, without the kernel's name and with another path of the image). The catalogue is that of
+a site made here, of two releases.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ WITHOUT_ENCLOSURE = """
 import sys
 from hpcstack.build.engines import apptainer
 from hpcstack.cli import main
-apptainer.is_enclosure_refused = lambda runner: "refused by a test"
+apptainer.explain_refused_enclosure = lambda runner: "refused by a test"
 main(sys.argv[1:])
 """
 KILL = """

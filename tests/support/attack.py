@@ -23,7 +23,7 @@ def main() -> int:
     if os.environ.get("FORCED") == "no layers":
         from hpcstack.build.engines import overlay
 
-        setattr(overlay, "is_overlay_refused", lambda _: "this test says so")  # noqa: B010
+        setattr(overlay, "explain_refused_overlay", lambda _: "this test says so")  # noqa: B010
     script = (folder / "attack.sh").read_text()
     own = folder / f"{name}-{os.getuid()}-{how}"
     remove_tree(own)

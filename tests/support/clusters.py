@@ -341,7 +341,7 @@ def _pairs(cluster: Cluster) -> Result | Skip:
     apart = True
     for node in cluster.nodes:
         with on(node):
-            apart = apart and pairs.list_rails_here(_context(cluster))
+            apart = apart and pairs.has_rails_here(_context(cluster))
     each = request.fabric_rate / 8 if apart and len(request.hcas) == cluster.ranks else 0.0
     domains = [node.domain_name() for node in cluster.nodes]
     return pairs.judge_pairs_matrix(_context(cluster), matrix, hosts, domains, each, apart=apart)

@@ -16,7 +16,7 @@ from hpcstack.build.build import build_on
 from hpcstack.build.engines import choose_engine
 from hpcstack.build.request import LEAST_BYTES, BuildRequest
 from hpcstack.core.errors import InputError
-from hpcstack.core.files import digest_of, read_text, write_below, write_text
+from hpcstack.core.files import digest_of, read_text, write_text, writing_below
 from hpcstack.core.quote import join_lines
 from hpcstack.core.untrusted import UNSAFE
 from hpcstack.lock.file import LockFile
@@ -275,7 +275,7 @@ def _write_recipe(path: Path, text: str, site: Site) -> bool:
             "adopt the image by another NAME-VERSION",
             page="adopt-an-image",
         )
-    with write_below(path.parent, "the recipe was not written", site.sharing):
+    with writing_below(path.parent, "the recipe was not written", site.sharing):
         write_text(path, text, sharing=site.sharing)
     return True
 

@@ -142,13 +142,13 @@ def _publish(session: Session, done: Adoption) -> Published:
     from hpcstack.publish.make_release import (
         ReleaseRequest,
         find_candidate_of_recipe,
-        make_candidate,
+        release_candidate,
     )
 
     request = ReleaseRequest(key=done.artifact.key)
     publisher = make_publisher(session)
     candidate = find_candidate_of_recipe(done.recipe, request, publisher)
-    return make_candidate(candidate, request, publisher)
+    return release_candidate(candidate, request, publisher)
 
 
 def _format_text(done: Adoption, left_out: list[str], released: Published | None) -> str:

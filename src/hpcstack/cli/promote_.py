@@ -47,7 +47,7 @@ def command(
         ReleaseRequest,
         find_candidate_of_release,
         foretell_release,
-        make_candidate,
+        release_candidate,
     )
     from hpcstack.releases.inputs import parse_one_line
 
@@ -62,5 +62,5 @@ def command(
         show_foretold(changes, files, diff=diff, as_json=as_json)
         return
 
-    done = make_candidate(candidate, request, publisher)
+    done = release_candidate(candidate, request, publisher)
     answer(asdict(done), as_json, lambda: show_published(done))

@@ -147,11 +147,11 @@ def _publish_each(
 
 
 def _publish_one(session: Session, name: str, request: ReleaseRequest) -> Published:
-    from hpcstack.publish.make_release import find_candidate_of_recipe, make_candidate
+    from hpcstack.publish.make_release import find_candidate_of_recipe, release_candidate
 
     publisher = make_publisher(session)
     candidate = find_candidate_of_recipe(session.recipe(name), request, publisher)
-    return make_candidate(candidate, request, publisher)
+    return release_candidate(candidate, request, publisher)
 
 
 def _foretell(session: Session, name: str, request: ReleaseRequest) -> tuple[list[str], str]:

@@ -334,7 +334,7 @@ def give_script(text: str, output: str, where: str, mode: int = 0o755) -> None:
     Once it is written, a line on stderr says where its path belongs. WHERE is the beginning of that
     line, such as `put this into slurm.conf: Prolog=`; the path is appended to it.
     """
-    from hpcstack.core.files import write_below
+    from hpcstack.core.files import writing_below
     from hpcstack.core.outputs import write_output
 
     if not output:
@@ -342,6 +342,6 @@ def give_script(text: str, output: str, where: str, mode: int = 0o755) -> None:
         return
 
     path = Path(output)
-    with write_below(path.parent, "the script was not written"):
+    with writing_below(path.parent, "the script was not written"):
         write_output(path, text, mode)
     say(f"{path}: {where}{path.resolve()}")

@@ -49,7 +49,7 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     import socket
 
     from hpcstack.core.errors import InputError
-    from hpcstack.core.files import write_below
+    from hpcstack.core.files import writing_below
     from hpcstack.core.outputs import write_output
     from hpcstack.site.discover import probe_site
     from hpcstack.site.write import render_site_text
@@ -66,7 +66,7 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
         echo(text.rstrip("\n"))
         return
 
-    with write_below(path.parent, "site.yaml was not written"):
+    with writing_below(path.parent, "site.yaml was not written"):
         write_output(path, text)
     say(f"{path}: read it, then use it with: export HPCSTACK_SITE={path.resolve()}")
 

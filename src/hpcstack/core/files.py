@@ -311,7 +311,7 @@ def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) 
 
 
 @contextlib.contextmanager
-def write_below(top: Path, what: str, sharing: Sharing = ALONE) -> Iterator[None]:
+def writing_below(top: Path, what: str, sharing: Sharing = ALONE) -> Iterator[None]:
     """Turn an OSError of the block into a StoreError that says WHAT was not done.
 
     Within the block, what is made below TOP can be read by all, whatever the user's umask, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.machine import is_enclosure_refused, is_overlay_refused
+from hpcstack.build.engines.machine import explain_refused_enclosure, explain_refused_overlay
 from hpcstack.diagnose.advice import Finding, report_fine, report_wrong
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def look_at_building(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
     """Check whether steps of a build run in an enclosure here, and in layers that are kept."""
-    refused = is_enclosure_refused(runner)
+    refused = explain_refused_enclosure(runner)
     if refused and site.build.unconfined:
         yield report_wrong(
             "build.unconfined",
@@ -29,7 +29,7 @@ def look_at_building(site: Site, where: str, runner: Runner) -> Iterator[Finding
         yield report_wrong(
             "build.allowed", where, "build.unconfined is set, and this machine does not need it"
         )
-    elif why := is_overlay_refused(runner):
+    elif why := explain_refused_overlay(runner):
         yield report_wrong(
             "build.layers",
             where,

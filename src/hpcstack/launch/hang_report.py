@@ -45,7 +45,12 @@ def report_hang(text: str) -> HangReport:
 
     ras = parse_ras(text)
     if ras:
-        document["ras"] = {"odd": list(ras.odd), "notes": list(ras.notes), "text": ras.text}
+        document["ras"] = {
+            "odd": list(ras.odd),
+            "notes": list(ras.notes),
+            "text": ras.text,
+            "whole": ras.whole,
+        }
         lines += ["", *summarise_ras(ras)]
         well = well and ras.whole and not ras.odd
 

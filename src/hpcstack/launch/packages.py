@@ -115,7 +115,7 @@ def _read_requirements(said: str) -> list[str]:
     """
     editable = re.fullmatch(r"(?:-e|--editable)[ =]+(.+)", said)
     if said in ("-e", "--editable") or editable:
-        raise name_own_package(Path(editable[1] if editable else "."), said)
+        raise make_own_package_error(Path(editable[1] if editable else "."), said)
     if said in ("-r", "--requirement"):
         raise InputError(
             "--with -r: name the file itself", "--with requirements.txt", page="add-a-pip-package"
@@ -133,7 +133,7 @@ def _read_requirements(said: str) -> list[str]:
         )
     path = Path(said)
     if path.is_dir() or not said.endswith(".txt"):
-        raise name_own_package(path, said)
+        raise make_own_package_error(path, said)
 
     try:
         text = read_text(path, 1 << 20)
@@ -160,7 +160,7 @@ def _read_requirements(said: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def name_own_package(path: Path, said: str) -> InputError:
+def make_own_package_error(path: Path, said: str) -> InputError:
     """Return the refusal of SAID, a package of the user's own in PATH, with what to type instead.
 
     The package may keep its modules below src/, which is then what PYTHONPATH names.

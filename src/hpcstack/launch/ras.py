@@ -54,9 +54,8 @@ def parse_ras(text: str) -> RasAnswer | None:
         return None
 
     whole = "\n".join(said)
-    begin = whole.find("{")
-    if begin >= 0:
-        end = whole.rfind("}")
+    if whole.lstrip().startswith("{"):
+        begin, end = whole.find("{"), whole.rfind("}")
         try:
             return parse_ras_json(json.loads(whole[begin : end + 1]), whole)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.core.files import write_below, write_text
+from hpcstack.core.files import write_text, writing_below
 from hpcstack.lock import model
 from hpcstack.lock.check import Staleness, find_drift, find_open_items, find_staleness
 from hpcstack.lock.path import lock_path
@@ -121,7 +121,7 @@ class LockFile:
         path = lock_path(self.recipe, self.site, to_write=True)
         folder = self.site.own_lock_dir
         sharing = self.site.sharing
-        with write_below(self.site.own_store, "the lock was not written", sharing):
+        with writing_below(self.site.own_store, "the lock was not written", sharing):
             if path.parent == folder:
                 sharing.make_folder(folder)
             write_text(path, lock.file_text(), sharing=sharing)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def read_known_lock(stack: Stack) -> Lock:
+def make_known_lock(stack: Stack) -> Lock:
     """Return a stand-in for the lock of STACK, to show what would be rendered.
 
     Its digests are `UNKNOWN`, by which `Lock.not_looked_up` tells it from a real one.
@@ -54,7 +54,7 @@ def _guess_environment(image: str, platform: str) -> dict[str, str]:
 
 
 def list_lacking(stack: Stack, platform: str) -> list[str]:
-    """Return what `read_known_lock` could not look up, a line each, and what to type to look it up."""
+    """Return what `make_known_lock` could not look up, a line each, and what to type to look it up."""
     image = stack.base.image
     out = ["NOT LOOKED UP: no lock, and no registry was asked or answered"]
     if not stack.base.digest:

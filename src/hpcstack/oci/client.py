@@ -21,7 +21,7 @@ from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, read_image_config_of
 from hpcstack.oci.manifest import (
     DIGEST,
     Image,
-    find_digest,
+    check_digest,
     list_platforms,
     read_image_config,
     read_platform,
@@ -40,7 +40,7 @@ from hpcstack.oci.protocol import (
     read_repository,
     verify_digest,
 )
-from hpcstack.oci.rate import check_rate
+from hpcstack.oci.rate import watch_rate
 from hpcstack.oci.signed import MAX_STATEMENT, CosignStatement, list_statements, make_signature_tag
 from hpcstack.oci.tokens import Authorization, authorize_request
 
@@ -256,7 +256,7 @@ class Registry:
                     pass
             asked = urlsplit(answer.url).netloc
             try:
-                yield from check_rate(lambda: answer.raw.read1(PIECE, decode_content=False), asked)
+                yield from watch_rate(lambda: answer.raw.read1(PIECE, decode_content=False), asked)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 raise RegistryError(*explain_unreachable(host, base, error, asked)) from None
 
@@ -414,7 +414,7 @@ class Registry:
         self, url: str, manifest: Mapping[str, Any], base: Base, host: str
     ) -> dict[str, Any]:
         """Return the config that MANIFEST names, as the registry has it."""
-        digest = find_digest(manifest["config"]["digest"])
+        digest = check_digest(manifest["config"]["digest"])
         return parse_answer(self._blob(url, digest, base, host, MAX_CONFIG), host, MAX_CONFIG)
 
     def _blob(self, url: str, digest: str, base: Base, host: str, limit: int) -> bytes:

@@ -115,7 +115,7 @@ def compare_contents(
     out.differ += [f"environment: {line}" for line in unequal]
 
     names = {name for name in (*one, *other) if not left_out(name)}
-    out.compared["key libraries"] = sum(name_library(name) for name in names)
+    out.compared["key libraries"] = sum(is_key_library(name) for name in names)
     out.compared["files"] = sum(1 for name in names if (one.get(name) or other[name]).kind != "dir")
     for name in sorted(names):
         how = _describe_difference(one.get(name), other.get(name))
@@ -139,7 +139,7 @@ def left_out(name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT)
 
 
-def name_library(name: str) -> bool:
+def is_key_library(name: str) -> bool:
     """Return whether NAME is a library that NVIDIA builds, one of those that the guard watches."""
     file = name.rpartition("/")[2]
     globs = [glob for _, _, globs_of in FAMILIES.values() for glob in globs_of]

@@ -38,7 +38,7 @@ from hpcstack.oci.headers import END, make_header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import Added, list_files_below
 from hpcstack.oci.pack import OWN_TIMES, ROOTLESS, PackedAs, pack_argv, read_back
-from hpcstack.oci.resume import BLOBS, take_over
+from hpcstack.oci.resume import BLOBS, taking_over
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def pack_image(
 
     try:
         with (
-            take_over(work) as own,
+            taking_over(work) as own,
             explain_system_errors(str(output)),
             replace_file(output, sharing) as part,
         ):

@@ -81,7 +81,7 @@ def _texts(found: object) -> list[str]:
     return [text for text in found if isinstance(text, str)]
 
 
-def find_digest(text: object) -> str:
+def check_digest(text: object) -> str:
     """Return TEXT if it is a sha256 digest. Raise ValueError for anything else."""
     if not isinstance(text, str) or not DIGEST.fullmatch(text):
         raise ValueError(f"no digest: {text!r}")
@@ -101,7 +101,7 @@ def list_platforms(index: Mapping[str, Any]) -> dict[str, str]:
         if place:
             name = f"{place.get('os', 'linux')}/{place.get('architecture', '')}"
         if "unknown" not in name:
-            out.setdefault(name, find_digest(entry["digest"]))
+            out.setdefault(name, check_digest(entry["digest"]))
     return out
 
 
@@ -124,8 +124,8 @@ def read_image_config(digest: str, manifest: Mapping[str, Any], config: Mapping[
         size = int(layer["size"])
         if not 0 <= size <= MAX_SIZE:
             raise ValueError("a layer has an impossible size")
-        named = find_digest(plain[number]) if len(plain) == len(layers) else ""
-        found.append(Layer(find_digest(layer["digest"]), size, named))
+        named = check_digest(plain[number]) if len(plain) == len(layers) else ""
+        found.append(Layer(check_digest(layer["digest"]), size, named))
     return Image(digest, read_platform(config), config, tuple(found))
 
 

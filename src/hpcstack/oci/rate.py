@@ -20,7 +20,7 @@ class TooSlow(RegistryError):
     """A registry has sent less in a minute than any registry that works."""
 
 
-def check_rate(read: Callable[[], bytes], host: str) -> Iterator[bytes]:
+def watch_rate(read: Callable[[], bytes], host: str) -> Iterator[bytes]:
     """Yield what READ returns, until that is empty.
 
     Raise TooSlow if less than LEAST bytes came in PERIOD_S seconds of waiting for READ. The time

@@ -25,7 +25,7 @@ BLOBS = "blobs"
 
 
 @contextlib.contextmanager
-def take_over(work: Path) -> Iterator[Path]:
+def taking_over(work: Path) -> Iterator[Path]:
     """Make a new folder beside WORK, and named after it, and yield it as a pinned path.
 
     The caller must hold the lease of WORK. What earlier runs have fetched lies in the folder's

@@ -22,7 +22,7 @@ from hpcstack.oci.download import PIECE, Spools, read_pieces
 from hpcstack.oci.manifest import (
     Image,
     Layer,
-    find_digest,
+    check_digest,
     list_platforms,
     read_image_config,
     read_platform,
@@ -114,7 +114,7 @@ class FromLayout:
         try:
             found = _choose_entry(self._index(), reference.name)
             digest, manifest = self._descend(found, platform)
-            config = self._document(find_digest(manifest["config"]["digest"]), MAX_CONFIG)
+            config = self._document(check_digest(manifest["config"]["digest"]), MAX_CONFIG)
             self.image = read_image_config(
                 digest, manifest, read_image_config_of(config, str(reference))
             )
@@ -141,7 +141,7 @@ class FromLayout:
         Return its digest and content. Raise ValueError if PLATFORM is missing.
         """
         for _ in range(8):  # a layout may nest indexes as it likes, even in a circle
-            digest = find_digest(descriptor["digest"])
+            digest = check_digest(descriptor["digest"])
             found = self._document(digest)
             if "manifests" not in found:
                 return digest, found
@@ -196,7 +196,7 @@ class FromArchive:
 
                 content = _extract(tar, found["Config"], MAX_CONFIG)
                 config = parse_untrusted_json(content, MAX_CONFIG)
-                plain = [find_digest(digest) for digest in config["rootfs"]["diff_ids"]]
+                plain = [check_digest(digest) for digest in config["rootfs"]["diff_ids"]]
                 self.paths = dict(zip(plain, found["Layers"], strict=True))
                 sizes = [_member(tar, path).size for path in found["Layers"]]
                 taken = read_image_config_of(config, str(reference))
@@ -263,7 +263,7 @@ class FromDaemon:
             ) from None
 
         identity = found["Id"]  # some daemons write it without `sha256:`
-        digest = find_digest(identity if ":" in identity else f"sha256:{identity}")
+        digest = check_digest(identity if ":" in identity else f"sha256:{identity}")
         layer = Layer(digest, int(found.get("Size") or 0))
         self.image = Image(digest, read_platform(config), config, (layer,))
 

@@ -187,7 +187,9 @@ def foretell_release(
     )
 
 
-def make_candidate(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -> Published:
+def release_candidate(
+    candidate: Candidate, asked: ReleaseRequest, publisher: Publisher
+) -> Published:
     """Check CANDIDATE, sign it where the site signs, and release it."""
     stack, artifact = candidate.stack, candidate.artifact
     if candidate.recipe:

@@ -44,7 +44,7 @@ else:
     Mode = Literal[MODES]
 
 
-def check_test_names() -> tuple[str, ...]:
+def list_test_names() -> tuple[str, ...]:
     """Return the names of every group, family and check of the suite."""
     return list_names()
 
@@ -361,7 +361,7 @@ class Stack(Model):
     def _check_tests(cls, tests: tuple[str, ...]) -> tuple[str, ...]:
         from hpcstack.core.errors import did_you_mean
 
-        known = check_test_names()
+        known = list_test_names()
         for test in tests:
             if test not in known:
                 near = did_you_mean(test, known)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import RegistryError
 from hpcstack.lock.file import LockFile
-from hpcstack.lock.known import read_known_lock
+from hpcstack.lock.known import make_known_lock
 from hpcstack.recipe.adopted import refuse_adopted
 from hpcstack.resolve.base import resolve_base
 from hpcstack.resolve.signed_base import record_signature
@@ -96,4 +96,4 @@ def lock_to_look_at(
             return lock_to_show(recipe, site, registry(), say)
         except RegistryError as error:
             say(error.message)
-    return read_known_lock(recipe.stack)
+    return make_known_lock(recipe.stack)

@@ -29,7 +29,7 @@ SETTING = re.compile(r"(NCCL|UCX|UCC|OMPI_MCA|FI|MELLANOX|SHARP|NVSHMEM|GLOO|TP)
 LIBRARY = re.compile(r"[A-Za-z0-9_+.-]+\.so(\.[0-9]+)*")
 
 
-def list_known_settings(settings: dict[str, Reasoned]) -> dict[str, Reasoned]:
+def check_known_settings(settings: dict[str, Reasoned]) -> dict[str, Reasoned]:
     """Return SETTINGS. Raise ValueError for a name that is no variable of a network library."""
     for name in settings:
         if not SETTING.fullmatch(name):
@@ -40,7 +40,7 @@ def list_known_settings(settings: dict[str, Reasoned]) -> dict[str, Reasoned]:
     return settings
 
 
-def find_host_path(text: str) -> str:
+def check_host_path(text: str) -> str:
     """Return TEXT, an absolute path on nodes. Raise ValueError where no runtime can mount it."""
     check_mount(f"{text}:/x")
     if posixpath.normpath(text) != text or text == "/":
@@ -50,8 +50,8 @@ def find_host_path(text: str) -> str:
     return text
 
 
-HostPath = Annotated[str, AfterValidator(find_host_path)]
-Settings = Annotated[dict[str, Reasoned], AfterValidator(list_known_settings)]
+HostPath = Annotated[str, AfterValidator(check_host_path)]
+Settings = Annotated[dict[str, Reasoned], AfterValidator(check_known_settings)]
 
 
 @dataclass(frozen=True)

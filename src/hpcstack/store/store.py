@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.core.files import digest_of, write_below, write_text
+from hpcstack.core.files import digest_of, write_text, writing_below
 from hpcstack.core.lease import hold_lease, make_label, remove_leftovers
 from hpcstack.core.sharing import ALONE, Sharing
 from hpcstack.store.artifact import IMAGE, Artifact
@@ -201,7 +201,7 @@ class Store:
 
         All that is written meanwhile can be read by all.
         """
-        return write_below(self.top, what, self.sharing)
+        return writing_below(self.top, what, self.sharing)
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hpcstack.suite.outcomes import SuiteRun
 
 
-def make_mpi_step(
+def run_mpi_step(
     run: SuiteRun,
     artifact: Artifact,
     resources: Resources,

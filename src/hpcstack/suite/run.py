@@ -19,14 +19,14 @@ from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.plan import Plan, bring_libraries, plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources, find_node_type, share_resources
-from hpcstack.recipe.model import check_test_names
+from hpcstack.recipe.model import list_test_names
 from hpcstack.render.launchers import render_inner
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose_runtime
 from hpcstack.site.injection import HOST_PLACE
 from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
-from hpcstack.suite.mpi import make_mpi_step
+from hpcstack.suite.mpi import run_mpi_step
 from hpcstack.suite.outcomes import (
     RunFiles,
     SuiteRun,
@@ -76,11 +76,11 @@ def check_names(words: str) -> tuple[str, ...]:
     """
     found = tuple(filter(None, words.split(",")))
     for word in found:
-        if word not in check_test_names():
-            near = did_you_mean(word, check_test_names())
+        if word not in list_test_names():
+            near = did_you_mean(word, list_test_names())
             raise InputError(
                 f"no check or family {word!r}{near}",
-                f"known: {', '.join(check_test_names())}",
+                f"known: {', '.join(list_test_names())}",
                 page="test-a-stack",
             )
     return found
@@ -244,7 +244,7 @@ def run_suite(
     mpi_checks = run.select("mpi")
     if mpi_checks and not here:
         steps.append(
-            make_mpi_step(run, artifact, resources, site, runner, request.runtime, suite, say)
+            run_mpi_step(run, artifact, resources, site, runner, request.runtime, suite, say)
         )
 
     found = collect_run(folder)

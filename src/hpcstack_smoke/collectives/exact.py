@@ -51,7 +51,7 @@ def check_ddp_placement(context: Context) -> Result:
     )
 
 
-def share_out(world: int) -> int:
+def count_share(world: int) -> int:
     """Return how many values each of WORLD ranks gets of a buffer that is dealt to all.
 
     It is never 0, however many ranks there are.
@@ -120,7 +120,7 @@ def _moving_collectives(context: Context, dtype: Any, group: Any) -> Iterator[tu
         return torch.equal(sent, make_moved(context, world - 1, dtype))
 
     def all_to_all() -> bool:
-        part = share_out(world)
+        part = count_share(world)
         out = torch.empty(part * world, device=context.device, dtype=dtype)
         dist.all_to_all_single(out, make_moved(context, rank, dtype, part * world), group=group)
         # Each rank's values at the positions that are dealt to this one
@@ -181,7 +181,7 @@ def _adding_collectives(context: Context, dtype: Any, group: Any) -> Iterator[tu
         return rank != 0 or torch.equal(total, whole)
 
     def reduce_scatter() -> bool:
-        part = share_out(world)
+        part = count_share(world)
         out = torch.empty(part, device=context.device, dtype=dtype)
         values = make_summed(context, rank, dtype, part * world)
         dist.reduce_scatter_tensor(out, values, group=group)

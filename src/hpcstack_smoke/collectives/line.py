@@ -104,7 +104,7 @@ def find_line_rate(context: Context) -> tuple[float, bool]:
     hcas = tuple(request.hcas)
     ports = sysfs.select_fabric_ports(sysfs.list_ports(), request.fabric, hcas)
     active = [port for port in ports if port.active]
-    if request.fabric == "ethernet" or sysfs.select_cards(active, request.fabric, hcas):
+    if request.fabric == "ethernet" or sysfs.are_only_cards(active, request.fabric, hcas):
         return 0.0, False
 
     share = 1.0

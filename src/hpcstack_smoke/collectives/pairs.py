@@ -339,7 +339,7 @@ def _run_pairs(context: Context, group: Any, size: int, repeat: int) -> Result:
     everyone = context.all(find_domain_of_node() if context.gpu else "")
     domains = [everyone[rank] for rank in firsts]
     request = context.request
-    apart = context.gpu and all(context.all(list_rails_here(context)))
+    apart = context.gpu and all(context.all(has_rails_here(context)))
     line = 0.0
     if apart and len(request.hcas) == context.per_node:
         line = request.fabric_rate / 8
@@ -347,7 +347,7 @@ def _run_pairs(context: Context, group: Any, size: int, repeat: int) -> Result:
     return judge_pairs_matrix(context, matrix, hosts, domains, line, apart=apart)
 
 
-def list_rails_here(context: Context) -> bool:
+def has_rails_here(context: Context) -> bool:
     """Return whether each local rank has as many ports of this node as the others, at least one.
 
     Ports are the HCAs that the site promises, else the fastest active ports, else Slingshot's.

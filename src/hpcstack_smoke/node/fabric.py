@@ -130,11 +130,11 @@ def _fail_missing_devices(request: Any) -> Result | None:
 def _are_only_cards(request: Any, ports: list[sysfs.Port]) -> bool:
     """Return whether PORTS are plain network cards rather than an RDMA fabric.
 
-    The site says so by its kind of fabric; a site that says nothing leaves it to sysfs.select_cards.
+    The site says so by its kind of fabric; a site that says nothing leaves it to sysfs.are_only_cards.
     """
     if request.fabric in WITHOUT_PORTS:
         return True
-    return sysfs.select_cards(ports, request.fabric, tuple(request.hcas))
+    return sysfs.are_only_cards(ports, request.fabric, tuple(request.hcas))
 
 
 def _check_cassini(request: Any) -> Result:

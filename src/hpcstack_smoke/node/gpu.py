@@ -135,10 +135,11 @@ def _find_demands() -> list[str]:
     for row in nvidia.query_gpus(("index", nvidia.RECOVERY)):
         action = row.get(nvidia.RECOVERY, "None")
         if action != "None":
-            out.append(f"GPU {row['index']}: the driver asks for {action}")
+            out.append(f"GPU {row.get('index', '?')}: the driver asks for {action}")
     for row in nvidia.query_gpus(("index", nvidia.PENDING_PAGES)):
         if row.get(nvidia.PENDING_PAGES) == "Yes":
-            out.append(f"GPU {row['index']}: pages of its memory wait for a reboot to be retired")
+            number = row.get("index", "?")
+            out.append(f"GPU {number}: pages of its memory wait for a reboot to be retired")
     return out
 
 
@@ -153,6 +154,9 @@ def check_node_ecc(request: Any) -> Result:
     try:
         rows = read_rows(request, nvidia.ECC)
     except Skip:
+        demands = _find_demands()
+        if demands:
+            return Result(FAIL, "; ".join(demands), "none", "nvidia-smi", remedy=RESET)
         if nvidia.lacks_field("ecc.mode.current"):
             raise NotBuiltIn("these GPUs have no ECC") from None
         raise

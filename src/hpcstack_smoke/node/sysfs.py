@@ -133,7 +133,7 @@ def list_ports() -> list[Port]:
     return out
 
 
-def was_asked_for(found: list[Port]) -> list[Port]:
+def select_asked_for(found: list[Port]) -> list[Port]:
     """Return those of FOUND that NCCL_IB_HCA selects, all of them where it is not set.
 
     Its form is [^][=]NAME[:PORT],... (NCCL's documentation of its environment variables): `^`
@@ -173,13 +173,13 @@ def select_fabric_ports(
     """
     if hcas:
         return [port for port in found if port.hca in hcas or port.name in hcas]
-    left = was_asked_for(found)
+    left = select_asked_for(found)
     if kind == "infiniband" or (not kind and any(port.layer == "InfiniBand" for port in left)):
         return [port for port in left if not port.ethernet]
     return left
 
 
-def select_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> bool:
+def are_only_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> bool:
     """Return whether FOUND are Ethernet ports of which the site says nothing.
 
     They could do RoCE, but nothing says that they are a fabric: they count as network cards.

@@ -123,7 +123,7 @@ def check_train_reshard(context: Context) -> Result:
     dcp = _import_checkpoint()
     network = shard_network(context)
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE)
-    task.wrap_data_parallel(context, network, optimizer)
+    task.train_data_parallel(context, network, optimizer)
     values = task.gather_parameters(network.parameters())
 
     # from all to one

@@ -31,7 +31,7 @@ def wrap_network(context: Context, **options: Any) -> tuple[Any, Any, Any]:
 def check_ddp_fp32(context: Context) -> Result:
     """Test DDP as most users run it."""
     network, around, optimizer = wrap_network(context)
-    losses = task.wrap_data_parallel(context, around, optimizer)
+    losses = task.train_data_parallel(context, around, optimizer)
     return task.judge_training(
         context,
         losses,
@@ -48,7 +48,7 @@ def check_ddp_buckets(context: Context) -> Result:
     network, around, optimizer = wrap_network(
         context, bucket_cap_mb=0.001, gradient_as_bucket_view=True
     )
-    losses = task.wrap_data_parallel(context, around, optimizer)
+    losses = task.train_data_parallel(context, around, optimizer)
     return task.judge_training(
         context,
         losses,
@@ -67,7 +67,7 @@ def check_ddp_autocast(context: Context) -> Result:
     seen: set[Any] = set()
     network[1].register_forward_hook(lambda layer, given, out: seen.add(out.dtype))
     forward = task.in_autocast(context.device, torch.bfloat16)
-    losses = task.wrap_data_parallel(context, around, optimizer, forward)
+    losses = task.train_data_parallel(context, around, optimizer, forward)
 
     proof = "" if seen == {torch.bfloat16} else f"computed in {seen}"
     expected = task.train_reference(context.world, context.device, torch.bfloat16)

@@ -58,7 +58,7 @@ def check_train_checkpointing(context: Context) -> Result:
     network = Network()
     around = DistributedDataParallel(network, device_ids=[context.device] if context.gpu else None)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE)
-    losses = task.wrap_data_parallel(context, around, optimizer)
+    losses = task.train_data_parallel(context, around, optimizer)
 
     evidence = f"forward ran {network.rest.runs} times"
     proof = ""
@@ -92,7 +92,7 @@ def check_train_compile(context: Context) -> Result:
     # compiled first and then wrapped: of a compiled DDP, torch 2.13 leaves nothing to compile
     around = DistributedDataParallel(torch.compile(network), device_ids=ids)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE)
-    losses = task.wrap_data_parallel(context, around, optimizer)
+    losses = task.train_data_parallel(context, around, optimizer)
 
     graphs = int(counters["stats"].get("unique_graphs", 0))
     proof = "" if graphs else "no graph was compiled"

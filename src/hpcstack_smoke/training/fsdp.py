@@ -77,7 +77,7 @@ def check_fsdp_fsdp2(context: Context) -> Result:
     """
     network = shard_network(context)
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE)
-    losses = task.wrap_data_parallel(context, network, optimizer)
+    losses = task.train_data_parallel(context, network, optimizer)
 
     parameters = list(network.parameters())
     whole = 0
@@ -108,7 +108,7 @@ def check_fsdp_fsdp1(context: Context) -> Result:
     network = task.make_network(task.SEED, context.device)
     around = FullyShardedDataParallel(network, device_id=context.device)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE)
-    losses = task.wrap_data_parallel(context, around, optimizer)
+    losses = task.train_data_parallel(context, around, optimizer)
 
     local = sum(one.numel() for one in around.parameters())
     with FullyShardedDataParallel.summon_full_params(around):

@@ -137,7 +137,7 @@ def in_autocast(device: Any, dtype: Any) -> Callable[[Any, Any, Any], Any]:
     return forward
 
 
-def wrap_data_parallel(
+def train_data_parallel(
     context: Context, network: Any, optimizer: Any, forward: Any = None
 ) -> list[float]:
     """Train the task, each rank on its own rows. Return the losses, as means over the ranks."""

@@ -18,7 +18,7 @@ from hpcstack.core.errors import InputError, ProblemsError, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.lock.check import find_staleness
-from hpcstack.lock.known import read_known_lock
+from hpcstack.lock.known import make_known_lock
 from hpcstack.lock.model import AdoptedContents
 from hpcstack.oci.client import Registry
 from hpcstack.recipe.adopted import describe_adopted, refuse_adopted
@@ -71,7 +71,7 @@ def test_it_is_not_built_and_the_refusal_says_what_to_write(tmp_path: Path) -> N
 
 def test_nothing_is_rendered_to_build_it_by(tmp_path: Path) -> None:
     stack = adopted(tmp_path).stack
-    files = render_image_files(stack, read_known_lock(stack), "linux/amd64")
+    files = render_image_files(stack, make_known_lock(stack), "linux/amd64")
     assert not {"apptainer.def", "Dockerfile", "enroot.sh"} & set(files)
 
 
@@ -84,7 +84,7 @@ def test_packages_do_not_go_with_it(tmp_path: Path) -> None:
 
 def test_the_lock_of_another_image_is_stale(tmp_path: Path) -> None:
     stack = adopted(tmp_path).stack
-    lock = read_known_lock(stack).model_copy(
+    lock = make_known_lock(stack).model_copy(
         update={"adopted": AdoptedContents(sha256=SHA, source="x")}
     )
     assert find_staleness(stack, lock) == []

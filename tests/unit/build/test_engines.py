@@ -20,7 +20,7 @@ import pytest
 
 from hpcstack.build.engines import find_engine
 from hpcstack.build.engines.base import BuildResult, Job, ProgramFailed
-from hpcstack.build.engines.machine import is_enclosure_refused
+from hpcstack.build.engines.machine import explain_refused_enclosure
 from hpcstack.core import data
 from hpcstack.core.errors import BuildError
 from hpcstack.core.process import Completed, Runner
@@ -73,7 +73,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def name(request: pytest.FixtureRequest) -> Iterator[str]:
     found = str(request.param)
     runner = Runner()
-    if reason := find_engine(found).usable(runner) or is_enclosure_refused(runner):
+    if reason := find_engine(found).usable(runner) or explain_refused_enclosure(runner):
         pytest.skip(f"{found} cannot build here: {reason}")
     yield found
 
@@ -210,7 +210,7 @@ def test_only_the_site_lets_steps_run_beside_the_builder(
     Where no enclosure can be made, nothing runs unless site.yaml says so.
     """
     module = importlib.import_module(f"hpcstack.build.engines.{name}")
-    monkeypatch.setattr(module, "is_enclosure_refused", lambda _: "an old kernel")
+    monkeypatch.setattr(module, "explain_refused_enclosure", lambda _: "an old kernel")
     begun: list[object] = []
 
     class Nobody(Runner):

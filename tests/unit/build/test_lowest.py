@@ -10,7 +10,7 @@ import pytest
 from hpcstack.build.engines.base import Job
 from hpcstack.build.engines.container import name_words
 from hpcstack.build.engines.lowest import resolv_conf
-from hpcstack.build.engines.overlay import name_step_folder
+from hpcstack.build.engines.overlay import make_step_folder
 from hpcstack.core.errors import BuildError
 from hpcstack.core.progress import Progress
 from hpcstack.site.load import BuildSite
@@ -100,9 +100,9 @@ def test_a_resolv_conf_that_leads_into_the_kernels_own_is_refused(
 
 def test_a_step_s_script_is_not_written_through_either(tmp_path: Path) -> None:
     job = job_of(tmp_path, None)
-    first = name_step_folder(job, "one")
+    first = make_step_folder(job, "one")
     (first / "step.sh").unlink()
     (first / "step.sh").symlink_to(tmp_path / "victim")
-    second = name_step_folder(job, "two")
+    second = make_step_folder(job, "two")
     assert not (tmp_path / "victim").exists()
     assert (second / "step.sh").read_text() == "two"

@@ -336,7 +336,7 @@ def test_offline_the_first_engine_that_can_shut_the_network_out(
     ) in ENGINES:  # loaded first: what is imported while something is patched would keep that
         find_engine(name)
     monkeypatch.setattr(
-        "hpcstack.build.engines.machine.is_enclosure_refused", lambda _: "an old kernel"
+        "hpcstack.build.engines.machine.explain_refused_enclosure", lambda _: "an old kernel"
     )
     monkeypatch.setattr("hpcstack.build.engines.enroot.explain_no_namespaces", lambda _: "")
     monkeypatch.setattr("hpcstack.build.engines.os.geteuid", lambda: 1000)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.core.files import put_in_place, write_below, write_text
+from hpcstack.core.files import put_in_place, write_text, writing_below
 from hpcstack.core.sharing import ALONE, Sharing, find_sharing
 from hpcstack.store.store import open_store
 
@@ -32,14 +32,14 @@ def test_the_group_may_do_what_its_owner_may(plain: int, widened: int) -> None:
 
 
 def test_nothing_is_shared_unless_somebody_says_so(tmp_path: Path) -> None:
-    with write_below(tmp_path / "top", "nothing"):
+    with writing_below(tmp_path / "top", "nothing"):
         write_text(tmp_path / "top/file", "x")
     assert mode_of(tmp_path / "top/file") == 0o644
     assert mode_of(tmp_path / "top") == 0o755
 
 
 def test_what_is_written_below_a_groups_folder_is_the_groups(tmp_path: Path) -> None:
-    with write_below(tmp_path / "top", "nothing", OURS):
+    with writing_below(tmp_path / "top", "nothing", OURS):
         write_text(tmp_path / "top/file", "x", sharing=OURS)
         (tmp_path / "top/part").write_text("x")
         put_in_place(tmp_path / "top/part", tmp_path / "top/whole", OURS)

@@ -30,8 +30,8 @@ def test_where_steps_run(
     code: str,
     status: str,
 ) -> None:
-    monkeypatch.setattr(building, "is_enclosure_refused", lambda _: enclosure)
-    monkeypatch.setattr(building, "is_overlay_refused", lambda _: overlay)
+    monkeypatch.setattr(building, "explain_refused_enclosure", lambda _: enclosure)
+    monkeypatch.setattr(building, "explain_refused_overlay", lambda _: overlay)
     site = Place(tmp_path).site
     site = site.model_copy(
         update={"build": site.build.model_copy(update={"unconfined": unconfined})}

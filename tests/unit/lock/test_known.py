@@ -18,7 +18,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError, RegistryError
 from hpcstack.core.process import Runner
 from hpcstack.lock.check import find_staleness
-from hpcstack.lock.known import list_lacking, read_known_lock
+from hpcstack.lock.known import list_lacking, make_known_lock
 from hpcstack.preview import render_stack_files
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.render.readback import check_definition
@@ -106,7 +106,7 @@ def test_doctor_does_not_fail_a_store_that_nobody_has_made(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", CATALOG.names())
 def test_every_recipe_renders_without_a_lock(tmp_path: Path, name: str) -> None:
     stack, site = CATALOG.find(name).stack, make_site(tmp_path)
-    lock = read_known_lock(stack)
+    lock = make_known_lock(stack)
     for platform in stack.base.platforms:
         files = render_stack_files(stack, lock, site, platform)
         check_definition(stack, lock, platform, files["apptainer.def"])

@@ -11,8 +11,8 @@ from hpcstack.oci.compare import (
     Parity,
     compare_contents,
     find_differences,
+    is_key_library,
     left_out,
-    name_library,
 )
 
 FILE = Held("file", 0o644, "a" * 64)
@@ -80,8 +80,8 @@ def test_what_is_ours_is_not_left_out() -> None:
 
 
 def test_nvidias_libraries_are_counted() -> None:
-    assert name_library("usr/lib/x86_64-linux-gnu/libnccl.so.2.23.4")
-    assert not name_library("usr/lib/x86_64-linux-gnu/libz.so.1")
+    assert is_key_library("usr/lib/x86_64-linux-gnu/libnccl.so.2.23.4")
+    assert not is_key_library("usr/lib/x86_64-linux-gnu/libz.so.1")
     found = compare({"usr/lib/libnccl.so.2": FILE}, {"usr/lib/libnccl.so.2": FILE})
     assert found.compared["key libraries"] == 1
 

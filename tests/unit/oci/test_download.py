@@ -140,7 +140,7 @@ def test_who_takes_his_time_is_not_taken_for_a_slow_registry(
 ) -> None:
     monkeypatch.setattr(rate, "PERIOD_S", 0.05)
     pieces = iter([b"x"] * 20 + [b""])
-    for _ in rate.check_rate(lambda: next(pieces), "a registry"):
+    for _ in rate.watch_rate(lambda: next(pieces), "a registry"):
         time.sleep(0.01)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpcstack.oci.download import LEFT, PIECE, Spools
 from hpcstack.oci.manifest import Layer
-from hpcstack.oci.resume import BLOBS, take_over
+from hpcstack.oci.resume import BLOBS, taking_over
 
 DATA = random.Random(1).randbytes(5 * PIECE + 17)
 NAME = f"sha256-{hashlib.sha256(DATA).hexdigest()}"
@@ -22,7 +22,7 @@ RUNS = contextlib.ExitStack()
 
 def begin(work: Path) -> Path:
     """The folder of a run that never ends."""
-    return RUNS.enter_context(take_over(work))
+    return RUNS.enter_context(taking_over(work))
 
 
 def fetched(work: Path) -> tuple[bytes, list[int]]:

@@ -15,7 +15,7 @@ from hpcstack.publish.make_release import (
     ReleaseRequest,
     find_candidate_of_recipe,
     find_candidate_of_release,
-    make_candidate,
+    release_candidate,
 )
 from hpcstack.publish.provenance import find_commit
 from hpcstack.recipe.catalog import Catalog, Recipe
@@ -88,13 +88,15 @@ def test_a_release_and_what_is_promoted_of_it_say_where_they_came_from(
     place.artifact(recipe.stack)
     head = run_git(recipe.path.parent, "rev-parse", "HEAD")
     asked = ReleaseRequest()
-    make_candidate(find_candidate_of_recipe(recipe, asked, place.publisher), asked, place.publisher)
+    release_candidate(
+        find_candidate_of_recipe(recipe, asked, place.publisher), asked, place.publisher
+    )
     run_git(
         recipe.path.parent, "commit", "--quiet", "--allow-empty", "-m", "two"
     )  # after the image was made
 
     to_production = ReleaseRequest("production", override="a test")
-    make_candidate(
+    release_candidate(
         find_candidate_of_release("demo/1", to_production, place.publisher),
         to_production,
         place.publisher,
@@ -116,7 +118,7 @@ def test_an_override_of_a_gate_that_was_open_is_the_reason_in_the_history(
     judged_well = Candidate(
         recipe.stack, artifact, report(artifact, {"node.image": "PASS"}), "", recipe
     )
-    make_candidate(judged_well, asked, place.publisher)
+    release_candidate(judged_well, asked, place.publisher)
     assert place.tree.ledger("demo").events[-1].reason == "moved from /old"
 
 

@@ -125,6 +125,12 @@ def test_gpus_that_were_made_without_ecc_say_so(monkeypatch: pytest.MonkeyPatch)
         gpu.check_node_ecc(HERE)
     assert run_check("node.ecc", lambda: gpu.check_node_ecc(HERE), "n1")["not_built_in"]
 
+    asks = {nvidia.RECOVERY: "None|Reboot"}
+    smi(monkeypatch, {"index": "0|1", "name": "a|b", **none, **asks})
+    found = gpu.check_node_ecc(HERE)
+    assert found.status == FAIL, "a reset that is asked for counts without ECC, too"
+    assert found.measured == "GPU 1: the driver asks for Reboot"
+
     hidden = dict.fromkeys(nvidia.ECC, "[Insufficient Permissions]|[N/A]")
     smi(monkeypatch, {"index": "0|1", "name": "a|b", **hidden})
     assert not run_check("node.ecc", lambda: gpu.check_node_ecc(HERE), "n1")["not_built_in"]

@@ -64,9 +64,9 @@ def _explain_no_offline(engine: Engine, runner: Runner) -> str:
     would have to run in a user namespace of one user, where it cannot give the base's files to the
     groups that own them.
     """
-    from hpcstack.build.engines.machine import is_enclosure_refused
+    from hpcstack.build.engines.machine import explain_refused_enclosure
 
-    if engine.name == "apptainer" and os.geteuid() != 0 and is_enclosure_refused(runner):
+    if engine.name == "apptainer" and os.geteuid() != 0 and explain_refused_enclosure(runner):
         return "only root can shut its network out"
     return ""
 

@@ -29,7 +29,7 @@ from hpcstack.build.engines.base import (
 )
 from hpcstack.build.engines.container import make_scratch
 from hpcstack.build.engines.enclosure import NoEnclosure, supervise_command
-from hpcstack.build.engines.machine import is_enclosure_refused
+from hpcstack.build.engines.machine import explain_refused_enclosure
 from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
@@ -148,7 +148,7 @@ class ApptainerEngine:
                 f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir"
             )
 
-        why = is_enclosure_refused(runner)
+        why = explain_refused_enclosure(runner)
         if not why:
             try:
                 return LAYERED.build(job, runner)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import BuildResult, Job, explain_missing
-from hpcstack.build.engines.machine import is_enclosure_refused
+from hpcstack.build.engines.machine import explain_refused_enclosure
 from hpcstack.build.engines.overlay import Layered
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Builtin:
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
-        return explain_missing(self.tools, runner) or is_enclosure_refused(runner)
+        return explain_missing(self.tools, runner) or explain_refused_enclosure(runner)
 
     def build(self, job: Job, runner: Runner) -> BuildResult:
         return LAYERED.build(job, runner)

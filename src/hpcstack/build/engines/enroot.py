@@ -26,7 +26,7 @@ from hpcstack.build.engines.base import (
     require_success,
 )
 from hpcstack.build.engines.enclosure import NoEnclosure, supervise_command
-from hpcstack.build.engines.machine import is_enclosure_refused
+from hpcstack.build.engines.machine import explain_refused_enclosure
 from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError
 from hpcstack.core.namespaces import explain_no_namespaces
@@ -86,7 +86,7 @@ class EnrootEngine:
         return ""
 
     def build(self, job: Job, runner: Runner) -> BuildResult:
-        why = is_enclosure_refused(runner)
+        why = explain_refused_enclosure(runner)
         if not why:
             try:
                 return LAYERED.build(job, runner)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
 
 
-def is_enclosure_refused(runner: Runner) -> str:
+def explain_refused_enclosure(runner: Runner) -> str:
     """Return why no enclosure can be made here; empty where one can."""
     lacking = explain_missing(("unshare", "mount", "sh"), runner)
     if lacking:
@@ -48,7 +48,7 @@ def is_enclosure_refused(runner: Runner) -> str:
     return ""
 
 
-def is_overlay_refused(runner: Runner) -> str:
+def explain_refused_overlay(runner: Runner) -> str:
     """Return why ordinary users cannot mount an overlay on this kernel; empty where they can."""
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as name:
         for folder in ("a", "b", "merged"):

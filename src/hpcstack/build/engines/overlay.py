@@ -56,7 +56,7 @@ from hpcstack.build.engines.lowest import (
     open_unpacked,
     put_base_in_place,
 )
-from hpcstack.build.engines.machine import is_overlay_refused
+from hpcstack.build.engines.machine import explain_refused_overlay
 from hpcstack.core import descriptors
 from hpcstack.core.bounds import MAX_DEPTH
 from hpcstack.core.errors import BuildError, StoreError
@@ -105,7 +105,7 @@ class Layered:
         Where layers are not possible, run the steps in an unpacked copy of the base.
         """
         try:
-            why = is_overlay_refused(runner)
+            why = explain_refused_overlay(runner)
             if why:
                 raise NoLayers(why)
             layered = with_layers(job, runner)
@@ -177,7 +177,7 @@ class Layered:
         give_to_builder(tree / HOME.lstrip("/"))
 
         offline = job.offline or not step.network
-        binds = {name_step_folder(job, lines): STEP}
+        binds = {make_step_folder(job, lines): STEP}
         require_success(_run_in_tree(job, tree, enclosure, binds, COMMAND, runner, offline=offline))
 
         _check_depth(tree)
@@ -274,7 +274,7 @@ class Layered:
         options = f"{lower},upperdir={part.name}/upper,workdir={part.name}/work"
         merged = part / "merged"
         try:
-            binds = {name_step_folder(job, lines): STEP}
+            binds = {make_step_folder(job, lines): STEP}
             require_success(
                 self._run_in_overlay(
                     job, base, options, merged, binds, COMMAND, runner, offline=offline
@@ -328,7 +328,7 @@ class Layered:
             give_to_builder(part / name)
         before = f"{below},upperdir={part.name}/unused,workdir={part.name}/unused-work"
 
-        shared = name_step_folder(job, remember_script(lines))
+        shared = make_step_folder(job, remember_script(lines))
         (shared / PLACES).write_bytes(b"".join(place + b"\0" for place in places))
         (shared / COMPARE).write_text(compare_script(lines))
         give_to_builder(shared)
@@ -377,7 +377,7 @@ class Layered:
         over = work_folder(job, "over")
         give_to_builder(folder)
 
-        why = is_overlay_refused(runner)
+        why = explain_refused_overlay(runner)
         if why:
             job.progress(f"in an unpacked copy of the base: {why}")
             with open_unpacked(job, runner) as (tree, enclosure):
@@ -475,7 +475,7 @@ def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
     return runner.output([*to_read_all(), "find", str(upper), "(", *own, ")", *touch], timeout=3600)
 
 
-def name_step_folder(job: Job, lines: str) -> Path:
+def make_step_folder(job: Job, lines: str) -> Path:
     """Make a folder with the script LINES as step.sh, and return it.
 
     Each start gets a new one. An earlier step may have left a link in its own, in the place of its
