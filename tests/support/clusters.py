@@ -27,7 +27,7 @@ from hpcstack_smoke.context import Context
 from hpcstack_smoke.gpu import judge as gpu_judge
 from hpcstack_smoke.gpu.same import judge_same
 from hpcstack_smoke.node import counters, fabric, inventory, machine
-from hpcstack_smoke.node.nvlink import LINKS
+from hpcstack_smoke.node.nvlink import LINKS, read_pair_term
 from hpcstack_smoke.request import Request
 from hpcstack_smoke.result import PASS, Result, Skip, run_check
 from hpcstack_smoke.select import CHECKS
@@ -247,7 +247,9 @@ def _peers(cluster: Cluster, node: Node) -> Result | Skip:
         return Skip("one GPU")
     table = [[0.0 if a == b else min(node.figures(a)["p2p"], node.figures(b)["p2p"]) for b in range(count)]
              for a in range(count)]  # fmt: skip
-    return gpu_judge.judge_peers(table, [], node.gpu["name"], board=count)
+    with on(node):
+        pair = read_pair_term()
+    return gpu_judge.judge_peers(table, [], node.gpu["name"], board=count, nvlink=pair)
 
 
 def _transport(cluster: Cluster) -> Result:
@@ -288,32 +290,33 @@ def _ring(cluster: Cluster) -> Result:
     share = min(node.measured.get("share", 1.0) for node in cluster.nodes)
     made = Result(PASS, "measured", figures={"all_reduce_float32_1073741824_busbw_GB_s":
                                              cluster.nodes[0].measured["ring"] * share})  # fmt: skip
-    lines, promised = [], False
+    found = []
     for node in cluster.nodes:
         with on(node):
-            carried, promised = line.find_line_rate(_context(cluster))
-            lines.append(carried)
-    name = cluster.nodes[0].gpu["name"].removeprefix("NVIDIA ")
-    faster = (
-        cluster.request.nvlink
-        or name in LINKS
-        or name in gpu_judge.PEER_GATES
-        or cluster.ranks == 1
-    )
-    return line.judge_ring(
-        made, min(lines) if faster else 0.0, cluster.request.fabric, promised=promised
-    )
+            found.append(line.find_ring_limit(_context(cluster, node)))
+    limits = [limit for limit, _ in found if limit is not None]
+    limit = None
+    if len(limits) == len(cluster.nodes):
+        limit = min(limits, key=lambda one: one.rate)
+    return line.judge_ring(made, limit, cluster.request.fabric, promised=found[0][1])
 
 
-def _context(cluster: Cluster) -> Context:
-    return Context(
+class _Rank(Context):
+    """A rank on a made-up node, whose GPU has that node's name."""
+
+    def gpu_name(self) -> str:
+        return str(self.device)
+
+
+def _context(cluster: Cluster, node: Node | None = None) -> Context:
+    return _Rank(
         0,
         cluster.world,
         0,
         len(cluster.nodes),
         "nccl",
         True,
-        None,
+        (node or cluster.nodes[0]).gpu["name"],
         cores=1 << 10,
         request=cluster.request,
     )

@@ -178,8 +178,9 @@ class Node:
             nics = [
                 near if k == n else "NODE" if k // 4 == n // 4 else "SYS" for k in range(len(ports))
             ]
+            path = f"NV{self.gpu.get('joined', self.gpu['links'])}" if self.gpu["links"] else "SYS"
             rows.append(
-                "\t".join([f"GPU{n}", *("X" if k == n else "NV18" for k in gpus), *nics, "0-55"])
+                "\t".join([f"GPU{n}", *("X" if k == n else path for k in gpus), *nics, "0-55"])
             )
         legend = "".join(f"  NIC{n}: {name}\n" for n, name in enumerate(ports))
         return "\n".join(rows) + "\n\nNIC Legend:\n\n" + legend

@@ -3,7 +3,8 @@
 They are in facts/gates.yaml. A figure below a gate of `kind: gate` fails the check; one below 95 %
 of a gate of `kind: seen` is a warning, as is one below 95 % of what the site itself expects (its
 `baselines`). Only sizes from a gate's `min_bytes` on count, so the quick tier's 256 MiB are held
-against nothing.
+against nothing. Where no gate is of the topology, what NVLink lets through (hpcstack_smoke/limits)
+is a warning's measure.
 
 Tested in tests/unit/suite/test_judge.py.
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import data
 from hpcstack.report.model import WORST
+from hpcstack_smoke.limits import HEALTHY_SHARE, Limit, limit_all_reduce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +28,8 @@ SEEN_SHARE = 0.95
 # checks that are judged by the gates of another one: in a run of several nodes nccl.node measures
 # each of them, as nccl.bandwidth does a node alone
 WITHIN = {"nccl.node": "nccl.bandwidth"}
+# The check whose all_reduce has a limit
+MEASURED = "nccl.bandwidth"
 SLOWER = "hpcstack test STACK --sweep names the slow node; nccl.transport the path"
 
 
@@ -86,7 +90,55 @@ def judge_outcome(outcome: Outcome, report: Report) -> Outcome:
         reached = find_reached(outcome, gate)
         if reached:
             judged.append(_judge_by_gate(outcome, gate, *reached))
-    return min(judged, key=lambda one: WORST.index(one.status), default=outcome)
+    if judged:
+        return min(judged, key=lambda one: WORST.index(one.status))
+    if code != MEASURED:
+        return outcome
+    limit = find_limit(report, within=within)
+    return outcome if limit is None else _judge_by_limit(outcome, limit)
+
+
+def find_limit(report: Report, *, within: bool = False) -> Limit | None:
+    """Return what NVLink lets all_reduce reach on the nodes of REPORT; None where that is unknown.
+
+    All nodes must be alike, and every GPU of a node in use. WITHIN: each node counts by itself.
+    Else several nodes must be in one NVLink domain: what a network lets through is nccl.ring's.
+    """
+    if not fits_topology({}, report, within=within):
+        return None
+
+    nodes = list(report.inventory.values())
+    domains = {str(node.get("domain", "")) for node in nodes}
+    gpus = int(nodes[0].get("gpus", 0))
+    if len(nodes) > 1 and not within:
+        if len(domains) != 1 or domains == {""}:
+            return None
+        gpus *= len(nodes)
+    # What is broken on one node must not lower what is expected of it
+    links = max(int(node.get("nvlinks", 0)) for node in nodes)
+    is_switched = any(node.get("nvswitch", False) for node in nodes)
+    capability = str(nodes[0].get("capability", ""))
+    return limit_all_reduce(capability, links, gpus, switched=is_switched)
+
+
+def _judge_by_limit(outcome: Outcome, limit: Limit) -> Outcome:
+    """Return OUTCOME, a PASS, as a WARN where all_reduce is far below LIMIT."""
+    measure = {"collective": "all_reduce", "min_bytes": limit.min_bytes}
+    reached = find_reached(outcome, measure)
+    if reached is None:
+        return outcome
+
+    size, value = reached
+    want = HEALTHY_SHARE * limit.rate
+    update: dict[str, Any] = {
+        "expected": f">= {want:.3g} GB/s, {HEALTHY_SHARE:.0%} of {limit.describe()}",
+        "source": limit.name_sources(),
+    }
+    if not value >= want:  # also where it is NaN
+        update["status"] = "WARN"
+        update["measured"] = _name_slowest(outcome, measure, size, value)
+        update["remedy"] = SLOWER
+    return outcome.model_copy(update=update)
 
 
 def _judge_by_gate(outcome: Outcome, gate: dict[str, Any], size: int, value: float) -> Outcome:

@@ -1,4 +1,4 @@
-"""Measure all_reduce by rings over several nodes, against the line rate of the nodes' ports.
+"""Measure all_reduce by rings over several nodes, against what ports and NVLink let through.
 
 Tested in tests/unit/suite/test_clusters.py.
 """
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from hpcstack_smoke.collectives.bandwidth import MIB, choose_sizes, needs_nccl, sweep_collectives
 from hpcstack_smoke.gpu.judge import PEER_GATES
+from hpcstack_smoke.limits import Limit, Term, limit_ring, make_nvlink_term
+from hpcstack_smoke.node import nvidia, nvlink, sysfs
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
@@ -27,7 +29,7 @@ SOURCED = ("", "infiniband", "roce")  # "": the site names no kind
 
 
 def check_nccl_ring(context: Context) -> Result:
-    """Measure all_reduce by rings over several nodes, against the line rate of the nodes' ports.
+    """Measure all_reduce by rings over several nodes, against what ports and NVLink let through.
 
     NCCL_ALGO is set for this. A tree over two nodes would send less between them, so its bus
     bandwidth says nothing about the line.
@@ -61,13 +63,16 @@ def check_nccl_ring(context: Context) -> Result:
         else:
             os.environ["NCCL_ALGO"] = before
 
-    own_line, promised = find_line_rate(context)
-    # The slowest node's line. It stays 0, for no verdict, where memory was too small for the size
-    # that shows the line, or where some node's own GPUs may be the bottleneck
-    line = 0.0
+    own_limit, promised = find_ring_limit(context)
+    # The slowest node's limit. It stays None, for no verdict, where memory was too small for the
+    # size that shows it, or where some node's limit is not known
+    limit = None
     if wanted in sizes:  # the same on all ranks: `all` waits for every rank
-        line = min(context.all(own_line if within_is_faster(context) else 0.0))
-    return judge_ring(result, line, context.request.fabric, promised=promised)
+        limits = context.all(own_limit)
+        known = [one for one in limits if one is not None]
+        if len(known) == len(limits):
+            limit = min(known, key=lambda one: one.rate)
+    return judge_ring(result, limit, context.request.fabric, promised=promised)
 
 
 def count_ring(nodes: int) -> int:
@@ -82,14 +87,34 @@ def count_ring(nodes: int) -> int:
     return size if size <= RING_MOST else 0
 
 
-def within_is_faster(context: Context) -> bool:
-    """Return whether the GPUs of a node reach each other faster than the network.
+def find_ring_limit(context: Context) -> tuple[Limit | None, bool]:
+    """Return (what a ring over nodes can reach, as this node sees it; whether it is promised).
 
-    They do where the site or a table says that they have NVLink. A node with one rank counts too:
-    nothing is sent within it.
+    None where that is not known: the ports are plain network cards, or how the node's GPUs reach
+    each other is neither read nor told. It is promised where the site says what the ports carry,
+    and NVLink's part was read.
     """
+    rate, promised = find_line_rate(context)
+    if not rate:
+        return None, False
+
+    origin = "site.yaml" if promised else "sysfs"
+    ports = Term("the ports", rate, f"{origin}: the line rate of the ports")
+    if context.per_node == 1:
+        return limit_ring(ports, None), promised  # nothing is sent within the node
+
+    mesh = nvlink.read_mesh()
+    rows = nvidia.query_gpus(("compute_cap",))
+    capability = rows[0].get("compute_cap", "") if rows else ""
+    within = make_nvlink_term(capability, mesh.links)
+    if within is not None:
+        return limit_ring(ports, within), promised
+
+    # NVLink is there, by the site's word or a table's, and nobody says how much of it
     name = context.gpu_name().removeprefix("NVIDIA ")
-    return context.request.nvlink or name in LINKS or name in PEER_GATES or context.per_node == 1
+    if context.request.nvlink or name in LINKS or name in PEER_GATES:
+        return limit_ring(ports, None), False
+    return None, False
 
 
 def find_line_rate(context: Context) -> tuple[float, bool]:
@@ -98,8 +123,6 @@ def find_line_rate(context: Context) -> tuple[float, bool]:
     The rate is 0 where the ports are plain network cards. Where the step has only some of the
     node's GPUs, it is their share of the ports.
     """
-    from hpcstack_smoke.node import sysfs
-
     request = context.request
     hcas = tuple(request.hcas)
     ports = sysfs.select_fabric_ports(sysfs.list_ports(), request.fabric, hcas)
@@ -115,35 +138,40 @@ def find_line_rate(context: Context) -> tuple[float, bool]:
     return sum(port.rate for port in active) / 8 * share, False
 
 
-def judge_ring(result: Result, line: float, kind: str = "", *, promised: bool) -> Result:
-    """Return RESULT with its verdict: its best bus bandwidth against a share of LINE.
+def judge_ring(result: Result, limit: Limit | None, kind: str = "", *, promised: bool) -> Result:
+    """Return RESULT with its verdict: its best bus bandwidth against a share of LIMIT.
 
-    LINE is the GB/s of a node's ports; with 0, RESULT is returned as it is. KIND is the site's kind
-    of fabric. Too slow is a FAIL where the site PROMISES the line, and the share is known for KIND;
-    else it is a WARN.
+    Without a LIMIT, RESULT is returned as it is. KIND is the site's kind of fabric. Too slow is a
+    FAIL where the site PROMISES what the ports carry and the share is known for KIND; where NVLink
+    is narrower than they are, only below half of it. Else it is a WARN.
     """
     values = {name: value for name, value in result.figures.items() if name.endswith("_busbw_GB_s")}
-    if not values or not line:
+    if not values or limit is None:
         return result
 
     best = max(values.values())
     share = LINE_SHARE if kind in SOURCED else OTHERS_SHARE
-    want = share * line
+    want = share * limit.rate
+    # What NVLink lets a ring reach is NCCL's reckoning: only half of it is a fault for certain
+    ports_are_narrowest = limit.narrowest is limit.terms[0]
+    demanded = want if ports_are_narrowest else OTHERS_SHARE * limit.rate
     status = PASS
     remedy = ""
     if best < want:
-        status = FAIL if promised and kind in SOURCED else WARN
+        status = FAIL if promised and kind in SOURCED and best < demanded else WARN
         remedy = (
             "nccl.transport shows the transport, and nccl.pairs or hpcstack test --sweep the slow "
             "node; check fabric.rate, ACS, PCIe"
         )
-    origin = "in site.yaml" if promised else "of its ports"
+    said = [limit.describe()]
+    if limit.name_bottleneck():
+        said.append(limit.name_bottleneck())
     return replace(
         result,
         status=status,
-        expected=f">= {want:.3g} GB/s",
-        source=f"{share:.0%} of {line:g} GB/s, the line rate {origin}; nccl-tests #290",
+        expected=f">= {want:.3g} GB/s, {share:.0%} of {limit.rate:.3g}",
+        source=f"{'; '.join(said)} ({limit.name_sources()}; nccl-tests #290)",
         series=[{**one, "gate": want} for one in result.series],
-        figures={**result.figures, "line_share": round(best / line, 3)},
+        figures={**result.figures, "line_share": round(best / limit.rate, 3)},
         remedy=remedy,
     )

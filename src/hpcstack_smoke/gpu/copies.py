@@ -15,6 +15,7 @@ import torch
 from hpcstack_smoke.gpu import load
 from hpcstack_smoke.gpu.judge import judge_host, judge_peers
 from hpcstack_smoke.gpu.single import needs_gpu, time_on_gpu
+from hpcstack_smoke.node.nvlink import read_pair_term
 from hpcstack_smoke.result import Skip
 
 if TYPE_CHECKING:
@@ -87,7 +88,13 @@ def check_node_p2p(context: Context) -> Result:
     table, wrong, busy = everyone[context.rank - context.local_rank] or ([[0.0]], [], "")
     if busy:
         raise Skip(f"other processes have GPUs of this node to themselves: {busy}")
-    return judge_peers(table, wrong, context.gpu_name(), board=context.request.node_gpus)
+    return judge_peers(
+        table,
+        wrong,
+        context.gpu_name(),
+        board=context.request.node_gpus,
+        nvlink=read_pair_term(),
+    )
 
 
 def _measure_peer_copies(count: int) -> tuple[list[list[float]], list[str], str]:

@@ -2,7 +2,8 @@
 
 RATES and COPIED were measured by others, MEMORY is from data sheets: below a share of these is a
 WARN, as nobody demands them. HOST_GATES and PEER_GATES are what Azure demands (check_gpu_bw of each
-VM type): below is a FAIL.
+VM type): below is a FAIL. Where there is no gate, copies are held against what their links let
+through (limits.py): far below is a WARN.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import statistics
 from typing import Any
 
 from hpcstack_smoke.gpu import load
+from hpcstack_smoke.limits import HEALTHY_SHARE, Term, make_pcie_term
 from hpcstack_smoke.node.gpu import AZURE, FULL_LINK, PCIE_REMEDY, SLOT_REMEDY, narrow_links
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, judge_result
@@ -177,8 +179,8 @@ def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str)
         )
     want = find_known_figure(HOST_GATES, name)
     if not want:
-        expected = "no gate; PCIe 4 x16 gives 31, 5 x16 63 at most"
-        return Result(PASS, measured, expected, "the PCIe specification", figures=figures)
+        term = _find_pcie_term(rows[-1] if rows else {})
+        return _judge_by_term(min(there, back), term, measured, PCIE_REMEDY, {"figures": figures})
     return judge_result(
         min(there, back) >= want,
         measured,
@@ -189,11 +191,45 @@ def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str)
     )
 
 
-def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board: int = 0) -> Result:
+def _find_pcie_term(row: dict[str, str]) -> Term | None:
+    """Return what a GPU's PCIe link carries, as nvidia-smi's ROW of it tells; None if unknown."""
+    generation = row.get("pcie.link.gen.current", "")
+    width = row.get("pcie.link.width.current", "")
+    if not (generation.isdigit() and width.isdigit()):
+        return None
+    return make_pcie_term(int(generation), int(width))
+
+
+def _judge_by_term(
+    rate: float, term: Term | None, measured: str, remedy: str, more: dict[str, Any]
+) -> Result:
+    """Judge RATE, the GB/s of the slowest copy, by what TERM lets through: far below is a WARN.
+
+    MORE are further fields of the Result. Without a TERM nothing is known: then it is a PASS, which
+    says so.
+    """
+    if term is None:
+        return Result(PASS, measured, "no gate, and no figure of its link", **more)
+    want = HEALTHY_SHARE * term.rate
+    expected = f">= {want:.3g} GB/s, {HEALTHY_SHARE:.0%} of {term.rate:.3g} ({term.name})"
+    status = PASS if rate >= want else WARN
+    said = remedy if status == WARN else ""
+    return Result(status, measured, expected, term.source, remedy=said, **more)
+
+
+def judge_peers(
+    table: list[list[float]],
+    wrong: list[str],
+    name: str,
+    *,
+    board: int = 0,
+    nvlink: Term | None = None,
+) -> Result:
     """Judge copies between the GPUs of a node, which are of the model NAME.
 
     TABLE: GB/s from GPU to GPU. WRONG: copies whose values were wrong. BOARD: how many GPUs the
-    node has in all, 0 for as many as TABLE has.
+    node has in all, 0 for as many as TABLE has. NVLINK: what joins each two of them, at least; None
+    where it does not, or where that is not known.
     """
     values = [value for row in table for value in row if value] or [0.0]
     heat = [
@@ -220,7 +256,7 @@ def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board:
         return Result(FAIL, said, f">= {want:g} GB/s", AZURE, remedy=remedy, **more)
 
     # These GPUs have NVLink, alike between each two of a node: pairs can be compared
-    is_joined = bool(gate) or name.removeprefix("NVIDIA ") in LINKS
+    is_joined = bool(gate or nvlink) or name.removeprefix("NVIDIA ") in LINKS
     median = statistics.median(values)
     lagging = _list_below(table, LAGS * median) if is_joined else []
     if lagging:
@@ -231,6 +267,8 @@ def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board:
         return Result(status, said, expected, source, remedy=remedy, **more)
     if want:
         return Result(PASS, measured, f">= {want:g} GB/s", AZURE, **more)
+    if nvlink is not None:
+        return _judge_by_term(min(values), nvlink, measured, remedy, more)
     return Result(PASS, measured, "each copy right", **more)
 
 

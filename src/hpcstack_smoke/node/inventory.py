@@ -12,15 +12,18 @@ import platform
 from typing import Any
 
 from hpcstack_smoke.node import machine, nvidia, nvlink, sysfs
-from hpcstack_smoke.node.topology import find_nearest_hcas
+from hpcstack_smoke.node.topology import NO_MESH, find_nearest_hcas
 
 
 def make_inventory(request: Any = None) -> dict[str, Any]:
-    """Return {gpus, gpu, driver, ports, rate_gbps, cpus, memory_gb, kernel, arch, domain, alike}.
+    """Return what the node has, by name.
 
-    `ports` are active ports of the fabric. `rate_gbps` is in Gb/s, `memory_gb` in 1e9 bytes.
-    `domain` is the NVLink domain of the node's GPUs where it spans nodes. `alike` is what the other
-    nodes should have too. Values of what the machine lacks are 0 or empty.
+    The names are gpus, gpu, capability, nvlinks, nvswitch, driver, ports, rate_gbps, cpus,
+    memory_gb, kernel, arch, domain and alike. `nvlinks` are those of a GPU that lead to the node's
+    others, `nvswitch` is whether a switch joins them. `ports` are active ports of the fabric.
+    `rate_gbps` is in Gb/s, `memory_gb` in 1e9 bytes. `domain` is the NVLink domain of the node's
+    GPUs where it spans nodes. `alike` is what the other nodes should have too. Values of what the
+    machine lacks are 0 or empty.
     """
     rows = nvidia.query_gpus(nvidia.IDENTITY)
     whole = bool(request and request.gpus and request.gpus >= request.node_gpus > 0)
@@ -33,11 +36,15 @@ def make_inventory(request: Any = None) -> dict[str, Any]:
         # By the site's word these ports are plain network cards, and no part of a fabric
         active = []
 
+    mesh = nvlink.read_mesh() if len(rows) > 1 else NO_MESH
     domain = next(iter(nvlink.read_domains().values()), ())
     pages, page_size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return {
         "gpus": len(rows),
         "gpu": rows[0].get("name", "") if rows else "",
+        "capability": rows[0].get("compute_cap", "") if rows else "",
+        "nvlinks": mesh.links,
+        "nvswitch": mesh.switched,
         "driver": rows[0].get("driver_version", "") if rows else "",
         "ports": len(active),
         "rate_gbps": max((port.rate for port in active), default=0.0),

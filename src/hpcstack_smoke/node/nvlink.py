@@ -9,8 +9,10 @@ import re
 from collections import Counter
 from typing import Any, NamedTuple
 
+from hpcstack_smoke.limits import Term
 from hpcstack_smoke.node import machine, nvidia
 from hpcstack_smoke.node.gpu import fail_without_answer, name_model, read_rows
+from hpcstack_smoke.node.topology import Mesh, find_mesh, parse_gpu_paths
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge_result
 
 # (links, GB/s of each) that `nvidia-smi nvlink -s` shows of a healthy GPU: bottlerocket-os #4418,
@@ -104,6 +106,32 @@ def _find_link_faults(
     if not found:
         bad.append("nvidia-smi shows no link")
     return bad
+
+
+def read_mesh() -> Mesh:
+    """Return how NVLink joins the GPUs of this node that the step has.
+
+    A GPU with a dead link counts as the others: what is broken must not lower what is expected.
+    """
+    found = nvidia.parse_links(nvidia.run_nvidia_smi(["nvlink", "-s"]))
+    counts = [sum(link.active for link in links.values()) for links in found.values()]
+    return find_mesh(nvidia.run_nvidia_smi(["topo", "-m"]), max(counts, default=0))
+
+
+def read_pair_term() -> Term | None:
+    """Return what NVLink carries between each two GPUs of this node, at least.
+
+    None where some two of them have none between them, or where that is not known. The rate of a
+    link is the one that nvidia-smi shows, without a protocol: GPUs copy by their copy engines.
+    """
+    found = nvidia.parse_links(nvidia.run_nvidia_smi(["nvlink", "-s"]))
+    rates = [link.rate for links in found.values() for link in links.values() if link.active]
+    rate = _most_common(rates, 0.0)
+    table = parse_gpu_paths(nvidia.run_nvidia_smi(["topo", "-m"]))
+    links = min(table.values(), default=0)
+    if not rate or not links:
+        return None
+    return Term(f"{links} NVLinks of {rate:g}", links * rate, "nvidia-smi nvlink -s")
 
 
 def read_domains() -> dict[str, Domain]:

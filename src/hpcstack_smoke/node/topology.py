@@ -1,14 +1,89 @@
-"""Find the HCAs that are nearest to each GPU in what `nvidia-smi topo -m` prints."""
+"""Read `nvidia-smi topo -m`: the HCAs that are nearest to each GPU, and the NVLinks between GPUs.
+
+Tested in tests/unit/smoke/test_topology.py.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 # Newer drivers underline the table's head, and name HCAs NIC0, NIC1, ... with a legend below
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LEGEND = re.compile(r"^\s+(NIC\d+): (\S+)\s*$", re.MULTILINE)
 # From near to far: one PCIe bridge, several, the host bridge, within a NUMA node, between two
 NEARER = ("PIX", "PXB", "PHB", "NODE", "SYS")
+# What stands between two GPUs that as many NVLinks join
+NVLINKS = re.compile(r"NV(\d+)")
+
+
+class Mesh(NamedTuple):
+    """How NVLink joins the GPUs of a step on one node.
+
+    `links` is how many NVLinks of a GPU lead to the others, 0 where NVLink does not join all of
+    them. SWITCHED: all of a GPU's links lead to each of the others.
+    """
+
+    links: int
+    switched: bool
+
+
+NO_MESH = Mesh(0, switched=False)
+
+
+def find_mesh(text: str, active: int) -> Mesh:
+    """Return how NVLink joins the GPUs that `nvidia-smi topo -m` prints as TEXT.
+
+    ACTIVE is how many active NVLinks each GPU has. With 0 nothing is known: four links to each of
+    four GPUs are all that a GPU has on one board, and a third of them on another.
+    """
+    table = parse_gpu_paths(text)
+    gpus = sorted({gpu for pair in table for gpu in pair})
+    joined: dict[str, dict[str, int]] = {gpu: {} for gpu in gpus}
+    for (gpu, other), count in table.items():
+        if count:
+            joined[gpu][other] = count
+    if not active or len(gpus) < 2 or not _are_connected(joined):
+        return NO_MESH
+
+    # A ring enters a GPU from one other and leaves it to the next
+    neighbours = [len(others) for others in joined.values()]
+    if len(gpus) > 2 and min(neighbours) < 2:
+        return NO_MESH
+
+    is_switched = len(gpus) > 2 and all(
+        table.get((gpu, other)) == active for gpu in gpus for other in gpus if gpu != other
+    )
+    leading = max(sum(others.values()) for others in joined.values())
+    return Mesh(min(active, leading), is_switched)
+
+
+def parse_gpu_paths(text: str) -> dict[tuple[str, str], int]:
+    """Return {(GPU, GPU): NVLinks between them} of `nvidia-smi topo -m`; 0 for other paths."""
+    lines = [line.split("\t") for line in COLOURS.sub("", text).splitlines()]
+    rows = [[word.strip() for word in words] for words in lines]
+    head = next((words for words in rows if "GPU0" in words[1:2]), [])
+    out = {}
+    for words in rows:
+        if not re.fullmatch(r"GPU\d+", words[0]) or words is head:
+            continue
+        for name, path in zip(head[1:], words[1:]):
+            if re.fullmatch(r"GPU\d+", name) and name != words[0]:
+                found = NVLINKS.fullmatch(path)
+                out[words[0], name] = int(found[1]) if found else 0
+    return out
+
+
+def _are_connected(joined: dict[str, dict[str, int]]) -> bool:
+    """Return whether each GPU of JOINED reaches every other by NVLink, if over others."""
+    reached: set[str] = set()
+    waiting = list(joined)[:1]
+    while waiting:
+        gpu = waiting.pop()
+        if gpu not in reached:
+            reached.add(gpu)
+            waiting += joined[gpu]
+    return len(reached) == len(joined)
 
 
 def find_nearest_hcas(text: str) -> str:
