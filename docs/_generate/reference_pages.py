@@ -23,7 +23,7 @@ from hpcstack.core.errors import HpcstackError
 from hpcstack.recipe.model import Stack
 from hpcstack.recipe.schema import REPLACE, make_file_schema
 from hpcstack.site.load import Site, make_defaults
-from hpcstack.suite.gates import WITHIN, read_gates
+from hpcstack.suite.gates import REACHED, WITHIN, read_gates
 from hpcstack_smoke.collectives import line
 from hpcstack_smoke.gpu import judge
 from hpcstack_smoke.node.gpu import AZURE
@@ -470,6 +470,7 @@ def _rows_of(
     return [(gpu, f"{value:g} {unit}; {verdict}", source) for gpu, value in figures.items()]
 
 
+LINKS_SOURCE = "node/nvlink.py names the source of each"
 SUITE_GATES = {
     "node.matmul": _rows_of(
         judge.RATES, "TFLOP/s in bf16", f"WARN below {judge.SHARE * 100:.0f} %", judge.MAMF
@@ -487,15 +488,15 @@ SUITE_GATES = {
         judge.PEER_GATES, f"GB/s, on boards of {judge.SWITCHED}", "FAIL below it", AZURE
     ),
     "node.nvlink": [
-        (gpu, f"{count} links of {rate:g} GB/s each", "bottlerocket-os #4418, k8s-test-infra #371")
+        (gpu, f"{count} links" + (f" of {rate:g} GB/s each" if rate else ""), LINKS_SOURCE)
         for gpu, (count, rate) in LINKS.items()
     ],
     "nccl.ring": [
         (
             "any, by the kind of its fabric",
-            f"{line.LINE_SHARE * 100:.0f} % of the line rate ({line.OTHERS_SHARE * 100:.0f} % on "
+            f"{line.LINE_SHARE * 100:.0f} % of what ports and NVLink let through ({line.OTHERS_SHARE * 100:.0f} % on "
             f"fabrics other than {', '.join(filter(None, line.SOURCED))})",
-            "the rate in site.yaml or of the ports; nccl-tests #290",
+            "the rate in site.yaml or of the ports; nccl src/graph/topo.h; nccl-tests #290",
         )
     ],
 }
@@ -516,7 +517,7 @@ def list_gates(check: Check) -> list[tuple[str, str, str]]:
     facts = read_gates()
     out = []
     for gate in facts["gates"]:
-        if gate["code"] != WITHIN.get(check.code, check.code):
+        if gate["code"] != WITHIN.get(check.code, check.code) or gate["kind"] == REACHED:
             continue
         if check.code in WITHIN and gate.get("nodes", 1) != 1:
             continue

@@ -2,26 +2,36 @@
 
 Each limit is a count that was read on the node, times what NCCL or a specification says of one
 link, lane or port. No figure is of a model of GPU, so a model that nobody has measured has limits
-too. They are upper ones: a healthy node reaches 80 % and more (`hpcstack` tests them against
-facts/gates.yaml), and below 75 % somebody should look.
-
-Tested in tests/unit/smoke/test_limits.py.
+too. They are upper ones: all that is published (facts/gates.yaml) is between 80 and 100 % of them,
+and below 75 % somebody should look.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# GB/s each way through one NVLink that NCCL reckons with, from each compute capability on. Before
-# NCCL's protocol a link carries more: 25 GB/s of NVLink 2 to 4
-NCCL_LINKS = ((10.0, 40.1), (9.0, 20.6), (8.7, 20.0), (8.6, 12.0), (7.0, 20.0), (6.0, 18.0))
-NCCL_LINKS_SOURCE = "nccl src/graph/topo.h"
-# The share of that which NVLink SHARP reaches. NCCL reckons with 0.85 on Hopper and 0.74 on
-# Blackwell, where eight B200 were seen to reach 0.75: the larger one holds for both
-NVLS_SHARE = 0.85
-NVLS_SOURCE = "nccl src/graph/tuning.cc, nvlsEfficiency"
-# From this capability on GPUs have NVLink SHARP
-NVLS_CAPABILITY = 9.0
+# GB/s each way through one NVLink by rings, from each compute capability on: what NCCL reckons
+# with, after its protocol. But for Volta: NCCL's 20 is less than eight V100 were seen to reach
+NCCL_TOPOLOGY = "nccl src/graph/topo.h"
+RING_LINKS = (
+    (10.0, 40.1, NCCL_TOPOLOGY),
+    (9.0, 20.6, NCCL_TOPOLOGY),
+    (8.7, 20.0, NCCL_TOPOLOGY),
+    (8.6, 12.0, NCCL_TOPOLOGY),
+    (8.0, 20.0, NCCL_TOPOLOGY),
+    (7.0, 23.95, "Dell PowerEdge C4130, 143.7 GB/s of a V100's six links"),
+    (6.0, 18.0, NCCL_TOPOLOGY),
+)
+# The share of that which NVLink SHARP reaches. Hopper's is NCCL's own. Of Blackwell NCCL reckons
+# with 0.74, and eight B200 were seen to reach 0.753
+NVLS_SHARES = (
+    (10.0, 0.77, "stas00/ml-engineering, eight B200"),
+    (9.0, 0.85, "nccl src/graph/tuning.cc, nvlsEfficiency"),
+)
+# The share of an NVLink's rate, as nvidia-smi shows it, that a GPU's copy engine reaches: NVLink 4
+# and 5, and those before. H200 NVL, six links: 133.3 of 159.4; A100, twelve: 277 of 300
+COPY_SHARES = ((9.0, 0.84, "nvbandwidth and p2pBandwidthLatencyTest of others"),
+               (6.0, 0.95, "nvbandwidth and p2pBandwidthLatencyTest of others"))  # fmt: skip
 # GT/s of a lane by generation of PCIe, each with 130 bits for 128; 2 and 1 with 10 for 8
 PCIE_LANES = {1: 2.5 * 8 / 10, 2: 5.0 * 8 / 10, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 PCIE_ENCODING = 128 / 130
@@ -30,8 +40,9 @@ PCIE_PAYLOAD, PCIE_OVERHEAD = 256, 20
 PCIE_SOURCE = "PCI Express Base Specification; Intel AN 708, protocol overhead"
 # Below this share of its limit a figure is a WARN: others' healthy figures are all above 0.8
 HEALTHY_SHARE = 0.75
-# Bytes of the buffer from which on a limit counts: rings show it earlier than NVLink SHARP
-RING_BYTES, NVLS_BYTES = 1 << 30, 8 << 30
+# Bytes of the buffer from which on a limit counts: rings show it earlier than NVLink SHARP, which
+# needs more where it adds up more GPUs than these
+RING_BYTES, NVLS_BYTES, NVLS_GPUS = 1 << 30, 8 << 30, 32
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,7 @@ class Limit:
 
     def describe(self) -> str:
         """Return `8 ports, 3200 Gb/s: 400 GB/s; 18 NVLinks of 20.6: 371 GB/s`."""
-        return "; ".join(f"{term.name}: {term.rate:.3g} GB/s" for term in self.terms)
+        return "; ".join(f"{term.name}: {format_rate(term.rate)}" for term in self.terms)
 
     def name_bottleneck(self) -> str:
         """Return `NVLink limits the ring`, empty where there is one term alone."""
@@ -76,21 +87,42 @@ class Limit:
         return "; ".join(dict.fromkeys(term.source for term in self.terms))
 
 
-def find_link_figure(capability: str) -> float:
-    """Return the GB/s of one NVLink of a GPU of CAPABILITY (`9.0`), as NCCL reckons; 0 unknown."""
+def format_rate(rate: float) -> str:
+    """Return `46.5 GB/s`, `1044 GB/s`."""
+    return f"{rate:.0f} GB/s" if rate >= 100 else f"{rate:.3g} GB/s"
+
+
+def find_figure(table: tuple[tuple[float, float, str], ...], capability: str) -> tuple[float, str]:
+    """Return (the figure of a GPU of CAPABILITY, such as `9.0`, in TABLE; who says so).
+
+    The figure is 0 where none is known: TABLE begins with a newer architecture's.
+    """
     try:
         own = float(capability)
     except ValueError:
-        return 0.0
-    return next((rate for first, rate in NCCL_LINKS if own >= first), 0.0)
+        return 0.0, ""
+    rows = ((figure, source) for first, figure, source in table if own >= first)
+    return next(rows, (0.0, ""))
 
 
-def make_nvlink_term(capability: str, links: int) -> Term | None:
+def make_ring_term(capability: str, links: int) -> Term | None:
     """Return what LINKS NVLinks of a GPU carry by rings; None where that is not known."""
-    one = find_link_figure(capability)
+    one, source = find_figure(RING_LINKS, capability)
     if not one or links < 1:
         return None
-    return Term(f"{links} NVLinks of {one:g}", links * one, NCCL_LINKS_SOURCE)
+    return Term(f"{links} NVLinks of {one:g}", links * one, source)
+
+
+def make_copy_term(capability: str, links: int, rate: float) -> Term | None:
+    """Return what a copy reaches through LINKS NVLinks of RATE GB/s each; None if unknown.
+
+    RATE is the one that nvidia-smi shows.
+    """
+    share, source = find_figure(COPY_SHARES, capability)
+    if not share or links < 1 or rate <= 0:
+        return None
+    name = f"{share:.0%} of {links} NVLinks of {rate:g}"
+    return Term(name, share * links * rate, source)
 
 
 def make_pcie_term(generation: int, width: int) -> Term | None:
@@ -118,16 +150,18 @@ def limit_all_reduce(capability: str, links: int, gpus: int, *, switched: bool) 
     add, by NVLink SHARP: then each GPU sends its buffer once, and the nth part of the sums. Of that
     and of rings, the faster one counts.
     """
-    ring = make_nvlink_term(capability, links)
+    ring = make_ring_term(capability, links)
     if ring is None or gpus < 2:
         return None
-    if not switched or float(capability) < NVLS_CAPABILITY:
+    share, source = find_figure(NVLS_SHARES, capability)
+    # busbw = 2(n-1)/n of the buffer in that time, by nccl-tests' definition; 1 + 1/n was sent
+    factor = 2 * (gpus - 1) / (gpus + 1) * share
+    if not switched or factor <= 1:
         return Limit("all_reduce", (ring,))
 
-    # busbw = 2(n-1)/n of the buffer in that time, by nccl-tests' definition; 1 + 1/n was sent
-    factor = 2 * (gpus - 1) / (gpus + 1) * NVLS_SHARE
-    if factor <= 1:
-        return Limit("all_reduce", (ring,))
+    min_bytes = NVLS_BYTES
+    while min_bytes < NVLS_BYTES * gpus / NVLS_GPUS:
+        min_bytes *= 2
     name = f"{ring.name}, NVLink SHARP over {gpus}"
-    sharp = Term(name, ring.rate * factor, f"{NCCL_LINKS_SOURCE}; {NVLS_SOURCE}")
-    return Limit("all_reduce", (sharp,), NVLS_BYTES)
+    sharp = Term(name, ring.rate * factor, f"{ring.source}; {source}")
+    return Limit("all_reduce", (sharp,), min_bytes)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack_smoke.collectives.bandwidth import MIB, choose_sizes, needs_nccl, sweep_collectives
 from hpcstack_smoke.gpu.judge import PEER_GATES
-from hpcstack_smoke.limits import Limit, Term, limit_ring, make_nvlink_term
+from hpcstack_smoke.limits import Limit, Term, limit_ring, make_ring_term
 from hpcstack_smoke.node import nvidia, nvlink, sysfs
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
@@ -106,7 +106,7 @@ def find_ring_limit(context: Context) -> tuple[Limit | None, bool]:
     mesh = nvlink.read_mesh()
     rows = nvidia.query_gpus(("compute_cap",))
     capability = rows[0].get("compute_cap", "") if rows else ""
-    within = make_nvlink_term(capability, mesh.links)
+    within = make_ring_term(capability, mesh.links)
     if within is not None:
         return limit_ring(ports, within), promised
 

@@ -1,7 +1,4 @@
-"""Read `nvidia-smi topo -m`: the HCAs that are nearest to each GPU, and the NVLinks between GPUs.
-
-Tested in tests/unit/smoke/test_topology.py.
-"""
+"""Read `nvidia-smi topo -m`: the HCAs that are nearest to each GPU, and the NVLinks between GPUs."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ Tables are in the form that its --help-query-gpu describes; no GPU of ours print
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -236,6 +237,16 @@ def test_nvlinks_are_as_many_and_as_fast_as_the_model_has(
     result = nvlink.check_node_nvlink(HERE)
     assert result.status == (FAIL if said else PASS), result
     assert said in result.measured
+
+
+def test_a_lone_gpu_of_a_board_has_no_other_to_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a virtual machine with NVreg_NvLinkDisable=1; but a site that promises NVLink has it."""
+    alone = {"index": "0", "name": "NVIDIA H100 80GB HBM3", "uuid": "a", "nvlink -s": DOWN}
+    smi(monkeypatch, alone)
+    with pytest.raises(Skip, match="no other to reach"):
+        nvlink.check_node_nvlink(HERE)
+    promised = replace(HERE, nvlink=True)
+    assert nvlink.check_node_nvlink(promised).status == FAIL
 
 
 def test_nvlinks_of_another_model_are_held_against_each_other_and_the_site(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack_smoke.node.alike import check_node_alike
-from hpcstack_smoke.node.topology import find_nearest_hcas
+from hpcstack_smoke.node.topology import NO_MESH, Mesh, find_mesh, find_nearest_hcas
 
 LEGEND = """\
 \t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\x1b[0m
@@ -48,6 +48,50 @@ def test_the_node_whose_card_is_elsewhere_is_named_with_that_alone() -> None:
     assert result.measured == "n2: HCAs near GPUs GPU0 SYS mlx5_0 mlx5_3 (others: GPU0 PIX mlx5_0)"
 
 
+def draw_paths(rows: list[str]) -> str:
+    """`topo -m` of GPUs whose paths are ROWS, a word for each pair."""
+    head = "\t" + "\t".join(f"GPU{n}" for n in range(len(rows))) + "\tCPU Affinity"
+    lines = [f"GPU{n}\t" + "\t".join(row.split()) + "\t0-7" for n, row in enumerate(rows)]
+    return "\n".join([head, *lines]) + "\n"
+
+
+def test_how_nvlink_joins_the_gpus_of_a_node() -> None:
+    switched = draw_paths([" ".join("X" if a == b else "NV18" for b in range(8)) for a in range(8)])
+    assert find_mesh(switched, 18) == Mesh(18, switched=True)
+    # of the links of each of four A100 a third leads to each other; nccl-tests #331
+    board = draw_paths(["X NV4 NV4 NV4", "NV4 X NV4 NV4", "NV4 NV4 X NV4", "NV4 NV4 NV4 X"])
+    assert find_mesh(board, 12) == Mesh(12, switched=False)
+    # two GPUs of either have what is between them
+    assert find_mesh(draw_paths(["X NV12", "NV12 X"]), 12) == Mesh(12, switched=False)
+    assert find_mesh(draw_paths(["X NV4", "NV4 X"]), 12) == Mesh(4, switched=False)
+    # eight V100, of which each reaches four others by links of its own
+    cube = draw_paths(
+        [
+            "X NV1 NV1 NV2 NV2 SYS SYS SYS",
+            "NV1 X NV2 NV1 SYS NV2 SYS SYS",
+            "NV1 NV2 X NV2 SYS SYS NV1 SYS",
+            "NV2 NV1 NV2 X SYS SYS SYS NV1",
+            "NV2 SYS SYS SYS X NV1 NV1 NV2",
+            "SYS NV2 SYS SYS NV1 X NV2 NV1",
+            "SYS SYS NV1 SYS NV1 NV2 X NV2",
+            "SYS SYS SYS NV1 NV2 NV1 NV2 X",
+        ]
+    )
+    assert find_mesh(cube, 6) == Mesh(6, switched=False)
+
+
+def test_pairs_that_nvlink_does_not_join_to_each_other_have_no_ring() -> None:
+    bridged = draw_paths(["X NV12 SYS SYS", "NV12 X SYS SYS", "SYS SYS X NV12", "SYS SYS NV12 X"])
+    assert find_mesh(bridged, 12) == NO_MESH
+    chain = draw_paths(["X NV4 SYS", "NV4 X NV4", "SYS NV4 X"])
+    assert find_mesh(chain, 8) == NO_MESH
+    assert find_mesh(draw_paths(["X SYS", "SYS X"]), 0) == NO_MESH
+    assert find_mesh("", 18) == find_mesh(draw_paths(["X"]), 18) == NO_MESH
+    # how many a GPU has in all tells a switch from a mesh
+    assert find_mesh(draw_paths(["X NV4 NV4", "NV4 X NV4", "NV4 NV4 X"]), 0) == NO_MESH
+
+
 @given(st.text(alphabet="GPUNIC0123 \tXSYPBHODE\n\x1b[4m:mlx5_", max_size=200))
 def test_any_text(text: str) -> None:
     find_nearest_hcas(text)
+    find_mesh(text, 18)

@@ -67,6 +67,49 @@ def test_gates(made: Report, status: str) -> None:
         assert one.series[0]["gate"] > 0
 
 
+def make_node(gpu: str, capability: str, links: int, *, switch: bool = True) -> dict[str, Any]:
+    return {"gpu": gpu, "gpus": 8, "capability": capability, "nvlinks": links, "nvswitch": switch}
+
+
+@pytest.mark.parametrize(("node", "value", "status", "expected"), [
+    # no gate is of these: what NVLink lets through is a warning's measure
+    (make_node("NVIDIA H20", "9.0", 18), 470.0, "PASS", "18 NVLinks of 20.6, NVLink SHARP over 8: 490"),
+    (make_node("NVIDIA H20", "9.0", 18), 300.0, "WARN", ">= 368 GB/s, 75% of 18 NVLinks"),
+    (make_node("NVIDIA H800", "9.0", 8), 205.0, "PASS", "8 NVLinks of 20.6, NVLink SHARP over 8: 218"),
+    (make_node("NVIDIA A800-SXM4-80GB", "8.0", 8), 150.0, "PASS", "8 NVLinks of 20: 160"),
+    (make_node("NVIDIA A800-SXM4-80GB", "8.0", 8), 90.0, "WARN", ">= 120 GB/s"),
+    # how many links it has is not known, nor what they carry
+    (make_node("NVIDIA X1", "9.0", 0), 5.0, "PASS", ""),
+    (make_node("NVIDIA X1", "", 18), 5.0, "PASS", ""),
+    # a gate stands, whatever the links let through
+    (make_node("NVIDIA H100 80GB HBM3", "9.0", 18), 455.0, "FAIL", ">= 460 GB/s"),
+])  # fmt: skip
+def test_where_no_gate_is_published_links_are_the_measure(
+    node: dict[str, Any], value: float, status: str, expected: str
+) -> None:
+    made = report(value=value, inventory={"n1": node})
+    one = judge_report(made, [], {}).outcomes[0]
+    assert (one.status, expected in one.expected) == (status, True), one
+    if status == "WARN":
+        assert "topo.h" in one.source
+        assert one.measured == f"{value:g} GB/s at 16 GiB"
+
+
+def test_a_domain_of_several_nodes_has_one_limit_and_a_network_none() -> None:
+    def judge(domains: tuple[str, str], value: float) -> Outcome:
+        nodes = {
+            f"n{number}": {**make_node("NVIDIA GB400", "10.0", 18), "gpus": 4, "domain": domain}
+            for number, domain in enumerate(domains)
+        }
+        made = report(value=value, inventory=nodes, world_size=8, nodes=("n0", "n1"))
+        return judge_report(made, [], {}).outcomes[0]
+
+    assert judge(("a/1", "a/1"), 500.0).status == "WARN"
+    assert judge(("a/1", "a/1"), 800.0).status == "PASS"
+    assert judge(("a/1", "b/1"), 100.0).status == "PASS"
+    assert judge(("", ""), 100.0).expected == ""
+
+
 def test_each_node_of_a_run_of_several_is_held_against_the_gate_of_one_and_named() -> None:
     name = f"all_reduce_float32_{16 * GIB}_busbw_GB_s"
     peers = {"n1:0": {name: 475.0}, "n2:8": {name: 300.0}}
@@ -91,7 +134,7 @@ def test_every_gate_has_a_source() -> None:
     table = gates.read_gates()
     for gate in table["gates"]:
         assert gate["source"] in table["sources"]
-        assert gate["kind"] in ("gate", "seen")
+        assert gate["kind"] in ("gate", "seen", "reached")
         assert gate["busbw"] > 0
 
 
