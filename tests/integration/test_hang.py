@@ -6,15 +6,24 @@ HPCSTACK_TIMES is how often each is tried.
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import os
+import re
 import subprocess
+import tarfile
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcstack.launch.flights import read_flights
+from hpcstack.launch.job_flights import Seen
+from hpcstack.launch.wait_graph import diagnose_hang, summarise_diagnosis
 from support.launching import launch
-from support.testbed import Testbed
+from support.testbed import REPO, Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm]
 TIMES = int(os.environ.get("HPCSTACK_TIMES", "1"))
@@ -157,3 +166,65 @@ def test_a_launch_that_writes_nothing_is_ended_and_says_why(
             told.startswith("nothing was written for 12 s\n")
             and "ODD: rank 3 on node2 is at" in told
         ), told
+
+
+# A pipeline with data and tensor parallelism (tests/support/hang_program.py), one rank at fault in
+# each dimension. One case in each run of the tests, on 8 ranks; all on 16 and four on 64 in ci/soak
+SKIPS = (((2, 2, 2), "tp", "skips"),)
+EACH = tuple(
+    ((2, 2, 4), dimension, fault)
+    for dimension in ("tp", "dp", "pp")
+    for fault in ("sleeps", "skips", "other", "nobody", "dies", "stops", "size")
+    if (dimension, fault) != ("pp", "size")
+)
+LARGE = tuple(
+    ((4, 4, 4), dimension, fault)
+    for dimension, fault in (("tp", "sleeps"), ("pp", "skips"), ("dp", "other"), ("tp", "dies"))
+)
+
+
+@pytest.mark.apptainer
+@pytest.mark.parametrize(
+    ("shape", "dimension", "fault"), SKIPS + ((EACH + LARGE) if EVERYTHING else ())
+)
+def test_the_root_of_a_pipeline_that_hangs_is_named_first(
+    testbed: Testbed,
+    built: dict[str, Any],
+    tmp_path: Path,
+    shape: tuple[int, int, int],
+    dimension: str,
+    fault: str,
+) -> None:
+    program = testbed.give(
+        "tests/hanging/program.py", (REPO / "tests/support/hang_program.py").read_text()
+    )
+    folder = f"{program.parent}/{'-'.join(map(str, shape))}-{dimension}-{fault}"
+    words = " ".join(map(str, shape))
+    testbed.bash(
+        f"rm -rf {folder} && mkdir {folder} && OMP_NUM_THREADS=1 apptainer --quiet exec "
+        f"{built['image']} timeout 400 python3 {program} {words} {fault} {dimension} {folder}"
+    )
+    # The recorders' files are the user's that ran it, and hpcstack reads no other's
+    packed = testbed.bash(f"cd {folder} && tar cz flight-* | base64 -w0").stdout
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed))) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            assert content is not None
+            (tmp_path / member.name).write_bytes(content.read())
+    case = json.loads(testbed.bash(f"cat {folder}/case.json").stdout)
+    flights = read_flights(tmp_path, "flight-")
+    seen = Seen(
+        world=case["world"],
+        stopped=frozenset(case["stopped"]),
+        absent=frozenset(case["absent"]),
+    )
+    for about in (seen, Seen(world=case["world"])):  # with what stacks tell, and without
+        diagnosis = diagnose_hang(flights, about)
+        said = summarise_diagnosis(flights, diagnosis)
+        assert diagnosis.roots[0].ranks == (case["odd"],), said
+    theirs = testbed.bash(
+        f"cd {folder} && apptainer --quiet exec {built['image']} "
+        "torchfrtrace . -p flight- --allow-incomplete-ranks 2>&1 || true"
+    ).stdout
+    missing = re.search(r"missing ranks: (\{[^}]*\})", theirs)
+    print(f"{dimension} {fault}: {said[1]}; torchfrtrace: missing {missing[1] if missing else '-'}")

@@ -62,11 +62,16 @@ def command(
 
 
 def _show_flights(folder: Path, as_json: bool) -> NoReturn:
-    """Show what the flight recorders' files in FOLDER say, and end: with 1 if a rank stands out."""
-    from hpcstack.launch.flights import judge_flights, read_flights, summarise_flights
+    """Show what the flight recorders' files in FOLDER say, and end: with 0 only if all is well."""
+    from hpcstack.launch.flights import read_flights
+    from hpcstack.launch.wait_graph import (
+        describe_diagnosis,
+        diagnose_hang,
+        summarise_diagnosis,
+    )
 
     found = read_flights(folder)
-    odd, notes = judge_flights(found)
-    document = {"flights": {"ranks": sorted(found), "odd": odd, "notes": notes}}
-    answer(document, as_json, lambda: "\n".join(summarise_flights(found)[0]))
-    raise click.exceptions.Exit(1 if odd else 0)
+    diagnosis = diagnose_hang(found)
+    document = {"flights": describe_diagnosis(found, diagnosis)}
+    answer(document, as_json, lambda: "\n".join(summarise_diagnosis(found, diagnosis)))
+    raise click.exceptions.Exit(0 if diagnosis.well else 1)

@@ -201,8 +201,9 @@ def _parse_node(lines: Sequence[str]) -> list[Rank]:
 def judge_ranks(ranks: Sequence[Rank]) -> Standing:
     """Group RANKS by what they do, and find those that stand out or are missing.
 
-    The largest group is the usual one; every other group is odd. How many ranks there should be is
-    what the ranks themselves say.
+    The largest group is the usual one. A group that waits in a collective as well is odd only where
+    it is half as large or less: the stages of a pipeline wait in as many places. Any other group
+    is odd. How many ranks there should be is what the ranks themselves say.
     """
     groups: dict[Whereabouts, list[Rank]] = {}
     for rank in ranks:
@@ -223,10 +224,23 @@ def judge_ranks(ranks: Sequence[Rank]) -> Standing:
         usual, most = ordered[0]
         others = f"{format_count(len(most), 'rank')} {_is_or_are(most)} {usual}"
         for what, members in ordered[1:]:
+            if _waits_as_a_part(what, members, usual, most):
+                continue
             where = ", ".join(sorted({one.host for one in members}))
             who = _name_ranks([one.number for one in members])
             odd.append(f"{who} on {where} {_is_or_are(members)} {what}, while {others}")
     return Standing(tuple((what, tuple(members)) for what, members in ordered), missing, tuple(odd))
+
+
+def _waits_as_a_part(
+    what: Whereabouts, members: Sequence[Rank], usual: Whereabouts, most: Sequence[Rank]
+) -> bool:
+    """Return whether MEMBERS, who do WHAT, wait as a part of the program of its own may.
+
+    MOST, who do what is USUAL, are the largest group. What waits for what is wait_graph.py's.
+    """
+    both_wait = bool(what.collective and usual.collective)
+    return both_wait and not what.stopped and len(members) * 2 > len(most)
 
 
 def _is_or_are(several: Sequence[object]) -> str:
@@ -287,6 +301,10 @@ def describe_standing(verdict: Standing) -> list[str]:
     elif len(verdict.groups) == 1 and verdict.groups[0][0].collective:
         lines.append(
             "all ranks are in the same collective: look at the network and at NCCL_DEBUG=INFO"
+        )
+    elif all(what.collective for what, _ in verdict.groups):
+        lines.append(
+            "all ranks wait, in several places: torch's flight recorder tells who waits for whom"
         )
     else:
         lines.append("no rank stands out")

@@ -14,9 +14,22 @@ from typing import Any
 
 from hpcstack.core.errors import InputError
 from hpcstack.launch.activity import Activity, parse_activity, summarise_activity
-from hpcstack.launch.flights import judge_flights, read_flights, summarise_flights
-from hpcstack.launch.hang import Rank, describe_ranks, group_by_step, judge_ranks, parse_ranks
+from hpcstack.launch.flights import read_flights
+from hpcstack.launch.hang import (
+    STOPPED,
+    Rank,
+    describe_ranks,
+    group_by_step,
+    judge_ranks,
+    parse_ranks,
+)
+from hpcstack.launch.job_flights import Seen
 from hpcstack.launch.ras import parse_ras, summarise_ras
+from hpcstack.launch.wait_graph import (
+    describe_diagnosis,
+    diagnose_hang,
+    summarise_diagnosis,
+)
 
 
 @dataclass(frozen=True)
@@ -55,13 +68,16 @@ def report_hang(text: str) -> HangReport:
         well = well and ras.whole and not ras.odd
 
     activity = parse_activity(text)
-    flights, flight_lines, quiet = _report_flights(activity)
+    flights, flight_lines, quiet = _report_flights(activity, _list_seen(ranks))
     activity_lines = summarise_activity(activity)
     document["flights"] = flights
     document["activity"] = activity_lines
-    for more in (flight_lines, activity_lines):
-        if more:
-            lines += ["", *more]
+    if not quiet:
+        lines = [*flight_lines, "", *lines]  # the root before its victims
+    elif flight_lines:
+        lines += ["", *flight_lines]
+    if activity_lines:
+        lines += ["", *activity_lines]
     return HangReport(document, lines, well and quiet and not activity.silent)
 
 
@@ -90,10 +106,32 @@ def _describe_steps(ranks: list[Rank]) -> list[dict[str, Any]]:
     return out
 
 
-def _report_flights(activity: Activity) -> tuple[dict[str, Any] | None, list[str], bool]:
-    """Return (document, lines, whether nobody stands out) for the recorders that can be read here.
+def _list_seen(ranks: list[Rank]) -> Seen:
+    """Return what the stacks of RANKS tell for the graph of waits.
 
-    The first place with files counts. Without any, the document is None and the lines say why.
+    Of several steps nothing is told: each counts its ranks from 0, and the recorders' files do not
+    say which step they are of.
+    """
+    steps = group_by_step(ranks)
+    if len(steps) != 1:
+        return Seen()
+    verdict = judge_ranks(ranks)
+    return Seen(
+        world=max(rank.world for rank in ranks),
+        hosts={rank.number: rank.host for rank in ranks},
+        doing={rank.number: str(rank.whereabouts) for rank in ranks},
+        stopped=frozenset(rank.number for rank in ranks if rank.state in STOPPED),
+        absent=frozenset(verdict.missing),
+    )
+
+
+def _report_flights(
+    activity: Activity, seen: Seen
+) -> tuple[dict[str, Any] | None, list[str], bool]:
+    """Return (document, lines, whether all is well) for the recorders that can be read here.
+
+    The first place with files counts. Without any, the document is None and the lines say why. SEEN
+    is what stacks say.
     """
     problems: list[str] = []
     for prefix, since in sorted(activity.flights.items()):
@@ -103,9 +141,9 @@ def _report_flights(activity: Activity) -> tuple[dict[str, Any] | None, list[str
             # The files are on the nodes' own disks, or torn, or were not written yet.
             problems.append(f"flight recorder: {error}")
             continue
-        odd, notes = judge_flights(found)
-        lines, quiet = summarise_flights(found)
-        if not quiet:
+        diagnosis = diagnose_hang(found, seen)
+        lines = summarise_diagnosis(found, diagnosis)
+        if not diagnosis.well:
             lines.append("(a rank that is behind may only be slow: ask again)")
-        return {"ranks": sorted(found), "odd": odd, "notes": notes}, lines, quiet
+        return describe_diagnosis(found, diagnosis), lines, diagnosis.well
     return None, problems, True

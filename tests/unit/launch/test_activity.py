@@ -113,7 +113,8 @@ def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: P
     assert found.ports[host, "mlx5_0/1"] == {"port_xmit_data": 7, "packet_seq_err": 2}
     report = report_hang(done.stdout)
     assert report.document["flights"]["ranks"] == [0, 1, 2, 3]
-    assert any("rank 3 has not come to all_reduce 4" in line for line in report.lines)
+    # the root stands before its victims
+    assert report.lines[1].startswith(f"ROOT: rank 3 ({host}) has not come to all_reduce 4")
     json.dumps(report.document)
 
 

@@ -1,4 +1,4 @@
-"""Who is odd by torch's flight recorder. tests/data/flights is of torch 2.13's own recorder, four
+"""The files of torch's flight recorder. tests/data/flights is of torch 2.13's own recorder, four
 ranks over gloo, with neutral paths; NCCL's was not to be had here.
 """
 
@@ -15,54 +15,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.core.errors import InputError
-from hpcstack.launch.flights import judge_flights, parse_flight, read_flights, summarise_flights
+from hpcstack.launch.flights import MANY_FILES, NEWEST, parse_flight, read_flights
 
 DATA = Path(__file__).parents[2] / "data/flights"
-PLACE = "of group 0 (default_pg), called at /home/user/fr2.py"
 
 
-@pytest.mark.parametrize(
-    ("fault", "odd"),
-    [
-        ("sleeps", [(f"rank 3 has not come to all_reduce 4 {PLACE}:17, where 3 ranks wait; the last was " f"all_reduce 3, which is over")]),
-        ("other", [f"rank 3 is in broadcast 4 {PLACE}:14, where 3 ranks had all_reduce"]),
-        ("skips", [f"rank 3 is in barrier 5 {PLACE}:20, where 3 ranks had all_reduce"]),
-        ("size", [
-            (f"rank 3 has not come to all_reduce 5 {PLACE}:17, where 3 ranks wait; the last was " f"all_reduce 4, which is not over"),
-            f"rank 3 is in all_reduce 4 {PLACE}:15, with sizes [[7]], 3 ranks with [[4]]",
-        ]),
-        ("sub", []),
-    ],
-)  # fmt: skip
-def test_the_odd_rank(fault: str, odd: list[str]) -> None:
-    flights = read_flights(DATA, f"{fault}-")
-    assert sorted(flights) == [0, 1, 2, 3]
-    assert judge_flights(flights)[0] == odd
-    assert summarise_flights(flights)[1] == (not odd)
+def test_operations_and_groups_of_a_recorder() -> None:
+    """NCCL's recorder names the members of groups, and who sends to whom."""
+    send = {"profiling_name": "nccl:send 0->1", "is_p2p": True, "process_group": ("7", "mesh_pp")}
+    batch = {"profiling_name": "nccl:coalesced", "is_p2p": True}
+    config = {"7": {"name": "7", "desc": "mesh_pp", "ranks": "[4, 12]"}}
+    flight = parse_flight(_dump({}, send, batch, pg_config=config))
+    whole, pipeline = flight.operations
+    assert (str(whole), whole.over) == ("all_reduce 1 of group 0 (default_pg)", False)
+    assert (pipeline.name, pipeline.peer, pipeline.group.members) == ("send", 12, (4, 12))
+    assert [group.name for group in flight.groups] == ["7"]
 
 
-def test_a_rank_alone_in_a_group_is_a_note() -> None:
-    (note,) = judge_flights(read_flights(DATA, "sub-"))[1]
-    assert note.startswith("rank 0 waits alone in all_reduce 1 of group 1, called at")
+def test_the_recorder_of_gloo_names_no_members() -> None:
+    (flight,) = (flight for flight in read_flights(DATA, "sub-").values() if flight.operations[5:])
+    assert flight.groups == ()
+    assert flight.operations[-1].group.members == ()
+    receive = {"profiling_name": "gloo:recv 1<-0", "process_group": ("0", "default_pg")}
+    assert parse_flight(_dump(receive)).operations[0].peer == 0
+    elsewhere = {**receive, "process_group": ("5", "undefined")}
+    assert parse_flight(_dump(elsewhere)).operations[0].peer is None
 
 
-def test_all_in_one_collective_points_to_the_network() -> None:
-    rows = {rank: parse_flight(_dump({"retired": False})) for rank in range(4)}
-    assert judge_flights(rows) == (
-        [],
-        ["4 ranks of group 0 (default_pg) wait in the same collective: look at the network"],
-    )
-    over = {rank: parse_flight(_dump({"retired": True})) for rank in range(4)}
-    assert summarise_flights(over) == (
-        ["flight recorder: 4 ranks (0-3)", "flight recorder: no collective was waiting"],
-        True,
-    )
+def test_only_the_newest_are_looked_at() -> None:
+    rows = [{"collective_seq_id": number} for number in range(2 * NEWEST)]
+    numbers = [one.number for one in parse_flight(_dump(*rows)).operations]
+    assert numbers == list(range(NEWEST, 2 * NEWEST))
 
 
-def _dump(more: dict[str, Any]) -> bytes:
+def test_many_files_are_read_by_several_processes(tmp_path: Path) -> None:
+    for rank in range(2 * MANY_FILES):
+        (tmp_path / f"flight-{rank}").write_bytes(_dump({}))
+    assert sorted(read_flights(tmp_path)) == list(range(2 * MANY_FILES))
+    (tmp_path / "flight-3").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="flight-3 is not a file of torch's flight recorder"):
+        read_flights(tmp_path)
+
+
+def _dump(*rows: dict[str, Any], pg_config: dict[str, Any] | None = None) -> bytes:
     row = {"process_group": ("0", "default_pg"), "collective_seq_id": 1, "profiling_name": "nccl:all_reduce",
-           "state": "started", "input_sizes": [[4]], "is_p2p": False, **more}  # fmt: skip
-    return pickle.dumps({"version": "2.10", "entries": [row]}, protocol=2)
+           "state": "started", "input_sizes": [[4]], "is_p2p": False, "retired": False}  # fmt: skip
+    entries = [{**row, **more} for more in rows]
+    document = {"version": "2.10", "entries": entries, "pg_config": pg_config or {}}
+    return pickle.dumps(document, protocol=2)
 
 
 class Evil:
