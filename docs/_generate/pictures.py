@@ -225,7 +225,7 @@ def draw_hang() -> str:
             drawing.box(x, y, width - 10, height, "bad" if odd else "box")
             shown = f"{name} {number + 1}"
             drawing.text(x + (width - 10) // 2, y + 25, shown, "ink", "middle")
-    told = "ODD: rank 3 is in barrier 5, where 3 ranks had all_reduce"
+    told = "ROOT: rank 3 is in barrier 5, where the others are in all_reduce 5; 3 ranks wait for it"
     drawing.text(20, 44 + len(lanes) * (height + 12), told, "fail bold")
     return drawing.svg()
 

@@ -108,22 +108,32 @@ flights() {
     fi
     case $file in /*) echo "hpcstack-flights: $(started "$1") $file" ;; esac
 }
-found=
+one() {
+    look "$1"
+    flights "$1"
+}
+every() { # all ranks at once: py-spy may need its 15 s for each. Each writes apart, so that no two lines mix
+    apart=$(mktemp -d 2>/dev/null) || {
+        for pid; do one "$pid"; done
+        return
+    }
+    trap 'rm -rf "$apart"' EXIT
+    for pid; do one "$pid" >"$apart/$pid" & done
+    wait
+    for pid; do cat "$apart/$pid"; done
+}
 listed=$(processes "$job")
 for kind in ours others; do
+    chosen=
     for pid in $listed; do
-        "$kind" "$pid" || continue
-        here "$pid" "$step" || continue
-        found=yes
-        look "$pid"
-        flights "$pid"
-        last=$pid
+        "$kind" "$pid" && here "$pid" "$step" && chosen="$chosen $pid"
     done
-    if [ -n "$found" ]; then
-        ras "$last"
-        ports
-        gpus # the last, as it may not answer
-        exit 0
-    fi
+    [ -n "$chosen" ] || continue
+    # shellcheck disable=SC2086 # numbers
+    every $chosen
+    ras "${chosen##* }"
+    ports
+    gpus # the last, as it may not answer
+    exit 0
 done
 echo "hpcstack: no rank of job $job is on $host"

@@ -18,7 +18,7 @@ import re
 import stat
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import InputError
@@ -34,6 +34,7 @@ MOST_BYTES = 64 << 20
 # The newest operations of a rank that are looked at, and the files from which on processes share
 # the work: each of some thousand files takes 5 to 50 ms
 NEWEST, MANY_FILES = 256, 64
+PEEKED = 1 << 17  # bytes, as many as the unpickler asks for at once
 # What a damaged file may raise while it is read
 DAMAGE = (
     pickle.UnpicklingError,
@@ -50,6 +51,10 @@ DAMAGE = (
 )
 
 
+# What tells a group from others
+Key = tuple[str, "int | str"]
+
+
 @dataclass(frozen=True)
 class Group:
     """A process group: its name, what it is for, and its members' ranks in their order.
@@ -60,6 +65,14 @@ class Group:
     name: str
     purpose: str = ""
     members: tuple[int, ...] = ()
+
+    @cached_property
+    def key(self) -> Key:
+        """What tells it from others: names can stand for several groups of one job.
+
+        The members may be thousands, so they are hashed once.
+        """
+        return self.name, hash(self.members) if self.members else self.purpose
 
     def __str__(self) -> str:
         if self.purpose and self.purpose != "undefined":
@@ -218,7 +231,7 @@ def parse_flight(content: bytes) -> Flight:
     """
     try:
         # A reader that can peek spares the unpickler a call for each item
-        reader = io.BufferedReader(io.BytesIO(content), len(content) + 1)
+        reader = io.BufferedReader(io.BytesIO(content), PEEKED)
         document = _PlainUnpickler(reader).load()
         groups = _parse_groups(document.get("pg_config") or {})
         rows = list(document["entries"])[-NEWEST:]

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hpcstack.launch.flights import NEWEST, Flight, Group, Operation
+from hpcstack.launch.flights import NEWEST, Flight, Group, Key, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 SIZES_AGREE = ("all_reduce", "allreduce", "broadcast", "reduce")
 # The purpose of a group that the program gives none
 NO_PURPOSE = ("", "undefined")
-# What tells a group from others: names can stand for several groups of one job
-Key = tuple[str, "tuple[int, ...] | str"]
 # A collective of a group, by its number
 Meeting = tuple[Key, int]
 # An operation: (purpose of the group, name, number of the collective or distance of the peer)
@@ -61,9 +59,9 @@ class JobFlights:
         for rank, flight in flights.items():
             last: dict[Key, int] = {}
             for group in flight.groups:
-                self.groups[find_key(group)] = group
+                self.groups[group.key] = group
             for one in flight.operations:
-                key = find_key(one.group)
+                key = one.group.key
                 self.groups[key] = one.group
                 users[key].add(rank)
                 if not one.is_between_two:
@@ -132,7 +130,7 @@ class JobFlights:
         for one in flight.operations if flight else ():
             if not one.over:
                 name = one.name if one.is_between_two else ""
-                out.setdefault((find_key(one.group), name, one.peer), one)
+                out.setdefault((one.group.key, name, one.peer), one)
         return list(out.values())
 
     def find_missing(self, one: Operation) -> tuple[int, ...]:
@@ -147,7 +145,7 @@ class JobFlights:
         return self._missing[meeting]
 
     def _list_missing(self, one: Operation) -> tuple[int, ...]:
-        key = find_key(one.group)
+        key = one.group.key
         behind = tuple(
             member
             for member in self.members[key]
@@ -194,9 +192,7 @@ class JobFlights:
         theirs = [
             other
             for other in flight.operations
-            if other.name == wanted
-            and other.peer == rank
-            and find_key(other.group) == find_key(one.group)
+            if other.name == wanted and other.peer == rank and other.group.key == one.group.key
         ]
         if any(not other.over for other in theirs):
             return False  # the data is on its way
@@ -208,7 +204,9 @@ class JobFlights:
             alike = [
                 other
                 for other in own
-                if other.name == one.name and other.peer == one.peer and other.group == one.group
+                if other.name == one.name
+                and other.peer == one.peer
+                and other.group.key == one.group.key
             ]
             place = next(place for place, other in enumerate(alike) if other is one)
             return len(theirs) <= place
@@ -225,14 +223,9 @@ class JobFlights:
         return f"rank {rank} ({', '.join(dict.fromkeys(about))})" if about else f"rank {rank}"
 
 
-def find_key(group: Group) -> Key:
-    """Return what tells GROUP from others."""
-    return group.name, group.members or group.purpose
-
-
 def find_meeting(one: Operation) -> Meeting:
     """Return which collective ONE is."""
-    return find_key(one.group), one.number
+    return one.group.key, one.number
 
 
 def _find_majority(kinds: Iterable[tuple[str, str]]) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import format_count
 from hpcstack.launch.hang import format_ranges
-from hpcstack.launch.job_flights import JobFlights, Meeting, Seen, find_key, find_meeting
+from hpcstack.launch.job_flights import JobFlights, Meeting, Seen, find_meeting
 from hpcstack.launch.program_order import Odd, find_odd_order
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def _name_transfer(
     held: Mapping[int, list[Operation]],
 ) -> Root:
     """Return the root of ONE, which RANK is in and all have come to."""
-    inside = (rank, one.peer) if one.peer is not None else job.members[find_key(one.group)]
+    inside = (rank, one.peer) if one.peer is not None else job.members[one.group.key]
     members = [member for member in inside if member is not None]
     victims = graph.count_victims(members)
     stopped = [member for member in members if member in job.seen.stopped | job.seen.absent]

@@ -190,6 +190,37 @@ def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Pa
         process.wait()
 
 
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_all_ranks_of_a_node_are_asked_at_once(shell: str, tmp_path: Path) -> None:
+    """A py-spy that needs two seconds for each of six ranks; their lines do not mix."""
+    spy = tmp_path / "spy"
+    spy.write_text('#!/bin/sh\nfor n in 1 2 3 4; do echo "line $n of $5"; sleep 0.5; done\n')
+    spy.chmod(0o755)
+    job = f"66{os.getpid()}"
+    environ = {**os.environ, "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "WORLD_SIZE": "6"}
+    environ.pop("SLURMD_NODENAME", None)
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    ranks = [
+        subprocess.Popen(sleeps, env={**environ, "RANK": str(number)}, start_new_session=True)
+        for number in range(6)
+    ]
+    try:
+        time.sleep(0.5)
+        began = time.monotonic()
+        text = _look(shell, job, "", str(spy))
+        assert time.monotonic() - began < 8
+        for process in ranks:
+            (block,) = [
+                part for part in text.split("hpcstack: ") if f"process {process.pid} " in part
+            ]
+            assert block.count(f"of {process.pid}\n") == 4, text
+        assert len(parse_ranks(text)) == 6
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
 def _look(shell: str, *words: str) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     done = subprocess.run(
