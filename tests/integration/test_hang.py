@@ -120,6 +120,46 @@ def _until_it_hangs(testbed: Testbed, job: str, fault: str) -> None:
     time.sleep(1.5)
 
 
+@pytest.mark.apptainer
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask as another user")
+def test_root_asks_as_the_jobs_user(testbed: Testbed, hangs: str) -> None:
+    """On call is not the user. Slurm lets nobody else start a step in a job, root included."""
+    job = testbed.bash(
+        "export XDG_STATE_HOME=$PWD/tests/launching/hang && cd tests/launching && hpcstack launch "
+        "pytorch-24.11 -N2 --nproc-per-node 2 --runtime apptainer --time 3 --batch -- hangs.py sleeps"
+    ).stdout.strip()
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        """As root, with what the testbed's users have in their environment."""
+        profile = testbed.home.parent / "etc/profile.sh"
+        asks = '. "$0"; exec hpcstack hang "$@"'
+        return subprocess.run(
+            ["bash", "-c", asks, str(profile), job, *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    try:
+        _until_it_hangs(testbed, job, "sleeps")
+        refused = ask()
+        assert refused.returncode == 2, refused.stderr
+        assert f"job {job} is hpcuser's" in refused.stderr
+        assert f"sudo hpcstack hang {job} --as-user" in refused.stderr
+        done = ask("--as-user", "--json")
+        assert done.returncode == 1, done.stderr
+        (step,) = json.loads(done.stdout)["steps"]
+        assert step["odd"][0].startswith("rank 3 on node2 is at "), step
+        # and nobody but root
+        other = testbed.run("hpcstack", "hang", job, "--as-user")
+        assert other.returncode == 2
+        assert "--as-user is for root" in other.stderr
+    finally:
+        testbed.bash(
+            f"scancel {job}; while squeue -h --jobs {job} 2>/dev/null | grep -q .; do sleep 0.3; done"
+        )
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES if EVERYTHING else RUNTIMES[:1])
 def test_a_rank_that_is_killed_does_not_hang_but_is_named(
     testbed: Testbed, hangs: str, runtime: str

@@ -22,14 +22,20 @@ from hpcstack.cli.session import Session, answer, json_option, say
     metavar="FOLDER",
     help="Read what torch's flight recorder has left in this folder instead. No job needs to run.",
 )
+@click.option(
+    "--as-user",
+    is_flag=True,
+    help="Ask as the job's user. For root: Slurm lets nobody else start a step in a job.",
+)
 @json_option
 @click.pass_obj
 def command(
-    session: Session, job: str, every: bool, flights: Path | None, as_json: bool
+    session: Session, job: str, every: bool, flights: Path | None, as_user: bool, as_json: bool
 ) -> NoReturn:
     """Show where the ranks of a running job are, and which one stands out.
 
-    JOB is its number, or NUMBER.STEP; the newest launch's by default. Every node is asked by a step
+    JOB is its number, or NUMBER.STEP; the newest launch's by default. Root asks another user's job
+    by --as-user. Every node is asked by a step
     of its own beside the job's, and nothing is stopped. It reports Python stacks by py-spy, NCCL's
     RAS where it listens, what GPUs and HCAs do, and torch's flight recorder where
     TORCH_FR_DUMP_TEMP_FILE is on a shared disk. Exit code 1: a rank stands out, or no rank was
@@ -40,9 +46,14 @@ def command(
 
     from hpcstack.core.errors import format_count
     from hpcstack.launch.hang_report import report_hang
-    from hpcstack.launch.stacks import ask_nodes, parse_job
+    from hpcstack.launch.stacks import ask_nodes, become_user, parse_job
 
     asked = parse_job(job)
+    if as_user:
+        words = ["--site", session.site_file] if session.site_file else []
+        words += ["hang", job or asked.job]
+        words += ["--all"] * every + ["--json"] * as_json
+        become_user(asked.job, words, session.runner)
     text, silent = ask_nodes(asked, session.runner)
     report = report_hang(text)
     say(f"job {asked.job}: {asked.why}")

@@ -7,21 +7,34 @@ Tested in tests/unit/launch/test_hang.py.
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch.record import find_launch
-from hpcstack.slurm.client import Client
+from hpcstack.slurm.client import Client, QueuedJob
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
 ANSWER_S = 60  # how long the nodes have to answer
+# What of root's environment a job's user is asked with: where programs, the site and Slurm are
+KEPT_FOR_USER = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TERM",
+    "NO_COLOR",
+    "COLUMNS",
+    "HPCSTACK_SITE",
+    "SLURM_CONF",
+)
 JOB = re.compile(r"([0-9]+(?:_[0-9]+)?)(?:\.([0-9]+))?")  # NUMBER or NUMBER_TASK, perhaps .STEP
 
 
@@ -82,8 +95,21 @@ def find_running(job: str, runner: Runner) -> tuple[str, int]:
     """Return (the number of JOB, how many nodes it has).
 
     JOB may be NUMBER_TASK, a task of an array: its own number is another one. Raise SlurmError
-    where it does not run.
+    where it does not run, and InputError where it is another user's: Slurm lets nobody but a job's
+    own user start a step in it, root included.
     """
+    found = query_running(job, runner)
+    if found.user and found.user != name_user(os.geteuid()):
+        raise InputError(
+            f"job {job} is {found.user}'s: Slurm starts a step in it for that user alone",
+            f"sudo hpcstack hang {job} --as-user",
+            page="find-a-hang",
+        )
+    return found.number, found.nodes
+
+
+def query_running(job: str, runner: Runner) -> QueuedJob:
+    """Return JOB as Slurm's queue has it. Raise SlurmError where it does not run."""
     queued = Client(runner).query_queue([job])
     if queued is None:
         raise SlurmError("squeue does not answer", "hpcstack doctor")
@@ -95,7 +121,47 @@ def find_running(job: str, runner: Runner) -> tuple[str, int]:
             f"hpcstack explain {job}",
             page="find-a-hang",
         )
-    return running[0].number, running[0].nodes
+    return running[0]
+
+
+def name_user(number: int) -> str:
+    """Return the name of the user NUMBER; the number itself where it has none."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def become_user(job: str, words: list[str], runner: Runner) -> NoReturn:
+    """Run `hpcstack WORDS` as the user of JOB in place of this process. For root alone.
+
+    All of it runs as that user, so nothing that the user wrote is read by root: neither files of
+    the flight recorder nor what the step prints. Of root's environment only what names the site and
+    Slurm is kept. Raise InputError for anybody else, and where the job's user is not known here.
+    """
+    if os.geteuid() != 0:
+        raise InputError(
+            "--as-user is for root: Slurm starts a step in a job for its own user alone",
+            f"sudo hpcstack hang {job} --as-user",
+            page="find-a-hang",
+        )
+    user = query_running(job, runner).user
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        raise InputError(
+            f"job {job} is of the user {user!r}, who is not known on this machine",
+            "run it on a machine that knows the job's user",
+            page="find-a-hang",
+        ) from None
+
+    kept = {name: value for name, value in os.environ.items() if name in KEPT_FOR_USER}
+    kept |= {"HOME": entry.pw_dir, "USER": user, "LOGNAME": user, "SHELL": "/bin/sh"}
+    argv = [
+        *("setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups"),
+        *("--", sys.executable, "-I", "-m", "hpcstack", *words),
+    ]
+    os.execvpe(argv[0], argv, kept)
 
 
 def find_lent_spy() -> str:

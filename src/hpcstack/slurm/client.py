@@ -55,10 +55,11 @@ class QueuedJob:
     state: JobState
     nodes: int
     partition: str
+    user: str
     reason: str
 
 
-QUEUED = "%i|%A|%T|%D|%P|%r"
+QUEUED = "%i|%A|%T|%D|%P|%u|%r"
 
 
 @dataclass(frozen=True)
@@ -350,11 +351,11 @@ class Client:
 
 def parse_queued(line: str) -> QueuedJob | None:
     """Return the job of a LINE of squeue in the format QUEUED; None where it is none."""
-    fields = line.split("|", 5)
-    if len(fields) != 6 or not fields[3].isdigit():
+    fields = line.split("|", 6)
+    if len(fields) != 7 or not fields[3].isdigit():
         return None
-    name, number, state, nodes, partition, reason = fields
-    return QueuedJob(name, number, read_state(state), int(nodes), partition, reason)
+    name, number, state, nodes, partition, user, reason = fields
+    return QueuedJob(name, number, read_state(state), int(nodes), partition, user, reason)
 
 
 def _is_forgotten(done: Completed) -> bool:

@@ -102,10 +102,13 @@ def test_without_slurm_its_answers_are_empty(
 @pytest.mark.parametrize(
     ("line", "job"),
     [
-        ("7|7|RUNNING|2|gpu|None", QueuedJob("7", "7", JobState("RUNNING"), 2, "gpu", "None")),
         (
-            "7_3|9|PENDING|1|gpu|(a|b)",
-            QueuedJob("7_3", "9", JobState("PENDING"), 1, "gpu", "(a|b)"),
+            "7|7|RUNNING|2|gpu|ann|None",
+            QueuedJob("7", "7", JobState("RUNNING"), 2, "gpu", "ann", "None"),
+        ),
+        (
+            "7_3|9|PENDING|1|gpu|ann|(a|b)",
+            QueuedJob("7_3", "9", JobState("PENDING"), 1, "gpu", "ann", "(a|b)"),
         ),
         ("slurm_load_jobs error: Unable to contact slurm controller", None),
         ("", None),
