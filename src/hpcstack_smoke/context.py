@@ -90,7 +90,9 @@ def join_group(timeout_s: float, request: Request) -> Context:
     The backend is NCCL where every rank has a GPU of its own, else gloo on the CPU. Where the run
     was given GPUs, fewer than ranks are an error (RuntimeError) and no reason to fall back to the
     CPU. MIG devices are one: NCCL does not join them. With HPCSTACK_SMOKE_SHARE_GPU ranks share
-    GPUs and meet by gloo, so that training can be tested on a machine with one GPU (ci/gpu).
+    GPUs, so that a machine with one GPU can test them (ci/gpu): they meet by gloo, or by NCCL where
+    it is `nccl` or `nccl-nodes`. NCCL does that since 2.30, with NCCL_MULTI_RANK_GPU_ENABLE=1; with
+    `nccl-nodes` each rank counts as a node of its own.
 
     TIMEOUT_S is that of each collective; large runs get more.
     """
@@ -102,7 +104,8 @@ def join_group(timeout_s: float, request: Request) -> Context:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    shared = seen > 0 and bool(os.environ.get("HPCSTACK_SMOKE_SHARE_GPU"))
+    sharing = os.environ.get("HPCSTACK_SMOKE_SHARE_GPU", "")
+    shared = seen > 0 and bool(sharing)
     too_few = request.gpus and seen < ranks_here
     if too_few and not list_mig_devices() and not shared:
         host = socket.gethostname()
@@ -118,7 +121,9 @@ def join_group(timeout_s: float, request: Request) -> Context:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
 
-    backend = "nccl" if gpu and not shared else "gloo"
+    backend = "nccl" if gpu and (not shared or sharing.startswith("nccl")) else "gloo"
+    if shared and sharing == "nccl-nodes":
+        os.environ["NCCL_HOSTID"] = f"{socket.gethostname()}-{local}"
     meet_s = start_s(request.nodes)
     store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=meet_s)))
     wait_for_all(store, world, meet_s, "arrived")

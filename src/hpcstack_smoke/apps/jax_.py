@@ -6,6 +6,7 @@ Tested in ci/soak.
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Any
 
 from hpcstack_smoke.result import Result, Skip, judge_result
@@ -27,13 +28,18 @@ def check_jax_psum(task: Task) -> Result:
         task.post("coordinator", f"{find_address()}:{free_port()}")
     coordinator = task.read("coordinator", 0)
 
+    gpus = _count_gpus()
+    if 0 < gpus <= task.local:
+        # Tasks that share a GPU would each take most of its memory
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax: Any = importlib.import_module("jax")
-    if jax.default_backend.__module__ and not _gpus():
+    if jax.default_backend.__module__ and not gpus:
         jax.config.update("jax_platforms", "cpu")
         # older releases have no such setting
         if hasattr(jax.config, "jax_cpu_collectives_implementation"):
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    devices = [task.local] if _gpus() else None
+    # Where tasks are more than GPUs (ci/gpu), they share them
+    devices = [task.local % gpus] if gpus else None
     jax.distributed.initialize(coordinator, task.world, task.rank, devices)
 
     numpy: Any = importlib.import_module("jax.numpy")
@@ -55,8 +61,8 @@ def check_jax_psum(task: Task) -> Result:
     )
 
 
-def _gpus() -> bool:
-    """Whether this process may open a GPU."""
+def _count_gpus() -> int:
+    """Return how many GPUs this process may open."""
     from hpcstack_smoke.node.host import open_gpus
 
-    return bool(open_gpus())
+    return len(open_gpus())
