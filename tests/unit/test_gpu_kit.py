@@ -21,12 +21,12 @@ import one_gpu  # noqa: E402
 from one_gpu import Kit, Step  # noqa: E402
 
 
-def make_kit(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, **more: object) -> Kit:
+def make_kit(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Kit:
     """A kit whose part A is one step, which runs SCRIPT."""
     (folder / "ci").mkdir()
     (folder / "ci/gpu_steps.py").write_text(script)
     monkeypatch.setattr(one_gpu, "HERE", folder / "ci")
-    monkeypatch.setitem(one_gpu.PARTS, "A", (Step("texts", 5, **more),))
+    monkeypatch.setitem(one_gpu.PARTS, "A", (Step("texts", 5),))
     out = folder / "out"
     out.mkdir()
     return Kit(out, "")
