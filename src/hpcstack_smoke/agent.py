@@ -200,15 +200,27 @@ class Agent:
         write_document(self.output, f"node-{self.host}.json", document)
 
     def node_checks(self) -> None:
-        """Note the error counters as they are before the run, then run this node's own checks."""
-        from hpcstack_smoke.node import counters, fabric, sysfs
+        """Note the error counters as they are before the run, then run this node's own checks.
+
+        What the machine answers to them is kept as machine-HOST.json, for the run's capsule.
+        """
+        from hpcstack_smoke.node import counters, fabric, machine, sysfs
+        from hpcstack_smoke.node.recorder import Recorder
 
         fabric.BEFORE.update(sysfs.read_error_counters())
         counters.BEFORE.update(counters.read_counters())
 
-        # written before the first check, so that a node which dies in it is seen to have started
-        self.save()
-        self._run_checks("node")
+        recorder = Recorder(machine.HERE)
+        machine.HERE = recorder
+        try:
+            # written before the first check, so that a node which dies in it is seen to have
+            # started
+            self.save()
+            self._run_checks("node")
+        finally:
+            machine.HERE = recorder.behind
+        document = {"host": self.host, "answers": recorder.answers}
+        write_document(self.output, f"machine-{self.host}.json", document)
 
     def _run_checks(self, scope: str) -> None:
         """Run the checks of SCOPE in this process, one after another."""

@@ -112,6 +112,26 @@ def test_a_rank_that_never_comes_is_named_in_time(
     assert document["seconds"] < START_S, "it waited for the rank as long as it does unasked"
 
 
+def test_a_run_leaves_a_capsule_that_is_judged_alike(
+    testbed: Testbed, built: dict[str, Any]
+) -> None:
+    _, document = run(testbed, "--only", "node,fabric,ddp.placement")
+    (folder,) = testbed.bash(
+        f"ls -td {testbed.home}/tests/suite/hpcstack/tests/{STACK}/*/ | head -n 1"
+    ).stdout.split()
+    done = testbed.run("hpcstack", "report", "--rejudge", f"{folder}/capsule.tar.gz")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 verdicts differ" in done.stdout
+    hidden = f"{testbed.home}/tests/suite/hidden.tar.gz"
+    testbed.run("hpcstack", "report", folder, "--capsule", hidden, "--anonymous", check=True)
+    names = testbed.bash(f"tar tzf {hidden}").stdout.split()
+    assert "machine-node2.json" in names and "verdicts.json" in names
+    text = testbed.bash(f"tar xzOf {hidden}").stdout
+    assert str(testbed.home) not in text
+    assert testbed.run("hpcstack", "report", "--rejudge", hidden).returncode == 0
+    assert document["nodes"] == ["node1", "node2"]
+
+
 BREAKS = """\
 from hpcstack_smoke.training import ddp, fsdp
 from hpcstack_smoke import context

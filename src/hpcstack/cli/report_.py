@@ -6,12 +6,12 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_smoke.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from hpcstack.cli.reports import JsonFile, add_form_options, on_stdout, write_forms
-from hpcstack.cli.session import Session, answer, json_option
+from hpcstack.cli.session import Session, answer, json_option, say
 from hpcstack.core.errors import format_count
 
 if TYPE_CHECKING:
@@ -20,37 +20,122 @@ if TYPE_CHECKING:
 
 
 @click.command("report", cls=JsonFile)
-@click.argument("path", metavar="FILE|FOLDER|STACK")
+@click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER|STACK")
 @click.option(
     "--history",
     "history_",
     is_flag=True,
     help="Show every figure of a STACK's runs here, oldest first.",
 )
+@click.option(
+    "--capsule",
+    "capsule_file",
+    default="",
+    metavar="FILE.tar.gz",
+    help="Write the run's capsule: all that its verdicts were made of.",
+)
+@click.option(
+    "--anonymous", is_flag=True, help="Hide hosts, users, addresses and serial numbers in it."
+)
+@click.option(
+    "--rejudge",
+    is_flag=True,
+    help="Judge capsules again by this hpcstack; 1 where a verdict differs.",
+)
 @add_form_options
 @json_option
 @click.pass_obj
-def command(session: Session, /, path: str, history_: bool, as_json: bool, **options: Any) -> None:
+def command(
+    session: Session,
+    /,
+    paths: tuple[str, ...],
+    history_: bool,
+    capsule_file: str,
+    anonymous: bool,
+    rejudge: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Show a test report again, or write it in another format.
 
     It is named by its report.json, by a run's folder, or by a STACK for that stack's newest run
-    here. --history shows the runs of a STACK over time.
+    here. --history shows the runs of a STACK over time. --rejudge takes capsules, which each run
+    leaves in its folder, and says which verdicts this hpcstack would give otherwise.
     """
     from hpcstack import report as reports
 
+    if rejudge:
+        _refuse_other_forms({**options, "html": ""})
+        _rejudge(paths, as_json)
+    path = _take_one(paths)
+    if capsule_file:
+        _write_capsule(session, path, capsule_file, anonymous=anonymous)
+        return
     if history_:
         _refuse_other_forms(options)
         _show_history(session, path, options, as_json)
         return
 
-    # a word that is no file is a stack, whose newest run is meant
-    if not Path(path).exists() and "/" not in path and not path.endswith(".json"):
-        path = read_past(path)[-1].folder
+    path = _find_run(path)
     report = load_report(Path(path) / "report.json" if Path(path).is_dir() else Path(path))
     document = {**report.model_dump(mode="json"), "verdict": report.verdict()}
     if as_json or not on_stdout(options):
         answer(document, as_json, lambda: reports.render_text(report))
     write_forms(session, report, document, options)
+
+
+def _take_one(paths: tuple[str, ...]) -> str:
+    """Return the only one of PATHS. Raise InputError for several: only --rejudge takes them."""
+    from hpcstack.core.errors import InputError
+
+    if len(paths) > 1:
+        raise InputError(
+            f"{len(paths)} reports are named, and one is shown at a time",
+            "hpcstack compare A B, or --rejudge CAPSULE...",
+            page="compare-runs",
+        )
+    return paths[0]
+
+
+def _find_run(path: str) -> str:
+    """Return PATH; or the folder of a stack's newest run, where PATH is no file but its name."""
+    if not Path(path).exists() and "/" not in path and not path.endswith(".json"):
+        return read_past(path)[-1].folder
+    return path
+
+
+def _write_capsule(session: Session, path: str, file: str, *, anonymous: bool) -> None:
+    """Write the capsule of the run that PATH names to FILE."""
+    from hpcstack.core.errors import InputError
+    from hpcstack.suite.capsule import anonymise, gather_capsule, write_capsule
+
+    folder = Path(_find_run(path))
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder} is not the folder of a run", "name the run's folder", page="compare-runs"
+        )
+    capsule = gather_capsule(folder, load_report(folder / "report.json"))
+    if anonymous:
+        capsule = anonymise(capsule)
+    with session.store.acting(f"{file} was not written"):
+        size = write_capsule(Path(file), capsule)
+    say(f"{file}: {size} bytes, {format_count(len(capsule.documents), 'document')}")
+
+
+def _rejudge(paths: tuple[str, ...], as_json: bool) -> NoReturn:
+    """Show which verdicts of the capsules PATHS are others today; end with 1 if any is."""
+    from dataclasses import asdict
+
+    from hpcstack.suite.capsule import read_capsule, rejudge_capsule
+
+    found = {path: rejudge_capsule(read_capsule(Path(path))) for path in paths}
+    lines = []
+    for path, differences in found.items():
+        lines.append(f"{path}: {format_count(len(differences), 'verdict')} differ")
+        lines += [f"  {one.code}: {one.before} -> {one.after}: {one.why}" for one in differences]
+    document = {path: [asdict(one) for one in differences] for path, differences in found.items()}
+    answer({"capsules": document}, as_json, lambda: "\n".join(lines))
+    raise click.exceptions.Exit(1 if any(found.values()) else 0)
 
 
 def _refuse_other_forms(options: dict[str, Any]) -> None:

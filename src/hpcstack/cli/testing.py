@@ -25,7 +25,7 @@ def test_one(
 
     The folder has the report as report.json, and the run is added to the stack's history.
     """
-    from hpcstack.suite.judge import run_and_judge
+    from hpcstack.suite.judged_run import run_and_judge
 
     stack = session.recipe(name).stack
     with show_progress(f"testing {stack.full_name}") as progress:

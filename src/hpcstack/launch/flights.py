@@ -56,7 +56,7 @@ Key = tuple[str, "int | str"]
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """A process group: its name, what it is for, and its members' ranks in their order.
 
     Gloo's recorder does not tell the members: then there are none here.
@@ -88,7 +88,7 @@ class Operation:
     where the program called it, FILE:LINE.
     """
 
-    group: Group
+    group: ProcessGroup
     number: int
     name: str
     sizes: str
@@ -115,7 +115,7 @@ class Operation:
 class Flight:
     """What the recorder of one rank holds: its groups, and its operations, the oldest first."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[ProcessGroup, ...]
     operations: tuple[Operation, ...]
 
 
@@ -163,7 +163,7 @@ def _read_files(paths: list[Path], since: float) -> list[tuple[Path, Flight | st
         return [(path, _read_file(path, since)) for path in paths]
 
     # Nothing of a file's content refers to itself, so that collecting garbage only costs time
-    known: dict[Group, Group] = {}
+    known: dict[ProcessGroup, ProcessGroup] = {}
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -177,7 +177,9 @@ def _read_files(paths: list[Path], since: float) -> list[tuple[Path, Flight | st
             gc.enable()
 
 
-def _share_groups(flight: Flight | str | None, known: dict[Group, Group]) -> Flight | str | None:
+def _share_groups(
+    flight: Flight | str | None, known: dict[ProcessGroup, ProcessGroup]
+) -> Flight | str | None:
     """Return FLIGHT with the groups of KNOWN that equal its own, which are added to KNOWN.
 
     Each of some thousand ranks names all members of the group of all: once is enough.
@@ -243,7 +245,7 @@ def parse_flight(content: bytes) -> Flight:
     return Flight(tuple(groups.values()), tuple(kept))
 
 
-def _parse_groups(config: Mapping[str, Any]) -> dict[str, Group]:
+def _parse_groups(config: Mapping[str, Any]) -> dict[str, ProcessGroup]:
     """Return {name: the group} of CONFIG, a recorder's `pg_config`.
 
     `ranks` is a list in a text. Gloo's recorder leaves names and members out (torch 2.13).
@@ -252,14 +254,14 @@ def _parse_groups(config: Mapping[str, Any]) -> dict[str, Group]:
     for name, about in config.items():
         members = tuple(int(rank) for rank in json.loads(str(about["ranks"])))
         if name and members:
-            out[str(name)] = Group(str(name), str(about["desc"]), members)
+            out[str(name)] = ProcessGroup(str(name), str(about["desc"]), members)
     return out
 
 
-def _parse_operation(row: Mapping[str, Any], groups: Mapping[str, Group]) -> Operation:
+def _parse_operation(row: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> Operation:
     """Return the operation of ROW, an entry of a recorder that knows GROUPS."""
     name, purpose = (str(word) for word in row["process_group"])
-    group = groups.get(name) or Group(name, purpose)
+    group = groups.get(name) or ProcessGroup(name, purpose)
     own = [frame for frame in row.get("frames") or () if not _is_library(str(frame["filename"]))]
     place = ""
     if own:
@@ -283,7 +285,7 @@ def _parse_operation(row: Mapping[str, Any], groups: Mapping[str, Group]) -> Ope
     )
 
 
-def _find_member(group: Group, number: int) -> int | None:
+def _find_member(group: ProcessGroup, number: int) -> int | None:
     """Return the rank of member NUMBER of GROUP; None where the members are not known."""
     if number < len(group.members):
         return group.members[number]

@@ -1,6 +1,8 @@
 """What the flight recorders of a job's ranks tell together: groups, members, and who waits for whom.
 
 Pure. wait_graph.py finds the root in it, program_order.py a rank that has left the others' order.
+
+Tested in tests/unit/launch/test_wait_graph.py.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hpcstack.launch.flights import NEWEST, Flight, Group, Key, Operation
+from hpcstack.launch.flights import NEWEST, Flight, Key, Operation, ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,7 +56,7 @@ class JobFlights:
         self._different: dict[Meeting, tuple[int, ...]] = {}
         # {(a group's purpose, number): what the ranks of all such groups were in}
         self.kinds: dict[tuple[str, int], list[tuple[str, str]]] = defaultdict(list)
-        self.groups: dict[Key, Group] = {}
+        self.groups: dict[Key, ProcessGroup] = {}
         users: dict[Key, set[int]] = defaultdict(set)
         for rank, flight in flights.items():
             last: dict[Key, int] = {}

@@ -49,7 +49,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Root:
+class HangRoot:
     """What a hang comes from: RANKS, what is wrong, in words, and how many ranks wait for them."""
 
     kind: Kind
@@ -66,7 +66,7 @@ class Diagnosis:
     says in words what could not be seen. `waiting` is how many ranks wait at all.
     """
 
-    roots: tuple[Root, ...]
+    roots: tuple[HangRoot, ...]
     unknown: tuple[str, ...]
     waiting: int
 
@@ -184,9 +184,9 @@ def _add_wait(job: JobFlights, graph: WaitGraph, rank: int, one: Operation) -> b
 
 def _find_roots(
     job: JobFlights, graph: WaitGraph, held: Mapping[int, list[Operation]]
-) -> list[Root]:
+) -> list[HangRoot]:
     """Return the roots of GRAPH, and of the operations in HELD, which all have come to."""
-    out: list[Root] = []
+    out: list[HangRoot] = []
     for ring in graph.list_rings():
         inside = set(ring)
         if any(other not in inside for node in ring for other in graph.waits.get(node, ())):
@@ -210,7 +210,7 @@ def _find_roots(
     return _join_alike(out)
 
 
-def _name_rank_awaited(job: JobFlights, rank: int, graph: WaitGraph) -> Root:
+def _name_rank_awaited(job: JobFlights, rank: int, graph: WaitGraph) -> HangRoot:
     """Return the root RANK, which others wait for in GRAPH, and which waits for nobody."""
     by = graph.awaited[rank]
     victims = graph.count_victims([rank])
@@ -222,10 +222,10 @@ def _name_rank_awaited(job: JobFlights, rank: int, graph: WaitGraph) -> Root:
     who = job.name_rank(rank)
     if rank in job.seen.absent:
         text = f"{who} is not there, and rank {waiter} is in {one}; {wait}"
-        return Root(Kind.ABSENT, (rank,), text, victims)
+        return HangRoot(Kind.ABSENT, (rank,), text, victims)
     if rank in job.seen.stopped:
         text = f"{who} is stopped by a signal, and rank {waiter} is in {one}; {wait}"
-        return Root(Kind.STOPPED, (rank,), text, victims)
+        return HangRoot(Kind.STOPPED, (rank,), text, victims)
 
     missed = str(one)
     if one.is_between_two:
@@ -235,14 +235,14 @@ def _name_rank_awaited(job: JobFlights, rank: int, graph: WaitGraph) -> Root:
         text = f"{who} has left no record, and may not have come to {missed}; {wait}"
         if job.seen.doing.get(rank):
             text += f"; its stack: {job.seen.doing[rank]}"
-        return Root(Kind.UNKNOWN, (rank,), f"{text}; {ASK_AGAIN}", victims)
+        return HangRoot(Kind.UNKNOWN, (rank,), f"{text}; {ASK_AGAIN}", victims)
 
     here = job.entered[find_meeting(one)].get(rank)
     if here is not None and not one.is_between_two:
         own = f"{here.name} of {here.sizes}" if here.name == one.name else str(here)
         theirs = f"{one.name} of {one.sizes}" if here.name == one.name else str(one)
         text = f"{who} is in {own}, where the others of its group are in {theirs}; {wait}"
-        return Root(Kind.DIFFERENT, (rank,), text, victims)
+        return HangRoot(Kind.DIFFERENT, (rank,), text, victims)
 
     for own_wait in job.list_waiting(rank):
         if rank in job.find_different(own_wait):
@@ -250,12 +250,12 @@ def _name_rank_awaited(job: JobFlights, rank: int, graph: WaitGraph) -> Root:
                 f"{who} is still in {own_wait}, with sizes {own_wait.sizes}, where the others of "
                 f"its group had something else; {wait}"
             )
-            return Root(Kind.DIFFERENT, (rank,), text, victims)
+            return HangRoot(Kind.DIFFERENT, (rank,), text, victims)
 
     odd = find_odd_order(job, [rank])
     if odd is not None:
         text = f"{_say_skipped(job, odd)}; it has not come to {missed}; {wait}"
-        return Root(Kind.SKIPPED, (rank,), text, victims)
+        return HangRoot(Kind.SKIPPED, (rank,), text, victims)
 
     last = ""
     if flight.operations:
@@ -263,7 +263,7 @@ def _name_rank_awaited(job: JobFlights, rank: int, graph: WaitGraph) -> Root:
         last = f"; its last was {newest}, which is {'over' if newest.over else 'not over'}"
     if job.seen.doing.get(rank):
         last += f"; now it is {job.seen.doing[rank]}"
-    return Root(Kind.BEHIND, (rank,), f"{who} has not come to {missed}; {wait}{last}", victims)
+    return HangRoot(Kind.BEHIND, (rank,), f"{who} has not come to {missed}; {wait}{last}", victims)
 
 
 def _list_inside(job: JobFlights, meeting: Meeting) -> set[int]:
@@ -271,7 +271,7 @@ def _list_inside(job: JobFlights, meeting: Meeting) -> set[int]:
     return set(job.entered[meeting])
 
 
-def _name_ring(job: JobFlights, ring: Sequence[int], graph: WaitGraph) -> Root:
+def _name_ring(job: JobFlights, ring: Sequence[int], graph: WaitGraph) -> HangRoot:
     """Return the root of RING, ranks that wait for each other: the odd one, if there is one."""
     victims = graph.count_victims(ring)
     others = victims + len(ring) - 1
@@ -281,7 +281,7 @@ def _name_ring(job: JobFlights, ring: Sequence[int], graph: WaitGraph) -> Root:
         kind = Kind.ABSENT if rank in job.seen.absent else Kind.STOPPED
         what = "is not there" if kind is Kind.ABSENT else "is stopped by a signal"
         text = f"{job.name_rank(rank)} {what}; {_wait(others)} for it, directly or not"
-        return Root(kind, (rank,), text, others)
+        return HangRoot(kind, (rank,), text, others)
 
     odd = find_odd_order(job, ring)
     if odd is None:
@@ -292,10 +292,10 @@ def _name_ring(job: JobFlights, ring: Sequence[int], graph: WaitGraph) -> Root:
             f"ranks {format_ranges(ring)} wait for each other ({'; '.join(said[:4])}): they call "
             "their operations in different orders"
         )
-        return Root(Kind.RING, tuple(ring), text, victims)
+        return HangRoot(Kind.RING, tuple(ring), text, victims)
 
     text = f"{_say_skipped(job, odd)}; {_wait(others)} for it, directly or not"
-    return Root(Kind.SKIPPED, (odd.rank,), text, others)
+    return HangRoot(Kind.SKIPPED, (odd.rank,), text, others)
 
 
 def _say_skipped(job: JobFlights, odd: Odd) -> str:
@@ -321,7 +321,7 @@ def _name_transfer(
     one: Operation,
     graph: WaitGraph,
     held: Mapping[int, list[Operation]],
-) -> Root:
+) -> HangRoot:
     """Return the root of ONE, which RANK is in and all have come to."""
     inside = (rank, one.peer) if one.peer is not None else job.members[one.group.key]
     members = [member for member in inside if member is not None]
@@ -332,24 +332,24 @@ def _name_transfer(
         what = "is not there any more" if kind is Kind.ABSENT else "is stopped by a signal"
         others = victims + len(members) - 1
         text = f"{job.name_rank(stopped[0])} {what}, inside {one}; {_wait(others)} for it"
-        return Root(kind, (stopped[0],), text, others)
+        return HangRoot(kind, (stopped[0],), text, others)
     if len(members) == 1:
         text = (
             f"{job.name_rank(rank)} waits alone in {one}: no other rank here has come to that group"
         )
-        return Root(Kind.UNKNOWN, (rank,), text, victims)
+        return HangRoot(Kind.UNKNOWN, (rank,), text, victims)
 
     inside_now = sum(member in held for member in members)
     text = (
         f"all {len(members)} ranks of it are in {one}, {inside_now} of them still: look at the "
         "network, and at a rank that computes before it"
     )
-    return Root(Kind.TRANSFER, tuple(members), text, victims)
+    return HangRoot(Kind.TRANSFER, tuple(members), text, victims)
 
 
-def _join_alike(roots: list[Root]) -> list[Root]:
+def _join_alike(roots: list[HangRoot]) -> list[HangRoot]:
     """Return ROOTS, each named once: a rank that is the root of several things is told of once."""
-    out: dict[tuple[Kind, tuple[int, ...]], Root] = {}
+    out: dict[tuple[Kind, tuple[int, ...]], HangRoot] = {}
     for root in roots:
         key = (root.kind, root.ranks)
         if key not in out or root.waiting > out[key].waiting:
@@ -359,7 +359,7 @@ def _join_alike(roots: list[Root]) -> list[Root]:
     return [root for root in out.values() if root in certain or not culprits & set(root.ranks)]
 
 
-def _list_unknown(job: JobFlights, roots: Sequence[Root]) -> list[str]:
+def _list_unknown(job: JobFlights, roots: Sequence[HangRoot]) -> list[str]:
     """Return, in words, what was not seen."""
     out = []
     told = {rank for root in roots for rank in root.ranks}

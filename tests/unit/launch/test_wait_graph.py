@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.launch.flights import NEWEST, Flight, Group, Operation, read_flights
+from hpcstack.launch.flights import NEWEST, Flight, Operation, ProcessGroup, read_flights
 from hpcstack.launch.job_flights import Seen
 from hpcstack.launch.wait_graph import (
     Kind,
@@ -56,7 +56,7 @@ def test_a_group_whose_members_are_not_told_is_unknown() -> None:
 class Step(NamedTuple):
     """One operation of a rank's program."""
 
-    group: Group
+    group: ProcessGroup
     name: str
     peer: int | None = None
 
@@ -71,9 +71,9 @@ def make_programs(shape: tuple[int, int, int], steps: int) -> dict[int, list[Ste
         pp = tuple(one * replicas * parts + rest for one in range(stages))
         dp = tuple(stage * replicas * parts + one * parts + part for one in range(replicas))
         tp = tuple(stage * replicas * parts + replica * parts + one for one in range(parts))
-        pipeline = Group(f"p{rest}", "mesh_pp", pp)
-        tensor = Group(f"t{stage}.{replica}", "mesh_tp", tp)
-        data = Group(f"d{stage}.{part}", "mesh_dp", dp)
+        pipeline = ProcessGroup(f"p{rest}", "mesh_pp", pp)
+        tensor = ProcessGroup(f"t{stage}.{replica}", "mesh_tp", tp)
+        data = ProcessGroup(f"d{stage}.{part}", "mesh_dp", dp)
         one_step = []
         if stage:
             one_step.append(Step(pipeline, "recv", pp[stage - 1]))
@@ -215,7 +215,7 @@ def test_a_job_that_goes_on_is_well_and_one_with_a_rank_unseen_is_not() -> None:
 
 
 def test_all_have_come_and_the_data_does_not() -> None:
-    group = Group("0", "default_pg", (0, 1, 2, 3))
+    group = ProcessGroup("0", "default_pg", (0, 1, 2, 3))
     one = Operation(group, 7, "all_gather", "[[8]]", over=False)
     flights = {rank: Flight((group,), (one,)) for rank in range(4)}
     (root,) = diagnose_hang(flights).roots
@@ -227,7 +227,7 @@ def test_all_have_come_and_the_data_does_not() -> None:
 
 
 def test_ranks_that_wait_for_each_other_and_are_alike_are_a_ring() -> None:
-    first, second = Group("a", "first", (0, 1)), Group("b", "second", (0, 1))
+    first, second = ProcessGroup("a", "first", (0, 1)), ProcessGroup("b", "second", (0, 1))
     flights = {
         0: Flight((first, second), (Operation(first, 1, "all_reduce", "", over=False),)),
         1: Flight((first, second), (Operation(second, 1, "all_reduce", "", over=False),)),

@@ -1,0 +1,316 @@
+"""Keep what a run's verdicts were made of, and judge it again by today's code.
+
+A capsule is a tar.gz of JSON documents: the request and what the site promises, the report, what
+nodes and ranks wrote, and what each machine answered to the checks of its node. It has no logs of
+programs and no environment, and at most MOST bytes. `anonymise` puts other names in place of hosts,
+users, addresses and serial numbers, so that a site can send one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+import tarfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcstack.core import descriptors
+from hpcstack.core.errors import InputError
+from hpcstack.report import Report
+from hpcstack.suite.judge import judge_report
+from hpcstack.suite.outcomes import RunFiles, SuiteRun, make_host_rows, make_outcomes
+from hpcstack_smoke.agent import import_check
+from hpcstack_smoke.node import machine
+from hpcstack_smoke.node.inventory import make_inventory
+from hpcstack_smoke.node.recorder import NotRecorded, Replayed
+from hpcstack_smoke.request import Request
+from hpcstack_smoke.result import Skip, run_check
+from hpcstack_smoke.select import CHECKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FILE = "capsule.tar.gz"  # in a run's folder
+MOST = 2 << 20  # bytes of a capsule
+MOST_UNPACKED = 64 << 20
+PATTERNS = ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json", "machine-*.json")
+# Checks of a node that ask its machine alone, so that they can be made again from its answers
+REPLAYED = frozenset(
+    {
+        *("node.driver", "node.gpus", "node.ecc", "node.xid", "node.throttle", "node.pcie"),
+        *("node.nvlink", "node.nvlink-fabric", "node.imex", "node.persistence"),
+        *("fabric.hcas", "fabric.rate", "fabric.gid", "fabric.mtu", "fabric.gdr"),
+    }
+)
+UNKNOWN = "UNKNOWN"  # in place of a verdict that today's code cannot make from the capsule
+# What is replaced in a capsule that is sent away
+ADDRESSES = (
+    (re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE), "00:00:00:00:00:00"),
+    (re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{20,}", re.IGNORECASE), r"\1-hidden"),
+    (re.compile(r"(?<![\d.])(?!127\.)\d{1,3}(?:\.\d{1,3}){3}(?![\d.])"), "192.0.2.1"),
+    (re.compile(r"(Serial Number|Board ID|GUID|UUID)(\s*: )[^\\\n]*"), r"\1\2hidden"),
+    (
+        re.compile(r"(/home|/users?|/gpfs|/lustre|/scratch|/work|/data)(/[^/\s\"\\]+)+"),
+        r"\1/hidden",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Capsule:
+    """What a run was judged by: {name of a document: the document}."""
+
+    documents: Mapping[str, Any]
+
+    @property
+    def report(self) -> Report:
+        return Report.model_validate(self.documents["report.json"])
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """{check: its status}, as the code of that time judged it."""
+        return dict(self.documents["verdicts.json"])
+
+
+@dataclass(frozen=True)
+class VerdictChange:
+    """A check that is judged otherwise today: BEFORE and AFTER are statuses, WHY what says so."""
+
+    code: str
+    before: str
+    after: str
+    why: str
+
+
+def gather_capsule(folder: Path, report: Report) -> Capsule:
+    """Return the capsule of the run in FOLDER, whose REPORT has been judged."""
+    documents: dict[str, Any] = {"report.json": report.model_dump(mode="json")}
+    for pattern in ("request.json", *PATTERNS):
+        for path in sorted(folder.glob(pattern)):
+            try:
+                documents[path.name] = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue  # the run's report names who has left nothing
+    capsule = Capsule(documents)
+    verdicts = {one.code: one.status for one in judge_capsule(capsule).outcomes}
+    return Capsule({**documents, "verdicts.json": verdicts})
+
+
+def write_capsule(path: Path, capsule: Capsule) -> int:
+    """Write CAPSULE to PATH, all of it or nothing. Return how many bytes it has."""
+    packed = pack_capsule(capsule)
+    descriptors.make_folder(path.parent)
+    descriptors.write_file(path, packed, 0o644)
+    return len(packed)
+
+
+def pack_capsule(capsule: Capsule) -> bytes:
+    """Return CAPSULE as a tar.gz of at most MOST bytes.
+
+    Where it is larger, what the machines answered is left out first, then what ranks wrote: their
+    verdicts are in the report.
+    """
+    names = list(capsule.documents)
+    for left_out in ("", "machine-", "rank-", "task-"):
+        if left_out:
+            names = [name for name in names if not name.startswith(left_out)]
+        packed = _pack({name: capsule.documents[name] for name in names})
+        if len(packed) <= MOST:
+            return packed
+    raise InputError(
+        f"the capsule has {len(packed)} bytes", f"{MOST} are the most", page="compare-runs"
+    )
+
+
+def _pack(documents: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, document in documents.items():
+            content = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+
+
+def read_capsule(path: Path) -> Capsule:
+    """Return the capsule in PATH. Raise InputError where it is none: it may be anybody's file."""
+    documents: dict[str, Any] = {}
+    left = MOST_UNPACKED
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for entry in archive:
+                left -= entry.size
+                file = archive.extractfile(entry) if entry.isfile() and left > 0 else None
+                if file is None or not re.fullmatch(r"[\w.-]+\.json", entry.name):
+                    raise ValueError(f"{entry.name} does not belong into one")
+                documents[entry.name] = json.loads(file.read())
+        capsule = Capsule(documents)
+        _ = capsule.report, capsule.verdicts
+    except (OSError, ValueError, KeyError, TypeError, EOFError, tarfile.TarError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{path} is not a capsule of a run: {said}",
+            "hpcstack report RUN --capsule FILE writes one",
+            page="compare-runs",
+        ) from None
+    return capsule
+
+
+def judge_capsule(capsule: Capsule) -> Report:
+    """Return the report of CAPSULE, judged by today's code, without history and baselines.
+
+    Checks of REPLAYED are run again on what their machine answered. Of all others the rows count.
+    """
+    report = capsule.report
+    request = _read_request(capsule)
+    found = RunFiles(backend=report.backend)
+    answers = {
+        document["host"]: document["answers"]
+        for name, document in capsule.documents.items()
+        if name.startswith("machine-")
+    }
+    for name, document in capsule.documents.items():
+        if name.startswith(("node-", "task-", "rank-", "mpi-")):
+            found.add(_replay_rows(document, request, answers))
+    for host, own in answers.items():
+        with _AskRecorded(own):
+            try:
+                found.inventory[host] = {**found.inventory.get(host, {}), **_ask_inventory(request)}
+            except NotRecorded:
+                continue  # the inventory of that time counts
+
+    run = SuiteRun(
+        max(1, request.nodes), max(1, report.world_size), request.tests, request.tier, request.skip
+    )
+    found.add({"rows": make_host_rows(run, found.inventory)})
+    outcomes = tuple(make_outcomes(run, found, ""))
+    again = report.model_copy(update={"outcomes": outcomes, "inventory": found.inventory})
+    return judge_report(again, [], {})
+
+
+def rejudge_capsule(capsule: Capsule) -> list[VerdictChange]:
+    """Return the checks of CAPSULE that today's code judges otherwise, and why."""
+    before = capsule.verdicts
+    today = {one.code: one for one in judge_capsule(capsule).outcomes}
+    out = []
+    for code in dict.fromkeys([*before, *today]):
+        outcome = today.get(code)
+        after = outcome.status if outcome else "gone"
+        was = before.get(code, "new")
+        if after == was:
+            continue
+        why = "no check has this code any more"
+        if outcome:
+            why = outcome.measured or outcome.evidence
+            if outcome.expected:
+                why += f"; expected: {outcome.expected}"
+        out.append(VerdictChange(code, was, after, why))
+    return out
+
+
+def _read_request(capsule: Capsule) -> Request:
+    """Return the request in CAPSULE; keys that today's code does not know are left out."""
+    known = {one.name for one in dataclasses.fields(Request)}
+    document = capsule.documents.get("request.json", {})
+    values = {name: value for name, value in document.items() if name in known}
+    for name in ("hcas", "injected"):
+        values[name] = tuple(values.get(name, ()))
+    return Request(**{**values, "output": ""})
+
+
+class _AskRecorded:
+    """While it is entered, checks ask the machine that gave these answers."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.replayed = Replayed(dict(answers))
+        self.before = machine.HERE
+
+    def __enter__(self) -> None:
+        machine.HERE = self.replayed
+
+    def __exit__(self, *_: object) -> None:
+        machine.HERE = self.before
+
+
+def _ask_inventory(request: Request) -> dict[str, Any]:
+    """Return what today's code finds out of the machine's answers; not what this machine is."""
+    made = make_inventory(request)
+    of_here = ("cpus", "kernel", "arch", "memory_gb")
+    found = {name: value for name, value in made.items() if name not in of_here}
+    found["alike"] = {name: one for name, one in made["alike"].items() if name != "kernel"}
+    return found
+
+
+def _replay_rows(
+    document: dict[str, Any], request: Request, answers: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return DOCUMENT, with the rows of REPLAYED made again where its machine's ANSWERS are there."""
+    own = answers.get(document.get("host", ""))
+    if own is None or "inventory" not in document:
+        return document
+    rows = []
+    for row in document.get("rows", []):
+        if row.get("code") not in REPLAYED:
+            rows.append(row)
+            continue
+        with _AskRecorded(own):
+            rows.append(_run_again(row, request))
+    return {**document, "rows": rows}
+
+
+def _run_again(row: dict[str, Any], request: Request) -> dict[str, Any]:
+    """Return the row of ROW's check by today's code; a SKIP where it asks what was not asked then."""
+    check = next((one for one in CHECKS if one.code == row["code"]), None)
+    if check is None:
+        return row
+
+    def run() -> Any:
+        try:
+            return import_check(check)(request)
+        except NotRecorded as missing:
+            raise Skip(f"{UNKNOWN}: the capsule has no answer to {missing}") from None
+
+    return run_check(row["code"], run, row["where"])
+
+
+def anonymise(capsule: Capsule) -> Capsule:
+    """Return CAPSULE with other names in place of hosts, users, addresses, folders and serials."""
+    hosts = sorted(capsule.report.nodes, key=len, reverse=True)
+    names = {host: f"node{number}" for number, host in enumerate(sorted(capsule.report.nodes), 1)}
+
+    def change(text: str) -> str:
+        for host in hosts:
+            text = re.sub(rf"(?<!\w){re.escape(host)}(?!\w)", names[host], text)
+            short = host.partition(".")[0]
+            text = re.sub(rf"(?<!\w){re.escape(short)}(?!\w)", names[host], text)
+        for pattern, other in ADDRESSES:
+            text = pattern.sub(other, text)
+        return text
+
+    documents = {}
+    for name, document in capsule.documents.items():
+        documents[change_name(name, names)] = _walk(document, change)
+    return Capsule(documents)
+
+
+def change_name(name: str, names: Mapping[str, str]) -> str:
+    """Return the file NAME with the host in it replaced by its other name in NAMES."""
+    for host, other in names.items():
+        if host in name:
+            return name.replace(host, other)
+    return name
+
+
+def _walk(value: Any, change: Any) -> Any:
+    """Return VALUE, a document, with CHANGE made to each text in it, keys included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_walk(one, change) for one in value]
+    if isinstance(value, dict):
+        return {change(key): _walk(one, change) for key, one in value.items()}
+    return value

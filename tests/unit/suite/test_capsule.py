@@ -1,0 +1,198 @@
+"""Capsules: what a run was judged by, judged again. Runs on the made-up clusters, healthy and with
+each fault, leave one as a node's agent does; what it holds is their machines' answers.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpcstack.core.errors import InputError
+from hpcstack.suite.capsule import (
+    MOST,
+    REPLAYED,
+    Capsule,
+    anonymise,
+    gather_capsule,
+    judge_capsule,
+    pack_capsule,
+    read_capsule,
+    rejudge_capsule,
+    write_capsule,
+)
+from hpcstack_smoke.agent import import_check
+from hpcstack_smoke.node import inventory, machine
+from hpcstack_smoke.node.recorder import Recorder, Replayed
+from hpcstack_smoke.request import write_request
+from hpcstack_smoke.result import run_check, write_document
+from hpcstack_smoke.select import CHECKS
+from support import clusters
+
+
+def run_nodes(name: str, folder: Path, fault: dict[str, Any] | None = None) -> Capsule:
+    """The capsule of a run of the replayed checks on the cluster NAME, with FAULT."""
+    own = {**fault, "change": fault["on"][name]} if fault else None
+    cluster = clusters.Cluster(name, own)
+    request = replace(cluster.request, output=str(folder), tests=",".join(sorted(REPLAYED)))
+    write_request(request)
+    for node in cluster.nodes:
+        recorder = Recorder(node.machine)
+        before, machine.HERE = machine.HERE, recorder
+        try:
+            rows = [
+                run_check(check.code, lambda check=check: import_check(check)(request), node.host)  # type: ignore[misc]
+                for check in CHECKS
+                if check.code in REPLAYED
+            ]
+            made = inventory.make_inventory(request)
+        finally:
+            machine.HERE = before
+        document = {"host": node.host, "inventory": made, "rows": rows}
+        write_document(str(folder), f"node-{node.host}.json", document)
+        write_document(
+            str(folder),
+            f"machine-{node.host}.json",
+            {"host": node.host, "answers": recorder.answers},
+        )
+    report = clusters.judged(cluster)
+    return gather_capsule(folder, report)
+
+
+@pytest.mark.parametrize("name", clusters.names())
+def test_a_capsule_is_judged_as_its_run_was(name: str, tmp_path: Path) -> None:
+    capsule = run_nodes(name, tmp_path)
+    write_capsule(tmp_path / "capsule.tar.gz", capsule)
+    assert (tmp_path / "capsule.tar.gz").stat().st_size < MOST
+    again = read_capsule(tmp_path / "capsule.tar.gz")
+    assert rejudge_capsule(again) == []
+    statuses = {one.code: one.status for one in judge_capsule(again).outcomes}
+    run = {one.code: one.status for one in again.report.outcomes if one.code in REPLAYED}
+    assert {code: statuses[code] for code in run} == run
+
+
+def test_each_fault_of_a_node_is_found_in_its_capsule(tmp_path: Path) -> None:
+    tried = 0
+    for number, fault in enumerate(clusters.faults()):
+        name = next(iter(fault["on"]))
+        codes = REPLAYED.intersection(fault["finds"])
+        if not codes:
+            continue
+        (tmp_path / str(number)).mkdir()
+        capsule = run_nodes(name, tmp_path / str(number), fault)
+        run = {one.code: one.status for one in capsule.report.outcomes if one.code in codes}
+        statuses = {one.code: one.status for one in judge_capsule(capsule).outcomes}
+        assert {code: statuses[code] for code in run} == run, fault["name"]
+        tried += 1
+    assert tried > 10
+
+
+def test_a_verdict_that_another_version_changes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpcstack_smoke.node import nvlink
+
+    capsule = run_nodes("dgx-h100", tmp_path)
+    monkeypatch.setitem(nvlink.LINKS, "H100 80GB HBM3", (20, 26.562))
+    (difference,) = rejudge_capsule(capsule)
+    assert (difference.code, difference.before, difference.after) == ("node.nvlink", "PASS", "FAIL")
+    assert "18 active link(s)" in difference.why
+    assert "expected: 20 links" in difference.why
+
+
+def test_what_was_not_asked_then_is_unknown(tmp_path: Path) -> None:
+    capsule = run_nodes("dgx-h100", tmp_path)
+    documents = dict(capsule.documents)
+    for name in [one for one in documents if one.startswith("machine-")]:
+        documents[name] = json.loads(json.dumps(documents[name]))
+        del documents[name]["answers"]["kernel_log"]
+    (difference,) = rejudge_capsule(Capsule(documents))
+    assert (difference.code, difference.before, difference.after) == ("node.xid", "PASS", "SKIP")
+    assert difference.why.startswith("UNKNOWN: the capsule has no answer to kernel_log")
+
+
+def test_an_anonymous_one_names_nobody_and_is_judged_alike(tmp_path: Path) -> None:
+    capsule = run_nodes("dgx-h100", tmp_path)
+    documents = json.loads(json.dumps(capsule.documents))
+    secret = "user 10.20.30.40 0e:42:a1:55:00:01 /home/ann/model GPU-01234567-89ab-cdef-0123-456789abcdef"
+    documents["node-dgx1.json"]["rows"][0]["evidence"] = f"on dgx1: {secret}"
+    hidden = anonymise(Capsule(documents))
+    text = json.dumps(hidden.documents)
+    for name in ("dgx1", "10.20.30.40", "0e:42:a1", "/home/ann", "01234567-89ab"):
+        assert name not in text
+    assert "node-node1.json" in hidden.documents
+    assert set(hidden.report.nodes) == {"node1", "node2", "node3", "node4"}
+    assert rejudge_capsule(hidden) == []
+
+
+def test_a_large_one_leaves_out_what_the_report_has(tmp_path: Path) -> None:
+    import random
+
+    capsule = run_nodes("dgx-h100", tmp_path)
+    noise = random.Random(3).randbytes(3 << 20).hex()
+    documents = {
+        **capsule.documents,
+        "machine-x.json": {"host": "x", "answers": {"said": {"a": noise}}},
+    }
+    packed = pack_capsule(Capsule(documents))
+    assert len(packed) <= MOST
+    (tmp_path / "c").write_bytes(packed)
+    kept = read_capsule(tmp_path / "c").documents
+    assert not [name for name in kept if name.startswith("machine-")]
+    assert "report.json" in kept
+
+
+KEPT = Path(__file__).parents[2] / "data/capsules"
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.glob("*.tar.gz")), ids=lambda path: path.name)
+def test_no_verdict_changes_unless_it_is_written_down(path: Path) -> None:
+    meant = yaml.safe_load((KEPT / "changes.yaml").read_text()).get(path.name, {})
+    found = {one.code: one for one in rejudge_capsule(read_capsule(path))}
+    assert set(found) == set(meant), found
+    for code, change in meant.items():
+        assert (found[code].before, found[code].after) == (change["before"], change["after"])
+        assert change["reason"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08torn"])
+def test_what_is_no_capsule_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes(content)
+    with pytest.raises(InputError, match="is not a capsule of a run"):
+        read_capsule(tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["../evil.json", "/etc/x.json", "a/b.json", "program.sh"])
+def test_an_archive_with_anything_else_in_it_is_refused(name: str, tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        entry = tarfile.TarInfo(name)
+        entry.size = 2
+        archive.addfile(entry, io.BytesIO(b"{}"))
+    (tmp_path / "c").write_bytes(out.getvalue())
+    with pytest.raises(InputError, match="does not belong into one"):
+        read_capsule(tmp_path / "c")
+
+
+def test_a_recorded_machine_answers_as_it_did(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("first\nsecond\n")
+    here = machine.Machine()
+    recorder = Recorder(here)
+    name = str(tmp_path / "a")
+    asked: list[Callable[[machine.Machine], Any]] = [
+        lambda it: it.line(name), lambda it: it.found(f"{tmp_path}/*"), lambda it: it.exists(name),
+        lambda it: it.said(["echo", "hello"]), lambda it: it.ran(["false"], 5.0), lambda it: it.opens("/none"),
+    ]  # fmt: skip
+    given = [ask(recorder) for ask in asked]
+    (tmp_path / "a").unlink()
+    replayed = Replayed(json.loads(json.dumps(recorder.answers)))
+    assert [tuple(one) if isinstance(one, list) else one for one in given] == [
+        tuple(one) if isinstance(one, list) else one for one in (ask(replayed) for ask in asked)
+    ]
