@@ -73,6 +73,10 @@ class Node:
         }
         if self.spec.get("peermem"):
             out["/sys/module/nvidia_peermem/version"] = "1.0"
+        if self.spec.get("efa_peermem"):
+            out["/sys/module/efa_nv_peermem/version"] = "1.2.0"
+        if self.spec.get("efa_gdr"):
+            out["/sys/class/infiniband/rdmap79s0/gdr"] = "1"
         if self.spec.get("imex"):
             out["/dev/nvidia-caps-imex-channels/channel0"] = ""
         for number in range(self.spec.get("cxi", 0)):

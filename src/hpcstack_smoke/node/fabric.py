@@ -23,6 +23,10 @@ PEERMEM = (
     "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
     "/sys/module/nvidia_peermem/version",
 )
+# The same of EFA's own installer (ucx #10704), and what EFA's driver says of itself: 1 where
+# the GPU's memory can be registered (awslabs/libfabric-ci-scripts #176)
+EFA_PEERMEM = "/sys/module/efa_nv_peermem/version"
+EFA_GDR = "/sys/class/infiniband/*/gdr"
 NVFS = ("/proc/driver/nvidia-fs/version", "/sys/module/nvidia_fs/version")
 DRIVER = "/proc/driver/nvidia/version"
 # Kinds of fabric that need no port in /sys/class/infiniband
@@ -304,6 +308,10 @@ def check_fabric_gdr(request: Any) -> Result:
             "nccl #1939",
             "nccl.transport shows whether NCCL uses it",
         )
+    of_efa = [EFA_PEERMEM] if machine.HERE.exists(EFA_PEERMEM) else []
+    of_efa += [path for path in machine.HERE.found(EFA_GDR) if machine.HERE.line(path) == "1"]
+    if of_efa:
+        return Result(PASS, of_efa[0], expected, "ucx #10704")
     return Result(
         WARN,
         "no nvidia-peermem, and a driver without dma-buf",

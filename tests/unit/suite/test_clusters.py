@@ -76,6 +76,21 @@ def test_each_fault_is_found_and_its_node_named(name: str, fault: dict[str, Any]
         assert not [one for one in said if one[1] == "ERROR"]
 
 
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [({}, "WARN"), ({"efa_peermem": True}, "PASS"), ({"efa_gdr": True}, "PASS")],
+)
+def test_efa_with_the_closed_driver_has_a_module_of_its_own(
+    change: dict[str, Any], status: str
+) -> None:
+    """ucx #10704: GPUDirect RDMA by efa_nv_peermem, without nvidia-peermem or dma-buf."""
+    closed = {"driver/open": False, **change}
+    fault = {"name": "closed", "on": {"efa": closed}, "everywhere": True, "finds": ["fabric.gdr"]}
+    found = clusters.judged(clusters.Cluster("efa", {**fault, "change": closed}, promised=True))
+    (one,) = [one for one in found.outcomes if one.code == "fabric.gdr"]
+    assert one.status == status, one
+
+
 def test_no_node_but_the_broken_one_is_blamed() -> None:
     for name, fault in CASES:
         if fault.get("everywhere"):
