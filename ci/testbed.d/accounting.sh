@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Accounting: a private MariaDB and slurmdbd. Without them the cluster runs, and sacct has nothing to say.
 
-DATABASE_PORT=13306
+DATABASE_PORT=8306 # below 10000: launches meet at ports from there on
 DATABASE_SOCKET=$RUN/mariadb/socket
 
 has_accounting() { command -v slurmdbd >/dev/null && command -v mariadbd >/dev/null; }
@@ -36,7 +36,7 @@ write_slurmdbd_conf() {
 AuthType=auth/munge
 AuthInfo=socket=$MUNGE_SOCKET
 DbdHost=localhost
-DbdPort=16819
+DbdPort=8819
 SlurmUser=root
 LogFile=$LOG/slurmdbd.log
 PidFile=$RUN/slurmdbd.daemon.pid

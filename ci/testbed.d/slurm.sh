@@ -26,7 +26,7 @@ write_slurm_conf() {
         cat <<CONF
 ClusterName=hpcstack
 SlurmctldHost=$(hostname -s)($(control_address))
-SlurmctldPort=16817
+SlurmctldPort=8817
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -57,11 +57,11 @@ HealthCheckInterval=5
 CONF
         if has_accounting; then
             printf '%s\n' AccountingStorageType=accounting_storage/slurmdbd AccountingStorageHost=localhost \
-                AccountingStoragePort=16819 "AccountingStoragePass=$MUNGE_SOCKET" JobAcctGatherType=jobacct_gather/linux
+                AccountingStoragePort=8819 "AccountingStoragePass=$MUNGE_SOCKET" JobAcctGatherType=jobacct_gather/linux
         fi
         if plugin=$(pyxis_plugin); then echo "PlugStackConfig=$ETC/plugstack.conf"; fi
         for ((i = 1; i <= NODES; i++)); do
-            echo "NodeName=node$i NodeAddr=$(node_address "node$i") NodeHostname=node$i Port=$((17000 + i)) CPUs=4 RealMemory=8000 Gres=gpu:$VIRTUAL_GPUS"
+            echo "NodeName=node$i NodeAddr=$(node_address "node$i") NodeHostname=node$i Port=$((9000 + i)) CPUs=4 RealMemory=8000 Gres=gpu:$VIRTUAL_GPUS"
         done
         echo "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES:4"
     } >"$ETC/slurm.conf.new"

@@ -51,10 +51,13 @@ ADDRESSES = (
     (re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE), "00:00:00:00:00:00"),
     (re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{20,}", re.IGNORECASE), r"\1-hidden"),
     (re.compile(r"(?<![\d.])(?!127\.)\d{1,3}(?:\.\d{1,3}){3}(?![\d.])"), "192.0.2.1"),
-    (re.compile(r"(Serial Number|Board ID|GUID|UUID)(\s*: )[^\\\n]*"), r"\1\2hidden"),
+    (re.compile(r"\b(Serial Number|Board ID|GPU UUID|GUID)(\s*: )[^\\\n]*"), r"\1\2hidden"),
+    # any folder but the system's own, which checks ask for
     (
-        re.compile(r"(/home|/users?|/gpfs|/lustre|/scratch|/work|/data)(/[^/\s\"\\]+)+"),
-        r"\1/hidden",
+        re.compile(
+            r"(?<![\w.:/*])/(?!proc/|sys/|dev/|usr/|etc/|lib)(?:[^/\s\"':,;|]+/)+[^/\s\"':,;|]*"
+        ),
+        "/hidden",
     ),
 )
 

@@ -132,6 +132,16 @@ def test_an_anonymous_one_names_nobody_and_is_judged_alike(tmp_path: Path) -> No
     assert rejudge_capsule(hidden) == []
 
 
+@pytest.mark.parametrize("name", clusters.names())
+def test_hiding_names_changes_no_verdict(name: str, tmp_path: Path) -> None:
+    for number, fault in enumerate([None, *clusters.faults()]):
+        if fault and (name not in fault["on"] or not REPLAYED.intersection(fault["finds"])):
+            continue
+        (tmp_path / str(number)).mkdir()
+        hidden = anonymise(run_nodes(name, tmp_path / str(number), fault))
+        assert rejudge_capsule(hidden) == [], fault
+
+
 def test_a_large_one_leaves_out_what_the_report_has(tmp_path: Path) -> None:
     import random
 
