@@ -28,7 +28,7 @@ accounting_up() {
 
 write_slurmdbd_conf() {
     local password
-    if [ ! -s "$ETC/slurmdbd.conf" ]; then
+    if ! grep -qsx "StoragePort=$DATABASE_PORT" "$ETC/slurmdbd.conf"; then
         password=$(head -c 24 /dev/urandom | base64 | tr -dc A-Za-z0-9)
         (
             umask 077
