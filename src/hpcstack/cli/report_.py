@@ -107,7 +107,7 @@ def _find_run(path: str) -> str:
 def _write_capsule(session: Session, path: str, file: str, *, anonymous: bool) -> None:
     """Write the capsule of the run that PATH names to FILE."""
     from hpcstack.core.errors import InputError
-    from hpcstack.suite.capsule import anonymise, gather_capsule, write_capsule
+    from hpcstack.suite.capsule import gather_capsule, hide_names, write_capsule
 
     folder = Path(_find_run(path))
     if not folder.is_dir():
@@ -116,7 +116,7 @@ def _write_capsule(session: Session, path: str, file: str, *, anonymous: bool) -
         )
     capsule = gather_capsule(folder, load_report(folder / "report.json"))
     if anonymous:
-        capsule = anonymise(capsule)
+        capsule = hide_names(capsule)
     with session.store.acting(f"{file} was not written"):
         size = write_capsule(Path(file), capsule)
     say(f"{file}: {size} bytes, {format_count(len(capsule.documents), 'document')}")

@@ -99,7 +99,7 @@ def find_running(job: str, runner: Runner) -> tuple[str, int]:
     own user start a step in it, root included.
     """
     found = query_running(job, runner)
-    if found.user and found.user != name_user(os.geteuid()):
+    if found.user and found.user != name_account(os.geteuid()):
         raise InputError(
             f"job {job} is {found.user}'s: Slurm starts a step in it for that user alone",
             f"sudo hpcstack hang {job} --as-user",
@@ -124,7 +124,7 @@ def query_running(job: str, runner: Runner) -> QueuedJob:
     return running[0]
 
 
-def name_user(number: int) -> str:
+def name_account(number: int) -> str:
     """Return the name of the user NUMBER; the number itself where it has none."""
     try:
         return pwd.getpwuid(number).pw_name

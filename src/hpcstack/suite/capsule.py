@@ -2,7 +2,7 @@
 
 A capsule is a tar.gz of JSON documents: the request and what the site promises, the report, what
 nodes and ranks wrote, and what each machine answered to the checks of its node. It has no logs of
-programs and no environment, and at most MOST bytes. `anonymise` puts other names in place of hosts,
+programs and no environment, and at most MOST bytes. `hide_names` puts other names in place of hosts,
 users, addresses and serial numbers, so that a site can send one.
 """
 
@@ -280,7 +280,7 @@ def _run_again(row: dict[str, Any], request: Request) -> dict[str, Any]:
     return run_check(row["code"], run, row["where"])
 
 
-def anonymise(capsule: Capsule) -> Capsule:
+def hide_names(capsule: Capsule) -> Capsule:
     """Return CAPSULE with other names in place of hosts, users, addresses, folders and serials."""
     hosts = sorted(capsule.report.nodes, key=len, reverse=True)
     names = {host: f"node{number}" for number, host in enumerate(sorted(capsule.report.nodes), 1)}

@@ -20,6 +20,7 @@ from hpcstack.launch import interrupt
 from hpcstack.launch.failure import find_failure
 from hpcstack.launch.interrupt import Interruption, Told
 from hpcstack.launch.record import BEGAN, FILE
+from hpcstack.launch.stacks import name_account
 from hpcstack.launch.stderr import Stderr
 from hpcstack.render.launchers import wrap_rank
 from hpcstack.render.template import read_data_file
@@ -180,7 +181,10 @@ class Cluster(Runner):
     def output(self, argv, *, env=None, timeout=60.0, stdin=Path(os.devnull)):  # type: ignore[no-untyped-def]
         if argv[0] == "squeue":
             return Completed(
-                tuple(argv), 0, (), "12|12|RUNNING|2|gpu|None\n" if self.running else ""
+                tuple(argv),
+                0,
+                (),
+                f"12|12|RUNNING|2|gpu|{name_account(os.geteuid())}|None\n" if self.running else "",
             )
         if argv[0] == "scancel":
             self.cancelled.append(tuple(argv[1:]))

@@ -20,8 +20,8 @@ from hpcstack.suite.capsule import (
     MOST,
     REPLAYED,
     Capsule,
-    anonymise,
     gather_capsule,
+    hide_names,
     judge_capsule,
     pack_capsule,
     read_capsule,
@@ -123,7 +123,7 @@ def test_an_anonymous_one_names_nobody_and_is_judged_alike(tmp_path: Path) -> No
     documents = json.loads(json.dumps(capsule.documents))
     secret = "user 10.20.30.40 0e:42:a1:55:00:01 /home/ann/model GPU-01234567-89ab-cdef-0123-456789abcdef"
     documents["node-dgx1.json"]["rows"][0]["evidence"] = f"on dgx1: {secret}"
-    hidden = anonymise(Capsule(documents))
+    hidden = hide_names(Capsule(documents))
     text = json.dumps(hidden.documents)
     for name in ("dgx1", "10.20.30.40", "0e:42:a1", "/home/ann", "01234567-89ab"):
         assert name not in text
@@ -138,7 +138,7 @@ def test_hiding_names_changes_no_verdict(name: str, tmp_path: Path) -> None:
         if fault and (name not in fault["on"] or not REPLAYED.intersection(fault["finds"])):
             continue
         (tmp_path / str(number)).mkdir()
-        hidden = anonymise(run_nodes(name, tmp_path / str(number), fault))
+        hidden = hide_names(run_nodes(name, tmp_path / str(number), fault))
         assert rejudge_capsule(hidden) == [], fault
 
 
