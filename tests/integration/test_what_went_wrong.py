@@ -177,3 +177,21 @@ def test_the_tasks_of_all_nodes(launches: Launches) -> None:
         f"hpcstack launch {STACK} {asked} -- sh -c 'echo $SLURMD_NODENAME'"
     ).stdout.split()
     assert sorted(hosts) == ["node1", "node1", "node2", "node2"]
+
+
+def test_the_nodes_on_which_jobs_died(testbed: Testbed) -> None:
+    """What the site's accounting says of all jobs, by node."""
+    job = testbed.bash(
+        "cd tests && sbatch --parsable --wait -w node2 -o /dev/null --wrap 'exit 3' || true"
+    ).stdout.strip()
+    until = time.monotonic() + 30
+    died: dict[str, list[str]] = {}
+    while job not in died.get("node2", ()):  # slurmdbd hears of it a moment later
+        assert time.monotonic() < until, died
+        time.sleep(1)
+        done = testbed.run("hpcstack", "jobs", "--by-node", "--days", "1", "--json")
+        assert done.returncode in (0, 1), done.stderr
+        died = {one["node"]: one["died"] for one in json.loads(done.stdout)["nodes"]}
+    assert job not in died.get("node1", ())
+    shown = testbed.run("hpcstack", "jobs", "--by-node", "--days", "1")
+    assert "jobs ended in 1 days" in shown.stdout

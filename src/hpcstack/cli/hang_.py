@@ -55,7 +55,7 @@ def command(
         words += ["--all"] * every + ["--json"] * as_json
         become_user(asked.job, words, session.runner)
     text, silent = ask_nodes(asked, session.runner)
-    report = report_hang(text)
+    report = report_hang(text, silent)
     say(f"job {asked.job}: {asked.why}")
     if silent:
         say(

@@ -6,7 +6,7 @@ Tested in tests/unit/cli/test_admins_day.py and tests/integration/test_what_went
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -27,14 +27,30 @@ if TYPE_CHECKING:
     metavar="NUMBER",
     help="List at most this many launches.",
 )
+@click.option(
+    "--by-node",
+    is_flag=True,
+    help="Count the jobs that died on each node, of all users whose jobs Slurm shows you.",
+)
+@click.option(
+    "--days",
+    default=7,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How far back --by-node looks.",
+)
 @json_option
 @click.pass_obj
-def command(session: Session, most: int, as_json: bool) -> None:
+def command(session: Session, most: int, by_node: bool, days: int, as_json: bool) -> None:
     """List past launches: what ran, where, and how it ended.
 
     The newest comes first. With --json, the folder of each launch is named, which holds its script,
-    image, lock and variables.
+    image, lock and variables. --by-node names nodes on which more jobs died than chance explains;
+    exit code 1 if there are any.
     """
+    if by_node:
+        _show_by_node(session, days, most, as_json=as_json)
+
     from hpcstack.launch.jobs import find_states
     from hpcstack.launch.record import read_launches
 
@@ -43,6 +59,53 @@ def command(session: Session, most: int, as_json: bool) -> None:
     known = find_states(open_ones, session.runner)
     rows = [_make_row(launch, known) for launch in found]
     answer(rows, as_json, lambda: _format_text(rows))
+
+
+def _show_by_node(session: Session, days: int, most: int, *, as_json: bool) -> NoReturn:
+    """Show the nodes on which most jobs of the last DAYS died, and end: with 1 if one is odd."""
+    from dataclasses import asdict
+
+    from hpcstack.core.errors import SlurmError
+    from hpcstack.slurm.client import Client
+    from hpcstack.slurm.node_failures import count_by_node
+
+    jobs = Client(session.runner).query_ended(days)
+    if jobs is None:
+        raise SlurmError(
+            "sacct does not answer: this site has no accounting, or it is down",
+            "hpcstack doctor",
+            page="name-the-slow-node",
+        )
+    nodes = count_by_node(jobs)
+    odd = [one for one in nodes if one.is_odd]
+    document = {
+        "days": days,
+        "jobs": len(jobs),
+        "nodes": [{**asdict(one), "odd": one.is_odd} for one in nodes],
+    }
+
+    def show() -> str:
+        rows = [
+            (
+                one.node,
+                str(one.jobs),
+                str(len(one.died)),
+                f"{one.chance:.2g}",
+                "ODD" if one.is_odd else "",
+                ",".join(one.died[-5:]),
+            )
+            for one in nodes[:most]
+            if one.died
+        ]
+        head = f"{len(jobs)} jobs ended in {days} days"
+        if not rows:
+            return f"{head}, and none died"
+        return f"{head}\n" + format_table(
+            rows, ("NODE", "JOBS", "DIED", "CHANCE", "", "LAST THAT DIED")
+        )
+
+    answer(document, as_json, show)
+    raise click.exceptions.Exit(1 if odd else 0)
 
 
 def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:

@@ -41,8 +41,8 @@ class HangReport:
     well: bool
 
 
-def report_hang(text: str) -> HangReport:
-    """Return the report on TEXT, what stacks.sh printed on all nodes.
+def report_hang(text: str, silent: int = 0) -> HangReport:
+    """Return the report on TEXT, what stacks.sh printed on all nodes but the SILENT ones.
 
     It covers the ranks' stacks, NCCL's RAS, torch's flight recorders, GPUs and ports. The
     recorders' files are read by this machine, if it sees them.
@@ -68,7 +68,7 @@ def report_hang(text: str) -> HangReport:
         well = well and ras.whole and not ras.odd
 
     activity = parse_activity(text)
-    flights, flight_lines, quiet = _report_flights(activity, _list_seen(ranks))
+    flights, flight_lines, quiet = _report_flights(activity, _list_seen(ranks, silent))
     activity_lines = summarise_activity(activity)
     document["flights"] = flights
     document["activity"] = activity_lines
@@ -106,11 +106,11 @@ def _describe_steps(ranks: list[Rank]) -> list[dict[str, Any]]:
     return out
 
 
-def _list_seen(ranks: list[Rank]) -> Seen:
+def _list_seen(ranks: list[Rank], silent: int) -> Seen:
     """Return what the stacks of RANKS tell for the graph of waits.
 
-    Of several steps nothing is told: each counts its ranks from 0, and the recorders' files do not
-    say which step they are of.
+    A rank that was not found is absent only where no node was SILENT. Of several steps nothing is
+    told: each counts its ranks from 0, and the recorders' files do not say which step they are of.
     """
     steps = group_by_step(ranks)
     if len(steps) != 1:
@@ -121,7 +121,7 @@ def _list_seen(ranks: list[Rank]) -> Seen:
         hosts={rank.number: rank.host for rank in ranks},
         doing={rank.number: str(rank.whereabouts) for rank in ranks},
         stopped=frozenset(rank.number for rank in ranks if rank.state in STOPPED),
-        absent=frozenset(verdict.missing),
+        absent=frozenset() if silent else frozenset(verdict.missing),
     )
 
 

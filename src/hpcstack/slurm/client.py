@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, SlurmError
+from hpcstack.slurm.node_failures import COUNTED, EndedJob, parse_ended_jobs
 from hpcstack.slurm.query import (
     choose_pmi,
     parse_long_options,
@@ -39,6 +40,7 @@ KEPT = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS", "SLURM_JWT")
 OF_A_LAUNCH = ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_GRACE")
 # What squeue, scontrol and scancel answer about a job that Slurm has forgotten, or never had.
 FORGOTTEN = "Invalid job id"
+ENDED_S = 120  # for an answer of sacct about all jobs of weeks
 FIELD_END = "\x1f"  # between the fields of sacct: a job's name may hold any character that is typed
 
 
@@ -239,6 +241,22 @@ class Client:
         # A short answer is filled up with empty fields.
         rows = [line.split(FIELD_END) for line in done.stdout.splitlines()]
         return [[*row, *[""] * len(fields)][: len(fields)] for row in rows]
+
+    def query_ended(self, days: int) -> list[EndedJob] | None:
+        """Return the jobs that ended in the last DAYS, of all users whose jobs may be seen.
+
+        None where the site has no accounting, or it does not answer.
+        """
+        if not self.has("sacct"):
+            return None
+        fields = "JobIDRaw,User,State,NodeList"
+        argv = ["sacct", "-nPX", "--allusers", f"--delimiter={FIELD_END}", f"--format={fields}"]
+        argv += ["--starttime", f"now-{days}days", "--state", ",".join(COUNTED)]
+        done = self.runner.output(argv, timeout=ENDED_S)
+        if done.status:
+            return None
+        rows = [line.split(FIELD_END) for line in done.stdout.splitlines()]
+        return parse_ended_jobs([row for row in rows if len(row) == 4])
 
     # -- what is done
 

@@ -118,6 +118,20 @@ def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: P
     json.dumps(report.document)
 
 
+def test_a_rank_of_a_node_that_did_not_answer_is_unknown_and_not_gone(tmp_path: Path) -> None:
+    for rank in (0, 1, 2):  # the fourth left no record
+        (tmp_path / f"flight-{rank}").write_bytes((DATA / f"sleeps-{rank}").read_bytes())
+    text = "".join(
+        f"hpcstack: rank {rank} of 4 on n1 is process {rank + 1} of step 0, state S: python\n"
+        for rank in (0, 1, 2)
+    )
+    text += f"hpcstack-flights: 5 {tmp_path}/flight-\n"
+    for silent, kind, said in ((0, "absent", "is not there"), (1, "unknown", "has left no record")):
+        (root,) = report_hang(text, silent).document["flights"]["roots"]
+        assert (root["kind"], root["ranks"]) == (kind, [3])
+        assert said in root["text"]
+
+
 def test_older_files_of_another_run_are_not_this_ones(tmp_path: Path) -> None:
     (tmp_path / "flight-0").write_bytes((DATA / "sleeps-0").read_bytes())
     late = int(time.time()) + 100
