@@ -251,7 +251,9 @@ class Client:
             return None
         fields = "JobIDRaw,User,State,NodeList"
         argv = ["sacct", "-nPX", "--allusers", f"--delimiter={FIELD_END}", f"--format={fields}"]
-        argv += ["--starttime", f"now-{days}days", "--state", ",".join(COUNTED)]
+        # Without an end, --state asks for jobs that are in such a state now: none that ended
+        argv += ["--starttime", f"now-{days}days", "--endtime", "now"]
+        argv += ["--state", ",".join(COUNTED)]
         done = self.runner.output(argv, timeout=ENDED_S)
         if done.status:
             return None

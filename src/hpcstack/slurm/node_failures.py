@@ -54,7 +54,12 @@ class NodeFailures:
 
 
 def expand_nodelist(text: str) -> tuple[str, ...]:
-    """Return the nodes of TEXT, such as `node[01-03,7],login1`; none where it has another form."""
+    """Return the nodes of TEXT, such as `node[01-03,7],login1`; none where it has another form.
+
+    Of a job that never had a node Slurm says `None assigned`.
+    """
+    if " " in text:
+        return ()
     out: list[str] = []
     end = 0
     for match in PART.finditer(text):
