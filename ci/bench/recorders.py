@@ -2,7 +2,7 @@
 
     ci/bench/flights [RANKS] [--peer TORCHFRTRACE]
 
-Each rank has 2,000 operations with 13 frames each, in the form of torch's flight recorder: 2.3 MB.
+Each rank has 2,000 operations with 13 frames each, in the form of torch's flight recorder: 0.8 MB.
 Rank 100 has not come to the last collective. Files are links to two: what is read is in memory.
 TORCHFRTRACE is torch's own program (in a Python that has torch); it reads the files of PEER_RANKS,
 and so does hpcstack in the same run.
