@@ -138,7 +138,8 @@ class Kit:
 
         argv = [sys.executable, str(HERE / "gpu_steps.py"), step.name, str(output)]
         if step.suite:
-            gpus = ["--gpus", "1"] if has_gpu() and "1" in step.suite[:4] else []
+            ranks = step.suite[step.suite.index("--ranks") + 1]
+            gpus = ["--gpus", "1"] if has_gpu() and ranks == "1" else []
             argv = [sys.executable, "-m", "hpcstack_smoke", *select_tests(step.suite), *gpus]
             argv += ["--output", str(output), "--deadline", str(step.seconds - 10)]
         environment = {**os.environ, **step.environment, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

@@ -30,8 +30,8 @@ NVLS_SHARES = (
 )
 # The share of an NVLink's rate, as nvidia-smi shows it, that a GPU's copy engine reaches: NVLink 4
 # and 5, and those before. H200 NVL, six links: 133.3 of 159.4; A100, twelve: 277 of 300
-COPY_SHARES = ((9.0, 0.84, "nvbandwidth and p2pBandwidthLatencyTest of others"),
-               (6.0, 0.95, "nvbandwidth and p2pBandwidthLatencyTest of others"))  # fmt: skip
+COPY_SOURCE = "nvbandwidth and p2pBandwidthLatencyTest of others"
+COPY_SHARES = ((9.0, 0.84, COPY_SOURCE), (6.0, 0.95, COPY_SOURCE))
 # GT/s of a lane by generation of PCIe, each with 130 bits for 128; 2 and 1 with 10 for 8
 PCIE_LANES = {1: 2.5 * 8 / 10, 2: 5.0 * 8 / 10, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 PCIE_ENCODING = 128 / 130

@@ -194,4 +194,4 @@ def test_the_nodes_on_which_jobs_died(testbed: Testbed) -> None:
         died = {one["node"]: one["died"] for one in json.loads(done.stdout)["nodes"]}
     assert job not in died.get("node1", ())
     shown = testbed.run("hpcstack", "jobs", "--by-node", "--days", "1")
-    assert "jobs ended in 1 days" in shown.stdout
+    assert "ended in 1 day" in shown.stdout

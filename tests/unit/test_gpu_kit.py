@@ -98,7 +98,9 @@ def test_a_planted_fault_must_be_found(got: str, becomes: str) -> None:
     assert row["status"] == becomes
 
 
-def test_without_a_gpu_nothing_is_green_and_no_part_fails(tmp_path: Path) -> None:
+def test_without_a_gpu_nothing_is_green_and_no_part_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Parts D and E whole, and the latency of A: each step says SKIP, with its reason."""
     if one_gpu.has_gpu():
         pytest.skip("there is a GPU here")
@@ -114,7 +116,7 @@ def test_without_a_gpu_nothing_is_green_and_no_part_fails(tmp_path: Path) -> Non
     for name in ("latency_at_rest", "texts", "transports", "build_nccl"):
         folder = tmp_path / name
         folder.mkdir()
-        os.environ["HPCSTACK_NCCL"] = str(tmp_path)
+        monkeypatch.setenv("HPCSTACK_NCCL", str(tmp_path))
         assert gpu_steps.main(name, folder) == 0
         (row,) = json.loads((folder / "rows.json").read_text())["rows"]
         assert (row["status"], row["measured"]) == ("SKIP", "no nvidia-smi here")

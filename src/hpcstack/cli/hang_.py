@@ -6,11 +6,14 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_job_verbs.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, say
+from hpcstack.cli.session import Session, answer, echo, json_option, say
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Completed
 
 
 @click.command("hang")
@@ -46,14 +49,14 @@ def command(
 
     from hpcstack.core.errors import format_count
     from hpcstack.launch.hang_report import report_hang
-    from hpcstack.launch.stacks import ask_nodes, become_user, parse_job
+    from hpcstack.launch.stacks import ask_nodes, parse_job, run_as_job_user
 
     asked = parse_job(job)
     if as_user:
         words = ["--site", session.site_file] if session.site_file else []
         words += ["hang", job or asked.job]
         words += ["--all"] * every + ["--json"] * as_json
-        become_user(asked.job, words, session.runner)
+        _relay(run_as_job_user(asked.job, words, session.runner))
     text, silent = ask_nodes(asked, session.runner)
     report = report_hang(text, silent)
     say(f"job {asked.job}: {asked.why}")
@@ -70,6 +73,17 @@ def command(
         shown += ["", "--all prints the stacks"]
     answer({"job": asked.job, **report.document}, as_json, lambda: "\n".join(shown))
     raise click.exceptions.Exit(0 if report.well else 1)
+
+
+def _relay(done: Completed) -> NoReturn:
+    """Print what another user's process printed, made harmless, and end with its status."""
+    from hpcstack.core.errors import sanitize_for_terminal
+
+    for line in done.stdout.splitlines():
+        echo(line)
+    for line in done.tail[len(done.stdout.splitlines()) :]:
+        click.echo(sanitize_for_terminal(line), err=True)
+    raise click.exceptions.Exit(done.status)
 
 
 def _show_flights(folder: Path, as_json: bool) -> NoReturn:

@@ -65,7 +65,7 @@ def _show_by_node(session: Session, days: int, most: int, *, as_json: bool) -> N
     """Show the nodes on which most jobs of the last DAYS died, and end: with 1 if one is odd."""
     from dataclasses import asdict
 
-    from hpcstack.core.errors import SlurmError
+    from hpcstack.core.errors import SlurmError, format_count
     from hpcstack.slurm.client import Client
     from hpcstack.slurm.node_failures import count_by_node
 
@@ -97,7 +97,7 @@ def _show_by_node(session: Session, days: int, most: int, *, as_json: bool) -> N
             for one in nodes[:most]
             if one.died
         ]
-        head = f"{len(jobs)} jobs ended in {days} days"
+        head = f"{format_count(len(jobs), 'job')} ended in {format_count(days, 'day')}"
         if not rows:
             return f"{head}, and none died"
         return f"{head}\n" + format_table(

@@ -13,7 +13,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, SlurmError
@@ -21,7 +21,7 @@ from hpcstack.launch.record import find_launch
 from hpcstack.slurm.client import Client, QueuedJob
 
 if TYPE_CHECKING:
-    from hpcstack.core.process import Runner
+    from hpcstack.core.process import Completed, Runner
 
 ANSWER_S = 60  # how long the nodes have to answer
 # What of root's environment a job's user is asked with: where programs, the site and Slurm are
@@ -132,12 +132,13 @@ def name_account(number: int) -> str:
         return str(number)
 
 
-def become_user(job: str, words: list[str], runner: Runner) -> NoReturn:
-    """Run `hpcstack WORDS` as the user of JOB in place of this process. For root alone.
+def run_as_job_user(job: str, words: list[str], runner: Runner) -> Completed:
+    """Run `hpcstack WORDS` as the user of JOB, and return how it ended. For root alone.
 
-    All of it runs as that user, so nothing that the user wrote is read by root: neither files of
-    the flight recorder nor what the step prints. Of root's environment only what names the site and
-    Slurm is kept. Raise InputError for anybody else, and where the job's user is not known here.
+    All of it runs as that user, so that root reads no file that the user wrote. A process of that
+    user can be taken over by another one. So it has neither root's terminal nor its environment,
+    but for what names the site and Slurm, and what it prints comes through pipes. Raise InputError
+    for anybody else than root, and where the job's user is not known here.
     """
     if os.geteuid() != 0:
         raise InputError(
@@ -159,9 +160,10 @@ def become_user(job: str, words: list[str], runner: Runner) -> NoReturn:
     kept |= {"HOME": entry.pw_dir, "USER": user, "LOGNAME": user, "SHELL": "/bin/sh"}
     argv = [
         *("setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups"),
-        *("--", sys.executable, "-I", "-m", "hpcstack", *words),
+        *("--", "setsid", "--wait", "env", "-i", *(f"{name}={one}" for name, one in kept.items())),
+        *(sys.executable, "-I", "-m", "hpcstack", *words),
     ]
-    os.execvpe(argv[0], argv, kept)
+    return runner.output(argv, timeout=2 * ANSWER_S)
 
 
 def find_lent_spy() -> str:

@@ -73,7 +73,7 @@ class Diagnosis:
     @property
     def well(self) -> bool:
         """Whether every rank of every group was seen and none waits."""
-        return not self.roots and not self.unknown
+        return not self.roots and not self.unknown and not self.waiting
 
 
 class WaitGraph:
@@ -154,8 +154,11 @@ def diagnose_hang(flights: Mapping[int, Flight], seen: Seen | None = None) -> Di
 
     roots = _find_roots(job, graph, held)
     roots.sort(key=lambda root: (list(Kind).index(root.kind), -root.waiting))
-    waiting = sum(rank in graph.waits or rank in held for rank in flights)
-    return Diagnosis(tuple(roots[:MOST_LINES]), tuple(_list_unknown(job, roots)), waiting)
+    waiting = sum(bool(job.list_waiting(rank)) for rank in flights)
+    unknown = _list_unknown(job, roots)
+    if waiting and not roots:
+        unknown.append(f"{_wait(waiting)}, and the records do not tell for whom: {ASK_AGAIN}")
+    return Diagnosis(tuple(roots[:MOST_LINES]), tuple(unknown), waiting)
 
 
 def _add_wait(job: JobFlights, graph: WaitGraph, rank: int, one: Operation) -> bool:
@@ -217,7 +220,7 @@ def _name_rank_awaited(job: JobFlights, rank: int, graph: WaitGraph) -> HangRoot
     # A collective says more than a send or receive does
     node = min(by, key=lambda other: by[other].is_between_two)
     one = by[node]
-    waiter = node if isinstance(node, int) else min(_list_inside(job, node) - {rank})
+    waiter = node if isinstance(node, int) else _find_waiter(job, node, rank)
     wait = f"{_wait(victims)} for it, directly or not"
     who = job.name_rank(rank)
     if rank in job.seen.absent:
@@ -266,9 +269,10 @@ def _name_rank_awaited(job: JobFlights, rank: int, graph: WaitGraph) -> HangRoot
     return HangRoot(Kind.BEHIND, (rank,), f"{who} has not come to {missed}; {wait}{last}", victims)
 
 
-def _list_inside(job: JobFlights, meeting: Meeting) -> set[int]:
-    """Return the ranks that have come to MEETING."""
-    return set(job.entered[meeting])
+def _find_waiter(job: JobFlights, meeting: Meeting, rank: int) -> int:
+    """Return the first rank that is in MEETING and waits there for RANK."""
+    missing = job.find_missing(next(iter(job.entered[meeting].values())))
+    return min(one for one in job.entered[meeting] if one != rank and one not in missing)
 
 
 def _name_ring(job: JobFlights, ring: Sequence[int], graph: WaitGraph) -> HangRoot:

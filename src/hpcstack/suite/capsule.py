@@ -3,7 +3,7 @@
 A capsule is a tar.gz of JSON documents: the request and what the site promises, the report, what
 nodes and ranks wrote, and what each machine answered to the checks of its node. It has no logs of
 programs and no environment, and at most MOST bytes. `hide_names` puts other names in place of hosts,
-users, addresses and serial numbers, so that a site can send one.
+addresses, folders and serial numbers, so that a site can send one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import io
 import json
 import re
 import tarfile
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,19 @@ REPLAYED = frozenset(
         *("node.nvlink", "node.nvlink-fabric", "node.imex", "node.persistence"),
         *("fabric.hcas", "fabric.rate", "fabric.gid", "fabric.mtu", "fabric.gdr"),
     }
+)
+# What a file that is no capsule, or one that somebody has changed, may raise
+DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    RecursionError,
+    OverflowError,
+    zlib.error,
+    tarfile.TarError,
 )
 UNKNOWN = "UNKNOWN"  # in place of a verdict that today's code cannot make from the capsule
 # What is replaced in a capsule that is sent away
@@ -152,8 +166,8 @@ def read_capsule(path: Path) -> Capsule:
                     raise ValueError(f"{entry.name} does not belong into one")
                 documents[entry.name] = json.loads(file.read())
         capsule = Capsule(documents)
-        _ = capsule.report, capsule.verdicts
-    except (OSError, ValueError, KeyError, TypeError, EOFError, tarfile.TarError) as error:
+        _ = capsule.verdicts, judge_capsule(capsule)
+    except DAMAGE as error:
         said = " ".join(str(error).split())[:200]
         raise InputError(
             f"{path} is not a capsule of a run: {said}",

@@ -32,6 +32,7 @@ WITHIN = {"nccl.node": "nccl.bandwidth"}
 REACHED = "reached"
 # The check whose all_reduce has a limit
 MEASURED = "nccl.bandwidth"
+NOTHING_KNOWN = "UNKNOWN: no gate for these GPUs, and no source of what joins them"
 SLOWER = "hpcstack test STACK --sweep names the slow node; nccl.transport the path"
 
 
@@ -99,7 +100,11 @@ def judge_outcome(outcome: Outcome, report: Report) -> Outcome:
     if code != MEASURED:
         return outcome
     limit = find_limit(report, within=within)
-    return outcome if limit is None else _judge_by_limit(outcome, limit)
+    if limit is not None:
+        return _judge_by_limit(outcome, limit)
+    if report.backend == "nccl" and (within or len(report.inventory) == 1):
+        return outcome.model_copy(update={"expected": NOTHING_KNOWN})
+    return outcome
 
 
 def find_limit(report: Report, *, within: bool = False) -> Limit | None:

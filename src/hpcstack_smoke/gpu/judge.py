@@ -209,7 +209,7 @@ def _judge_by_term(
     says so.
     """
     if term is None:
-        return Result(PASS, measured, "no gate, and no figure of its link", **more)
+        return Result(PASS, measured, "UNKNOWN: no gate, and no figure of its link", **more)
     want = HEALTHY_SHARE * term.rate
     expected = f">= {want:.3g} GB/s, {HEALTHY_SHARE:.0%} of {term.rate:.3g} ({term.name})"
     status = PASS if rate >= want else WARN

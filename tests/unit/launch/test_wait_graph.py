@@ -258,3 +258,34 @@ def test_thousands_of_ranks_take_seconds() -> None:
     (root,) = diagnose_hang(flights).roots
     assert (root.ranks, root.waiting) == ((1000,), 2047)
     assert root.text.startswith("rank 1000 (dp 29, pp 3, tp 0) has not come to all_reduce")
+
+
+GROUPS = [
+    ProcessGroup("0", "default_pg", (0, 1, 2, 3)),
+    ProcessGroup("1", "mesh_tp", (0, 1)),
+    ProcessGroup("2", "mesh_tp", (2, 3)),
+    ProcessGroup("3", "undefined"),
+]
+OPERATIONS = st.builds(
+    Operation,
+    group=st.sampled_from(GROUPS),
+    number=st.integers(0, 3),
+    name=st.sampled_from(["all_reduce", "broadcast", "send", "recv"]),
+    sizes=st.sampled_from(["[[4]]", "[[7]]"]),
+    over=st.booleans(),
+    place=st.just(""),
+    peer=st.none() | st.integers(-1, 5),
+)
+
+
+@given(st.dictionaries(st.integers(0, 4), st.lists(OPERATIONS, max_size=6), max_size=5))
+def test_whatever_is_recorded_a_job_that_waits_is_never_well(
+    recorded: dict[int, list[Operation]],
+) -> None:
+    flights = {rank: Flight((), tuple(rows)) for rank, rows in recorded.items()}
+    diagnosis = diagnose_hang(flights)
+    if any(not one.over for rows in recorded.values() for one in rows):
+        assert diagnosis.waiting
+        assert not diagnosis.well
+        assert diagnosis.roots or diagnosis.unknown
+    assert summarise_diagnosis(flights, diagnosis)

@@ -4,6 +4,7 @@ each fault, leave one as a node's agent does; what it holds is their machines' a
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import tarfile
@@ -206,3 +207,39 @@ def test_a_recorded_machine_answers_as_it_did(tmp_path: Path) -> None:
     assert [tuple(one) if isinstance(one, list) else one for one in given] == [
         tuple(one) if isinstance(one, list) else one for one in (ask(replayed) for ask in asked)
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("machine-dgx1.json", []),
+        ("machine-dgx1.json", {"host": "dgx1"}),
+        ("machine-dgx1.json", {"host": "dgx1", "answers": {"said": 3}}),
+        ("node-dgx1.json", 7),
+        ("node-dgx1.json", {"host": ["x"], "inventory": 3, "rows": [1]}),
+        ("request.json", {"nodes": "many"}),
+        ("request.json", []),
+        ("verdicts.json", 3),
+        ("report.json", {}),
+    ],
+)
+def test_a_capsule_that_somebody_has_changed_is_refused_or_judged(
+    name: str, document: Any, tmp_path: Path
+) -> None:
+    """It may be anybody's: no traceback, and nothing of it is run."""
+    capsule = run_nodes("dgx-h100", tmp_path)
+    changed = Capsule({**capsule.documents, name: document})
+    (tmp_path / "c").write_bytes(pack_capsule(changed))
+    with contextlib.suppress(InputError):
+        rejudge_capsule(read_capsule(tmp_path / "c"))
+
+
+def test_a_document_that_nests_without_end_is_refused(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("report.json")
+        entry.size = 1 << 20
+        archive.addfile(entry, io.BytesIO(b"[" * (1 << 20)))
+    (tmp_path / "c").write_bytes(out.getvalue())
+    with pytest.raises(InputError, match="is not a capsule"):
+        read_capsule(tmp_path / "c")
