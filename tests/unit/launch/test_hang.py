@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
+from hpcstack.core.process import Completed, Runner
 from hpcstack.launch.hang import (
     describe_ranks,
     describe_standing,
@@ -23,7 +25,7 @@ from hpcstack.launch.hang import (
     judge_ranks,
     parse_ranks,
 )
-from hpcstack.launch.stacks import parse_job
+from hpcstack.launch.stacks import name_account, parse_job, run_as_job_user
 from hpcstack.render.launchers import wrap_rank
 
 WAITS = """\
@@ -231,3 +233,30 @@ def _look(shell: str, *words: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_who_asks_as_a_jobs_user_lends_neither_terminal_nor_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That user may take the process over: it is in a session of its own, and knows no secret."""
+    asked: list[tuple[str, ...]] = []
+
+    class Asked(Runner):
+        def output(self, argv: Sequence[str], **_: object) -> Completed:
+            asked.append(tuple(argv))
+            user = name_account(os.getuid())
+            return Completed(tuple(argv), 0, (), f"7|7|RUNNING|1|p|{user}|None\n")
+
+    monkeypatch.setenv("A_TOKEN", "secret")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    run_as_job_user("7", ["hang", "7"], Asked())
+    words = asked[-1]
+    session = words.index("setsid")
+    assert words[0] == "setpriv"
+    assert words[session : session + 4] == ("setsid", "--wait", "env", "-i")
+    assert words[-5:] == ("-I", "-m", "hpcstack", "hang", "7")
+    assert not [word for word in words if "secret" in word]
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(InputError, match="--as-user is for root"):
+        run_as_job_user("7", ["hang", "7"], Asked())
