@@ -112,8 +112,12 @@ def gather_capsule(folder: Path, report: Report) -> Capsule:
             except (OSError, ValueError):
                 continue  # the run's report names who has left nothing
     capsule = Capsule(documents)
-    verdicts = {one.code: one.status for one in judge_capsule(capsule).outcomes}
-    return Capsule({**documents, "verdicts.json": verdicts})
+    return Capsule({**documents, "verdicts.json": _list_verdicts(capsule)})
+
+
+def _list_verdicts(capsule: Capsule) -> dict[str, str]:
+    """Return {check: the status that today's code gives it} of CAPSULE."""
+    return {one.code: one.status for one in judge_capsule(capsule).outcomes}
 
 
 def write_capsule(path: Path, capsule: Capsule) -> int:
@@ -127,16 +131,19 @@ def write_capsule(path: Path, capsule: Capsule) -> int:
 def pack_capsule(capsule: Capsule) -> bytes:
     """Return CAPSULE as a tar.gz of at most MOST bytes.
 
-    Where it is larger, what the machines answered is left out first, then what ranks wrote: their
-    verdicts are in the report.
+    Where it is larger, what the machines answered is left out first, then what ranks and nodes
+    wrote: of those the report's own verdicts count. Raise InputError where the report is too large.
     """
-    names = list(capsule.documents)
-    for left_out in ("", "machine-", "rank-", "task-"):
-        if left_out:
-            names = [name for name in names if not name.startswith(left_out)]
-        packed = _pack({name: capsule.documents[name] for name in names})
+    packed = _pack(capsule.documents)
+    kept = dict(capsule.documents)
+    for left_out in ("machine-", "rank-", "task-", "node-"):
         if len(packed) <= MOST:
             return packed
+        kept = {name: one for name, one in kept.items() if not name.startswith(left_out)}
+        kept["verdicts.json"] = _list_verdicts(Capsule(kept))
+        packed = _pack(kept)
+    if len(packed) <= MOST:
+        return packed
     raise InputError(
         f"the capsule has {len(packed)} bytes", f"{MOST} are the most", page="compare-runs"
     )
@@ -180,7 +187,8 @@ def read_capsule(path: Path) -> Capsule:
 def judge_capsule(capsule: Capsule) -> Report:
     """Return the report of CAPSULE, judged by today's code, without history and baselines.
 
-    Checks of REPLAYED are run again on what their machine answered. Of all others the rows count.
+    Checks of REPLAYED are run again on what their machine answered. Of all others the rows count,
+    and of those whose rows were left out, what the report says.
     """
     report = capsule.report
     request = _read_request(capsule)
@@ -204,8 +212,14 @@ def judge_capsule(capsule: Capsule) -> Report:
         max(1, request.nodes), max(1, report.world_size), request.tests, request.tier, request.skip
     )
     found.add({"rows": make_host_rows(run, found.inventory)})
-    outcomes = tuple(make_outcomes(run, found, ""))
-    again = report.model_copy(update={"outcomes": outcomes, "inventory": found.inventory})
+    reported = {one.code: one for one in report.outcomes}
+    with_rows = {row["code"] for row in found.rows}
+    outcomes = tuple(
+        one if one.code in with_rows else reported.get(one.code, one)
+        for one in make_outcomes(run, found, "")
+    )
+    inventory = found.inventory or report.inventory
+    again = report.model_copy(update={"outcomes": outcomes, "inventory": inventory})
     return judge_report(again, [], {})
 
 
@@ -295,7 +309,7 @@ def _run_again(row: dict[str, Any], request: Request) -> dict[str, Any]:
 
 
 def hide_names(capsule: Capsule) -> Capsule:
-    """Return CAPSULE with other names in place of hosts, users, addresses, folders and serials."""
+    """Return CAPSULE with other names in place of hosts, addresses, folders and serials."""
     hosts = sorted(capsule.report.nodes, key=len, reverse=True)
     names = {host: f"node{number}" for number, host in enumerate(sorted(capsule.report.nodes), 1)}
 

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import find_state_folder
+from hpcstack.core.errors import InputError
 from hpcstack.core.files import write_text
 from hpcstack.launch.resources import machine_of
 from hpcstack.site.model import PLATFORMS
@@ -52,7 +53,10 @@ def run_and_judge(
     report = judge_report(report, history.load_history(path), baselines)
     with store.acting("the report was not written"):
         write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
-        write_capsule(folder / FILE, gather_capsule(folder, report))
         if not report.planted:
             history.append_run(path, report, str(folder))
+        try:
+            write_capsule(folder / FILE, gather_capsule(folder, report))
+        except InputError as error:  # too large: the run is none the worse for it
+            say(f"NOTE: {error}")
     return report, folder

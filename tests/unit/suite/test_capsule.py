@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import random
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -144,8 +145,6 @@ def test_hiding_names_changes_no_verdict(name: str, tmp_path: Path) -> None:
 
 
 def test_a_large_one_leaves_out_what_the_report_has(tmp_path: Path) -> None:
-    import random
-
     capsule = run_nodes("dgx-h100", tmp_path)
     noise = random.Random(3).randbytes(3 << 20).hex()
     documents = {
@@ -158,6 +157,30 @@ def test_a_large_one_leaves_out_what_the_report_has(tmp_path: Path) -> None:
     kept = read_capsule(tmp_path / "c").documents
     assert not [name for name in kept if name.startswith("machine-")]
     assert "report.json" in kept
+    assert rejudge_capsule(Capsule(kept)) == []
+
+
+def test_what_ranks_wrote_may_be_left_out_and_no_verdict_changes(tmp_path: Path) -> None:
+    """Thousands of ranks write more than a capsule holds; then the report's own verdicts count."""
+    capsule = run_nodes("dgx-h100", tmp_path)
+    request = {**capsule.documents["request.json"], "tests": "node.hbm,node.matmul,nccl.ring"}
+    noise = random.Random(4).randbytes(3 << 20).hex()
+    rows = [
+        {
+            "code": code,
+            "where": f"dgx1:{rank}",
+            "status": "PASS",
+            "evidence": noise if not rank else "",
+        }
+        for code in ("node.hbm", "node.matmul", "nccl.ring")
+        for rank in range(32)
+    ]
+    full = {**capsule.documents, "request.json": request, "rank-0-0.json": {"rows": rows}}
+    (tmp_path / "c").write_bytes(pack_capsule(Capsule(full)))
+    kept = read_capsule(tmp_path / "c")
+    assert "rank-0-0.json" not in kept.documents
+    assert kept.verdicts["node.hbm"] == "PASS"
+    assert rejudge_capsule(kept) == []
 
 
 KEPT = Path(__file__).parents[2] / "data/capsules"
