@@ -13,4 +13,4 @@ if sys.version_info < (3, 9):
         "the smoke-test suite needs Python 3.9 or newer; this is " + sys.version.split()[0]
     )
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"

@@ -151,6 +151,10 @@ def run_scopes(agent: Agent) -> int:
         from hpcstack_smoke.training.restart import check_train_restart as restart
 
         status = restart(agent) or status
+    if request.own:
+        from hpcstack_smoke.own import OwnChecks
+
+        OwnChecks(agent).run_all()
 
     agent.after()
     return status

@@ -194,6 +194,7 @@ class Agent:
         document = {
             "host": self.host,
             "suite": __version__,
+            "runs_own_checks": True,  # suites before 0.4.0 do not
             "inventory": self.inventory,
             "rows": self.rows,
         }

@@ -22,11 +22,16 @@ def read_documents(output: str, pattern: str) -> list[dict[str, Any]]:
 
 
 def has_failed(output: str) -> bool:
-    """Whether a row of any node, rank or task is FAIL or ERROR, or an agent ended its ranks."""
+    """Whether any node, rank or task left a FAIL or ERROR, or an agent ended its ranks.
+
+    A process of an own check that did not end with 0 counts, too.
+    """
     documents = []
-    for pattern in ("node-*.json", "rank-*.json", "task-*.json"):
+    for pattern in ("node-*.json", "rank-*.json", "task-*.json", "own-*.json"):
         documents += read_documents(output, pattern)
     for document in documents:
+        if document.get("failed"):
+            return True
         for row in document.get("rows", []):
             if row["status"] in ("FAIL", "ERROR"):
                 return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from hpcstack_smoke.result import write_document
 from hpcstack_smoke.select import MINUTES, Check, select_checks
@@ -42,6 +43,8 @@ class Request:
     injected_at: str = ""  # which lie below this folder
 
     minutes: float = MINUTES  # how long a burn lasts
+    # own checks of the site and the recipe (`own.parse_own_run`), with what hpcstack judges them by
+    own: tuple[dict[str, Any], ...] = ()
 
     def checks(self, scope: str, done: str = "") -> list[Check]:
         """Return the checks of SCOPE that this run asks for, without the codes in DONE."""
@@ -65,7 +68,7 @@ def read_request(folder: str) -> Request:
     known = {one.name for one in fields(Request)}
     values = {name: value for name, value in document.items() if name in known}
     # JSON has lists only
-    for name in ("hcas", "injected"):
+    for name in ("hcas", "injected", "own"):
         values[name] = tuple(values.get(name, ()))
     values["output"] = folder  # the container may see the folder at another path
     return Request(**values)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hpcstack.core.progress import Progress
     from hpcstack.oci.client import Registry
     from hpcstack.recipe.catalog import Catalog, Recipe
+    from hpcstack.recipe.own_checks import OwnCheck
     from hpcstack.site.load import Loaded, Site
     from hpcstack.store.store import Store
 
@@ -140,6 +141,18 @@ class Session:
             if published and published != name:
                 return self.catalog.find(published)
             raise error from None
+
+    def list_own_checks(self, names: tuple[str, ...]) -> dict[str, OwnCheck]:
+        """Return {code: own check} of the stacks NAMES; without names, of all that the site has."""
+        from hpcstack.recipe.own_checks import OF_SITE
+        from hpcstack.site.own_checks import list_own_checks
+
+        if not names:
+            return {f"{OF_SITE}.{check.name}": check for check in self.site.checks}
+        out: dict[str, OwnCheck] = {}
+        for name in names:
+            out |= list_own_checks(self.recipe(name).stack, self.site)
+        return out
 
     def _find_published(self, name: str) -> str:
         """Return the stack that NAME means in the module tree; empty where it means none there."""

@@ -15,7 +15,6 @@ from hpcstack.cli.resources import resource_options
 from hpcstack.cli.session import Session, answer, complete_stacks, json_option, say
 from hpcstack.cli.testing import show_report, test_one
 
-
 @click.command("test", cls=JsonFile)
 @click.argument(
     "names",
@@ -116,7 +115,7 @@ def command(
     from hpcstack_smoke.select import MINUTES
 
     if list_:
-        return _list_checks(as_json)
+        return _list_checks(session, names, as_json)
     if not names or len(names) > 2:
         raise InputError(
             "name one stack, or two to compare",
@@ -125,9 +124,10 @@ def command(
         )
     _refuse_useless_options(names, options, sweep=sweep, drain=drain, bisect=bisect)
 
+    own = session.list_own_checks(names)
     request = SuiteRequest(
-        tests=check_names(only),
-        skip=check_names(skip),
+        tests=check_names(only, own),
+        skip=check_names(skip, own),
         tier=tier or ("standard" if only else "quick"),
         runtime=options["runtime"],
         suite_from_host=suite_from_host,
@@ -188,13 +188,17 @@ def _refuse_useless_options(
         )
 
 
-def _list_checks(as_json: bool) -> None:
-    """Show every check with its tier and what it checks."""
+def _list_checks(session: Session, names: tuple[str, ...], as_json: bool) -> None:
+    """Show every check with its tier and what it checks: the suite's, and own checks of NAMES."""
     from hpcstack_smoke.select import CHECKS
 
     rows = [
         {"code": check.code, "tier": check.tier, "scope": check.scope, "about": check.about}
         for check in CHECKS
+    ]
+    rows += [
+        {"code": code, "tier": own.tier, "scope": own.on, "about": own.about}
+        for code, own in session.list_own_checks(names).items()
     ]
     lines = [f"{row['code']:<20} {row['tier']:<9} {row['about']}" for row in rows]
     answer({"checks": rows}, as_json, lambda: "\n".join(lines) + "\n")

@@ -306,7 +306,7 @@ def list_problems(
         path = tuple(part for part in entry["loc"] if not str(part).startswith("function-"))
         known = _list_known_keys(model, path[:-1])
         if entry["type"] == "extra_forbidden":
-            near = did_you_mean(str(path[-1]), known)
+            near = _find_meant(model, path, known)
             what = f"unknown key {path[-1]!r}{near}; known: {', '.join(known)}"
             yield document.problem(path, what, at_key=True)
         elif entry["type"] == "missing":
@@ -355,8 +355,28 @@ def _describe(entry: ErrorDetails) -> str:
     return f"{message} (it is {shown})"
 
 
+def _find_meant(model: type[BaseModel], path: Path, known: list[str]) -> str:
+    """Return a hint at the key that the unknown one at PATH was meant to be; empty for none.
+
+    A model's ELSEWHERE has what other programs call its keys.
+    """
+    key = str(path[-1])
+    elsewhere = getattr(_find_model_at(model, path[:-1]), "ELSEWHERE", {})
+    if key in elsewhere:
+        return f" (here that is {elsewhere[key]})"
+    return did_you_mean(key, known)
+
+
 def _list_known_keys(model: type[BaseModel], path: Path) -> list[str]:
-    """Return the keys that MODEL takes at PATH, found by walking its fields."""
+    """Return the keys that MODEL takes at PATH."""
+    found = _find_model_at(model, path)
+    if found is None:
+        return []
+    return [field.alias or name for name, field in found.model_fields.items()]
+
+
+def _find_model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """Return the model at PATH below MODEL, found by walking its fields; None where there is none."""
     from pydantic import BaseModel
 
     current: Any = model
@@ -367,8 +387,8 @@ def _list_known_keys(model: type[BaseModel], path: Path) -> list[str]:
             if part in fields:
                 current = _find_model(fields[part].annotation)
     if isinstance(current, type) and issubclass(current, BaseModel):
-        return [field.alias or name for name, field in current.model_fields.items()]
-    return []
+        return current
+    return None
 
 
 def _find_model(annotation: Any) -> Any:

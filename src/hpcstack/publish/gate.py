@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import format_count
-from hpcstack_smoke.select import SCOPES, Check, select_checks
+from hpcstack.recipe.own_checks import DEFINITION
+from hpcstack_smoke.select import SCOPES, TIERS, Check, select_checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hpcstack.recipe.own_checks import OwnCheck
     from hpcstack.report import Outcome, Report
     from hpcstack.site.model import NodeType
 
@@ -68,6 +70,19 @@ def _is_required(check: Check, asked: tuple[str, ...], node: NodeType | None) ->
     return True
 
 
+def list_required_own(own: Mapping[str, OwnCheck], tier: str, node: NodeType | None) -> list[str]:
+    """Return the codes of those of OWN up to TIER that NODE has what they need for."""
+    has = {
+        "gpu": bool(node and node.real_gpus),
+        "fabric": bool(node and (node.hcas or node.hca_rate)),
+    }
+    return [
+        code
+        for code, check in own.items()
+        if TIERS.index(check.tier) <= TIERS.index(tier) and all(has[one] for one in check.needs)
+    ]
+
+
 def find_obstacles(
     tests: tuple[str, ...],
     tier: str,
@@ -75,11 +90,12 @@ def find_obstacles(
     report: Report | None,
     sha256: str,
     suite: str,
+    own: Mapping[str, OwnCheck],
 ) -> list[Obstacle]:
     """Return why REPORT does not open the gate to the image of SHA256; empty where it does.
 
     SUITE identifies the smoke suite inside that image: a report of another suite proves
-    nothing about it.
+    nothing about it. OWN are the own checks of the site and the recipe, by their codes.
     """
     if report is None:
         return [NO_REPORT]
@@ -93,6 +109,7 @@ def find_obstacles(
         out.append(Obstacle("a bug was planted in that run"))
 
     codes = list_required(tests, tier, node)
+    codes += list_required_own(own, tier, node)
     if not codes:
         out.append(
             Obstacle(
@@ -108,6 +125,9 @@ def find_obstacles(
         elif outcome.status != "PASS" and not _cannot_pass(outcome):
             why = outcome.evidence or outcome.measured or "no reason given"
             out.append(Obstacle(f"{code} is {outcome.status}: {why}"))
+        elif code in own and outcome.versions.get(DEFINITION) != own[code].digest():
+            why = f"{code} has been changed since that run: it checks something else now"
+            out.append(Obstacle(why, not_run=True))
 
     # A check that nobody requires does not have to run, but if it ran it must not have failed.
     failed = [one for one in report.outcomes if one.status in ("FAIL", "ERROR")]

@@ -15,6 +15,7 @@ from hpcstack.core.errors import AnswerIsNo, HpcstackError, InputError
 from hpcstack.core.files import read_bytes, write_text
 from hpcstack.publish.gate import NO_REPORT, Obstacle, find_obstacles
 from hpcstack.report import Report
+from hpcstack.site.own_checks import list_own_checks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,5 +180,11 @@ def _find_obstacles_at(
 
     node = site.node_types.get(report.node_type)
     return find_obstacles(
-        stack.tests, site.modules.tier, node, report, artifact.sha256, artifact.suite
+        stack.tests,
+        site.modules.tier,
+        node,
+        report,
+        artifact.sha256,
+        artifact.suite,
+        list_own_checks(stack, site),
     )

@@ -28,6 +28,7 @@ from hpcstack.recipe.fields import (
     Part,
     Value,
 )
+from hpcstack.recipe.own_checks import OF_SITE, OF_STACK, OwnCheck, check_unique_names
 from hpcstack.recipe.packages import File, Packages, Run
 from hpcstack_smoke.select import FAMILIES, GROUPS, list_names
 
@@ -334,6 +335,11 @@ class Stack(Model):
         "checks run, and node, fabric, io and tasks must pass. Known groups and families: "
         f"{', '.join((*GROUPS, *FAMILIES))}.",
     )
+    checks: tuple[OwnCheck, ...] = Field(
+        (),
+        description="Acceptance tests of your own, which `hpcstack test` runs besides `tests`, and "
+        "which the stack must pass before it gets into production.",
+    )
 
     @field_validator("environment")
     @classmethod
@@ -363,11 +369,23 @@ class Stack(Model):
 
         known = list_test_names()
         for test in tests:
+            if test.partition(".")[0] in (OF_SITE, OF_STACK):
+                continue  # own checks: `_check_own_checks` looks at these
             if test not in known:
                 near = did_you_mean(test, known)
                 families = ", ".join(FAMILIES)
                 raise ValueError(f"no check or family {test!r}{near}; known: {families}")
         return tests
+
+    @model_validator(mode="after")
+    def _check_own_checks(self) -> Stack:
+        """Refuse two checks of one name, and a check in `tests` that `checks` does not have."""
+        check_unique_names(self.checks)
+        known = (OF_STACK, *(f"{OF_STACK}.{check.name}" for check in self.checks))
+        for test in self.tests:
+            if test.partition(".")[0] == OF_STACK and test not in known:
+                raise ValueError(f"`tests` names {test}, and `checks` has {', '.join(known[1:])}")
+        return self
 
     @model_validator(mode="after")
     def _check_nothing_added(self) -> Stack:
@@ -412,11 +430,14 @@ class Stack(Model):
         """Return the sha256 over what the spec means, in hex.
 
         Comments, the order of keys, values that are the default, and the file that a text came from
-        do not count.
+        do not count. Nor do own checks: they are not in the image, so that a change of one calls
+        for no other lock and no other image.
         """
         import hashlib  # loads OpenSSL, which most verbs have no use for
 
         said = self.model_dump_json(
-            by_alias=True, exclude_defaults=True, exclude={"files": {"__all__": {"source"}}}
+            by_alias=True,
+            exclude_defaults=True,
+            exclude={"files": {"__all__": {"source"}}, "checks": True},
         )
         return hashlib.sha256(said.encode()).hexdigest()

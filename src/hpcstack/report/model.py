@@ -9,11 +9,14 @@ import math
 import re
 from collections import Counter
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
 from hpcstack.recipe.fields import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # v2 added tier, inventory, planted, and each outcome's figures, series and peers
 FORMAT: Literal["hpcstack/report/v2"] = "hpcstack/report/v2"
@@ -33,6 +36,8 @@ KEPT = (
     "versions",
     "needs_root",
     "not_built_in",
+    "better",
+    "gates",
 )
 WHEN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{5})?")
 MOST_POINTS = 100_000  # of one line
@@ -70,6 +75,13 @@ class Outcome(Model):
     )
     peers: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="{node or rank: its own figures}"
+    )
+    better: dict[str, Literal["higher", "lower"]] = Field(
+        default_factory=dict,
+        description="{figure of an own check: which is better}; of others the unit says it",
+    )
+    gates: dict[str, float] = Field(
+        default_factory=dict, description="{figure of an own check: what it must reach}"
     )
 
     @field_validator("figures", mode="before")
@@ -195,7 +207,8 @@ def merge_rows(rows: list[dict[str, Any]]) -> Outcome:
     fields = {name: first[name] for name in KEPT if first.get(name)}
     peers = {row["where"]: drop_infinite(row["figures"]) for row in rows if row.get("figures")}
     if "figures" in fields:
-        fields["figures"] = find_slowest(fields["figures"], list(peers.values()))
+        better = fields.get("better", {})
+        fields["figures"] = find_slowest(fields["figures"], list(peers.values()), better)
         fields["series"] = tuple(
             one for one in fields.get("series", ()) if all(map(is_number, one.get("y", ())))
         )
@@ -265,10 +278,22 @@ def drop_infinite(figures: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in figures.items() if is_number(value)}
 
 
-def find_slowest(figures: dict[str, Any], peers: list[dict[str, float]]) -> dict[str, float]:
-    """Return FIGURES as the slowest of PEERS has them: the smallest rate, the longest time."""
+def find_slowest(
+    figures: dict[str, Any], peers: list[dict[str, float]], better: Mapping[str, str]
+) -> dict[str, float]:
+    """Return FIGURES as the slowest of PEERS has them: the smallest rate, the longest time.
+
+    BETTER is as in Outcome.
+    """
     out = drop_infinite(figures)
     for name in out:
         values = [out[name], *(one[name] for one in peers if name in one)]
-        out[name] = max(values) if name.endswith("us") else min(values)
+        out[name] = max(values) if is_lower_better(name, better) else min(values)
     return out
+
+
+def is_lower_better(name: str, better: Mapping[str, str]) -> bool:
+    """Whether a smaller value of the figure NAME is better: as BETTER says, else of times."""
+    if name in better:
+        return better[name] == "lower"
+    return name.endswith("us")

@@ -41,6 +41,7 @@ from hpcstack.core.yaml import (
 )
 from hpcstack.recipe.fields import Model, Mount
 from hpcstack.recipe.merge import Policy, extract_fragment, merge_documents
+from hpcstack.recipe.own_checks import OF_SITE, OF_STACK, SiteCheck, check_unique_names
 from hpcstack.site.fabric import Baseline, Fabric
 from hpcstack.site.model import (
     PLATFORMS,
@@ -133,6 +134,12 @@ class Site(Model):
         description="Figures that your own nodes reach, by node type, then by CHECK or "
         "CHECK/FIGURE as in the suite's report. Less than 95 % of one is a WARN.",
     )
+    checks: tuple[SiteCheck, ...] = Field(
+        (),
+        description="Acceptance tests of the site's own, which `hpcstack test` runs in the images "
+        "of the stacks that they are for, and which these must pass before they get into "
+        "production.",
+    )
     policy: PolicySite = PolicySite.model_construct()
     runtime: RuntimeName = Field(
         "auto",
@@ -185,6 +192,13 @@ class Site(Model):
                 f"more than one partition is the default: {both}; keep `default: true` at one",
             )
 
+        check_unique_names(self.checks)
+        for number, check in enumerate(self.checks):
+            for figure_name, figure in check.figures.items():
+                node_types = figure.gate if isinstance(figure.gate, dict) else {}
+                for node_type in node_types:
+                    place = ("checks", number, "figures", figure_name, "gate")
+                    self._check_node_type(place, node_type)
         for name, checks in self.baselines.items():
             self._check_node_type(("baselines",), name)
             self._check_codes(("baselines", name), checks)
@@ -197,7 +211,7 @@ class Site(Model):
             self._check_node_type(("partitions", name), partition.node_type)
         return self
 
-    def _check_node_type(self, path: tuple[str, ...], name: str) -> None:
+    def _check_node_type(self, path: tuple[str | int, ...], name: str) -> None:
         """Raise WrongKeyError where no node type has NAME, which stands at PATH."""
         if name not in self.node_types:
             near = did_you_mean(name, self.node_types)
@@ -206,11 +220,14 @@ class Site(Model):
     def _check_codes(self, path: tuple[str, ...], checks: Iterable[str]) -> None:
         """Raise WrongKeyError where one of CHECKS, which stand at PATH, is no check of the suite.
 
-        Each is CODE or CODE/FIGURE.
+        Each is CODE or CODE/FIGURE. What the recipes' own checks are is not known here.
         """
         codes = [check.code for check in CHECKS]
+        codes += [f"{OF_SITE}.{check.name}" for check in self.checks]
         for key in checks:
             code = key.partition("/")[0]
+            if code.startswith(f"{OF_STACK}."):
+                continue
             if code not in codes:
                 raise WrongKeyError(path, f"there is no check {code!r}{did_you_mean(code, codes)}")
 

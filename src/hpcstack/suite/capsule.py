@@ -22,6 +22,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.report import Report
 from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import RunFiles, SuiteRun, make_host_rows, make_outcomes
+from hpcstack.suite.own_checks import read_own_runs
 from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.node import machine
 from hpcstack_smoke.node.inventory import make_inventory
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 FILE = "capsule.tar.gz"  # in a run's folder
 MOST = 2 << 20  # bytes of a capsule
 MOST_UNPACKED = 64 << 20
-PATTERNS = ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json", "machine-*.json")
+PATTERNS = (
+    *("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json", "own-*.json"),
+    "machine-*.json",
+)
 # Checks of a node that ask its machine alone, so that they can be made again from its answers
 REPLAYED = frozenset(
     {
@@ -136,7 +140,7 @@ def pack_capsule(capsule: Capsule) -> bytes:
     """
     packed = _pack(capsule.documents)
     kept = dict(capsule.documents)
-    for left_out in ("machine-", "rank-", "task-", "node-"):
+    for left_out in ("machine-", "rank-", "task-", "own-", "node-"):
         if len(packed) <= MOST:
             return packed
         kept = {name: one for name, one in kept.items() if not name.startswith(left_out)}
@@ -199,7 +203,7 @@ def judge_capsule(capsule: Capsule) -> Report:
         if name.startswith("machine-")
     }
     for name, document in capsule.documents.items():
-        if name.startswith(("node-", "task-", "rank-", "mpi-")):
+        if name.startswith(("node-", "task-", "rank-", "mpi-", "own-")):
             found.add(_replay_rows(document, request, answers))
     for host, own in answers.items():
         with _AskRecorded(own):
@@ -209,11 +213,18 @@ def judge_capsule(capsule: Capsule) -> Report:
                 continue  # the inventory of that time counts
 
     run = SuiteRun(
-        max(1, request.nodes), max(1, report.world_size), request.tests, request.tier, request.skip
+        max(1, request.nodes),
+        max(1, report.world_size),
+        request.tests,
+        request.tier,
+        request.skip,
+        own=read_own_runs(request.own),
+        node_type=report.node_type,
     )
     found.add({"rows": make_host_rows(run, found.inventory)})
     reported = {one.code: one for one in report.outcomes}
     with_rows = {row["code"] for row in found.rows}
+    with_rows |= {str(document["own"]) for document in found.own}
     outcomes = tuple(
         one if one.code in with_rows else reported.get(one.code, one)
         for one in make_outcomes(run, found, "")
@@ -248,7 +259,7 @@ def _read_request(capsule: Capsule) -> Request:
     known = {one.name for one in dataclasses.fields(Request)}
     document = capsule.documents.get("request.json", {})
     values = {name: value for name, value in document.items() if name in known}
-    for name in ("hcas", "injected"):
+    for name in ("hcas", "injected", "own"):
         values[name] = tuple(values.get(name, ()))
     return Request(**{**values, "output": ""})
 

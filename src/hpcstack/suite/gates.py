@@ -11,11 +11,12 @@ Tested in tests/unit/suite/test_judge.py.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import data
-from hpcstack.report.model import WORST
+from hpcstack.report.model import WORST, is_lower_better
 from hpcstack_smoke.limits import HEALTHY_SHARE, Limit, limit_all_reduce
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def judge_baselines(outcome: Outcome, baselines: Mapping[str, Baseline]) -> Outc
             continue
 
         name, value = found
-        if name.endswith("us"):
+        if is_lower_better(name, outcome.better):
             limit = baseline.value / SEEN_SHARE
             expected = f"<= {limit:g} {baseline.unit}".strip()
             worse = value > limit
@@ -222,6 +223,34 @@ def judge_baselines(outcome: Outcome, baselines: Mapping[str, Baseline]) -> Outc
             )
         outcome = held
     return outcome
+
+
+def judge_own_gates(outcome: Outcome) -> Outcome:
+    """Return OUTCOME, of an own check, as a FAIL where a figure does not reach its own gate."""
+    if outcome.status != "PASS" or not outcome.gates:
+        return outcome
+
+    demands = []
+    worse = []
+    for name, gate in outcome.gates.items():
+        lower = is_lower_better(name, outcome.better)
+        demand = f"{name} {'<=' if lower else '>='} {gate:g}"
+        demands.append(demand)
+        # each node that is worse, or the figure itself where all have the same one
+        of_nodes = {where: one[name] for where, one in outcome.peers.items() if name in one}
+        values = of_nodes or {"": outcome.figures.get(name, math.nan)}
+        for where, value in values.items():
+            good = value <= gate if lower else value >= gate
+            if not good:  # also where it is NaN
+                worse.append(f"{name} {value:g}{f' on {where}' if where else ''}")
+    update: dict[str, Any] = {"expected": "; ".join(filter(None, (outcome.expected, *demands)))}
+    if worse:
+        update["status"] = "FAIL"
+        update["measured"] = "; ".join(worse[:8])
+        if len(worse) > 8:
+            update["measured"] += f"; and {len(worse) - 8} more"
+        update["evidence"] = outcome.evidence or outcome.measured
+    return outcome.model_copy(update=update)
 
 
 def _find_figure(outcome: Outcome, name: str, unit: str) -> tuple[str, float] | None:

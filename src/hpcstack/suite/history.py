@@ -22,10 +22,10 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.report.model import is_number
+from hpcstack.report.model import is_lower_better, is_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from hpcstack.report import Outcome, Report
@@ -37,7 +37,6 @@ SHARE = 0.05  # of the median, that a figure may always be off
 LEAST_MAD = 0.01  # of the median: a few runs may be alike by chance
 # what figures must differ by at least to matter, by the unit that their names end with
 FLOORS = {"GB_s": 0.5, "TB_s": 0.02, "TFLOP_s": 5.0, "us": 1.0, "per_s": 10.0}
-LESS_IS_BETTER = ("us",)
 COMPARED = (*FLOORS, "speedup", "efficiency")
 
 
@@ -196,8 +195,8 @@ def find_allowed_deviation(values: list[float], name: str) -> float:
 SIZED = re.compile(r"(?P<what>.+)_(?P<size>\d+)_(?:busbw_GB_s|us)")
 
 
-def list_compared(figures: dict[str, float]) -> dict[str, float]:
-    """Return those of FIGURES that are compared with the past.
+def list_compared(figures: dict[str, float], better: Mapping[str, str]) -> dict[str, float]:
+    """Return those of FIGURES that are compared with the past: all in BETTER, others by their unit.
 
     Of one collective at many sizes that is the largest size alone: each more figure is one more
     chance of a false alarm.
@@ -211,7 +210,8 @@ def list_compared(figures: dict[str, float]) -> dict[str, float]:
     out = {}
     for name, value in figures.items():
         match = SIZED.fullmatch(name)
-        if name.endswith(COMPARED) and (not match or int(match["size"]) == largest[match["what"]]):
+        is_largest = not match or int(match["size"]) == largest[match["what"]]
+        if name in better or (name.endswith(COMPARED) and is_largest):
             out[name] = value
     return out
 
@@ -222,13 +222,13 @@ def judge_regression(outcome: Outcome, pasts: list[Past]) -> Outcome:
         return outcome
 
     worse = []
-    for name, value in list_compared(outcome.figures).items():
+    for name, value in list_compared(outcome.figures, outcome.better).items():
         key = f"{outcome.code}/{name}"
         past = [one.figures[key] for one in pasts if key in one.figures][-LAST:]
         if len(past) < ENOUGH:
             continue
         middle = statistics.median(past)
-        off = value - middle if name.endswith(LESS_IS_BETTER) else middle - value
+        off = value - middle if is_lower_better(name, outcome.better) else middle - value
         if off > find_allowed_deviation(past, name):
             worse.append(f"{name} {value:g}, median of {len(past)} runs {middle:g}")
     if not worse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.suite import gates, history
+from hpcstack.suite.outcomes import judge_own_lag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 # ends of the names of figures that depend on time: virtual nodes, which share one machine, say
 # nothing of them
-TIMED = ("_s", "_us", "speedup", "efficiency")
+TIMED = ("_s", "_ms", "_us", "_ns", "_min", "_h", "_Hz", "FLOPS", "speedup", "efficiency")
 
 
 def judge_report(
@@ -22,8 +23,8 @@ def judge_report(
 ) -> Report:
     """Return REPORT with each outcome judged, but for those that are only informational.
 
-    It is held against gates, against BASELINES, which the site expects of such nodes, and against
-    those of PASTS that can be compared with it and did not fail.
+    It is held against gates, those of own checks too, against BASELINES, which the site expects of
+    such nodes, and against those of PASTS that can be compared with it and did not fail.
     """
     key = history.make_history_key(report)
     same = [past for past in pasts if past.key == key and past.verdict not in ("FAIL", "ERROR")]
@@ -32,6 +33,7 @@ def judge_report(
         if report.virtual_nodes and any(name.endswith(TIMED) for name in outcome.figures):
             outcome = outcome.model_copy(update={"informational": True})
         if not outcome.informational:
+            outcome = judge_own_lag(gates.judge_own_gates(outcome))
             outcome = gates.judge_baselines(gates.judge_outcome(outcome, report), baselines)
             outcome = history.judge_regression(outcome, same)
         out.append(outcome)

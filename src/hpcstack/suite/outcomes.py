@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core.errors import format_count
 from hpcstack.launch.resources import Share
 from hpcstack.report import Outcome, merge_rows
-from hpcstack.report.model import WORST
+from hpcstack.report.model import WORST, is_lower_better
+from hpcstack.suite.own_checks import OwnEvidence, make_own_rows
 from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.result import run_check
 from hpcstack_smoke.select import MINUTES, SCOPES, Check, select_checks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from hpcstack.recipe.own_checks import OwnCheck
     from hpcstack_smoke.result import Result
 
 # how the last line of a traceback begins, with or without torchrun's mark of the rank
@@ -50,6 +52,8 @@ class SuiteRun:
     folder: Path = Path()  # into which its nodes and ranks write
     share: Share = NO_SHARE  # what it gets of each node
     here: bool = False  # on this machine, without Slurm
+    own: Mapping[str, OwnCheck] = field(default_factory=dict)  # {code: own check} that it has
+    node_type: str = ""  # the site's name for its nodes
 
     @property
     def ranks_per_node(self) -> int:
@@ -78,13 +82,20 @@ class RunFiles:
     backend: str = ""
     planted: str = ""  # a bug that the suite's own tests planted
     seen: set[int] = field(default_factory=set)  # ranks of torchrun that started
+    own: list[dict[str, Any]] = field(default_factory=list)  # documents of own checks' processes
+    runs_own_checks: bool = False  # the suite in the image knows of them
+    lost: dict[str, str] = field(default_factory=dict)  # {own check: why its step left nothing}
 
     def add(self, document: dict[str, Any]) -> None:
         """Add the DOCUMENT of one file.
 
         What is not one of our rows is left out: whoever should have written it is then missing.
         """
+        if "own" in document:
+            self.own.append(document)
+            return
         self.rows += [row for row in document.get("rows", []) if _is_row(row)]
+        self.runs_own_checks = self.runs_own_checks or "runs_own_checks" in document
         if "inventory" in document:
             self.hosts.add(document["host"])
             self.inventory[document["host"]] = document["inventory"]
@@ -123,6 +134,11 @@ def make_outcomes(run: SuiteRun, found: RunFiles, tail: str) -> list[Outcome]:
         if silent > 0 and not _answers_for_ranks(rows, run):
             rows.append(_make_silent_row(check, run, found, silent, tail))
         out.append(judge_lag(merge_rows(rows), found.inventory))
+
+    evidence = OwnEvidence(found.own, run.node_type, found.runs_own_checks, found.lost)
+    for code, own in run.own.items():
+        expected = run.nodes if own.on == "nodes" else run.world
+        out.append(merge_rows(make_own_rows(code, own, expected, evidence)))
 
     families = list(dict.fromkeys(one.family for one in out))
     return sorted(out, key=lambda one: families.index(one.family))
@@ -220,17 +236,39 @@ def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome
     )
 
 
-def find_lagging(values: dict[str, float], name: str) -> list[str]:
+def judge_own_lag(outcome: Outcome) -> Outcome:
+    """Return OUTCOME, of an own check, as a WARN that names nodes far behind the others."""
+    if outcome.status != "PASS" or not outcome.better:
+        return outcome
+
+    slow = []
+    for name in sorted(outcome.better):
+        values = {where: one[name] for where, one in outcome.peers.items() if name in one}
+        if len(values) >= ENOUGH_PEERS:
+            slow += find_lagging(values, name, lower=is_lower_better(name, outcome.better))
+    if not slow:
+        return outcome
+    return outcome.model_copy(
+        update={
+            "status": "WARN",
+            "measured": f"lags behind the others: {'; '.join(slow)}",
+            "evidence": outcome.measured,
+        }
+    )
+
+
+def find_lagging(values: dict[str, float], name: str, *, lower: bool = False) -> list[str]:
     """Return a text for each of VALUES, {where: value}, that is far below their median.
 
-    NAME is the figure's.
+    NAME is the figure's. LOWER: less is better, so that it is far above the median.
     """
     middle = statistics.median(values.values())
-    return [
-        f"{where} {value:g} of {middle:g} {name}"
-        for where, value in values.items()
-        if value < LAGS * middle
-    ]
+    out = []
+    for where, value in values.items():
+        lags = value * LAGS > middle if lower else value < LAGS * middle
+        if lags:
+            out.append(f"{where} {value:g} of {middle:g} {name}")
+    return out
 
 
 def find_telling_line(lines: Iterable[str], last: str) -> str:

@@ -24,9 +24,10 @@ from hpcstack.render.launchers import render_inner
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose_runtime
 from hpcstack.site.injection import HOST_PLACE
+from hpcstack.site.own_checks import list_own_checks, list_own_names
 from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
-from hpcstack.suite.mpi import run_mpi_step
+from hpcstack.suite.mpi import NO_SLURM, MpiSteps
 from hpcstack.suite.outcomes import (
     RunFiles,
     SuiteRun,
@@ -34,6 +35,7 @@ from hpcstack.suite.outcomes import (
     make_host_rows,
     make_outcomes,
 )
+from hpcstack.suite.own_checks import select_own_checks, write_own_runs
 from hpcstack.suite.steps import python_path, watch_steps
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.agent import start_s
@@ -41,12 +43,14 @@ from hpcstack_smoke.request import Request, write_request
 from hpcstack_smoke.select import BURN, MINUTES, STALL_S, TIER_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
     from hpcstack.core.process import Completed, Runner
     from hpcstack.core.progress import Say
     from hpcstack.recipe.model import Stack
+    from hpcstack.recipe.own_checks import OwnCheck
     from hpcstack.site.load import Site
     from hpcstack.site.model import NodeType
     from hpcstack.store.artifact import Artifact
@@ -69,18 +73,20 @@ class SuiteRequest:
     minutes: float = MINUTES  # of a burn
 
 
-def check_names(words: str) -> tuple[str, ...]:
+def check_names(words: str, own: Mapping[str, OwnCheck]) -> tuple[str, ...]:
     """Return the codes, families and groups in WORDS, which are separated by commas.
 
-    InputError where one is not known; it names the nearest one that is.
+    OWN are own checks by their codes. InputError where one is not known; it names the nearest one that
+    is.
     """
     found = tuple(filter(None, words.split(",")))
+    known = [*list_own_names(own), *list_test_names()]
     for word in found:
-        if word not in list_test_names():
-            near = did_you_mean(word, list_test_names())
+        if word not in known:
+            near = did_you_mean(word, known)
             raise InputError(
                 f"no check or family {word!r}{near}",
-                f"known: {', '.join(list_test_names())}",
+                f"known: {', '.join(known)}",
                 page="test-a-stack",
             )
     return found
@@ -103,6 +109,8 @@ def prepare_run(
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
     tests = ",".join(request.tests or stack.tests)
     skip = ",".join(request.skip)
+    own = select_own_checks(list_own_checks(stack, site), request.tests, request.tier, request.skip)
+    node = None if here else find_node_type(resources, site, find_allocation(os.environ))
     return SuiteRun(
         nodes=resources.nodes,
         world=ranks * resources.nodes,
@@ -113,6 +121,8 @@ def prepare_run(
         folder=folder,
         share=taken,
         here=here,
+        own=own,
+        node_type=next((name for name, one in site.node_types.items() if one is node), ""),
     )
 
 
@@ -139,6 +149,7 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
         minutes=run.minutes,
         injected=mapped,
         injected_at=HOST_PLACE if mapped else "",
+        own=write_own_runs(run.own),
         **list_promised(node, site),
     )
 
@@ -146,15 +157,15 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
 def _deadline(run: SuiteRun) -> float:
     """Return how many seconds all of a run may take.
 
-    That is the time for all ranks to join, twice what its tier takes, the minutes of a burn, and
-    what servers may take to start if their checks were named.
+    That is the time for all ranks to join, twice what its tier takes, the minutes of a burn, what
+    servers may take to start if their checks were named, and the time limits of own checks.
     """
     deadline = start_s(run.nodes) + 2.0 * TIER_SECONDS[run.tier]
     if run.tier == BURN:
         deadline += 60.0 * run.minutes
     if "serve" in run.tests:
         deadline += SERVERS_S
-    return deadline
+    return deadline + sum(check.time_limit for check in run.own.values())
 
 
 def list_promised(node: NodeType | None, site: Site) -> dict[str, Any]:
@@ -241,13 +252,14 @@ def run_suite(
         list(plan.argv), folder / "step.log", env=plan.environment, on_line=watch_steps(say)
     )
     steps = [step]
+    mpi = MpiSteps(run, artifact, resources, site, runner, request.runtime, suite)
     mpi_checks = run.select("mpi")
     if mpi_checks and not here:
-        steps.append(
-            run_mpi_step(run, artifact, resources, site, runner, request.runtime, suite, say)
-        )
+        steps.append(mpi.run_suite_checks(say))
+    lost = mpi.run_own_checks(collect_run(folder), say)
 
     found = collect_run(folder)
+    found.lost |= lost
     found.add({"rows": make_host_rows(run, found.inventory)})
     if mpi_checks and here:
         found.add({"rows": _skip_mpi(mpi_checks)})
@@ -267,7 +279,7 @@ def run_suite(
         runtime=plan.runtime,
         backend=found.backend,
         nodes=tuple(sorted(found.hosts)),
-        node_type=next((name for name, one in site.node_types.items() if one is node), ""),
+        node_type=run.node_type,
         world_size=run.world,
         started=started,
         seconds=round(time.monotonic() - began, 1),
@@ -293,9 +305,9 @@ def _write_host_suite(run: SuiteRun) -> Path:
 
 def _skip_mpi(checks: list[Check]) -> list[dict[str, str]]:
     """Return a SKIP row for each of the MPI's CHECKS."""
-    why = "without Slurm nothing starts MPI's ranks: hpcstack test -N 2 where there is Slurm"
     return [
-        {"code": one.code, "where": "here", "status": "SKIP", "evidence": why} for one in checks
+        {"code": one.code, "where": "here", "status": "SKIP", "evidence": NO_SLURM}
+        for one in checks
     ]
 
 
@@ -312,7 +324,7 @@ def collect_run(folder: Path) -> RunFiles:
     then names whoever wrote it as missing.
     """
     found = RunFiles()
-    for pattern in ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json"):
+    for pattern in ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json", "own-*.json"):
         # a rank's file name ends in its round
         paths = sorted(folder.glob(pattern), key=lambda path: (path.stem.split("-")[-1], path.name))
         for path in paths:

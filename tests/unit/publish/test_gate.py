@@ -105,7 +105,7 @@ def test_what_keeps_the_gate_shut(
     artifact = place.artifact(place.stack())
     statuses = {code: status for code, status in {**good(), **change}.items() if status}
     found = report(artifact, statuses, node_type="cpu", **more)
-    obstacles = find_obstacles(PYTORCH, "standard", CPU, found, artifact.sha256, artifact.suite)
+    obstacles = find_obstacles(PYTORCH, "standard", CPU, found, artifact.sha256, artifact.suite, {})
     assert [str(one) for one in obstacles] == says
 
 
@@ -123,7 +123,7 @@ def test_what_only_root_may_read_opens_the_gate(
     ]
     found = found.model_copy(update={"outcomes": tuple(outcomes)})
     assert (
-        not find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite)
+        not find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite, {})
     ) is opens
     assert any("node.xid was not read" in value for _, value in describe_report(found)) is opens
 
@@ -143,7 +143,7 @@ def test_a_perfect_report_of_one_node_opens_the_gate(place: Place) -> None:
         statuses = {**dict.fromkeys(of_several, "SKIP"), **dict.fromkeys(required, "PASS")}
         found = report(artifact, statuses, node_type=kind)
         digest, suite = artifact.sha256, artifact.suite
-        assert find_obstacles(PYTORCH, "standard", node, found, digest, suite) == []
+        assert find_obstacles(PYTORCH, "standard", node, found, digest, suite, {}) == []
     assert "nccl.permutations" in list_required(("nccl.permutations",), "standard", H100)
 
 
@@ -153,12 +153,12 @@ def test_hardware_that_was_made_without_what_is_checked_opens_the_gate(place: Pl
     statuses = dict.fromkeys(list_required(PYTORCH, "standard", H100), "PASS")
     found = report(artifact, {**statuses, "node.ecc": "SKIP"}, node_type="h100")
     digest, suite = artifact.sha256, artifact.suite
-    assert find_obstacles(PYTORCH, "standard", H100, found, digest, suite)
+    assert find_obstacles(PYTORCH, "standard", H100, found, digest, suite, {})
     outcomes = [
         one.model_copy(update={"not_built_in": one.code == "node.ecc"}) for one in found.outcomes
     ]
     found = found.model_copy(update={"outcomes": tuple(outcomes)})
-    assert find_obstacles(PYTORCH, "standard", H100, found, digest, suite) == []
+    assert find_obstacles(PYTORCH, "standard", H100, found, digest, suite, {}) == []
     notes = [value for name, value in describe_report(found) if name == "NOTE"]
     assert any(note.startswith("node.ecc has nothing to read") for note in notes)
 
@@ -170,7 +170,7 @@ def test_a_check_is_told_beside_one_whose_name_begins_alike(place: Place) -> Non
     found = report(
         artifact, {**statuses, "nccl.gloo": "FAIL", "nccl.gloo-bandwidth": "FAIL"}, node_type="h100"
     )
-    obstacles = find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite)
+    obstacles = find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite, {})
     assert [str(one) for one in obstacles] == ["nccl.gloo is FAIL", "nccl.gloo-bandwidth is FAIL"]
 
 

@@ -1,0 +1,383 @@
+"""Run the own checks of a site and a recipe, and keep what their commands print.
+
+    python3 -m hpcstack_smoke.own FOLDER CODE     in every task of `srun --mpi=pmix`
+
+Each process leaves own-CODE-WHERE.json in the run's FOLDER, with its exit status and its output.
+hpcstack judges these when all is done (suite/own_checks.py), so that patterns and gates are in one
+place, and a run can be judged again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hpcstack_smoke.hidden import LOGIN
+from hpcstack_smoke.processes import end_process
+from hpcstack_smoke.request import read_request
+from hpcstack_smoke.result import write_document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import IO
+
+    from hpcstack_smoke.agent import Agent
+
+KEPT_BYTES = 1 << 20  # of what a process prints: the first half and the last half of so much
+LOGGED_BYTES = 64 << 20  # that go into its log; what comes then is dropped
+LOOK_S = 0.2  # between two looks at a process
+# for the other ranks to end by themselves once one of them has failed
+GRACE_S = 10.0
+DRAIN_S = 5.0  # for the last output of a process that has ended
+CANNOT_START = 127  # the exit status that shells give to a program that cannot be started
+# How a process came to its end, in `ending` of its document
+BY_ITSELF = ""
+AT_TIME_LIMIT = "time-limit"
+AFTER_ANOTHER = "after-another"  # another rank had failed
+WITH_THE_RUN = "with-the-run"  # the run itself was ended
+NOT_STARTED = "not-started"
+NOT_MET = "not-met"  # its node did not reach the first node
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """What the image must know to run one own check, as request.json has it."""
+
+    code: str
+    on: str  # nodes, ranks or mpi
+    argv: tuple[str, ...]
+    time_limit: float  # seconds
+    needs: tuple[str, ...] = ()  # gpu, fabric
+    min_nodes: int = 1
+
+
+def parse_own_run(document: dict[str, Any]) -> OwnRun:
+    """Return the OwnRun in DOCUMENT, which may have further keys."""
+    return OwnRun(
+        code=document["code"],
+        on=document["on"],
+        argv=tuple(document["argv"]),
+        time_limit=float(document["time_limit"]),
+        needs=tuple(document.get("needs", ())),
+        min_nodes=int(document.get("min_nodes", 1)),
+    )
+
+
+def find_missing(run: OwnRun, nodes: int, inventory: dict[str, Any]) -> str:
+    """Return what RUN needs and does not have, on NODES nodes of INVENTORY; empty if nothing."""
+    if nodes < run.min_nodes:
+        return f"it needs {run.min_nodes} nodes, and this run has {nodes}"
+    if "gpu" in run.needs and not inventory.get("gpus"):
+        return "it needs a GPU, and the node has none"
+    if "fabric" in run.needs and not inventory.get("ports"):
+        return "it needs a fabric, and the node has no active port of one"
+    return ""
+
+
+class Kept:
+    """The first and the last bytes of an output, KEPT_BYTES together; all of it goes into LOG."""
+
+    def __init__(self, log: IO[bytes]) -> None:
+        self.log = log
+        self.head = bytearray()
+        self.tail = bytearray()
+        self.seen = 0
+
+    def add(self, data: bytes) -> None:
+        """Take DATA, the next bytes of the output."""
+        if self.seen < LOGGED_BYTES:
+            # a full disk must not end the check: its output is kept in memory, too
+            with contextlib.suppress(OSError, ValueError):
+                self.log.write(data)
+                self.log.flush()
+        self.seen += len(data)
+
+        half = KEPT_BYTES // 2
+        room = half - len(self.head)
+        self.head += data[:room]
+        self.tail += data[max(0, room) :]
+        del self.tail[:-half]
+
+    @property
+    def cut(self) -> int:
+        """How many bytes in the middle were dropped."""
+        return self.seen - len(self.head) - len(self.tail)
+
+    def text(self) -> str:
+        """Return what is kept as text, without logins in URLs."""
+        joint = f"\n[{self.cut} bytes are left out]\n".encode() if self.cut else b""
+        text = (bytes(self.head) + joint + bytes(self.tail)).decode(errors="replace")
+        return LOGIN.sub("://***@", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+@dataclass
+class Ended:
+    """How a command has ended."""
+
+    status: int = 0  # its exit status; 128 + N where signal N ended it, as shells have it
+    seconds: float = 0.0
+    ending: str = BY_ITSELF
+    detail: str = ""  # why it could not be started
+    output: str = ""
+    cut: int = 0  # bytes in the middle of the output that are not kept
+
+    def document(self, run: OwnRun, where: str, rank: int) -> dict[str, Any]:
+        """Return it as the document of RUN's process RANK at WHERE."""
+        return {
+            "own": run.code,
+            "where": where,
+            "rank": rank,
+            "status": self.status,
+            "seconds": round(self.seconds, 3),
+            "ending": self.ending,
+            "detail": self.detail,
+            "output": self.output,
+            "cut": self.cut,
+            "failed": bool(self.status or self.ending),
+        }
+
+
+def make_skip(run: OwnRun, where: str, rank: int, reason: str) -> dict[str, Any]:
+    """Return the document of a process of RUN that was not started, for REASON."""
+    return {"own": run.code, "where": where, "rank": rank, "skip": reason, "failed": False}
+
+
+def run_command(
+    argv: tuple[str, ...],
+    log: str,
+    time_limit: float,
+    environment: dict[str, str],
+    find_ending: Callable[[], str] = lambda: BY_ITSELF,
+    *,
+    pass_files: bool = False,
+) -> Ended:
+    """Run ARGV in an empty folder of its own, and write what it prints into the file LOG.
+
+    It is ended with all that it started after TIME_LIMIT seconds, or once FIND_ENDING returns how.
+    PASS_FILES hands on the open files that this process was given: PMI's is one.
+    """
+    began = time.monotonic()
+    folder = tempfile.mkdtemp(prefix="own-", dir=os.environ.get("HPCSTACK_SMOKE_SCRATCH") or None)
+    try:
+        with open(log, "wb") as file:
+            kept = Kept(file)
+            try:
+                child = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    cwd=folder,
+                    env=environment,
+                    start_new_session=True,
+                    close_fds=not pass_files,
+                )
+            except OSError as error:
+                detail = f"{argv[0]}: {error.strerror or error}"
+                return Ended(CANNOT_START, time.monotonic() - began, NOT_STARTED, detail)
+
+            ending = _watch(child, kept, began + time_limit, find_ending)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    status = child.returncode
+    if status < 0:
+        status = 128 - status
+    seconds = time.monotonic() - began
+    return Ended(status, seconds, ending, output=kept.text(), cut=kept.cut)
+
+
+def _watch(
+    child: subprocess.Popen[bytes],
+    kept: Kept,
+    until: float,
+    find_ending: Callable[[], str],
+) -> str:
+    """Wait for CHILD, whose output goes into KEPT, at most UNTIL. Return how it came to its end."""
+    reader = threading.Thread(target=_read_all, args=(child, kept), daemon=True)
+    reader.start()
+    ending = BY_ITSELF
+    try:
+        while child.poll() is None and not ending:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(LOOK_S)
+                break
+            ending = AT_TIME_LIMIT if time.monotonic() > until else find_ending()
+    finally:
+        if child.poll() is None:
+            end_process(child)
+        # what it has left running would keep its output open, and the node busy
+        with contextlib.suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+        reader.join(DRAIN_S)
+    return ending
+
+
+def _read_all(child: subprocess.Popen[bytes], kept: Kept) -> None:
+    """Read all that CHILD prints into KEPT."""
+    assert child.stdout is not None
+    descriptor = child.stdout.fileno()
+    with contextlib.suppress(OSError, ValueError):
+        while True:
+            data = os.read(descriptor, 65536)
+            if not data:
+                return
+            kept.add(data)
+
+
+def name_file(code: str, where: str | int, ending: str) -> str:
+    """Return the name of a file of the check CODE in a run's folder."""
+    return f"own-{code}-{where}.{ending}"
+
+
+@dataclass
+class OwnChecks:
+    """The own checks of one node's agent."""
+
+    agent: Agent
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run_all(self) -> None:
+        """Run all that start on nodes or ranks, one after another, and leave their documents."""
+        for document in self.agent.request.own:
+            run = parse_own_run(document)
+            if run.on == "mpi":
+                continue  # in a step of its own
+            self._run_one(run)
+
+    def _run_one(self, run: OwnRun) -> None:
+        """Run RUN on this node: once, or once for each of its ranks."""
+        agent = self.agent
+        began = time.monotonic()
+        missing = find_missing(run, agent.request.nodes, agent.inventory)
+        if run.on == "nodes":
+            if missing:
+                self._write(make_skip(run, agent.host, agent.node, missing))
+            else:
+                self._run_process(run, agent.host, agent.node, dict(os.environ))
+        else:
+            self._run_ranks(run, missing)
+        if agent.first:
+            print(f":: DONE {run.code} {time.monotonic() - began:.1f}", flush=True)
+
+    def _run_ranks(self, run: OwnRun, missing: str) -> None:
+        """Run RUN's ranks on this node, unless something is MISSING on the first node."""
+        agent = self.agent
+        request = agent.request
+        first = agent.node * request.ranks
+        try:
+            meeting = self._agree(run, missing)
+        except (OSError, TimeoutError) as error:
+            for rank in range(first, first + request.ranks):
+                ended = Ended(CANNOT_START, ending=NOT_MET, detail=str(error))
+                self._write(ended.document(run, f"{agent.host}:{rank}", rank))
+            return
+        if meeting["missing"]:
+            for rank in range(first, first + request.ranks):
+                self._write(make_skip(run, f"{agent.host}:{rank}", rank, meeting["missing"]))
+            return
+
+        cores = len(os.sched_getaffinity(0))
+        shared = {
+            "WORLD_SIZE": str(request.ranks * request.nodes),
+            "LOCAL_WORLD_SIZE": str(request.ranks),
+            "MASTER_ADDR": str(meeting["address"]),
+            "MASTER_PORT": str(meeting["port"]),
+        }
+        threads = {"OMP_NUM_THREADS": str(max(1, cores // request.ranks))}
+        pool = ThreadPoolExecutor(request.ranks)
+        try:
+            futures = []
+            for local in range(request.ranks):
+                rank = first + local
+                own = {"RANK": str(rank), "LOCAL_RANK": str(local)}
+                environment = {**threads, **os.environ, **shared, **own}
+                where = f"{agent.host}:{rank}"
+                futures.append(pool.submit(self._run_process, run, where, rank, environment))
+            for future in futures:
+                future.result()
+        finally:
+            # where the agent is told to end, its ranks must end as well
+            self.stop.set()
+            pool.shutdown()
+            self.stop.clear()
+
+    def _agree(self, run: OwnRun, missing: str) -> dict[str, Any]:
+        """Return where the ranks of RUN meet, or what is missing, as the first node says.
+
+        OSError or TimeoutError where that cannot be had.
+        """
+        from hpcstack_smoke.store import find_address
+        from hpcstack_smoke.tasks import free_port
+
+        mine = {"missing": missing, "address": find_address(), "port": free_port()}
+        if self.agent.request.nodes == 1:
+            return mine
+        name = f"own {run.code}"
+        if self.agent.first:
+            self.agent.store().put(name, 0, mine)
+        agreed: dict[str, Any] = self.agent.store().get(name, 0, self.agent.meet_s)
+        return agreed
+
+    def _run_process(self, run: OwnRun, where: str, rank: int, environment: dict[str, str]) -> None:
+        """Run one process of RUN and write its document. RANK: its number in the run."""
+        output = self.agent.request.output
+        broken = os.path.join(output, name_file(run.code, "broken", "json"))
+        seen: list[float] = []
+
+        def find_ending() -> str:
+            if self.stop.is_set():
+                return WITH_THE_RUN
+            if run.on != "ranks" or not os.path.exists(broken):
+                return BY_ITSELF
+            seen.append(time.monotonic())
+            patient = seen[-1] - seen[0] < GRACE_S
+            return BY_ITSELF if patient else AFTER_ANOTHER
+
+        log = os.path.join(output, name_file(run.code, rank, "log"))
+        environment = {**environment, "HPCSTACK_CHECK": run.code}
+        ended = run_command(run.argv, log, run.time_limit, environment, find_ending)
+        if not os.path.getsize(log):
+            os.unlink(log)
+        if run.on == "ranks" and (ended.status or ended.ending):
+            write_document(output, os.path.basename(broken), {"where": where})
+        self._write(ended.document(run, where, rank))
+
+    def _write(self, document: dict[str, Any]) -> None:
+        """Write DOCUMENT, of one process, into the run's folder."""
+        name = name_file(document["own"], document["rank"], "json")
+        write_document(self.agent.request.output, name, document)
+
+
+def main() -> NoReturn:
+    """Run one rank of a check of MPI's, and end with its exit status."""
+    folder, code = sys.argv[1:]
+    request = read_request(folder)
+    run = next(one for one in map(parse_own_run, request.own) if one.code == code)
+    # each PMI names ranks by a variable of its own; Slurm's is there with all of them
+    rank = int(os.environ.get("SLURM_PROCID", "0"))
+
+    # SIGTERM raises SystemExit, so that what was started is ended on the way out
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    log = os.path.join(folder, name_file(code, rank, "log"))
+    environment = {**os.environ, "HPCSTACK_CHECK": code}
+    ended = run_command(run.argv, log, run.time_limit, environment, pass_files=True)
+    if not os.path.getsize(log):
+        os.unlink(log)
+    document = ended.document(run, f"{socket.gethostname()}:{rank}", rank)
+    write_document(folder, name_file(code, rank, "json"), document)
+    sys.exit(ended.status)
+
+
+if __name__ == "__main__":
+    main()
