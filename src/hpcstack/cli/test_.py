@@ -15,6 +15,7 @@ from hpcstack.cli.resources import resource_options
 from hpcstack.cli.session import Session, answer, complete_stacks, json_option, say
 from hpcstack.cli.testing import show_report, test_one
 
+
 @click.command("test", cls=JsonFile)
 @click.argument(
     "names",

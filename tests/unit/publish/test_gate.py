@@ -12,7 +12,13 @@ import pytest
 from hpcstack.core.errors import AnswerIsNo
 from hpcstack.core.sharing import Sharing, find_sharing
 from hpcstack.publish import reports
-from hpcstack.publish.gate import describe_report, find_obstacles, list_required
+from hpcstack.publish.gate import (
+    describe_report,
+    find_obstacles,
+    list_required,
+    list_required_own,
+)
+from hpcstack.recipe.own_checks import DEFINITION, OwnCheck
 from hpcstack.site.model import Gpus, NodeType
 from hpcstack.store.store import Store
 from hpcstack_smoke.select import CHECKS
@@ -48,6 +54,51 @@ def test_an_image_is_proven_on_nodes_that_can_run_it(tmp_path: Path) -> None:
             reports.require_proof(stack, artifact, place.site, [], "")
         assert f"{kind}: there is no report" in shut_gate.value.message
         assert f"{other}:" not in shut_gate.value.message
+
+
+OWN = {
+    "site.stream": OwnCheck(name="stream", command="stream"),
+    "stack.step": OwnCheck(name="step", python="/opt/step.py", needs=("gpu",)),
+    "stack.long": OwnCheck(name="long", command="long", tier="full"),
+}
+
+
+def test_own_checks_are_required_where_a_node_has_what_they_need() -> None:
+    assert list_required_own(OWN, "standard", CPU) == ["site.stream"]
+    assert list_required_own(OWN, "full", H100) == list(OWN)
+
+
+@pytest.mark.parametrize(
+    ("status", "definition", "says"),
+    [
+        ("PASS", OWN["site.stream"].digest(), []),
+        ("FAIL", OWN["site.stream"].digest(), ["site.stream is FAIL: why"]),
+        ("SKIP", OWN["site.stream"].digest(), ["site.stream is SKIP: why"]),
+        (
+            "PASS",
+            "another",
+            ["site.stream has been changed since that run: it checks something else now"],
+        ),
+        (
+            "",
+            "",
+            ["site.stream was not run (the report's tier is standard, standard is required)"],
+        ),
+    ],
+)
+def test_an_own_check_keeps_the_gate_shut(
+    place: Place, status: str, definition: str, says: list[str]
+) -> None:
+    artifact = place.artifact(place.stack())
+    statuses = {**good(), **({"site.stream": status} if status else {})}
+    found = report(artifact, statuses, node_type="cpu")
+    outcomes = tuple(
+        one.model_copy(update={"versions": {DEFINITION: definition}}) for one in found.outcomes
+    )
+    found = found.model_copy(update={"outcomes": outcomes})
+    suite = artifact.suite
+    obstacles = find_obstacles(PYTORCH, "standard", CPU, found, artifact.sha256, suite, OWN)
+    assert [str(one) for one in obstacles] == says
 
 
 def test_every_check_says_what_it_needs() -> None:
@@ -170,7 +221,9 @@ def test_a_check_is_told_beside_one_whose_name_begins_alike(place: Place) -> Non
     found = report(
         artifact, {**statuses, "nccl.gloo": "FAIL", "nccl.gloo-bandwidth": "FAIL"}, node_type="h100"
     )
-    obstacles = find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite, {})
+    obstacles = find_obstacles(
+        PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite, {}
+    )
     assert [str(one) for one in obstacles] == ["nccl.gloo is FAIL", "nccl.gloo-bandwidth is FAIL"]
 
 

@@ -60,7 +60,7 @@ def test_what_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -
     ended = run_shell(tmp_path, "sleep 311 & echo $!; wait", seconds=0.5)
     assert ended.ending == own.AT_TIME_LIMIT
     assert time.monotonic() - began < 8
-    assert not os.path.exists(f"/proc/{ended.output.strip()}/fd/1")
+    assert not Path(f"/proc/{ended.output.strip()}/fd/1").exists()
 
 
 def test_what_stays_behind_does_not_hold_the_run(tmp_path: Path) -> None:
@@ -107,9 +107,7 @@ def test_nodes_and_ranks_leave_a_document_each(
     assert ":: DONE stack.ranks " in capsys.readouterr().out
 
 
-def test_a_rank_that_fails_ends_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_fails_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "GRACE_S", 0.5)
     script = 'test "$RANK" = 0 && sleep 60; echo bad; exit 7'
     began = time.monotonic()
