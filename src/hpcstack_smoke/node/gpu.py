@@ -45,6 +45,9 @@ XID_SECONDS = 2 * 3600
 
 # Errors that Azure's check_gpu_ecc allows (its arguments: 20000000 10000), and remapped rows
 SRAM_MAX, DRAM_MAX, REMAPPED_MAX = 10_000, 20_000_000, 512
+# Pages of memory that a GPU older than Ampere can retire in its life
+# (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/row-remapping.html)
+RETIRED_MAX = 64
 # Uncorrectable errors in SRAM over the GPU's life; with more of them GPUs are sent back to the
 # vendor (stas00/ml-engineering)
 EVER_MAX = 4
@@ -125,7 +128,7 @@ def name_model(row: dict[str, str]) -> str:
 
 
 def _find_demands() -> list[str]:
-    """Return what the driver asks for, GPU by GPU: a reset, or a reboot that retires pages.
+    """Return what the driver asks for, GPU by GPU: a reset, a reboot that retires pages, a new GPU.
 
     A GPU of no use may have all its counters at 0 (sichek 121). V100 and older retire pages where
     newer GPUs remap rows; a page that waits can still be given to a program
@@ -140,6 +143,13 @@ def _find_demands() -> list[str]:
         if row.get(nvidia.PENDING_PAGES) == "Yes":
             number = row.get("index", "?")
             out.append(f"GPU {number}: pages of its memory wait for a reboot to be retired")
+    for row in nvidia.query_newer(("index", *nvidia.RETIRED_PAGES)):
+        retired = sum(nvidia.parse_number(row.get(one, "")) or 0 for one in nvidia.RETIRED_PAGES)
+        if retired >= RETIRED_MAX:
+            number = row.get("index", "?")
+            out.append(
+                f"GPU {number}: {retired:.0f} pages of its memory are retired, and no more can be"
+            )
     return out
 
 

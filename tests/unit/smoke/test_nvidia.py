@@ -99,6 +99,10 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
             {nvidia.PENDING_PAGES: "Yes|[N/A]"},
             "GPU 0: pages of its memory wait for a reboot to be retired",
         ),
+        (
+            dict(zip(nvidia.RETIRED_PAGES, ("[N/A]|40", "[N/A]|24"), strict=True)),
+            "GPU 1: 64 pages of its memory are retired, and no more can be",
+        ),
         ({"remapped_rows.uncorrectable": "513|0"}, "GPU 0: remapped_rows.uncorrectable 513"),
     ):
         smi(monkeypatch, {**good, **change})
