@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke import __version__
 from hpcstack_smoke.leftovers import (
+    bring_notes,
     find_last_change,
     has_failed,
     is_being_ended,
@@ -371,6 +372,9 @@ class Agent:
                 for rank in ranks_here():
                     with contextlib.suppress(OSError):
                         os.kill(rank, signal.SIGKILL)
+                scratch = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "")
+                if scratch:
+                    bring_notes(scratch, self.output)
 
     def _make_launch_line(self, command: list[str], elastic: bool) -> list[str]:
         """Return the command line that starts the ranks with COMMAND."""

@@ -8,6 +8,8 @@ import json
 import os
 from typing import Any
 
+from hpcstack_smoke.result import write_document
+
 
 def read_documents(output: str, pattern: str) -> list[dict[str, Any]]:
     """Return the JSON documents in OUTPUT whose file names match PATTERN.
@@ -19,6 +21,17 @@ def read_documents(output: str, pattern: str) -> list[dict[str, Any]]:
         with contextlib.suppress(OSError, ValueError), open(path) as file:
             out.append(json.load(file))
     return out
+
+
+def bring_notes(scratch: str, output: str) -> None:
+    """Move what ranks of this node have noted in SCRATCH into OUTPUT, the run's folder."""
+    for path in glob.glob(os.path.join(glob.escape(scratch), "rank-*.json")):
+        # a rank that was killed may have left a file that is not whole: its first one still counts
+        with contextlib.suppress(OSError, ValueError):
+            with open(path) as file:
+                document = json.load(file)
+            write_document(output, os.path.basename(path), document)
+            os.unlink(path)
 
 
 def has_failed(output: str) -> bool:

@@ -1,9 +1,11 @@
-"""One rank under torchrun: run the checks that need all ranks, and write rank-N-ROUND.json.
+"""One rank under torchrun: run the checks that need all ranks, and leave rank-N-ROUND.json.
 
     torchrun ... -m hpcstack_smoke.ranks FOLDER ROUND CODES-DONE
 
 FOLDER is the run's, ROUND the number of this start, CODES-DONE the checks of earlier rounds,
-separated by commas.
+separated by commas. Before each check a rank notes on its node which one that is; the agent brings
+the note into FOLDER when its ranks have ended (`leftovers.bring_notes`). Thousands of ranks that each
+wrote into one shared folder at each check would be most of its load.
 
 Tested in tests/integration/test_smoke.py.
 """
@@ -108,7 +110,7 @@ def record_flights(folder: str) -> None:
 
 
 def main() -> NoReturn:
-    """Join the process group, run the checks, and rewrite this rank's file after each of them."""
+    """Join the process group, run the checks, and note each of them before and after."""
     folder, number, done = sys.argv[1:]
     request = read_request(folder)
 
@@ -144,11 +146,14 @@ def main() -> NoReturn:
         # from here on the agents take silence for a stall
         write_document(folder, f"joined-{number}", {"world": context.world})
     document |= {"world": context.world, "backend": context.backend}
+    # the first rank's file shows all agents that something moves
+    scratch = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "")
+    notes = folder if context.rank == 0 or not scratch else scratch
     for check in request.checks("ranks", done):
-        write_document(folder, name, {**document, "running": check.code})
+        write_document(notes, name, {**document, "running": check.code})
         row = run_check(check.code, lambda found=check: import_check(found)(context), where)  # type: ignore[misc]
         if row["status"] == ERROR and is_being_ended(folder, number):
-            # An echo: the file says that this rank was in the middle of the check, which is right.
+            # An echo: the note says that this rank was in the middle of the check, which is right.
             os._exit(1)
         if context.rank == 0:
             document["rows"].append(row)
@@ -158,13 +163,13 @@ def main() -> NoReturn:
 
         if row["status"] == ERROR:
             # an exception in one rank leaves the others in a collective: end all of them
-            write_document(folder, name, document)
+            write_document(notes, name, document)
             write_document(folder, f"broken-{number}", {"code": check.code, "where": where})
             leave_group(check.code, context.world)
         if context.gpu:
             empty_cache()
 
-    write_document(folder, name, document)
+    write_document(notes, name, document)
     dist.destroy_process_group()
     sys.stdout.flush()
     # everything is written; what frameworks do at Python's own shutdown would take seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcstack_smoke.leftovers import (
+    bring_notes,
     find_last_change,
     has_failed,
     is_being_ended,
@@ -30,6 +31,20 @@ def test_a_folder_whose_name_is_a_pattern_is_read(tmp_path: Path) -> None:
     folder.mkdir()
     leave(folder, "node-n1.json", "PASS")
     assert len(read_documents(str(folder), "node-*.json")) == 1
+
+
+def test_notes_of_the_ranks_of_a_node_come_into_the_folder_of_the_run(tmp_path: Path) -> None:
+    scratch, output = tmp_path / "scratch", tmp_path / "run"
+    scratch.mkdir()
+    output.mkdir()
+    leave(output, "rank-1-1.json")
+    leave(output, "rank-2-1.json", running="begun")
+    leave(scratch, "rank-1-1.json", "PASS", running="ddp.fp32")
+    (scratch / "rank-2-1.json").write_text('{"rows": [')
+    bring_notes(str(scratch), str(output))
+    found = read_documents(str(output), "rank-*.json")
+    assert sorted(one["running"] for one in found) == ["begun", "ddp.fp32"]
+    assert not (scratch / "rank-1-1.json").exists()
 
 
 def test_one_failure_of_any_node_rank_or_task_counts(tmp_path: Path) -> None:
