@@ -40,6 +40,8 @@ LOOK_S = 0.2  # between two looks at a process
 # for the other ranks to end by themselves once one of them has failed
 GRACE_S = 10.0
 DRAIN_S = 5.0  # for the last output of a process that has ended
+# Beginnings of variables by which an MPI library, or a trainer, takes itself for a rank of the step
+OF_STEP = ("SLURM_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "MPI_LOCAL", "PALS_")
 CANNOT_START = 127  # the exit status that shells give to a program that cannot be started
 # How a process came to its end, in `ending` of its document
 BY_ITSELF = ""
@@ -240,6 +242,15 @@ def name_file(code: str, where: str | int, ending: str) -> str:
     return f"own-{code}-{where}.{ending}"
 
 
+def leave_step(environment: dict[str, str]) -> dict[str, str]:
+    """Return ENVIRONMENT without what Slurm and its PMI tell the tasks of a step.
+
+    The agent is such a task. A program that it starts is none: an MPI library that believes so
+    waits for ranks that nobody starts, or ends.
+    """
+    return {name: one for name, one in environment.items() if not name.startswith(OF_STEP)}
+
+
 @dataclass
 class OwnChecks:
     """The own checks of one node's agent."""
@@ -264,7 +275,7 @@ class OwnChecks:
             if missing:
                 self._write(make_skip(run, agent.host, agent.node, missing))
             else:
-                self._run_process(run, agent.host, agent.node, dict(os.environ))
+                self._run_process(run, agent.host, agent.node, leave_step(dict(os.environ)))
         else:
             self._run_ranks(run, missing)
         if agent.first:
@@ -301,7 +312,7 @@ class OwnChecks:
             for local in range(request.ranks):
                 rank = first + local
                 own = {"RANK": str(rank), "LOCAL_RANK": str(local)}
-                environment = {**threads, **os.environ, **shared, **own}
+                environment = {**threads, **leave_step(dict(os.environ)), **shared, **own}
                 where = f"{agent.host}:{rank}"
                 futures.append(pool.submit(self._run_process, run, where, rank, environment))
             for future in futures:

@@ -183,6 +183,8 @@ def list_files(**files: str) -> str:
 @pytest.fixture
 def programs(recipes: Recipes) -> Checked:
     """A stack with MPI, mpi4py and HPC Challenge, from Debian."""
+    # Of nodes that share a machine no gate would be judged, and these gates are out of all reach
+    recipes.site(f"{recipes.render_site_text}node_types: {{virtual: {{virtual: false}}}}\n")
     made = Checked(
         recipes,
         "1",
@@ -217,7 +219,7 @@ def test_stream_and_pi(programs: Checked) -> None:
     assert len(good["stack.stream"]["peers"]) == 2, "each node has its own figure"
     assert good["stack.pi"]["figures"]["error"] < 1e-6
 
-    gate = {**STREAM_CHECK["figures"]["triad"], "gate": 1e6}
+    gate = {**STREAM_CHECK["figures"]["triad"], "gate": {"virtual": 1e6}}
     bad = programs.test(
         {**STREAM_CHECK, "figures": {"triad": gate}}, {**PI_CHECK, "arguments": ["2"]}
     )

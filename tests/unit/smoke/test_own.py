@@ -86,12 +86,14 @@ def test_logins_and_carriage_returns_are_not_kept(tmp_path: Path) -> None:
 
 
 def test_nodes_and_ranks_leave_a_document_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("PMIX_RANK", "0")
     said = 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, ${MASTER_ADDR:+met}"'
     found = run_checks(
         tmp_path,
-        shell("stack.node", "nodes", 'echo "$HPCSTACK_CHECK"'),
+        shell("stack.node", "nodes", 'echo "$HPCSTACK_CHECK$SLURM_STEP_ID$PMIX_RANK"'),
         shell("stack.ranks", "ranks", said),
         shell("stack.mpi", "mpi", "true"),
         shell("stack.gpu", "nodes", "true", needs=["gpu"]),
