@@ -46,6 +46,8 @@ ras() {
     [ "${SLURM_PROCID:-0}" = 0 ] && command -v bash >/dev/null || return 0
     address=$(of "$1" NCCL_RAS_ADDR)
     case ${address:=localhost:28028} in *[!A-Za-z0-9._:-]* | *:*[!0-9]* | *:) return 0 ;; esac
+    # root connects to this node alone: where else is for the job's user to say
+    [ "$(id -u)" != 0 ] || address=localhost:${address##*:}
     # shellcheck disable=SC2016 # for the other shell
     timeout 14 bash -c 'exec 3<>"/dev/tcp/$1/$2" || exit 1
         printf "timeout 8\nset format json\nverbose status\n" >&3

@@ -7,15 +7,17 @@ HPCSTACK_TIMES is how often each is tried.
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import os
 import re
+import socket
 import subprocess
 import tarfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +26,9 @@ from hpcstack.launch.job_flights import Seen
 from hpcstack.launch.wait_graph import diagnose_hang, summarise_diagnosis
 from support.launching import launch
 from support.testbed import REPO, Testbed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm]
 TIMES = int(os.environ.get("HPCSTACK_TIMES", "1"))
@@ -154,6 +159,86 @@ def test_root_asks_as_the_jobs_user(testbed: Testbed, hangs: str) -> None:
         other = testbed.run("hpcstack", "hang", job, "--as-user")
         assert other.returncode == 2
         assert "--as-user is for root" in other.stderr
+    finally:
+        testbed.bash(
+            f"scancel {job}; while squeue -h --jobs {job} 2>/dev/null | grep -q .; do sleep 0.3; done"
+        )
+
+
+# An SSH server for root, whose keys lie in a /root of its own
+SSHD = """\
+set -e
+mount -t tmpfs -o mode=700 tmpfs /root
+mkdir -m 700 /root/.ssh
+cp "$1/key.pub" /root/.ssh/authorized_keys
+exec dropbear -F -E -s -j -k -p 127.0.0.1:"$2" -r "$1/host" -P "$1/pid"
+"""
+
+
+@pytest.fixture
+def shell_on_nodes(tmp_path: Path) -> Iterator[str]:
+    """A line of site.yaml by which root's shell runs on a node: this machine is all of them."""
+    keys = tmp_path / "ssh"
+    keys.mkdir(mode=0o700)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = str(one.getsockname()[1])
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / "key")], check=True
+    )
+    subprocess.run(
+        ["dropbearkey", "-t", "ed25519", "-f", str(keys / "host")], check=True, capture_output=True
+    )
+    server = subprocess.Popen(
+        ["unshare", "--mount", "bash", "-c", SSHD, "sshd", str(keys), port],
+        stderr=subprocess.PIPE,
+    )
+    options = [
+        *("-p", port, "-i", str(keys / "key"), "-F", "none"),
+        *("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"),
+        *("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
+        *("-o", "HostKeyAlias={node}", "root@127.0.0.1"),
+    ]
+    try:
+        _until_it_listens(int(port))
+        yield f"hang: {json.dumps({'command': ['ssh', *options]})}\n"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _until_it_listens(port: int) -> None:
+    until = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        assert time.monotonic() < until, "the SSH server does not listen"
+        time.sleep(0.2)
+
+
+@pytest.mark.apptainer
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask another user's job")
+def test_root_asks_by_the_sites_own_shell(
+    testbed: Testbed, hangs: str, shell_on_nodes: str, tmp_path: Path
+) -> None:
+    """Slurm starts no step of root's in another user's job. The site's SSH does not ask Slurm."""
+    job = testbed.bash(
+        "export XDG_STATE_HOME=$PWD/tests/launching/hang && cd tests/launching && hpcstack launch "
+        "pytorch-24.11 -N2 --nproc-per-node 2 --runtime apptainer --time 3 --batch -- hangs.py sleeps"
+    ).stdout.strip()
+    (tmp_path / "site.yaml").write_text(shell_on_nodes)
+    profile = testbed.home.parent / "etc/profile.sh"
+    asks = '. "$0"; exec hpcstack --site "$1" hang "$2" --json'
+    line = ["bash", "-c", asks, str(profile), str(tmp_path / "site.yaml"), job]
+    try:
+        _until_it_hangs(testbed, job, "sleeps")
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1, done.stderr
+        assert f"job {job}: every step of it; hpcuser's, asked by ssh" in done.stderr
+        (step,) = json.loads(done.stdout)["steps"]
+        assert step["odd"][0].startswith("rank 3 on node2 is at "), step
+        hosts = {host for group in step["groups"] for host in group["hosts"]}
+        assert hosts == {"node1", "node2"}
     finally:
         testbed.bash(
             f"scancel {job}; while squeue -h --jobs {job} 2>/dev/null | grep -q .; do sleep 0.3; done"

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import RunFiles, SuiteRun, make_host_rows, make_outcomes
 from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.collectives import line, pairs, transport
-from hpcstack_smoke.collectives.nccllog import parse_log
+from hpcstack_smoke.collectives.nccllog import select_lines
 from hpcstack_smoke.context import Context
 from hpcstack_smoke.gpu import judge as gpu_judge
 from hpcstack_smoke.gpu.same import judge_same
@@ -253,24 +255,33 @@ def _peers(cluster: Cluster, node: Node) -> Result | Skip:
 
 
 def _transport(cluster: Cluster) -> Result:
-    """The log of each rank, read by itself, as transport.check does."""
-    everyone, places = [], []
+    return transport.judge_kept_lines(transport_documents(cluster))
+
+
+def transport_documents(cluster: Cluster) -> list[dict[str, Any]]:
+    """What each rank keeps of its own log, as transport.check_nccl_transport does."""
+    places = []
     fabrics = []
     for node, _ in cluster.places():
         with on(node):
             places.append((node.host, node.domain_name()))
             fabrics.append(transport.find_fabric_here(cluster.request))
-    for rank, (node, local) in enumerate(cluster.places()):
-        everyone.append(
-            transport.summarise_log(parse_log(node.nccl_log(rank, local, cluster)), rank, places)
-        )
     name = cluster.nodes[0].gpu["name"].removeprefix("NVIDIA ")
     expected = transport.Expected(
         fabric=next((one[0] for one in fabrics if one[0]), ""), perhaps=any(one[1] for one in fabrics),
         nvlink=cluster.request.nvlink or name in LINKS,
         nvls=cluster.ranks >= transport.NVLS_FROM.get(name, 1 << 30),
     )  # fmt: skip
-    return transport.judge_transports(everyone, expected)
+    made: list[dict[str, Any]] = [
+        {
+            "rank": rank,
+            "lines": select_lines(node.nccl_log(rank, local, cluster)),
+            "off": transport.list_switched_off(os.environ),
+        }
+        for rank, (node, local) in enumerate(cluster.places())
+    ]
+    made[0] |= {"hosts": places, "expected": asdict(expected)}
+    return made
 
 
 def _bandwidth(cluster: Cluster) -> Result:

@@ -38,8 +38,8 @@ def command(
     """Show where the ranks of a running job are, and which one stands out.
 
     JOB is its number, or NUMBER.STEP; the newest launch's by default. Root asks another user's job
-    by --as-user. Every node is asked by a step
-    of its own beside the job's, and nothing is stopped. It reports Python stacks by py-spy, NCCL's
+    by --as-user, or by `hang.command` of site.yaml. Every node is asked by a step of its own beside
+    the job's, and nothing is stopped. It reports Python stacks by py-spy, NCCL's
     RAS where it listens, what GPUs and HCAs do, and torch's flight recorder where
     TORCH_FR_DUMP_TEMP_FILE is on a shared disk. Exit code 1: a rank stands out, or no rank was
     found.
@@ -49,7 +49,7 @@ def command(
 
     from hpcstack.core.errors import format_count
     from hpcstack.launch.hang_report import report_hang
-    from hpcstack.launch.stacks import ask_nodes, parse_job, run_as_job_user
+    from hpcstack.launch.stacks import ask_job, parse_job, run_as_job_user
 
     asked = parse_job(job)
     if as_user:
@@ -57,18 +57,18 @@ def command(
         words += ["hang", job or asked.job]
         words += ["--all"] * every + ["--json"] * as_json
         _relay(run_as_job_user(asked.job, words, session.runner))
-    text, silent = ask_nodes(asked, session.runner)
-    report = report_hang(text, silent)
-    say(f"job {asked.job}: {asked.why}")
-    if silent:
+    answers = ask_job(asked, session.site.hang.command, session.runner)
+    report = report_hang(answers.text, answers.silent, reads_files=answers.own)
+    say(f"job {asked.job}: {asked.why}{f'; {answers.note}' if answers.note else ''}")
+    if answers.silent:
         say(
-            f"NOTE: {format_count(silent, 'node')} did not answer in time: the ranks there "
+            f"NOTE: {format_count(answers.silent, 'node')} did not answer in time: the ranks there "
             f"count as not there"
         )
 
     shown = list(report.lines)
     if every:
-        shown += ["", text.rstrip()]
+        shown += ["", answers.text.rstrip()]
     elif report.document["steps"]:
         shown += ["", "--all prints the stacks"]
     answer({"job": asked.job, **report.document}, as_json, lambda: "\n".join(shown))

@@ -31,6 +31,10 @@ from hpcstack.launch.wait_graph import (
     summarise_diagnosis,
 )
 
+UNREAD_FLIGHTS = (
+    "flight recorder: its files are the job's user's, and are not read here (--as-user)"
+)
+
 
 @dataclass(frozen=True)
 class HangReport:
@@ -41,11 +45,12 @@ class HangReport:
     well: bool
 
 
-def report_hang(text: str, silent: int = 0) -> HangReport:
+def report_hang(text: str, silent: int = 0, *, reads_files: bool = True) -> HangReport:
     """Return the report on TEXT, what stacks.sh printed on all nodes but the SILENT ones.
 
     It covers the ranks' stacks, NCCL's RAS, torch's flight recorders, GPUs and ports. The
-    recorders' files are read by this machine, if it sees them.
+    recorders' files are read by this machine, if it sees them; without READS_FILES they are left
+    alone, since their owner chose where and what they are.
     """
     ranks = parse_ranks(text)
     lines, well = describe_ranks(ranks)
@@ -68,7 +73,13 @@ def report_hang(text: str, silent: int = 0) -> HangReport:
         well = well and ras.whole and not ras.odd
 
     activity = parse_activity(text)
-    flights, flight_lines, quiet = _report_flights(activity, _list_seen(ranks, silent))
+    flights: dict[str, Any] | None = None
+    flight_lines: list[str] = []
+    quiet = True
+    if reads_files:
+        flights, flight_lines, quiet = _report_flights(activity, _list_seen(ranks, silent))
+    elif activity.flights:
+        flight_lines = [UNREAD_FLIGHTS]
     activity_lines = summarise_activity(activity)
     document["flights"] = flights
     document["activity"] = activity_lines

@@ -1,16 +1,21 @@
-"""Ask the nodes of a running job what its ranks do, by a step of its own beside the job's.
+"""Ask the nodes of a running job what its ranks do.
 
-The step runs launchers/on-node/stacks.sh on every node.
+Each node runs launchers/on-node/stacks.sh: as a step of its own beside the job's, or by the site's
+remote shell where Slurm starts no such step.
 
 Tested in tests/unit/launch/test_hang.py.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
 import os
 import pwd
 import re
+import shlex
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +23,14 @@ from typing import TYPE_CHECKING
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch.record import find_launch
+from hpcstack.site.model import NODE_PLACE
 from hpcstack.slurm.client import Client, QueuedJob
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
 
 ANSWER_S = 60  # how long the nodes have to answer
+SHELLS = 64  # remote shells at a time
 # What of root's environment a job's user is asked with: where programs, the site and Slurm are
 KEPT_FOR_USER = (
     "PATH",
@@ -69,6 +76,85 @@ def parse_job(job: str) -> RunningJob:
     number, step = match[1], match[2] or ""
     why = f"its step {step}" if step else "every step of it"
     return RunningJob(number, step, why)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What stacks.sh printed on the nodes of a job, and how many nodes were SILENT.
+
+    OWN says that the job is the caller's: files that its ranks wrote may then be read. NOTE says
+    how the nodes were asked, where that is not by a step.
+    """
+
+    text: str
+    silent: int
+    own: bool = True
+    note: str = ""
+
+
+def ask_job(asked: RunningJob, command: tuple[str, ...], runner: Runner) -> Answers:
+    """Ask the nodes of a job, by a step; else by COMMAND, `hang.command` of site.yaml.
+
+    Raise what `ask_nodes` raises where the site has no such command.
+    """
+    queued = query_running(asked.job, runner)
+    own = not queued.user or queued.user == name_account(os.geteuid())
+    if not own and command and os.geteuid() == 0:
+        text, silent = ask_by_shell(queued, asked.step, command, runner)
+        return Answers(text, silent, own=False, note=f"{queued.user}'s, asked by {command[0]}")
+    try:
+        return Answers(*ask_nodes(asked, runner))
+    except SlurmError as error:
+        if not command:
+            raise
+        note = f"asked by {command[0]}, as Slurm starts no step beside it: {error.message}"
+    return Answers(*ask_by_shell(queued, asked.step, command, runner), note=note)
+
+
+def ask_by_shell(
+    job: QueuedJob, step: str, command: tuple[str, ...], runner: Runner
+) -> tuple[str, int]:
+    """Return the same as `ask_nodes`, by COMMAND, which runs a shell's command on a node.
+
+    Raise SlurmError where no node answers.
+    """
+    client = Client(runner)
+    nodes = client.query_job_nodes(job.number)
+    with ThreadPoolExecutor(SHELLS) as pool:
+        lines = [
+            _make_remote_line(number, node, job.number, step) for number, node in enumerate(nodes)
+        ]
+        argvs = [
+            [*(word.replace(NODE_PLACE, node) for word in command), line]
+            for node, line in zip(nodes, lines, strict=True)
+        ]
+        ended = list(pool.map(lambda argv: runner.output(argv, timeout=ANSWER_S), argvs))
+    answered = [number for number, one in enumerate(ended) if "hpcstack: " in one.stdout]
+    if not answered:
+        said = next((line for one in ended for line in one.tail[-1:]), "nothing")
+        raise SlurmError(
+            f"no node of job {job.number} answers {command[0]}: {said}",
+            f"try {shlex.join(command).replace(NODE_PLACE, nodes[0] if nodes else 'NODE')} true",
+            page="find-a-hang",
+        )
+    # the same form as srun --label gives to a step's output
+    text = "".join(
+        f"{number}: {line}\n" for number in answered for line in ended[number].stdout.splitlines()
+    )
+    return text, len(nodes) - len(answered)
+
+
+def _make_remote_line(number: int, node: str, job: str, step: str) -> str:
+    """Return the line that a remote shell on NODE, the job's NUMBERth, is to run.
+
+    The script goes as base64: no shell, csh among them, finds anything in it to expand. It is
+    packed, since Dropbear takes 9,000 characters at most.
+    """
+    packed = gzip.compress(data.read_script("on-node/stacks.sh").encode(), mtime=0)
+    script = base64.b64encode(packed).decode()
+    decode = f'eval "$(echo {script} | base64 -d | gzip -dc)"'
+    words = ["env", f"SLURMD_NODENAME={node}", f"SLURM_PROCID={number}", "/bin/sh", "-c", decode]
+    return shlex.join([*words, "stacks", job, step, find_lent_spy()])
 
 
 def ask_nodes(asked: RunningJob, runner: Runner) -> tuple[str, int]:

@@ -48,6 +48,7 @@ from hpcstack.site.model import (
     POLICY_KEYS,
     BuildSite,
     Gpus,
+    HangSite,
     HealthSite,
     ImageCacheSite,
     ModulesSite,
@@ -158,6 +159,7 @@ class Site(Model):
     staging: StagingSite = StagingSite.model_construct()
     modules: ModulesSite = ModulesSite.model_construct()
     health: HealthSite = HealthSite.model_construct()
+    hang: HangSite = HangSite.model_construct()
     signatures: SignaturesSite = SignaturesSite.model_construct()
     image_cache: ImageCacheSite = ImageCacheSite.model_construct()
 

@@ -17,12 +17,13 @@ from hpcstack.core.bounds import ENTRIES, UNPACKED_BYTES, Bounds
 from hpcstack.core.characters import CONTROL
 from hpcstack.core.cpus import parse_cpu_list
 from hpcstack.core.errors import did_you_mean
-from hpcstack.recipe.fields import Model
+from hpcstack.recipe.fields import Line, Model
 
 PUBLIC_KEY = re.compile(
     r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,20000}"  # its type and its bytes
     r"( [^\x00-\x1f\x7f]*)?"  # a comment
 )
+NODE_PLACE = "{node}"  # in `hang.command`: stands for the node's name
 # The parts of a recipe that `policy` may hold.
 POLICY_KEYS = (
     "packages",
@@ -392,6 +393,25 @@ class HealthSite(Model):
         description="Folder, on each node, of the site's own checks. Each is a program. One that "
         "fails prints the reason as its first line.",
     )
+
+
+class HangSite(Model):
+    """How `hpcstack hang` asks nodes where a step of Slurm's cannot."""
+
+    command: tuple[Line, ...] = Field(
+        (),
+        description="Words that run a shell command on a node, in which {node} stands for its "
+        "name: [ssh, -o, BatchMode=yes, '{node}'], or [pdsh, -N, -R, ssh, -w, '{node}']. `hpcstack "
+        "hang` uses them where Slurm refuses a step, and for root, whose step Slurm never starts in "
+        "another user's job.",
+    )
+
+    @field_validator("command")
+    @classmethod
+    def _check_node(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        if words and not any(NODE_PLACE in word for word in words):
+            raise ValueError(f"no word names the node: write {NODE_PLACE} where its name belongs")
+        return words
 
 
 class ModulesSite(Model):

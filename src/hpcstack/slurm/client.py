@@ -167,6 +167,10 @@ class Client:
             return []
         return self._ask("scontrol", "show", "hostnames", nodelist).split()
 
+    def query_job_nodes(self, job: str) -> list[str]:
+        """Return the nodes of the running JOB; none where Slurm does not say."""
+        return self.expand_nodes(self._ask("squeue", "-h", "--jobs", job, "--format", "%N").strip())
+
     # -- what becomes of jobs
 
     def query_queue(self, jobs: Iterable[str]) -> list[QueuedJob] | None:

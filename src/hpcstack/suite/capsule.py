@@ -24,6 +24,7 @@ from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import RunFiles, SuiteRun, make_host_rows, make_outcomes
 from hpcstack.suite.own_checks import read_own_runs
 from hpcstack_smoke.agent import import_check
+from hpcstack_smoke.collectives.transport import judge_kept_lines
 from hpcstack_smoke.node import machine
 from hpcstack_smoke.node.inventory import make_inventory
 from hpcstack_smoke.node.recorder import NotRecorded, Replayed
@@ -40,7 +41,7 @@ MOST = 2 << 20  # bytes of a capsule
 MOST_UNPACKED = 64 << 20
 PATTERNS = (
     *("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json", "own-*.json"),
-    "machine-*.json",
+    *("transport-*.json", "machine-*.json"),
 )
 # Checks of a node that ask its machine alone, so that they can be made again from its answers
 REPLAYED = frozenset(
@@ -63,6 +64,7 @@ DAMAGE = (
     zlib.error,
     tarfile.TarError,
 )
+TRANSPORT = "nccl.transport"  # the check that is judged again by the lines of NCCL's log
 UNKNOWN = "UNKNOWN"  # in place of a verdict that today's code cannot make from the capsule
 # What is replaced in a capsule that is sent away
 ADDRESSES = (
@@ -140,7 +142,7 @@ def pack_capsule(capsule: Capsule) -> bytes:
     """
     packed = _pack(capsule.documents)
     kept = dict(capsule.documents)
-    for left_out in ("machine-", "rank-", "task-", "own-", "node-"):
+    for left_out in ("transport-", "machine-", "rank-", "task-", "own-", "node-"):
         if len(packed) <= MOST:
             return packed
         kept = {name: one for name, one in kept.items() if not name.startswith(left_out)}
@@ -205,6 +207,7 @@ def judge_capsule(capsule: Capsule) -> Report:
     for name, document in capsule.documents.items():
         if name.startswith(("node-", "task-", "rank-", "mpi-", "own-")):
             found.add(_replay_rows(document, request, answers))
+    _replay_transports(capsule, found)
     for host, own in answers.items():
         with _AskRecorded(own):
             try:
@@ -285,6 +288,18 @@ def _ask_inventory(request: Request) -> dict[str, Any]:
     found = {name: value for name, value in made.items() if name not in of_here}
     found["alike"] = {name: one for name, one in made["alike"].items() if name != "kernel"}
     return found
+
+
+def _replay_transports(capsule: Capsule, found: RunFiles) -> None:
+    """Judge again what NCCL's log said, where CAPSULE has each rank's lines; replace FOUND's rows."""
+    kept = [one for name, one in capsule.documents.items() if name.startswith("transport-")]
+    kept.sort(key=lambda one: int(one["rank"]))
+    rows = [row for row in found.rows if row["code"] == TRANSPORT]
+    if not kept or len(kept) != len(rows):
+        return
+    for row in rows:
+        again = run_check(TRANSPORT, lambda: judge_kept_lines(kept), row["where"])
+        row.update(again)
 
 
 def _replay_rows(

@@ -118,6 +118,21 @@ def parse_log(lines: Iterable[str]) -> Log:
     return log
 
 
+def select_lines(lines: Iterable[str]) -> list[str]:
+    """Return those of LINES that say something new to `parse_log`.
+
+    A connection has a line for each of its channels, of which one is enough.
+    """
+    out = []
+    seen = {repr(Log())}
+    for line in lines:
+        said = repr(parse_log([line]))
+        if said not in seen:
+            seen.add(said)
+            out.append(line.rstrip("\n"))
+    return out
+
+
 def _read_line(log: Log, line: str) -> None:
     """Put into LOG what LINE says.
 

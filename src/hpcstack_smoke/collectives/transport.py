@@ -13,16 +13,18 @@ import glob
 import os
 import socket
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.domain import find_domain_of_node
-from hpcstack_smoke.collectives.nccllog import Log, parse_log, uses_gpudirect
+from hpcstack_smoke.collectives.nccllog import Log, parse_log, select_lines, uses_gpudirect
 from hpcstack_smoke.node import machine, sysfs
 from hpcstack_smoke.node.nvlink import LINKS
-from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
+from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, write_document
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from hpcstack_smoke.context import Context
     from hpcstack_smoke.request import Request
 
@@ -131,8 +133,10 @@ def check_nccl_transport(context: Context) -> Result:
 
     fabric, perhaps = find_fabric_here(context.request)
     places = context.all((socket.gethostname(), find_domain_of_node(), fabric, perhaps))
-    log = parse_log(read_own_lines(context.output))
-    heard = summarise_log(log, context.rank, [(host, domain) for host, domain, _, _ in places])
+    lines = read_own_lines(context.output)
+    hosts = [(host, domain) for host, domain, _, _ in places]
+    off = list_switched_off(os.environ)
+    heard = summarise_log(parse_log(lines), context.rank, hosts, off)
 
     name = context.gpu_name().removeprefix("NVIDIA ")
     expected = Expected(
@@ -142,7 +146,30 @@ def check_nccl_transport(context: Context) -> Result:
         # NVLS is not expected of a GPU that the table lacks
         nvls=context.per_node >= NVLS_FROM.get(name, 1 << 30),
     )
+    if context.world <= DRAWN:
+        kept = {"rank": context.rank, "lines": select_lines(lines), "off": off}
+        if context.rank == 0:
+            kept |= {"hosts": hosts, "expected": asdict(expected)}
+        write_document(context.output, f"transport-{context.rank}.json", kept)
     return judge_transports(context.all(heard), expected)
+
+
+def judge_kept_lines(documents: Sequence[Mapping[str, Any]]) -> Result:
+    """Judge again the lines that all ranks of a run kept, in the order of ranks."""
+    first = documents[0]
+    hosts = [(str(host), str(domain)) for host, domain in first["hosts"]]
+    everyone = [
+        summarise_log(parse_log(one["lines"]), int(one["rank"]), hosts, one["off"])
+        for one in documents
+    ]
+    return judge_transports(everyone, Expected(**first["expected"]))
+
+
+def list_switched_off(environment: Mapping[str, str]) -> list[str]:
+    """Return the settings in ENVIRONMENT that switch a fast transport off, as NAME=VALUE."""
+    return [
+        f"{name}={value}" for name, value in SWITCHED_OFF.items() if environment.get(name) == value
+    ]
 
 
 def find_fabric_here(request: Request) -> tuple[str, bool]:
@@ -162,10 +189,12 @@ def find_fabric_here(request: Request) -> tuple[str, bool]:
     return "", bool(ports)
 
 
-def summarise_log(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
+def summarise_log(
+    log: Log, rank: int, places: list[tuple[str, str]], off: Sequence[str] = ()
+) -> Heard:
     """Return what LOG, which RANK wrote, says of connections.
 
-    PLACES: (host, NVLink domain) of each rank.
+    PLACES: (host, NVLink domain) of each rank. OFF: settings of SWITCHED_OFF that the rank has.
     """
     heard = Heard(
         reported=bool(log.pairs),
@@ -174,6 +203,7 @@ def summarise_log(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
         hcas=log.hcas,
         error=log.errors[0] if log.errors else "",
         nvls=log.nvls,
+        off=list(off),
     )
     for pair, kinds in sorted(log.pairs.items()):
         if max(pair) >= len(places):
@@ -197,9 +227,6 @@ def summarise_log(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
         if len(places) <= DRAWN:
             heard.pairs[pair] = sorted(kinds)
 
-    for name, value in SWITCHED_OFF.items():
-        if os.environ.get(name) == value:
-            heard.off.append(f"{name}={value}")
     return heard
 
 

@@ -5,6 +5,7 @@ launchers/on-node/stacks.sh says.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.core import data
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch.hang import (
     describe_ranks,
@@ -25,7 +26,13 @@ from hpcstack.launch.hang import (
     judge_ranks,
     parse_ranks,
 )
-from hpcstack.launch.stacks import name_account, parse_job, run_as_job_user
+from hpcstack.launch.stacks import (
+    _make_remote_line,
+    ask_job,
+    name_account,
+    parse_job,
+    run_as_job_user,
+)
 from hpcstack.render.launchers import wrap_rank
 
 WAITS = """\
@@ -233,6 +240,77 @@ def _look(shell: str, *words: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def answer_of(node: str) -> str:
+    return f"hpcstack: rank 0 of 2 on {node} is process 7 of step 0, state S: python train.py\n"
+
+
+class Cluster(Runner):
+    """Slurm with job 7 of USER on three nodes; `ssh` answers on all but the last."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.asked: list[tuple[str, ...]] = []
+
+    def has(self, tool: str) -> bool:
+        return True
+
+    def output(self, argv: Sequence[str], **_: object) -> Completed:
+        words = tuple(argv)
+        self.asked.append(words)
+        said, status = "", 0
+        if words[0] == "ssh":
+            node = words[2]
+            said, status = ("", 255) if node == "n3" else (answer_of(node), 0)
+        elif words[-1] == "%N":
+            said = "n[1-3]\n"
+        elif words[0] == "squeue":
+            said = f"7|7|RUNNING|3|p|{self.user}|None\n"
+        elif words[0] == "scontrol":
+            said = "n1\nn2\nn3\n"
+        else:
+            status = 1  # srun starts no step
+        return Completed(words, status, tuple(said.splitlines()), said)
+
+
+SSH = ("ssh", "-oBatchMode=yes", "{node}")
+
+
+def test_root_asks_another_users_job_by_the_sites_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    cluster = Cluster("ann")
+    answers = ask_job(parse_job("7"), SSH, cluster)
+    assert answers.text == f"0: {answer_of('n1')}1: {answer_of('n2')}"
+    assert (answers.silent, answers.own) == (1, False)
+    assert answers.note == "ann's, asked by ssh"
+    lines = [words[3] for words in cluster.asked if words[0] == "ssh"]
+    assert all("SLURMD_NODENAME=n" in line for line in lines)
+    assert all(len(line) < 9000 for line in lines), "Dropbear's limit"
+    with pytest.raises(InputError, match="job 7 is ann's"):
+        ask_job(parse_job("7"), (), cluster)
+
+
+def test_the_sites_shell_serves_where_slurm_starts_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = name_account(os.geteuid())
+    answers = ask_job(parse_job("7"), SSH, Cluster(me))
+    assert (answers.silent, answers.own) == (1, True)
+    assert answers.note.startswith("asked by ssh, as Slurm starts no step beside it: ")
+    with pytest.raises(SlurmError, match="did not answer"):
+        ask_job(parse_job("7"), (), Cluster(me))
+    # nobody but root asks another user's job
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(InputError, match="job 7 is ann's"):
+        ask_job(parse_job("7"), SSH, Cluster("ann"))
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "tcsh"])
+def test_the_line_for_a_remote_shell_is_the_same_to_every_shell(shell: str) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell}")
+    line = _make_remote_line(0, "n1", "999999999", "")
+    done = subprocess.run([shell, "-c", line], capture_output=True, text=True)
+    assert done.stdout == "hpcstack: no rank of job 999999999 is on n1\n", done.stderr
 
 
 def test_who_asks_as_a_jobs_user_lends_neither_terminal_nor_environment(

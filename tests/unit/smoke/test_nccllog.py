@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack_smoke.collectives import nccllog
-from hpcstack_smoke.collectives.transport import Expected, judge_transports, summarise_log
+from hpcstack_smoke.collectives.transport import (
+    Expected,
+    judge_transports,
+    list_switched_off,
+    summarise_log,
+)
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
 HERE = Path(__file__).parents[1]
@@ -52,7 +58,9 @@ def seen(lines: list[str], expected: Expected, domains: tuple[str, str] = ("", "
     """
     places = [("n1", domains[0])] * 2 + [("n2", domains[1])] * 2
     log = nccllog.parse_log(lines)
-    return judge_transports([summarise_log(log, rank, places) for rank in range(4)], expected)
+    off = list_switched_off(os.environ)
+    everyone = [summarise_log(log, rank, places, off) for rank in range(4)]
+    return judge_transports(everyone, expected)
 
 
 FABRIC = Expected(fabric="site.yaml", nvlink=True)

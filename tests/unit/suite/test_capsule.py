@@ -31,10 +31,11 @@ from hpcstack.suite.capsule import (
     write_capsule,
 )
 from hpcstack_smoke.agent import import_check
+from hpcstack_smoke.collectives import transport
 from hpcstack_smoke.node import inventory, machine
 from hpcstack_smoke.node.recorder import Recorder, Replayed
 from hpcstack_smoke.request import write_request
-from hpcstack_smoke.result import run_check, write_document
+from hpcstack_smoke.result import Result, run_check, write_document
 from hpcstack_smoke.select import CHECKS
 from support import clusters
 
@@ -94,6 +95,37 @@ def test_each_fault_of_a_node_is_found_in_its_capsule(tmp_path: Path) -> None:
         assert {code: statuses[code] for code in run} == run, fault["name"]
         tried += 1
     assert tried > 10
+
+
+@pytest.mark.parametrize("name", clusters.names())
+def test_what_nccls_log_said_is_judged_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = clusters.Cluster(name)
+    if "network" not in cluster.nodes[0].spec["nccl"]:
+        return  # MIG: NCCL joins no such devices
+    capsule = run_nodes(name, tmp_path)
+    documents = dict(capsule.documents)
+    kept = clusters.transport_documents(cluster)
+    status = judge_kept_lines_safely(kept)
+    for one in kept:
+        row = {"code": "nccl.transport", "where": f"n:{one['rank']}", "status": status}
+        documents[f"rank-{one['rank']}-1.json"] = {"rank": one["rank"], "rows": [row]}
+        documents[f"transport-{one['rank']}.json"] = one
+    request = {**capsule.documents["request.json"], "tests": "nccl.transport"}
+    documents["request.json"] = request
+    documents["verdicts.json"] = {"nccl.transport": status}
+    capsule = Capsule(json.loads(json.dumps(documents)))
+    assert rejudge_capsule(capsule) == []
+    assert rejudge_capsule(hide_names(capsule)) == []
+
+    monkeypatch.setattr(transport, "judge_transports", lambda *_: Result("ERROR", "judged anew"))
+    (difference,) = rejudge_capsule(capsule)
+    assert (difference.code, difference.after) == ("nccl.transport", "ERROR")
+
+
+def judge_kept_lines_safely(kept: list[dict[str, Any]]) -> str:
+    return str(run_check("nccl.transport", lambda: transport.judge_kept_lines(kept), "n")["status"])
 
 
 def test_a_verdict_that_another_version_changes_is_named(
