@@ -74,6 +74,7 @@ GROUPS = {
     "Trouble": {
         "doctor": "Say what is wrong with this machine, the cluster and its nodes, and what to do.",
         "explain": "Explain what went wrong in a log or a job, and say what to type next.",
+        "requeue": "Start a running batch job again, without the nodes that its failure is blamed on.",
         "hang": "Show where the ranks of a running job are, and which one stands out.",
         "help": "Print a how-to page, or list them.",
         "why": "Show where a variable of a launch got its value.",

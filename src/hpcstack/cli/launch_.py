@@ -104,6 +104,11 @@ if TYPE_CHECKING:
     help="Request this many extra nodes, and leave out nodes that are not healthy.",
 )
 @click.option(
+    "--requeue-without",
+    is_flag=True,
+    help="If a node is to blame when the job fails, put the job back into the queue without it.",
+)
+@click.option(
     "-Q",
     "--quiet",
     is_flag=True,
@@ -287,6 +292,7 @@ OF_LAUNCHES = {
     "grace": "--grace",
     "watchdog": "--watchdog",
     "spare": "--spare",
+    "requeue_without": "--requeue-without",
     "nproc_per_node": "--nproc-per-node",
     "runtime": "--runtime",
     "home": "--home",
@@ -368,6 +374,7 @@ def _make_request(
     grace: int,
     watchdog: int,
     spare: int,
+    requeue_without: bool,
     no_bind: bool,
     batch: bool,
     home: bool | None,
@@ -396,6 +403,9 @@ def _make_request(
     own = [option for param in ctx.command.params for option in param.opts]
     check_srun_options(passed, own, session.runner, batch=batch)
     asked = parse_resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
+    requeue: tuple[str, ...] = ()
+    if requeue_without:
+        requeue = (*session.command_on(options["partition"]), "requeue")
     return LaunchRequest(
         argv,
         asked,
@@ -409,6 +419,7 @@ def _make_request(
         grace=grace,
         watchdog=watchdog,
         spare=spare,
+        requeue=requeue,
         bind=not no_bind,
         batch=batch,
         home=home,

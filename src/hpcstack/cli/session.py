@@ -98,6 +98,16 @@ class Session:
                 return folder
         return None
 
+    def command_on(self, partition: str) -> tuple[str, ...]:
+        """Return how a job on a node of PARTITION starts this hpcstack, with the options before
+        the verb.
+
+        Raise InputError where it cannot, since the node has another architecture.
+        """
+        from hpcstack.site.own_command import find_hpcstack_on
+
+        return (*find_hpcstack_on(self.site.node_type(partition)), *self.words())
+
     def words(self) -> list[str]:
         """Return the same options as words for another hpcstack, which may run on another node.
 

@@ -65,8 +65,6 @@ def sweep_partition(
             page="name-the-slow-node",
         )
 
-    from hpcstack.site.own_command import find_hpcstack_on
-
     stamp = f"{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}-{uuid.uuid4().hex[:6]}"
     folder = (request.parent or find_state_folder() / "sweeps" / stack) / stamp
     with session.store.acting("no folder for the sweep"):
@@ -84,7 +82,7 @@ def sweep_partition(
         for key in ("partition", "account", "qos", "reservation", "time")
         if options[key]
     ]
-    own = (*find_hpcstack_on(session.site.node_type(options["partition"])), *session.words())
+    own = session.command_on(options["partition"])
     words = _test_words(stack, request, options)
     command = sweep.Command(own, tuple(words), tuple(slurm))
 

@@ -41,6 +41,7 @@ class Signature:
     remedy: str
     source: str
     page: str  # the how-to page about it; empty for none
+    of_node: bool  # it is about a machine: the job may do better without the node
     literals: tuple[str, ...]  # of its pattern, see `list_literals`
     words: tuple[str, ...]  # of its pattern, see `list_words_of_pattern`
 
@@ -79,6 +80,7 @@ def _make_signature(row: dict[str, Any]) -> Signature:
         remedy=row["remedy"],
         source=row["source"],
         page=row.get("page", ""),
+        of_node=bool(row.get("of_node")),
         literals=list_literals(pattern),
         words=list_words_of_pattern(pattern),
     )

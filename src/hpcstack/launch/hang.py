@@ -128,12 +128,14 @@ class Standing:
     """What the ranks do, together.
 
     `groups` are pairs of (what, ranks that do it), the largest group first. `missing` are numbers
-    of ranks that were not found. `odd` says in words who stands out and why.
+    of ranks that were not found. `odd` says in words who stands out and why, and `odd_hosts` has
+    the nodes of those that were found.
     """
 
     groups: tuple[tuple[Whereabouts, tuple[Rank, ...]], ...]
     missing: tuple[int, ...]
     odd: tuple[str, ...]
+    odd_hosts: tuple[str, ...] = ()
 
 
 def parse_ranks(text: str) -> list[Rank]:
@@ -218,6 +220,7 @@ def judge_ranks(ranks: Sequence[Rank]) -> Standing:
     missing = tuple(number for number in range(world) if number not in known)
 
     odd = []
+    odd_hosts: set[str] = set()
     if missing:
         odd.append(f"{_name_ranks(missing)} {_is_or_are(missing)} not there")
     if ordered:
@@ -226,10 +229,13 @@ def judge_ranks(ranks: Sequence[Rank]) -> Standing:
         for what, members in ordered[1:]:
             if _waits_as_a_part(what, members, usual, most):
                 continue
-            where = ", ".join(sorted({one.host for one in members}))
+            hosts = {one.host for one in members}
+            odd_hosts |= hosts
+            where = ", ".join(sorted(hosts))
             who = _name_ranks([one.number for one in members])
             odd.append(f"{who} on {where} {_is_or_are(members)} {what}, while {others}")
-    return Standing(tuple((what, tuple(members)) for what, members in ordered), missing, tuple(odd))
+    found = tuple((what, tuple(members)) for what, members in ordered)
+    return Standing(found, missing, tuple(odd), tuple(sorted(odd_hosts)))
 
 
 def _waits_as_a_part(

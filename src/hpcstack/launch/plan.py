@@ -82,6 +82,7 @@ class Plan:
     staged: Staging | None = None
     grace: int = 0
     watchdog: int = 0
+    requeue: tuple[str, ...] = ()  # as in LaunchRequest
     ranks: int = 1  # per node
     virtual_gpus: int = 0  # per node: GPUs that Slurm counts and no device stands for
     spare: Spare | None = None
@@ -198,6 +199,7 @@ def plan_step(
         staged=staged,
         grace=request.grace,
         watchdog=request.watchdog,
+        requeue=request.requeue,
         ranks=share.ranks,
         virtual_gpus=virtual_gpus,
         spare=spare,
@@ -528,6 +530,8 @@ def _check_request(
         _check_watchdog(resources.extra, job=request.batch)
     if request.spare:
         _check_spare(request, allocation, staged)
+    if request.requeue:
+        _check_requeue(request, allocation)
     if not runtime.uses_slurm:
         _check_local(request, staged)
         return
@@ -579,6 +583,35 @@ def _check_watchdog(given: SlurmOptions, *, job: bool) -> None:
         raise InputError(
             f"--watchdog watches what srun prints, and {files[0]} sends it to a file instead",
             "leave one of them out",
+        )
+
+
+def _check_requeue(request: LaunchRequest, allocation: Mapping[str, str]) -> None:
+    """Raise InputError where no batch job would fail, or it may not start again."""
+    resources = request.resources
+    if not request.batch and not allocation:
+        raise InputError(
+            "--requeue-without is for batch jobs: only they can start again",
+            "add --batch, or write it into a job script",
+            page="start-despite-a-bad-node",
+        )
+    if resources.extra.has("--no-requeue"):
+        raise InputError(
+            "--requeue-without and --no-requeue exclude each other",
+            "leave one of them out",
+            page="start-despite-a-bad-node",
+        )
+    if resources.nodelist:
+        raise InputError(
+            "--requeue-without chooses other nodes, and -w names them",
+            "leave one of them out",
+            page="start-despite-a-bad-node",
+        )
+    if resources.extra.has("--pty"):
+        raise InputError(
+            "--requeue-without runs the step from a script, and --pty needs the terminal",
+            "leave one of them out",
+            page="start-despite-a-bad-node",
         )
 
 
@@ -635,6 +668,7 @@ def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
         "--grace": request.grace,
         "--watchdog": request.watchdog,
         "--spare": request.spare,
+        "--requeue-without": request.requeue,
         "--stage and --stage-in": staged and stages,
     }
     wrong = [option for option, value in asked.items() if value]

@@ -44,6 +44,7 @@ class LaunchRequest:
     grace: int = 0
     watchdog: int = 0
     spare: int = 0
+    requeue: tuple[str, ...] = ()  # `hpcstack requeue` as a node starts it; empty: never
     bind: bool = True
     batch: bool = False
     home: bool | None = None

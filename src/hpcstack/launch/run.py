@@ -235,7 +235,7 @@ class PlannedLaunch:
         if self._is_screened():
             screen = Screen(failure)
         errors = Stderr(folder, failure.feed, screen)
-        scripted = bool(plan.staged or plan.grace or plan.watchdog or plan.spare)
+        scripted = bool(plan.staged or plan.grace or plan.watchdog or plan.spare or plan.requeue)
         # Nothing may come between a step and a terminal of its own.
         heard = self.runtime.uses_slurm and not on_terminal(plan.parts)
         interruption = None

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # Options that the outline leaves out: they are long, and no help to see what would run
 LONG = ("--container-mounts", "--cpu-bind", "--container-env", "--prolog", "--comment")
 END = "HPCSTACK_INSIDE"  # ends the here-documents of the script
+MOST_RESTARTS = 3  # times that a job starts again without a node, or for any other reason
 NO_COMMAND = ("jupyter",)  # templates that start a program of their own
 STACK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 OUTPUT = "%x-%j.out"
@@ -74,6 +75,7 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
         grace=plan.grace,
         watchdog=_list_watchdog(plan),
         spare=spare,
+        requeue={"command": plan.requeue, "most": MOST_RESTARTS} if plan.requeue else None,
         settings=plan.settings,
         scripts=scripts,
         parts=[(" ".join(map(format_word, part.words)), part.why) for part in parts],
@@ -163,6 +165,13 @@ def list_directives(plan: Plan) -> tuple[Part, ...]:
     They are what its step asks for, what only a job can ask for, and where the job writes.
     """
     own = [with_spare(part, plan) for part in plan.parts if is_of_the_job(part)]
+    named = {part.option for part in own}
+    if plan.requeue:
+        why = "it may start again, without a node that is to blame"
+        if "--requeue" not in named:
+            own.append(make_option("--requeue", None, why))
+        if "--open-mode" not in named:
+            own.append(make_option("--open-mode", "append", "what it wrote before stays"))
     if any(part.option == "--output" for part in own):
         return tuple(own)
     output = OUTPUT

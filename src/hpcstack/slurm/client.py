@@ -317,8 +317,19 @@ class Client:
 
     def drain(self, node: str, reason: str) -> str:
         """Drain NODE for REASON, of which Slurm keeps 200 characters. Return the refusal, if any."""
-        update = ["scontrol", "update", f"nodename={node}", "state=drain"]
-        done = self.runner.output([*update, f"reason={reason[:200]}"])
+        return self._control("update", f"nodename={node}", "state=drain", f"reason={reason[:200]}")
+
+    def requeue(self, job: str) -> str:
+        """End the running JOB and put it back into the queue. Return the refusal, if any."""
+        return self._control("requeue", job)
+
+    def exclude_nodes(self, job: str, nodes: str) -> str:
+        """Keep the pending JOB off NODES, a list. Return the refusal, if any."""
+        return self._control("update", f"JobId={job}", f"ExcNodeList={nodes}")
+
+    def _control(self, *words: str) -> str:
+        """Run `scontrol WORDS`. Return why it failed; empty where it did not."""
+        done = self.runner.output(["scontrol", *words])
         if not done.status:
             return ""
         return " ".join(done.tail) or f"scontrol ended with {done.status}"

@@ -1,0 +1,100 @@
+"""Put a running batch job back into the queue, so that it starts again without some of its nodes.
+
+Tested in tests/unit/diagnose/test_blame.py and tests/integration/test_requeue.py.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import InputError, SlurmError
+from hpcstack.slurm.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcstack.core.process import Runner
+
+FIELD = re.compile(r"(\w+)=(\S*)")
+TRIES = 20  # to tell Slurm the nodes, half a second apart: the job is busy being ended
+NOTHING = ("(null)", "")
+
+
+@dataclass(frozen=True)
+class Requeueable:
+    """A running batch job: its number, its NODES, and those that it must not or must have."""
+
+    job: str
+    nodes: tuple[str, ...]
+    excluded: str = ""
+    required: str = ""
+
+
+def find_requeueable(job: str, runner: Runner) -> Requeueable:
+    """Return JOB. Raise InputError where it is not running, or cannot start again."""
+    client = Client(runner)
+    records = client.query_records(job) if re.fullmatch(r"[0-9]+(_[0-9]+)?", job) else None
+    if not records:
+        raise InputError(f"Slurm knows no job {job!r}", "squeue --me lists yours")
+    fields = dict(FIELD.findall(records[0]))
+    state = fields.get("JobState", "unknown")
+    if state != "RUNNING":
+        raise InputError(
+            f"job {job} is {state}: only a running job can start again without a node",
+            f"hpcstack explain {job}",
+            page="start-despite-a-bad-node",
+        )
+    if fields.get("BatchFlag") == "0" or fields.get("Requeue") == "0":
+        raise InputError(
+            f"job {job} cannot start again: it is no batch job, or was submitted with --no-requeue",
+            "hpcstack launch --batch --requeue-without",
+            page="start-despite-a-bad-node",
+        )
+    return Requeueable(
+        job=fields.get("JobId", job),
+        nodes=tuple(client.expand_nodes(fields.get("NodeList", ""))),
+        excluded=_read_field(fields.get("ExcNodeList", "")),
+        required=_read_field(fields.get("ReqNodeList", "")),
+    )
+
+
+def _read_field(value: str) -> str:
+    return "" if value in NOTHING else value
+
+
+def requeue_without(job: Requeueable, nodes: Sequence[str], runner: Runner) -> None:
+    """Requeue JOB and exclude NODES, besides what it excludes already.
+
+    Slurm takes other nodes for a pending job only, and lets a requeued one start after two minutes
+    at the earliest. So it is requeued first, and told then. Raise InputError where the job asks for
+    one of NODES by name, and SlurmError where Slurm refuses.
+    """
+    # A job may requeue itself: what Slurm sends it then must not come between the two
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    client = Client(runner)
+    required = set(client.expand_nodes(job.required)) if job.required else set()
+    asked_for = sorted(required.intersection(nodes))
+    if asked_for:
+        raise InputError(
+            f"job {job.job} asks for {', '.join(asked_for)} by name (-w): it cannot start without",
+            "submit it again without -w",
+            page="start-despite-a-bad-node",
+        )
+    refusal = client.requeue(job.job)
+    if refusal:
+        raise SlurmError(f"scontrol requeue {job.job}: {refusal}", "ask your administrators")
+    excluded = ",".join(filter(None, (job.excluded, *nodes)))
+    for _ in range(TRIES):
+        refusal = client.exclude_nodes(job.job, excluded)
+        if not refusal:
+            return
+        time.sleep(0.5)
+    raise SlurmError(
+        f"job {job.job} is requeued, but Slurm does not exclude {excluded}: {refusal}",
+        f"scontrol update JobId={job.job} ExcNodeList={excluded}",
+        page="start-despite-a-bad-node",
+    )

@@ -1,0 +1,150 @@
+"""Which nodes a failure is blamed on, and when none is."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcstack.core.errors import InputError, SlurmError
+from hpcstack.core.process import Completed, Runner
+from hpcstack.diagnose.blame import (
+    FAILURE,
+    HANG,
+    HEALTH,
+    Blamed,
+    blame_by_health,
+    blame_by_log,
+    blame_by_stacks,
+    choose_blamed,
+)
+from hpcstack.launch import requeue
+from hpcstack.launch.requeue import find_requeueable, requeue_without
+from hpcstack.site.load import load_site
+
+NODES = ("n1", "n2", "n3", "n4")
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+
+
+class Says(Runner):
+    """A cluster that answers what `said` has for the first words that a command line begins with."""
+
+    def __init__(self, **said: str) -> None:
+        self.said = said
+        self.asked: list[tuple[str, ...]] = []
+
+    def has(self, tool: str) -> bool:
+        return True
+
+    def output(self, argv: Sequence[str], **_: object) -> Completed:
+        words = tuple(argv)
+        self.asked.append(words)
+        for key, said in self.said.items():
+            if key in words:
+                status = int(said.startswith("error"))
+                return Completed(words, status, tuple(said.splitlines()), said)
+        return Completed(words, 0, (), "")
+
+
+def answer_health(**unfit: str) -> str:
+    """What srun prints of the health checks of NODES but n4, labelled."""
+    lines = []
+    for number, node in enumerate(NODES[:3]):
+        why = unfit.get(node, "")
+        failed = [{"check": "x", "why": why}] if why else []
+        said = json.dumps({"node": node, "healthy": not why, "failed": failed})
+        lines.append(f"{number}: {said}")
+    return "\n".join([*lines, "0: noise", "1: [1, 2]"])
+
+
+def test_a_node_that_is_unfit_or_silent_is_blamed(tmp_path: Path) -> None:
+    site = load_site("", {"HOME": str(tmp_path)}).site
+    runner = Says(srun=answer_health(n2="no GPU"))
+    found = blame_by_health("7", NODES, site, runner)
+    assert found == [Blamed("n2", HEALTH, "no GPU"), Blamed("n4", HEALTH, "it does not answer")]
+    assert blame_by_health("7", NODES, site, Says()) == [], "where nobody answers, nobody is blamed"
+
+
+def test_a_message_about_a_machine_blames_the_node_that_it_names_or_that_failed_first() -> None:
+    first = "hpcstack: rank 5 on n3 ended with 1 [0 5.0]"
+    assert [one.node for one in blame_by_log(f"{ECC}\n{first}\n", NODES)] == ["n3"]
+    named = "salloc: error: Node failure on n2"
+    found = blame_by_log(named, NODES)
+    assert [(one.node, one.by) for one in found] == [("n2", FAILURE)]
+    assert blame_by_log("salloc: error: Node failure on n22", NODES) == []
+    assert blame_by_log(f"ModuleNotFoundError: No module named 'x'\n{first}\n", NODES) == []
+
+
+def rank(number: int, place: str) -> str:
+    host = f"n{number + 1}"
+    return (
+        f"{number}: hpcstack: rank {number} of 4 on {host} is process 7 of step 0, state S: python\n"
+        f'{number}:   Thread 7 (idle): "MainThread"\n{number}:       {place}\n'
+    )
+
+
+WAITS = "all_reduce (torch/distributed/distributed_c10d.py:5)"
+SLEEPS = "sleeps (/home/me/train.py:9)"
+
+
+def test_the_rank_that_stands_out_in_a_hang_blames_its_node() -> None:
+    text = "".join(rank(number, SLEEPS if number == 2 else WAITS) for number in range(4))
+    (one,) = blame_by_stacks(text)
+    assert (one.node, one.by) == ("n3", HANG)
+    log = f"{text}hpcstack: nothing was written for 60 s: it is ended\n"
+    assert [one.node for one in blame_by_log(log, NODES)] == ["n3"]
+    assert blame_by_log(text, NODES) == [], "stacks alone end no job"
+
+
+def test_none_is_blamed_where_most_stand_out() -> None:
+    one, two, three = (Blamed(node, HEALTH, "why") for node in NODES[:3])
+    assert choose_blamed([one, one, two], NODES) == ([one, two], "")
+    assert choose_blamed([], NODES) == ([], "no node stands out")
+    assert choose_blamed([one, two, three], NODES)[0] == []
+    assert choose_blamed([Blamed("other", HEALTH, "x")], NODES)[0] == []
+    assert choose_blamed([one], ("n1",)) == ([one], "")
+
+
+JOB = (
+    "JobId=7 JobState={state} Requeue=1 BatchFlag=1 NodeList=n[1-2] "
+    "ReqNodeList={required} ExcNodeList={excluded}"
+)
+
+
+def cluster(**fields: str) -> Says:
+    values = {"state": "RUNNING", "required": "(null)", "excluded": "(null)", **fields}
+    answers = {"hostnames": "n1\nn2", "show": JOB.format(**values)}
+    return Says(**answers)
+
+
+def test_what_is_excluded_already_stays_excluded() -> None:
+    runner = cluster(excluded="n9")
+    requeue_without(find_requeueable("7", runner), ["n2"], runner)
+    assert runner.asked[-2:] == [
+        ("scontrol", "requeue", "7"),
+        ("scontrol", "update", "JobId=7", "ExcNodeList=n9,n2"),
+    ]
+
+
+def test_what_cannot_start_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="job 7 is PENDING"):
+        find_requeueable("7", cluster(state="PENDING"))
+    with pytest.raises(InputError, match="Slurm knows no job"):
+        find_requeueable("x", cluster())
+    runner = cluster(required="n2")
+    with pytest.raises(InputError, match="asks for n1, n2 by name"):
+        requeue_without(find_requeueable("7", runner), ["n1", "n2"], runner)
+
+    monkeypatch.setattr(requeue, "TRIES", 2)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    runner = cluster()
+    found = find_requeueable("7", runner)
+    runner.said = {"update": "error: busy"}
+    with pytest.raises(SlurmError, match="is requeued, but Slurm does not exclude n2: error: busy"):
+        requeue_without(found, ["n2"], runner)
+    runner.said = {"requeue": "error: disabled"}
+    with pytest.raises(SlurmError, match="error: disabled"):
+        requeue_without(found, ["n2"], runner)
