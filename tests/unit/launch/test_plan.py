@@ -553,6 +553,50 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
     assert planned("--output=x", watchdog=60).watchdog == 60
 
 
+@pytest.mark.shellcheck
+def test_a_job_that_may_start_again_without_a_node(tmp_path: Path) -> None:
+    import subprocess
+
+    from hpcstack.launch.script import list_directives, render_script
+
+    def planned(*extra: str, job: bool = True, **more: Any) -> Plan:
+        asked = Resources(nodes=2, extra=SlurmOptions.parse(extra), **more)
+        return plan(
+            ARTIFACT,
+            ("hostname",),
+            "plain",
+            asked,
+            gpu_site(tmp_path),
+            PYXIS,
+            batch=job,
+            requeue=("/opt/my hpcstack", "requeue"),
+        )
+
+    line = planned()
+    script = render_script(line, ARTIFACT, "why", list_directives(line))
+    assert "#SBATCH --requeue\n" in script
+    assert "#SBATCH --open-mode=append\n" in script
+    assert "'/opt/my hpcstack' requeue \"$SLURM_JOB_ID\"" in script
+    given = list_directives(planned("--open-mode=truncate", "--requeue"))
+    words = [part.words[0] for part in given]
+    assert words.count("--requeue") == 1
+    assert "--open-mode=append" not in words
+
+    path = tmp_path / "job.sh"
+    path.write_text(script)
+    done = subprocess.run(
+        ["shellcheck", "--severity=warning", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    for extra in ("--pty", "--no-requeue"):
+        with pytest.raises(InputError, match="--requeue-without"):
+            planned(extra)
+    with pytest.raises(InputError, match="is for batch jobs"):
+        planned(job=False)
+    with pytest.raises(InputError, match="-w names them"):
+        planned(nodelist="n1,n2")
+
+
 def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
