@@ -34,7 +34,8 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     informational: bool = False  # the figures say nothing of what the hardware can do
     needs_root: bool = False  # skipped, since only root may read this on this machine
-    not_built_in: bool = False  # skipped, since this hardware was made without it
+    # skipped, or less than could be, since this hardware was made so: no user can make it PASS
+    not_built_in: bool = False
 
 
 class Skip(Exception):

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from support.clusters import Cluster, Modelled
 
+# What nvidia-smi says of GPUs none of whose links is up (utkuozdemir/nvidia_gpu_exporter)
+ALL_INACTIVE = "NVML: Unable to retrieve Nvlink information as all links are inActive"
 CLOSED = "[Insufficient Permissions]"
 NO_ANSWER = "[GPU requires reset]"
 
@@ -230,8 +232,12 @@ class Node:
 
     def _links(self) -> str:
         gpu = self.gpu
-        if not gpu["links"] or gpu.get("slices"):
-            return ""
+        if gpu.get("slices"):
+            return "Nvlink queries are not supported for Devices in MIG mode\n"
+        if not gpu["links"] and not gpu.get("link_rate"):
+            return "Device does not have or support Nvlink\n"
+        if not gpu["links"]:
+            return f"{ALL_INACTIVE}\n"
         down = self.spec.get("links_down", {})
         out = []
         for number in range(gpu["count"]):

@@ -136,8 +136,8 @@ def find_obstacles(
 
 
 def _cannot_pass(outcome: Outcome) -> bool:
-    """Whether OUTCOME is a SKIP for all users of such nodes, so that it must not shut the gate."""
-    lacks_it = outcome.status == "SKIP" and outcome.not_built_in
+    """Whether OUTCOME is a SKIP, or a WARN, for all users of such nodes: it must not shut the gate."""
+    lacks_it = outcome.status in ("SKIP", "WARN") and outcome.not_built_in
     return lacks_it or _only_root_can_tell(outcome)
 
 
@@ -188,6 +188,8 @@ def describe_report(report: Report) -> tuple[tuple[str, str], ...]:
     for one in report.outcomes:
         if _only_root_can_tell(one):
             out.append(("NOTE", f"{one.code} was not read: {one.evidence}"))
-        if one.not_built_in:
+        if one.not_built_in and one.status == "SKIP":
             out.append(("NOTE", f"{one.code} has nothing to read: {one.evidence}"))
+        elif one.not_built_in:
+            out.append(("NOTE", f"{one.code} is {one.status} on such nodes: {one.measured}"))
     return tuple(out)

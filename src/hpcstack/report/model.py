@@ -71,7 +71,7 @@ class Outcome(Model):
         False, description="it was skipped: only root may read that on this machine"
     )
     not_built_in: bool = Field(
-        False, description="it was skipped: this hardware was made without it"
+        False, description="this hardware was made so: it was skipped, or is less than could be"
     )
     peers: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="{node or rank: its own figures}"

@@ -388,10 +388,20 @@ def check_node_pcie(request: Any) -> Result:
         measured = "; ".join([*map(str, narrow), *slow])
         widths = {(one.now, one.most) for one in narrow}
         if all(one.fills_slot for one in narrow):
-            return Result(WARN, measured, FULL_LINK, "nvidia-smi, sysfs", remedy=SLOT_REMEDY)
+            return Result(
+                WARN,
+                measured,
+                FULL_LINK,
+                "nvidia-smi, sysfs",
+                remedy=SLOT_REMEDY,
+                not_built_in=True,
+            )
         status = FAIL
         if len(narrow) == len(rows) > 1 and len(widths) == 1:
             # All alike: the board may be wired that way, and all its links need not be broken
+            status = WARN
+        if len(rows) == 1 and not narrow[0].slot:
+            # Neither another GPU nor the kernel says whether the slot has more
             status = WARN
         return Result(status, measured, FULL_LINK, "nvidia-smi", remedy=PCIE_REMEDY)
 

@@ -59,7 +59,8 @@ def check_node_nvlink(request: Any) -> Result:
     rows = read_rows(request, ("uuid", "mig.mode.current"))
     if any(row.get("mig.mode.current") == "Enabled" for row in rows):
         raise Skip("MIG is on: these GPUs have no NVLink to each other")
-    found = nvidia.parse_links(nvidia.run_nvidia_smi(["nvlink", "-s"]))
+    said = nvidia.run_nvidia_smi(["nvlink", "-s"])
+    found = nvidia.parse_links(said)
     active = {gpu: [one for one in links.values() if one.active] for gpu, links in found.items()}
     want, rate = LINKS.get(name_model(rows[0]), (0, 0.0))
     if not any(active.values()) and not request.nvlink:
@@ -68,6 +69,9 @@ def check_node_nvlink(request: Any) -> Result:
         if len(rows) < 2:
             # As in a virtual machine with one GPU of a board, whose driver has NVLink switched off
             raise Skip("one GPU, whose NVLinks are all inactive: it has no other to reach")
+
+    if not said and not request.nvlink:
+        raise Skip(f"UNKNOWN: nvidia-smi nvlink -s does not answer; {want} links on each are due")
 
     usual = want or _most_common([len(links) for links in active.values()], 0)
     if not rate:

@@ -56,6 +56,26 @@ def test_an_image_is_proven_on_nodes_that_can_run_it(tmp_path: Path) -> None:
         assert f"{other}:" not in shut_gate.value.message
 
 
+@pytest.mark.parametrize("made_so", [False, True])
+def test_a_warning_that_no_user_can_mend_does_not_shut_the_gate(
+    place: Place, made_so: bool
+) -> None:
+    """A GPU in a narrow slot: its link has all that the slot has."""
+    artifact = place.artifact(place.stack())
+    tests = (*PYTORCH, "node.pcie")
+    codes = dict.fromkeys(list_required(tests, "standard", H100), "PASS")
+    found = report(artifact, {**codes, "node.pcie": "WARN"}, node_type="h100")
+    outcomes = tuple(
+        one.model_copy(update={"not_built_in": made_so}) if one.code == "node.pcie" else one
+        for one in found.outcomes
+    )
+    found = found.model_copy(update={"outcomes": outcomes})
+    obstacles = find_obstacles(tests, "standard", H100, found, artifact.sha256, artifact.suite, {})
+    assert [str(one) for one in obstacles] == ([] if made_so else ["node.pcie is WARN: why"])
+    notes = [value for what, value in describe_report(found) if what == "NOTE"]
+    assert any(note.startswith("node.pcie is WARN on such nodes") for note in notes) == made_so
+
+
 OWN = {
     "site.stream": OwnCheck(name="stream", command="stream"),
     "stack.step": OwnCheck(name="step", python="/opt/step.py", needs=("gpu",)),
