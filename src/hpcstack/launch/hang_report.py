@@ -8,7 +8,7 @@ Tested in tests/unit/launch/test_activity.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ def report_hang(text: str, silent: int = 0, *, reads_files: bool = True) -> Hang
             "notes": list(ras.notes),
             "text": ras.text,
             "whole": ras.whole,
+            "roots": [asdict(one) for one in ras.roots],
         }
         lines += ["", *summarise_ras(ras)]
         well = well and ras.whole and not ras.odd

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import format_count
@@ -34,14 +34,106 @@ class RasAnswer:
     """What RAS said, in sentences.
 
     `odd` are ranks that are dead, do not answer or report an error. `notes` are ranks that are
-    behind, which may only be slow. `text` is the whole answer. It is not `whole` where it was cut:
-    then nothing is known of the ranks that it would have named.
+    behind, which may only be slow. `roots` are the processes that others wait for, over all
+    communicators, and that wait for nobody. `text` is the whole answer. It is not `whole` where it
+    was cut: then nothing is known of the ranks that it would have named.
     """
 
     odd: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     text: str = ""
     whole: bool = True
+    roots: tuple[RasRoot, ...] = ()
+
+
+@dataclass(frozen=True)
+class RasRoot:
+    """A process that `waiters` others wait for, directly or not: WHO it is, and WHAT it lacks."""
+
+    who: str
+    what: str
+    waiters: int
+
+    def __str__(self) -> str:
+        count = format_count(self.waiters, "rank")
+        verb = "waits" if self.waiters == 1 else "wait"
+        return f"{self.who} {self.what}; {count} {verb} for it, directly or not"
+
+
+# A process by what RAS calls it in every communicator: its host's address and its number there. (Its
+# rank differs from one communicator to another.)
+Process = tuple[str, int]
+
+
+@dataclass
+class RasGraph:
+    """Who waits for whom, as far as the counts of launched collectives tell.
+
+    In a communicator, ranks that have launched the most of a collective wait for those that have
+    launched fewer, and all wait for ranks that are missing.
+    """
+
+    waits: dict[Process, set[Process]] = field(default_factory=lambda: defaultdict(set))
+    named: dict[Process, str] = field(default_factory=dict)
+    # {process: (how many are behind with it, what it lacks)}: the fewer, the more that tells
+    lacks: dict[Process, tuple[int, str]] = field(default_factory=dict)
+
+    def add_communicator(self, one: dict[str, Any], name: str) -> None:
+        """Add what the ranks of ONE, a communicator called NAME, wait for."""
+        ranks = [rank for rank in one.get("ranks", []) if "rank" in rank]
+        processes = [self._name(rank) for rank in ranks]
+        for rank in one.get("missing_ranks", []):
+            missing = self._name(rank)
+            dead = rank.get("status", {}).get("considered_dead")
+            self.lacks[missing] = 0, f"{'is dead' if dead else 'does not answer NCCL'}; {name}"
+            for process in processes:
+                self.waits[process].add(missing)
+
+        for collective in dict.fromkeys(key for rank in ranks for key in _counts(rank)):
+            counts = [_counts(rank).get(collective, 0) for rank in ranks]
+            most = max(counts)
+            behind = [one for one, count in zip(processes, counts, strict=True) if count < most]
+            for process, count in zip(processes, counts, strict=True):
+                if count < most:
+                    what = f"has launched {count} {collective}, others {most}; {name}"
+                    lack = (len(behind), what)
+                    self.lacks[process] = min(lack, self.lacks.get(process, lack))
+                else:
+                    self.waits[process].update(behind)
+
+    def find_roots(self) -> list[RasRoot]:
+        """Return those whom others wait for and who wait for nobody, the most awaited first."""
+        awaited = {other for others in self.waits.values() for other in others}
+        roots = [process for process in awaited if not self.waits.get(process)]
+        found = [
+            RasRoot(self.named[one], self.lacks[one][1], self._count_waiters(one)) for one in roots
+        ]
+        return sorted(found, key=lambda one: (-one.waiters, one.who))
+
+    def _count_waiters(self, root: Process) -> int:
+        """Return how many processes wait for ROOT, directly or through others."""
+        waiting: dict[Process, set[Process]] = defaultdict(set)
+        for process, others in self.waits.items():
+            for other in others:
+                waiting[other].add(process)
+        seen: set[Process] = set()
+        left = [root]
+        while left:
+            for process in waiting[left.pop()] - seen:
+                seen.add(process)
+                left.append(process)
+        return len(seen - {root})
+
+    def _name(self, rank: dict[str, Any]) -> Process:
+        process = (str(rank.get("host", "?")), int(rank.get("pid", -1)))
+        self.named.setdefault(process, _name_rank(rank))
+        return process
+
+
+def _counts(rank: dict[str, Any]) -> dict[str, int]:
+    """Return {collective: how often RANK has launched it}."""
+    found: dict[str, int] = rank.get("collective_counts", {})
+    return found
 
 
 def parse_ras(text: str) -> RasAnswer | None:
@@ -71,6 +163,7 @@ def parse_ras_json(document: dict[str, Any], text: str) -> RasAnswer:
     """
     odd: list[str] = []
     notes: list[str] = []
+    graph = RasGraph()
     for one in document.get("communicators", []):
         size = format_count(int(one.get("size", 0)), "rank")
         name = f"communicator {one.get('hash', '?')} of {size}"
@@ -86,7 +179,9 @@ def parse_ras_json(document: dict[str, Any], text: str) -> RasAnswer:
             elif state.get("init_state") == CONNECTING:
                 notes.append(f"{_name_rank(rank)} is still connecting; {name}")
         notes += [f"{said}; {name}" for said in _find_behind(one.get("ranks", []))]
-    return RasAnswer(tuple(odd[:MOST]), tuple(notes[:MOST]), text)
+        graph.add_communicator(one, name)
+    roots = tuple(graph.find_roots()[:MOST])
+    return RasAnswer(tuple(odd[:MOST]), tuple(notes[:MOST]), text, roots=roots)
 
 
 def _name_rank(rank: dict[str, Any]) -> str:
@@ -143,7 +238,8 @@ def summarise_ras(answer: RasAnswer) -> list[str]:
         return [
             "NCCL's RAS: every rank answers, and all have launched the same number of collectives"
         ]
-    out = [f"ODD, by NCCL's RAS: {one}" for one in answer.odd]
+    out = [f"ROOT, by NCCL's RAS: {one}" for one in answer.roots[:1]]
+    out += [f"ODD, by NCCL's RAS: {one}" for one in answer.odd]
     out += [f"NCCL's RAS: {one}" for one in answer.notes]
     if answer.notes:
         out.append("(a rank that is behind may only be slow: ask again)")

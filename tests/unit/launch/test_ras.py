@@ -109,6 +109,34 @@ Warnings
 """
 
 
+def test_the_root_is_found_over_all_communicators() -> None:
+    """Stage 1 waits for rank 2 in its own communicator, and all wait for stage 1 in that of all."""
+    own = {"hash": "0x1", "size": 2, "ranks": [rank(2, AllGather=4), rank(3, AllGather=5)]}
+    everyone = {
+        "hash": "0x2",
+        "size": 4,
+        "ranks": [rank(0, AllReduce=8), rank(1, AllReduce=8), rank(2, AllReduce=7), rank(3, AllReduce=7)],
+    }  # fmt: skip
+    found = parse_ras(said({"communicators": [everyone, own]}))
+    assert found
+    (root,) = found.roots
+    assert root.who == "rank 2 (process 1002 on 10.0.0.5)"
+    assert root.waiters == 3
+    assert summarise_ras(found)[0] == (
+        "ROOT, by NCCL's RAS: rank 2 (process 1002 on 10.0.0.5) has launched 4 AllGather, others 5; "
+        "communicator 0x1 of 2 ranks; 3 ranks wait for it, directly or not"
+    )
+
+
+def test_ranks_that_wait_for_each_other_have_no_root_by_counts() -> None:
+    first = {"hash": "0x1", "size": 2, "ranks": [rank(0, AllReduce=2), rank(1, AllReduce=1)]}
+    second = {"hash": "0x2", "size": 2, "ranks": [rank(0, AllReduce=1), rank(1, AllReduce=2)]}
+    found = parse_ras(said({"communicators": [first, second]}))
+    assert found
+    assert found.roots == ()
+    assert found.notes
+
+
 def test_the_text_of_older_releases() -> None:
     found = parse_ras(
         "ERROR: no\n" + "".join(f"12: hpcstack-ras: {line}\n" for line in TEXT.splitlines())
