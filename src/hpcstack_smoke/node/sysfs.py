@@ -37,6 +37,13 @@ HW_ERRORS = (
     "rnr_nak_retry_err",
     "roce_adp_retrans",
 )
+# Counters that stand still on a healthy node: EFA's retransmissions after a timeout and packets that
+# it dropped (AWS's health check of a cluster warns of each: awsome-distributed-training, 2.gpu-
+# cluster-healthcheck/checks/6-efa-loopback.sh), ...
+EFA_ERRORS = ("retrans_timeout_events", "rx_drops")
+# ... and Slingshot's network timeouts, such as at a link that flaps
+# (https://docs.open-mpi.org/en/main/features/hwpc-cxi.html)
+CASSINI_ERRORS = ("pct_sct_timeouts", "pct_spt_timeouts")
 
 
 @dataclass(frozen=True)
@@ -220,15 +227,32 @@ def read_cassini() -> dict[str, bool]:
 
 
 def read_error_counters(of: list[Port] | None = None) -> dict[str, int]:
-    """Return {HCA:PORT/COUNTER: value} of the error counters of all ports, or of those in OF."""
+    """Return {HCA:PORT/COUNTER: value} of the error counters of all ports, or of those in OF.
+
+    Those of Slingshot's adapters are always among them.
+    """
     ports = list_ports() if of is None else of
-    out = {}
+    out = read_cassini_errors()
     for port in ports:
-        for folder, names in (("counters", ERRORS), ("hw_counters", HW_ERRORS)):
+        for folder, names in (("counters", ERRORS), ("hw_counters", (*HW_ERRORS, *EFA_ERRORS))):
             for name in names:
                 text = read_line(os.path.join(port.path, folder, name))
                 if text.isdigit():
                     out[f"{port.name}/{name}"] = int(text)
+    return out
+
+
+def read_cassini_errors() -> dict[str, int]:
+    """Return {adapter/COUNTER: value} of the error counters of Slingshot's adapters.
+
+    A telemetry file reads `VALUE@SECONDS.NANOSECONDS` (libfabric, prov/cxi/src/cxip_telemetry.c).
+    """
+    out = {}
+    for place in machine.HERE.found(f"{CASSINI}/*"):
+        for name in CASSINI_ERRORS:
+            value = machine.HERE.line(f"{place}/device/telemetry/{name}").partition("@")[0]
+            if value.isdigit():
+                out[f"{os.path.basename(place)}/{name}"] = int(value)
     return out
 
 

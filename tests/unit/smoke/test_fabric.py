@@ -42,6 +42,31 @@ def port(
     return where
 
 
+@pytest.mark.parametrize(
+    ("path", "counter"),
+    [
+        ("cxi/cxi0/device/telemetry/pct_sct_timeouts", "cxi0/pct_sct_timeouts"),
+        (
+            "infiniband/rdmap79s0/ports/1/hw_counters/retrans_timeout_events",
+            "rdmap79s0:1/retrans_timeout_events",
+        ),
+    ],
+)
+def test_what_slingshot_and_efa_count_themselves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, counter: str
+) -> None:
+    monkeypatch.setattr(machine.HERE, "root", str(tmp_path))
+    file = tmp_path / "sys/class" / path
+    file.parent.mkdir(parents=True)
+    file.write_text("7@1732600000.123456789\n" if "cxi" in path else "7\n")
+    before = sysfs.read_error_counters()
+    assert before == {counter: 7}
+    assert fabric.judge_port_gains(before, before).status == PASS
+    result = fabric.judge_port_gains(before, {counter: 8})
+    assert result.status == WARN
+    assert result.measured == f"{counter} +1"
+
+
 def test_no_hca_is_a_skip(hcas: Path) -> None:
     for check in (
         fabric.check_fabric_hcas,
