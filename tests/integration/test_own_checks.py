@@ -19,7 +19,9 @@ pytestmark = [
     pytest.mark.suite,
     pytest.mark.slurm,
     pytest.mark.registry,
-    pytest.mark.apptainer,
+]
+RUNTIMES = [
+    pytest.param(one, marks=getattr(pytest.mark, one)) for one in ("apptainer", "pyxis", "enroot")
 ]
 
 # As few numbers as STREAM needs for a figure, and hardly any for the rest of HPC Challenge
@@ -153,6 +155,7 @@ class Checked:
         self.recipes = recipes
         self.version = version
         self.parts = parts
+        self.runtime = "apptainer"
         self.name = f"demo-{version}"
 
     def write(self, *checks: dict[str, Any]) -> None:
@@ -161,7 +164,7 @@ class Checked:
     def test(self, *checks: dict[str, Any], options: tuple[str, ...] = ()) -> dict[str, Any]:
         """Run CHECKS on two nodes. Return {code: its outcome}, with the verdict as `verdict`."""
         self.write(*checks)
-        argv = ("test", self.name, "-N", "2", "--runtime", "apptainer", "--only", "stack")
+        argv = ("test", self.name, "-N", "2", "--runtime", self.runtime, "--only", "stack")
         done = self.recipes.run(*argv, *options, "--json")
         assert done.stdout, done.stderr
         document = json.loads(done.stdout)
@@ -212,6 +215,7 @@ def training(recipes: Recipes, testbed: Testbed, built: dict[str, Any]) -> Check
     return made
 
 
+@pytest.mark.apptainer
 def test_stream_and_pi(programs: Checked) -> None:
     good = programs.test(STREAM_CHECK, PI_CHECK)
     assert good["verdict"] == "PASS", good
@@ -244,7 +248,9 @@ def test_stream_and_pi(programs: Checked) -> None:
     assert again.returncode == 0, again.stdout + again.stderr
 
 
-def test_a_training_step(training: Checked) -> None:
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_training_step(training: Checked, runtime: str) -> None:
+    training.runtime = runtime
     good = training.test(STEP_CHECK)
     assert good["verdict"] == "PASS", good
     assert good["stack.step"]["figures"]["loss"] < 0.5

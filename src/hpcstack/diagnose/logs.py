@@ -1,7 +1,7 @@
 """Find known messages in a log and rank them, each with its cause and what to type next.
 
-The messages are data, called signatures: facts/signatures.yaml and signatures-system.yaml, each
-with the source of what it says.
+The messages are data, called signatures: facts/signatures*.yaml, each with the source of what it
+says.
 
 A log may have millions of lines, so not every pattern is tried on every line. A signature none of
 whose words is anywhere in the log is left out. The others are looked for by a literal part of their
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
     from hpcstack.launch.failure import Failure
 
+# The files of facts that hold them
+FACTS = (
+    "signatures",
+    "signatures-system",
+    "signatures-cluster",
+    "signatures-network",
+    "signatures-training",
+)
 LITERAL = 5  # letters; a shorter literal is found nearly everywhere
 LONGEST_LINE = 4096  # of a longer line only the part around the literal is searched
 # what terminals take for commands: CSI and OSC sequences, and all other control characters
@@ -60,11 +68,8 @@ class KnownFailure:
 
 @cache
 def read_signatures() -> tuple[Signature, ...]:
-    """Return all known messages: those of programs, and those of the system below them."""
-    rows = [
-        *read_facts("signatures")["signatures"],
-        *read_facts("signatures-system")["signatures"],
-    ]
+    """Return all known messages."""
+    rows = [row for name in FACTS for row in read_facts(name)["signatures"]]
     return tuple(_make_signature(row) for row in rows)
 
 

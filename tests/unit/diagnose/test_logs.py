@@ -27,7 +27,7 @@ from support.clock import processor_seconds
 DATA = Path(__file__).parents[2] / "data"
 LINES = {
     id_: line
-    for name in ("log-lines.yaml", "log-lines-system.yaml")
+    for name in sorted(path.name for path in DATA.glob("log-lines*.yaml"))
     for id_, line in parse_yaml((DATA / name).read_text(), name).value.items()
 }
 IDS = [signature.id for signature in read_signatures()]
