@@ -29,6 +29,7 @@ FACTS = (
     "signatures-cluster",
     "signatures-network",
     "signatures-training",
+    "signatures-machine",
 )
 LITERAL = 5  # letters; a shorter literal is found nearly everywhere
 LONGEST_LINE = 4096  # of a longer line only the part around the literal is searched
