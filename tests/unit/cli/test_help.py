@@ -25,6 +25,7 @@ PACKAGE = Path(hpcstack.__file__).parent
 OF_THE_FACTS = "row.get('page', '')"  # facts/signatures*.yaml say it
 # Pages about work that hpcstack does not refuse
 NEVER_REFUSED = {
+    "add-your-own-checks",
     "cron-and-ci",
     "interrupt-a-launch",
     "open-a-shell",
