@@ -36,12 +36,16 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 1 << 20  # of what a process prints: the first half and the last half of so much
 LOGGED_BYTES = 64 << 20  # that go into its log; what comes then is dropped
+LEAST_KEPT = 64 << 10  # of each of many ranks
 LOOK_S = 0.2  # between two looks at a process
+SHARED_LOOK_S = 3.0  # between two looks into the folder that all nodes share
 # for the other ranks to end by themselves once one of them has failed
 GRACE_S = 10.0
 DRAIN_S = 5.0  # for the last output of a process that has ended
 # Beginnings of variables by which an MPI library, or a trainer, takes itself for a rank of the step
 OF_STEP = ("SLURM_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "MPI_LOCAL", "PALS_")
+# The status of a process that stays although it was killed: it waits in the kernel
+KILLED = 137
 CANNOT_START = 127  # the exit status that shells give to a program that cannot be started
 # How a process came to its end, in `ending` of its document
 BY_ITSELF = ""
@@ -88,10 +92,11 @@ def find_missing(run: OwnRun, nodes: int, inventory: dict[str, Any]) -> str:
 
 
 class Kept:
-    """The first and the last bytes of an output, KEPT_BYTES together; all of it goes into LOG."""
+    """The first and the last bytes of an output, MOST together; all of it goes into LOG."""
 
-    def __init__(self, log: IO[bytes]) -> None:
+    def __init__(self, log: IO[bytes], most: int = KEPT_BYTES) -> None:
         self.log = log
+        self.most = most
         self.head = bytearray()
         self.tail = bytearray()
         self.seen = 0
@@ -105,7 +110,7 @@ class Kept:
                 self.log.flush()
         self.seen += len(data)
 
-        half = KEPT_BYTES // 2
+        half = self.most // 2
         room = half - len(self.head)
         self.head += data[:room]
         self.tail += data[max(0, room) :]
@@ -141,6 +146,7 @@ class Ended:
             "where": where,
             "rank": rank,
             "status": self.status,
+            "ended": round(time.time(), 3),
             "seconds": round(self.seconds, 3),
             "ending": self.ending,
             "detail": self.detail,
@@ -163,6 +169,7 @@ def run_command(
     find_ending: Callable[[], str] = lambda: BY_ITSELF,
     *,
     pass_files: bool = False,
+    kept_bytes: int = KEPT_BYTES,
 ) -> Ended:
     """Run ARGV in an empty folder of its own, and write what it prints into the file LOG.
 
@@ -173,7 +180,7 @@ def run_command(
     folder = tempfile.mkdtemp(prefix="own-", dir=os.environ.get("HPCSTACK_SMOKE_SCRATCH") or None)
     try:
         with open(log, "wb") as file:
-            kept = Kept(file)
+            kept = Kept(file, kept_bytes)
             try:
                 child = subprocess.Popen(
                     argv,
@@ -192,7 +199,7 @@ def run_command(
             ending = _watch(child, kept, began + time_limit, find_ending)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    status = child.returncode
+    status = KILLED if child.returncode is None else child.returncode
     if status < 0:
         status = 128 - status
     seconds = time.monotonic() - began
@@ -237,6 +244,11 @@ def _read_all(child: subprocess.Popen[bytes], kept: Kept) -> None:
             kept.add(data)
 
 
+def share_kept(ranks: int) -> int:
+    """Return how many bytes are kept of what each of so many RANKS prints."""
+    return max(LEAST_KEPT, KEPT_BYTES // ranks)
+
+
 def name_file(code: str, where: str | int, ending: str) -> str:
     """Return the name of a file of the check CODE in a run's folder."""
     return f"own-{code}-{where}.{ending}"
@@ -257,6 +269,9 @@ class OwnChecks:
 
     agent: Agent
     stop: threading.Event = field(default_factory=threading.Event)
+    looked: float = 0.0  # when the shared folder was last looked at
+    broken: float = 0.0  # when it was seen that a rank of this check had failed
+    patience: float = 0.0  # seconds by which nodes may be apart, since a check may take so long
 
     def run_all(self) -> None:
         """Run all that start on nodes or ranks, one after another, and leave their documents."""
@@ -264,7 +279,15 @@ class OwnChecks:
             run = parse_own_run(document)
             if run.on == "mpi":
                 continue  # in a step of its own
-            self._run_one(run)
+            self.patience += run.time_limit
+            try:
+                self._run_one(run)
+            except OSError as error:  # no room for its files: the other checks may have some
+                print(f"hpcstack: {run.code} on {self.agent.host}: {error}", flush=True)
+        # whoever is done early must not leave: the step would end the others' checks with it
+        if self.patience and self.agent.request.nodes > 1:
+            with contextlib.suppress(OSError, TimeoutError):
+                self._meet("own checks")
 
     def _run_one(self, run: OwnRun) -> None:
         """Run RUN on this node: once, or once for each of its ranks."""
@@ -286,9 +309,11 @@ class OwnChecks:
         agent = self.agent
         request = agent.request
         first = agent.node * request.ranks
+        self.looked = self.broken = 0.0
         try:
             meeting = self._agree(run, missing)
         except (OSError, TimeoutError) as error:
+            self._tell_broken(run, agent.host)
             for rank in range(first, first + request.ranks):
                 ended = Ended(CANNOT_START, ending=NOT_MET, detail=str(error))
                 self._write(ended.document(run, f"{agent.host}:{rank}", rank))
@@ -331,6 +356,8 @@ class OwnChecks:
         from hpcstack_smoke.store import find_address
         from hpcstack_smoke.tasks import free_port
 
+        if self.agent.request.nodes > 1:
+            self._meet(f"own {run.code} begins")
         mine = {"missing": missing, "address": find_address(), "port": free_port()}
         if self.agent.request.nodes == 1:
             return mine
@@ -340,28 +367,54 @@ class OwnChecks:
         agreed: dict[str, Any] = self.agent.store().get(name, 0, self.agent.meet_s)
         return agreed
 
+    def _meet(self, name: str) -> None:
+        """Wait until the agents of all nodes have come to the point NAME.
+
+        They may be apart by as long as the checks so far may take. OSError or TimeoutError where one
+        does not come.
+        """
+        store = self.agent.store()
+        store.put(name, self.agent.node, self.agent.host)
+        store.wait(name, self.agent.request.nodes, self.agent.meet_s + self.patience)
+
+    def _tell_broken(self, run: OwnRun, where: str) -> None:
+        """Tell all nodes that a rank of RUN has failed at WHERE."""
+        name = name_file(run.code, "broken", "json")
+        write_document(self.agent.request.output, name, {"where": where})
+
+    def _is_broken(self, run: OwnRun) -> bool:
+        """Whether a rank of RUN, on any node, failed so long ago that the others must be ended."""
+        now = time.monotonic()
+        if not self.broken and now - self.looked > SHARED_LOOK_S:
+            self.looked = now
+            name = name_file(run.code, "broken", "json")
+            if os.path.exists(os.path.join(self.agent.request.output, name)):
+                self.broken = now
+        return bool(self.broken) and now - self.broken > GRACE_S
+
     def _run_process(self, run: OwnRun, where: str, rank: int, environment: dict[str, str]) -> None:
         """Run one process of RUN and write its document. RANK: its number in the run."""
         output = self.agent.request.output
-        broken = os.path.join(output, name_file(run.code, "broken", "json"))
-        seen: list[float] = []
 
         def find_ending() -> str:
             if self.stop.is_set():
                 return WITH_THE_RUN
-            if run.on != "ranks" or not os.path.exists(broken):
-                return BY_ITSELF
-            seen.append(time.monotonic())
-            patient = seen[-1] - seen[0] < GRACE_S
-            return BY_ITSELF if patient else AFTER_ANOTHER
+            if run.on == "ranks" and self._is_broken(run):
+                return AFTER_ANOTHER
+            return BY_ITSELF
 
         log = os.path.join(output, name_file(run.code, rank, "log"))
         environment = {**environment, "HPCSTACK_CHECK": run.code}
-        ended = run_command(run.argv, log, run.time_limit, environment, find_ending)
+        kept = KEPT_BYTES
+        if run.on == "ranks":
+            kept = share_kept(self.agent.request.ranks * self.agent.request.nodes)
+        ended = run_command(
+            run.argv, log, run.time_limit, environment, find_ending, kept_bytes=kept
+        )
         if not os.path.getsize(log):
             os.unlink(log)
         if run.on == "ranks" and (ended.status or ended.ending):
-            write_document(output, os.path.basename(broken), {"where": where})
+            self._tell_broken(run, where)
         self._write(ended.document(run, where, rank))
 
     def _write(self, document: dict[str, Any]) -> None:
@@ -382,7 +435,10 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     log = os.path.join(folder, name_file(code, rank, "log"))
     environment = {**os.environ, "HPCSTACK_CHECK": code}
-    ended = run_command(run.argv, log, run.time_limit, environment, pass_files=True)
+    kept = share_kept(request.ranks * request.nodes)
+    ended = run_command(
+        run.argv, log, run.time_limit, environment, pass_files=True, kept_bytes=kept
+    )
     if not os.path.getsize(log):
         os.unlink(log)
     document = ended.document(run, f"{socket.gethostname()}:{rank}", rank)

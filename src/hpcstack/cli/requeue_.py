@@ -30,22 +30,19 @@ def command(session: Session, job: str, without: str, dry_run: bool, as_json: bo
     """
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.diagnose.blame import find_blamed, name_blamed
-    from hpcstack.launch.requeue import find_requeueable, requeue_without
+    from hpcstack.launch.requeue import find_requeueable, ignoring_the_end, requeue_without
 
     found = find_requeueable(job, session.runner)
     if without:
         blamed, why_not = name_blamed(without, session.runner), f"{without} names no node"
     else:
-        blamed, why_not = find_blamed(found.job, found.nodes, session.site, session.runner)
+        blamed, why_not = find_blamed(found, session.site, session.runner)
     if not blamed:
         raise AnswerIsNo(
             f"job {job} is not requeued: {why_not}",
             f"hpcstack explain {job}; hpcstack requeue {job} --without NODE",
             page="start-despite-a-bad-node",
         )
-    if not dry_run:
-        requeue_without(found, [one.node for one in blamed], session.runner)
-
     done = "would be requeued" if dry_run else "is requeued"
     names = ", ".join(one.node for one in blamed)
     lines = [f"job {job} {done} without {names}"]
@@ -55,4 +52,7 @@ def command(session: Session, job: str, without: str, dry_run: bool, as_json: bo
         "requeued": not dry_run,
         "without": [{"node": one.node, "by": one.by, "why": one.why} for one in blamed],
     }
-    answer(document, as_json, lambda: "\n".join(lines))
+    with ignoring_the_end():
+        if not dry_run:
+            requeue_without(found, [one.node for one in blamed], session.runner)
+        answer(document, as_json, lambda: "\n".join(lines))

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from hpcstack.core.errors import HpcstackError, format_count
 from hpcstack.diagnose.logs import explain_log
 from hpcstack.launch.failure import EndedBy, find_failure
 from hpcstack.launch.hang import group_by_step, judge_ranks, parse_ranks
+from hpcstack.launch.hang_report import report_hang
 from hpcstack.launch.jobs import find_logs
 from hpcstack.launch.stacks import ask_job, parse_job
 from hpcstack.render.launchers import render_health
@@ -28,8 +30,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.core.process import Runner
+    from hpcstack.launch.requeue import Requeueable
     from hpcstack.site.load import Site
 
+LOOK_AGAIN_S = 20.0  # between two looks at the ranks of a job that runs
+OF_THE_JOB = ("shm", "tmp")  # what the job's own files may have filled
+STARTED_AGAIN = re.compile(r"^hpcstack: start \d+ of job ", re.MULTILINE)  # of jobs/launch.sh.j2
 LOG_BYTES = 64 << 20  # of a log's end that are read
 HEALTH_S = 60  # how long the nodes' health check may take
 # Blamed on more than this share of a job's nodes, a failure is not the nodes'
@@ -46,18 +52,46 @@ class Blamed:
     why: str
 
 
-def find_blamed(
-    job: str, nodes: Sequence[str], site: Site, runner: Runner
-) -> tuple[list[Blamed], str]:
-    """Return (those of the NODES of the running JOB that are to blame; why none is)."""
-    found = []
-    for path in find_logs(job, runner):
-        found += blame_by_log(_read_end(path), nodes)
+def find_blamed(running: Requeueable, site: Site, runner: Runner) -> tuple[list[Blamed], str]:
+    """Return (those of the nodes of a RUNNING job that are to blame; why none is)."""
+    job, nodes = running.job, running.nodes
+    node_type = site.node_type(running.partition)
+    whole = not node_type or running.gpus >= node_type.real_gpus
+    found: list[Blamed] = []
+    with contextlib.suppress(HpcstackError):  # it may have no log, or one that is not kept
+        for path in find_logs(job, runner):
+            found += blame_by_log(_read_end(path), nodes)
     # where its step has ended, nobody is left to ask
     with contextlib.suppress(HpcstackError):
-        found += blame_by_stacks(ask_job(parse_job(job), site.hang.command, runner).text)
-    found += blame_by_health(job, nodes, site, runner)
+        found += _blame_by_asking(job, site, runner)
+    found += blame_by_health(job, nodes, site, runner, whole=whole)
     return choose_blamed(found, nodes)
+
+
+def _blame_by_asking(job: str, site: Site, runner: Runner) -> list[Blamed]:
+    """Return the nodes of ranks that stand out in JOB, and still do at the same place later.
+
+    A rank that saves a checkpoint while the others wait stands out, too, for a while.
+    """
+    first = _blame_once(job, site, runner)
+    if not first:
+        return []
+    time.sleep(LOOK_AGAIN_S)
+    second = _blame_once(job, site, runner)
+    return [one for one in first if one in second]
+
+
+def _blame_once(job: str, site: Site, runner: Runner) -> list[Blamed]:
+    """Return the nodes of ranks that stand out in JOB now: by the flight recorder, else by stacks."""
+    answers = ask_job(parse_job(job), site.hang.command, runner)
+    report = report_hang(answers.text, answers.silent, reads_files=answers.own)
+    hosts = {rank.number: rank.host for rank in parse_ranks(answers.text)}
+    out = []
+    for root in (report.document["flights"] or {}).get("roots", []):
+        # several ranks that wait for each other, or for the network, are no single node's fault
+        if len(root["ranks"]) == 1 and root["ranks"][0] in hosts:
+            out.append(Blamed(hosts[root["ranks"][0]], HANG, root["text"]))
+    return out or blame_by_stacks(answers.text)
 
 
 def name_blamed(nodes: str, runner: Runner) -> list[Blamed]:
@@ -76,11 +110,15 @@ def _read_end(path: Path) -> str:
         return ""
 
 
-def blame_by_health(job: str, nodes: Sequence[str], site: Site, runner: Runner) -> list[Blamed]:
+def blame_by_health(
+    job: str, nodes: Sequence[str], site: Site, runner: Runner, *, whole: bool
+) -> list[Blamed]:
     """Return those of the NODES of the running JOB that are not fit for work, by their own check.
 
-    A node that does not answer is blamed where others do.
+    A node that does not answer is blamed where others do. A /dev/shm that the job has filled blames
+    no node. Nor do GPUs that the job does not see, unless it has the WHOLE node.
     """
+    left_out = OF_THE_JOB if whole else (*OF_THE_JOB, "gpus", "nvlink")
     command = ["/bin/sh", "-c", render_health(site)]
     done = Client(runner).run_beside(job, len(nodes), HEALTH, command, HEALTH_S)
     answers = {}
@@ -95,8 +133,9 @@ def blame_by_health(job: str, nodes: Sequence[str], site: Site, runner: Runner) 
             if answers:
                 out.append(Blamed(node, HEALTH, "it does not answer"))
         elif said.get("healthy") is False:
-            why = "; ".join(str(one["why"]) for one in said["failed"])
-            out.append(Blamed(node, HEALTH, why or "it is not fit for work"))
+            whys = [str(one["why"]) for one in said["failed"] if one["check"] not in left_out]
+            if whys:
+                out.append(Blamed(node, HEALTH, "; ".join(whys)))
     return out
 
 
@@ -118,6 +157,10 @@ def blame_by_stacks(text: str) -> list[Blamed]:
     out = []
     for ranks in group_by_step(parse_ranks(text)).values():
         verdict = judge_ranks(ranks)
+        # Without a stack nobody knows what a rank does; and others must be seen to wait for it
+        waits = bool(verdict.groups and verdict.groups[0][0].collective)
+        if not waits or not all(rank.stack for rank in ranks):
+            continue
         out += [Blamed(host, HANG, "; ".join(verdict.odd)) for host in verdict.odd_hosts]
     return out
 
@@ -125,8 +168,12 @@ def blame_by_stacks(text: str) -> list[Blamed]:
 def blame_by_log(text: str, nodes: Iterable[str]) -> list[Blamed]:
     """Return those of NODES on which TEXT, a job's log, has a message that is about a machine.
 
-    It is about the node that its line names, else about that of the rank which failed first.
+    It is about the node that its line names, else about that of the rank which failed first. Of a
+    job that has started again, only what it wrote since then counts.
     """
+    starts = list(STARTED_AGAIN.finditer(text))
+    if starts:
+        text = text[starts[-1].start() :]
     failure = find_failure(text)
     out = []
     for found in explain_log(text):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +70,11 @@ class RasGraph:
     """Who waits for whom, as far as the counts of launched collectives tell.
 
     In a communicator, ranks that have launched the most of a collective wait for those that have
-    launched fewer, and all wait for ranks that are missing.
+    launched fewer, and all wait for ranks that are missing. `awaited` are such pairs: the processes
+    that wait, and those that they wait for.
     """
 
-    waits: dict[Process, set[Process]] = field(default_factory=lambda: defaultdict(set))
+    awaited: list[tuple[frozenset[Process], frozenset[Process]]] = field(default_factory=list)
     named: dict[Process, str] = field(default_factory=dict)
     # {process: (how many are behind with it, what it lacks)}: the fewer, the more that tells
     lacks: dict[Process, tuple[int, str]] = field(default_factory=dict)
@@ -82,29 +83,36 @@ class RasGraph:
         """Add what the ranks of ONE, a communicator called NAME, wait for."""
         ranks = [rank for rank in one.get("ranks", []) if "rank" in rank]
         processes = [self._name(rank) for rank in ranks]
-        for rank in one.get("missing_ranks", []):
-            missing = self._name(rank)
+        missing = [self._name(rank) for rank in one.get("missing_ranks", [])]
+        for process, rank in zip(missing, one.get("missing_ranks", []), strict=True):
             dead = rank.get("status", {}).get("considered_dead")
-            self.lacks[missing] = 0, f"{'is dead' if dead else 'does not answer NCCL'}; {name}"
-            for process in processes:
-                self.waits[process].add(missing)
+            self.lacks[process] = 0, f"{'is dead' if dead else 'does not answer NCCL'}; {name}"
+        self._add(processes, missing)
 
         for collective in dict.fromkeys(key for rank in ranks for key in _counts(rank)):
             counts = [_counts(rank).get(collective, 0) for rank in ranks]
             most = max(counts)
-            behind = [one for one, count in zip(processes, counts, strict=True) if count < most]
-            for process, count in zip(processes, counts, strict=True):
+            pairs = list(zip(processes, counts, strict=True))
+            behind = [process for process, count in pairs if count < most]
+            for process, count in pairs:
                 if count < most:
                     what = f"has launched {count} {collective}, others {most}; {name}"
                     lack = (len(behind), what)
                     self.lacks[process] = min(lack, self.lacks.get(process, lack))
-                else:
-                    self.waits[process].update(behind)
+            self._add([process for process, count in pairs if count == most], behind)
+
+    def _add(self, waiting: Sequence[Process], others: Sequence[Process]) -> None:
+        if waiting and others:
+            self.awaited.append((frozenset(waiting), frozenset(others)))
 
     def find_roots(self) -> list[RasRoot]:
-        """Return those whom others wait for and who wait for nobody, the most awaited first."""
-        awaited = {other for others in self.waits.values() for other in others}
-        roots = [process for process in awaited if not self.waits.get(process)]
+        """Return those whom others wait for and who wait for nobody, the most awaited first.
+
+        At most MOST of them.
+        """
+        waits = {process for waiting, _ in self.awaited for process in waiting}
+        others = {process for _, lacking in self.awaited for process in lacking}
+        roots = sorted(others - waits)[:MOST]
         found = [
             RasRoot(self.named[one], self.lacks[one][1], self._count_waiters(one)) for one in roots
         ]
@@ -112,17 +120,14 @@ class RasGraph:
 
     def _count_waiters(self, root: Process) -> int:
         """Return how many processes wait for ROOT, directly or through others."""
-        waiting: dict[Process, set[Process]] = defaultdict(set)
-        for process, others in self.waits.items():
-            for other in others:
-                waiting[other].add(process)
-        seen: set[Process] = set()
-        left = [root]
-        while left:
-            for process in waiting[left.pop()] - seen:
-                seen.add(process)
-                left.append(process)
-        return len(seen - {root})
+        reached = {root}
+        left = list(self.awaited)
+        while True:
+            next_ones = [waiting for waiting, others in left if others & reached]
+            left = [pair for pair in left if not pair[1] & reached]
+            if not next_ones:
+                return len(reached) - 1
+            reached = reached.union(*next_ones)
 
     def _name(self, rank: dict[str, Any]) -> Process:
         process = (str(rank.get("host", "?")), int(rank.get("pid", -1)))
@@ -180,7 +185,7 @@ def parse_ras_json(document: dict[str, Any], text: str) -> RasAnswer:
                 notes.append(f"{_name_rank(rank)} is still connecting; {name}")
         notes += [f"{said}; {name}" for said in _find_behind(one.get("ranks", []))]
         graph.add_communicator(one, name)
-    roots = tuple(graph.find_roots()[:MOST])
+    roots = tuple(graph.find_roots())
     return RasAnswer(tuple(odd[:MOST]), tuple(notes[:MOST]), text, roots=roots)
 
 

@@ -5,6 +5,7 @@ Tested in tests/unit/diagnose/test_blame.py and tests/integration/test_requeue.p
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import time
@@ -15,12 +16,13 @@ from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hpcstack.core.process import Runner
 
 FIELD = re.compile(r"(\w+)=(\S*)")
 TRIES = 20  # to tell Slurm the nodes, half a second apart: the job is busy being ended
+GPUS = re.compile(r"gres/gpu=(\d+)")
 NOTHING = ("(null)", "")
 
 
@@ -32,15 +34,19 @@ class Requeueable:
     nodes: tuple[str, ...]
     excluded: str = ""
     required: str = ""
+    partition: str = ""
+    gpus: int = 0  # that it has on each node
 
 
 def find_requeueable(job: str, runner: Runner) -> Requeueable:
     """Return JOB. Raise InputError where it is not running, or cannot start again."""
     client = Client(runner)
     records = client.query_records(job) if re.fullmatch(r"[0-9]+(_[0-9]+)?", job) else None
-    if not records:
-        raise InputError(f"Slurm knows no job {job!r}", "squeue --me lists yours")
-    fields = dict(FIELD.findall(records[0]))
+    named = dict(map(_read_record, records or ()))
+    fields = named.get(job)
+    if fields is None:
+        tasks = f": name a task of the array, {next(iter(named))}" if named else ""
+        raise InputError(f"Slurm knows no job {job!r}{tasks}", "squeue --me lists yours")
     state = fields.get("JobState", "unknown")
     if state != "RUNNING":
         raise InputError(
@@ -55,15 +61,49 @@ def find_requeueable(job: str, runner: Runner) -> Requeueable:
             page="start-despite-a-bad-node",
         )
     return Requeueable(
-        job=fields.get("JobId", job),
+        job=job,
         nodes=tuple(client.expand_nodes(fields.get("NodeList", ""))),
         excluded=_read_field(fields.get("ExcNodeList", "")),
         required=_read_field(fields.get("ReqNodeList", "")),
+        partition=fields.get("Partition", ""),
+        gpus=_count_gpus(fields),
     )
+
+
+def _count_gpus(fields: Mapping[str, str]) -> int:
+    """Return how many GPUs a job with FIELDS has on each of its nodes; 0 where Slurm does not say."""
+    found = GPUS.search(fields.get("AllocTRES") or fields.get("TRES", ""))
+    nodes = fields.get("NumNodes", "1").partition("-")[0]
+    if not found or not nodes.isdigit():
+        return 0
+    return int(found[1]) // max(1, int(nodes))
+
+
+def _read_record(line: str) -> tuple[str, dict[str, str]]:
+    """Return (JOB or ARRAY_TASK, its fields) of LINE, a record of scontrol's.
+
+    Of each name the first counts: what a user wrote, such as a comment, comes later and may hold
+    NAME=VALUE, too.
+    """
+    fields = dict(reversed(FIELD.findall(line)))
+    task = fields.get("ArrayTaskId")
+    if task:
+        return f"{fields.get('ArrayJobId', '')}_{task}", fields
+    return fields.get("JobId", ""), fields
 
 
 def _read_field(value: str) -> str:
     return "" if value in NOTHING else value
+
+
+@contextlib.contextmanager
+def ignoring_the_end() -> Iterator[None]:
+    """Ignore SIGTERM inside. A job may requeue itself, and Slurm then ends what runs in it."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def requeue_without(job: Requeueable, nodes: Sequence[str], runner: Runner) -> None:
@@ -73,8 +113,6 @@ def requeue_without(job: Requeueable, nodes: Sequence[str], runner: Runner) -> N
     at the earliest. So it is requeued first, and told then. Raise InputError where the job asks for
     one of NODES by name, and SlurmError where Slurm refuses.
     """
-    # A job may requeue itself: what Slurm sends it then must not come between the two
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     client = Client(runner)
     required = set(client.expand_nodes(job.required)) if job.required else set()
     asked_for = sorted(required.intersection(nodes))

@@ -177,6 +177,10 @@ class OwnCheck(Model):
             raise ValueError("give either `command` or `python`")
         if self.arguments and not self.python:
             raise ValueError("`arguments` go with `python`; write those of `command` into it")
+        names = [self.name_figure(name) for name in self.figures]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"with their units two figures are named {twice[0]!r}")
         return self
 
     @property
@@ -195,7 +199,7 @@ class OwnCheck(Model):
         """Return a digest, of 12 hex digits, of what the check does and demands."""
         import hashlib  # loads OpenSSL, which most verbs have no use for
 
-        said = self.model_dump_json(exclude={"about", "tier"}, exclude_defaults=True)
+        said = self.model_dump_json(exclude={"about", "tier", "stacks"}, exclude_defaults=True)
         return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 

@@ -9,16 +9,18 @@ addresses, folders and serial numbers, so that a site can send one.
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
 import json
 import re
 import tarfile
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from hpcstack.core import descriptors
 from hpcstack.core.errors import InputError
+from hpcstack.recipe.own_checks import DEFINITION
 from hpcstack.report import Report
 from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import RunFiles, SuiteRun, make_host_rows, make_outcomes
@@ -140,41 +142,64 @@ def pack_capsule(capsule: Capsule) -> bytes:
     Where it is larger, what the machines answered is left out first, then what ranks and nodes
     wrote: of those the report's own verdicts count. Raise InputError where the report is too large.
     """
-    packed = _pack(capsule.documents)
     kept = dict(capsule.documents)
+    packed, unpacked = _pack(kept)
     for left_out in ("transport-", "machine-", "rank-", "task-", "own-", "node-"):
-        if len(packed) <= MOST:
+        if _fits(packed, unpacked):
             return packed
         kept = {name: one for name, one in kept.items() if not name.startswith(left_out)}
         kept["verdicts.json"] = _list_verdicts(Capsule(kept))
-        packed = _pack(kept)
-    if len(packed) <= MOST:
+        packed, unpacked = _pack(kept)
+    if _fits(packed, unpacked):
         return packed
     raise InputError(
         f"the capsule has {len(packed)} bytes", f"{MOST} are the most", page="compare-runs"
     )
 
 
-def _pack(documents: Mapping[str, Any]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+def _fits(packed: bytes, unpacked: int) -> bool:
+    """Whether a capsule that is PACKED, and has so many bytes UNPACKED, is one that is read."""
+    return len(packed) <= MOST and unpacked <= MOST_UNPACKED
+
+
+def _pack(documents: Mapping[str, Any]) -> tuple[bytes, int]:
+    """Return (DOCUMENTS as a tar.gz, how many bytes the tar has)."""
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
         for name, document in documents.items():
             content = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
-    return out.getvalue()
+    return gzip.compress(tar.getvalue(), mtime=0), len(tar.getvalue())
+
+
+class _Bounded:
+    """FILE, of which at most MOST_UNPACKED bytes can be read: whatever a header claims."""
+
+    def __init__(self, file: gzip.GzipFile) -> None:
+        self.file = file
+        self.left = MOST_UNPACKED
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self.left + 1 if size < 0 else min(size, self.left + 1)
+        found = self.file.read(wanted)
+        self.left -= len(found)
+        if self.left < 0:
+            raise ValueError(f"it has more than {MOST_UNPACKED >> 20} MiB")
+        return found
 
 
 def read_capsule(path: Path) -> Capsule:
     """Return the capsule in PATH. Raise InputError where it is none: it may be anybody's file."""
     documents: dict[str, Any] = {}
-    left = MOST_UNPACKED
     try:
-        with tarfile.open(path, "r:gz") as archive:
+        with (
+            gzip.open(path) as unpacked,
+            tarfile.open(fileobj=cast("IO[bytes]", _Bounded(unpacked)), mode="r|") as archive,
+        ):
             for entry in archive:
-                left -= entry.size
-                file = archive.extractfile(entry) if entry.isfile() and left > 0 else None
+                file = archive.extractfile(entry) if entry.isfile() else None
                 if file is None or not re.fullmatch(r"[\w.-]+\.json", entry.name):
                     raise ValueError(f"{entry.name} does not belong into one")
                 documents[entry.name] = json.loads(file.read())
@@ -297,9 +322,9 @@ def _replay_transports(capsule: Capsule, found: RunFiles) -> None:
     rows = [row for row in found.rows if row["code"] == TRANSPORT]
     if not kept or len(kept) != len(rows):
         return
+    again = run_check(TRANSPORT, lambda: judge_kept_lines(kept), "")
     for row in rows:
-        again = run_check(TRANSPORT, lambda: judge_kept_lines(kept), row["where"])
-        row.update(again)
+        row.update({**again, "where": row["where"]})
 
 
 def _replay_rows(
@@ -350,8 +375,20 @@ def hide_names(capsule: Capsule) -> Capsule:
 
     documents = {}
     for name, document in capsule.documents.items():
+        if name.startswith("own-"):
+            continue  # a program's output may name anybody: the report's verdicts count
+        if name == "request.json" and document.get("own"):
+            document = {**document, "own": [_hide_definition(one) for one in document["own"]]}
         documents[change_name(name, names)] = _walk(document, change)
     return Capsule(documents)
+
+
+def _hide_definition(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return OWN, a check of a request, without its command and its patterns."""
+    name = str(own["code"]).partition(".")[2]
+    on = own.get("on", "nodes")
+    hidden = {"name": name, "command": "hidden", "on": on}
+    return {"code": own["code"], "on": on, "argv": [], "time_limit": 1, DEFINITION: hidden}
 
 
 def change_name(name: str, names: Mapping[str, str]) -> str:

@@ -226,8 +226,11 @@ def judge_baselines(outcome: Outcome, baselines: Mapping[str, Baseline]) -> Outc
 
 
 def judge_own_gates(outcome: Outcome) -> Outcome:
-    """Return OUTCOME, of an own check, as a FAIL where a figure does not reach its own gate."""
-    if outcome.status != "PASS" or not outcome.gates:
+    """Return OUTCOME, of an own check, as a FAIL where a figure does not reach its own gate.
+
+    A WARN is judged, too: it is one where some nodes passed and others were skipped.
+    """
+    if outcome.status not in ("PASS", "WARN") or not outcome.gates:
         return outcome
 
     demands = []

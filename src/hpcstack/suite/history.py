@@ -22,6 +22,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hpcstack.recipe.own_checks import DEFINITION
 from hpcstack.report.model import is_lower_better, is_number
 
 if TYPE_CHECKING:
@@ -101,8 +102,17 @@ def _collect_figures(outcomes: Iterable[Outcome]) -> dict[str, float]:
     out = {}
     for one in outcomes:
         for name, value in one.figures.items():
-            out[f"{one.code}/{name}"] = value
+            out[name_past_figure(one, name)] = value
     return out
+
+
+def name_past_figure(outcome: Outcome, name: str) -> str:
+    """Return what a history calls the figure NAME of OUTCOME.
+
+    That of an own check has its definition in it: what it measured by another one is another thing.
+    """
+    definition = outcome.versions.get(DEFINITION)
+    return f"{outcome.code}@{definition}/{name}" if definition else f"{outcome.code}/{name}"
 
 
 def append_run(path: Path, report: Report, folder: str) -> None:
@@ -223,7 +233,7 @@ def judge_regression(outcome: Outcome, pasts: list[Past]) -> Outcome:
 
     worse = []
     for name, value in list_compared(outcome.figures, outcome.better).items():
-        key = f"{outcome.code}/{name}"
+        key = name_past_figure(outcome, name)
         past = [one.figures[key] for one in pasts if key in one.figures][-LAST:]
         if len(past) < ENOUGH:
             continue

@@ -10,7 +10,7 @@ from hpcstack.suite.outcomes import judge_own_lag
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcstack.report import Report
+    from hpcstack.report import Outcome, Report
     from hpcstack.site.fabric import Baseline
 
 # ends of the names of figures that depend on time: virtual nodes, which share one machine, say
@@ -31,10 +31,17 @@ def judge_report(
     out = []
     for outcome in report.outcomes:
         if report.virtual_nodes and any(name.endswith(TIMED) for name in outcome.figures):
-            outcome = outcome.model_copy(update={"informational": True})
+            outcome = _judge_untimed(outcome).model_copy(update={"informational": True})
         if not outcome.informational:
             outcome = judge_own_lag(gates.judge_own_gates(outcome))
             outcome = gates.judge_baselines(gates.judge_outcome(outcome, report), baselines)
             outcome = history.judge_regression(outcome, same)
         out.append(outcome)
     return report.model_copy(update={"outcomes": tuple(out)})
+
+
+def _judge_untimed(outcome: Outcome) -> Outcome:
+    """Return OUTCOME judged by the gates of those figures of an own check that no time is in."""
+    untimed = {name: gate for name, gate in outcome.gates.items() if not name.endswith(TIMED)}
+    judged = gates.judge_own_gates(outcome.model_copy(update={"gates": untimed}))
+    return judged.model_copy(update={"gates": outcome.gates})

@@ -265,8 +265,8 @@ def find_lagging(values: dict[str, float], name: str, *, lower: bool = False) ->
     middle = statistics.median(values.values())
     out = []
     for where, value in values.items():
-        lags = value * LAGS > middle if lower else value < LAGS * middle
-        if lags:
+        off = value - middle if lower else middle - value
+        if off > (1 - LAGS) * abs(middle):
             out.append(f"{where} {value:g} of {middle:g} {name}")
     return out
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PATTERN_S = 20.0  # that one pattern may take: a bad one can take for ever
+MORE_OF_NUMBER = re.compile(r"[eE][-+]?[0-9]|[.,]?[0-9]")
+THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?")
 LINES_SHOWN = 3  # of the output of a check that failed
 LETTERS_SHOWN = 400
 ALL_RANKS = "all ranks"
@@ -146,7 +148,7 @@ def judge_process(
     output = "\n".join(str(one.get("output", "")) for one in documents)
     cut = sum(int(one.get("cut", 0)) for one in documents)
     if causes:
-        first = causes[0]
+        first = min(causes, key=lambda one: float(one.get("ended", 0.0)))
         started = first["ending"] not in (own.NOT_STARTED, own.NOT_MET, own.WITH_THE_RUN)
         return _make_row(
             code,
@@ -169,6 +171,9 @@ def judge_process(
     wrong = "; ".join(filter(None, (wrong, *missing)))
     if wrong and cut:
         wrong += f"; {cut} bytes of its output were not kept"
+    elif cut and _needs_all(check):
+        unknown = f"UNKNOWN: {cut} bytes in the middle of its output were not kept; print less"
+        return _make_row(code, check, where, "SKIP", seconds=seconds, evidence=unknown)
     described = ", ".join(
         f"{name} {figures[check.name_figure(name)]:g} {figure.unit}".strip()
         for name, figure in check.figures.items()
@@ -186,13 +191,28 @@ def judge_process(
         "FAIL" if wrong else "PASS",
         seconds=seconds,
         measured=wrong or described or "exit status 0",
-        expected="; ".join(f"'{pattern}' is printed" for pattern in check.expect),
+        expected="; ".join(_list_expected(check, node_type)),
         evidence=_show_last_lines(output) if wrong else "",
         remedy=f"read own-{code}-*.log in the run's folder" if wrong else "",
         figures=figures,
         better={check.name_figure(name): one.better for name, one in check.figures.items()},
         gates=gates,
     )
+
+
+def _needs_all(check: OwnCheck) -> bool:
+    """Whether CHECK can be judged by the whole output alone."""
+    takes = {figure.take for figure in check.figures.values()}
+    return bool(check.forbid or takes & {"mean", "highest", "lowest"})
+
+
+def _list_expected(check: OwnCheck, node_type: str) -> Iterator[str]:
+    """Yield what CHECK expects, and which figure has no gate on NODE_TYPE though others have."""
+    for pattern in check.expect:
+        yield f"'{pattern}' is printed"
+    for name, figure in check.figures.items():
+        if isinstance(figure.gate, dict) and node_type not in figure.gate:
+            yield f"no gate of {name} for node type {node_type or '(unknown)'}"
 
 
 def _make_row(code: str, check: OwnCheck, where: str, status: str, **more: Any) -> dict[str, Any]:
@@ -248,11 +268,14 @@ def _read_figures(check: OwnCheck, output: str) -> tuple[dict[str, float], list[
     figures: dict[str, float] = {}
     missing = []
     for name, figure in check.figures.items():
-        texts = [_pick_number(match) for match in find_all(figure.pattern, output)]
+        matches = find_all(figure.pattern, output)
+        texts = [_pick_number(match) for match in matches]
         values = [value for value in map(_read_number, texts) if value is not None]
         if len(values) < len(texts):
             wrong = next(text for text in texts if _read_number(text) is None)
             missing.append(f"{name} is {wrong[:40]!r}, which is no number")
+        elif any(_is_cut(match) for match in matches):
+            missing.append(f"{name}: its pattern takes a part of a number, such as 1.3 of 1.3e+12")
         elif not values:
             missing.append(f"no {name}: '{figure.pattern}' is not printed")
         else:
@@ -266,10 +289,22 @@ def _pick_number(match: re.Match[str]) -> str:
     return match[group] or ""
 
 
+def _is_cut(match: re.Match[str]) -> bool:
+    """Whether more of the number follows what MATCH has of it."""
+    group: str | int = "value" if "value" in match.re.groupindex else 1
+    rest = match.string[match.end(group) : match.end(group) + 4]
+    return bool(match[group] and MORE_OF_NUMBER.match(rest))
+
+
 def _read_number(text: str) -> float | None:
-    """Return the finite number that TEXT is, with or without commas; None where it is none."""
+    """Return the finite number that TEXT is; None where it is none.
+
+    Commas may stand between groups of three digits, and nowhere else.
+    """
+    if THOUSANDS.fullmatch(text):
+        text = text.replace(",", "")
     try:
-        value = float(text.replace(",", ""))
+        value = float(text)
     except ValueError:
         return None
     return value if is_number(value) else None
@@ -286,8 +321,8 @@ def _take(values: list[float], how: str) -> float:
     return values[0] if how == "first" else values[-1]
 
 
-def find_all(pattern: str, text: str, *, most: int = 100_000) -> list[re.Match[str]]:
-    """Return up to MOST places of TEXT where PATTERN is found.
+def find_all(pattern: str, text: str, *, most: int = 0) -> list[re.Match[str]]:
+    """Return the places of TEXT where PATTERN is found; at most MOST, where that is not 0.
 
     TimeoutError where that takes more than PATTERN_S seconds. (Python's `re` looks at signals; they
     reach the main thread alone.)
@@ -296,7 +331,7 @@ def find_all(pattern: str, text: str, *, most: int = 100_000) -> list[re.Match[s
     with _limit_time(PATTERN_S, f"the pattern '{pattern}' took more than {PATTERN_S:g} s"):
         for match in re.finditer(pattern, text, re.MULTILINE):
             found.append(match)
-            if len(found) >= most:
+            if len(found) == most:
                 break
     return found
 

@@ -382,7 +382,7 @@ def check_node_pcie(request: Any) -> Result:
     An idle GPU may rest at a lower generation: node.copies looks at it under load.
     """
     rows = read_rows(request, nvidia.PCIE)
-    addresses = {row.get("index"): row for row in nvidia.query_gpus(("index", "pci.bus_id"))}
+    addresses = {row.get("index"): row for row in nvidia.query_newer(("index", "pci.bus_id"))}
     narrow, slow = narrow_links([{**addresses.get(row.get("index"), {}), **row} for row in rows])
     if narrow:
         measured = "; ".join([*map(str, narrow), *slow])

@@ -66,12 +66,11 @@ def check_node_nvlink(request: Any) -> Result:
     if not any(active.values()) and not request.nvlink:
         if not want:
             raise Skip("no NVLink on this node")
+        if not said:
+            raise Skip(f"UNKNOWN: nvidia-smi nvlink -s says nothing; {want} links on each are due")
         if len(rows) < 2:
             # As in a virtual machine with one GPU of a board, whose driver has NVLink switched off
             raise Skip("one GPU, whose NVLinks are all inactive: it has no other to reach")
-
-    if not said and not request.nvlink:
-        raise Skip(f"UNKNOWN: nvidia-smi nvlink -s does not answer; {want} links on each are due")
 
     usual = want or _most_common([len(links) for links in active.values()], 0)
     if not rate:

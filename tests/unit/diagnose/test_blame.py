@@ -49,12 +49,12 @@ class Says(Runner):
         return Completed(words, 0, (), "")
 
 
-def answer_health(**unfit: str) -> str:
-    """What srun prints of the health checks of NODES but n4, labelled."""
+def answer_health(check: str, **unfit: str) -> str:
+    """What srun prints of the health checks of NODES but n4, labelled; CHECK is what fails."""
     lines = []
     for number, node in enumerate(NODES[:3]):
         why = unfit.get(node, "")
-        failed = [{"check": "x", "why": why}] if why else []
+        failed = [{"check": check, "why": why}] if why else []
         said = json.dumps({"node": node, "healthy": not why, "failed": failed})
         lines.append(f"{number}: {said}")
     return "\n".join([*lines, "0: noise", "1: [1, 2]"])
@@ -62,10 +62,46 @@ def answer_health(**unfit: str) -> str:
 
 def test_a_node_that_is_unfit_or_silent_is_blamed(tmp_path: Path) -> None:
     site = load_site("", {"HOME": str(tmp_path)}).site
-    runner = Says(srun=answer_health(n2="no GPU"))
-    found = blame_by_health("7", NODES, site, runner)
-    assert found == [Blamed("n2", HEALTH, "no GPU"), Blamed("n4", HEALTH, "it does not answer")]
-    assert blame_by_health("7", NODES, site, Says()) == [], "where nobody answers, nobody is blamed"
+    silent = Blamed("n4", HEALTH, "it does not answer")
+    runner = Says(srun=answer_health("kernel", n2="an Xid"))
+    found = blame_by_health("7", NODES, site, runner, whole=True)
+    assert found == [Blamed("n2", HEALTH, "an Xid"), silent]
+    nobody = blame_by_health("7", NODES, site, Says(), whole=True)
+    assert nobody == [], "where nobody answers, nobody is blamed"
+
+
+def test_what_the_job_itself_may_have_done_blames_no_node(tmp_path: Path) -> None:
+    site = load_site("", {"HOME": str(tmp_path)}).site
+    full = Says(srun=answer_health("shm", n2="/dev/shm is full"))
+    few = Says(srun=answer_health("gpus", n2="2 of 8 GPUs"))
+    nodes = NODES[:3]
+    assert blame_by_health("7", nodes, site, full, whole=True) == []
+    assert blame_by_health("7", nodes, site, few, whole=False) == []
+    assert [one.node for one in blame_by_health("7", nodes, site, few, whole=True)] == ["n2"]
+
+
+def test_the_whole_node_is_known_by_the_gpus_of_the_job() -> None:
+    fields = "JobId=7 JobState=RUNNING NumNodes=2 AllocTRES=cpu=8,gres/gpu=16,gres/gpu:h100=16"
+    assert find_requeueable("7", Says(show=fields, hostnames="n1\nn2")).gpus == 8
+
+
+def test_ranks_whose_stacks_nobody_can_read_blame_no_node() -> None:
+    text = "".join(
+        f"{number}: hpcstack: rank {number} of 4 on n{number + 1} is process 7 of step 0, state S: "
+        f"python\n{number}:   threads: {13 - (number == 2)} python, state S, waits in futex\n"
+        for number in range(4)
+    )
+    assert blame_by_stacks(text) == []
+    busy = "".join(rank(number, f"f{number} (/home/me/train.py:{number})") for number in range(4))
+    assert blame_by_stacks(busy) == [], "nobody waits for anybody"
+
+
+def test_what_was_written_before_the_last_start_does_not_count() -> None:
+    first = "hpcstack: rank 5 on n3 ended with 1 [0 5.0]"
+    log = f"{ECC}\n{first}\nhpcstack: start 2 of job 7\nValueError: x\n"
+    assert blame_by_log(log + "hpcstack: rank 1 on n4 ended with 1 [0 9.0]\n", NODES) == []
+    again = f"{log}{ECC}\nhpcstack: rank 1 on n4 ended with 1 [0 9.0]\n"
+    assert [one.node for one in blame_by_log(again, NODES)] == ["n4"]
 
 
 def test_a_message_about_a_machine_blames_the_node_that_it_names_or_that_failed_first() -> None:
@@ -86,7 +122,7 @@ def rank(number: int, place: str) -> str:
     )
 
 
-WAITS = "all_reduce (torch/distributed/distributed_c10d.py:5)"
+WAITS = "all_reduce (/usr/lib/torch/distributed/distributed_c10d.py:5)"
 SLEEPS = "sleeps (/home/me/train.py:9)"
 
 
@@ -127,6 +163,23 @@ def test_what_is_excluded_already_stays_excluded() -> None:
         ("scontrol", "requeue", "7"),
         ("scontrol", "update", "JobId=7", "ExcNodeList=n9,n2"),
     ]
+
+
+def test_a_jobs_comment_does_not_name_another_job() -> None:
+    runner = cluster()
+    runner.said["show"] += " Comment=x JobId=999 JobState=PENDING"
+    assert find_requeueable("7", runner).job == "7"
+    with pytest.raises(InputError, match="Slurm knows no job '999'"):
+        find_requeueable("999", runner)
+
+
+def test_a_task_of_an_array_is_meant_alone() -> None:
+    record = JOB.format(state="RUNNING", required="(null)", excluded="(null)")
+    tasks = [f"{record} ArrayJobId=7 ArrayTaskId={task}" for task in (3, 1)]
+    runner = Says(hostnames="n1\nn2", show="\n".join(tasks))
+    assert find_requeueable("7_1", runner).job == "7_1"
+    with pytest.raises(InputError, match="name a task of the array, 7_3"):
+        find_requeueable("7", runner)
 
 
 def test_what_cannot_start_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

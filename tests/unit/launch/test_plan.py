@@ -576,7 +576,8 @@ def test_a_job_that_may_start_again_without_a_node(tmp_path: Path) -> None:
     script = render_script(line, ARTIFACT, "why", list_directives(line))
     assert "#SBATCH --requeue\n" in script
     assert "#SBATCH --open-mode=append\n" in script
-    assert "'/opt/my hpcstack' requeue \"$SLURM_JOB_ID\"" in script
+    assert "'/opt/my hpcstack' requeue " in script
+    assert 'echo "hpcstack: start ' in script
     given = list_directives(planned("--open-mode=truncate", "--requeue"))
     words = [part.words[0] for part in given]
     assert words.count("--requeue") == 1

@@ -45,6 +45,15 @@ def stack(*checks: dict[str, Any], tests: tuple[str, ...] = ()) -> Stack:
         ({"figures": {"triad": {**TRIAD, "better": "more"}}}, "'higher' or 'lower'"),
         ({"figures": {"Triad": TRIAD}}, "should match pattern"),
         ({"sanity_patterns": "x"}, "Extra inputs"),
+        (
+            {
+                "figures": {
+                    "rate": {**TRIAD, "unit": "per/s"},
+                    "rate_per": {**TRIAD, "unit": "s"},
+                }
+            },
+            "two figures are named 'rate_per_s'",
+        ),
     ],
 )
 def test_what_is_refused(wrong: dict[str, Any], says: str) -> None:

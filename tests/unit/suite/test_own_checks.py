@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from hpcstack.recipe.own_checks import DEFINITION, OwnCheck
-from hpcstack.report import Outcome, merge_rows
+from hpcstack.report import Outcome, Report, merge_rows
 from hpcstack.suite import own_checks
 from hpcstack.suite.gates import judge_own_gates
+from hpcstack.suite.history import name_past_figure
+from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import judge_own_lag
 from hpcstack.suite.own_checks import (
     OwnEvidence,
@@ -164,6 +166,91 @@ def test_the_rank_that_failed_first_is_named_and_not_its_victims() -> None:
     outcome = judge(check(on="ranks"), victim, culprit, expected=3)
     assert (outcome.status, outcome.measured) == ("FAIL", "exit status 1")
     assert outcome.where == ("node2",)
+
+
+def test_of_several_ranks_that_failed_the_first_is_named() -> None:
+    late = document(0, status=1, failed=True, ended=12.3)
+    early = document(1, status=139, failed=True, ended=12.0)
+    outcome = judge(check(on="mpi"), late, early, expected=2)
+    assert (outcome.where, outcome.measured) == (("node2",), "ended by SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1.3e+12", 1.3e12), ("-4.5", -4.5), ("12,000", 12000), ("1,234,567.5", 1234567.5), ("12,5", None)],
+)  # fmt: skip
+def test_what_a_number_is(text: str, value: float | None) -> None:
+    figures = {"a": {"pattern": r"a ([-+0-9.,eE]+)", "better": "lower"}}
+    outcome = judge(check(expect=[], figures=figures), document(output=f"a {text}\n"))
+    assert outcome.figures.get("a") == value
+    assert outcome.status == ("PASS" if value is not None else "FAIL")
+
+
+def test_a_pattern_that_takes_a_part_of_a_number_fails() -> None:
+    figures = {"loss": {"pattern": "loss ([0-9.]+)", "better": "lower", "gate": 2}}
+    outcome = judge(check(expect=[], figures=figures), document(output="loss 1.3e+12\n"))
+    assert outcome.status == "FAIL"
+    assert "takes a part of a number" in outcome.measured
+
+
+def test_what_stood_in_the_part_that_was_not_kept_is_unknown() -> None:
+    one = check(forbid="loss nan", figures={}, expect=[])
+    outcome = judge(one, document(cut=9))
+    assert outcome.status == "SKIP"
+    assert outcome.evidence.startswith("UNKNOWN: 9 bytes")
+    assert judge(check(figures={}), document(cut=9)).status == "PASS", "what is expected was found"
+
+
+def test_a_node_below_its_gate_fails_also_where_another_was_skipped() -> None:
+    triad = {**STREAM["figures"]["triad"], "gate": 1e6}  # type: ignore[index]
+    run = own.OwnRun("stack.stream", "nodes", (), 1.0, ("gpu",))
+    skip = own.make_skip(run, "node2", 1, "it needs a GPU")
+    outcome = judge(check(figures={"triad": triad}), document(), skip, expected=2)
+    assert outcome.status == "FAIL"
+
+
+def test_energies_below_zero_do_not_all_lag() -> None:
+    figures = {"energy": {"pattern": "E (-?[0-9.]+)", "better": "higher"}}
+    one = check(expect=[], figures=figures)
+    documents = [document(rank, f"E -4.7{rank}\n") for rank in range(4)]
+    assert judge(one, *documents, expected=4).status == "PASS"
+    documents[3] = document(3, "E -9.9\n")
+    assert judge(one, *documents, expected=4).status == "WARN"
+
+
+def test_a_kind_of_node_without_a_gate_is_said() -> None:
+    triad = {**STREAM["figures"]["triad"], "gate": {"gneoa": 5}}  # type: ignore[index]
+    outcome = judge(check(figures={"triad": triad}), document(), node_type="genoa")
+    assert "no gate of triad for node type genoa" in outcome.expected
+
+
+def test_on_virtual_nodes_gates_without_a_time_in_them_count() -> None:
+    figures = {
+        "loss": {"pattern": "took ([0-9.]+)", "better": "lower", "gate": 1},
+        "speed": {**STREAM["figures"]["triad"], "gate": 1e9},  # type: ignore[index]
+    }
+    rows = make_own_rows("stack.stream", check(figures=figures), 1, OwnEvidence([document()]))
+    report = make_report(merge_rows(rows), virtual_nodes=True)
+    (outcome,) = judge_report(report, [], {}).outcomes
+    assert outcome.status == "FAIL"
+    assert outcome.measured.startswith("loss 2.5")
+    assert "speed" not in outcome.measured
+    assert outcome.informational
+
+
+def test_a_check_that_measures_something_else_now_has_a_history_of_its_own() -> None:
+    rows = make_own_rows("stack.stream", check(), 1, OwnEvidence([document()]))
+    outcome = merge_rows(rows)
+    other = outcome.model_copy(update={"versions": {DEFINITION: "another"}})
+    names = {name_past_figure(one, "triad_MB_s") for one in (outcome, other)}
+    assert len(names) == 2
+
+
+def make_report(outcome: Outcome, **more: Any) -> Report:
+    return Report(
+        stack="demo-1", image="x", image_sha256="0" * 64, suite="0", runtime="apptainer",
+        started="2026-01-02T03:04:05+00:00", seconds=1.0, outcomes=(outcome,), **more,
+    )  # fmt: skip
 
 
 def test_what_is_missing_on_the_nodes_is_a_skip() -> None:
