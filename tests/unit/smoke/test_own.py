@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,62 @@ def test_a_rank_that_fails_ends_the_others(tmp_path: Path, monkeypatch: pytest.M
     assert found["own-stack.step-1.json"]["status"] == 7
     assert found["own-stack.step-0.json"]["ending"] == own.AFTER_ANOTHER
     assert found["own-stack.step-2.json"]["output"] == "bad\n"
+
+
+class OneOfTwo(Agent):
+    """The agent of the node NUMBER of two."""
+
+    def __init__(self, request: Request, number: int) -> None:
+        self.number = number
+        super().__init__(request)
+        self.host = f"node{number + 1}"
+        self.inventory = {"gpus": 0, "ports": 0}
+
+    @property
+    def node(self) -> int:
+        return self.number
+
+
+def test_two_nodes_agree_where_the_ranks_meet_however_late_one_is(tmp_path: Path) -> None:
+    said = 'echo "$RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT"'
+    runs = (
+        {"time_limit": 20, **shell("stack.slow", "nodes", "true")},
+        {"time_limit": 20, **shell("stack.ranks", "ranks", said)},
+        {"time_limit": 20, **shell("stack.bad", "ranks", 'test "$RANK" != 3 || exit 9')},
+    )
+    request = Request(str(tmp_path), nodes=2, ranks=2, own=runs)
+    write_request(request)
+    agents = [OneOfTwo(request, number) for number in (0, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        futures = []
+        for agent in agents:
+            futures.append(pool.submit(OwnChecks(agent).run_all))
+            time.sleep(1.0)  # the second node comes late
+        for future in futures:
+            future.result(60)
+    found = {path.name: json.loads(path.read_text()) for path in tmp_path.glob("own-*.json")}
+    outputs = [found[f"own-stack.ranks-{rank}.json"]["output"] for rank in range(4)]
+    assert [line.split(" at ")[0] for line in outputs] == [f"{rank} of 4" for rank in range(4)]
+    assert len({line.split(" at ")[1] for line in outputs}) == 1
+    assert found["own-stack.bad-3.json"]["status"] == 9
+    assert found["own-stack.bad-3.json"]["where"] == "node2:3"
+
+
+def test_no_room_for_one_check_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = own.run_command
+
+    def full(argv: tuple[str, ...], log: str, *more: Any, **options: Any) -> own.Ended:
+        if "stack.first" in log:
+            raise OSError(28, "No space left on device")
+        return real(argv, log, *more, **options)
+
+    monkeypatch.setattr(own, "run_command", full)
+    found = run_checks(
+        tmp_path, shell("stack.first", "nodes", "true"), shell("stack.next", "nodes", "true")
+    )
+    assert list(found) == ["own-stack.next-0.json"]
 
 
 def test_a_rank_of_mpi_leaves_a_document_and_ends_with_its_status(tmp_path: Path) -> None:

@@ -18,8 +18,11 @@ import pytest
 import yaml
 
 from hpcstack.core.errors import InputError
+from hpcstack.recipe.own_checks import OwnCheck
+from hpcstack.report import Outcome
 from hpcstack.suite.capsule import (
     MOST,
+    MOST_UNPACKED,
     REPLAYED,
     Capsule,
     gather_capsule,
@@ -30,6 +33,7 @@ from hpcstack.suite.capsule import (
     rejudge_capsule,
     write_capsule,
 )
+from hpcstack.suite.own_checks import write_own_runs
 from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.collectives import transport
 from hpcstack_smoke.node import inventory, machine
@@ -213,6 +217,53 @@ def test_what_ranks_wrote_may_be_left_out_and_no_verdict_changes(tmp_path: Path)
     assert "rank-0-0.json" not in kept.documents
     assert kept.verdicts["node.hbm"] == "PASS"
     assert rejudge_capsule(kept) == []
+
+
+def test_what_packs_well_is_bounded_too(tmp_path: Path) -> None:
+    """Ranks that print the same line again and again pack into little."""
+    capsule = run_nodes("dgx-h100", tmp_path)
+    documents = dict(capsule.documents)
+    for rank in range(70):
+        documents[f"own-stack.x-{rank}.json"] = {"own": "stack.x", "output": "step\n" * 200_000}
+    (tmp_path / "c").write_bytes(pack_capsule(Capsule(documents)))
+    kept = read_capsule(tmp_path / "c").documents
+    assert not [name for name in kept if name.startswith("own-")]
+
+
+def test_a_file_that_unpacks_to_very_much_is_refused(tmp_path: Path) -> None:
+    bomb = io.BytesIO()
+    with tarfile.open(fileobj=bomb, mode="w:gz", format=tarfile.GNU_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo("x" * (MOST_UNPACKED + (1 << 20)) + ".json"))
+    (tmp_path / "c").write_bytes(bomb.getvalue())
+    with pytest.raises(InputError, match="it has more than 64 MiB"):
+        read_capsule(tmp_path / "c")
+
+
+def test_an_anonymous_one_has_nothing_that_own_checks_printed(tmp_path: Path) -> None:
+    capsule = run_nodes("dgx-h100", tmp_path)
+    check = OwnCheck(name="who", command="id; cat /secret", expect=("uid=",))
+    codes = {"stack.who": check}
+    documents = {
+        **capsule.documents,
+        "request.json": {**capsule.documents["request.json"], "own": list(write_own_runs(codes))},
+        "own-stack.who-0.json": {
+            "own": "stack.who", "where": "dgx1", "rank": 0, "status": 0, "ending": "", "detail": "",
+            "output": "uid=1000(ann) HF_TOKEN=hf_secret", "failed": False,
+        },
+    }  # fmt: skip
+    outcome = Outcome(code="stack.who", status="PASS", measured="exit status 0")
+    report = {
+        **documents["report.json"],
+        "outcomes": [*documents["report.json"]["outcomes"], outcome.model_dump(mode="json")],
+    }
+    documents |= {"report.json": report}
+    documents["verdicts.json"] = {**capsule.verdicts, "stack.who": "PASS"}
+    hidden = hide_names(Capsule(json.loads(json.dumps(documents))))
+    text = json.dumps(hidden.documents)
+    for word in ("ann", "hf_secret", "/secret", "uid="):
+        assert word not in text
+    statuses = {one.code: one.status for one in judge_capsule(hidden).outcomes}
+    assert statuses["stack.who"] == "PASS"
 
 
 KEPT = Path(__file__).parents[2] / "data/capsules"
