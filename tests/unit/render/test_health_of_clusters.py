@@ -33,6 +33,7 @@ QUESTIONS = (
 # nothing: nothing is to be seen of it while no job runs, it takes a measurement, another node to
 # compare with, or a word in site.yaml.
 SAYS = {
+    "all NVLinks down": "no NVLink is active",
     "dead rail": "is DOWN|has no link",
     "slow rail": r"has \d+ of \d+ Gb/s",
     "mlx5_ib not loaded": "is not here",
