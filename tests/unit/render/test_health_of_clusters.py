@@ -33,13 +33,11 @@ QUESTIONS = (
 # nothing: nothing is to be seen of it while no job runs, it takes a measurement, another node to
 # compare with, or a word in site.yaml.
 SAYS = {
-    "all NVLinks down": "no NVLink is active",
     "dead rail": "is DOWN|has no link",
     "slow rail": r"has \d+ of \d+ Gb/s",
     "mlx5_ib not loaded": "is not here",
     "inactive NVLink": r"GPU 1: NVLink 4 is inactive",
-    # unknown at first: it prints nothing, as of boards without
-    "all NVLinks down": "nvidia-smi shows no NVLink",
+    "all NVLinks down": "no NVLink is active",
     "lost GPU": r"\d+ of \d+ GPUs",
     "GPU that wants a reset": "GPU 3 does not answer",
     "uncorrectable error in SRAM": "uncorrectable errors in SRAM since the driver was loaded",
