@@ -134,6 +134,9 @@ def _list_seen(ranks: list[Rank], silent: int) -> Seen:
         doing={rank.number: str(rank.whereabouts) for rank in ranks},
         stopped=frozenset(rank.number for rank in ranks if rank.state in STOPPED),
         absent=frozenset() if silent else frozenset(verdict.missing),
+        elsewhere=frozenset(
+            rank.number for rank in ranks if rank.stack and not rank.whereabouts.collective
+        ),
     )
 
 

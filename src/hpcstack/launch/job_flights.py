@@ -33,7 +33,7 @@ class Seen:
     """What else is known of the ranks, by their stacks.
 
     `world` is how many there should be, 0 for unknown. `hosts` are {rank: its node}, `doing` are
-    {rank: what its stack says}.
+    {rank: what its stack says}. `elsewhere` are ranks whose stack is in no collective.
     """
 
     world: int = 0
@@ -41,6 +41,7 @@ class Seen:
     doing: Mapping[int, str] = field(default_factory=dict)
     stopped: frozenset[int] = frozenset()
     absent: frozenset[int] = frozenset()
+    elsewhere: frozenset[int] = frozenset()
 
 
 class JobFlights:

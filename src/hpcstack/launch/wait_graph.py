@@ -197,7 +197,7 @@ def _find_roots(
         ranks = sorted(node for node in ring if isinstance(node, int))
         if len(ranks) > 1:
             out.append(_name_ring(job, ranks, graph))
-        elif graph.awaited.get(ranks[0]) and not held.get(ranks[0]):
+        elif graph.awaited.get(ranks[0]) and not _is_held(job, graph, ranks[0], held):
             out.append(_name_rank_awaited(job, ranks[0], graph))
 
     # An operation that all have come to, and that nobody outside of it holds up
@@ -211,6 +211,21 @@ def _find_roots(
                 named.add(what)
                 out.append(_name_transfer(job, rank, one, graph, held))
     return _join_alike(out)
+
+
+def _is_held(
+    job: JobFlights, graph: WaitGraph, rank: int, held: Mapping[int, list[Operation]]
+) -> bool:
+    """Whether RANK, for whom others wait, cannot come: it is in an operation that does not end.
+
+    An operation that was begun in the background, as on a stream of its own, holds nobody. So it is
+    where the rank's stack is in no collective, and no other member of the operation is awaited.
+    """
+    operations = held.get(rank, [])
+    if rank not in job.seen.elsewhere:
+        return bool(operations)
+    members = {member for one in operations for member in job.members[one.group.key]}
+    return any(graph.awaited.get(member) for member in members - {rank})
 
 
 def _name_rank_awaited(job: JobFlights, rank: int, graph: WaitGraph) -> HangRoot:

@@ -226,6 +226,30 @@ def test_all_have_come_and_the_data_does_not() -> None:
     assert stopped.text.startswith("rank 2 (n7) is stopped by a signal, inside all_gather 7")
 
 
+def test_an_operation_in_the_background_does_not_hide_who_is_behind() -> None:
+    """Rank 1 has begun an all_reduce on another stream, to which all have come, and sleeps."""
+    world = ProcessGroup("0", "default_pg", (0, 1, 2))
+    pair = ProcessGroup("1", "mesh_tp", (1, 2))
+    background = Operation(pair, 4, "all_reduce", "[[8]]", over=False)
+    awaited = Operation(world, 9, "all_gather", "[[8]]", over=False)
+    flights = {
+        0: Flight((world,), (awaited,)),
+        1: Flight((world, pair), (background,)),
+        2: Flight((world, pair), (background, awaited)),
+    }
+    seen = Seen(world=3, elsewhere=frozenset({1}), doing={1: "at train.py:9"})
+    (root,) = diagnose_hang(flights, seen).roots
+    assert (root.kind, root.ranks) == (Kind.BEHIND, (1,))
+    assert "has not come to all_gather 9" in root.text
+    assert "now it is at train.py:9" in root.text
+    # without its stack nobody can tell: the operation may hold it
+    assert diagnose_hang(flights, Seen(world=3)).roots[0].kind is Kind.TRANSFER
+    # where both ranks of it are awaited, it is the operation that does not end
+    flights[2] = Flight((world, pair), (background,))
+    both = Seen(world=3, elsewhere=frozenset({1, 2}))
+    assert diagnose_hang(flights, both).roots[0].kind is Kind.TRANSFER
+
+
 def test_ranks_that_wait_for_each_other_and_are_alike_are_a_ring() -> None:
     first, second = ProcessGroup("a", "first", (0, 1)), ProcessGroup("b", "second", (0, 1))
     flights = {
