@@ -25,6 +25,10 @@ from hpcstack.launch import requeue
 from hpcstack.launch.requeue import find_requeueable, requeue_without
 from hpcstack.site.load import load_site
 
+GPUS = """\
+node_types: {h100: {gpus: {model: H100, count: 8, nvlink: true}}}
+health: {ignore: [own-slow]}
+"""
 NODES = ("n1", "n2", "n3", "n4")
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
@@ -49,12 +53,12 @@ class Says(Runner):
         return Completed(words, 0, (), "")
 
 
-def answer_health(check: str, **unfit: str) -> str:
-    """What srun prints of the health checks of NODES but n4, labelled; CHECK is what fails."""
+def answer_health(**unfit: str) -> str:
+    """What srun prints of the health checks of NODES but n4, labelled."""
     lines = []
     for number, node in enumerate(NODES[:3]):
         why = unfit.get(node, "")
-        failed = [{"check": check, "why": why}] if why else []
+        failed = [{"why": why}] if why else []
         said = json.dumps({"node": node, "healthy": not why, "failed": failed})
         lines.append(f"{number}: {said}")
     return "\n".join([*lines, "0: noise", "1: [1, 2]"])
@@ -63,21 +67,26 @@ def answer_health(check: str, **unfit: str) -> str:
 def test_a_node_that_is_unfit_or_silent_is_blamed(tmp_path: Path) -> None:
     site = load_site("", {"HOME": str(tmp_path)}).site
     silent = Blamed("n4", HEALTH, "it does not answer")
-    runner = Says(srun=answer_health("kernel", n2="an Xid"))
+    runner = Says(srun=answer_health(n2="an Xid"))
     found = blame_by_health("7", NODES, site, runner, whole=True)
     assert found == [Blamed("n2", HEALTH, "an Xid"), silent]
     nobody = blame_by_health("7", NODES, site, Says(), whole=True)
     assert nobody == [], "where nobody answers, nobody is blamed"
 
 
-def test_what_the_job_itself_may_have_done_blames_no_node(tmp_path: Path) -> None:
-    site = load_site("", {"HOME": str(tmp_path)}).site
-    full = Says(srun=answer_health("shm", n2="/dev/shm is full"))
-    few = Says(srun=answer_health("gpus", n2="2 of 8 GPUs"))
-    nodes = NODES[:3]
-    assert blame_by_health("7", nodes, site, full, whole=True) == []
-    assert blame_by_health("7", nodes, site, few, whole=False) == []
-    assert [one.node for one in blame_by_health("7", nodes, site, few, whole=True)] == ["n2"]
+def test_what_the_job_itself_may_have_done_is_not_asked(tmp_path: Path) -> None:
+    """Its files may fill /dev/shm, and of the GPUs it may see a part."""
+    (tmp_path / "site.yaml").write_text(GPUS)
+    site = load_site(str(tmp_path / "site.yaml"), {"HOME": str(tmp_path)}).site
+    for whole, left_out in ((True, "shm tmp"), (False, "shm tmp gpus nvlink")):
+        runner = Says(srun=answer_health(n2="/data is not here"))
+        found = blame_by_health("7", NODES[:3], site, runner, whole=whole)
+        assert found == [Blamed("n2", HEALTH, "/data is not here")]
+        (asked,) = (words for words in runner.asked if "srun" in words)
+        assert f"ignored='own-slow {left_out}'" in asked[-1]
+    full = {"node": "n1", "healthy": False, "failed": [{"check": "shm", "why": "full"}]}
+    runner = Says(srun=f"0: {json.dumps(full)}")
+    assert blame_by_health("7", ("n1",), site, runner, whole=True) == []
 
 
 def test_the_whole_node_is_known_by_the_gpus_of_the_job() -> None:
