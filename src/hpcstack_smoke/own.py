@@ -86,7 +86,9 @@ def find_missing(run: OwnRun, nodes: int, inventory: dict[str, Any]) -> str:
         return f"it needs {run.min_nodes} nodes, and this run has {nodes}"
     if "gpu" in run.needs and not inventory.get("gpus"):
         return "it needs a GPU, and the node has none"
-    if "fabric" in run.needs and not inventory.get("ports"):
+    # Slingshot's adapters are no ports of InfiniBand: they are among what nodes have alike
+    ports = inventory.get("ports") or inventory.get("alike", {}).get("ports")
+    if "fabric" in run.needs and not ports:
         return "it needs a fabric, and the node has no active port of one"
     return ""
 
@@ -283,6 +285,9 @@ class OwnChecks:
             try:
                 self._run_one(run)
             except OSError as error:  # no room for its files: the other checks may have some
+                if run.on == "ranks":
+                    with contextlib.suppress(OSError):
+                        self._tell_broken(run, self.agent.host)
                 print(f"hpcstack: {run.code} on {self.agent.host}: {error}", flush=True)
         # whoever is done early must not leave: the step would end the others' checks with it
         if self.patience and self.agent.request.nodes > 1:
@@ -423,7 +428,7 @@ class OwnChecks:
         write_document(self.agent.request.output, name, document)
 
 
-def main() -> NoReturn:
+def run_mpi_rank() -> NoReturn:
     """Run one rank of a check of MPI's, and end with its exit status."""
     folder, code = sys.argv[1:]
     request = read_request(folder)
@@ -447,4 +452,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    run_mpi_rank()

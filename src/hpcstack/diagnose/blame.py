@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S = 20.0  # between two looks at the ranks of a job that runs
 OF_THE_JOB = ("shm", "tmp")  # what the job's own files may have filled
-STARTED_AGAIN = re.compile(r"^hpcstack: start \d+ of job ", re.MULTILINE)  # of jobs/launch.sh.j2
+# What jobs/launch.sh.j2 writes when it is started again, and Slurm when it puts a job back
+STARTED_AGAIN = re.compile(
+    r"^(?:hpcstack: start \d+ of job |slurmstepd.{0,200} DUE TO JOB REQUEUE)", re.MULTILINE
+)
 LOG_BYTES = 64 << 20  # of a log's end that are read
 HEALTH_S = 60  # how long the nodes' health check may take
 # Blamed on more than this share of a job's nodes, a failure is not the nodes'
@@ -100,11 +104,17 @@ def name_blamed(nodes: str, runner: Runner) -> list[Blamed]:
 
 
 def _read_end(path: Path) -> str:
-    """Return the last LOG_BYTES of the log at PATH as text; empty where it cannot be read."""
+    """Return the last LOG_BYTES of the log at PATH as text; empty where it cannot be read.
+
+    The job's user chose PATH, and root may ask: what is no file, such as a pipe, is not waited for.
+    """
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LOG_BYTES))
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        with os.fdopen(handle, "rb") as file:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                return ""
+            file.seek(max(0, found.st_size - LOG_BYTES))
             return file.read(LOG_BYTES).decode(errors="replace")
     except OSError:
         return ""

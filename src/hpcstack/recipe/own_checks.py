@@ -157,7 +157,8 @@ class OwnCheck(Model):
     )
     needs: tuple[Literal["gpu", "fabric"], ...] = Field(
         (),
-        description="What a node must have: gpu, fabric (an active InfiniBand or RoCE port). "
+        description="What a node must have: gpu, fabric (an active port of InfiniBand, RoCE, EFA or "
+        "Slingshot). "
         "Elsewhere the check is a SKIP.",
     )
     min_nodes: int = Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from hpcstack.diagnose.blame import (
     HANG,
     HEALTH,
     Blamed,
+    _read_end,
     blame_by_health,
     blame_by_log,
     blame_by_stacks,
@@ -142,6 +144,22 @@ def test_the_rank_that_stands_out_in_a_hang_blames_its_node() -> None:
     log = f"{text}hpcstack: nothing was written for 60 s: it is ended\n"
     assert [one.node for one in blame_by_log(log, NODES)] == ["n3"]
     assert blame_by_log(text, NODES) == [], "stacks alone end no job"
+
+
+def test_a_log_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Its user chose where the log is, and root may ask."""
+    os.mkfifo(tmp_path / "pipe")
+    assert _read_end(tmp_path / "pipe") == ""
+    assert _read_end(tmp_path / "none") == ""
+    (tmp_path / "log").write_text("line\n")
+    assert _read_end(tmp_path / "log") == "line\n"
+
+
+def test_what_slurm_put_back_does_not_count_either() -> None:
+    first = "hpcstack: rank 5 on n3 ended with 1 [0 5.0]"
+    put_back = "slurmstepd-n3: error: *** JOB 7 ON n3 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***"
+    assert blame_by_log(f"{ECC}\n{first}\n", NODES)
+    assert blame_by_log(f"{ECC}\n{first}\n{put_back}\nValueError: x\n", NODES) == []
 
 
 def test_none_is_blamed_where_most_stand_out() -> None:

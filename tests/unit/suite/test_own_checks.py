@@ -264,6 +264,20 @@ def test_what_is_missing_on_the_nodes_is_a_skip() -> None:
     assert own.find_missing(run, 2, {"gpus": 1}) == ""
 
 
+@pytest.mark.parametrize(
+    ("inventory", "there"),
+    [
+        ({"ports": 8, "alike": {"ports": "mlx5_0:1"}}, True),
+        ({"ports": 0, "alike": {"ports": "cxi0,cxi1"}}, True),  # Slingshot
+        ({"ports": 0, "alike": {}}, False),
+        ({}, False),
+    ],
+)
+def test_a_fabric_is_what_the_node_has_of_any_kind(inventory: dict[str, Any], there: bool) -> None:
+    run = own.OwnRun("stack.stream", "nodes", (), 1.0, ("fabric",))
+    assert (own.find_missing(run, 1, inventory) == "") == there
+
+
 def test_an_image_with_an_older_suite_is_a_skip_that_says_what_to_do() -> None:
     outcome = judge(check(), able=False)
     assert outcome.status == "SKIP"
