@@ -16,6 +16,7 @@ from hpcstack.cli.session import Session, answer, json_option, say
 
 if TYPE_CHECKING:
     from hpcstack.diagnose.logs import KnownFailure
+    from hpcstack.diagnose.speakers import Clue
     from hpcstack.launch.jobs import JobPart
 
 LEAST = 25  # the rank from which a known failure may be a cause; below, it is an echo of another
@@ -31,7 +32,8 @@ class Explained:
     """What happened, and the known failures that explain it.
 
     HIDDEN known failures more were found, which are weaker. An array has its TASKS. KNOWN is False
-    where nothing is known of what happened. PAGE is the how-to page about it, if any.
+    where nothing is known of what happened. CLUES are lines that read like an error, with who says
+    them, where no known failure explains anything. PAGE is the how-to page about it, if any.
     """
 
     said: str
@@ -40,6 +42,7 @@ class Explained:
     tasks: tuple[ExplainedTask, ...] = ()
     known: bool = True
     page: str = ""
+    clues: tuple[Clue, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,17 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> NoReturn
 
     First comes what failed first, then the known failures that the log shows. Without an argument,
     it is the newest launch of this terminal, else the newest that failed. The tasks of a job array
-    are explained one by one. Exit code 1: nothing is known of what happened.
+    are explained one by one.
+
+    Exit code 1: nothing is known of what happened. The lines that read like an error are shown then,
+    with the program that says them and what it is for.
     """
     found = explain_what(session, what, every=every)
     document = {
         "said": found.said,
         "page": found.page,
         "findings": [_make_document(finding) for finding in found.shown],
+        "clues": [_make_document_of_clue(clue) for clue in found.clues],
         "tasks": [asdict(task) for task in found.tasks],
     }
     answer(document, as_json, lambda: _format_text(found))
@@ -188,7 +195,7 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
         lines.append(f"{left} more: hpcstack explain {array}_TASK, --json")
 
     found = _explain_text(session, first, "", every=every) if first else Explained("", [])
-    return Explained("\n".join(lines), found.shown, found.hidden, tuple(tasks))
+    return Explained("\n".join(lines), found.shown, found.hidden, tuple(tasks), clues=found.clues)
 
 
 def _explain_text(
@@ -206,6 +213,7 @@ def _explain_text(
     succeeded, ENDED_BECAUSE why it was ended from outside, where that is known.
     """
     from hpcstack.diagnose.logs import explain_log, find_end, select_relevant
+    from hpcstack.diagnose.speakers import find_clues
     from hpcstack.launch.failure import MEMORY_LIMIT, EndedBy, find_failure
     from hpcstack.launch.hang import describe_ranks, parse_ranks
     from hpcstack.launch.jobs import describe_job_end
@@ -232,6 +240,11 @@ def _explain_text(
         if failure.host:
             said = f"{said}; before that {failure.first}"
 
+    # where nothing says why, it still helps to know who complains
+    only_echoes = all(one.signature.rank < LEAST for one in shown)
+    is_unexplained = only_echoes and not (ended_by or ended_well or cause_is_said)
+    clues = tuple(find_clues(text)) if is_unexplained else ()
+
     page = ""
     if failure.ended_by is EndedBy.WATCHDOG:
         page = "find-a-hang"
@@ -241,13 +254,18 @@ def _explain_text(
         page = "start-despite-a-bad-node"
     elif MEMORY_LIMIT in said:
         page = "why-was-my-job-killed"
-    return Explained(said, shown, len(found) - len(shown), known=bool(found or said), page=page)
+    return Explained(
+        said, shown, len(found) - len(shown), known=bool(found or said), page=page, clues=clues
+    )
 
 
 def _format_text(found: Explained) -> str:
     """Return what happened first, then what is known of the log's lines."""
     from hpcstack.core.errors import format_count
 
+    if found.clues:
+        known = _format_failures(found.shown, found.hidden) if found.shown else ""
+        return "\n\n".join(part for part in (found.said, known, _format_clues(found.clues)) if part)
     if not found.said:
         return _format_failures(found.shown, found.hidden)
     said = found.said
@@ -288,6 +306,37 @@ def _make_document(finding: KnownFailure) -> dict[str, Any]:
         "count": finding.count,
         "source": known.source,
     }
+
+
+def _make_document_of_clue(clue: Clue) -> dict[str, Any]:
+    speaker = clue.speaker
+    return {
+        "line": clue.line,
+        "number": clue.number,
+        "speaker": speaker.id if speaker else "",
+        "who": speaker.who if speaker else "",
+        "about": speaker.about if speaker else "",
+        "next": speaker.next if speaker else "",
+        "source": speaker.source if speaker else "",
+        "words": clue.words,
+        "means": clue.means,
+    }
+
+
+def _format_clues(clues: tuple[Clue, ...]) -> str:
+    """Return each line that reads like an error, who says it, and what its words mean."""
+    out = ["no known message explains it; what reads like an error, and who says it:", ""]
+    for clue in clues:
+        out.append(f"line {clue.number}: {clue.line[:300]}")
+        if clue.speaker:
+            out.append(f"  said by {clue.speaker.who}, which {clue.speaker.about}")
+        if clue.means:
+            out.append(f'  "{clue.words}" means that {clue.means}')
+        if clue.speaker:
+            out.append(f"  -> {clue.speaker.next}")
+            out.append(f"     {clue.speaker.source}")
+        out.append("")
+    return "\n".join(out)
 
 
 def _format_failures(shown: list[KnownFailure], hidden: int) -> str:

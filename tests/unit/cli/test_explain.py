@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcstack.cli.explain_ import _explain_array
+from hpcstack.cli.explain_ import _explain_array, _explain_text, _format_text
 from hpcstack.launch.jobs import JobPart
 from hpcstack.slurm.state import UNKNOWN, JobState
 
@@ -48,3 +48,29 @@ def test_only_the_first_few_are_named(tmp_path: Path) -> None:
     )
     assert len(found.tasks) == 8
     assert found.said.splitlines()[-1].startswith("3 more: hpcstack explain 7_TASK")
+
+
+def test_of_an_unknown_message_it_is_said_who_says_it() -> None:
+    log = "step 1\nn1:12:34 [0] misc/socket.cc:9 NCCL WARN odd: remote operation error\n"
+    found = _explain_text(SESSION, log, "", every=False)
+    assert not found.known
+    assert [clue.number for clue in found.clues] == [2]
+    said = _format_text(found)
+    assert "said by NCCL's TCP transport, which connects the ranks" in said
+    assert '"remote operation error" means that the other end failed' in said
+
+
+def test_an_echo_is_shown_with_who_says_it() -> None:
+    log = "n1:12:34 [0] misc/socket.cc:9 NCCL WARN odd: Broken pipe\n"
+    found = _explain_text(SESSION, log, "", every=False)
+    assert [one.signature.id for one in found.shown] == ["system-broken-pipe"]
+    assert [clue.number for clue in found.clues] == [1]
+    said = _format_text(found)
+    assert said.index("system-broken-pipe") < said.index("said by NCCL's TCP transport")
+
+
+def test_where_the_cause_is_known_nobody_else_is_named() -> None:
+    log = "srun: error: odd\nRuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    found = _explain_text(SESSION, log, "", every=False)
+    assert found.shown
+    assert found.clues == ()
