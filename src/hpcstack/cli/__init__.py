@@ -41,6 +41,7 @@ GROUPS = {
         "images": "List the images in the store.",
         "inspect": "Show what an image is: its stack, base, packages and releases.",
         "verify": "Check that images are intact, equivalent, reproducible or signed.",
+        "find": "Find which images, releases and locks have a package or a file.",
         "sbom": "Print an image's software bill of materials, as CycloneDX JSON.",
         "sign": "Sign an image; `hpcstack verify --signature` checks the signature.",
         "bundle": "Take a locked stack to machines without a network (bundle create, apply).",

@@ -1,0 +1,86 @@
+"""`hpcstack find`.
+
+Tested in tests/unit/cli/test_verbs.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcstack.cli.session import Session, answer, format_table, json_option, say
+
+if TYPE_CHECKING:
+    from hpcstack.publish.search import Hit
+
+
+@click.command("find")
+@click.argument("what", metavar="PACKAGE|file:NAME")
+@click.option("--published", is_flag=True, help="Search only the images of releases.")
+@json_option
+@click.pass_obj
+def command(session: Session, what: str, published: bool, as_json: bool) -> None:
+    """Find which images, releases and locks have a package or a file.
+
+    PACKAGE is a name, with conditions on its version if you like: torch, 'urllib3<2.8',
+    'deb:libssl3<3.0.15', 'libnccl*'. NAME is the name or the path of a file: file:libnccl.so.2,
+    'file:/usr/lib/*/libcuda.so*'.
+
+    Of a lock only the packages are known that its recipe adds to the base. Exit code 1: nothing has
+    it, or something could not be searched.
+    """
+    from hpcstack.publish.holdings import list_holdings
+    from hpcstack.publish.search import find_hits
+    from hpcstack.releases.tree import open_tree
+
+    catalog = None if published else session.catalog
+    holdings = list_holdings(session.store, open_tree(session.site), catalog, session.site)
+    if published:
+        holdings.images = [one for one in holdings.images if one.releases]
+
+    hits = find_hits(what, holdings, say)
+    document = {"hits": [_make_row(hit) for hit in hits], "unread": holdings.unread}
+    answer(document, as_json, lambda: _format_text(what, hits, holdings.unread))
+    if not hits or holdings.unread:
+        raise click.exceptions.Exit(1)
+
+
+def _make_row(hit: Hit) -> dict[str, Any]:
+    package = hit.package
+    return {
+        "ecosystem": package.ecosystem if package else "",
+        "name": package.name if package else "",
+        "version": package.version if package else "",
+        "path": hit.path,
+        "stack": hit.stack,
+        "platform": hit.platform,
+        "key": hit.key,
+        "releases": [asdict(one) for one in hit.releases],
+        "undecided": hit.undecided,
+    }
+
+
+def _format_text(what: str, hits: list[Hit], unread: list[str]) -> str:
+    """Return a table of HITS, and after it what could not be searched."""
+    lines = []
+    if hits:
+        rows = [
+            (_describe(hit), hit.stack, hit.platform, hit.key[:12] or "-", hit.where)
+            for hit in hits
+        ]
+        lines.append(format_table(rows, ("WHAT", "STACK", "PLATFORM", "IMAGE", "WHERE")))
+    else:
+        lines.append(f"nothing that could be searched has {what}")
+    if any(hit.undecided for hit in hits):
+        lines.append("?: its version cannot be compared with the one that was asked for")
+    lines += [f"not searched: {one}" for one in unread]
+    return "\n".join(lines)
+
+
+def _describe(hit: Hit) -> str:
+    if not hit.package:
+        return hit.path
+    mark = "?" if hit.undecided else ""
+    return f"{hit.package.ecosystem}:{hit.package.name} {hit.package.version}{mark}"
