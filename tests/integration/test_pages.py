@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from support.osv import make_record
 from support.testbed import REPO, Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.lmod, pytest.mark.apptainer]
@@ -77,6 +80,39 @@ def test_three_in_the_morning(testbed: Testbed) -> None:
     assert any("CVE-2026-0001" in one for one in reasons)
     assert "fixed in the driver" in reasons
     assert testbed.json("status", "--check")["wrong"] == []
+
+
+def test_what_is_inside_is_found_and_audited(testbed: Testbed) -> None:
+    stack = "python-3.12-mpi"
+    testbed.json("build", stack)
+    testbed.unpublish("python")
+    testbed.hpcstack("publish", stack, "--channel", "production", "--override", "for a page")
+    pages = [script(f"how-to/{page}.md") for page in ("find-what-is-inside", "audit-images")]
+    text = (
+        "\n".join(pages)
+        .replace("pytorch/24.11", "python/3.12-mpi")
+        .replace("find torch", "find mpi4py")
+    )
+
+    # what the image has of pip and of Debian, each with a hole and one that is mended
+    held = {one["name"]: one["version"] for one in testbed.json("find", "pypi:mpi4py")["hits"]}
+    rows = [
+        {"ecosystem": "PyPI", "name": "mpi4py", "fixed": "99", "word": "HIGH"},
+        {"ecosystem": "PyPI", "name": "mpi4py", "fixed": held["mpi4py"], "word": "LOW"},
+        {"ecosystem": "Debian:12", "name": "glibc", "fixed": "99", "word": "LOW"},
+        {"ecosystem": "Ubuntu:24.04:LTS", "name": "glibc", "fixed": "99", "word": "LOW"},
+    ]
+    today = date.today().isoformat()
+    for number, row in enumerate(rows):
+        record = make_record({"id": f"X-{number}", "published": today, **row})
+        testbed.give(f"tests/inside/osv/{number}.json", json.dumps(record))
+    said = run(testbed, "inside", text.replace("/opt/osv", "osv"))
+    assert "python/3.12-mpi-r" in said
+    assert "/etc/os-release" in said
+    assert "known vulnerabilities: 1 high, " in said
+    assert "X-0" in said
+    assert "X-1" not in said
+    assert "libc6" in said  # of glibc, its source
 
 
 def test_each_page_is_named_by_the_readme() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcstack.cli.published import tree_of
 from hpcstack.cli.session import Session, answer, format_table, json_option, say
 
 if TYPE_CHECKING:
@@ -33,10 +34,9 @@ def command(session: Session, what: str, published: bool, as_json: bool) -> None
     """
     from hpcstack.publish.holdings import list_holdings
     from hpcstack.publish.search import find_hits
-    from hpcstack.releases.tree import open_tree
 
     catalog = None if published else session.catalog
-    holdings = list_holdings(session.store, open_tree(session.site), catalog, session.site)
+    holdings = list_holdings(session.store, tree_of(session), catalog, session.site)
     if published:
         holdings.images = [one for one in holdings.images if one.releases]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import AnswerIsNo, HpcstackError, InputError
 from hpcstack.core.files import read_bytes, write_text
+from hpcstack.publish.audit import explain_shut_gate
 from hpcstack.publish.gate import NO_REPORT, Obstacle, find_obstacles
 from hpcstack.report import Report
 from hpcstack.site.own_checks import list_own_checks
@@ -119,6 +120,7 @@ def require_proof(
             shown.append(good)
         prefix = f"{kind}: " if kind else ""
         reasons += [f"{prefix}{obstacle}" for obstacle in why]
+    reasons += explain_shut_gate(artifact, site)
 
     if not reasons:
         return shown[0], ""

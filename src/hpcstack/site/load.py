@@ -46,6 +46,7 @@ from hpcstack.site.fabric import Baseline, Fabric
 from hpcstack.site.model import (
     PLATFORMS,
     POLICY_KEYS,
+    AuditSite,
     BuildSite,
     Gpus,
     HangSite,
@@ -160,6 +161,7 @@ class Site(Model):
     modules: ModulesSite = ModulesSite.model_construct()
     health: HealthSite = HealthSite.model_construct()
     hang: HangSite = HangSite.model_construct()
+    audit: AuditSite = AuditSite.model_construct()
     signatures: SignaturesSite = SignaturesSite.model_construct()
     image_cache: ImageCacheSite = ImageCacheSite.model_construct()
 

@@ -545,6 +545,26 @@ class ImageCacheSite(Model):
     )
 
 
+class AuditSite(Model):
+    """Where the site keeps known vulnerabilities, for `hpcstack audit`."""
+
+    database: str = Field(
+        "",
+        description="Folder with the archives of https://osv.dev (all.zip of PyPI, of "
+        "Ubuntu:24.04:LTS, ...). The site fetches them; hpcstack asks no network for them.",
+    )
+
+
+class Waiver(Model):
+    """A vulnerability that the site lets pass until a day."""
+
+    id: Line = Field(description="The id of the CVE, or of a record of OSV.")
+    until: str = Field(
+        pattern=r"^\d{4}-\d{2}-\d{2}$", description="The last day on which it passes."
+    )
+    reason: Line = Field(description="Why it does no harm here.")
+
+
 class PolicySite(Model):
     """Parts of recipes that the site adds to every recipe.
 
@@ -566,6 +586,13 @@ class PolicySite(Model):
         description="Lock and build only on bases that are signed with the `signature_key` of "
         "their registry.",
     )
+
+    max_severity: Literal["", "negligible", "low", "medium", "high"] = Field(
+        "",
+        description="Promote no image with a known vulnerability that is more severe, as "
+        "`hpcstack audit` finds it. Empty: any may be promoted.",
+    )
+    waivers: tuple[Waiver, ...] = Field((), description="Vulnerabilities that pass until a day.")
 
     @field_validator("defaults", "force")
     @classmethod

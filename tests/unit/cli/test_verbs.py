@@ -24,6 +24,7 @@ from support.bundles import make_bundle
 from support.layers import layout, member, tar
 from support.locks import example_lock
 from support.modules import Place, report
+from support.osv import make_record, write_database
 
 STACK = "pytorch-24.11"
 Run = Callable[..., tuple[int, str, str]]
@@ -76,6 +77,14 @@ def run(place: Place, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 # Before these a release is published; before others its image is built
+A_HOLE = {
+    "id": "X-1",
+    "ecosystem": "PyPI",
+    "name": "deepspeed",
+    "fixed": "1",
+    "word": "HIGH",
+    "published": "2026-01-01",
+}
 OF_RELEASES = {
     "promote",
     "rollback",
@@ -115,6 +124,10 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
         (("no-such-1",), 2, "the store has no image"),
     ],
     "find": [((), 2, "Missing argument"), (("a b",), 2, "names no package")],
+    "audit": [
+        ((), 2, "no database of vulnerabilities"),
+        (("--database", "none"), 2, "does not exist"),
+    ],
     "sbom": [(("no-such-1",), 2, "the store has no image")],
     "sign": [(("no-such-1",), 2, "the store has no image")],
     "bundle": [(("create",), 2, "Missing argument"), (("apply", "none.tar"), 2, "does not exist")],
@@ -194,6 +207,11 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
     "render": ((STACK, "--offline"), 0, lambda said: "apptainer.def" in said["files"]),
     "images": ((), 0, lambda said: [one["stack"] for one in said] == [STACK]),
     "find": (("torch",), 0, lambda said: said["hits"][0]["version"] == "2.6.0a0"),
+    "audit": (
+        ("--stored", "--database", "osv"),
+        0,
+        lambda said: said["images"][0]["counts"] == {"high": 1},
+    ),
     "gc": (("--dry-run", "--no-slurm"), 0, lambda said: "images" in json.dumps(said)),
     "publish": ((STACK, "--dry-run"), 0, lambda said: said["dry_run"] is True),
     "retire": (("pytorch/24.11", "--dry-run"), 0, lambda said: said["version"] == "pytorch/24.11"),
@@ -278,6 +296,7 @@ def test_it_refuses(run: Run, words: tuple[str, ...], code: int, says: str) -> N
 
 @pytest.mark.parametrize("verb", ANSWERS)
 def test_it_answers_in_json(run: Run, verb: str) -> None:
+    write_database(Path("osv"), [make_record(A_HOLE)])
     Path("log.txt").write_text("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
     words, code, holds = ANSWERS[verb]
     status, out, err = run(verb, *words, "--json")

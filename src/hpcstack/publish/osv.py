@@ -1,0 +1,328 @@
+"""Vulnerabilities of packages, read from records of OSV that the site has as files.
+
+The form: https://ossf.github.io/osv-schema/. OSV publishes an archive for each ecosystem:
+https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip, .../Ubuntu:24.04:LTS/all.zip. A
+database is a folder of such archives, of folders of them, or of single records (*.json); or one
+archive. Nothing is asked of the network.
+
+Debian's and Ubuntu's records name source packages, PyPI's names are in small letters. Records are
+from anywhere: each is bounded, and one that is not in the form is counted, not believed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hpcstack.core.errors import InputError
+from hpcstack.store.package import Package, compare_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hpcstack.store.package import Ecosystem
+
+MAX_RECORD = 16 << 20  # bytes of one record
+MAX_RECORDS = 2_000_000
+# from harmless to worst; what no record says of is `unknown`
+SEVERITIES = ("unknown", "negligible", "low", "medium", "high", "critical")
+WORDS = {
+    "moderate": "medium",
+    "important": "high",
+    "none": "negligible",
+    "unimportant": "negligible",  # Debian's urgency
+}
+# keys of what a database says of a package on its own: Debian's, GitHub's, Ubuntu's until 2025
+OWN_WORDS = ("urgency", "severity", "ubuntu_priority")
+OF_A_CVE = re.compile(r"(?:[A-Z]+-)?(CVE-\d{4}-\d{4,})")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What records are looked for: a package's name in an ecosystem, as OSV spells both.
+
+    RELEASE is that of the distribution, `24.04`; empty where the ecosystem has none.
+    """
+
+    ecosystem: str  # PyPI, Ubuntu, Debian
+    name: str
+    release: str = ""
+
+
+@dataclass(frozen=True)
+class Affected:
+    """What a record says of one package."""
+
+    id: str
+    aliases: frozenset[str]  # the record's own id among them
+    severity: str  # see `SEVERITIES`
+    published: str  # the day
+    summary: str
+    versions: frozenset[str]
+    ranges: tuple[tuple[tuple[str, str], ...], ...]  # of each, its events: (introduced, 1.2)
+
+    @property
+    def cves(self) -> list[str]:
+        """The CVEs that it is of. Distributions put a word before a CVE: `UBUNTU-CVE-2026-1234`."""
+        found = (OF_A_CVE.fullmatch(one) for one in self.aliases)
+        return sorted({match[1] for match in found if match})
+
+    def find_fix(self, ecosystem: Ecosystem, version: str) -> str | None:
+        """Return the version that mends VERSION, `-` where none does; None where it is not affected.
+
+        Raise ValueError where VERSION cannot be compared.
+        """
+        for events in self.ranges:
+            fix = _find_fix_in_range(ecosystem, version, events)
+            if fix is not None:
+                return fix
+        package = Package(ecosystem, "", version)
+        if any(_is_equal(package, one) for one in self.versions):
+            return "-"
+        return None
+
+
+@dataclass
+class Database:
+    """The records of the targets that were asked for."""
+
+    affected: dict[Target, list[Affected]] = field(default_factory=lambda: defaultdict(list))
+    ecosystems: set[str] = field(default_factory=set)  # of which it has records, with releases
+    newest: str = ""  # the day on which its newest record was changed
+    records: int = 0
+    damaged: int = 0  # records that are not in the form
+
+    def has(self, target: Target) -> bool:
+        """Whether it has records of the ecosystem of TARGET, of that release of it."""
+        return any(_is_of(one, target) for one in self.ecosystems)
+
+
+def read_database(path: Path, targets: set[Target]) -> Database:
+    """Return what the database in PATH has of TARGETS. InputError where there is none."""
+    out = Database()
+    wanted: dict[tuple[str, str], list[Target]] = defaultdict(list)
+    for target in targets:
+        wanted[target.ecosystem, target.name].append(target)
+
+    try:
+        for content in _read_records(path):
+            out.records += 1
+            if out.records > MAX_RECORDS:
+                raise InputError(f"{path} has more than {MAX_RECORDS} records", page="audit-images")
+            try:
+                _take_record(json.loads(content), wanted, out)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                out.damaged += 1
+    except (OSError, zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError) as error:
+        raise InputError(
+            f"{path} cannot be read: {error}",
+            "it is a folder of OSV's archives",
+            page="audit-images",
+        ) from None
+    if not out.records:
+        raise InputError(
+            f"{path} has no records of OSV",
+            "it is a folder of OSV's archives (all.zip) or of single records (*.json)",
+            page="audit-images",
+        )
+    return out
+
+
+def _read_records(path: Path) -> Iterator[bytes]:
+    """Yield each record below PATH."""
+    if path.is_file():
+        yield from _read_file(path)
+        return
+    if not path.is_dir():
+        raise InputError(
+            f"{path} does not exist",
+            "fetch https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip into it",
+            page="audit-images",
+        )
+    for file in sorted(path.rglob("*")):
+        if file.suffix in (".zip", ".json") and file.is_file():
+            yield from _read_file(file)
+
+
+def _read_file(path: Path) -> Iterator[bytes]:
+    """Yield the records in the file PATH; one that is too large is yielded empty."""
+    if path.suffix == ".json":
+        yield b"" if path.stat().st_size > MAX_RECORD else path.read_bytes()
+        return
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if not member.filename.endswith(".json"):
+                continue
+            with archive.open(member) as opened:
+                # the size in the archive's list may not be true
+                content = opened.read(MAX_RECORD + 1)
+            yield b"" if len(content) > MAX_RECORD else content
+
+
+def _take_record(
+    record: dict[str, Any], wanted: dict[tuple[str, str], list[Target]], out: Database
+) -> None:
+    """Add to OUT what RECORD says of what is WANTED."""
+    out.newest = max(out.newest, str(record["modified"])[:10])
+    withdrawn = bool(record.get("withdrawn"))
+    for row in record.get("affected", ()):
+        package = row.get("package")
+        if not package:
+            continue  # of a repository alone
+        ecosystem = str(package["ecosystem"])
+        out.ecosystems.add(ecosystem)
+        family = ecosystem.partition(":")[0]
+        for target in wanted.get((family, _spell(family, str(package["name"]))), ()):
+            if not withdrawn and _is_of(ecosystem, target):
+                out.affected[target].append(_make_affected(record, row))
+
+
+def _spell(family: str, name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower() if family == "PyPI" else name
+
+
+def _is_of(ecosystem: str, target: Target) -> bool:
+    """Whether ECOSYSTEM, such as `Ubuntu:24.04:LTS`, is that of TARGET.
+
+    Ubuntu's records of Pro are of packages that only its subscribers get: they are another.
+    """
+    family, *parts = ecosystem.split(":")
+    if family != target.ecosystem or "Pro" in parts:
+        return False
+    return not target.release or not parts or target.release in parts
+
+
+def _make_affected(record: dict[str, Any], row: dict[str, Any]) -> Affected:
+    names = [str(record["id"]), *record.get("aliases", ()), *record.get("upstream", ())]
+    if names[0].startswith("USN-"):
+        names += record.get("related", ())  # where older notices of Ubuntu's have their CVEs
+    ranges = []
+    for one in row.get("ranges", ()):
+        if one["type"] not in ("ECOSYSTEM", "SEMVER"):
+            continue  # commits of a repository
+        events = [
+            (what, str(version)) for event in one["events"] for what, version in event.items()
+        ]
+        ranges.append(tuple(events))
+    return Affected(
+        id=str(record["id"]),
+        aliases=frozenset(map(str, names)),
+        severity=_read_severity(record, row),
+        published=str(record.get("published") or record["modified"])[:10],
+        summary=str(record.get("summary") or record.get("details") or "")[:200],
+        versions=frozenset(map(str, row.get("versions", ()))),
+        ranges=tuple(ranges),
+    )
+
+
+def _read_severity(record: dict[str, Any], row: dict[str, Any]) -> str:
+    """Return how severe RECORD is for the package of ROW: a word of `SEVERITIES`.
+
+    A distribution's own word counts before the vector, for which its way of building is unknown.
+    """
+    in_row = [row.get("ecosystem_specific") or {}, row.get("database_specific") or {}]
+    rows = [*row.get("severity", ()), *record.get("severity", ())]
+    for part in in_row:
+        # a notice of Ubuntu's has the severities of its CVEs
+        cves = (part.get("cves_map") or {}).get("cves", ())
+        rows += [one for cve in cves for one in cve.get("severity", ())]
+
+    words = [str(one["score"]) for one in rows if one["type"] == "Ubuntu"]
+    words = sorted(words, key=_rank_word, reverse=True)
+    for part in in_row:
+        words += [str(part[key]) for key in OWN_WORDS if key in part]
+    own = record.get("database_specific") or {}
+    words += [str(own["severity"])] if "severity" in own else []
+    for word in words:
+        if _rank_word(word) > 0:
+            return SEVERITIES[_rank_word(word)]
+
+    found = [_rate_vector(str(one["type"]), str(one["score"])) for one in rows]
+    return max(found, key=SEVERITIES.index, default="unknown")
+
+
+def _rank_word(word: str) -> int:
+    """Return the place of WORD in `SEVERITIES`; 0 for one that is not there."""
+    small = WORDS.get(word.lower(), word.lower())
+    return SEVERITIES.index(small) if small in SEVERITIES else 0
+
+
+def _rate_vector(kind: str, vector: str) -> str:
+    """Return what VECTOR, a text of CVSS, comes to."""
+    import cvss
+
+    try:
+        if kind == "CVSS_V4":
+            word = cvss.CVSS4(vector).severity
+        elif kind == "CVSS_V3":
+            word = cvss.CVSS3(vector).severities()[0]
+        elif kind == "CVSS_V2":
+            word = cvss.CVSS2(vector).severities()[0]
+        else:
+            return "unknown"
+    except cvss.CVSSError:
+        return "unknown"
+    return SEVERITIES[_rank_word(str(word))]
+
+
+def _find_fix_in_range(
+    ecosystem: Ecosystem, version: str, events: tuple[tuple[str, str], ...]
+) -> str | None:
+    """Return the version that mends VERSION, if it lies in the range of EVENTS; `-` for none.
+
+    As https://ossf.github.io/osv-schema/#evaluation has it. Raise ValueError where a version cannot
+    be compared.
+    """
+    affected = False
+    fixes = []
+    for what, mark in _sort_events(ecosystem, events):
+        order = 1 if mark == "0" else compare_versions(ecosystem, version, mark)
+        if order is None:
+            raise ValueError(f"{version} and {mark} cannot be compared")
+        if what == "introduced" and order >= 0:
+            affected = True
+        elif what == "fixed":
+            if order >= 0:
+                affected = False
+            else:
+                fixes.append(mark)
+        elif what == "last_affected" and order > 0:
+            affected = False
+    if not affected:
+        return None
+    return fixes[0] if fixes else "-"
+
+
+def _sort_events(
+    ecosystem: Ecosystem, events: tuple[tuple[str, str], ...]
+) -> list[tuple[str, str]]:
+    """Return EVENTS in the order of their versions, by insertion: there are few."""
+    out: list[tuple[str, str]] = []
+    for event in events:
+        at = len(out)
+        while at and _comes_before(ecosystem, event[1], out[at - 1][1]):
+            at -= 1
+        out.insert(at, event)
+    return out
+
+
+def _comes_before(ecosystem: Ecosystem, left: str, right: str) -> bool:
+    if right == "0":
+        return False
+    if left == "0":
+        return True
+    order = compare_versions(ecosystem, left, right)
+    if order is None:
+        raise ValueError(f"{left} and {right} cannot be compared")
+    return order < 0
+
+
+def _is_equal(package: Package, version: str) -> bool:
+    if package.version == version:
+        return True
+    return package.ecosystem == "deb" and compare_versions("deb", package.version, version) == 0
