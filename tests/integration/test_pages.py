@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from hpcstack.core.usage_line import LoggedUse, format_use
 from support.osv import make_record
 from support.testbed import REPO, Testbed
 
@@ -113,6 +115,19 @@ def test_what_is_inside_is_found_and_audited(testbed: Testbed) -> None:
     assert "X-0" in said
     assert "X-1" not in said
     assert "libc6" in said  # of glibc, its source
+
+
+def test_who_uses_what_is_shown(testbed: Testbed) -> None:
+    now = int(time.time())
+    uses = [
+        LoggedUse("load", "pytorch/24.11-r1", "ann", "-", now - 3600),
+        LoggedUse("launch", "pytorch/24.11-r1", "bob", "12", now - 86400),
+    ]
+    lines = [f"Nov 26 09:00:00 login1 hpcstack-usage: {format_use(use)}\n" for use in uses]
+    testbed.give("tests/usage/usage.log", "".join(lines))
+    said = run(testbed, "usage", script("how-to/see-who-uses-what.md"))
+    assert "pytorch/24.11-r1  1      1         2" in said
+    assert "pytorch/24.11-r1: ann (1), bob (1)" in said
 
 
 def test_each_page_is_named_by_the_readme() -> None:

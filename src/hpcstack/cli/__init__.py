@@ -60,6 +60,7 @@ GROUPS = {
         "status": "Show what is published, as users see it, and what is wrong with it.",
         "repair": "Restore published files that were damaged or lost, and name what is left.",
         "history": "Show every change to what is published under a name: when, by whom and why.",
+        "usage": "Show who loads and launches what, and what nobody uses.",
         "catalog": "Write a static website about everything that is published.",
     },
     "Running": {

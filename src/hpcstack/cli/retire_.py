@@ -5,6 +5,9 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_release_verbs.
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from hpcstack.cli.published import (
@@ -15,8 +18,13 @@ from hpcstack.cli.published import (
     tree_of,
     with_version,
 )
-from hpcstack.cli.session import Session, json_option
+from hpcstack.cli.session import Session, json_option, say
 from hpcstack.releases.retirement import NOTICE_DAYS
+
+if TYPE_CHECKING:
+    from hpcstack.publish.usage import Notice
+
+NOTIFIED_DAYS = 90  # who used it in these is written to
 
 
 @click.command("retire")
@@ -44,6 +52,11 @@ from hpcstack.releases.retirement import NOTICE_DAYS
     metavar="NAME/VERSION",
     help="Tell users to use this version instead.",
 )
+@click.option(
+    "--notify",
+    is_flag=True,
+    help="Write to those who used it: by usage.mail of site.yaml, else print the messages.",
+)
 @add_changing_options
 @json_option
 @click.pass_obj
@@ -55,6 +68,7 @@ def command(
     now: bool,
     cancel: bool,
     successor: str,
+    notify: bool,
     reason: str,
     force: bool,
     dry_run: bool,
@@ -71,6 +85,12 @@ def command(
     from hpcstack.releases.inputs import parse_one_line, stamp_today
     from hpcstack.releases.retirement import Retirement, choose_retirement_dates
 
+    if notify and cancel:
+        raise InputError(
+            "--notify is about what ends, and --cancel ends nothing",
+            "hpcstack retire NAME/VERSION --cancel",
+            page="retire-a-release",
+        )
     reason = parse_one_line(reason, "--reason")
     asked = Retirement(warn, remove, now, cancel, successor, reason)
     ledger, version, release = with_version(session, "retire", name)
@@ -82,6 +102,7 @@ def command(
         )
 
     dates = choose_retirement_dates(asked, ledger, version, tree_of(session))
+    notices = _write_notices(session, f"{ledger.name}/{version}", asdict(dates)) if notify else []
     verb = "retire --cancel" if cancel else "retire"
     after, changes = make_change(
         session,
@@ -94,13 +115,42 @@ def command(
     )
     default = f"{ledger.name}/{after.default}" if after.default else ""
     document = {"version": f"{ledger.name}/{version}", **asdict(dates), "default": default}
+    told = _notify(session, notices, dry_run=dry_run) if notify else {}
     tell_changes(
-        document,
+        {**document, **told},
         changes,
         dry_run=dry_run,
         as_json=as_json,
         last=describe_retired(document, cancel=cancel, now=now),
     )
+
+
+def _write_notices(session: Session, version: str, dates: dict[str, str]) -> list[Notice]:
+    """Return a message to each user of VERSION, as the site's logs know them."""
+    from hpcstack.publish.usage import count_usage, write_notices
+
+    now = datetime.now(timezone.utc)
+    usage = count_usage(session.site, tree_of(session), NOTIFIED_DAYS, now, (), version)
+    return write_notices(usage, session.site, version, dates)
+
+
+def _notify(session: Session, notices: list[Notice], *, dry_run: bool) -> dict[str, Any]:
+    """Send NOTICES by the site's command, or print them; return whom they were for."""
+    from hpcstack.publish.usage import send_notices
+
+    users = [one.user for one in notices]
+    say(f"{len(users)} people used it in the last {NOTIFIED_DAYS} days: {', '.join(users)}")
+    if not notices:
+        return {"notified": [], "not_notified": []}
+
+    if dry_run or not session.site.usage.mail:
+        say(f"the message to each:\n{notices[0].text}")
+        return {"notified": [], "not_notified": users}
+    failed = send_notices(notices, session.runner)
+    for one in failed:
+        say(f"NOTE: not sent to {one}")
+    unsent = {one.partition(":")[0] for one in failed}
+    return {"notified": [one for one in users if one not in unsent], "not_notified": sorted(unsent)}
 
 
 def describe_retired(document: dict[str, str], *, cancel: bool, now: bool) -> str:

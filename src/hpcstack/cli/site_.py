@@ -119,6 +119,23 @@ def squashfuse(output: str) -> None:
     )
 
 
+@command.command("usage-hook")
+@click.argument("system", metavar="lmod|tcl", type=click.Choice(["lmod", "tcl"]))
+@OUTPUT
+@click.pass_obj
+def usage_hook(session: Session, system: str, output: str) -> None:
+    """Write the hook that tells syslog who loads which release.
+
+    It writes one line for each login or job that loads a release, tagged hpcstack-usage. Its first
+    lines say what to write into Lmod's SitePackage.lua, or into siteconfig.tcl of Environment
+    Modules. `hpcstack usage` reads the log.
+    """
+    from hpcstack.render.usage_hook import render_usage_hook
+
+    text = render_usage_hook(session.site, system)
+    give_script(text, output, "its first lines say where it is named: ", mode=0o644)
+
+
 @command.command("image-service")
 @OUTPUT
 @click.pass_obj

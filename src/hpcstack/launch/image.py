@@ -73,7 +73,7 @@ def _image_of_module(loaded: Artifact, release: str, site: Site, store: Store) -
         changed = check_seal(release, loaded, site, store)
         if changed:
             doubt = f"the image of {release} {changed}"
-    return ChosenImage(loaded, f"module {release}", doubt)
+    return ChosenImage(loaded, f"module {release}", doubt, release)
 
 
 def _check_known(recipe: str, recipes: Catalog, store: Store) -> None:

@@ -72,7 +72,9 @@ def plan_launch(
             "hpcstack list shows the stacks that do",
             page="describe-your-cluster",
         )
-    return PlannedLaunch(request, plan, artifact, chosen.why, site, runner, added, chosen.doubt)
+    return PlannedLaunch(
+        request, plan, artifact, chosen.why, site, runner, added, chosen.doubt, chosen.release
+    )
 
 
 def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:

@@ -32,6 +32,7 @@ from hpcstack.launch.script import (
     render_script,
 )
 from hpcstack.launch.stderr import Screen, Stderr
+from hpcstack.launch.usage_log import log_launch
 from hpcstack.launch.variables import list_final_variables
 from hpcstack.runtimes import RUNTIMES
 from hpcstack.slurm.client import Client
@@ -89,6 +90,7 @@ class PlannedLaunch:
     runner: Runner
     added: Added | None = None
     doubt: str = ""
+    release: str = ""  # that the image is; empty where it is none
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -312,10 +314,12 @@ class PlannedLaunch:
             raise StoreError(what, hint, page="where-caches-go") from None
 
     def _record(self) -> Path:
-        """Begin the record of the launch and return its folder.
+        """Begin the record of the launch and return its folder. Tell syslog, where the site wants it.
 
         Where the home directory is full, the launch runs all the same and its record goes to /tmp.
         """
+        if self.site.usage.log:
+            log_launch(self.release or self.artifact.stack, os.environ)
         settings = list_final_variables(
             list(self.plan.settings), self.artifact.environment, os.environ
         )

@@ -30,6 +30,7 @@ class ChosenImage:
     artifact: Artifact
     why: str  # why this one
     doubt: str = ""  # what may not be as its users expect; empty where all is well
+    release: str = ""  # that it is; empty where it is none
 
 
 def find_released(
@@ -66,7 +67,8 @@ def find_released(
             artifact = _find_image(published, entry, store)
             changed = check_seal(release, artifact, site, store)
             doubt = f"the image of {release} {changed}" if changed else ""
-            return ChosenImage(artifact, f"release {release} in {entry.channel}", doubt)
+            why = f"release {release} in {entry.channel}"
+            return ChosenImage(artifact, why, doubt, release)
     return None
 
 

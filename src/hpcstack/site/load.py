@@ -59,6 +59,7 @@ from hpcstack.site.model import (
     RegistrySite,
     SignaturesSite,
     StagingSite,
+    UsageSite,
 )
 from hpcstack_smoke.select import CHECKS
 
@@ -162,6 +163,7 @@ class Site(Model):
     health: HealthSite = HealthSite.model_construct()
     hang: HangSite = HangSite.model_construct()
     audit: AuditSite = AuditSite.model_construct()
+    usage: UsageSite = UsageSite.model_construct()
     signatures: SignaturesSite = SignaturesSite.model_construct()
     image_cache: ImageCacheSite = ImageCacheSite.model_construct()
 

@@ -555,6 +555,29 @@ class AuditSite(Model):
     )
 
 
+class UsageSite(Model):
+    """Who loads and launches what: whether it is logged, and where the log is read."""
+
+    log: bool = Field(
+        False,
+        description="`hpcstack launch` writes a line to syslog for each launch, tagged "
+        "hpcstack-usage. Loads are logged by the hook that `hpcstack site usage-hook` writes.",
+    )
+    files: tuple[Line, ...] = Field(
+        (),
+        description="Files that `hpcstack usage` reads, with * and ?, also packed by gzip: "
+        "[/var/log/hpcstack-usage.log*].",
+    )
+    names: bool = Field(
+        True, description="`hpcstack usage` may show who the users are, not only how many."
+    )
+    mail: tuple[Line, ...] = Field(
+        (),
+        description="Words of a command that sends a message from its input to {user}, about "
+        "{subject}: [mail, -s, '{subject}', '{user}']. `retire --notify` runs it.",
+    )
+
+
 class Waiver(Model):
     """A vulnerability that the site lets pass until a day."""
 

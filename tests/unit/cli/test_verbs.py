@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 from hpcstack.cli import VERBS, main
 from hpcstack.cli.choices import OptionalChoice
+from hpcstack.core.usage_line import LoggedUse, format_use
 from hpcstack.lock.model import TEMPLATE_VERSION
 from support.bundles import make_bundle
 from support.layers import layout, member, tar
@@ -94,6 +96,7 @@ OF_RELEASES = {
     "undo",
     "status",
     "history",
+    "usage",
     "catalog",
 }
 # verb -> the words after it, its exit code, and what it says
@@ -156,6 +159,8 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "retire": [
         (("pytorch",), 2, "retire wants a version"),
         (("pytorch/24.11", "--now", "--on", "2030-01-01"), 2, "take only a --reason"),
+        (("pytorch/24.11", "--notify"), 2, "does not say where its logs of use are"),
+        (("pytorch/24.11", "--notify", "--cancel"), 2, "--cancel ends nothing"),
         (("pytorch/24.11", "--on", "soon"), 2, "write it as YYYY-MM-DD"),
         (("pytorch/24.11", "--successor", "pytorch/24.11"), 2, "is what is retired"),
     ],
@@ -170,6 +175,10 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
         (("--generation", "3"), 2, "is of one name"),
     ],
     "history": [(("jax",), 2, "")],
+    "usage": [
+        ((), 2, "does not say where its logs of use are"),
+        (("--log", "none"), 2, "no such file"),
+    ],
     "catalog": [((), 2, "Missing option")],
     "launch": [
         ((STACK,), 2, "what is to be run?"),
@@ -227,6 +236,11 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
         ("--dry-run",),
         0,
         lambda said: said == {"dry_run": True, "mended": [], "images": [], "left": [], "cache": ""},
+    ),
+    "usage": (
+        ("--log", "usage.log"),
+        0,
+        lambda said: (said["releases"][0]["people"], said["unused"]) == (1, ["pytorch/24.11-r1"]),
     ),
     "history": (("pytorch",), 0, lambda said: len(said["events"]) == 1),
     "catalog": (("-o", "site-pages"), 0, lambda said: "site-pages" in json.dumps(said)),
@@ -296,6 +310,8 @@ def test_it_refuses(run: Run, words: tuple[str, ...], code: int, says: str) -> N
 
 @pytest.mark.parametrize("verb", ANSWERS)
 def test_it_answers_in_json(run: Run, verb: str) -> None:
+    use = LoggedUse("load", "pytorch/24.10-r1", "ann", "-", int(time.time()))
+    Path("usage.log").write_text(f"Nov 26 09:00:00 login1 hpcstack-usage: {format_use(use)}\n")
     write_database(Path("osv"), [make_record(A_HOLE)])
     Path("log.txt").write_text("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
     words, code, holds = ANSWERS[verb]
