@@ -107,7 +107,7 @@ def test_what_is_inside_is_found_and_audited(testbed: Testbed) -> None:
     today = date.today().isoformat()
     for number, row in enumerate(rows):
         record = make_record({"id": f"X-{number}", "published": today, **row})
-        testbed.give(f"tests/inside/osv/{number}.json", json.dumps(record))
+        testbed.give(f"tests/inside/osv/{row['ecosystem']}/{number}.json", json.dumps(record))
     said = run(testbed, "inside", text.replace("/opt/osv", "osv"))
     assert "python/3.12-mpi-r" in said
     assert "/etc/os-release" in said

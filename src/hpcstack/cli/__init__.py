@@ -42,7 +42,7 @@ GROUPS = {
         "inspect": "Show what an image is: its stack, base, packages and releases.",
         "verify": "Check that images are intact, equivalent, reproducible or signed.",
         "find": "Find which images, releases and locks have a package or a file.",
-        "audit": "Hold images against a database of known vulnerabilities.",
+        "audit": "Check images against a database of known vulnerabilities.",
         "sbom": "Print an image's software bill of materials, as CycloneDX JSON.",
         "sign": "Sign an image; `hpcstack verify --signature` checks the signature.",
         "bundle": "Take a locked stack to machines without a network (bundle create, apply).",

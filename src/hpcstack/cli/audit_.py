@@ -47,7 +47,7 @@ def command(
     check: bool,
     as_json: bool,
 ) -> None:
-    """Hold images against a database of known vulnerabilities.
+    """Check images against a database of known vulnerabilities.
 
     Without an IMAGE, every image is audited that is published. The database is a folder of OSV's
     archives, which the site fetches: nothing is asked of the network. What is in none of them is
@@ -66,13 +66,13 @@ def command(
 
     say(f"auditing {len(held)} images")
     audits = audit_images([one.artifact for one in held], session.site, database)
-    notes = [*holdings.unread, *filter(None, [audits.warn_of_age()])]
-    if audits.damaged:
-        notes.append(f"{audits.damaged} records of the database are not in OSV's form")
+    notes = [*holdings.unread, *audits.doubts]
+    if not held:
+        notes.append("nothing is published here; --stored audits what is in the store")
 
     document = {
         "database": audits.database,
-        "newest": audits.newest,
+        "newest": audits.newest,  # of each ecosystem that it covers
         "records": audits.records,
         "notes": notes,
         "images": [_make_row(one, audit) for one, audit in zip(held, audits.audits, strict=True)],
@@ -90,17 +90,18 @@ def _make_row(image: HeldImage, audit: Audit) -> dict[str, Any]:
         "releases": [one.name for one in image.releases],
         "counts": audit.count(),
         "refused": [one.id for one in audit.refused],
-        "unknown": audit.unknown,
+        "unknown": [asdict(one) for one in audit.unknown],
         "findings": [asdict(one) for one in audit.findings],
     }
 
 
 def _format_text(held: list[HeldImage], audits: Audits, notes: list[str], *, every: bool) -> str:
     """Return a block for each image: its releases, its counts, and its worst findings."""
-    lines = [f"database: {audits.database}, {audits.records} records, newest of {audits.newest}"]
+    days = ", ".join(f"{name} of {day or 'no day'}" for name, day in sorted(audits.newest.items()))
+    lines = [f"database: {audits.database}, {audits.records} records: {days}"]
     lines += [f"NOTE: {one}" for one in notes]
     if not held:
-        lines.append("nothing is published here; --stored audits what is in the store")
+        lines.append("nothing was audited")
     for image, audit in zip(held, audits.audits, strict=True):
         names = ", ".join(one.describe() for one in image.releases) or "stored"
         lines += [
@@ -108,7 +109,7 @@ def _format_text(held: list[HeldImage], audits: Audits, notes: list[str], *, eve
             f"{image.artifact.stack} ({image.artifact.key[:12]}): {names}",
             f"  known vulnerabilities: {audit.describe()}",
         ]
-        lines += [f"  UNKNOWN: {one}" for one in audit.unknown[:SHOWN]]
+        lines += [f"  UNKNOWN: {' '.join(one.what.split())}" for one in audit.unknown[:SHOWN]]
         shown = audit.findings if every else audit.findings[:SHOWN]
         if shown:
             head = ("SEVERITY", "ID", "PACKAGE", "FIXED IN", "SINCE", "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass
@@ -342,7 +343,13 @@ def complete_stacks(ctx: click.Context, start: str) -> list[str]:
 
 
 def format_table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
-    """Return ROWS below their HEAD in columns, as plain text that ends with a line end."""
+    """Return ROWS below their HEAD in columns, as plain text that ends with a line end.
+
+    A line break in a cell becomes a space: it must not look like a row of its own.
+    """
+    rows = [
+        tuple(re.sub(r"[\n\r\t\v\f\x85\u2028\u2029]", " ", cell) for cell in row) for row in rows
+    ]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

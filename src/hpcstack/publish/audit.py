@@ -1,8 +1,9 @@
-"""Hold the packages of images against a database of vulnerabilities, and judge by the site's policy.
+"""Check the packages of images against a database of vulnerabilities, and judge by the site's policy.
 
-What could not be held against it is named: conda's packages, of which OSV has no records, archives
-that the database lacks, versions that cannot be compared. So an image is never called clean for
-want of looking.
+What could not be checked is named: conda's packages, of which OSV has no records, archives that
+the database lacks or that are old, packages that dpkg does not list, versions that cannot be
+compared, distributions other than Debian and Ubuntu. So an image is never called clean for want of
+looking.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import BuildError, InputError, format_count
 from hpcstack.publish.osv import SEVERITIES, Affected, Database, Target, read_database
 from hpcstack.releases.inputs import stamp_today
-from hpcstack.store.contents import Distribution, read_distribution, read_image_file
+from hpcstack.store.contents import read_distribution, read_image_file
 from hpcstack.store.package import Package, list_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hpcstack.site.load import Site
-    from hpcstack.site.model import Waiver
+    from hpcstack.site.model import PolicySite, Waiver
     from hpcstack.store.artifact import Artifact
+    from hpcstack.store.package import Ecosystem
 
 STATUS = "var/lib/dpkg/status"
 FAMILIES = {"ubuntu": "Ubuntu", "debian": "Debian"}
@@ -56,6 +58,14 @@ class Vulnerability:
     waived: str = ""  # the site's reason to let it pass, while its day has not come
 
 
+@dataclass(frozen=True)
+class Unaudited:
+    """What was not checked, in words, and of which ecosystem its packages are."""
+
+    ecosystem: Ecosystem
+    what: str
+
+
 @dataclass
 class Audit:
     """What is known of one image."""
@@ -63,7 +73,7 @@ class Audit:
     artifact: Artifact
     findings: list[Vulnerability] = field(default_factory=list)  # the worst first
     refused: list[Vulnerability] = field(default_factory=list)  # what policy.max_severity refuses
-    unknown: list[str] = field(default_factory=list)  # what was not held against the database
+    unknown: list[Unaudited] = field(default_factory=list)
 
     def count(self) -> dict[str, int]:
         """Return {severity: findings of it that nobody waived}, the worst first."""
@@ -80,23 +90,14 @@ class Audits:
     """The audits of several images against one database."""
 
     database: str
-    newest: str  # the day of its newest record
+    newest: dict[str, str]  # {ecosystem: the day of its newest record}
     records: int
-    damaged: int
-    today: str
+    doubts: list[str]  # about the database
     audits: list[Audit]
-
-    def warn_of_age(self) -> str:
-        """Return that the database is old; empty where it is not."""
-        try:
-            age = (date.fromisoformat(self.today) - date.fromisoformat(self.newest)).days
-        except ValueError:
-            return "the day of the database is not known"
-        return f"the database is {age} days old" if age > OLD_DAYS else ""
 
 
 def audit_images(artifacts: Sequence[Artifact], site: Site, path: str = "") -> Audits:
-    """Hold ARTIFACTS against the database in PATH, by default the site's.
+    """Check ARTIFACTS against the database in PATH, by default the site's.
 
     InputError where there is none.
     """
@@ -111,32 +112,39 @@ def audit_images(artifacts: Sequence[Artifact], site: Site, path: str = "") -> A
     audits = [Audit(one) for one in artifacts]
     subjects = [_list_subjects(audit) for audit in audits]
     targets = {one.target for each in subjects for one in each}
-    database = read_database(Path(path), targets)
+    database = read_database(Path(path), targets, today)
 
     for audit, each in zip(audits, subjects, strict=True):
         _judge(audit, each, database, site.policy.waivers, today)
-        audit.refused = _list_refused(audit, site.policy.max_severity)
-    return Audits(path, database.newest, database.records, database.damaged, today, audits)
+        audit.refused = _list_refused(audit, site.policy)
+    doubts = []
+    if database.damaged:
+        doubts.append(
+            f"{format_count(database.damaged, 'record')} of the database cannot be understood"
+        )
+    return Audits(path, database.newest, database.records, doubts, audits)
 
 
-def _list_refused(audit: Audit, most: str) -> list[Vulnerability]:
-    """Return the findings of AUDIT that are worse than the severity MOST, and not waived.
-
-    None where MOST is empty.
-    """
-    if not most:
+def _list_refused(audit: Audit, policy: PolicySite) -> list[Vulnerability]:
+    """Return the findings of AUDIT that POLICY refuses: what is worse than it allows, not waived."""
+    if not policy.max_severity:
         return []
-    limit = SEVERITIES.index(most)
-    return [
-        one for one in audit.findings if not one.waived and SEVERITIES.index(one.severity) > limit
-    ]
+    limit = SEVERITIES.index(policy.max_severity)
+    out = []
+    for one in audit.findings:
+        is_worse = SEVERITIES.index(one.severity) > limit
+        may_be_worse = one.severity == "unknown" and policy.unknown_severity == "refuse"
+        if (is_worse or may_be_worse) and not one.waived:
+            out.append(one)
+    return out
 
 
 def explain_shut_gate(artifact: Artifact, site: Site) -> list[str]:
     """Return why the site's policy keeps ARTIFACT from production; empty where it does not.
 
     A site without `policy.max_severity` has no such gate. Where the audit cannot be made, or leaves
-    an archive out, the gate stays shut: what nobody looked at is not known to be well.
+    something out that `policy.unaudited` does not name, the gate stays shut: what nobody looked at
+    is not known to be well.
     """
     if not site.policy.max_severity:
         return []
@@ -147,54 +155,67 @@ def explain_shut_gate(artifact: Artifact, site: Site) -> list[str]:
     [audit] = audits.audits
 
     out = [
-        f"{one.id} of {one.package.name} {one.package.version} is {one.severity}"
+        f"{one.id} of {one.package.name} {one.package.version} is "
+        + ("of unknown severity" if one.severity == "unknown" else one.severity)
         + (f", fixed in {one.fixed}" if one.fixed != "-" else ", and there is no fix")
         for one in audit.refused
     ]
-    out += [f"policy.max_severity: {one}" for one in audit.unknown]
-    age = audits.warn_of_age()
-    if age:
-        out.append(f"policy.max_severity: {age}")
-    return out
+    unknown = [one.what for one in audit.unknown if one.ecosystem not in site.policy.unaudited]
+    out += [f"policy.max_severity: not audited: {what}" for what in unknown]
+    return out + [f"policy.max_severity: {one}" for one in audits.doubts]
 
 
 def _list_subjects(audit: Audit) -> list[Subject]:
     """Return the packages of the image as records name them; note in AUDIT what cannot be."""
     artifact = audit.artifact
-    distribution = read_distribution(artifact.image)
-    family = FAMILIES.get(distribution.name, "")
-    sources: dict[str, tuple[str, str]] = {}
-    if artifact.apt and family:
-        try:
-            sources = parse_status(read_image_file(artifact.image, STATUS))
-        except BuildError as error:
-            audit.unknown.append(f"its Debian packages: {error}")
-    elif artifact.apt:
-        audit.unknown.append(
-            f"its {format_count(len(artifact.apt), 'package')} of {distribution.name}"
-        )
-    if artifact.conda:
-        audit.unknown.append(
-            f"its {format_count(len(artifact.conda), 'conda package')}: OSV has no records of them"
-        )
-
     out = []
     for package in list_packages(artifact):
         if package.ecosystem == "pypi":
             name = re.sub(r"[-_.]+", "-", package.name).lower()
             out.append(Subject(package, Target("PyPI", name), package.version))
-        elif package.ecosystem == "deb" and sources:
-            out.append(_make_debian_subject(package, sources, family, distribution))
+    if artifact.conda:
+        what = f"{format_count(len(artifact.conda), 'conda package')}: OSV has no records of them"
+        audit.unknown.append(Unaudited("conda", what))
+    return out + _list_debian_subjects(audit)
+
+
+def _list_debian_subjects(audit: Audit) -> list[Subject]:
+    """Return the packages of the distribution under their sources' names, as records have them."""
+    artifact = audit.artifact
+    distribution = read_distribution(artifact.image)
+    family = FAMILIES.get(distribution.name, "")
+    if not family or not distribution.version:
+        name = f"{distribution.name} {distribution.version}".strip()
+        what = "which distribution it is of cannot be told"
+        if not family:
+            what = f"the packages of {name}: only Debian's and Ubuntu's are looked up"
+        audit.unknown.append(Unaudited("deb", what))
+        return []
+    try:
+        sources = parse_status(read_image_file(artifact.image, STATUS))
+    except BuildError as error:
+        audit.unknown.append(Unaudited("deb", f"the packages of {family}: {error}"))
+        return []
+
+    out = []
+    missing = []
+    for package in list_packages(artifact):
+        if package.ecosystem != "deb":
+            continue
+        name = package.name.partition(":")[0]
+        if name in sources:
+            source, version = sources[name]
+            target = Target(family, source, distribution.version)
+            out.append(Subject(package, target, version))
+        else:
+            missing.append(name)
+    unlisted = set(sources) - {one.package.name.partition(":")[0] for one in out}
+    if missing or unlisted:
+        names = ", ".join([*missing, *sorted(unlisted)][:10])
+        count = format_count(len(missing) + len(unlisted), "package")
+        what = f"{count}: what dpkg lists in the image is not what its build wrote down ({names})"
+        audit.unknown.append(Unaudited("deb", what))
     return out
-
-
-def _make_debian_subject(
-    package: Package, sources: dict[str, tuple[str, str]], family: str, distribution: Distribution
-) -> Subject:
-    """Return PACKAGE under the name of its source. What dpkg does not list is its own source."""
-    name = package.name.partition(":")[0]
-    source, version = sources.get(name, (name, package.version))
-    return Subject(package, Target(family, source, distribution.version), version)
 
 
 def parse_status(text: str) -> dict[str, tuple[str, str]]:
@@ -204,11 +225,12 @@ def parse_status(text: str) -> dict[str, tuple[str, str]]:
     """
     out = {}
     for stanza in text.split("\n\n"):
-        found = re.findall(r"^(Package|Version|Source): *(\S.*)$", stanza, re.MULTILINE)
+        found = re.findall(r"^(Package|Status|Version|Source): *(\S.*)$", stanza, re.MULTILINE)
         fields: dict[str, str] = dict(found)
         name, version = fields.get("Package"), fields.get("Version")
-        if not name or not version:
-            continue
+        is_installed = fields.get("Status") in ("install ok installed", "hold ok installed")
+        if not name or not version or not is_installed:
+            continue  # its configuration alone may be left
         match = re.fullmatch(r"(\S+)(?: \((\S+)\))?\s*", fields.get("Source", name))
         if match:
             out[name] = (match[1], match[2] or version)
@@ -221,13 +243,10 @@ def _judge(
     """Add to AUDIT what DATABASE has of SUBJECTS, and of what it has nothing."""
     for ecosystem in sorted({one.target.ecosystem for one in subjects}):
         of_it = [one for one in subjects if one.target.ecosystem == ecosystem]
-        if not any(database.has(one.target) for one in of_it):
-            release = of_it[0].target.release
-            name = f"{ecosystem}:{release}" if release else ecosystem
-            audit.unknown.append(
-                f"its {format_count(len(of_it), 'package')} of {name}: the database has no records "
-                "of it"
-            )
+        doubt = _doubt_records(of_it[0].target, database, today)
+        if doubt:
+            what = f"{format_count(len(of_it), 'package')} of {doubt}"
+            audit.unknown.append(Unaudited(of_it[0].package.ecosystem, what))
 
     for subject in subjects:
         hits: list[tuple[Affected, str]] = []
@@ -235,7 +254,8 @@ def _judge(
             try:
                 fix = affected.find_fix(subject.package.ecosystem, subject.version)
             except ValueError as error:
-                audit.unknown.append(f"{affected.id} of {subject.package.name}: {error}")
+                what = f"{affected.id} of {subject.package.name}: {error}"
+                audit.unknown.append(Unaudited(subject.package.ecosystem, what))
                 continue
             if fix is not None:
                 hits.append((affected, fix))
@@ -245,6 +265,18 @@ def _judge(
         return -SEVERITIES.index(one.severity), one.package.name, one.id
 
     audit.findings.sort(key=make_key)
+
+
+def _doubt_records(target: Target, database: Database, today: str) -> str:
+    """Return why what DATABASE has of the ecosystem of TARGET does not do; empty where it does."""
+    name = f"{target.ecosystem}:{target.release}" if target.release else target.ecosystem
+    day = database.find_day(target)
+    if day is None:
+        return f"{name}: the database has no folder of it"
+    if not day:
+        return f"{name}: no record of it has a day"
+    age = (date.fromisoformat(today) - date.fromisoformat(day)).days
+    return f"{name}: its newest record is {age} days old" if age > OLD_DAYS else ""
 
 
 def _merge(
@@ -268,6 +300,7 @@ def _merge(
 
     for name, group in groups.items():
         records = [affected for affected, _ in group]
+        cves = sorted({cve for record in records for cve in record.cves})
         fixes = [fix for _, fix in group if fix != "-"]
         ids = sorted({one for record in records for one in record.aliases})
         yield Vulnerability(
@@ -279,7 +312,7 @@ def _merge(
             published=min(one.published for one in records),
             summary=next((one.summary for one in records if one.summary), ""),
             note=_doubt(subject),
-            waived=_find_waiver(ids, waivers, today),
+            waived=_find_waiver(name, ids, cves, waivers, today),
         )
 
 
@@ -290,9 +323,17 @@ def _doubt(subject: Subject) -> str:
     return ""
 
 
-def _find_waiver(ids: list[str], waivers: Sequence[Waiver], today: str) -> str:
-    """Return the reason of the waiver that holds TODAY for one of IDS; empty where none does."""
-    for waiver in waivers:
-        if waiver.id in ids and today <= waiver.until:
-            return f"{waiver.reason} (until {waiver.until})"
-    return ""
+def _find_waiver(
+    name: str, ids: list[str], cves: list[str], waivers: Sequence[Waiver], today: str
+) -> str:
+    """Return the reason of the waiver that holds TODAY for a finding; empty where none does.
+
+    NAME is the finding's, IDS are those of all its records. A notice of several CVES passes by its
+    own name, or where each of its CVEs does.
+    """
+    holding = {one.id: f"{one.reason} (until {one.until})" for one in waivers if today <= one.until}
+    if name in holding:
+        return holding[name]
+    if len(cves) > 1:
+        return holding[cves[0]] if all(cve in holding for cve in cves) else ""
+    return next((holding[one] for one in ids if one in holding), "")

@@ -90,6 +90,9 @@ def list_holdings(
     for key in sorted(missing):
         names = ", ".join(one.name for one in releases[key])
         out.unread.append(f"the image of {names} is damaged or gone: hpcstack status --check")
+    for folder in store.list_damaged():
+        if folder.name not in missing:
+            out.unread.append(f"the image in {folder} is damaged: build it again, or remove it")
 
     if catalog and site:
         out.locks = _list_locks(catalog, site, out.unread.append)

@@ -2,8 +2,11 @@
 
 The form: https://ossf.github.io/osv-schema/. OSV publishes an archive for each ecosystem:
 https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip, .../Ubuntu:24.04:LTS/all.zip. A
-database is a folder of such archives, of folders of them, or of single records (*.json); or one
-archive. Nothing is asked of the network.
+database is a folder with a folder for each ecosystem, named as OSV names it, in which its archive
+or its records (*.json) lie. Nothing is asked of the network.
+
+What the database covers is told by these names alone: a record names every release that it is
+about, also those whose archive is not there.
 
 Debian's and Ubuntu's records name source packages, PyPI's names are in small letters. Records are
 from anywhere: each is bounded, and one that is not in the form is counted, not believed.
@@ -11,11 +14,15 @@ from anywhere: each is bounded, and one that is not in the form is counted, not 
 
 from __future__ import annotations
 
+import functools
 import json
+import lzma
 import re
 import zipfile
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import InputError
@@ -29,8 +36,22 @@ if TYPE_CHECKING:
 
 MAX_RECORD = 16 << 20  # bytes of one record
 MAX_RECORDS = 2_000_000
+MAX_EVENTS = 1000  # of one range
 # from harmless to worst; what no record says of is `unknown`
 SEVERITIES = ("unknown", "negligible", "low", "medium", "high", "critical")
+# what a record can be unreadable by, and an archive
+NOT_IN_THE_FORM = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+BROKEN_ARCHIVE = (
+    OSError,
+    EOFError,
+    RuntimeError,  # one that is encrypted
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
+MALICIOUS = "MAL-"  # how the ids of packages begin that were made to do harm
 WORDS = {
     "moderate": "medium",
     "important": "high",
@@ -82,7 +103,7 @@ class Affected:
             if fix is not None:
                 return fix
         package = Package(ecosystem, "", version)
-        if any(_is_equal(package, one) for one in self.versions):
+        if version in self.versions or any(_is_equal(package, one) for one in self.versions):
             return "-"
         return None
 
@@ -92,33 +113,50 @@ class Database:
     """The records of the targets that were asked for."""
 
     affected: dict[Target, list[Affected]] = field(default_factory=lambda: defaultdict(list))
-    ecosystems: set[str] = field(default_factory=set)  # of which it has records, with releases
-    newest: str = ""  # the day on which its newest record was changed
+    # {ecosystem that it covers: the day on which its newest record was changed}
+    newest: dict[str, str] = field(default_factory=dict)
     records: int = 0
     damaged: int = 0  # records that are not in the form
 
-    def has(self, target: Target) -> bool:
-        """Whether it has records of the ecosystem of TARGET, of that release of it."""
-        return any(_is_of(one, target) for one in self.ecosystems)
+    def find_day(self, target: Target) -> str | None:
+        """Return the day of the newest record of the ecosystem of TARGET, of that release of it.
+
+        None where the database does not cover it.
+        """
+        # OSV also has an archive of all releases of a distribution, under its name alone
+        days = [
+            day
+            for one, day in self.newest.items()
+            if one == target.ecosystem or _is_of(one, target)
+        ]
+        return max(days, default=None)
 
 
-def read_database(path: Path, targets: set[Target]) -> Database:
-    """Return what the database in PATH has of TARGETS. InputError where there is none."""
+def read_database(path: Path, targets: set[Target], today: str) -> Database:
+    """Return what the database in PATH has of TARGETS. InputError where there is none.
+
+    Records that claim to be of a day after TODAY do not make it newer.
+    """
     out = Database()
     wanted: dict[tuple[str, str], list[Target]] = defaultdict(list)
     for target in targets:
         wanted[target.ecosystem, target.name].append(target)
 
     try:
-        for content in _read_records(path):
+        for covered, content in _read_records(path):
+            out.newest.setdefault(covered, "")
             out.records += 1
             if out.records > MAX_RECORDS:
                 raise InputError(f"{path} has more than {MAX_RECORDS} records", page="audit-images")
             try:
-                _take_record(json.loads(content), wanted, out)
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                record = json.loads(content)
+                day = date.fromisoformat(str(record["modified"])[:10]).isoformat()
+                if out.newest[covered] < day <= today:
+                    out.newest[covered] = day
+                _take_record(record, wanted, out)
+            except NOT_IN_THE_FORM:
                 out.damaged += 1
-    except (OSError, zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError) as error:
+    except BROKEN_ARCHIVE as error:
         raise InputError(
             f"{path} cannot be read: {error}",
             "it is a folder of OSV's archives",
@@ -127,26 +165,24 @@ def read_database(path: Path, targets: set[Target]) -> Database:
     if not out.records:
         raise InputError(
             f"{path} has no records of OSV",
-            "it is a folder of OSV's archives (all.zip) or of single records (*.json)",
+            "it has a folder for each ecosystem, such as PyPI, with its all.zip",
             page="audit-images",
         )
     return out
 
 
-def _read_records(path: Path) -> Iterator[bytes]:
-    """Yield each record below PATH."""
-    if path.is_file():
-        yield from _read_file(path)
-        return
+def _read_records(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield (the ecosystem whose folder it lies in, the record) of each record below PATH."""
     if not path.is_dir():
         raise InputError(
-            f"{path} does not exist",
+            f"{path}: no such folder",
             "fetch https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip into it",
             page="audit-images",
         )
     for file in sorted(path.rglob("*")):
         if file.suffix in (".zip", ".json") and file.is_file():
-            yield from _read_file(file)
+            for content in _read_file(file):
+                yield file.parent.name, content
 
 
 def _read_file(path: Path) -> Iterator[bytes]:
@@ -168,14 +204,12 @@ def _take_record(
     record: dict[str, Any], wanted: dict[tuple[str, str], list[Target]], out: Database
 ) -> None:
     """Add to OUT what RECORD says of what is WANTED."""
-    out.newest = max(out.newest, str(record["modified"])[:10])
     withdrawn = bool(record.get("withdrawn"))
-    for row in record.get("affected", ()):
+    for row in record.get("affected") or ():
         package = row.get("package")
         if not package:
             continue  # of a repository alone
         ecosystem = str(package["ecosystem"])
-        out.ecosystems.add(ecosystem)
         family = ecosystem.partition(":")[0]
         for target in wanted.get((family, _spell(family, str(package["name"]))), ()):
             if not withdrawn and _is_of(ecosystem, target):
@@ -189,22 +223,25 @@ def _spell(family: str, name: str) -> str:
 def _is_of(ecosystem: str, target: Target) -> bool:
     """Whether ECOSYSTEM, such as `Ubuntu:24.04:LTS`, is that of TARGET.
 
-    Ubuntu's records of Pro are of packages that only its subscribers get: they are another.
+    Others of the same release are others: `Ubuntu:Pro:24.04:LTS` is of packages that only
+    subscribers get, and there are some of single devices.
     """
-    family, *parts = ecosystem.split(":")
-    if family != target.ecosystem or "Pro" in parts:
-        return False
-    return not target.release or not parts or target.release in parts
+    if not target.release:
+        return ecosystem == target.ecosystem
+    own = f"{target.ecosystem}:{target.release}"
+    return ecosystem in (own, f"{own}:LTS")
 
 
 def _make_affected(record: dict[str, Any], row: dict[str, Any]) -> Affected:
-    names = [str(record["id"]), *record.get("aliases", ()), *record.get("upstream", ())]
+    names = [str(record["id"]), *(record.get("aliases") or ()), *(record.get("upstream") or ())]
     if names[0].startswith("USN-"):
-        names += record.get("related", ())  # where older notices of Ubuntu's have their CVEs
+        names += record.get("related") or ()  # where older notices of Ubuntu's have their CVEs
     ranges = []
-    for one in row.get("ranges", ()):
+    for one in row.get("ranges") or ():
         if one["type"] not in ("ECOSYSTEM", "SEMVER"):
             continue  # commits of a repository
+        if len(one["events"]) > MAX_EVENTS:
+            raise ValueError("a range of more events than any has")
         events = [
             (what, str(version)) for event in one["events"] for what, version in event.items()
         ]
@@ -212,12 +249,22 @@ def _make_affected(record: dict[str, Any], row: dict[str, Any]) -> Affected:
     return Affected(
         id=str(record["id"]),
         aliases=frozenset(map(str, names)),
-        severity=_read_severity(record, row),
+        severity=_read_severity_safely(record, row),
         published=str(record.get("published") or record["modified"])[:10],
         summary=str(record.get("summary") or record.get("details") or "")[:200],
-        versions=frozenset(map(str, row.get("versions", ()))),
+        versions=frozenset(map(str, row.get("versions") or ())),
         ranges=tuple(ranges),
     )
+
+
+def _read_severity_safely(record: dict[str, Any], row: dict[str, Any]) -> str:
+    """Return the same; `unknown` where what says it is not in the form: the rest still counts."""
+    if str(record["id"]).startswith(MALICIOUS):
+        return SEVERITIES[-1]
+    try:
+        return _read_severity(record, row)
+    except NOT_IN_THE_FORM:
+        return "unknown"
 
 
 def _read_severity(record: dict[str, Any], row: dict[str, Any]) -> str:
@@ -226,11 +273,11 @@ def _read_severity(record: dict[str, Any], row: dict[str, Any]) -> str:
     A distribution's own word counts before the vector, for which its way of building is unknown.
     """
     in_row = [row.get("ecosystem_specific") or {}, row.get("database_specific") or {}]
-    rows = [*row.get("severity", ()), *record.get("severity", ())]
+    rows = [*(row.get("severity") or ()), *(record.get("severity") or ())]
     for part in in_row:
         # a notice of Ubuntu's has the severities of its CVEs
         cves = (part.get("cves_map") or {}).get("cves", ())
-        rows += [one for cve in cves for one in cve.get("severity", ())]
+        rows += [one for cve in cves for one in cve.get("severity") or ()]
 
     words = [str(one["score"]) for one in rows if one["type"] == "Ubuntu"]
     words = sorted(words, key=_rank_word, reverse=True)
@@ -283,7 +330,7 @@ def _find_fix_in_range(
     for what, mark in _sort_events(ecosystem, events):
         order = 1 if mark == "0" else compare_versions(ecosystem, version, mark)
         if order is None:
-            raise ValueError(f"{version} and {mark} cannot be compared")
+            raise ValueError(f"{version[:80]} and {mark[:80]} cannot be compared")
         if what == "introduced" and order >= 0:
             affected = True
         elif what == "fixed":
@@ -301,28 +348,18 @@ def _find_fix_in_range(
 def _sort_events(
     ecosystem: Ecosystem, events: tuple[tuple[str, str], ...]
 ) -> list[tuple[str, str]]:
-    """Return EVENTS in the order of their versions, by insertion: there are few."""
-    out: list[tuple[str, str]] = []
-    for event in events:
-        at = len(out)
-        while at and _comes_before(ecosystem, event[1], out[at - 1][1]):
-            at -= 1
-        out.insert(at, event)
-    return out
+    """Return EVENTS in the order of their versions. Raise ValueError where they have none."""
 
+    def compare(left: tuple[str, str], right: tuple[str, str]) -> int:
+        if "0" in (left[1], right[1]):  # it stands for the first version of all
+            return (left[1] != "0") - (right[1] != "0")
+        order = compare_versions(ecosystem, left[1], right[1])
+        if order is None:
+            raise ValueError(f"{left[1][:80]} and {right[1][:80]} cannot be compared")
+        return order
 
-def _comes_before(ecosystem: Ecosystem, left: str, right: str) -> bool:
-    if right == "0":
-        return False
-    if left == "0":
-        return True
-    order = compare_versions(ecosystem, left, right)
-    if order is None:
-        raise ValueError(f"{left} and {right} cannot be compared")
-    return order < 0
+    return sorted(events, key=functools.cmp_to_key(compare))
 
 
 def _is_equal(package: Package, version: str) -> bool:
-    if package.version == version:
-        return True
-    return package.ecosystem == "deb" and compare_versions("deb", package.version, version) == 0
+    return compare_versions(package.ecosystem, package.version, version) == 0

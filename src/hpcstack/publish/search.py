@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.squashfs.codec import Unreadable
+from hpcstack.squashfs.lookup import find_inode
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.walk import walk_paths
 from hpcstack.store.package import Package, Question, is_asked_for, list_packages, parse_question
@@ -94,6 +95,8 @@ def _search_files(pattern: str, holdings: Holdings, say: Callable[[str], None]) 
         except (Unreadable, OSError) as error:
             holdings.unread.append(f"{artifact.image} cannot be read: {error}")
             continue
+        if len(paths) == MOST_FILES:
+            holdings.unread.append(f"{artifact.stack} has more than {MOST_FILES} such files")
         for path in paths:
             yield Hit(artifact.stack, artifact.platform, artifact.key, image.releases, path=path)
 
@@ -101,18 +104,21 @@ def _search_files(pattern: str, holdings: Holdings, say: Callable[[str], None]) 
 def find_paths(image: Path, pattern: str) -> list[str]:
     """Return the paths in IMAGE that PATTERN means, sorted; at most `MOST_FILES`.
 
-    A PATTERN with a slash is one of a whole path, another one of the last name. Raise Unreadable or
-    OSError if the image cannot be read.
+    A PATTERN with a slash is one of a whole path, another one of the last name. Links on the way to
+    a path without wildcards are followed, as a program would. Raise Unreadable or OSError if the
+    image cannot be read.
     """
+    of_whole_path = "/" in pattern
     wanted = os.fsencode(pattern.strip("/"))
-    of_whole_path = b"/" in wanted
     has_wildcards = any(sign in wanted for sign in b"*?[")
 
     found = []
     with Squashfs(image) as opened:
+        if of_whole_path and not has_wildcards:
+            there = find_inode(opened, os.fsdecode(wanted), follow=False)
+            return ["/" + os.fsdecode(wanted)] if there else []
         # most images have no such name at all, which their table of names says quickly
-        last = wanted.rpartition(b"/")[2]
-        if not has_wildcards and not opened.may_hold(last):
+        if not has_wildcards and not opened.may_hold(wanted):
             return []
         for path in walk_paths(opened):
             name = path if of_whole_path else path.rpartition(b"/")[2]

@@ -9,6 +9,7 @@ Tested in tests/unit/site/test_load.py.
 from __future__ import annotations
 
 import re
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -583,9 +584,15 @@ class Waiver(Model):
 
     id: Line = Field(description="The id of the CVE, or of a record of OSV.")
     until: str = Field(
-        pattern=r"^\d{4}-\d{2}-\d{2}$", description="The last day on which it passes."
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="The last day on which it passes."
     )
     reason: Line = Field(description="Why it does no harm here.")
+
+    @field_validator("until")
+    @classmethod
+    def _check_day(cls, day: str) -> str:
+        date.fromisoformat(day)  # ValueError for the 31st of February
+        return day
 
 
 class PolicySite(Model):
@@ -614,6 +621,16 @@ class PolicySite(Model):
         "",
         description="Promote no image with a known vulnerability that is more severe, as "
         "`hpcstack audit` finds it. Empty: any may be promoted.",
+    )
+    unknown_severity: Literal["refuse", "pass"] = Field(
+        "refuse",
+        description="What `max_severity` does with a vulnerability of which no record says how "
+        "severe it is, as with many of Debian's.",
+    )
+    unaudited: tuple[Literal["conda", "deb", "pypi"], ...] = Field(
+        (),
+        description="Packages that `max_severity` accepts although they cannot be audited: OSV has "
+        "no records of conda's.",
     )
     waivers: tuple[Waiver, ...] = Field((), description="Vulnerabilities that pass until a day.")
 

@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
     from hpcstack.squashfs.read import Squashfs
 
-MAX_DEPTH = 400  # folders in one another
-
 
 def walk_paths(image: Squashfs) -> Iterator[bytes]:
     """Yield the path of everything in IMAGE, such as `usr/bin/env`, folders before what is in them.
 
-    Raise Unreadable if the image is damaged. A folder that is its own parent is.
+    Raise Unreadable if the image is damaged. A folder that is in two places is: it may be in
+    itself.
     """
-    waiting = [(b"", image.root(), 0)]
-    folders = 0
+    waiting: list[tuple[bytes, int]] = [(b"", image.super.root)]
+    seen: set[int] = set()  # numbers of folders
     while waiting:
-        above, folder, depth = waiting.pop()
-        folders += 1
-        if depth > MAX_DEPTH or folders > image.super.inodes:
-            raise Unreadable("its folders have no end")
+        above, reference = waiting.pop()
+        folder = image.inode(reference)
+        if folder.number in seen:
+            raise Unreadable("a folder is in two places")
+        seen.add(folder.number)
         for name, entry in image.listing(folder).items():
             path = above + name
             yield path
             if entry.kind == DIR:
-                waiting.append((path + b"/", image.inode(entry.reference), depth + 1))
+                waiting.append((path + b"/", entry.reference))

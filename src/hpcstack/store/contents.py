@@ -57,6 +57,6 @@ class Distribution:
 def read_distribution(image: Path) -> Distribution:
     """Return the distribution of IMAGE; Debian where it names none."""
     text = read_optional(image, "etc/os-release")
-    name = re.search(r'^ID="?([a-z0-9._-]+)', text, re.MULTILINE)
-    version = re.search(r'^VERSION_ID="?([A-Za-z0-9._-]+)', text, re.MULTILINE)
+    name = re.search(r"""^ID=["']?([a-z0-9._-]+)""", text, re.MULTILINE)
+    version = re.search(r"""^VERSION_ID=["']?([A-Za-z0-9._-]+)""", text, re.MULTILINE)
     return Distribution(name[1] if name else "debian", version[1] if version else "")

@@ -154,9 +154,9 @@ def compare_versions(ecosystem: Ecosystem, left: str, right: str) -> int | None:
 
 
 def _parse_pypi(text: str) -> Version | None:
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
 
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:  # it is none, or a number in it is longer than any
         return None

@@ -187,6 +187,16 @@ class Store:
         oldest_first = sorted(found, key=lambda key: (found[key][0], key))
         return [found[key][1] for key in oldest_first]
 
+    def list_damaged(self) -> list[Path]:
+        """Return the folders of images that `images` leaves out, as they are not whole."""
+        whole = {one.key for one in self.images()}
+        return [
+            path
+            for folder in self._list_folders("images")
+            for path in sorted(folder.glob("[!.]*"))
+            if KEY.fullmatch(path.name) and path.name not in whole
+        ]
+
     def _list_folders(self, name: str) -> list[Path]:
         """Return the folders NAME that are there: this store's, then that of the store below."""
         tops = [self.top]

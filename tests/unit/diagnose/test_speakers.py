@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from hpcstack.cli import VERBS
+from hpcstack.diagnose.logs import read_signatures
 from hpcstack.diagnose.speakers import (
     MOST_CLUES,
     find_clues,
@@ -52,10 +56,25 @@ LINES = [
     ("[rank3]:[E1 ProcessGroupNCCL.cpp:9] odd", "torch-nccl", ""),
     ("odd.OddError: cudaErrorNoDevice", "cuda", "the process sees no GPU"),
     ("pkg.OddError: odd", "python-error", ""),
+    # what reads alike and is another's
+    ("ERROR: No matching distribution found for odd", "python-packages", ""),
+    ("ImportError: /x/odd.so: undefined symbol: _Zodd", "dynamic-loader", ""),
+    ("Abort(1) on node 0 (rank 0 in comm 0): application called MPI_Abort(odd)", "mpich", ""),
+    ("KeyError: 'll_odd'", "python-error", ""),
+    ("RuntimeError: Failed to start worker", "python-error", ""),
+    ("odd.cu(12): error: odd", "compiler", ""),
+    ("modprobe: FATAL: Module odd not found", "kernel-modules", ""),
+    (
+        "RuntimeError: CUDA error: operation not permitted when stream is capturing",
+        "cuda",
+        "it cannot be done while",
+    ),
+    ("torch.OutOfMemoryError: CUDA out of memory.", "cuda", "the memory of the GPU"),
+    ("OddError: NCCL communicator was aborted", "python-error", ""),
 ]
 
 
-@pytest.mark.parametrize(("line", "speaker", "means"), LINES, ids=[row[1] for row in LINES])
+@pytest.mark.parametrize(("line", "speaker", "means"), LINES, ids=[row[0][:40] for row in LINES])
 def test_a_line_is_known_by_its_form(line: str, speaker: str, means: str) -> None:
     clue = make_clue(line, 1)
     assert clue.speaker
@@ -70,6 +89,28 @@ def test_every_speaker_says_what_it_is_for_and_where_that_is_written() -> None:
         assert one.about
         assert one.next.endswith((".", "`"))
         assert one.source.startswith("https://")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train.py: error: the following arguments are required: --odd",
+        "[2026-01-02 03:04:05,678] [ERROR] [launch.py:434:odd] odd",
+        "Error: could not find layer 3 of the model",
+        "the sigkill_handler of Profile exists",
+    ],
+)
+def test_what_anybody_may_say_is_nobodys(line: str) -> None:
+    clue = make_clue(line, 1)
+    assert (clue.speaker, clue.means) == (None, "")
+
+
+def test_each_verb_that_is_named_is_one() -> None:
+    texts = [one.next for one in read_speakers()]
+    texts += [f"{one.cause} {one.remedy}" for one in read_signatures()]
+    named = {verb for text in texts for verb in re.findall(r"`hpcstack ([a-z]+)", text)}
+    assert "doctor" in named
+    assert named - set(VERBS) == set()
 
 
 def test_the_first_lines_that_read_like_an_error_are_shown() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
 import subprocess
+import tempfile
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,15 +21,42 @@ from support.modules import Place
 from support.osv import make_record, read_rows, write_database
 
 TODAY = date.today().isoformat()
-NEW = {"id": "X-new", "ecosystem": "PyPI", "name": "nothing", "published": TODAY}
+NEW = [
+    {"id": f"X-new-{ecosystem}", "ecosystem": ecosystem, "name": "nothing", "published": TODAY}
+    for ecosystem in ("PyPI", "Ubuntu:24.04:LTS", "Ubuntu:22.04:LTS", "Debian:12")
+]
 LATER = (date.today() + timedelta(days=30)).isoformat()
 BEFORE = (date.today() - timedelta(days=1)).isoformat()
+
+
+pytestmark = pytest.mark.squashfs
+NOBLE = 'ID=ubuntu\nVERSION_ID="24.04"\n'
+
+
+@functools.cache
+def image_of(status: str = "", release: str = NOBLE) -> bytes:
+    """A squashfs with an os-release and dpkg's STATUS; without one where it is empty."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name) / "root"
+        (root / "etc").mkdir(parents=True)
+        (root / "etc/os-release").write_text(release)
+        (root / "var/lib/dpkg").mkdir(parents=True)
+        (root / "var/lib/dpkg/status").write_text(status)
+        image = Path(name) / "image.sqsh"
+        subprocess.run(["mksquashfs", str(root), str(image), "-quiet", "-no-progress"], check=True)
+        return image.read_bytes()
+
+
+def installed(name: str, version: str, source: str = "") -> str:
+    """A stanza of dpkg's status file."""
+    lines = [f"Package: {name}", "Status: install ok installed", f"Version: {version}"]
+    return "\n".join([*lines, *([f"Source: {source}"] if source else [])]) + "\n\n"
 
 
 def place_with(tmp_path: Path, *rows: dict[str, Any], **policy: Any) -> Place:
     """A site whose database has all real records, ROWS, and one of today."""
     folder = write_database(
-        tmp_path / "osv", [make_record(row) for row in (*read_rows(), NEW, *rows)]
+        tmp_path / "osv", [make_record(row) for row in (*read_rows(), *NEW, *rows)]
     )
     return Place(
         tmp_path / "site",
@@ -35,8 +65,9 @@ def place_with(tmp_path: Path, *rows: dict[str, Any], **policy: Any) -> Place:
     )
 
 
-def audit_one(place: Place, **holds: Any) -> Audit:
-    [audit] = audit_images([place.artifact(place.stack(), **holds)], place.site).audits
+def audit_one(place: Place, content: bytes = b"", **holds: Any) -> Audit:
+    artifact = place.artifact(place.stack(), content or image_of(), **holds)
+    [audit] = audit_images([artifact], place.site).audits
     return audit
 
 
@@ -80,38 +111,66 @@ def test_two_records_of_one_cve_are_one_and_a_notice_of_several_is_left_out(
     assert audit.count() == {"high": 1, "low": 2}
 
 
-def test_what_was_not_looked_at_is_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("image", "holds", "ecosystem", "what"),
+    [
+        (None, {}, "deb", "which distribution it is of cannot be told"),
+        (("", "ID=debian\n"), {}, "deb", "which distribution it is of cannot be told"),
+        (("", "ID='rocky'\nVERSION_ID='9'\n"), {}, "deb", "the packages of rocky 9: only"),
+        (("", NOBLE), {"apt": {"libc6": "2.39"}}, "deb", "1 package: what dpkg lists in the image"),
+        (
+            (installed("a", "1"), NOBLE),
+            {"apt": {}},
+            "deb",
+            "1 package: what dpkg lists in the image",
+        ),
+        (
+            ("", NOBLE),
+            {"conda": {"numpy": "1.0=0"}},
+            "conda",
+            "1 conda package: OSV has no records",
+        ),
+        (
+            (installed("a", "1"), 'ID=ubuntu\nVERSION_ID="25.10"\n'),
+            {"apt": {"a": "1"}},
+            "deb",
+            "1 package of Ubuntu:25.10: the database has no folder of it",
+        ),
+    ],
+)
+def test_what_was_not_looked_at_is_unknown(
+    tmp_path: Path,
+    image: tuple[str, str] | None,
+    holds: dict[str, Any],
+    ecosystem: str,
+    what: str,
+) -> None:
+    """IMAGE: (dpkg's status, os-release); None for a file that is no image."""
+    content = image_of(*image) if image else b"no image"
+    place = place_with(tmp_path, max_severity="high")
+    audit = audit_one(place, content, **{"pip": {}, **holds})
+    [unknown] = audit.unknown
+    assert unknown.ecosystem == ecosystem
+    assert unknown.what.startswith(what)
+
+    # it shuts the gate, unless the site says that it may be
+    [reason] = explain_shut_gate(audit.artifact, place.site)
+    assert "not audited" in reason
+    lenient = PolicySite.model_validate({"max_severity": "high", "unaudited": [ecosystem]})
+    site = place.site.model_copy(update={"policy": lenient})
+    assert explain_shut_gate(audit.artifact, site) == []
+
+
+def test_debian_packages_are_looked_up_by_their_sources(tmp_path: Path) -> None:
+    ours = [row for row in read_rows() if row["ecosystem"] == "Ubuntu:24.04:LTS"]
+    row = next(one for one in ours if one.get("fixed"))
+    status = installed("libodd3", "1:0.0.1-1+b1", f"{row['name']} (0.0.1-1)") + installed(
+        "libown1", "9"
+    )
     place = place_with(tmp_path)
     audit = audit_one(
-        place, pip={"x": "odd"}, apt={"libc6": "2.39-0ubuntu8"}, conda={"numpy": "1.0=0"}
+        place, image_of(status), apt={"libodd3": "1:0.0.1-1+b1", "libown1": "9"}, pip={}
     )
-    said = "\n".join(audit.unknown)
-    assert "its Debian packages: the image" in said
-    assert "1 conda package: OSV has no records of them" in said
-
-
-@pytest.mark.squashfs
-def test_debian_packages_are_held_against_their_sources(tmp_path: Path) -> None:
-    rows = [
-        row for row in read_rows() if row["ecosystem"] == "Ubuntu:24.04:LTS" and row.get("fixed")
-    ]
-    row = rows[0]
-    place = place_with(tmp_path)
-    root = tmp_path / "root"
-    (root / "var/lib/dpkg").mkdir(parents=True)
-    (root / "etc").mkdir()
-    (root / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
-    (root / "var/lib/dpkg/status").write_text(
-        "Package: libodd3\nStatus: install ok installed\nVersion: 1:0.0.1-1+b1\n"
-        f"Source: {row['name']} (0.0.1-1)\n\n"
-        "Package: libown1\nStatus: install ok installed\nVersion: 9\n"
-    )
-    image = tmp_path / "image.sqsh"
-    subprocess.run(["mksquashfs", str(root), str(image), "-quiet", "-no-progress"], check=True)
-    artifact = place.artifact(
-        place.stack(), image.read_bytes(), apt={"libodd3": "1:0.0.1-1+b1", "libown1": "9"}, pip={}
-    )
-    [audit] = audit_images([artifact], place.site).audits
     assert audit.unknown == []
     assert row["fixed"] in {one.fixed for one in audit.findings}
     assert {one.package.name for one in audit.findings} == {"libodd3"}
@@ -119,14 +178,16 @@ def test_debian_packages_are_held_against_their_sources(tmp_path: Path) -> None:
 
 def test_dpkgs_status_names_sources() -> None:
     text = (
-        "Package: a\nVersion: 1\nSource: s\n\nPackage: b\nSource: t (2)\nVersion: 2+b1\n\n"
-        "Package: c\nVersion: 3\nDescription: x\n Source: not this\n\nPackage: torn\n"
+        installed("a", "1", "s")
+        + installed("b", "2+b1", "t (2)")
+        + "Package: c\nStatus: install ok installed\nVersion: 3\nDescription: x\n Source: not this\n\n"
+        + "Package: gone\nStatus: deinstall ok config-files\nVersion: 4\n\nPackage: torn\n"
     )
     assert parse_status(text) == {"a": ("s", "1"), "b": ("t", "2"), "c": ("c", "3")}
 
 
 def old_urllib(place: Place) -> Artifact:
-    return place.artifact(place.stack(), pip={"urllib3": "2.0.4"})
+    return place.artifact(place.stack(), image_of(), pip={"urllib3": "2.0.4"})
 
 
 def test_the_policy_shuts_the_gate(tmp_path: Path) -> None:
@@ -165,6 +226,37 @@ def test_a_waiver_holds_until_its_day(tmp_path: Path) -> None:
     assert reasons(BEFORE, "before") != []
 
 
+def test_a_waiver_of_one_cve_does_not_waive_a_notice_of_two(tmp_path: Path) -> None:
+    notice = {"id": "X-1", "aliases": ["CVE-2026-1111", "CVE-2026-2222"], "ecosystem": "PyPI", "name": "odd", "word": "HIGH", "published": TODAY}  # fmt: skip
+
+    def reasons(*ids: str) -> list[str]:
+        waivers = [{"id": one, "until": LATER, "reason": "why"} for one in ids]
+        folder = tmp_path / "-".join(ids)
+        place = place_with(folder, notice, max_severity="low", waivers=waivers)
+        artifact = place.artifact(place.stack(), image_of(), pip={"odd": "1"})
+        return explain_shut_gate(artifact, place.site)
+
+    assert reasons("CVE-2026-1111") != []
+    assert reasons("CVE-2026-1111", "CVE-2026-2222") == []
+    assert reasons("X-1") == []
+
+
+@pytest.mark.parametrize("day", ["2027-02-31", "2027-99-99", "٢٠٢٧-٠١-٠١", "soon"])
+def test_a_waiver_needs_a_day_that_is_one(day: str) -> None:
+    with pytest.raises(ValueError, match="until"):
+        PolicySite.model_validate({"waivers": [{"id": "X-1", "until": day, "reason": "why"}]})
+
+
+def test_what_nobody_has_rated_is_refused_unless_the_site_lets_it_pass(tmp_path: Path) -> None:
+    row = {"id": "X-1", "ecosystem": "PyPI", "name": "odd", "published": TODAY}
+    for word, count in (("refuse", 1), ("pass", 0)):
+        place = place_with(tmp_path / word, row, max_severity="high", unknown_severity=word)
+        artifact = place.artifact(place.stack(), image_of(), pip={"odd": "1"})
+        reasons = explain_shut_gate(artifact, place.site)
+        assert len(reasons) == count
+        assert all("X-1 of odd 1 is of unknown severity" in one for one in reasons)
+
+
 def test_without_a_database_the_gate_stays_shut(tmp_path: Path) -> None:
     place = Place(tmp_path / "site", policy=PolicySite(max_severity="high"))
     [reason] = explain_shut_gate(old_urllib(place), place.site)
@@ -176,16 +268,25 @@ def test_without_a_database_the_gate_stays_shut(tmp_path: Path) -> None:
         audit=AuditSite(database=str(tmp_path / "none")),
     )
     [reason] = explain_shut_gate(old_urllib(gone), gone.site)
-    assert "does not exist" in reason
+    assert "no such folder" in reason
 
 
-def test_an_old_database_shuts_the_gate(tmp_path: Path) -> None:
-    folder = write_database(tmp_path / "osv", [make_record(row) for row in read_rows()])
-    place = Place(
-        tmp_path / "site",
-        policy=PolicySite(max_severity="high"),
-        audit=AuditSite(database=str(folder)),
+def test_one_old_archive_or_a_damaged_record_shuts_the_gate(tmp_path: Path) -> None:
+    place = place_with(tmp_path, max_severity="high")
+    folder = Path(place.site.audit.database)
+    artifact = place.artifact(
+        place.stack(), image_of(installed("a", "1")), apt={"a": "1"}, pip={"x": "1"}
     )
-    newest = max(str(row["published"])[:10] for row in read_rows())
-    if (date.today() - date.fromisoformat(newest)).days > 30:
-        assert any("days old" in one for one in explain_shut_gate(old_urllib(place), place.site))
+    assert explain_shut_gate(artifact, place.site) == []
+
+    (folder / "PyPI/odd.json").write_text("{}")
+    [reason] = explain_shut_gate(artifact, place.site)
+    assert "1 record of the database cannot be understood" in reason
+    (folder / "PyPI/odd.json").unlink()
+
+    # a new archive of PyPI does not make Ubuntu's new
+    shutil.rmtree(folder / "Ubuntu:24.04:LTS")
+    old = {"id": "X-1", "ecosystem": "Ubuntu:24.04:LTS", "name": "x", "published": "2020-01-01"}
+    write_database(folder, [make_record(old)])
+    [reason] = explain_shut_gate(artifact, place.site)
+    assert "1 package of Ubuntu:24.04: its newest record is" in reason

@@ -5,14 +5,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from hpcstack.cli.session import format_table
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.publish.holdings import list_holdings
-from hpcstack.publish.search import find_hits, find_paths
+from hpcstack.publish.search import MOST_FILES, find_hits, find_paths
 from hpcstack.recipe.catalog import Catalog
+from hpcstack.squashfs.codec import Unreadable
+from hpcstack.squashfs.inode import DIR
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.walk import walk_paths
 from support.locks import example_lock
@@ -94,6 +99,7 @@ def test_files_are_found_by_name_path_and_pattern(place: Place, tmp_path: Path) 
     for name in ("usr/lib/x/libnccl.so.2", "usr/lib/libcudart.so.12", "readme"):
         (folder / name).write_text("x")
     (folder / "usr/lib/libnccl.so").symlink_to("x/libnccl.so.2")
+    (folder / "lib").symlink_to("usr/lib")
     image = tmp_path / "image.sqsh"
     subprocess.run(["mksquashfs", str(folder), str(image), "-quiet", "-no-progress"], check=True)
 
@@ -102,6 +108,10 @@ def test_files_are_found_by_name_path_and_pattern(place: Place, tmp_path: Path) 
     assert find_paths(image, "/usr/lib/*.so.12") == ["/usr/lib/libcudart.so.12"]
     assert find_paths(image, "usr/lib/x") == ["/usr/lib/x"]
     assert find_paths(image, "nccl") == []
+    # what has a slash is a whole path, and links lead to it as they lead a program
+    assert find_paths(image, "/readme") == ["/readme"]
+    assert find_paths(image, "/libnccl.so.2") == []
+    assert find_paths(image, "/lib/libcudart.so.12") == ["/lib/libcudart.so.12"]
     with Squashfs(image) as opened:
         every = {path.decode() for path in walk_paths(opened)}
     assert every == {str(one.relative_to(folder)) for one in folder.rglob("*")}
@@ -111,6 +121,52 @@ def test_files_are_found_by_name_path_and_pattern(place: Place, tmp_path: Path) 
     hits = find_hits("file:libnccl.so.2", holdings, lambda _: None)
     assert [(hit.stack, hit.path) for hit in hits] == [("jax-25.04", "/usr/lib/x/libnccl.so.2")]
     assert len(holdings.unread) == 3  # the others are a few bytes, and no images
+
+
+@pytest.mark.squashfs
+def test_of_very_many_files_it_is_said_that_some_are_left_out(place: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(MOST_FILES + 5):
+        (folder / f"n{number}").touch()
+    image = tmp_path / "many.sqsh"
+    subprocess.run(["mksquashfs", str(folder), str(image), "-quiet", "-no-progress"], check=True)
+    place.artifact(place.stack("jax-25.04"), image.read_bytes())
+    holdings = list_holdings(place.store, place.tree)
+    assert len(find_hits("file:n*", holdings, lambda _: None)) == MOST_FILES
+    assert any(f"more than {MOST_FILES} such files" in one for one in holdings.unread)
+
+
+def test_a_folder_that_is_in_itself_ends_the_walk() -> None:
+    """A superblock may claim any number of inodes, so the folders that were seen are kept."""
+    entries = {
+        f"{number}".encode(): SimpleNamespace(kind=DIR, reference=0) for number in range(1000)
+    }
+    image: Any = SimpleNamespace(
+        super=SimpleNamespace(root=0, inodes=1 << 31),
+        inode=lambda _: SimpleNamespace(number=1),
+        listing=lambda _: entries,
+    )
+    with pytest.raises(Unreadable):
+        list(walk_paths(image))
+
+
+def test_a_damaged_image_is_not_passed_over(place: Place) -> None:
+    [image] = [one for one in place.store.images() if one.apt]
+    (Path(image.folder) / "artifact.json").write_text("{")
+    holdings = list_holdings(place.store, place.tree)
+    assert [one for one in holdings.unread if image.key in one]
+
+
+def test_a_line_break_makes_no_row() -> None:
+    table = format_table([("evil\npypi:torch 9.9", "x\t\u2028y")], ("WHAT", "STACK"))
+    assert table.splitlines()[1:] == ["evil pypi:torch 9.9  x  y"]
+
+
+def test_a_version_of_thousands_of_digits_stops_nothing(place: Place) -> None:
+    place.artifact(place.stack("jax-25.04"), b"odd", pip={"torch": "9" * 5000})
+    hits = find_hits("torch<3", list_holdings(place.store, place.tree), lambda _: None)
+    assert any(hit.undecided for hit in hits)
 
 
 def test_a_file_needs_a_name(place: Place) -> None:
