@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 import threading
+import time
 from typing import Any, NoReturn
 
 import click
@@ -87,6 +88,7 @@ GROUPS = {
         "completion": "Print the completion script of a shell.",
     },
 }
+WORDS = "hpcstack.words"  # the key of a context's verb and the words after it
 VERBS = {verb: about for group in GROUPS.values() for verb, about in group.items()}
 
 
@@ -107,7 +109,29 @@ class Verbs(click.Group):
         command: click.Command = module.command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb, and tell syslog of it where the site wants that."""
+        began = time.monotonic()
+        status = 70
+        try:
+            result = super().invoke(ctx)
+            status = 0
+        except (click.exceptions.Exit, HpcstackError) as error:
+            status = error.exit_code
+            raise
+        except KeyboardInterrupt:
+            status = 130
+            raise
+        finally:
+            words = ctx.meta.get(WORDS, ())
+            if ctx.obj and words:
+                from hpcstack.cli.verb_log import log_verb
+
+                log_verb(ctx.obj, words, status, time.monotonic() - began)
+        return result
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        ctx.meta[WORDS] = tuple(args)
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from hpcstack.core.errors import did_you_mean
 

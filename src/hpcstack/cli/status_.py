@@ -5,11 +5,14 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_rebuilding.py.
 
 from __future__ import annotations
 
+import contextlib
+import time
+from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcstack.cli.published import add_optional_name, split_published
+from hpcstack.cli.published import add_optional_name, split_published, tree_of
 from hpcstack.cli.session import Session, answer, format_table, json_option
 from hpcstack.core.errors import format_count
 
@@ -26,9 +29,17 @@ UNASKED = (
 @click.option(
     "--deep", is_flag=True, help="Also read every byte of every image, as `verify --all` (--check)."
 )
+@click.option(
+    "--prometheus",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write counts for Prometheus' textfile collector to this file (*.prom).",
+)
 @json_option
 @click.pass_obj
-def command(session: Session, name: str, check: bool, deep: bool, as_json: bool) -> None:
+def command(
+    session: Session, name: str, check: bool, deep: bool, prometheus: Path | None, as_json: bool
+) -> None:
     """Show what is published, as users see it, and what is wrong with it.
 
     With a NAME, hidden releases are shown too. Each published file is compared with what was
@@ -46,6 +57,10 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     )
     from hpcstack.releases.tree import open_tree
 
+    if prometheus and name:
+        raise InputError(
+            "--prometheus is about all that is published", "hpcstack status --prometheus FILE"
+        )
     if deep and not check:
         raise InputError(
             "--deep goes with --check", "hpcstack status --check --deep, or hpcstack verify --all"
@@ -84,6 +99,8 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
         *list_notes_of_dates(tree, chosen),
     ]
 
+    if prometheus:
+        _write_metrics(session, prometheus, len(wrong))
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong, "notes": notes}
     answer(document, as_json, lambda: show_status(document))
     if check and wrong:
@@ -92,6 +109,28 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
             "each line above says what to type",
             page="on-call",
         )
+
+
+def _write_metrics(session: Session, path: Path, wrong: int) -> None:
+    """Write the counts of all that is published and stored to PATH; WRONG things are wrong."""
+    from hpcstack.core.errors import StoreError
+    from hpcstack.core.outputs import write_output
+    from hpcstack.publish.audit import audit_images
+    from hpcstack.publish.holdings import list_holdings
+    from hpcstack.publish.metrics import render_metrics
+
+    tree = tree_of(session)
+    holdings = list_holdings(session.store, tree)
+    ledgers = []
+    for name in tree.names():
+        with contextlib.suppress(StoreError):  # it is one of the things that are wrong
+            ledgers.append(tree.ledger(name))
+
+    published = [one.artifact for one in holdings.images if one.releases]
+    audits = audit_images(published, session.site).audits if session.site.audit.database else []
+    images = [one.artifact for one in holdings.images]
+    text = render_metrics(ledgers, images, wrong, audits, time.time())
+    write_output(path, text)
 
 
 def _find_name(session: Session, said: str) -> str:

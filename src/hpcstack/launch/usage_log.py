@@ -5,19 +5,15 @@ Tested in tests/unit/publish/test_usage.py.
 
 from __future__ import annotations
 
-import contextlib
 import getpass
-import socket
 import time
 from typing import TYPE_CHECKING
 
+from hpcstack.core.syslog import tell_syslog
 from hpcstack.core.usage_line import NO_JOB, TAG, LoggedUse, format_use
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-DEV_LOG = "/dev/log"
-USER_INFO = 14  # https://www.rfc-editor.org/rfc/rfc3164#section-4.1.1: facility user, severity info
 
 
 def log_launch(release: str, environ: Mapping[str, str]) -> None:
@@ -33,12 +29,7 @@ def log_launch(release: str, environ: Mapping[str, str]) -> None:
         job=environ.get("SLURM_JOB_ID", NO_JOB),
         at=int(time.time()),
     )
-    stamp = time.strftime("%b %e %H:%M:%S")
-    line = f"<{USER_INFO}>{stamp} {TAG}: {format_use(use)}"
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
-        log.setblocking(False)
-        log.connect(DEV_LOG)
-        log.send(line.encode())
+    tell_syslog(TAG, format_use(use))
 
 
 def _find_user() -> str:

@@ -139,6 +139,27 @@ def _list_refused(audit: Audit, policy: PolicySite) -> list[Vulnerability]:
     return out
 
 
+def describe_vulnerabilities(artifacts: Sequence[Artifact], site: Site) -> dict[str, str]:
+    """Return {key of an image: what a page or a module says of its known vulnerabilities, today}.
+
+    Empty where the site has no database.
+    """
+    if not site.audit.database or not artifacts:
+        return {}
+    today = stamp_today()
+    try:
+        audits = audit_images(artifacts, site)
+    except InputError as error:
+        return {one.key: f"UNKNOWN on {today}: {error.message}" for one in artifacts}
+
+    out = {}
+    for audit in audits.audits:
+        unknown = [one.what for one in audit.unknown] + audits.doubts
+        not_checked = f"; UNKNOWN: {'; '.join(unknown[:3])}" if unknown else ""
+        out[audit.artifact.key] = f"{audit.describe()} on {today}{not_checked}"
+    return out
+
+
 def explain_shut_gate(artifact: Artifact, site: Site) -> list[str]:
     """Return why the site's policy keeps ARTIFACT from production; empty where it does not.
 

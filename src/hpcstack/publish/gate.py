@@ -150,6 +150,8 @@ def _only_root_can_tell(outcome: Outcome) -> bool:
     return outcome.status == "SKIP" and outcome.needs_root
 
 
+# what a release says beside its tests, under this name
+KNOWN_VULNERABILITIES = "known vulnerabilities"
 # Between a verdict's word and its tally in a release's record: `PASS (97 PASS, 2 SKIP)`
 BEFORE_TALLY = " ("
 

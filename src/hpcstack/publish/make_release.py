@@ -16,6 +16,7 @@ from hpcstack.lock.file import LockFile
 from hpcstack.publish import reports
 from hpcstack.publish.attachments import collect_attachments
 from hpcstack.publish.provenance import find_commit
+from hpcstack.publish.publisher import name_caller
 from hpcstack.publish.status import foretell_changes
 from hpcstack.releases.lookup import find_version, require_version
 from hpcstack.releases.records import read_attachments, read_record, read_release
@@ -76,6 +77,13 @@ def find_candidate_of_recipe(
     given = _reports_of(stack, artifact, asked, publisher)
 
     if asked.channel == "production":
+        if site.modules.approve == "other":
+            raise AnswerIsNo(
+                "nobody publishes into production alone here",
+                f"hpcstack publish {stack.full_name}; then somebody else: hpcstack promote "
+                f"{stack.name}/{stack.release_version}",
+                page="promote-a-release",
+            )
         named = bool(asked.reports)
         report, override = reports.require_proof(
             stack, artifact, site, given, asked.override, named=named
@@ -136,6 +144,7 @@ def find_candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publi
     else:
         entry = _newest_in_testing(ledger, version)
 
+    _require_other(ledger, entry, site)
     stack, artifact = read_release(publisher.store, ledger.name, entry.release)
     given = _reports_of(stack, artifact, asked, publisher)
     report, override = reports.require_proof(
@@ -143,6 +152,17 @@ def find_candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publi
     )
     pinned = ledger.default.rpartition("-r")[0] if asked.keep_default else None
     return Candidate(stack, artifact, report, override, None, entry, pinned)
+
+
+def _require_other(ledger: Ledger, entry: Entry, site: Site) -> None:
+    """Raise AnswerIsNo where ENTRY must be promoted by somebody else than who published it."""
+    caller = name_caller()
+    if site.modules.approve == "other" and entry.by == caller:
+        raise AnswerIsNo(
+            f"{ledger.name}/{entry.release} was published by {caller}: somebody else promotes it",
+            f"let another publisher type: hpcstack promote {ledger.name}/{entry.release}",
+            page="promote-a-release",
+        )
 
 
 def _refuse_promotion(ledger: Ledger, entry: Entry) -> InputError:

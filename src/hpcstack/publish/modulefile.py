@@ -246,7 +246,7 @@ def help_text(release: Release) -> str:
     lines += [f"  on {node}: {said}" for node, said in release.fits]
     lines.append(f"  image: sha256 {release.sha256}")
 
-    tests = "Tests:" if release.tested else "Tests: none of this image"
+    tests = "Tests:" if "verdict" in dict(release.tested) else "Tests: none of this image"
     lines += ["", f"Channel: {release.channel}. {tests}"]
     lines += [f"  {name}: {value}" for name, value in release.tested]
     if release.override:

@@ -10,10 +10,10 @@ Tested in tests/unit/releases/test_changes.py and tests/integration/test_publish
 from __future__ import annotations
 
 import contextlib
-import getpass
 import hashlib
 import json
 import os
+import pwd
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -25,7 +25,8 @@ from hpcstack.core import descriptors
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import read_text, without_links, write_tree
 from hpcstack.core.lease import hold_lease
-from hpcstack.publish.gate import describe_report
+from hpcstack.publish.audit import describe_vulnerabilities
+from hpcstack.publish.gate import KNOWN_VULNERABILITIES, describe_report
 from hpcstack.publish.gc import find_users
 from hpcstack.publish.load_test import try_loading
 from hpcstack.publish.modulefile import (
@@ -307,6 +308,8 @@ class Publisher:
         version = stack.release_version
         name = ledger.next(version, self._list_taken(stack.name))
         tested = describe_report(report) if report else ()
+        known = describe_vulnerabilities([artifact], self.site)
+        tested += tuple((KNOWN_VULNERABILITIES, said) for said in known.values())
 
         release = Release(
             stack=stack,
@@ -568,11 +571,17 @@ def stamp_now() -> str:
 
 
 def name_caller() -> str:
-    """Return the login name of who runs this; the numeric user ID where there is no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.geteuid())
+    """Return the login name of who runs this; the numeric user ID where there is no name.
+
+    The system knows it, not a variable, which anybody may set. For root it is who became root by
+    sudo, which says so in a variable that only root could have changed.
+    """
+    uid = os.getuid()
+    people = [os.environ.get("SUDO_UID", ""), str(uid)] if uid == 0 else [str(uid)]
+    for number in people:
+        with contextlib.suppress(KeyError, ValueError, OverflowError):
+            return pwd.getpwuid(int(number)).pw_name
+    return str(uid)
 
 
 def _digest_of_contents(release: Release) -> str:

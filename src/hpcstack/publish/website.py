@@ -17,7 +17,8 @@ from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import write_text
 from hpcstack.hardware.compatibility import read_driver_needs
 from hpcstack.publish import reports as proofs
-from hpcstack.publish.gate import read_verdict
+from hpcstack.publish.audit import describe_vulnerabilities
+from hpcstack.publish.gate import KNOWN_VULNERABILITIES, read_verdict
 from hpcstack.recipe.model import Stack
 from hpcstack.releases.layout import TCL
 from hpcstack.releases.ledger import Dates, Entry, Ledger, make_version_key
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
 MARK = "index.html"
@@ -55,6 +57,11 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
             else:
                 one["report"] = ""
 
+    # as they are known now, not on the day of the release
+    known = describe_vulnerabilities(_list_images(stacks, store), site)
+    for one in stacks:
+        one["vulnerabilities"] = known.get(one["key"], one["vulnerabilities"])
+
     shared = {
         "site": site.name,
         "modulepath": str(tree.core),
@@ -65,11 +72,22 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
         out[one["page"]] = fill_page("modules", "catalog-stack.html.j2", one=one, **shared)
     out[MARK] = fill_page("modules", "catalog-index.html.j2", stacks=stacks, **shared)
 
-    keys = ("alias", "release", "stack", "channel", "sha256", "summary", "page")
+    keys = ("alias", "release", "stack", "channel", "sha256", "summary", "vulnerabilities", "page")
     rows = [{key: one[key] for key in keys} for one in stacks]
     document = {"made_by": MADE, "site": site.name, "stacks": rows}
     out["catalog.json"] = json.dumps(document, indent=1) + "\n"
     return out | {name: read_data_file("modules", name) for name in ("catalog.css", "catalog.js")}
+
+
+def _list_images(stacks: list[dict[str, Any]], store: Store) -> list[Artifact]:
+    """Return the images of STACKS that are whole."""
+    out = {}
+    for one in stacks:
+        with contextlib.suppress(HpcstackError):
+            artifact = store.artifact(one["key"])
+            if artifact:
+                out[artifact.key] = artifact
+    return list(out.values())
 
 
 def describe_version(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, Any]:
@@ -99,6 +117,7 @@ def describe_version(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> 
         "fits": record.fits if record else [],
         "load": tree.how(ledger.name, entry.version),
         "sha256": entry.sha256,
+        "key": entry.key,
         "made": entry.made[:10],
         "by": entry.by,
         "override": entry.override,
@@ -143,8 +162,10 @@ def _describe_tests(entry: Entry) -> dict[str, Any]:
     """Return what the report says that ENTRY was published with, and how its verdict is shown."""
     verdict = entry.tested.get("verdict", "")
     date = entry.tested.get("date", "")
+    tests = {name: said for name, said in entry.tested.items() if name != KNOWN_VULNERABILITIES}
     return {
-        "tested": list(entry.tested.items()),
+        "tested": list(tests.items()),
+        "vulnerabilities": entry.tested.get(KNOWN_VULNERABILITIES, ""),
         "verdict": f"{date} {verdict}" if verdict else "not tested",
         "verdict_class": read_verdict(entry.tested) or "soft",  # a class of catalog.css
     }

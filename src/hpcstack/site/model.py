@@ -463,6 +463,12 @@ class ModulesSite(Model):
         "passed the suite on each of them that can run its image. By default any one node type "
         "will do.",
     )
+    approve: Literal["self", "other"] = Field(
+        "self",
+        description="Who may promote a release: `self`, anybody who publishes, or `other`, somebody "
+        "else than who published it in testing. Nothing gets into production then by one person "
+        "alone; to roll back, one is enough.",
+    )
     by_architecture: bool = Field(
         False,
         description="A module tree for each architecture, MODULE_ROOT/x86_64 and "
@@ -563,6 +569,11 @@ class UsageSite(Model):
         False,
         description="`hpcstack launch` writes a line to syslog for each launch, tagged "
         "hpcstack-usage. Loads are logged by the hook that `hpcstack site usage-hook` writes.",
+    )
+    verbs: bool = Field(
+        False,
+        description="Each verb that builds, publishes or removes something writes a line to syslog, "
+        "tagged hpcstack: who, what, how long, and its exit status.",
     )
     files: tuple[Line, ...] = Field(
         (),

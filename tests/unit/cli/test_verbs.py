@@ -129,7 +129,7 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "find": [((), 2, "Missing argument"), (("a b",), 2, "names no package")],
     "audit": [
         ((), 2, "no database of vulnerabilities"),
-        (("--database", "none"), 2, "does not exist"),
+        (("--database", "none"), 2, "no such folder"),
     ],
     "sbom": [(("no-such-1",), 2, "the store has no image")],
     "sign": [(("no-such-1",), 2, "the store has no image")],
@@ -169,6 +169,7 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "status": [
         (("jax/9",), 2, "nothing is published"),
         (("--deep",), 2, "--deep goes with --check"),
+        (("pytorch", "--prometheus", "x.prom"), 2, "about all that is published"),
     ],
     "repair": [
         (("no-such-name",), 2, "nothing is published"),
@@ -231,7 +232,14 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
     ),
     "undo": (("pytorch", "--dry-run", "--no-slurm"), 0, lambda said: said["dry_run"] is True),
     "default": (("pytorch/24.11", "--dry-run"), 0, lambda said: said["dry_run"] is True),
-    "status": ((), 0, lambda said: said["releases"][0]["release"] == "pytorch/24.11-r1"),
+    "status": (
+        ("--prometheus", "status.prom"),
+        0,
+        lambda said: (
+            said["releases"][0]["release"] == "pytorch/24.11-r1"
+            and "\nhpcstack_wrong 0\n" in Path("status.prom").read_text()
+        ),
+    ),
     "repair": (
         ("--dry-run",),
         0,

@@ -15,6 +15,7 @@ import pytest
 from hpcstack.core.errors import AnswerIsNo
 from hpcstack.publish.audit import Audit, audit_images, explain_shut_gate, parse_status
 from hpcstack.publish.reports import require_proof
+from hpcstack.publish.website import render_pages
 from hpcstack.site.model import AuditSite, PolicySite
 from hpcstack.store.artifact import Artifact
 from support.modules import Place
@@ -290,3 +291,21 @@ def test_one_old_archive_or_a_damaged_record_shuts_the_gate(tmp_path: Path) -> N
     write_database(folder, [make_record(old)])
     [reason] = explain_shut_gate(artifact, place.site)
     assert "1 package of Ubuntu:24.04: its newest record is" in reason
+
+
+def test_a_release_and_its_page_say_what_is_known(tmp_path: Path) -> None:
+    place = place_with(tmp_path)
+    done = place.publish(content=image_of(), pip={"urllib3": "2.0.4"})
+    text = Path(done.modulefile).read_text()
+    assert f"known vulnerabilities: 1 high on {TODAY}" in text.replace("\\", "")
+    assert "Tests: none of this image" in text
+    pages = render_pages(place.site, place.store)
+    assert f"<p>1 high on {TODAY}" in pages["pytorch-24.11.html"]
+    assert "Not tested yet." in pages["pytorch-24.11.html"]
+
+    # what becomes known makes no other release of the same image
+    again = place.publish(content=image_of(), pip={"urllib3": "2.0.4"})
+    assert not again.new
+    shutil.rmtree(place.site.audit.database)
+    assert "UNKNOWN on" in render_pages(place.site, place.store)["pytorch-24.11.html"]
+    assert not place.publish(content=image_of(), pip={"urllib3": "2.0.4"}).new

@@ -259,3 +259,21 @@ def test_standard_input_is_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     usage = count_usage(place.site, place.tree, 90, NOW, ("-",))
     assert usage.releases[0].loads == 2
     assert json.dumps(usage.files) == '["-"]'
+
+
+def test_a_verb_that_changes_something_is_told(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(f"store: {tmp_path}/store\nmodule_root: {tmp_path}/m\nusage: {{verbs: true}}\n")
+    program = [sys.executable, "-m", "hpcstack", "--site", str(site)]
+    with listen_to_syslog(tmp_path_factory.mktemp("log")) as syslog:
+        env = {**os.environ, "HOME": str(tmp_path), "LOGNAME": "somebody-else"}
+        for words in (["remove", "jax/1", "--reason", "a secret"], ["images"], ["--help"]):
+            syslog.run(*program, *words, env=env)
+        [said] = syslog.take()
+    assert said.rpartition(" hpcstack: ")[2].startswith(
+        "v1 verb=remove what=jax/1 who=root seconds="
+    )
+    assert said.endswith(" status=2")
+    assert "secret" not in said
