@@ -21,6 +21,7 @@ import errno
 import os
 import re
 import stat
+import time
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
@@ -47,6 +48,9 @@ CLOSED = (errno.EACCES, errno.EPERM, errno.EBADF)
 RENAME_EXCHANGE = 2  # renameat2(2)
 MAX_NAME = 255  # bytes of one name, on every filesystem of Linux
 MAX_LINKS = 40  # on the way to one folder, as the kernel counts
+# Waits between attempts at a folder that another machine has just made or replaced, in seconds: a
+# client of GlusterFS takes what it knows for true for a second.
+STALE_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0)
 
 _pins: set[int] = set()  # the descriptors of `pin_path`, as long as its block runs
 PINNED = re.compile(r"/proc/self/fd/([0-9]+)(?=/|$)")
@@ -59,6 +63,22 @@ def open_folder(path: Path) -> int:
 
     Where we may pass the folder but not list it, the descriptor only passes (O_PATH). Raise
     StoreError where a link that another user made lies on the way, and OSError as open(2) does.
+    """
+    for pause in STALE_PAUSES_S:
+        try:
+            return _open_folder_once(path)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        time.sleep(pause)
+    return _open_folder_once(path)
+
+
+def _open_folder_once(path: Path) -> int:
+    """Do as `open_folder`. Raise OSError (ESTALE) where another machine has replaced a folder on the
+    way while it was opened.
+
+    The kernel looks a path up again then; we open its parts one by one, so it cannot.
     """
     wanted = path.absolute()
     pinned_at = PINNED.match(str(wanted))
@@ -219,6 +239,7 @@ def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
             # Closed to others until it has its group and its mode.
             os.mkdir(path.name, 0o700, dir_fd=around)
         except FileExistsError:
+            _await_folder(path)
             return
         descriptor = os.open(path.name, LIST, dir_fd=around)
         try:
@@ -226,6 +247,20 @@ def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
             set_marks(descriptor, mode | inherited, group)
         finally:
             os.close(descriptor)
+
+
+def _await_folder(path: Path) -> None:
+    """Return once PATH can be opened, which another process has just made.
+
+    A client that had looked for it before may know for a while that it is not there. Raise
+    FileNotFoundError where that does not end.
+    """
+    for pause in STALE_PAUSES_S:
+        with contextlib.suppress(FileNotFoundError), hold_folder(path):
+            return
+        time.sleep(pause)
+    with hold_folder(path):
+        pass
 
 
 def set_marks(descriptor: int, mode: int, group: int = -1) -> None:

@@ -54,6 +54,12 @@ TOLD: dict[str, Advice] = {
         "make it, or correct `{key}` in site.yaml",
         page="describe-your-cluster",
     ),
+    "filesystem": Advice(
+        "FAIL",
+        "publishers and builders on several machines may lose or mix up what they write",
+        "move it to a filesystem that keeps them, or mount this one with other options",
+        page="choose-a-filesystem",
+    ),
     "runtime": Advice(
         "FAIL",
         "steps are started with {runtime}",

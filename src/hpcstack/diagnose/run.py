@@ -21,6 +21,7 @@ from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, SlurmE
 from hpcstack.diagnose import checks
 from hpcstack.diagnose.advice import Finding, report_fine, report_skipped, report_wrong
 from hpcstack.diagnose.building import look_at_building
+from hpcstack.diagnose.filesystem import look_at_filesystems
 from hpcstack.diagnose.image_cache import look_at_image_cache
 from hpcstack.diagnose.mounting import look_at_mounting, measure_mounting
 from hpcstack.diagnose.pyxis import look_at_pyxis
@@ -83,6 +84,8 @@ def examine_machines(
     found += _check_cluster(site, runner, here, runtime, on, progress)
     found += look_at_registries(site, here, list(bases))
     found += _check_places(site, here)
+    places = {"store": site.store, "modules": site.module_root}
+    found += look_at_filesystems(places, here, runner)
     found += look_at_building(site, here, runner)
     found += look_at_image_cache(site, here)
     found += _check_named(site, here, runner)
