@@ -29,7 +29,6 @@ from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.recipe.catalog import SUFFIX, Recipe
 from hpcstack.render.steps import make_pip_files
 from hpcstack.store import sbom
-from hpcstack.store.contents import read_distribution
 from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ def create_bundle(
         name = request.stack.full_name
         texts = {f"lock/{name}{LOCK_SUFFIX}": request.lock.text(), **_recipes(recipe)}
         if artifact:
-            distribution = read_distribution(artifact.image)
-            texts[f"sbom/{name}.cdx.json"] = sbom.make_sbom(artifact, distribution)
+            texts[f"sbom/{name}.cdx.json"] = sbom.make_image_sbom(artifact)
         write_tree(work / "texts", texts, on_disk=False)
 
         files = {f"packages/{path.name}": path for path in packages}

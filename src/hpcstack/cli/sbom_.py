@@ -30,11 +30,10 @@ def command(session: Session, image: str, output: Path | None) -> None:
     """
     from hpcstack.core.outputs import write_output
     from hpcstack.store import sbom
-    from hpcstack.store.contents import read_distribution
     from hpcstack.store.find import find_image
 
     found = find_image(find_image_named(session, image), session.store)
-    text = sbom.make_sbom(found, read_distribution(found.image))
+    text = sbom.make_image_sbom(found)
     if output is None:
         echo(text.rstrip("\n"))
         return

@@ -9,7 +9,6 @@ from hpcstack.core.errors import HpcstackError
 from hpcstack.lock.model import read_lock as read_lock
 from hpcstack.lock.path import lock_path
 from hpcstack.store import sbom
-from hpcstack.store.contents import read_distribution
 from hpcstack.store.store import LOCK
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def collect_attachments(recipe: Recipe, artifact: Artifact, site: Site) -> dict[
     The lock is the one that the build kept beside the image. Else it is the recipe's, if that is
     still the same: a later lock is not this image's.
     """
-    out = {"sbom.json": sbom.make_sbom(artifact, read_distribution(artifact.image))}
+    out = {"sbom.json": sbom.make_image_sbom(artifact)}
     for path in (Path(artifact.folder) / LOCK, _find_recipe_lock(recipe, site)):
         try:
             if path and read_lock(path).digest() == artifact.lock_sha256:

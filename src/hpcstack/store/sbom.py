@@ -9,24 +9,40 @@ from __future__ import annotations
 
 import json
 import uuid
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hpcstack.store.contents import Distribution, read_distribution
+from hpcstack.store.licences import read_licences
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cyclonedx.model.component import Component
+    from cyclonedx.model.license import DisjunctiveLicense
     from packageurl import PackageURL
 
     from hpcstack.store.artifact import Artifact
-    from hpcstack.store.contents import Distribution
 
 SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's serial numbers
 
 
-def make_sbom(artifact: Artifact, distribution: Distribution) -> str:
+def make_image_sbom(artifact: Artifact) -> str:
+    """Return the SBOM of ARTIFACT, with the distribution and the licences that its image states."""
+    distribution = read_distribution(artifact.image)
+    return make_sbom(artifact, distribution, read_licences(artifact.image, artifact))
+
+
+def make_sbom(
+    artifact: Artifact,
+    distribution: Distribution,
+    licences: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> str:
     """Return the SBOM of ARTIFACT as CycloneDX 1.6 JSON.
 
-    Scanners match dpkg's packages by the release of the DISTRIBUTION. So that is a component of its
-    own, and stands in each package's URL: https://github.com/package-url/purl-spec, type deb,
-    `distro`.
+    LICENCES are what its packages state, as `read_licences` returns them. Scanners match dpkg's
+    packages by the release of the DISTRIBUTION. So that is a component of its own, and stands in
+    each package's URL: https://github.com/package-url/purl-spec, type deb, `distro`.
     """
     from cyclonedx.model import HashAlgorithm, HashType, Property
     from cyclonedx.model.bom import Bom
@@ -47,7 +63,7 @@ def make_sbom(artifact: Artifact, distribution: Distribution) -> str:
     )
     bom = Bom(
         serial_number=uuid.uuid5(SPACE, artifact.sha256),
-        components=_list_components(artifact, distribution),
+        components=_list_components(artifact, distribution, licences),
     )
     bom.metadata.component = image
     bom.register_dependency(image, bom.components)
@@ -73,7 +89,9 @@ def _list_properties(artifact: Artifact) -> dict[str, str]:
     return out
 
 
-def _list_components(artifact: Artifact, distribution: Distribution) -> list[Component]:
+def _list_components(
+    artifact: Artifact, distribution: Distribution, licences: Mapping[str, tuple[str, ...]]
+) -> list[Component]:
     """Return the distribution and then all packages, sorted by their URLs."""
     from packageurl import PackageURL
     from packaging.utils import canonicalize_name
@@ -81,16 +99,19 @@ def _list_components(artifact: Artifact, distribution: Distribution) -> list[Com
     qualifiers = {"arch": artifact.platform.partition("/")[2]}
     if distribution.version:
         qualifiers["distro"] = f"{distribution.name}-{distribution.version}"
-    urls = []
+    urls: dict[PackageURL, tuple[str, ...]] = {}  # {a package: what it states of its licences}
     for name, version in artifact.apt.items():
-        urls.append(PackageURL("deb", distribution.name, name, version, qualifiers))
+        url = PackageURL("deb", distribution.name, name, version, qualifiers)
+        urls[url] = licences.get(f"deb:{name}", ())
     for name, version in artifact.pip.items():
-        urls.append(PackageURL("pypi", None, canonicalize_name(name), version))
+        url = PackageURL("pypi", None, canonicalize_name(name), version)
+        urls[url] = licences.get(f"pypi:{name}", ())
     for name, text in artifact.conda.items():
         version, _, build = text.partition("=")
-        urls.append(PackageURL("conda", None, name, version, {"build": build}))
+        urls[PackageURL("conda", None, name, version, {"build": build})] = ()
 
-    packages = [_make_package(url) for url in sorted(urls, key=PackageURL.to_string)]
+    in_order = sorted(urls.items(), key=lambda pair: pair[0].to_string())
+    packages = [_make_package(url, stated) for url, stated in in_order]
     return [_make_system(distribution), *packages]
 
 
@@ -105,10 +126,28 @@ def _make_system(distribution: Distribution) -> Component:
     )
 
 
-def _make_package(url: PackageURL) -> Component:
+def _make_package(url: PackageURL, licences: tuple[str, ...]) -> Component:
     from cyclonedx.model.component import Component, ComponentType
 
     text = url.to_string()
     return Component(
-        name=url.name, version=url.version, type=ComponentType.LIBRARY, purl=url, bom_ref=text
+        name=url.name,
+        version=url.version,
+        type=ComponentType.LIBRARY,
+        purl=url,
+        bom_ref=text,
+        licenses=[_make_licence(one) for one in licences],
     )
+
+
+def _make_licence(stated: str) -> DisjunctiveLicense:
+    """Return a licence: by its SPDX id where STATED is one, else by the name that was stated.
+
+    An expression, such as `MIT AND Zlib`, is a name, too: the format takes one expression or many
+    licences, and a package of Debian's has many.
+    """
+    from cyclonedx.model.license import DisjunctiveLicense
+    from cyclonedx.spdx import fixup_id
+
+    known = fixup_id(stated)
+    return DisjunctiveLicense(id=known) if known else DisjunctiveLicense(name=stated)

@@ -8,11 +8,9 @@ import pytest
 
 from hpcstack.core import data
 from hpcstack.lock.path import lock_path
-from hpcstack.publish import attachments
 from hpcstack.publish.attachments import collect_attachments
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.store.artifact import Artifact
-from hpcstack.store.contents import Distribution
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,8 +40,7 @@ def test_the_lock_of_the_image_comes_with_the_release(
     beside: str,
     comes: bool,
 ) -> None:
-    monkeypatch.setattr(attachments, "read_distribution", lambda *_: Distribution("debian", "12"))
-    monkeypatch.setattr("hpcstack.store.sbom.make_sbom", lambda *_: "{}")
+    monkeypatch.setattr("hpcstack.store.sbom.make_image_sbom", lambda _: "{}")
     texts = {
         "same": lock.text(),
         "later": lock.model_copy(update={"template_version": "0"}).text(),
