@@ -5,7 +5,8 @@ Tested in tests/unit/cli/test_verbs.py.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,8 @@ from hpcstack.cli.session import Session, answer, format_table, json_option, say
 
 if TYPE_CHECKING:
     from hpcstack.publish.search import Hit
+
+DAYS = 90  # in which a person used it
 
 
 @click.command("find")
@@ -40,11 +43,29 @@ def command(session: Session, what: str, published: bool, as_json: bool) -> None
     if published:
         holdings.images = [one for one in holdings.images if one.releases]
 
-    hits = find_hits(what, holdings, say)
+    hits = _count_people(session, find_hits(what, holdings, say), holdings.unread)
     document = {"hits": [_make_row(hit) for hit in hits], "unread": holdings.unread}
     answer(document, as_json, lambda: _format_text(what, hits, holdings.unread))
     if not hits or holdings.unread:
         raise click.exceptions.Exit(1)
+
+
+def _count_people(session: Session, hits: list[Hit], unread: list[str]) -> list[Hit]:
+    """Return HITS, each release with how many people used it, where the site logs that.
+
+    Add to UNREAD what could not be read.
+    """
+    from hpcstack.core.errors import InputError
+    from hpcstack.publish.usage import count_people, count_usage
+
+    if not hits or not session.site.usage.files:
+        return hits
+    try:
+        usage = count_usage(session.site, tree_of(session), DAYS, datetime.now(timezone.utc))
+    except InputError as error:
+        unread.append(f"who uses them: {error.message}")
+        return hits
+    return [replace(hit, releases=count_people(hit.releases, usage)) for hit in hits]
 
 
 def _make_row(hit: Hit) -> dict[str, Any]:

@@ -38,12 +38,15 @@ class HeldRelease:
     state: str  # see releases/ledger.py
     alias: bool  # its version means it
     default: bool  # its name means it
+    people: int | None = None  # who used it in the last 90 days; None where that is not known
 
     def describe(self) -> str:
-        """Return it in words: `pytorch/24.11-r2 (production, default)`."""
+        """Return it in words: `pytorch/24.11-r2 (production, default, 31 people)`."""
         words = [self.channel] if self.state == "live" else [self.state]
         if self.default:
             words.append("default")
+        if self.people is not None:
+            words.append(f"{self.people} {'person' if self.people == 1 else 'people'}")
         return f"{self.name} ({', '.join(words)})"
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from hpcstack.core.process import Runner
+    from hpcstack.publish.holdings import HeldRelease
     from hpcstack.releases.tree import Tree
     from hpcstack.site.load import Site
 
@@ -61,6 +62,12 @@ class Usage:
     releases: list[ReleaseUse]  # the most used first
     unused: list[str]  # releases that can be loaded and that nobody used
     lines: int  # of uses that were read
+
+
+def count_people(releases: Iterable[HeldRelease], usage: Usage) -> tuple[HeldRelease, ...]:
+    """Return RELEASES, each with how many people used it by USAGE."""
+    people = {one.release: len(one.users) for one in usage.releases}
+    return tuple(replace(one, people=people.get(one.name, 0)) for one in releases)
 
 
 def name_week(at: int) -> str:

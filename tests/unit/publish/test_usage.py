@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Runner
 from hpcstack.core.usage_line import TAG, LoggedUse, format_use, parse_use
+from hpcstack.publish.holdings import list_holdings
 from hpcstack.publish.usage import (
     Usage,
+    count_people,
     count_usage,
     find_usage_logs,
     name_week,
@@ -277,3 +279,16 @@ def test_a_verb_that_changes_something_is_told(
     )
     assert said.endswith(" status=2")
     assert "secret" not in said
+
+
+def test_releases_are_shown_with_their_people(tmp_path: Path) -> None:
+    place = Place(tmp_path / "site")
+    place.publish(content=b"one")
+    place.publish(content=b"two")
+    usage = count(place, tmp_path)
+    [image, other] = list_holdings(place.store, place.tree).images
+    said = {one.describe() for held in (image, other) for one in count_people(held.releases, usage)}
+    assert said == {
+        "pytorch/24.11-r1 (testing, 2 people)",
+        "pytorch/24.11-r2 (testing, default, 0 people)",
+    }
