@@ -19,6 +19,7 @@ from hpcstack.core.process import write_stderr
 from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
 from hpcstack.launch.folders import own_folder
+from hpcstack.launch.foreign_python import describe_foreign_packages
 from hpcstack.launch.host_libraries import describe_not_here, find_misfit, find_nccl
 from hpcstack.launch.interrupt import Interruption
 from hpcstack.launch.packages import Added, make_added
@@ -119,6 +120,7 @@ class PlannedLaunch:
         out = []
         if self.doubt:
             out.append(self.doubt)
+        out += describe_foreign_packages(os.environ)
         if not self.runtime.uses_slurm:
             return out
 

@@ -26,6 +26,7 @@ OF_THE_FACTS = "row.get('page', '')"  # facts/signatures*.yaml say it
 # Pages about work that hpcstack does not refuse
 NEVER_REFUSED = {
     "add-your-own-checks",
+    "beside-easybuild",
     "cron-and-ci",
     "interrupt-a-launch",
     "open-a-shell",
