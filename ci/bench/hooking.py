@@ -115,7 +115,9 @@ def main() -> int:
                 f"{kind}: {row['without']:.1f} ms without, {row['with']:.1f} ms with the hook: "
                 f"{more:+.1f} ms, {verdict} {BAR:.0f}; {row['lines']:.0f} lines of {asked.rounds} loads"
             )
-    return int(any(row["with"] - row["without"] > BAR for row in rows.values()))
+    # a hook that says nothing costs nothing, and is no hook
+    silent = any(row["lines"] != asked.rounds for row in rows.values())
+    return int(silent or any(row["with"] - row["without"] > BAR for row in rows.values()))
 
 
 if __name__ == "__main__":

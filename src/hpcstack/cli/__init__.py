@@ -116,11 +116,8 @@ class Verbs(click.Group):
         try:
             result = super().invoke(ctx)
             status = 0
-        except (click.exceptions.Exit, HpcstackError) as error:
-            status = error.exit_code
-            raise
-        except KeyboardInterrupt:
-            status = 130
+        except BaseException as error:
+            status = _find_status(error)
             raise
         finally:
             words = ctx.meta.get(WORDS, ())
@@ -232,6 +229,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             _keep_bug(error, words),
         )
         sys.exit(70)
+
+
+def _find_status(error: BaseException) -> int:
+    """Return the exit code that `main` ends with after ERROR."""
+    if isinstance(error, (HpcstackError, click.exceptions.Exit, click.ClickException)):
+        return 2 if isinstance(error, click.ClickException) else error.exit_code
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return 130
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 0
+    return 7 if isinstance(error, OSError) else 70
 
 
 def _keep_bug(error: Exception, words: list[str]) -> str:

@@ -43,29 +43,34 @@ def command(session: Session, what: str, published: bool, as_json: bool) -> None
     if published:
         holdings.images = [one for one in holdings.images if one.releases]
 
-    hits = _count_people(session, find_hits(what, holdings, say), holdings.unread)
-    document = {"hits": [_make_row(hit) for hit in hits], "unread": holdings.unread}
-    answer(document, as_json, lambda: _format_text(what, hits, holdings.unread))
+    found = find_hits(what, holdings, say)
+    hits, notes = _count_people(session, found)
+    document = {
+        "hits": [_make_row(hit) for hit in hits],
+        "unread": holdings.unread,
+        "notes": notes,
+    }
+    answer(document, as_json, lambda: _format_text(what, hits, holdings.unread, notes))
     if not hits or holdings.unread:
         raise click.exceptions.Exit(1)
 
 
-def _count_people(session: Session, hits: list[Hit], unread: list[str]) -> list[Hit]:
-    """Return HITS, each release with how many people used it, where the site logs that.
+def _count_people(session: Session, hits: list[Hit]) -> tuple[list[Hit], list[str]]:
+    """Return HITS, each release with how many people used it where the site logs that, and notes.
 
-    Add to UNREAD what could not be read.
+    Whoever may not read the logs finds what they look for all the same.
     """
-    from hpcstack.core.errors import InputError
+    from hpcstack.core.errors import HpcstackError
     from hpcstack.publish.usage import count_people, count_usage
 
-    if not hits or not session.site.usage.files:
-        return hits
+    if not any(hit.releases for hit in hits) or not session.site.usage.files:
+        return hits, []
     try:
         usage = count_usage(session.site, tree_of(session), DAYS, datetime.now(timezone.utc))
-    except InputError as error:
-        unread.append(f"who uses them: {error.message}")
-        return hits
-    return [replace(hit, releases=count_people(hit.releases, usage)) for hit in hits]
+    except HpcstackError as error:
+        return hits, [f"who uses them is not known: {error.message}"]
+    notes = [f"people are counted since {usage.since}"]
+    return [replace(hit, releases=count_people(hit.releases, usage)) for hit in hits], notes
 
 
 def _make_row(hit: Hit) -> dict[str, Any]:
@@ -83,7 +88,7 @@ def _make_row(hit: Hit) -> dict[str, Any]:
     }
 
 
-def _format_text(what: str, hits: list[Hit], unread: list[str]) -> str:
+def _format_text(what: str, hits: list[Hit], unread: list[str], notes: list[str]) -> str:
     """Return a table of HITS, and after it what could not be searched."""
     lines = []
     if hits:
@@ -97,6 +102,7 @@ def _format_text(what: str, hits: list[Hit], unread: list[str]) -> str:
     if any(hit.undecided for hit in hits):
         lines.append("?: its version cannot be compared with the one that was asked for")
     lines += [f"not searched: {one}" for one in unread]
+    lines += [f"NOTE: {one}" for one in notes]
     return "\n".join(lines)
 
 

@@ -139,18 +139,23 @@ def _notify(session: Session, notices: list[Notice], *, dry_run: bool) -> dict[s
     from hpcstack.publish.usage import send_notices
 
     users = [one.user for one in notices]
-    say(f"{len(users)} people used it in the last {NOTIFIED_DAYS} days: {', '.join(users)}")
+    may_name = session.site.usage.names
+    named = f": {', '.join(users)}" if may_name and users else ""
+    say(f"{len(users)} people used it in the last {NOTIFIED_DAYS} days{named}")
     if not notices:
         return {"notified": [], "not_notified": []}
 
     if dry_run or not session.site.usage.mail:
         say(f"the message to each:\n{notices[0].text}")
-        return {"notified": [], "not_notified": users}
+        return {"notified": [], "not_notified": users if may_name else len(users)}
     failed = send_notices(notices, session.runner)
     for one in failed:
-        say(f"NOTE: not sent to {one}")
+        say(f"NOTE: not sent to {one if may_name else one.partition(': ')[2]}")
     unsent = {one.partition(":")[0] for one in failed}
-    return {"notified": [one for one in users if one not in unsent], "not_notified": sorted(unsent)}
+    sent = [one for one in users if one not in unsent]
+    if not may_name:
+        return {"notified": len(sent), "not_notified": len(unsent)}
+    return {"notified": sent, "not_notified": sorted(unsent)}
 
 
 def describe_retired(document: dict[str, str], *, cancel: bool, now: bool) -> str:

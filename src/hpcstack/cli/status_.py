@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from hpcstack.cli.published import add_optional_name, split_published, tree_of
-from hpcstack.cli.session import Session, answer, format_table, json_option
+from hpcstack.cli.session import Session, answer, format_table, json_option, say
 from hpcstack.core.errors import format_count
 
 # A note where the site requires signatures: which ways to an image do not ask for them.
@@ -99,10 +99,10 @@ def command(
         *list_notes_of_dates(tree, chosen),
     ]
 
-    if prometheus:
-        _write_metrics(session, prometheus, len(wrong))
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong, "notes": notes}
     answer(document, as_json, lambda: show_status(document))
+    if prometheus:
+        _write_metrics(session, prometheus, len(wrong))
     if check and wrong:
         raise AnswerIsNo(
             f"{format_count(len(wrong), 'thing')} wrong with what is published: {wrong[0]}",
@@ -113,7 +113,7 @@ def command(
 
 def _write_metrics(session: Session, path: Path, wrong: int) -> None:
     """Write the counts of all that is published and stored to PATH; WRONG things are wrong."""
-    from hpcstack.core.errors import StoreError
+    from hpcstack.core.errors import HpcstackError, StoreError
     from hpcstack.core.outputs import write_output
     from hpcstack.publish.audit import audit_images
     from hpcstack.publish.holdings import list_holdings
@@ -127,9 +127,15 @@ def _write_metrics(session: Session, path: Path, wrong: int) -> None:
             ledgers.append(tree.ledger(name))
 
     published = [one.artifact for one in holdings.images if one.releases]
-    audits = audit_images(published, session.site).audits if session.site.audit.database else []
+    audits = None
+    if session.site.audit.database:
+        try:
+            audits = audit_images(published, session.site)
+        except HpcstackError as error:
+            say(f"NOTE: {error.message}")
     images = [one.artifact for one in holdings.images]
-    text = render_metrics(ledgers, images, wrong, audits, time.time())
+    has_database = bool(session.site.audit.database)
+    text = render_metrics(ledgers, images, wrong, audits, time.time(), has_database=has_database)
     write_output(path, text)
 
 

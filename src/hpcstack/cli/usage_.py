@@ -69,6 +69,7 @@ def command(
     usage = count_usage(session.site, tree_of(session), days, now, logs, name)
     document = {
         "since": usage.since,
+        "asked": usage.asked,
         "files": usage.files,
         "lines": usage.lines,
         "releases": [_make_row(one, names=names) for one in usage.releases],
@@ -110,6 +111,8 @@ def _format_text(usage: Usage, *, weeks: bool, names: bool) -> str:
         lines.append(format_table(rows, head))
     else:
         lines.append(f"nobody used anything since {usage.since}, by {len(usage.files)} logs")
+    if usage.since != usage.asked:
+        lines.append(f"NOTE: the logs begin on {usage.since}, not on {usage.asked}")
     if names:
         lines += ["", *(_describe_users(one) for one in usage.releases)]
     if usage.unused:

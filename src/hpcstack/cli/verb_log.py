@@ -27,15 +27,17 @@ NAME = re.compile(r"[A-Za-z0-9][\w./+@-]{0,99}", re.ASCII)
 def log_verb(session: Session, words: Sequence[str], status: int, seconds: float) -> None:
     """Tell syslog that the verb in WORDS ended with STATUS after SECONDS, if the site wants it.
 
-    Of the words only the verb and what it was about are told: others may hold anything.
+    Of the words only the verb, and the word that follows it unless that is an option, are told.
     """
     # a verb that never asked for the site has changed nothing
     is_loaded = "loaded" in vars(session)
     if not words or words[0] not in LOGGED or not is_loaded or not session.site.usage.verbs:
         return
-    from hpcstack.publish.publisher import name_caller
+    from hpcstack.core.people import name_caller
 
-    about = next((word for word in words[1:] if NAME.fullmatch(word)), "-")
+    # An option's value may be anything, also a reason: so it is the first word alone, if any.
+    rest = words[2:] if words[0] == "bundle" else words[1:]
+    about = rest[0] if rest and NAME.fullmatch(rest[0]) else "-"
     tell_syslog(
         TAG,
         f"v1 verb={words[0]} what={about} who={name_caller()} seconds={seconds:.1f} "

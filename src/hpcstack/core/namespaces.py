@@ -27,8 +27,11 @@ WHOLE_RANGE = ["0", "0", "4294967295"]  # of /proc/self/uid_map, in the machine'
 
 def is_machines_root() -> bool:
     """Return whether this process is the machine's root, and not that of a rootless container."""
-    if os.geteuid():
-        return False
+    return not os.geteuid() and is_machines_namespace()
+
+
+def is_machines_namespace() -> bool:
+    """Return whether this process is in the machine's own user namespace."""
     with contextlib.suppress(OSError):
         return Path("/proc/self/uid_map").read_text().split() == WHOLE_RANGE
     return True

@@ -91,7 +91,7 @@ def try_filesystem(what: str, path: Path, where: str, runner: Runner) -> Finding
         shutil.rmtree(folder, ignore_errors=True)
 
     if missing:
-        found = f"{what}: {path} is on {kind}, which does not keep {'; '.join(missing)}"
+        found = f"{what}: {path} is on {kind}, which does not support {'; '.join(missing)}"
         return report_wrong("filesystem", where, found, path=str(path))
     count = len(TRAITS) + 1
     return report_fine(

@@ -60,10 +60,15 @@ class Vulnerability:
 
 @dataclass(frozen=True)
 class Unaudited:
-    """What was not checked, in words, and of which ecosystem its packages are."""
+    """What was not checked, in words, and of which ecosystem its packages are.
+
+    `may_pass`: the site can let it pass (policy.unaudited). A database that lacks something or is
+    old never passes: it is to be fetched.
+    """
 
     ecosystem: Ecosystem
     what: str
+    may_pass: bool = True
 
 
 @dataclass
@@ -176,13 +181,14 @@ def explain_shut_gate(artifact: Artifact, site: Site) -> list[str]:
     [audit] = audits.audits
 
     out = [
-        f"{one.id} of {one.package.name} {one.package.version} is "
-        + ("of unknown severity" if one.severity == "unknown" else one.severity)
-        + (f", fixed in {one.fixed}" if one.fixed != "-" else ", and there is no fix")
-        for one in audit.refused
+        f"{hole.id} of {hole.package.name} {hole.package.version} is "
+        + ("of unknown severity" if hole.severity == "unknown" else hole.severity)
+        + (f", fixed in {hole.fixed}" if hole.fixed != "-" else ", and there is no fix")
+        for hole in audit.refused
     ]
-    unknown = [one.what for one in audit.unknown if one.ecosystem not in site.policy.unaudited]
-    out += [f"policy.max_severity: not audited: {what}" for what in unknown]
+    for one in audit.unknown:
+        if not (one.may_pass and one.ecosystem in site.policy.unaudited):
+            out.append(f"policy.max_severity: not audited: {one.what}")
     return out + [f"policy.max_severity: {one}" for one in audits.doubts]
 
 
@@ -267,7 +273,7 @@ def _judge(
         doubt = _doubt_records(of_it[0].target, database, today)
         if doubt:
             what = f"{format_count(len(of_it), 'package')} of {doubt}"
-            audit.unknown.append(Unaudited(of_it[0].package.ecosystem, what))
+            audit.unknown.append(Unaudited(of_it[0].package.ecosystem, what, may_pass=False))
 
     for subject in subjects:
         hits: list[tuple[Affected, str]] = []

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import AnswerIsNo, InputError
+from hpcstack.core.namespaces import is_machines_namespace
+from hpcstack.core.people import name_caller
 from hpcstack.launch.preflight import explain_missing_command
 from hpcstack.lock.file import LockFile
 from hpcstack.publish import reports
 from hpcstack.publish.attachments import collect_attachments
 from hpcstack.publish.provenance import find_commit
-from hpcstack.publish.publisher import name_caller
 from hpcstack.publish.status import foretell_changes
 from hpcstack.releases.lookup import find_version, require_version
 from hpcstack.releases.records import read_attachments, read_record, read_release
@@ -143,6 +144,13 @@ def find_candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publi
             raise _refuse_promotion(ledger, entry)
     else:
         entry = _newest_in_testing(ledger, version)
+        if site.modules.approve == "other":
+            full = f"{ledger.name}/{entry.release}"
+            raise InputError(
+                f"say which release you approve: the newest in testing is {full}",
+                f"hpcstack promote {full}",
+                page="promote-a-release",
+            )
 
     _require_other(ledger, entry, site)
     stack, artifact = read_release(publisher.store, ledger.name, entry.release)
@@ -155,9 +163,17 @@ def find_candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publi
 
 
 def _require_other(ledger: Ledger, entry: Entry, site: Site) -> None:
-    """Raise AnswerIsNo where ENTRY must be promoted by somebody else than who published it."""
+    """Raise AnswerIsNo where ENTRY must be promoted by somebody other than its publisher."""
+    if site.modules.approve != "other":
+        return
+    if not is_machines_namespace():
+        raise AnswerIsNo(
+            "who you are cannot be told in a user namespace, and a second person must promote",
+            "promote it outside of the container",
+            page="promote-a-release",
+        )
     caller = name_caller()
-    if site.modules.approve == "other" and entry.by == caller:
+    if entry.by == caller:
         raise AnswerIsNo(
             f"{ledger.name}/{entry.release} was published by {caller}: somebody else promotes it",
             f"let another publisher type: hpcstack promote {ledger.name}/{entry.release}",

@@ -11,7 +11,7 @@ from hpcstack.report import escape_label
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hpcstack.publish.audit import Audit
+    from hpcstack.publish.audit import Audits
     from hpcstack.releases.ledger import Ledger
     from hpcstack.store.artifact import Artifact
 
@@ -20,11 +20,14 @@ def render_metrics(
     ledgers: Sequence[Ledger],
     images: Sequence[Artifact],
     wrong: int,
-    audits: Sequence[Audit],
+    audits: Audits | None,
     now: float,
+    *,
+    has_database: bool,
 ) -> str:
     """Return the numbers: releases by channel and state, changes by verb and when the last one was,
-    what is WRONG, images and their bytes, and known vulnerabilities by AUDITS, where there are any.
+    what is WRONG, images and their bytes, and known vulnerabilities by AUDITS. These are None where
+    the site has no database (HAS_DATABASE), or it cannot be read.
 
     NOW is in seconds since 1970. An alert on its age notices that cron has stopped.
     """
@@ -58,10 +61,15 @@ def render_metrics(
     out += _render(
         "image_bytes", "gauge", "Bytes of images, by stack.", ("stack", "platform"), stored
     )
+    if has_database:
+        is_whole = audits is not None and not audits.doubts
+        out += _render(
+            "audit_ok", "gauge", "Whether the database could be read.", (), {(): int(is_whole)}
+        )
     if audits:
         found: Counter[tuple[str, ...]] = Counter()
         unknown: Counter[tuple[str, ...]] = Counter()
-        for audit in audits:
+        for audit in audits.audits:
             unknown[audit.artifact.stack, audit.artifact.key[:12]] = len(audit.unknown)
             for severity, count in audit.count().items():
                 found[audit.artifact.stack, audit.artifact.key[:12], severity] = count
@@ -75,7 +83,7 @@ def render_metrics(
         out += _render(
             "not_audited",
             "gauge",
-            "What of an image could not be checked for vulnerabilities.",
+            "Reasons why an image could not be checked whole for vulnerabilities.",
             ("stack", "image"),
             unknown,
         )

@@ -12,8 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import pwd
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -25,6 +23,7 @@ from hpcstack.core import descriptors
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import read_text, without_links, write_tree
 from hpcstack.core.lease import hold_lease
+from hpcstack.core.people import name_caller
 from hpcstack.publish.audit import describe_vulnerabilities
 from hpcstack.publish.gate import KNOWN_VULNERABILITIES, describe_report
 from hpcstack.publish.gc import find_users
@@ -220,9 +219,18 @@ class Publisher:
     def _check_change(self, before: Ledger, after: Ledger, verb: str, *, force: bool) -> None:
         """Raise InputError where the change from BEFORE to AFTER must not be made.
 
-        Reasons are: users would lose something in production (which FORCE allows), a release that
-        would be loaded has no image any more or another one, or a release that goes is in use.
+        Reasons are: users would get what no second person has approved, where the site wants that;
+        they would lose something in production (which FORCE allows); a release that would be loaded
+        has no image any more or another one; a release that goes is in use.
         """
+        if self.site.modules.approve == "other":
+            unapproved = changes.find_unapproved(before, after)
+            if unapproved:
+                raise InputError(
+                    "\n".join(unapproved),
+                    "let another publisher promote it: hpcstack promote NAME/VERSION-rN",
+                    page="promote-a-release",
+                )
         lost = changes.find_harm(before, after, stamp_today())
         if lost and not force:
             raise InputError(
@@ -568,20 +576,6 @@ class Publisher:
 def stamp_now() -> str:
     """Return the time in UTC as ISO 8601, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def name_caller() -> str:
-    """Return the login name of who runs this; the numeric user ID where there is no name.
-
-    The system knows it, not a variable, which anybody may set. For root it is who became root by
-    sudo, which says so in a variable that only root could have changed.
-    """
-    uid = os.getuid()
-    people = [os.environ.get("SUDO_UID", ""), str(uid)] if uid == 0 else [str(uid)]
-    for number in people:
-        with contextlib.suppress(KeyError, ValueError, OverflowError):
-            return pwd.getpwuid(int(number)).pw_name
-    return str(uid)
 
 
 def _digest_of_contents(release: Release) -> str:

@@ -57,7 +57,8 @@ class ReleaseUse:
 class Usage:
     """What the logs say of the time since a day."""
 
-    since: str  # the day
+    since: str  # the day from which the logs tell, and which was asked for
+    asked: str  # the day that was asked for
     files: list[str]
     releases: list[ReleaseUse]  # the most used first
     unused: list[str]  # releases that can be loaded and that nobody used
@@ -88,17 +89,22 @@ def count_usage(
     paths = find_usage_logs(given or site.usage.files)
     by_release: dict[str, ReleaseUse] = {}
     lines = 0
+    oldest = now.timestamp()
     for path in paths:
         for use in read_uses(path):
             lines += 1
+            oldest = min(oldest, use.at)
             if since.timestamp() <= use.at <= now.timestamp() + 86400 and _is_of(use.release, name):
                 one = by_release.setdefault(use.release, ReleaseUse(use.release))
                 one.add(use)
 
     found = sorted(by_release.values(), key=lambda one: (-sum(one.users.values()), one.release))
-    known = [one for one in _list_loadable(tree) if _is_of(one, name)]
+    # logs are rotated away: of the days before their first line nothing is known
+    begins = max(since, datetime.fromtimestamp(max(oldest, 0), timezone.utc))
+    known = [one for one in _list_loadable(tree, begins) if _is_of(one, name)]
     unused = [one for one in known if one not in by_release]
-    return Usage(f"{since:%Y-%m-%d}", [str(path) for path in paths], found, unused, lines)
+    files = [str(path) for path in paths]
+    return Usage(f"{begins:%Y-%m-%d}", f"{since:%Y-%m-%d}", files, found, unused, lines)
 
 
 def _is_of(release: str, name: str) -> bool:
@@ -111,14 +117,22 @@ def _is_of(release: str, name: str) -> bool:
     )
 
 
-def _list_loadable(tree: Tree) -> list[str]:
-    """Return all releases that a user can load."""
+def _list_loadable(tree: Tree, begins: datetime) -> list[str]:
+    """Return all releases that users could load all the time since BEGINS."""
     return [
         f"{name}/{entry.release}"
         for name in tree.names()
         for entry in tree.ledger(name).entries
-        if entry.state == "live"
+        if entry.state == "live" and _read_time(entry.made) <= begins
     ]
+
+
+def _read_time(said: str) -> datetime:
+    """Return the time SAID of a ledger; the first of all where it is none."""
+    try:
+        return datetime.fromisoformat(said).astimezone(timezone.utc)
+    except ValueError:
+        return datetime.fromtimestamp(0, timezone.utc)
 
 
 def find_usage_logs(patterns: Iterable[str]) -> list[Path]:

@@ -393,6 +393,28 @@ def find_harm(before: Ledger, after: Ledger, today: str) -> list[str]:
     return out
 
 
+def find_unapproved(before: Ledger, after: Ledger) -> list[str]:
+    """Return what users would get after the change that is in testing and newer than what they have
+    in production.
+
+    Back to an older release is no matter: it was what they had.
+    """
+    moves = [
+        (f"{after.name}/{version}", before.aliases.get(version, ""), release)
+        for version, release in after.aliases.items()
+    ]
+    moves.append((after.name, before.default, after.default))
+    out = []
+    for what, old, new in moves:
+        if not old or not new or old == new:
+            continue
+        was, becomes = before.entry(old), after.entry(new)
+        is_older = was.version == becomes.version and becomes.number < was.number
+        if was.channel == "production" and becomes.channel == "testing" and not is_older:
+            out.append(f"{what} would mean {after.name}/{new}, which is in testing")
+    return out
+
+
 def find_refused_default(ledger: Ledger, today: str) -> str:
     """Return the day from which the default will be refused; empty where no such day is to come."""
     dates = ledger.dates.get(ledger.default.rpartition("-r")[0], Dates())

@@ -466,8 +466,8 @@ class ModulesSite(Model):
     approve: Literal["self", "other"] = Field(
         "self",
         description="Who may promote a release: `self`, anybody who publishes, or `other`, somebody "
-        "else than who published it in testing. Nothing gets into production then by one person "
-        "alone; to roll back, one is enough.",
+        "other than its publisher. Then one person alone gets nothing into production; to roll back, "
+        "one is enough. Write it under `force`, or users' own site.yaml can change it.",
     )
     by_architecture: bool = Field(
         False,

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from hpcstack.squashfs.read import Squashfs
 
+MAX_PATH = 1 << 16  # bytes; Linux opens none that is longer than 4096
+
 
 def walk_paths(image: Squashfs) -> Iterator[bytes]:
     """Yield the path of everything in IMAGE, such as `usr/bin/env`, folders before what is in them.
@@ -32,6 +34,8 @@ def walk_paths(image: Squashfs) -> Iterator[bytes]:
         seen.add(folder.number)
         for name, entry in image.listing(folder).items():
             path = above + name
+            if len(path) > MAX_PATH:
+                raise Unreadable("its folders lie too deep in one another")
             yield path
             if entry.kind == DIR:
                 waiting.append((path + b"/", entry.reference))

@@ -18,15 +18,18 @@ from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.walk import walk_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from hpcstack.squashfs.inode import Inode
     from hpcstack.store.artifact import Artifact
 
 MAX_METADATA = 4 << 20  # bytes; some have a readme in them
 METADATA = re.compile(rb"(?:.*/)?[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO)")
 CLASSIFIER = "License :: "
 LONGEST_NAME = 100  # letters; what is longer is a licence's text
+MOST_NAMES = 50  # of one package
+MOST_FILES = 20_000  # of METADATA in one image
 DEP5 = re.compile(r"\AFormat:\s*https?://\S*copyright-format/1\.0/?\s*$", re.MULTILINE)
 SHORT_NAME = re.compile(r"^License:[ \t]*(\S.*)$", re.MULTILINE)
 
@@ -47,18 +50,30 @@ def read_licences(image: Path, artifact: Artifact) -> dict[str, tuple[str, ...]]
     return out
 
 
-def _read_python(image: Squashfs, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    wanted = {_canonical(name): name for name in names}
-    out = {}
+def _read_python(image: Squashfs, versions: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return what the distributions of VERSIONS state, {name: version}.
+
+    Some bring others along in a folder of their own (`_vendor`): those are not what is installed.
+    """
+    wanted = {_canonical(name): name for name in versions}
+    out: dict[str, tuple[str, ...]] = {}
+    read: set[int] = set()  # numbers of files: each is read once, whatever its names
     for path in walk_paths(image) if wanted else ():
-        if not METADATA.fullmatch(path):
+        if not METADATA.fullmatch(path) or b"/_vendor/" in path:
             continue
-        text = _read_text(image, path.decode("utf-8", "surrogateescape"))
-        fields = HeaderParser().parsestr(text.partition("\n\n")[0])
+        if len(read) >= MOST_FILES:
+            break
+        found = find_inode(image, path.decode("utf-8", "surrogateescape"))
+        if found is None or found.number in read:
+            continue
+        read.add(found.number)
+        metadata = _read_inode(image, found)
+        fields = HeaderParser().parsestr(metadata.partition("\n\n")[0])
         name = wanted.get(_canonical(fields.get("Name", "")))
-        found = parse_python_licences(text)
-        if name and found:
-            out[f"pypi:{name}"] = found
+        if name and f"pypi:{name}" not in out and fields.get("Version") == versions[name]:
+            stated = parse_python_licences(metadata)
+            if stated:
+                out[f"pypi:{name}"] = stated
     return out
 
 
@@ -70,7 +85,7 @@ def parse_python_licences(metadata: str) -> tuple[str, ...]:
     """Return the licences that METADATA of a Python distribution states."""
     fields = HeaderParser().parsestr(metadata.partition("\n\n")[0])
     expression = fields.get("License-Expression", "").strip()
-    if expression:
+    if expression and len(expression) <= LONGEST_NAME:
         return (expression,)
     stated = fields.get("License", "").strip()
     is_a_name = bool(stated) and "\n" not in stated and len(stated) <= LONGEST_NAME
@@ -78,7 +93,7 @@ def parse_python_licences(metadata: str) -> tuple[str, ...]:
         return (stated,)
     classifiers = fields.get_all("Classifier") or []
     names = [one.rpartition(" :: ")[2] for one in classifiers if one.startswith(CLASSIFIER)]
-    return tuple(dict.fromkeys(one for one in names if one != "OSI Approved"))
+    return _bound(one for one in dict.fromkeys(names) if one != "OSI Approved")
 
 
 def _read_debian(image: Squashfs, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -98,13 +113,22 @@ def parse_copyright(text: str) -> tuple[str, ...]:
     """
     if not DEP5.search(text):
         return ()
-    return tuple(sorted({" ".join(name.split()) for name in SHORT_NAME.findall(text)}))
+    return _bound(sorted({" ".join(name.split()) for name in SHORT_NAME.findall(text)}))
+
+
+def _bound(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the NAMES that are no longer than a name is, and not more than any package has."""
+    return tuple(one for one in names if len(one) <= LONGEST_NAME)[:MOST_NAMES]
 
 
 def _read_text(image: Squashfs, path: str) -> str:
     """Return the text of PATH; empty where it is not there, no file, or too large."""
+    found = find_inode(image, path)
+    return _read_inode(image, found) if found else ""
+
+
+def _read_inode(image: Squashfs, found: Inode) -> str:
     try:
-        found = find_inode(image, path)
-        return read_content(image, found, MAX_METADATA).decode("utf-8", "replace") if found else ""
+        return read_content(image, found, MAX_METADATA).decode("utf-8", "replace")
     except Unreadable:
         return ""

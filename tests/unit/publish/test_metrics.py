@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hpcstack.publish.audit import Audit, Unaudited, Vulnerability
+from hpcstack.publish.audit import Audit, Audits, Unaudited, Vulnerability
 from hpcstack.publish.metrics import render_metrics
 from hpcstack.store.package import Package
 from support.modules import Place
@@ -21,13 +21,15 @@ def test_what_is_published_is_counted(tmp_path: Path) -> None:
     hole = Vulnerability("X", ("X",), Package("pypi", "a", "1"), "high", "2", "2026-01-01", "")
     audit = Audit(images[0], [hole], [], [Unaudited("deb", "why")])
     ledgers = [place.tree.ledger(name) for name in place.tree.names()]
-    text = render_metrics(ledgers, images, 3, [audit], 1764150000.0)
+    audits = Audits("/opt/osv", {}, 1, [], [audit])
+    text = render_metrics(ledgers, images, 3, audits, 1764150000.0, has_database=True)
 
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(LINE.fullmatch(line) for line in lines), text
     assert 'hpcstack_releases{name="pytorch",channel="testing",state="live"} 2' in lines
     assert 'hpcstack_changes_total{verb="publish"} 2' in lines
     assert "hpcstack_wrong 3" in lines
+    assert "hpcstack_audit_ok 1" in lines
     assert "hpcstack_images 2" in lines
     assert 'hpcstack_image_bytes{stack="pytorch-24.11",platform="linux/amd64"} 8' in lines
     key = images[0].key[:12]
@@ -44,7 +46,10 @@ def test_what_is_published_is_counted(tmp_path: Path) -> None:
 
 
 def test_nothing_published_is_zero_and_not_absent(tmp_path: Path) -> None:
-    text = render_metrics([], [], 0, [], 0.0)
+    text = render_metrics([], [], 0, None, 0.0, has_database=False)
     assert "\nhpcstack_wrong 0\n" in text
     assert "\nhpcstack_images 0\n" in text
     assert "vulnerabilities" not in text
+    assert "audit_ok" not in text
+    text = render_metrics([], [], 0, None, 0.0, has_database=True)
+    assert "\nhpcstack_audit_ok 0\n" in text

@@ -153,6 +153,17 @@ def test_a_folder_that_is_in_itself_ends_the_walk() -> None:
         list(walk_paths(image))
 
 
+def test_folders_that_lie_too_deep_end_the_walk() -> None:
+    """Each path is whole, so very deep ones would cost more and more."""
+    image: Any = SimpleNamespace(
+        super=SimpleNamespace(root=0, inodes=1 << 31),
+        inode=lambda number: SimpleNamespace(number=number),
+        listing=lambda folder: {b"x" * 255: SimpleNamespace(kind=DIR, reference=folder.number + 1)},
+    )
+    with pytest.raises(Unreadable):
+        list(walk_paths(image))
+
+
 def test_a_damaged_image_is_not_passed_over(place: Place) -> None:
     [image] = [one for one in place.store.images() if one.apt]
     (Path(image.folder) / "artifact.json").write_text("{")

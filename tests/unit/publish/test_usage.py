@@ -64,21 +64,44 @@ def count(place: Place, folder: Path, text: str = LOG, name: str = "", days: int
     return count_usage(place.site, place.tree, days, NOW, (str(folder / "usage.log*"),), name)
 
 
+def backdate(place: Place) -> None:
+    """As if all releases had been made a year ago."""
+    for name in place.tree.names():
+        path = place.tree.root / "state" / name / "current" / "ledger.json"
+        text = path.read_text()
+        for entry in place.tree.ledger(name).entries:
+            text = text.replace(f'"made": "{entry.made}"', '"made": "2025-11-26T12:00:00+00:00"')
+        path.write_text(text)
+
+
 def test_uses_are_counted_by_release(tmp_path: Path) -> None:
     place = Place(tmp_path / "site")
     place.publish(content=b"one")
     place.publish(content=b"two")
+    backdate(place)
     usage = count(place, tmp_path)
     assert [(one.release, one.loads, one.launches, dict(one.users)) for one in usage.releases] == [
         ("pytorch/24.11-r1", 2, 1, {"ann": 2, "bob": 1}),
         ("own-1", 0, 1, {"ann": 1}),
     ]
     assert usage.unused == ["pytorch/24.11-r2"]
-    assert usage.since == "2026-08-28"
+    assert (usage.since, usage.asked) == ("2026-08-28", "2026-08-28")
     one = usage.releases[0]
     assert (one.first, one.last) == (at(20), at(1))
     assert dict(one.weeks) == {name_week(at(1)): 2, name_week(at(20)): 1}
     assert name_week(at(1)) == "2026-W48"
+
+
+def test_of_days_before_the_logs_begin_nothing_is_said(tmp_path: Path) -> None:
+    place = Place(tmp_path / "site")
+    place.publish(content=b"one")
+    text = line("load", "pytorch/24.10-r1", "ann", 20) + line("load", "pytorch/24.10-r1", "ann", 1)
+    usage = count(place, tmp_path, text)
+    assert (usage.since, usage.asked) == ("2026-11-06", "2026-08-28")
+    # a release of today was not there all the time
+    assert usage.unused == []
+    backdate(place)
+    assert count(place, tmp_path, text).unused == ["pytorch/24.11-r1"]
 
 
 @pytest.mark.parametrize(
@@ -271,14 +294,19 @@ def test_a_verb_that_changes_something_is_told(
     program = [sys.executable, "-m", "hpcstack", "--site", str(site)]
     with listen_to_syslog(tmp_path_factory.mktemp("log")) as syslog:
         env = {**os.environ, "HOME": str(tmp_path), "LOGNAME": "somebody-else"}
-        for words in (["remove", "jax/1", "--reason", "a secret"], ["images"], ["--help"]):
+        told = (
+            ["remove", "jax/1", "--reason", "a-secret"],
+            ["remove", "--reason", "a-secret", "jax/1"],
+        )
+        for words in (*told, ["images"], ["--help"]):
             syslog.run(*program, *words, env=env)
-        [said] = syslog.take()
+        said, other = syslog.take()
     assert said.rpartition(" hpcstack: ")[2].startswith(
         "v1 verb=remove what=jax/1 who=root seconds="
     )
     assert said.endswith(" status=2")
-    assert "secret" not in said
+    assert "verb=remove what=- who=" in other
+    assert "secret" not in said + other
 
 
 def test_releases_are_shown_with_their_people(tmp_path: Path) -> None:

@@ -56,11 +56,17 @@ def test_an_images_parts_list_has_them_and_is_valid(tmp_path: Path) -> None:
     root = tmp_path / "root"
     site = root / "usr/lib/python3/dist-packages"
     for name, text in (
-        ("Odd_Package", "Name: odd-package\nLicense-Expression: MIT\n"),
+        ("Odd_Package", "Name: odd-package\nVersion: 1.0\nLicense-Expression: MIT\n"),
         ("plain", "Name: plain\n"),
     ):
         (site / f"{name}-1.dist-info").mkdir(parents=True)
         (site / f"{name}-1.dist-info/METADATA").write_text(text)
+    # what another package brings along, and what is of another version, is not what is installed
+    for folder, version in (("aaa/_vendor", "1.0"), ("aaa", "0.9")):
+        (root / f"{folder}/odd_package-{version}.dist-info").mkdir(parents=True)
+        (root / f"{folder}/odd_package-{version}.dist-info/METADATA").write_text(
+            f"Name: odd-package\nVersion: {version}\nLicense-Expression: Zlib\n"
+        )
     doc = root / "usr/share/doc"
     (doc / "odd-common").mkdir(parents=True)
     (doc / "odd-common/copyright").write_text(
