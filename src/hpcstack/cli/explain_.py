@@ -254,9 +254,10 @@ def _explain_text(
         page = "start-despite-a-bad-node"
     elif MEMORY_LIMIT in said:
         page = "why-was-my-job-killed"
-    return Explained(
-        said, shown, len(found) - len(shown), known=bool(found or said), page=page, clues=clues
-    )
+    # what ended well needs no explanation: what programs say at their end is no matter then
+    is_well = ended_well and not (shown or failure.first or ended_by)
+    hidden = 0 if is_well else len(found) - len(shown)
+    return Explained(said, shown, hidden, known=bool(found or said), page=page, clues=clues)
 
 
 def _format_text(found: Explained) -> str:

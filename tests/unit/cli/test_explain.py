@@ -74,3 +74,16 @@ def test_where_the_cause_is_known_nobody_else_is_named() -> None:
     found = _explain_text(SESSION, log, "", every=False)
     assert found.shown
     assert found.clues == ()
+
+
+def test_of_what_ended_well_nothing_else_is_said() -> None:
+    """torchrun's agents leave at their end; one that is slow finds the store of the other gone."""
+    log = (
+        "[W1126 11:10:48.389 TCPStore.cpp:138] [c10d] recvValueWithTimeout failed on SocketImpl(fd=3): "
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?\n"
+        "E1126 11:10:48.909 19061 torch/distributed/elastic/agent/server/api.py:1008] Error waiting on exit barrier.\n"
+    )
+    found = _explain_text(SESSION, log, "", every=False, ended_well=True)
+    assert _format_text(found) == "it ended with 0"
+    found = _explain_text(SESSION, log, "", every=False)
+    assert [one.signature.id for one in found.shown] == ["torchrun-store-gone"]

@@ -57,6 +57,7 @@ LINES = [
     ("odd.OddError: cudaErrorNoDevice", "cuda", "the process sees no GPU"),
     ("pkg.OddError: odd", "python-error", ""),
     # what reads alike and is another's
+    ("torch.distributed.DistNetworkError: odd", "torch-rendezvous", ""),
     ("ERROR: No matching distribution found for odd", "python-packages", ""),
     ("ImportError: /x/odd.so: undefined symbol: _Zodd", "dynamic-loader", ""),
     ("Abort(1) on node 0 (rank 0 in comm 0): application called MPI_Abort(odd)", "mpich", ""),
