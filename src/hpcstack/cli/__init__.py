@@ -112,20 +112,16 @@ class Verbs(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, and tell syslog of it where the site wants that."""
         began = time.monotonic()
-        status = 70
         try:
-            result = super().invoke(ctx)
-            status = 0
-        except BaseException as error:
-            status = _find_status(error)
-            raise
+            return super().invoke(ctx)
         finally:
+            error = sys.exc_info()[1]
+            status = _find_status(error) if error else 0
             words = ctx.meta.get(WORDS, ())
             if ctx.obj and words:
                 from hpcstack.cli.verb_log import log_verb
 
                 log_verb(ctx.obj, words, status, time.monotonic() - began)
-        return result
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         ctx.meta[WORDS] = tuple(args)

@@ -18,9 +18,27 @@ if TYPE_CHECKING:
 TAG = "hpcstack"
 # verbs that change what others use, or that keep a machine busy
 LOGGED = frozenset(
-    ("adopt", "build", "bundle", "catalog", "default", "gc", "import", "lock", "promote", "publish",
-     "remove", "repair", "retire", "rollback", "sign", "test", "undo", "verify")
-)  # fmt: skip
+    [
+        "adopt",
+        "build",
+        "bundle",
+        "catalog",
+        "default",
+        "gc",
+        "import",
+        "lock",
+        "promote",
+        "publish",
+        "remove",
+        "repair",
+        "retire",
+        "rollback",
+        "sign",
+        "test",
+        "undo",
+        "verify",
+    ]
+)
 NAME = re.compile(r"[A-Za-z0-9][\w./+@-]{0,99}", re.ASCII)
 
 

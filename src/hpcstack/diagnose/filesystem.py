@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack.core import descriptors
 from hpcstack.core.mounts import find_filesystem
 from hpcstack.diagnose.advice import Finding, report_fine, report_skipped, report_wrong
 
@@ -78,25 +78,46 @@ def try_filesystem(what: str, path: Path, where: str, runner: Runner) -> Finding
 
     missing = []
     try:
-        for trait in (*TRAITS, _make_lock_trait(runner)):
-            own = folder / trait.name.replace(" ", "-")
-            own.mkdir()
-            try:
-                trait.trial(own)
-            except NotSo as error:
-                missing.append(f"{trait.name} ({error}): {trait.need}")
-            except OSError as error:
-                missing.append(f"{trait.name} ({error.strerror}): {trait.need}")
+        # Others may write to PATH, and put something else where our folder was: it is held open.
+        with descriptors.pin_path(folder) as held:
+            if not _is_ours_alone(held):
+                what_was_seen = f"{what}: somebody has replaced a folder of ours in {path}"
+                return report_skipped("filesystem", where, what_was_seen)
+            missing = _list_missing(held, runner)
+            for entry in held.iterdir():
+                descriptors.remove_tree(entry)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # what is not empty is not ours
 
     if missing:
         found = f"{what}: {path} is on {kind}, which does not support {'; '.join(missing)}"
         return report_wrong("filesystem", where, found, path=str(path))
     count = len(TRAITS) + 1
     return report_fine(
-        "filesystem", where, f"{what}: {kind} keeps the {count} things that are tried"
+        "filesystem", where, f"{what}: {kind} supports the {count} things that are tried"
     )
+
+
+def _is_ours_alone(folder: Path) -> bool:
+    """Whether FOLDER is ours, and closed to all others: then nobody else can change what is in it."""
+    about = folder.stat()
+    return about.st_uid == os.geteuid() and stat.S_IMODE(about.st_mode) & 0o077 == 0
+
+
+def _list_missing(folder: Path, runner: Runner) -> list[str]:
+    """Try all in FOLDER, and return what does not hold, why, and what needs it."""
+    missing = []
+    for trait in (*TRAITS, _make_lock_trait(runner)):
+        own = folder / trait.name.replace(" ", "-")
+        own.mkdir()
+        try:
+            trait.trial(own)
+        except NotSo as error:
+            missing.append(f"{trait.name} ({error}): {trait.need}")
+        except OSError as error:
+            missing.append(f"{trait.name} ({error.strerror}): {trait.need}")
+    return missing
 
 
 def _create_once(folder: Path) -> None:

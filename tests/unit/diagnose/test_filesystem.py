@@ -77,6 +77,25 @@ def test_what_is_not_ours_to_write_is_not_tried(tmp_path: Path) -> None:
     assert try_filesystem("store", tmp_path, "here", Runner()).status == "SKIP"
 
 
+def test_a_folder_that_somebody_put_in_place_of_ours_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member of the group may rename our folder, and put a folder or a link of theirs there."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o755)
+    (theirs / "kept").write_text("kept")
+    store = tmp_path / "store"
+    store.mkdir()
+
+    def make_theirs(**_: Any) -> str:
+        theirs.rename(store / "swapped")
+        return str(store / "swapped")
+
+    monkeypatch.setattr("tempfile.mkdtemp", make_theirs)
+    assert try_filesystem("store", store, "here", Runner()).status == "SKIP"
+    assert [path.name for path in (store / "swapped").iterdir()] == ["kept"]
+
+
 def test_two_places_on_one_filesystem_are_tried_once(tmp_path: Path) -> None:
     places = {"store": tmp_path / "a", "modules": tmp_path / "b", "gone": tmp_path / "none"}
     for path in list(places.values())[:2]:
