@@ -20,7 +20,7 @@ from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
 from hpcstack.site.load import Site
 from support.locks import example_lock
-from support.modules import ENVIRONMENT_MODULES
+from support.modules import ENVIRONMENT_MODULES, LMOD
 from support.testbed import Testbed
 
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ def _there(need: str) -> bool:
         "registry": testbed.is_up,
         "pyxis": lambda: testbed.is_up() and testbed.has_pyxis(),
         "enroot": lambda: testbed.is_up() and shutil.which("enroot") is not None,
-        "lmod": lambda: Path("/usr/share/lmod/lmod/libexec/lmod").exists(),
+        "lmod": LMOD.exists,
         "emodules": lambda: bool(ENVIRONMENT_MODULES.exists() and shutil.which("tclsh")),
         "shells": lambda: all(map(shutil.which, ("bash", "zsh", "tcsh", "fish"))),
         "gpu": lambda: Path("/dev/nvidiactl").exists(),

@@ -71,6 +71,7 @@ mkdir -p -m 1777 /tmp/enroot
 for conf in /usr/local/etc/enroot/enroot.conf /etc/enroot/enroot.conf; do
     if [ -e "$conf" ]; then mount --bind "$etc/enroot.conf" "$conf"; fi
 done
+if [ -e "$etc/mount-shared" ]; then . "$etc/mount-shared"; fi # of ci/filesystems --testbed
 ulimit -l unlimited 2>/dev/null || true
 exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
     SLURM_CONF="$etc/slurm.conf" slurmd -D -f "$etc/slurm.conf" -N "$node"

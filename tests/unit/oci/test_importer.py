@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from backports import zstd
 
 from conftest import make_site
 from hpcstack.build.base import import_image
@@ -24,6 +24,11 @@ from hpcstack.oci.importer import Imported
 from hpcstack.oci.pack import PACKERS, pack_argv
 from hpcstack.site.load import Site
 from support.layers import archive, folder, hard, held, layout, link, member, sha, tar, zipped
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 pytestmark = pytest.mark.squashfs
 Import = Callable[[Path | str], dict[str, tuple[str, bytes]]]

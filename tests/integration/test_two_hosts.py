@@ -1,0 +1,115 @@
+"""Two nodes that share a store: each builds, publishes and loads while the other does.
+
+The virtual nodes share this machine's kernel and disk. With `ci/filesystems --testbed` they have
+different boot ids, and reach the store by a client each, of GlusterFS or MooseFS.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from support.recipes import Recipes
+from support.testbed import Testbed
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.builds, pytest.mark.registry]
+NODES = ("node1", "node2")
+LOAD = """
+module use {modules}
+while true; do
+    if [ -e {stop} ]; then last=yes; fi
+    module load demo/1 && echo "$HPCSTACK_RELEASE"
+    module unload demo/1
+    [ -z "$last" ] || break
+done
+"""
+PATIENCE = 180  # a lease of another host is taken over after 60 s without a heartbeat
+
+
+def start_on(node: str, recipes: Recipes, *words: str) -> subprocess.Popen[str]:
+    """The verb WORDS as a job step on NODE; it answers with one JSON document."""
+    site, folder = recipes.folder / "site.yaml", recipes.folder / "recipes"
+    options = ["--site", str(site), "--recipes", str(folder)]
+    step = ["srun", "--quiet", f"--nodelist={node}", "--nodes=1", "--ntasks=1"]
+    command = [*step, "hpcstack", *options, *words, "--json"]
+    argv = [str(recipes.testbed_control), "exec", *command]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def list_images(recipes: Recipes) -> list[str]:
+    return [one for one in recipes.stored() if one.endswith(".sqsh")]
+
+
+def publish(recipes: Recipes, number: int) -> None:
+    """Build and publish a further release of demo-1 on node1."""
+    recipes.write("1", run=f"[{{name: count, command: 'echo {number} >/opt/number'}}]")
+    into = ("--channel", "production", "--override", "a test")
+    for words in (("build", "demo-1"), ("publish", "demo-1", *into)):
+        step = start_on("node1", recipes, *words)
+        answer, said = step.communicate(timeout=300)
+        assert step.returncode == 0, (answer, said)
+
+
+def wait_until_running(testbed: Testbed, mark: str) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if not testbed.bash(f"pgrep -f '^sleep {mark}$'", check=False).returncode:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the build has not come to its step")
+
+
+def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
+    stack = recipes.write("1", run="[{name: wait, command: 'sleep 3; date +%N >/opt/when'}]")
+
+    builders = [start_on(node, recipes, "build", stack) for node in NODES]
+    answers = [one.communicate(timeout=300) for one in builders]
+
+    assert [one.returncode for one in builders] == [0, 0], answers
+    documents = [json.loads(answer) for answer, _ in answers]
+    assert len({one["sha256"] for one in documents}) == 1
+    assert sorted(one["built"] for one in documents) == [False, True]
+    assert len(list_images(recipes)) == 1
+
+
+def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes) -> None:
+    testbed = recipes.testbed
+    mark = f"15.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
+    stack = recipes.write("1", run=f"[{{name: wait, command: 'sleep {mark}'}}]")
+
+    first = start_on("node1", recipes, "build", stack)
+    wait_until_running(testbed, mark)
+    second = start_on("node2", recipes, "build", stack)
+    time.sleep(2)
+    assert second.poll() is None, "it waits for the first one"
+    testbed.bash("scancel --signal=KILL --nodelist=node1 --user=$USER")
+    assert first.wait(timeout=60) != 0
+
+    answer, said = second.communicate(timeout=PATIENCE)
+    assert second.returncode == 0, said
+    assert json.loads(answer)["built"] is True
+    assert len(list_images(recipes)) == 1
+
+
+@pytest.mark.lmod
+def test_a_node_loads_while_another_publishes(recipes: Recipes) -> None:
+    """No load fails or goes back to an older release, on a node of its own."""
+    testbed, times = recipes.testbed, 4
+    publish(recipes, 1)
+
+    script = LOAD.format(modules=f"{recipes.folder}/modules/Core", stop=f"{recipes.folder}/stop")
+    step = ["srun", "--quiet", "--nodelist=node2", "--nodes=1", "bash", "-c", script]
+    argv = [str(recipes.testbed_control), "exec", *step]
+    reader = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for number in range(times):
+        publish(recipes, 2 + number)
+    testbed.give(str(recipes.folder / "stop").removeprefix(f"{testbed.home}/"), "")
+    loads, said = reader.communicate(timeout=60)
+
+    releases = [int(one.removeprefix("demo/1-r")) for one in loads.split()]
+    assert releases == sorted(releases), loads
+    assert len(releases) > times, (loads, said)
+    assert releases[-1] == 1 + times, said
