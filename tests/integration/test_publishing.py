@@ -236,6 +236,8 @@ def test_an_image_that_is_gone_refuses_and_changes_nothing(place: Place, which: 
     home = place.top / "home"
     assert snapshot(home / "a") == snapshot(home / "b")
     assert "cannot be read on this node" in " ".join(done.stderr.split())
+    for trace in ("while executing", "(file ", "contact", "stack traceback"):
+        assert trace not in done.stderr
     if which == "lmod":
         assert "cannot be read" not in done.stdout and "pytorch/24.11" in done.stdout, (
             "spider does not look at images"
@@ -276,6 +278,7 @@ def test_the_driver_of_the_node_is_looked_at(
     assert done.stdout.strip().endswith("=pytorch/24.11-r1") == loads, done.stdout + done.stderr
     said = " ".join(done.stderr.split())  # module systems break lines
     assert says in said and (says or not said), said
+    assert "while executing" not in said
 
 
 SHELLS = {
