@@ -26,6 +26,7 @@ function last_of(text, word,    place, off) {
 BEGIN {
     BEGINS[1] = "hpcstack: rank "; BEGINS[2] = "srun: error: "; BEGINS[3] = "slurmstepd"
     BEGINS[4] = "Traceback (most recent call last):"; BEGINS[5] = "hpcstack: nothing was"
+    BEGINS[6] = "error: *** STEP "; BEGINS[7] = "error: *** JOB "
     split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
     rank = host = task = told = starts = pyxis = aborted = ""
 }
@@ -34,6 +35,7 @@ BEGIN {
     sub(/.*\r/, "")
     sub(/^ *[0-9]+: /, "")
     of = ""
+    ends_step = 0
     if (match($0, /^\[rank[0-9]+\]: ?/)) {
         of = substr($0, 6, index($0, "]") - 6)
         $0 = substr($0, RLENGTH + 1)
@@ -63,20 +65,23 @@ BEGIN {
     if (task == "" && told == "") { task = $5; sub(/:$/, "", task); sub(/[,-].*/, "", task); on = $3; sub(/:$/, "", on); code = $NF }
     next
 }
-/^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO TIME LIMIT/ { told = "the time limit was reached"; next }
-/^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO PREEMPTION/ { told = "it was preempted"; next }
-/^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO NODE FAILURE/ { told = "a node failed"; next }
+# Slurm's messages begin in several ways: hpcstack/slurm/step_messages.py
+/^((slurmstepd|srun)[^ ]*: .*|error: \*\*\* (STEP|JOB) .*) CANCELLED AT / { ends_step = 1 }
+ends_step && /DUE TO TASK FAILURE/ { ends_step = 0; next } # one task has failed, so Slurm 26.05 ends the others
+ends_step && /DUE TO TIME LIMIT/ { told = "the time limit was reached"; next }
+ends_step && /DUE TO PREEMPTION/ { told = "it was preempted"; next }
+ends_step && /DUE TO NODE FAILURE/ { told = "a node failed"; next }
 /^hpcstack: nothing was written for [0-9]+ s: / { if (told == "") told = "nothing was written for " $6 " s"; next }
 /^srun: error: Node failure on / { told = "a node failed"; next }
-/^(slurmstepd|srun)[^ ]*: .* CANCELLED AT / { if (told == "") told = "it was cancelled"; next }
-/^(slurmstepd|srun)[^ ]*: error: (spank: )?pyxis: / {
+ends_step { if (told == "") told = "it was cancelled"; next }
+/^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (spank: )?pyxis: / {
     where = $0
-    sub(/^(slurmstepd|srun)[^ ]*: error: (spank: )?pyxis: +/, "", where)
+    sub(/^.*error: (spank: )?pyxis: +/, "", where)
     if (pyxis == "" && where !~ /^(couldn.t start container|container start failed|printing enroot log file|if the image has)/)
         pyxis = substr(where, 1, 300)
     next
 }
-/^(slurmstepd|srun)[^ ]*: error: Detected [0-9]+ oom[-_]kill events? in / { out_of_memory = 1; next }
+/^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: Detected [0-9]+ oom[-_]kill events? in / { out_of_memory = 1; next }
 starts == "" && host == "" && (/^[^ \t]*python[0-9.]*: (can.t open file|No module named|Error while finding module specification)/ || /^(env|setsid|setpriv|[^ \t]*sh): .*(Permission denied|No such file or directory|not found|Exec format error)$/) {
     starts = substr($0, 1, 300)
     next

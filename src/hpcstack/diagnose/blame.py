@@ -25,6 +25,7 @@ from hpcstack.launch.jobs import find_logs
 from hpcstack.launch.stacks import ask_job, parse_job
 from hpcstack.render.launchers import render_health
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.step_messages import ENDED, SPEAKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,7 +39,7 @@ LOOK_AGAIN_S = 20.0  # between two looks at the ranks of a job that runs
 OF_THE_JOB = ("shm", "tmp")  # what the job's own files may have filled
 # What jobs/launch.sh.j2 writes when it is started again, and Slurm when it puts a job back
 STARTED_AGAIN = re.compile(
-    r"^(?:hpcstack: start \d+ of job |slurmstepd.{0,200} DUE TO JOB REQUEUE)", re.MULTILINE
+    rf"^(?:hpcstack: start \d+ of job |{SPEAKER}{ENDED}.{{0,200}} DUE TO JOB REQUEUE)", re.MULTILINE
 )
 LOG_BYTES = 64 << 20  # of a log's end that are read
 HEALTH_S = 60  # how long the nodes' health check may take

@@ -13,17 +13,23 @@ import re
 import signal
 from dataclasses import dataclass, field
 
+from hpcstack.slurm.step_messages import ENDED, SPEAKER
+
 # Rank, host, exit status, [how often it was started again, the second of its end]. A `date` without
 # %N leaves that sign behind.
 RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
 TASK = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: Exited with exit code (\d+)")
-CANCELLED = re.compile(r"(?:slurmstepd|srun)[^ ]*: .* CANCELLED AT (.*)")
+CANCELLED = re.compile(rf"(?:(?:slurmstepd|srun)[^ ]*: |{SPEAKER}{ENDED}).* CANCELLED AT (.*)")
+# Slurm 26.05 says so of a step whose other tasks it ends because one has failed.
+OF_A_TASK = "DUE TO TASK FAILURE"
 # Words that begin a message, also where a progress bar stands before them on the same line
 BEGIN = (
     "hpcstack: rank ",
     "hpcstack: nothing was",
     "srun: error: ",
     "slurmstepd",
+    "error: *** STEP ",
+    "error: *** JOB ",
     "Traceback (most recent call last):",
 )
 HANGS = re.compile(r"hpcstack: nothing was written for (\d+) s: ")  # launch --watchdog
@@ -48,7 +54,7 @@ WRONG_OPTIONS = 2
 # What Open MPI and MPICH print of a call of MPI_Abort
 MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank \d+ .*|Abort\(-?\d+\) on node \d+ .*")
 # What Slurm prints of a task that was killed at its memory limit
-OOM_KILL = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in .*")
+OOM_KILL = re.compile(rf"{SPEAKER}error: Detected \d+ oom[-_]kill events? in .*")
 TERMINATED, KILLED = 143, 137  # exit statuses after SIGTERM and SIGKILL
 MEMORY_LIMIT = "the job's memory limit was reached"
 OUT_OF_MEMORY = f"killed by SIGKILL: {MEMORY_LIMIT}"
@@ -58,7 +64,7 @@ NO_REASON = re.compile(
     r"^\[?[WIED][0-9]{4}|WARN|Warning|INFO|DEBUG|NOTE|%\||it/s"
     r"|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$"
 )
-PYXIS = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: (?:spank: )?pyxis: +(.*)")
+PYXIS = re.compile(rf"{SPEAKER}error: (?:spank: )?pyxis: +(.*)")
 # How Pyxis's lines begin that say only that it failed, not why
 PYXIS_ECHOES = (
     "couldn't start container",
@@ -155,7 +161,8 @@ class Failure:
             if not self.task and not self.ended_by:
                 self.task = found[2], found[1], int(found[3])
         elif found := CANCELLED.match(line):
-            self.ended_by = _find_cause(found[1]) or self.ended_by or EndedBy.CANCEL
+            if OF_A_TASK not in found[1]:
+                self.ended_by = _find_cause(found[1]) or self.ended_by or EndedBy.CANCEL
         elif found := HANGS.match(line):
             self.silent_s = int(found[1])
             self.ended_by = self.ended_by or EndedBy.WATCHDOG

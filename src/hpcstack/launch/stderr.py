@@ -14,6 +14,8 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from hpcstack.slurm.step_messages import ENDED, SPEAKER
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -117,10 +119,10 @@ OF_ANOTHER_RANK = re.compile(rb"(?: *\d+: )?\[rank(\d+)\]: ?")
 END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ ended with ")
 # A message of one of hpcstack's scripts, which says at the end what happened
 OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on \S+ ended with )")
-OF_SLURM = re.compile(rb"(?:srun|salloc|slurmstepd[^ ]*): ")
+OF_SLURM = re.compile(rf"(?:srun|salloc|slurmstepd[^ ]*): |{SPEAKER}{ENDED}".encode())
 # What srun prints when Ctrl-C reaches it, too. It is never shown: hpcstack says what Ctrl-C does.
 INTERRUPT_OF_SRUN = re.compile(rb"srun: (?:interrupt \(|StepId=\S+ tasks? [\d,-]+: )")
-MEMORY = re.compile(rb"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in ")
+MEMORY = re.compile(rf"{SPEAKER}error: Detected \d+ oom[-_]kill events? in ".encode())
 
 
 # How the lines begin that are not shown as they come

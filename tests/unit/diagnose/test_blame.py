@@ -155,9 +155,12 @@ def test_a_log_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert _read_end(tmp_path / "log") == "line\n"
 
 
-def test_what_slurm_put_back_does_not_count_either() -> None:
+@pytest.mark.parametrize("speaker", ["slurmstepd-n3: ", "[2026-01-02T03:04:05.123] ", ""])
+def test_what_slurm_put_back_does_not_count_either(speaker: str) -> None:
     first = "hpcstack: rank 5 on n3 ended with 1 [0 5.0]"
-    put_back = "slurmstepd-n3: error: *** JOB 7 ON n3 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***"
+    put_back = (
+        f"{speaker}error: *** JOB 7 ON n3 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***"
+    )
     assert blame_by_log(f"{ECC}\n{first}\n", NODES)
     assert blame_by_log(f"{ECC}\n{first}\n{put_back}\nValueError: x\n", NODES) == []
 

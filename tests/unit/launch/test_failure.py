@@ -4,6 +4,7 @@ agree.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -143,6 +144,14 @@ CASES = {
     "last words before the first end count": (
         "its own\n" + rank(1, "b", 1, 2.0) + "an echo\n" + rank(0, "a", 1, 1.0), 1, 1,
         "rank 0 on a failed first; the last line before: its own"),
+    "a task that failed, and those that Slurm 26.05 ends for it": (
+        rank(1, "node2", 3, 1.0) + "srun: error: node2: task 1: Exited with exit code 1\nsrun: Terminating StepId=99.0\n"
+        "[2026-11-26T12:48:12.236] error: *** STEP 99.0 ON node1 CANCELLED AT 2026-11-26T12:48:12 DUE TO TASK FAILURE ***\n"
+        "srun: error: node1: task 0: Terminated\nsrun: Force Terminated StepId=99.0\n", 1, 3, "rank 1 on node2 failed first"),
+    "a task that was told to end from elsewhere, and those that Slurm 26.05 ends for it": (
+        "srun: error: node2: task 1: Exited with exit code 143\n"
+        "[2026-11-26T12:48:12.236] error: *** STEP 99.0 ON node1 CANCELLED AT 2026-11-26T12:48:12 DUE TO TASK FAILURE ***\n",
+        143, 143, "task 1 on node2 failed first"),
     "all is well": (TRACE + rank(0, "a", 1, 1.0), 0, 0, ""),
 }  # fmt: skip
 
@@ -171,6 +180,22 @@ def test_the_first_failure_is_named(name: str, awk: str, tmp_path: Path) -> None
         assert by_awk(text, status, tmp_path, awk) == (counts, said)
     else:
         assert by_awk(text, status, tmp_path) == (counts, said)
+
+
+# Of a step on Slurm 25.05 and newer, on 26.05 with LogTimeFormat=omit, and of RFC 5424
+FORMS = ("[2026-11-26T12:48:15.248] ", "", "[2026-11-26T12:48:15.248+01:00] ")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", [name for name in CASES if "slurmstepd" in CASES[name][0]])
+def test_what_newer_versions_of_slurm_write_says_the_same(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    text, status, counts, said = CASES[name]
+    text = re.sub(r"slurmstepd\S*: ", form, text)
+    assert "slurmstepd" not in text
+    assert find_failure(text).end(status) == (counts, said)
+    assert by_awk(text, status, tmp_path) == (counts, said)
 
 
 LINES = st.sampled_from(

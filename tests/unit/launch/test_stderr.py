@@ -134,9 +134,10 @@ def test_after_ctrl_c_ranks_that_end_one_after_another_are_one_traceback(step: S
     assert shown + step.ends() == TRACE
 
 
-def test_what_slurm_says_of_memory_is_shown_whenever_it_comes(step: Shown) -> None:
+@pytest.mark.parametrize("speaker", ["slurmstepd-n1: ", "[2026-11-26T12:48:15.248] ", ""])
+def test_what_slurm_says_of_memory_is_shown_whenever_it_comes(step: Shown, speaker: str) -> None:
     oom = (
-        "slurmstepd-n1: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks "
+        f"{speaker}error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks "
         "have been OOM Killed.\n"
     )
     step.says("Killed\n", ENDED.format(0, 137, 1.0))
