@@ -29,6 +29,7 @@ settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
 NEEDS = (
     "testbed",
+    "pmix",
     "apptainer",
     "enroot",
     "pyxis",
@@ -71,6 +72,7 @@ def _there(need: str) -> bool:
         "fuse": lambda: shutil.which("fuse-overlayfs") is not None and Path("/dev/fuse").exists(),
         "docker": lambda: testbed.is_up() and (testbed.folder / "run/docker.sock").exists(),
         "charliecloud": lambda: shutil.which("ch-run") is not None,
+        "pmix": lambda: testbed.is_up() and "pmix" in testbed.run("srun", "--mpi=list").stdout,
         "arm64": lambda: Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists(),
         "lua": lambda: _lua() is not None,
         "tcl": lambda: shutil.which("tclsh") is not None,

@@ -66,6 +66,7 @@ def test_every_rank_knows_itself_and_the_first(
     )
 
 
+@pytest.mark.pmix
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_plain_and_mpi_are_slurms_own_tasks(
     testbed: Testbed, built: dict[str, Any], show: str, runtime: str
@@ -286,6 +287,7 @@ def test_the_doctor_sees_the_nodes(testbed: Testbed) -> None:
     assert testbed.run("hpcstack", "doctor", "--nodelist", "no such node").returncode == 2
 
 
+@pytest.mark.pmix
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_an_mpi_program_really_talks(testbed: Testbed, show: str, runtime: str) -> None:
     """Open MPI of the image, started by Slurm's PMIx, with ranks on two nodes and two on each."""

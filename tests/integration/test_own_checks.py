@@ -215,6 +215,7 @@ def training(recipes: Recipes, testbed: Testbed, built: dict[str, Any]) -> Check
     return made
 
 
+@pytest.mark.pmix
 @pytest.mark.apptainer
 def test_stream_and_pi(programs: Checked) -> None:
     good = programs.test(STREAM_CHECK, PI_CHECK)

@@ -232,6 +232,7 @@ def test_a_browser_shows_the_page_whole(
     assert "VIRTUAL" in dom
 
 
+@pytest.mark.pmix
 def test_a_stack_without_torch_is_proven_by_its_own_check(testbed: Testbed) -> None:
     testbed.hpcstack("build", "python-3.12-mpi", timeout=900)
     document = testbed.json(

@@ -200,6 +200,12 @@ TOLD: dict[str, Advice] = {
         "install Slurm's PMIx plugin and libpmix, restart slurmd",
         page="choose-a-mode",
     ),
+    "pmi.pmix": Advice(
+        "WARN",
+        "programs of an Open MPI without PMI-2 (5 has none) do not start in mode mpi",
+        "install Slurm's PMIx plugin and libpmix, restart slurmd",
+        page="choose-a-mode",
+    ),
     "pyxis": Advice(
         "WARN",
         "users who write srun --container-image get an error",

@@ -202,7 +202,9 @@ def _check_plugins(
 ) -> Iterator[Finding]:
     """Check what srun can start: MPI by PMI, and images, and how fast nodes mount these."""
     pmi = Client(runner).list_pmi_types()
-    if any(name.startswith("pmi") for name in pmi):
+    if pmi == ["pmi2"]:
+        yield report_wrong("pmi.pmix", where, "srun --mpi has PMI-2, and no PMIx")
+    elif any(name.startswith("pmi") for name in pmi):
         yield report_fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
     else:
         yield report_wrong("pmi", where, "srun has neither PMIx nor PMI-2")
