@@ -202,9 +202,10 @@ def _check_plugins(
 ) -> Iterator[Finding]:
     """Check what srun can start: MPI by PMI, and images, and how fast nodes mount these."""
     pmi = Client(runner).list_pmi_types()
-    if pmi == ["pmi2"]:
+    has_pmix = any(name.startswith("pmix") for name in pmi)
+    if "pmi2" in pmi and not has_pmix:
         yield report_wrong("pmi.pmix", where, "srun --mpi has PMI-2, and no PMIx")
-    elif any(name.startswith("pmi") for name in pmi):
+    elif has_pmix:
         yield report_fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
     else:
         yield report_wrong("pmi", where, "srun has neither PMIx nor PMI-2")
