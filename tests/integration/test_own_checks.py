@@ -114,6 +114,7 @@ if any(not torch.equal(weight, other) for other in others):
     sys.exit("the ranks have different weights")
 if rank == 0:
     print(f"{dist.get_world_size()} ranks agree")
+dist.destroy_process_group()  # else torch's threads may still be at work when Python ends
 """
 
 STREAM_CHECK: dict[str, Any] = {
