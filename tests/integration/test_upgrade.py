@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from support.modules import Place, bash
-from support.testbed import REPO
+from support.testbed import REPO, Testbed
 
 # before `find`, `audit`, `usage` and what they write into releases and site.yaml
 BEFORE = "bb705b02952db05862c9438d7c5f11af9b622f98"
@@ -115,3 +116,151 @@ def test_each_version_goes_on_with_what_the_other_wrote(older: Path, tmp_path: P
     assert new.answer("status", "--check")["wrong"] == []
     verbs = [event["verb"] for event in new.answer("history", "pytorch")["events"]]
     assert sorted(verbs) == sorted(["publish", "promote", "promote", "undo", "promote"])
+
+
+class Installed:
+    """Two versions as docs/how-to/install.md says, and the link that users follow."""
+
+    def __init__(self, testbed: Testbed, older: Path) -> None:
+        self.testbed = testbed
+        self.top = testbed.folder / "upgrade"
+        shutil.rmtree(self.top, ignore_errors=True)
+        self.top.mkdir(mode=0o755)
+        for name, checkout in (("older", older), ("newer", REPO)):
+            self._install(name, checkout)
+
+    def _install(self, name: str, checkout: Path) -> None:
+        """The version of CHECKOUT; its libraries are those of the testbed's own."""
+        python = self.testbed.folder / "venv/bin/python"
+        folder = self.top / name
+        where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        libraries = [
+            subprocess.run([one, "-c", where], capture_output=True, text=True, check=True)
+            for one in (python, self._make_environment(folder))
+        ]
+        shared, own = (Path(done.stdout.strip()) for done in libraries)
+        (own / "libraries.pth").write_text(f"{shared}\n")
+        pip = [folder / "bin/python", "-m", "pip", "install", "--quiet", "--no-deps", checkout]
+        pretend = {"SETUPTOOLS_SCM_PRETEND_VERSION": "0.1.0+older"} if name == "older" else {}
+        environment = {**os.environ, **pretend}
+        subprocess.run([str(word) for word in pip], check=True, cwd="/", env=environment)
+        # what a module puts on PATH: a virtual environment's own bin has a python, too
+        (folder / "command").mkdir()
+        (folder / "command/hpcstack").symlink_to("../bin/hpcstack")
+        module = f'prepend_path("PATH", "{folder}/command")\n'
+        (self.top / "modules/hpcstack").mkdir(parents=True, exist_ok=True)
+        (self.top / f"modules/hpcstack/{name}.lua").write_text(module)
+
+    @staticmethod
+    def _make_environment(folder: Path) -> Path:
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        return folder / "bin/python"
+
+    def switch_to(self, name: str) -> None:
+        """`current` is NAME, in one step."""
+        (self.top / "next").symlink_to(name)
+        (self.top / "next").rename(self.top / "current")
+
+    def run(self, words: str, version: str = "current/bin") -> str:
+        script = f"mkdir -p tests/upgrade && cd tests/upgrade && export PATH={self.top}/{version}:$PATH && {words}"
+        return self.testbed.bash(script).stdout.strip()
+
+    def wait_for(self, job: str, state: str) -> None:
+        if state == "over":
+            loop = f'until [ -z "$(squeue -h --jobs {job} 2>/dev/null)" ]; do sleep 0.3; done'
+        else:
+            loop = f"until squeue -h --states {state} --jobs {job} | grep -q .; do sleep 0.3; done"
+        self.testbed.bash(f"timeout 120 bash -c '{loop}'")
+
+    def state(self, job: str) -> str:
+        said = self.testbed.bash(f"sacct -nPX --format=State,ExitCode --jobs {job}")
+        return said.stdout.strip()
+
+    def log(self, job: str) -> str:
+        return self.run(f"cat *-{job}.out")
+
+
+@pytest.fixture(scope="module")
+def installed(testbed: Testbed, built: dict[str, Any], older: Path) -> Iterator[Installed]:
+    made = Installed(testbed, older)
+    yield made
+    shutil.rmtree(made.top)
+
+
+WAITS = "sh -c 'echo began; until [ -e go-{0} ]; do sleep 0.3; done; echo ended; exit {1}'"
+LAUNCH = "hpcstack launch pytorch-24.11 -N2 --ntasks-per-node 1 --mode plain --runtime apptainer --batch"  # fmt: skip
+
+
+@pytest.mark.testbed
+@pytest.mark.jobs
+@pytest.mark.slurm
+@pytest.mark.apptainer
+@pytest.mark.lmod
+@pytest.mark.parametrize(("before", "after"), [("older", "newer"), ("newer", "older")])
+def test_jobs_outlive_an_upgrade_and_a_rollback(
+    installed: Installed, before: str, after: str
+) -> None:
+    """A running and two pending jobs of one version end as they should under the other one.
+
+    The version that has submitted them is gone by then, but for the job with a watchdog, which
+    needs it: docs/how-to/upgrade.md.
+    """
+    installed.switch_to(before)
+    installed.run("rm -f go-* *.out")
+    command = WAITS.format(before, 3)
+    running = installed.run(f"{LAUNCH} -- {command}")
+    pending = installed.run(f"{LAUNCH} --hold -- {command}")
+    watched = installed.run(f"{LAUNCH} --hold --watchdog 60 -- {command}")
+    cancelled = installed.run(f"{LAUNCH} --hold -- {command}")
+    installed.wait_for(running, "R")
+
+    installed.switch_to(after)
+    version = installed.run("hpcstack --version")
+    assert ("older" in version) is (after == "older")
+
+    # the other version sees them, and reads what they have written
+    rows = json.loads(installed.run("hpcstack jobs --json"))
+    numbers = {str(row["job"]) for row in rows["jobs"]}
+    assert {running, pending, watched, cancelled} <= numbers
+    installed.run(f"until grep -q began *-{running}.out; do sleep 0.3; done")
+    said = json.loads(installed.run(f"hpcstack logs {running} --json"))
+    assert said["job"] == running
+    [step] = json.loads(installed.run(f"hpcstack hang {running} --json"))["steps"]
+    assert sorted(rank for group in step["groups"] for rank in group["ranks"]) == [0, 1]
+    installed.run(f"hpcstack cancel {cancelled}")
+
+    # the watched one needs the version that has submitted it
+    installed.run(f"scontrol release {watched}")
+    installed.run(f"touch go-{before}")
+    for job in (running, watched):
+        installed.wait_for(job, "over")
+        assert installed.state(job) == "FAILED|3:0", installed.log(job)
+        assert "failed first" in installed.log(job).splitlines()[-1]
+
+    # the other one does not
+    away = installed.top / f"{before}.away"
+    (installed.top / before).rename(away)
+    try:
+        installed.run(f"scontrol release {pending}")
+        installed.wait_for(pending, "over")
+    finally:
+        away.rename(installed.top / before)
+    assert installed.state(pending) == "FAILED|3:0", installed.log(pending)
+    assert installed.log(pending).splitlines()[-1].startswith("hpcstack: task ")
+    assert installed.state(cancelled).startswith("CANCELLED")
+
+    told = json.loads(installed.run(f"hpcstack explain {pending} --json; true"))
+    assert told
+
+
+@pytest.mark.testbed
+@pytest.mark.lmod
+def test_two_versions_side_by_side_by_modules(installed: Installed) -> None:
+    use = f"module use {installed.top}/modules"
+    for name in ("older", "newer"):
+        script = f"{use}; module load hpcstack/{name}; hpcstack --version; command -v python3"
+        version, python = installed.testbed.bash(script).stdout.split("\n")[:2]
+        assert ("older" in version) is (name == "older")
+        assert not python.startswith(str(installed.top)), "a module of hpcstack brings no Python"
+    swap = f"{use}; module load hpcstack/older; module load hpcstack/newer; hpcstack --version"
+    assert "older" not in installed.testbed.bash(swap).stdout

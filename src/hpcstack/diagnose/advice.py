@@ -194,6 +194,12 @@ TOLD: dict[str, Advice] = {
     ),
     "partition.down": Advice("WARN", "jobs wait", "sinfo -p {partition}"),
     "nodes": Advice("WARN", "fewer nodes than the site has", "sinfo -R"),
+    "health.once": Advice(
+        "WARN",
+        "{program} runs once at a node's start: hpcstack's health script then drains nothing",
+        "HealthCheckNodeState=ANY,CYCLE in slurm.conf",
+        page="health-checks-for-nodes",
+    ),
     "pmi": Advice(
         "WARN",
         "MPI programs would each be alone",

@@ -6,7 +6,9 @@ slurmstepd's form depends on the version (src/common/log.c of Slurm):
 - from 25.05 on as in its log: `[2026-11-26T12:48:15.248] error: *** STEP ...`, where LogTimeFormat
   says what stands in the brackets; `omit` (26.05) leaves them out.
 
-launchers/jobs/failure.awk reads the same forms. Tested in tests/unit/launch/test_failure.py.
+launchers/jobs/failure.awk reads the same forms.
+
+Tested in tests/unit/launch/test_failure.py.
 """
 
 from __future__ import annotations

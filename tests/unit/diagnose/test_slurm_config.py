@@ -1,0 +1,26 @@
+"""What is said of a slurm.conf."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcstack.diagnose.slurm_config import look_at_slurm_config
+
+
+@pytest.mark.parametrize(
+    ("program", "when", "wrong"),
+    [
+        ("/etc/hpcstack/health.sh", "START_ONLY", True),
+        ("/etc/hpcstack/health.sh", "REBOOT_ONLY", True),
+        ("/etc/hpcstack/health.sh", "ANY,CYCLE", False),
+        ("(null)", "START_ONLY", False),
+    ],
+)
+def test_a_health_check_that_runs_once_is_told(program: str, when: str, wrong: bool) -> None:
+    config = {"HealthCheckProgram": program, "HealthCheckNodeState": when}
+    found = [one.code for one in look_at_slurm_config(config, "here")]
+    assert found == (["health.once"] if wrong else [])
+
+
+def test_a_cluster_that_says_nothing_is_fine() -> None:
+    assert not list(look_at_slurm_config({}, "here"))
