@@ -12,6 +12,7 @@ from support.testbed import Testbed
 pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.slurm, pytest.mark.registry]
 
 
+@pytest.mark.pmix
 @pytest.mark.apptainer
 def test_a_stack_of_another_family(testbed: Testbed) -> None:
     """Plain Python with mpi4py: another registry, no torch, mode plain; locked, built as locked,

@@ -33,6 +33,7 @@ def drop_images_without_lock(testbed: Testbed) -> None:
             testbed.bash('rm -rf "$1"', str(record.parent))
 
 
+@pytest.mark.pmix
 def test_a_stack_is_proven_promoted_rolled_back_and_retired(
     testbed: Testbed, tmp_path: Path
 ) -> None:

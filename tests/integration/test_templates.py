@@ -128,6 +128,7 @@ def test_training(jobs: Jobs, template: str) -> None:
 
 
 # Not beside others: test_release_verbs retires this stack for a moment.
+@pytest.mark.pmix
 def test_mpi(jobs: Jobs, testbed: Testbed) -> None:
     testbed.json("build", "python-3.12-mpi")
     program = (

@@ -39,15 +39,23 @@ def start_on(node: str, recipes: Recipes, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def prepare(recipes: Recipes, stack: str) -> None:
+    """Lock STACK and import its base: no node reaches a registry."""
+    for words in (("build", recipes.write("0")), ("lock", stack)):
+        done = recipes.run(*words)
+        assert done.returncode == 0, done.stderr
+
+
 def list_images(recipes: Recipes) -> list[str]:
     return [one for one in recipes.stored() if one.endswith(".sqsh")]
 
 
 def publish(recipes: Recipes, number: int) -> None:
     """Build and publish a further release of demo-1 on node1."""
-    recipes.write("1", run=f"[{{name: count, command: 'echo {number} >/opt/number'}}]")
+    stack = recipes.write("1", run=f"[{{name: count, command: 'echo {number} >/opt/number'}}]")
+    prepare(recipes, stack)
     into = ("--channel", "production", "--override", "a test")
-    for words in (("build", "demo-1"), ("publish", "demo-1", *into)):
+    for words in (("build", "--offline", stack), ("publish", stack, *into)):
         step = start_on("node1", recipes, *words)
         answer, said = step.communicate(timeout=300)
         assert step.returncode == 0, (answer, said)
@@ -65,14 +73,16 @@ def wait_until_running(testbed: Testbed, mark: str) -> None:
 def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
     stack = recipes.write("1", run="[{name: wait, command: 'sleep 3; date +%N >/opt/when'}]")
 
-    builders = [start_on(node, recipes, "build", stack) for node in NODES]
+    prepare(recipes, stack)
+
+    builders = [start_on(node, recipes, "build", "--offline", stack) for node in NODES]
     answers = [one.communicate(timeout=300) for one in builders]
 
     assert [one.returncode for one in builders] == [0, 0], answers
     documents = [json.loads(answer) for answer, _ in answers]
     assert len({one["sha256"] for one in documents}) == 1
     assert sorted(one["built"] for one in documents) == [False, True]
-    assert len(list_images(recipes)) == 1
+    assert len(list_images(recipes)) == 2  # and that of demo-0
 
 
 def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes) -> None:
@@ -80,9 +90,11 @@ def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes) -
     mark = f"15.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
     stack = recipes.write("1", run=f"[{{name: wait, command: 'sleep {mark}'}}]")
 
-    first = start_on("node1", recipes, "build", stack)
+    prepare(recipes, stack)
+
+    first = start_on("node1", recipes, "build", "--offline", stack)
     wait_until_running(testbed, mark)
-    second = start_on("node2", recipes, "build", stack)
+    second = start_on("node2", recipes, "build", "--offline", stack)
     time.sleep(2)
     assert second.poll() is None, "it waits for the first one"
     testbed.bash("scancel --signal=KILL --nodelist=node1 --user=$USER")
@@ -91,7 +103,7 @@ def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes) -
     answer, said = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     assert json.loads(answer)["built"] is True
-    assert len(list_images(recipes)) == 1
+    assert len(list_images(recipes)) == 2  # and that of demo-0
 
 
 @pytest.mark.lmod
