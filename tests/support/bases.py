@@ -117,6 +117,7 @@ def copy_python(tree: Path) -> None:
         "encodings/aliases.py",
         "encodings/utf_8.py",
         "encodings/ascii.py",
+        "linecache.py",  # Python 3.14 keeps the text of `-c` in it
     ):
         wanted.add(str(library / name))
     for extension in (library / "lib-dynload").glob("_socket.*"):

@@ -22,6 +22,7 @@ MEANT = {
     "SC2064": "a trap with the number of a process that is known now",
     "SC2090": "a variable that holds a program, for eval",
     "SC3045": "`ulimit -l`, which dash and bash both have",
+    "SC3067": "`test -O`, likewise",
 }
 
 
