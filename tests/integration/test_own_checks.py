@@ -110,11 +110,12 @@ for step in range(60):
 weight = next(model.parameters()).detach()
 others = [torch.empty_like(weight) for _ in range(dist.get_world_size())]
 dist.all_gather(others, weight)
+size = dist.get_world_size()
+dist.destroy_process_group()  # else torch's threads may still be at work when Python ends
 if any(not torch.equal(weight, other) for other in others):
     sys.exit("the ranks have different weights")
 if rank == 0:
-    print(f"{dist.get_world_size()} ranks agree")
-dist.destroy_process_group()  # else torch's threads may still be at work when Python ends
+    print(f"{size} ranks agree")
 """
 
 STREAM_CHECK: dict[str, Any] = {

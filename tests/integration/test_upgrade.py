@@ -220,7 +220,7 @@ def test_jobs_outlive_an_upgrade_and_a_rollback(
 
     # the other version sees them, and reads what they have written
     rows = json.loads(installed.run("hpcstack jobs --json"))
-    numbers = {str(row["job"]) for row in rows["jobs"]}
+    numbers = {str(row["job"]) for row in rows}
     assert {running, pending, watched, cancelled} <= numbers
     installed.run(f"until grep -q began *-{running}.out; do sleep 0.3; done")
     said = json.loads(installed.run(f"hpcstack logs {running} --json"))
