@@ -246,7 +246,7 @@ def test_jobs_outlive_an_upgrade_and_a_rollback(
     finally:
         away.rename(installed.top / before)
     assert installed.state(pending) == "FAILED|3:0", installed.log(pending)
-    assert installed.log(pending).splitlines()[-1].startswith("hpcstack: task ")
+    assert "failed first; exit 3" in installed.log(pending).splitlines()[-1]
     assert installed.state(cancelled).startswith("CANCELLED")
 
     told = json.loads(installed.run(f"hpcstack explain {pending} --json; true"))
