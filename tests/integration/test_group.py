@@ -88,8 +88,16 @@ class Accounts:
         return json.loads(self(who, *words, "--json").stdout)
 
 
+def remove_accounts(testbed: Testbed) -> None:
+    for name in (*ADMINS, READER):
+        subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
+    subprocess.run(["groupdel", GROUP], check=False, capture_output=True)
+    shutil.rmtree(testbed.folder / "group", ignore_errors=True)
+
+
 @pytest.fixture
 def accounts(testbed: Testbed, small_base: str) -> Iterator[Accounts]:
+    remove_accounts(testbed)  # of a run that was killed
     made: list[tuple[str, ...]] = [("groupadd", GROUP)]
     made += [("useradd", "--create-home", "--groups", GROUP, name) for name in ADMINS]
     made += [("useradd", "--create-home", READER)]
@@ -98,10 +106,7 @@ def accounts(testbed: Testbed, small_base: str) -> Iterator[Accounts]:
     try:
         yield Accounts(testbed, small_base)
     finally:
-        for name in (*ADMINS, READER):
-            subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
-        subprocess.run(["groupdel", GROUP], check=False, capture_output=True)
-        shutil.rmtree(testbed.folder / "group", ignore_errors=True)
+        remove_accounts(testbed)
 
 
 def test_two_administrators_and_a_reader(accounts: Accounts) -> None:
