@@ -60,7 +60,7 @@ write_hosts() {
 # What runs inside a node's namespaces; $1 is the node. /run/pyxis is the node's own, too: it lies in /tmp.
 NODE_START='
 set -eu
-node=$1 folder=$2 etc=$3
+node=$1 folder=$2 etc=$3 apart=
 hostname "$node"
 cd /
 mount --bind "$folder/tmp" /tmp
@@ -73,7 +73,7 @@ for conf in /usr/local/etc/enroot/enroot.conf /etc/enroot/enroot.conf; do
 done
 if [ -e "$etc/mount-shared" ]; then . "$etc/mount-shared"; fi # of ci/filesystems --testbed
 ulimit -l unlimited 2>/dev/null || true
-exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+exec ${apart:-} env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
     SLURM_CONF="$etc/slurm.conf" slurmd -D -f "$etc/slurm.conf" -N "$node"
 '
 

@@ -1,7 +1,7 @@
 """Two nodes that share a store: each builds, publishes and loads while the other does.
 
 The virtual nodes share this machine's kernel and disk. With `ci/filesystems --testbed` they have
-different boot ids, and reach the store by a client each, of GlusterFS or MooseFS.
+processes of their own, and reach the store by a client each, of GlusterFS or MooseFS.
 """
 
 from __future__ import annotations

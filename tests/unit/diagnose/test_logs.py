@@ -44,6 +44,13 @@ def test_every_signature_has_a_source_and_a_line_and_no_line_is_left() -> None:
         assert signature.remedy
 
 
+@pytest.mark.parametrize("id_", [id_ for id_ in IDS if re.search(r"slurmstepd\S*: ", LINES[id_])])
+def test_what_slurmstepd_writes_from_25_05_on_is_recognized_too(id_: str) -> None:
+    """Where it said `slurmstepd-node1: `, it now says what time it is: slurm/step_messages.py."""
+    line = re.sub(r"slurmstepd\S*: ", "[2026-11-26T12:48:15.248] ", LINES[id_])
+    assert id_ in {finding.signature.id for finding in explain_log(line)}
+
+
 @pytest.mark.parametrize("id_", IDS)
 def test_its_own_line_is_explained(id_: str) -> None:
     found = {
