@@ -170,7 +170,7 @@ class Installed:
             loop = f'until [ -z "$(squeue -h --jobs {job} 2>/dev/null)" ]; do sleep 0.3; done'
         else:
             loop = f"until squeue -h --states {state} --jobs {job} | grep -q .; do sleep 0.3; done"
-        self.testbed.bash(f"timeout 120 bash -c '{loop}'")
+        self.testbed.bash(f"timeout 300 bash -c '{loop}'")
 
     def state(self, job: str) -> str:
         said = self.testbed.bash(f"sacct -nPX --format=State,ExitCode --jobs {job}")
@@ -219,7 +219,7 @@ def test_jobs_outlive_an_upgrade_and_a_rollback(
     assert ("older" in version) is (after == "older")
 
     # the other version sees them, and reads what they have written
-    rows = json.loads(installed.run("hpcstack jobs --json"))
+    rows = json.loads(installed.run("hpcstack jobs -n 200 --json"))
     numbers = {str(row["job"]) for row in rows}
     assert {running, pending, watched, cancelled} <= numbers
     installed.run(f"until grep -q began *-{running}.out; do sleep 0.3; done")
