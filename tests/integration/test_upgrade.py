@@ -254,6 +254,7 @@ def test_jobs_outlive_an_upgrade_and_a_rollback(
 
 
 @pytest.mark.testbed
+@pytest.mark.jobs  # one lane: they share what is installed
 @pytest.mark.lmod
 def test_two_versions_side_by_side_by_modules(installed: Installed) -> None:
     use = f"module use {installed.top}/modules"
