@@ -136,7 +136,7 @@ class Installed:
         where = "import sysconfig; print(sysconfig.get_path('purelib'))"
         libraries = [
             subprocess.run([one, "-c", where], capture_output=True, text=True, check=True)
-            for one in (python, self._make_environment(folder))
+            for one in (python, self._make_environment(python, folder))
         ]
         shared, own = (Path(done.stdout.strip()) for done in libraries)
         (own / "libraries.pth").write_text(f"{shared}\n")
@@ -152,8 +152,8 @@ class Installed:
         (self.top / f"modules/hpcstack/{name}.lua").write_text(module)
 
     @staticmethod
-    def _make_environment(folder: Path) -> Path:
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    def _make_environment(python: Path, folder: Path) -> Path:
+        subprocess.run([str(python), "-m", "venv", str(folder)], check=True)
         return folder / "bin/python"
 
     def switch_to(self, name: str) -> None:
