@@ -79,6 +79,7 @@ exec ${apart:-} env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 nodes_up() {
     local node prefix
+    [ -n "${HPCSTACK_TESTBED_SHARED:-}" ] || rm -f "$ETC/mount-shared" # of one that was killed
     cat >"$ETC/enroot.conf" <<'CONF'
 ENROOT_RUNTIME_PATH        /tmp/enroot/run-$(id -u)
 ENROOT_DATA_PATH           /tmp/enroot/data-$(id -u)

@@ -26,7 +26,8 @@ function last_of(text, word,    place, off) {
 BEGIN {
     BEGINS[1] = "hpcstack: rank "; BEGINS[2] = "srun: error: "; BEGINS[3] = "slurmstepd"
     BEGINS[4] = "Traceback (most recent call last):"; BEGINS[5] = "hpcstack: nothing was"
-    BEGINS[6] = "error: *** STEP "; BEGINS[7] = "error: *** JOB "
+    BEGINS[6] = "error: *** STEP "; BEGINS[7] = "error: *** JOB "; BEGINS[8] = "error: Detected "
+    BEGINS[9] = "error: pyxis: "; BEGINS[10] = "error: spank: pyxis: "
     split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
     rank = host = task = told = starts = pyxis = aborted = ""
 }
@@ -35,7 +36,6 @@ BEGIN {
     sub(/.*\r/, "")
     sub(/^ *[0-9]+: /, "")
     of = ""
-    ends_step = 0
     if (match($0, /^\[rank[0-9]+\]: ?/)) {
         of = substr($0, 6, index($0, "]") - 6)
         $0 = substr($0, RLENGTH + 1)
@@ -66,17 +66,20 @@ BEGIN {
     next
 }
 # Slurm's messages begin in several ways: hpcstack/slurm/step_messages.py
-/^((slurmstepd|srun)[^ ]*: .*|error: \*\*\* (STEP|JOB) .*) CANCELLED AT / { ends_step = 1 }
-ends_step && /DUE TO TASK FAILURE/ { ends_step = 0; next } # one task has failed, so Slurm 26.05 ends the others
-ends_step && /DUE TO TIME LIMIT/ { told = "the time limit was reached"; next }
-ends_step && /DUE TO PREEMPTION/ { told = "it was preempted"; next }
-ends_step && /DUE TO NODE FAILURE/ { told = "a node failed"; next }
+/^((slurmstepd|srun)[^ ]*: .*|error: \*\*\* (STEP|JOB) .*) CANCELLED AT / {
+    cause = substr($0, last_of($0, " CANCELLED AT "))
+    if (cause ~ /DUE TO TASK FAILURE/) next # one task has failed, and Slurm ends the others
+    if (cause ~ /DUE TO TIME LIMIT/) told = "the time limit was reached"
+    else if (cause ~ /DUE TO PREEMPTION/) told = "it was preempted"
+    else if (cause ~ /DUE TO NODE FAILURE/) told = "a node failed"
+    else if (told == "") told = "it was cancelled"
+    next
+}
 /^hpcstack: nothing was written for [0-9]+ s: / { if (told == "") told = "nothing was written for " $6 " s"; next }
 /^srun: error: Node failure on / { told = "a node failed"; next }
-ends_step { if (told == "") told = "it was cancelled"; next }
 /^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (spank: )?pyxis: / {
     where = $0
-    sub(/^.*error: (spank: )?pyxis: +/, "", where)
+    sub(/^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (spank: )?pyxis: +/, "", where)
     if (pyxis == "" && where !~ /^(couldn.t start container|container start failed|printing enroot log file|if the image has)/)
         pyxis = substr(where, 1, 300)
     next
@@ -122,7 +125,7 @@ $0 == "--- Logging error ---" { harmless[of] = 1; delete inside[of]; next }
 /^ / && (of in inside) { next } # a line of source, or the marks below it
 { delete inside[of] }
 /^([^ \t]+: )?[Ee]rror: ./ { wrong[of] = substr($0, 1, 300); next }
-host == "" && !/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
+host == "" && !/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd|\[[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[^]]*\] error: )|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
 END {
     said = ""
     if ((getline status <ended_in) <= 0) status = 143 # the shell that would have written it was ended

@@ -45,12 +45,18 @@ def software(tmp_path_factory: pytest.TempPathFactory) -> Path:
         recipe = RECIPE.format(name=name, version=version, more=more)
         (top / f"{full_name}.eb").write_text(recipe)
     options = [f"--prefix={top}", "--modules-tool=Lmod", "--module-syntax=Lua", "--disable-rpath"]
+    options.append(f"--installpath={top}")
     if os.geteuid() == 0:
         options.append("--allow-use-as-root-and-accept-consequences")
+    # A site's own settings would have it write into the site's own tree.
+    settings = ("EASYBUILD_", "XDG_CONFIG_")
+    without_settings = {
+        name: value for name, value in os.environ.items() if not name.startswith(settings)
+    }
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [sys.executable, "-m", "easybuild.main", *options, *map(str, top.glob("*.eb"))],
-        env={**os.environ, "LMOD_CMD": str(LMOD), "HOME": str(top), "PATH": path},
+        env={**without_settings, "LMOD_CMD": str(LMOD), "HOME": str(top), "PATH": path},
         cwd=top,
         capture_output=True,
         text=True,

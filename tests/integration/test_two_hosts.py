@@ -15,8 +15,13 @@ import pytest
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.builds, pytest.mark.registry]
-NODES = ("node1", "node2")
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.slurm,
+    pytest.mark.builds,
+    pytest.mark.registry,
+    pytest.mark.timeout(1200),  # a dead host is waited for, beside six other lanes
+]
 LOAD = """
 module use {modules}
 while true; do
@@ -38,7 +43,7 @@ def start_on(node: str, recipes: Recipes, *words: str) -> subprocess.Popen[str]:
     site, folder = recipes.folder / "site.yaml", recipes.folder / "recipes"
     options = ["--site", str(site), "--recipes", str(folder)]
     name = f"--job-name={name_job(node, recipes)}"
-    step = ["srun", "--quiet", name, f"--nodelist={node}", "--nodes=1", "--ntasks=1"]
+    step = ["srun", "--quiet", "--time=15", name, f"--nodelist={node}", "--nodes=1", "--ntasks=1"]
     command = [*step, "hpcstack", *options, *words, "--json"]
     argv = [str(recipes.testbed_control), "exec", *command]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -66,6 +71,17 @@ def publish(recipes: Recipes, number: int) -> None:
         assert step.returncode == 0, (answer, said)
 
 
+def wait_until_it_waits(builder: subprocess.Popen[str]) -> None:
+    """Until BUILDER says that another one holds the lease."""
+    assert builder.stderr
+    said = ""
+    for line in builder.stderr:
+        said += line
+        if "waiting for another builder" in line:
+            return
+    raise AssertionError(f"it has not waited: {said}")
+
+
 def wait_until_running(testbed: Testbed, mark: str) -> None:
     until = time.monotonic() + 300
     while time.monotonic() < until:
@@ -76,14 +92,17 @@ def wait_until_running(testbed: Testbed, mark: str) -> None:
 
 
 def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
-    stack = recipes.write("1", run="[{name: wait, command: 'sleep 3; date +%N >/opt/when'}]")
-
+    mark = f"30.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
+    stack = recipes.write("1", run=f"[{{name: wait, command: 'sleep {mark}'}}]")
     prepare(recipes, stack)
 
-    builders = [start_on(node, recipes, "build", "--offline", stack) for node in NODES]
-    answers = [one.communicate(timeout=300) for one in builders]
+    first = start_on("node1", recipes, "build", "--offline", stack)
+    wait_until_running(recipes.testbed, mark)
+    second = start_on("node2", recipes, "build", "--offline", stack)
+    wait_until_it_waits(second)
+    answers = [one.communicate(timeout=PATIENCE) for one in (first, second)]
 
-    assert [one.returncode for one in builders] == [0, 0], answers
+    assert [one.returncode for one in (first, second)] == [0, 0], answers
     documents = [json.loads(answer) for answer, _ in answers]
     assert len({one["sha256"] for one in documents}) == 1
     assert sorted(one["built"] for one in documents) == [False, True]
@@ -92,16 +111,14 @@ def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
 
 def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes) -> None:
     testbed = recipes.testbed
-    mark = f"15.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
+    mark = f"30.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
     stack = recipes.write("1", run=f"[{{name: wait, command: 'sleep {mark}'}}]")
-
     prepare(recipes, stack)
 
     first = start_on("node1", recipes, "build", "--offline", stack)
     wait_until_running(testbed, mark)
     second = start_on("node2", recipes, "build", "--offline", stack)
-    time.sleep(2)
-    assert second.poll() is None, "it waits for the first one"
+    wait_until_it_waits(second)
     testbed.bash(f"scancel --signal=KILL --name={name_job('node1', recipes)}")
     assert first.wait(timeout=300) != 0
 
@@ -118,14 +135,19 @@ def test_a_node_loads_while_another_publishes(recipes: Recipes) -> None:
     publish(recipes, 1)
 
     script = LOAD.format(modules=f"{recipes.folder}/modules/Core", stop=f"{recipes.folder}/stop")
-    step = ["srun", "--quiet", "--nodelist=node2", "--nodes=1", "bash", "-c", script]
+    step = ["srun", "--quiet", "--time=15", "--nodelist=node2", "--nodes=1", "bash", "-c", script]
     argv = [str(recipes.testbed_control), "exec", *step]
     reader = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for number in range(times):
-        publish(recipes, 2 + number)
-    testbed.give(str(recipes.folder / "stop").removeprefix(f"{testbed.home}/"), "")
-    loads, said = reader.communicate(timeout=300)
+    assert reader.stdout
+    first = reader.stdout.readline()
+    try:
+        for number in range(times):
+            publish(recipes, 2 + number)
+    finally:
+        testbed.give(str(recipes.folder / "stop").removeprefix(f"{testbed.home}/"), "")
+        others, said = reader.communicate(timeout=300)
 
+    loads = first + others
     releases = [int(one.removeprefix("demo/1-r")) for one in loads.split()]
     assert releases == sorted(releases), loads
     assert len(releases) > times, (loads, said)

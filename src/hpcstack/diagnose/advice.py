@@ -196,7 +196,7 @@ TOLD: dict[str, Advice] = {
     "nodes": Advice("WARN", "fewer nodes than the site has", "sinfo -R"),
     "health.once": Advice(
         "WARN",
-        "{program} runs once at a node's start: hpcstack's health script then drains nothing",
+        "{program} runs only when slurmd starts: later faults are not found",
         "HealthCheckNodeState=ANY,CYCLE in slurm.conf",
         page="health-checks-for-nodes",
     ),
@@ -208,7 +208,7 @@ TOLD: dict[str, Advice] = {
     ),
     "pmi.pmix": Advice(
         "WARN",
-        "programs of an Open MPI without PMI-2 (5 has none) do not start in mode mpi",
+        "in mode mpi, programs built with Open MPI 5 do not start: it needs PMIx",
         "install Slurm's PMIx plugin and libpmix, restart slurmd",
         page="choose-a-mode",
     ),

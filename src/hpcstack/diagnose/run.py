@@ -25,7 +25,7 @@ from hpcstack.diagnose.filesystem import look_at_filesystems
 from hpcstack.diagnose.image_cache import look_at_image_cache
 from hpcstack.diagnose.mounting import look_at_mounting, measure_mounting
 from hpcstack.diagnose.pyxis import look_at_pyxis
-from hpcstack.diagnose.slurm_config import look_at_slurm_config
+from hpcstack.diagnose.slurm_config import look_at_pmi, look_at_slurm_config
 from hpcstack.lock.file import LockFile
 from hpcstack.oci.client import Registry
 from hpcstack.oci.credentials import IDENTITY, find_login
@@ -203,15 +203,7 @@ def _check_plugins(
     site: Site, runner: Runner, where: str, runtime: str, on: list[str], progress: Progress
 ) -> Iterator[Finding]:
     """Check what srun can start: MPI by PMI, and images, and how fast nodes mount these."""
-    pmi = Client(runner).list_pmi_types()
-    has_pmix = any(name.startswith("pmix") for name in pmi)
-    if "pmi2" in pmi and not has_pmix:
-        yield report_wrong("pmi.pmix", where, "srun --mpi has PMI-2, and no PMIx")
-    elif has_pmix:
-        yield report_fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
-    else:
-        yield report_wrong("pmi", where, "srun has neither PMIx nor PMI-2")
-
+    yield from look_at_pmi(Client(runner).list_pmi_types(), where)
     measured = measure_mounting(runner, site, on, progress)
     yield from look_at_mounting(measured, where)
     if RUNTIMES[runtime].is_plugin_of_srun:

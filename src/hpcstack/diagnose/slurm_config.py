@@ -1,13 +1,13 @@
-"""What slurm.conf says that keeps a part of hpcstack from working as documented."""
+"""What Slurm is set up to do, where that keeps a part of hpcstack from working as documented."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcstack.diagnose.advice import Finding, report_wrong
+from hpcstack.diagnose.advice import Finding, report_fine, report_wrong
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 # States in which the health check runs once, not every few minutes. Source: slurm.conf(5) of Slurm
 # 25.11 (START_ONLY) and 26.05 (REBOOT_ONLY).
@@ -20,3 +20,13 @@ def look_at_slurm_config(config: Mapping[str, str], where: str) -> Iterator[Find
     when = config.get("HealthCheckNodeState", "")
     if program != "(null)" and any(state in when for state in ONCE):
         yield report_wrong("health.once", where, f"HealthCheckNodeState={when}", program=program)
+
+
+def look_at_pmi(types: Collection[str], where: str) -> Iterator[Finding]:
+    """Judge the TYPES of PMI that `srun --mpi=list` offers."""
+    if any(name.startswith("pmix") for name in types):  # pmix_v4, say
+        yield report_fine("pmi", where, f"srun --mpi: {', '.join(types)}")
+    elif "pmi2" in types:
+        yield report_wrong("pmi.pmix", where, "srun --mpi has PMI-2, and no PMIx")
+    else:
+        yield report_wrong("pmi", where, "srun has neither PMIx nor PMI-2")

@@ -20,7 +20,7 @@ from hpcstack.slurm.step_messages import ENDED, SPEAKER
 RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
 TASK = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: Exited with exit code (\d+)")
 CANCELLED = re.compile(rf"(?:(?:slurmstepd|srun)[^ ]*: |{SPEAKER}{ENDED}).* CANCELLED AT (.*)")
-# Slurm 26.05 says so of a step whose other tasks it ends because one has failed.
+# Slurm 25.05 and newer say so of a step whose other tasks they end because one has failed.
 OF_A_TASK = "DUE TO TASK FAILURE"
 # Words that begin a message, also where a progress bar stands before them on the same line
 BEGIN = (
@@ -30,6 +30,9 @@ BEGIN = (
     "slurmstepd",
     "error: *** STEP ",
     "error: *** JOB ",
+    "error: Detected ",
+    "error: pyxis: ",
+    "error: spank: pyxis: ",
     "Traceback (most recent call last):",
 )
 HANGS = re.compile(r"hpcstack: nothing was written for (\d+) s: ")  # launch --watchdog
@@ -62,7 +65,7 @@ OUT_OF_MEMORY = f"killed by SIGKILL: {MEMORY_LIMIT}"
 # of Slurm's and ours
 NO_REASON = re.compile(
     r"^\[?[WIED][0-9]{4}|WARN|Warning|INFO|DEBUG|NOTE|%\||it/s"
-    r"|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$"
+    r"|^(\*|hpcstack:|srun:|salloc:|slurmstepd|\[\d{4}-\d\d-\d\dT[^\]]*\] error: )|^[-=*# ]*$"
 )
 PYXIS = re.compile(rf"{SPEAKER}error: (?:spank: )?pyxis: +(.*)")
 # How Pyxis's lines begin that say only that it failed, not why

@@ -44,6 +44,21 @@ def test_every_signature_has_a_source_and_a_line_and_no_line_is_left() -> None:
         assert signature.remedy
 
 
+@pytest.mark.parametrize(
+    ("line", "is_slurms"),
+    [
+        ("[2026-11-26T12:48:15.248] error: write /var/spool/slurmd: No space left on device", True),
+        ("0: [2026-11-26T12:48:15.248] error: write /var/spool: No space left on device", True),
+        ("[Nov 26 12:48:15] error: write /var/spool: No space left on device", True),
+        ("[main] error: failed to write /var/tmp/ckpt.pt: No space left on device", False),
+        ("[rank0] error: /scratch/var/spool: No space left on device", False),
+    ],
+)
+def test_a_disk_is_slurms_own_where_slurmstepd_says_so(line: str, is_slurms: bool) -> None:
+    found = {finding.signature.id for finding in explain_log(line)}
+    assert ("slurm-spool-full" in found) is is_slurms
+
+
 @pytest.mark.parametrize("id_", [id_ for id_ in IDS if re.search(r"slurmstepd\S*: ", LINES[id_])])
 def test_what_slurmstepd_writes_from_25_05_on_is_recognized_too(id_: str) -> None:
     """Where it said `slurmstepd-node1: `, it now says what time it is: slurm/step_messages.py."""

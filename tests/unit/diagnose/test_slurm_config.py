@@ -1,10 +1,10 @@
-"""What is said of a slurm.conf."""
+"""What is said of a Slurm's settings."""
 
 from __future__ import annotations
 
 import pytest
 
-from hpcstack.diagnose.slurm_config import look_at_slurm_config
+from hpcstack.diagnose.slurm_config import look_at_pmi, look_at_slurm_config
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,18 @@ def test_a_health_check_that_runs_once_is_told(program: str, when: str, wrong: b
 
 def test_a_cluster_that_says_nothing_is_fine() -> None:
     assert not list(look_at_slurm_config({}, "here"))
+
+
+@pytest.mark.parametrize(
+    ("types", "code", "status"),
+    [
+        (("pmi2", "pmix", "pmix_v4"), "pmi", "OK"),
+        (("pmix_v5",), "pmi", "OK"),
+        (("cray_shasta", "pmi2"), "pmi.pmix", "WARN"),
+        (("cray_shasta",), "pmi", "WARN"),
+        ((), "pmi", "WARN"),
+    ],
+)
+def test_how_ranks_find_each_other(types: tuple[str, ...], code: str, status: str) -> None:
+    [finding] = look_at_pmi(types, "here")
+    assert (finding.code, finding.status) == (code, status)
