@@ -62,14 +62,14 @@ BEGIN {
     next
 }
 /^srun: error: [^ ]+: tasks? [0-9,-]+: Exited with exit code [0-9]+$/ {
-    if (task == "" && told == "") { task = $5; sub(/:$/, "", task); sub(/[,-].*/, "", task); on = $3; sub(/:$/, "", on); code = $NF }
+    if (task == "" && told == "" && !others_are_ended) { task = $5; sub(/:$/, "", task); sub(/[,-].*/, "", task); on = $3; sub(/:$/, "", on); code = $NF }
     next
 }
 # Slurm's messages begin in several ways: hpcstack/slurm/step_messages.py
 /^((slurmstepd|srun)[^ ]*: .*|error: \*\*\* (STEP|JOB) .*) CANCELLED AT / {
     cause = substr($0, last_of($0, " CANCELLED AT "))
-    if (cause ~ /DUE TO TASK FAILURE/) next # one task has failed, and Slurm ends the others
-    if (cause ~ /DUE TO TIME LIMIT/) told = "the time limit was reached"
+    if (cause ~ /DUE TO TASK FAILURE/) others_are_ended = 1 # one task has failed, and Slurm ends the others
+    else if (cause ~ /DUE TO TIME LIMIT/) told = "the time limit was reached"
     else if (cause ~ /DUE TO PREEMPTION/) told = "it was preempted"
     else if (cause ~ /DUE TO NODE FAILURE/) told = "a node failed"
     else if (told == "") told = "it was cancelled"

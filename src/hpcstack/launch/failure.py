@@ -140,6 +140,7 @@ class Failure:
     last: dict[str, str] = field(default_factory=dict)  # the last line that may be a reason
     last_words: str = ""  # that of the rank that failed first
     out_of_memory: bool = False
+    others_are_ended: bool = False  # by Slurm, because one task has failed
     starts: str = ""  # why a program could not start
     pyxis: str = ""  # why Pyxis could not start the container
 
@@ -160,11 +161,13 @@ class Failure:
     def _read_word_of_slurm(self, line: str) -> bool:
         """Read LINE if Slurm, Pyxis or the watchdog says it. Return whether one of them does."""
         if found := TASK.fullmatch(line):
-            # A task that ends after the step was ended from outside has not failed.
-            if not self.task and not self.ended_by:
+            # A task that ends after the step, or the others of it, were ended has not failed.
+            if not self.task and not self.ended_by and not self.others_are_ended:
                 self.task = found[2], found[1], int(found[3])
         elif found := CANCELLED.match(line):
-            if OF_A_TASK not in found[1]:
+            if OF_A_TASK in found[1]:
+                self.others_are_ended = True
+            else:
                 self.ended_by = _find_cause(found[1]) or self.ended_by or EndedBy.CANCEL
         elif found := HANGS.match(line):
             self.silent_s = int(found[1])

@@ -288,8 +288,13 @@ ABOUT_GPUS = (
     "--gpus-per-task",
 )
 # Variables that srun reads in a job that was given GPUs by the task. With them, the one task that
-# starts all ranks of a node would see one GPU.
-BY_THE_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
+# starts all ranks of a node would see one GPU. Slurm 23.11 and newer set those of TRES (env.c).
+BY_THE_TASK = (
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_TRES_BIND",
+    "SLURM_GPU_BIND",
+)
 
 
 def _without_gpus_by_the_task(
@@ -300,14 +305,27 @@ def _without_gpus_by_the_task(
     Without it srun would apply the job's setting to this step too. Return nothing where the user
     asked for GPUs by the task here, and in mode plain, unless the request wants all GPUs.
     """
+    if not _gives_gpus_by_the_task(allocation):
+        return []
     found = [name for name in BY_THE_TASK if name in allocation]
     by_the_task = request.resources.extra.has("--gpus-per-task", "--tres-per-task")
     as_the_job_says = request.mode == "plain" and not request.all_gpus
-    if not runtime.uses_slurm or as_the_job_says or by_the_task or not found:
+    if not runtime.uses_slurm or as_the_job_says or by_the_task:
         return []
     words = tuple(word for name in found for word in ("-u", name))
     why = "the job gives GPUs by the task; each rank takes its own of all that the node has"
     return [Part(("env", *words), why)]
+
+
+def _gives_gpus_by_the_task(allocation: Mapping[str, str]) -> bool:
+    """Whether a job with these variables gives each task GPUs of its own.
+
+    SLURM_TRES_PER_TASK alone does not say so: of `--cpus-per-task=4` it is `cpu=4`.
+    """
+    if "SLURM_GPUS_PER_TASK" in allocation or "SLURM_GPU_BIND" in allocation:
+        return True
+    tres = ("SLURM_TRES_PER_TASK", "SLURM_TRES_BIND")
+    return any("gres/gpu" in allocation.get(name, "") for name in tres)
 
 
 def is_python(path: Path) -> bool:
@@ -392,7 +410,7 @@ def _list_srun_options(
         why = "on all nodes together: otherwise the job's own SLURM_NTASKS would count"
         out.append(make_option("--ntasks", count, why))
 
-    job_gives_by_the_task = "SLURM_GPUS_PER_TASK" in allocation
+    job_gives_by_the_task = _gives_gpus_by_the_task(allocation)
     takes_all = mode != "plain" or request.all_gpus
     if takes_all and job_gives_by_the_task and not given.has(*ABOUT_GPUS):
         out.append(make_option("--gpu-bind", "none", "each task sees all GPUs of the step"))

@@ -223,7 +223,7 @@ class Client:
         """
         done = self.runner.output(["scontrol", "--oneliner", "show", "job", job])
         if not done.status:
-            return done.stdout.splitlines()
+            return _split_records(done.stdout)
         if _is_forgotten(done):
             return None
         raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
@@ -391,6 +391,20 @@ def parse_queued(line: str) -> QueuedJob | None:
         return None
     name, number, state, nodes, partition, user, reason = fields
     return QueuedJob(name, number, read_state(state), int(nodes), partition, user, reason)
+
+
+def _split_records(text: str) -> list[str]:
+    """Return the records in TEXT, of `scontrol --oneliner show job`.
+
+    Slurm 25.11 and newer print the command line of sbatch as it was, with its newlines.
+    """
+    records: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("JobId=") or not records:
+            records.append(line)
+        else:
+            records[-1] += f" {line}"
+    return records
 
 
 def _is_forgotten(done: Completed) -> bool:

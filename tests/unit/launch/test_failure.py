@@ -152,6 +152,10 @@ CASES = {
         "srun: error: node2: task 1: Exited with exit code 143\n"
         "[2026-11-26T12:48:12.236] error: *** STEP 99.0 ON node1 CANCELLED AT 2026-11-26T12:48:12 DUE TO TASK FAILURE ***\n",
         143, 143, "task 1 on node2 failed first"),
+    "a task that Slurm killed, and those that it ends for it": (
+        "srun: error: n1: task 3: Segmentation fault (core dumped)\n"
+        "slurmstepd: error: *** STEP 9.0 ON n0 CANCELLED AT 2026-11-26T12:48:12 DUE TO TASK FAILURE ***\n"
+        "srun: error: n0: tasks 0-1: Exited with exit code 143\n", 139, 139, "it failed"),
     "the memory limit, behind a progress bar": (
         "\r 45%|#### | 43.1it/s]slurmstepd-n2: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks "
         "have been OOM Killed.\n" + rank(1, "a", 137, 1.0), 137, 137,

@@ -598,6 +598,32 @@ def test_a_job_that_may_start_again_without_a_node(tmp_path: Path) -> None:
         planned(nodelist="n1,n2")
 
 
+@pytest.mark.parametrize(
+    ("given", "unset"),
+    [
+        (
+            {"SLURM_TRES_PER_TASK": "gres/gpu=1", "SLURM_TRES_BIND": "gres/gpu:per_task:1"},
+            ["SLURM_TRES_PER_TASK", "SLURM_TRES_BIND"],
+        ),
+        ({"SLURM_TRES_PER_TASK": "cpu=4"}, []),
+    ],
+)
+def test_newer_slurm_says_by_tres_what_a_task_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], unset: list[str]
+) -> None:
+    """Slurm 23.11 and newer no longer set SLURM_GPUS_PER_TASK (src/common/env.c)."""
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "p", "SLURM_JOB_NUM_NODES": "1"}
+    for name, value in {**job, "SLURM_GPUS_ON_NODE": "8", **given}.items():
+        monkeypatch.setenv(name, value)
+
+    made = plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PYXIS)
+    before = list(made.argv[: made.argv.index("srun")])
+    assert before == (["env"] if unset else []) + [word for name in unset for word in ("-u", name)]
+    assert ("--gpu-bind=none" in made.argv) is bool(unset)
+
+
 def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
