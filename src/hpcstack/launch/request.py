@@ -11,7 +11,7 @@ from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.launch.resources import Resources
 from hpcstack.recipe.fields import check_mount
 from hpcstack.slurm.client import Client
-from hpcstack.slurm.options import Scope, find_scope
+from hpcstack.slurm.options import OPTIONS, Scope, find_scope
 from hpcstack.slurm.query import parse_minutes
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ def check_srun_options(
 
     for word in passed:
         option = word.partition("=")[0]
-        if option in known:
+        row = OPTIONS.get(option)
+        if option in known or (row and not row.in_help):
             continue
         if not batch and find_scope(option) is Scope.JOB:
             raise InputError(

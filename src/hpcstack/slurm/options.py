@@ -36,7 +36,7 @@ class Value(Enum):
 class SlurmOption:
     """One option of srun, sbatch or salloc, by its long form.
 
-    `salloc` says whether salloc knows it.
+    `salloc` says whether salloc knows it, `in_help` whether `--help` names it where it is known.
     """
 
     name: str
@@ -44,6 +44,7 @@ class SlurmOption:
     scope: Scope = Scope.STEP
     value: Value = Value.NEEDED
     salloc: bool = True
+    in_help: bool = True
 
 
 def _of_job_and_step(name: str, short: str = "", value: Value = Value.NEEDED) -> SlurmOption:
@@ -54,6 +55,11 @@ def _of_job(
     name: str, short: str = "", value: Value = Value.NEEDED, *, salloc: bool = True
 ) -> SlurmOption:
     return SlurmOption(name, short, Scope.JOB, value, salloc)
+
+
+def _of_job_silently(name: str, value: Value = Value.NEEDED, *, salloc: bool = True) -> SlurmOption:
+    """An option that is in the manual and in no `--help`."""
+    return SlurmOption(name, "", Scope.JOB, value, salloc, in_help=False)
 
 
 _ROWS = (
@@ -92,7 +98,7 @@ _ROWS = (
     _of_job("--mail-user"),
     _of_job("--nice", value=Value.OPTIONAL),
     _of_job("--no-requeue", value=Value.NONE, salloc=False),
-    _of_job("--open-mode", salloc=False),
+    _of_job_silently("--open-mode", salloc=False),
     _of_job("--output", "-o", salloc=False),
     _of_job("--parsable", value=Value.NONE, salloc=False),
     _of_job("--partition", "-p"),
@@ -105,14 +111,27 @@ _ROWS = (
     # For sbatch: wait until the job ends. For srun: the seconds that the other tasks get after the
     # first has ended.
     _of_job("--wait", "-W", Value.OPTIONAL, salloc=False),
-    _of_job("--wait-all-nodes"),
     _of_job("--wckey"),
+    # Source: the table of options in src/common/slurm_opt.c, up to Slurm 26.05
+    _of_job_silently("--consolidate-segments", Value.NONE),
+    _of_job_silently("--external", Value.NONE, salloc=False),
+    _of_job_silently("--extra"),
+    _of_job_silently("--mem-update"),
+    _of_job_silently("--network"),
+    _of_job_silently("--oom-kill-step", Value.OPTIONAL),
+    _of_job_silently("--prefer"),
+    _of_job_silently("--resources"),
+    _of_job_silently("--segment"),
+    _of_job_silently("--spread-segments", Value.NONE),
+    _of_job_silently("--stepmgr", Value.NONE),
+    _of_job_silently("--wait-all-nodes"),
+    _of_job_silently("--x11", Value.OPTIONAL),
     SlurmOption("--chdir", "-D"),
     SlurmOption("--cpu-bind"),
     SlurmOption("--cpus-per-gpu"),
     SlurmOption("--gpu-bind"),
     SlurmOption("--mpi"),
-    SlurmOption("--ntasks-per-gpu"),
+    SlurmOption("--ntasks-per-gpu", in_help=False),
     SlurmOption("--overlap", value=Value.NONE),
     SlurmOption("--prolog"),
     SlurmOption("--pty", value=Value.OPTIONAL),
@@ -128,6 +147,7 @@ _ROWS = (
     SlurmOption("--propagate", value=Value.OPTIONAL),
     SlurmOption("--quiet", "-Q", value=Value.NONE),
     SlurmOption("--reboot", value=Value.NONE),
+    SlurmOption("--resv-ports", value=Value.OPTIONAL),
     SlurmOption("--spread-job", value=Value.NONE),
     SlurmOption("--test-only", value=Value.NONE),
     SlurmOption("--use-min-nodes", value=Value.NONE),

@@ -83,6 +83,12 @@ def test_options_that_srun_knows_are_passed_on() -> None:
 
 
 @pytest.mark.usefixtures("srun")
+@pytest.mark.parametrize("option", ["--segment=4", "--x11", "--ntasks-per-gpu=1"])
+def test_options_that_no_help_names_are_passed_on(option: str) -> None:
+    check_srun_options([option], [], Runner(), batch=False)
+
+
+@pytest.mark.usefixtures("srun")
 @pytest.mark.parametrize("own", [[], ["--mode"]])
 def test_an_option_that_nobody_knows_is_refused_with_the_nearest(own: list[str]) -> None:
     with pytest.raises(InputError, match=r"--qoss: neither hpcstack nor srun knows it.*--qos"):
