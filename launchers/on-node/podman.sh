@@ -8,15 +8,19 @@ tidy='
 '
 eval "$tidy"
 # of tasks of this machine that were killed together with their keepers; TMPDIR may be one that all machines see
+here=$(readlink /proc/self/ns/pid)
 for old in "${TMPDIR:-/tmp}"/hpcstack-podman-*; do
     if [ ! -O "$old" ] || [ -L "$old" ] || [ ! -f "$old/task" ]; then continue; fi
-    read -r host pid job <"$old/task" || continue
+    read -r host pid job space <"$old/task" || continue
     case $pid in '' | *[!0-9]*) continue ;; esac
+    if [ "$job" = - ]; then job=; fi
+    # a task of another PID namespace cannot be seen from here (namespace/linux of Slurm 25.11)
+    if [ "${space:-$here}" != "$here" ]; then continue; fi
     if [ "$host" = "$(uname -n)" ] && ! kill -0 "$pid" 2>/dev/null; then (SLURM_JOB_ID=$job && tidy "$old"); fi
 done
 work=$(mktemp -d "${TMPDIR:-/tmp}/hpcstack-podman-XXXXXX") || exit 125
 mkdir "$work/image" && mkfifo "$work/alive" || exit 125
-echo "$(uname -n) $$ ${SLURM_JOB_ID:-}" >"$work/.task" && mv "$work/.task" "$work/task" || exit 125
+echo "$(uname -n) $$ ${SLURM_JOB_ID:--} $here" >"$work/.task" && mv "$work/.task" "$work/task" || exit 125
 # the keeper reads a pipe that this shell alone holds open: its end is the shell's
 keeper='trap "" TERM INT HUP USR1 USR2; read -r _ <"$1/alive"; tidy "$1"'
 (setsid /bin/sh -c "$tidy$keeper" keeper "$work" </dev/null >/dev/null 2>&1 &)

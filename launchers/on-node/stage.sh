@@ -57,11 +57,20 @@ keep=
 trap 'exit 143' TERM INT HUP # so that the trap below is run: dash does not do it for a signal
 trap 'rm -rf "${part:-}" "${cast:-}" "${rest:-}"' EXIT
 
-runs() { # JOB: whether it has a step on this node
+runs() { # JOB: whether it has a step on this node, or may have one
+    ours=
     for process in /proc/[0-9]*/cmdline; do
-        case $(tr '\0' ' ' <"$process" 2>/dev/null) in "slurmstepd: [$1."*) return 0 ;; esac
+        case $(tr '\0' ' ' <"$process" 2>/dev/null) in
+        "slurmstepd: [$1."*) return 0 ;;
+        "slurmstepd: [$job."*) ours=seen ;;
+        esac
     done
-    [ ! -r /proc/1/cmdline ] || return 1
+    if [ -r /proc/1/cmdline ]; then
+        # A job may have a PID namespace of its own (namespace/linux of Slurm 25.11): others cannot be seen from there.
+        # The number is that of the machine's first one: PROC_PID_INIT_INO in Linux's include/linux/proc_ns.h.
+        [ -z "$ours" ] && [ "$(readlink /proc/self/ns/pid)" != "pid:[4026531836]" ]
+        return
+    fi
     for process in /proc/[0-9]*/environ; do # processes of others are hidden here (hidepid): our own are not
         if tr '\0' '\n' <"$process" 2>/dev/null | grep -qx "SLURM_JOB_ID=$1"; then return 0; fi
     done

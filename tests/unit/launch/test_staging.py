@@ -11,8 +11,10 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,9 @@ CONTENT = b"an image" * 100
 SHA = hashlib.sha256(CONTENT).hexdigest()
 
 
+FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux's include/linux/proc_ns.h
+
+
 class Node:
     """One node's folder, and the shell script that fills it."""
 
@@ -39,9 +44,10 @@ class Node:
         self.image.write_bytes(CONTENT)
 
     def __call__(
-        self, *words: str, path: str = "", job: str = "7"
+        self, *words: str, path: str = "", job: str = "7", before: Sequence[str] = ()
     ) -> subprocess.CompletedProcess[str]:
         argv = [
+            *before,
             self.shell,
             "-c",
             read_data_file("launchers", "on-node/stage.sh"),
@@ -52,7 +58,7 @@ class Node:
         env = {"PATH": f"{path}:{os.environ['PATH']}".lstrip(":"), "SLURM_JOB_ID": job}
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
-    def put(self, sha256: str = SHA, **more: str) -> subprocess.CompletedProcess[str]:
+    def put(self, sha256: str = SHA, **more: Any) -> subprocess.CompletedProcess[str]:
         return self(
             "put", str(self.image), f"{SHA}.sqsh", str(len(CONTENT)), sha256, "-", "0", **more
         )
@@ -63,6 +69,23 @@ class Node:
             for path in self.folder.iterdir()
             if not path.name.endswith((".lock", ".jobs", ".base"))
         )
+
+
+@pytest.fixture(autouse=True)
+def own_steps() -> Iterator[None]:
+    """The slurmstepd of each job that stages here, where this is not the machine's first PID
+    namespace: without it a step knows that it cannot see the others.
+    """
+    steps = []
+    if str(Path("/proc/self/ns/pid").readlink()) != FIRST_NAMESPACE:
+        for job in (7, 8, 9):
+            steps.append(
+                subprocess.Popen(["bash", "-c", f'exec -a "slurmstepd: [{job}.0]" sleep 600'])
+            )
+    yield
+    for step in steps:
+        step.kill()
+        step.wait()
 
 
 def full_disk(node: Node) -> Path:
@@ -120,6 +143,24 @@ def test_what_slurm_has_broadcast_is_taken_if_it_is_whole(node: Node) -> None:
     assert node.put(job="9").returncode == 0 and node.there() == [f"{SHA}.sqsh"], (
         "broken off: it is copied"
     )
+
+
+def test_a_job_with_processes_of_its_own_removes_nothing_of_others(node: Node) -> None:
+    """Slurm 25.11 can give each job a PID namespace, in which no other job is seen."""
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no PID namespace can be made here")
+    node("have", "x")
+    (node.folder / "used").mkdir()
+    (node.folder / ".used.jobs").write_text("41\n")
+    (node.folder / ".x.41.cast").write_bytes(b"of a job that runs")
+    tools = full_disk(node)
+
+    done = node.put(path=str(tools), before=apart)
+
+    assert done.returncode == 125
+    assert "has no room" in done.stderr
+    assert {"used", ".x.41.cast"} <= {path.name for path in node.folder.iterdir()}
 
 
 def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(node: Node) -> None:
