@@ -92,7 +92,7 @@ def wait_until_running(testbed: Testbed, mark: str) -> None:
 
 
 def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
-    mark = f"30.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
+    mark = f"60.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
     stack = recipes.write("1", run=f"[{{name: wait, command: 'sleep {mark}'}}]")
     prepare(recipes, stack)
 
@@ -111,7 +111,7 @@ def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
 
 def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes) -> None:
     testbed = recipes.testbed
-    mark = f"30.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
+    mark = f"60.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
     stack = recipes.write("1", run=f"[{{name: wait, command: 'sleep {mark}'}}]")
     prepare(recipes, stack)
 

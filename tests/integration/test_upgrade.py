@@ -129,6 +129,7 @@ class Installed:
     def __init__(self, testbed: Testbed, older: Path) -> None:
         self.testbed = testbed
         self.top = testbed.folder / "upgrade"
+        self.jobs: list[str] = []
         shutil.rmtree(self.top, ignore_errors=True)
         self.top.mkdir(mode=0o755)
         for name in ("older", "newer"):
@@ -176,6 +177,15 @@ class Installed:
         script = f"mkdir -p tests/upgrade && cd tests/upgrade && export {own} && {words}"
         return self.testbed.bash(script).stdout.strip()
 
+    def submit(self, words: str) -> str:
+        """The number of a job that waits for its file, and then ends with 3."""
+        self.jobs.append(self.run(f"{LAUNCH} {words}"))
+        return self.jobs[-1]
+
+    def end_jobs(self) -> None:
+        """Nothing is left in the queue, whatever has failed: these jobs would wait for ever."""
+        self.testbed.bash(f"scancel {' '.join(self.jobs)}", check=False)
+
     def wait_until_both_run(self, job: str) -> None:
         """Until both tasks of JOB have written their first line."""
         both = f'[ "$(cat *-{job}.out 2>/dev/null | grep -c began)" = 2 ]'
@@ -210,9 +220,9 @@ LAUNCH = "hpcstack launch pytorch-24.11 -N2 --ntasks-per-node 1 --mode plain --r
 @pytest.mark.timeout(1200)  # two versions are installed, beside six other lanes
 @pytest.mark.parametrize(("before", "after"), [("older", "newer"), ("newer", "older")])
 def test_jobs_outlive_an_upgrade_and_a_rollback(
-    installed: Installed, before: str, after: str
+    installed: Installed, request: pytest.FixtureRequest, before: str, after: str
 ) -> None:
-    """A running and two pending jobs of one version end as they should under the other one.
+    """A running and three pending jobs of one version end as they should under the other one.
 
     The version that has submitted them is gone by then, but for the job with a watchdog, which
     needs it: docs/how-to/upgrade.md.
@@ -220,10 +230,11 @@ def test_jobs_outlive_an_upgrade_and_a_rollback(
     installed.switch_to(before)
     installed.run("rm -rf go-* *.out state")
     command = WAITS.format(before, 3)
-    running = installed.run(f"{LAUNCH} -- {command}")
-    pending = installed.run(f"{LAUNCH} --hold -- {command}")
-    watched = installed.run(f"{LAUNCH} --hold --watchdog 60 -- {command}")
-    cancelled = installed.run(f"{LAUNCH} --hold -- {command}")
+    request.addfinalizer(installed.end_jobs)
+    running = installed.submit(f"-- {command}")
+    pending = installed.submit(f"--hold -- {command}")
+    watched = installed.submit(f"--hold --watchdog 60 -- {command}")
+    cancelled = installed.submit(f"--hold -- {command}")
     installed.wait_until_both_run(running)
 
     installed.switch_to(after)

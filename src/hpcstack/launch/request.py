@@ -136,7 +136,8 @@ def check_srun_options(
     for word in passed:
         option = word.partition("=")[0]
         row = OPTIONS.get(option)
-        if option in known or (row and not row.in_help):
+        is_known_silently = row and not row.in_help and (batch or row.srun)
+        if option in known or is_known_silently:
             continue
         if not batch and find_scope(option) is Scope.JOB:
             raise InputError(
@@ -144,7 +145,7 @@ def check_srun_options(
                 "add --batch",
                 page="write-a-job-script",
             )
-        near = did_you_mean(option, [*known, *own])
+        near = did_you_mean(option, [*known, *OPTIONS, *own])
         raise InputError(
             f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}",
             "srun --help",

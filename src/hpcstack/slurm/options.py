@@ -36,7 +36,8 @@ class Value(Enum):
 class SlurmOption:
     """One option of srun, sbatch or salloc, by its long form.
 
-    `salloc` says whether salloc knows it, `in_help` whether `--help` names it where it is known.
+    `salloc` and `srun` say whether these know it, `in_help` whether a `--help` names it. `srun` is
+    kept only for options that no `--help` names.
     """
 
     name: str
@@ -45,6 +46,7 @@ class SlurmOption:
     value: Value = Value.NEEDED
     salloc: bool = True
     in_help: bool = True
+    srun: bool = True
 
 
 def _of_job_and_step(name: str, short: str = "", value: Value = Value.NEEDED) -> SlurmOption:
@@ -57,9 +59,11 @@ def _of_job(
     return SlurmOption(name, short, Scope.JOB, value, salloc)
 
 
-def _of_job_silently(name: str, value: Value = Value.NEEDED, *, salloc: bool = True) -> SlurmOption:
+def _of_job_silently(
+    name: str, value: Value = Value.NEEDED, *, salloc: bool = True, srun: bool = True
+) -> SlurmOption:
     """An option that is in the manual and in no `--help`."""
-    return SlurmOption(name, "", Scope.JOB, value, salloc, in_help=False)
+    return SlurmOption(name, "", Scope.JOB, value, salloc, in_help=False, srun=srun)
 
 
 _ROWS = (
@@ -114,7 +118,7 @@ _ROWS = (
     _of_job("--wckey"),
     # Source: the table of options in src/common/slurm_opt.c, up to Slurm 26.05
     _of_job_silently("--consolidate-segments", Value.NONE),
-    _of_job_silently("--external", Value.NONE, salloc=False),
+    _of_job_silently("--external", Value.NONE, salloc=False, srun=False),
     _of_job_silently("--extra"),
     _of_job_silently("--mem-update"),
     _of_job_silently("--network"),
@@ -124,7 +128,7 @@ _ROWS = (
     _of_job_silently("--segment"),
     _of_job_silently("--spread-segments", Value.NONE),
     _of_job_silently("--stepmgr", Value.NONE),
-    _of_job_silently("--wait-all-nodes"),
+    _of_job_silently("--wait-all-nodes", srun=False),
     _of_job_silently("--x11", Value.OPTIONAL),
     SlurmOption("--chdir", "-D"),
     SlurmOption("--cpu-bind"),

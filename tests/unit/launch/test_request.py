@@ -86,6 +86,8 @@ def test_options_that_srun_knows_are_passed_on() -> None:
 @pytest.mark.parametrize("option", ["--segment=4", "--x11", "--ntasks-per-gpu=1"])
 def test_options_that_no_help_names_are_passed_on(option: str) -> None:
     check_srun_options([option], [], Runner(), batch=False)
+    with pytest.raises(InputError, match="did you mean '--segment'"):
+        check_srun_options(["--segmnt=4"], [], Runner(), batch=False)
 
 
 @pytest.mark.usefixtures("srun")
@@ -101,6 +103,9 @@ def test_an_option_of_jobs_needs_a_job() -> None:
         check_srun_options(["--requeue"], [], Runner(), batch=False)
     assert refused.value.hint == "add --batch"
     check_srun_options(["--requeue"], [], Runner(), batch=True)
+    with pytest.raises(InputError, match="--wait-all-nodes is an option of sbatch"):
+        check_srun_options(["--wait-all-nodes=1"], [], Runner(), batch=False)
+    check_srun_options(["--wait-all-nodes=1"], [], Runner(), batch=True)
 
 
 def test_without_slurm_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
