@@ -8,7 +8,9 @@ tidy() {
     grep -lsxzF "HPCSTACK_PODMAN=$1" /proc/[0-9]*/environ | xargs -r grep -lsxzF "SLURM_JOB_ID=${SLURM_JOB_ID:-}" |
         cut -d/ -f3 | xargs -r kill -KILL 2>/dev/null
     pkill -KILL -u "$(id -u)" -f -- "$1/root " # what clears a container up, and has no environment
-    fusermount -u "$1/image" 2>/dev/null || fusermount -uz "$1/image" 2>/dev/null
+    for mounted in "$1/image" "$1"/squashfs-*; do
+        fusermount -u "$mounted" 2>/dev/null || fusermount -uz "$mounted" 2>/dev/null
+    done
     rm -rf --one-file-system "$1/root" "$1/run" "$1/image" "$1/libpod" 2>/dev/null || tidy_mapped "$1"
     [ -e "$1/root" ] || rm -rf --one-file-system "$1" # else `task` stays, by which the next one finds it
 }

@@ -1,7 +1,15 @@
-# Holds left-out.sh, task-names.sh and podman-tidy.sh. A task under podman: the image is mounted, and run as a root file
-# system. Arguments: IMAGE NAMES... -- OPTIONS of podman run... @image COMMAND...
+# Holds left-out.sh, task-names.sh, squashfs.sh and podman-tidy.sh. A task under podman: the image is mounted, and run as a
+# root file system. In podman's options, `@squashfs1:` and so on are the folders of the squashfs files.
+# Arguments: IMAGE [FILE NAME]... -- NAMES... -- OPTIONS of podman run... @image COMMAND...
 image=$1
 shift
+files=
+while [ "$1" != -- ]; do
+    files="$files$1:$2 "
+    shift 2
+done
+shift
+#: squashfs.sh
 #: left-out.sh
 tidy='
 #: podman-tidy.sh
@@ -31,25 +39,52 @@ export HPCSTACK_PODMAN="$work"
 served() { (trap '' TERM INT HUP USR1 USR2 && exec "$1" -o "uid=$(id -u),gid=$(id -g)" "$image" "$work/image" 9>&-); }
 { command -v squashfuse_ll >/dev/null && served squashfuse_ll 2>/dev/null; } || served squashfuse || exit 125
 export XDG_RUNTIME_DIR="$work"
+own_podman() {
+    podman $oci --log-level=error --root "$work/root" --runroot "$work/run" --cgroup-manager=cgroupfs \
+        --events-backend=none "$@" 9>&-
+}
+# In podman's own user namespace: a mount of this user's outside it is closed to the other users that a container has.
+serve_squashfs() {
+    for way in squashfuse_ll squashfuse; do
+        command -v "$way" >/dev/null || continue
+        (trap '' TERM INT HUP USR1 USR2 && own_podman unshare "$way" -o allow_other "$1" "$2") \
+            </dev/null >/dev/null 2>&1 && return 0
+    done
+    return 1
+}
+served=$$
+count=0
+folders=
+for one in $files; do # neither has blanks in it
+    count=$((count + 1))
+    open_squashfs "${one%:*}" "${one##*:}" "$work/squashfs-$count"
+    folders="$folders$opened
+"
+done
 # the marker among the arguments becomes the mounted image; what stands before it are podman's options
 count=$#
 while [ "$count" -gt 0 ]; do
     word=$1 count=$((count - 1))
     shift
-    if [ "$word" = @image ] && [ -z "${found:-}" ]; then
+    case ${found:-}$word in
+    @image)
         found=yes
         set -- "$@" --rootfs "$work/image:O"
-    else
-        set -- "$@" "$word"
-    fi
+        ;;
+    @squashfs[0-9]*:*)
+        number=${word#@squashfs}
+        number=${number%%:*}
+        set -- "$@" "$(printf %s "$folders" | sed -n "${number}p"):${word#*:}"
+        ;;
+    *) set -- "$@" "$word" ;;
+    esac
 done
 for device in /dev/infiniband/* /dev/gdrdrv; do [ ! -e "$device" ] || set -- --device "$device" "$@"; done
 trap 'told=143' TERM # podman has it, too, and hands it on; what is mounted goes after it
 trap 'told=130' INT
 trap : USR1 USR2
-podman $oci --log-level=error --root "$work/root" --runroot "$work/run" --cgroup-manager=cgroupfs \
-    --events-backend=none run --rm -i --network=host --pid=host --userns=keep-id --ulimit=host \
-    --security-opt label=disable --security-opt seccomp=unconfined -v /dev/shm:/dev/shm -v /tmp:/tmp "$@" 9>&-
+own_podman run --rm -i --network=host --pid=host --userns=keep-id --ulimit=host \
+    --security-opt label=disable --security-opt seccomp=unconfined -v /dev/shm:/dev/shm -v /tmp:/tmp "$@"
 status=$?
 [ "$status" != 0 ] || status=${told:-0}
 tidy "$work" 9>&-

@@ -27,6 +27,7 @@ from hpcstack.launch.resources import (
     find_node_type,
     share_resources,
 )
+from hpcstack.launch.squashfs_files import find_squashfs_mounts
 from hpcstack.launch.variables import (
     ValueOrigin,
     Variable,
@@ -37,6 +38,7 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
 from hpcstack.runtimes.base import make_option
+from hpcstack.runtimes.squashfs_mounts import keep_hook
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation
 
@@ -168,11 +170,14 @@ def plan_step(
     if added:
         mounts = mounts.with_more(added.mounts)
     folders = [folder for one in brought for folder in one.folders]
+    squashfs = find_squashfs_mounts(mounts.pairs)
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
         command=with_host_libraries(folders, _command_inside(request, runtime, share, added)),
         slurm=tuple(options),
         mounts=mounts.pairs,
+        squashfs=squashfs,
+        hook=keep_hook(len(squashfs)) if squashfs and runtime.tool == "enroot" else None,
         workdir=request.workdir or Path.cwd(),
         home=request.home is not False,
         mounted_home=mounts.home,

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import StoreError
+from hpcstack.launch.squashfs_files import is_squashfs
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import find_inode
 from hpcstack.squashfs.read import Squashfs
@@ -48,7 +49,12 @@ def explain_missing_command(
         for source, target in sorted(mounted, key=lambda pair: -len(pair[1])):
             if not PurePosixPath(path).is_relative_to(target):
                 continue
-            real = Path(source) / PurePosixPath(path).relative_to(target)
+            below = PurePosixPath(path).relative_to(target)
+            if below.parts and is_squashfs(Path(source)):
+                if is_there([f"/{below}"], Path(source)):
+                    return ""
+                return f"{path} is not in {source}"
+            real = Path(source) / below
             sources = [Path(one) for one, _ in mounted]
             executed = not is_interpreter and not path.endswith(".py")
             said = _explain_unusable(real, path, sources, artifact, runs=executed, look=look)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.launch.resources import Resources
+from hpcstack.launch.squashfs_files import check_file_mount
 from hpcstack.recipe.fields import check_mount
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.options import OPTIONS, Scope, find_scope
@@ -92,13 +93,15 @@ def resolve_mount(said: str) -> str:
             page="bring-data-and-images-to-nodes",
         )
     try:
-        return check_mount(f"{source}:{target}")
+        mount = check_mount(f"{source}:{target}")
     except ValueError as error:
         raise InputError(
             f"--mount {error}",
             f"e.g. --mount {Path.cwd()}/data:/data",
             page="bring-data-and-images-to-nodes",
         ) from None
+    check_file_mount(Path(source), target)
+    return mount
 
 
 def check_grace(grace: int, limit: str) -> None:

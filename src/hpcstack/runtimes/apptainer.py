@@ -36,7 +36,8 @@ def exec_parts(step: Step) -> list[Part]:
         why = "asked for: nothing of the home directory, but for what is mounted"
         out.append(make_option("--no-home", why=why))
 
-    out += [Part(("--bind", mount), why) for mount, why in explain_binds(step)]
+    images = {one.mount: f"{one.mount}:image-src=/,ro" for one in step.squashfs}
+    out += [Part(("--bind", mount), why) for mount, why in explain_binds(step, images)]
     if str(step.workdir) != "/":
         out.append(Part(("--pwd", str(step.workdir)), "where it was started"))
     out.append(Part((str(step.image),), "the image"))

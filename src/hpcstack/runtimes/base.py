@@ -8,10 +8,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core import data
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.runtimes.squashfs_mounts import EnrootHook, SquashfsMount
 
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # tells the hooks of NVIDIA's toolkit to do nothing
 
@@ -43,7 +49,8 @@ class Step:
     `slurm` are srun's own options, each with its reason. `mounts` are SOURCE:TARGET;
     `mount_reasons` explains some of them. `home` says whether the container gets the home
     directory, and `mounted_home` is its path where it is one of the mounts, for runtimes that do
-    not bring it by themselves. `environment` overrides the image's variables, which are
+    not bring it by themselves. `squashfs` are those of the mounts whose source is a squashfs file;
+    Enroot opens them by `hook`. `environment` overrides the image's variables, which are
     `image_environment`. `gpus` says whether the nodes have real GPUs, and `grace` whether the ranks
     get a signal before the time limit.
     """
@@ -52,6 +59,8 @@ class Step:
     command: tuple[str, ...]
     slurm: tuple[Part, ...] = ()
     mounts: tuple[str, ...] = ()
+    squashfs: tuple[SquashfsMount, ...] = ()
+    hook: EnrootHook | None = None
     workdir: Path = Path("/")
     home: bool = True
     mounted_home: str = ""
@@ -148,8 +157,25 @@ def list_binds(step: Step) -> list[str]:
 SRUN = Part(("srun", "--export=ALL"), "one job step; it gets this shell's variables")
 
 
-def explain_binds(step: Step) -> list[tuple[str, str]]:
-    """Return (mount, why) for each mount of `list_binds`."""
+def explain_binds(step: Step, instead: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """Return (mount, why) for each mount of `list_binds`.
+
+    INSTEAD has what the runtime is given in the place of some of them, {mount: text}.
+    """
+    instead = instead or {}
     workdir = f"{step.workdir}:{step.workdir}"
     why = {workdir: "where it was started", **step.mount_reasons}
-    return [(mount, why.get(mount, "the site's or the user's")) for mount in list_binds(step)]
+    return [
+        (instead.get(mount, mount), why.get(mount, "the site's or the user's"))
+        for mount in list_binds(step)
+    ]
+
+
+def list_hook_binds(step: Step) -> dict[str, str]:
+    """Return {mount: what Enroot binds for it} for the squashfs files of STEP."""
+    return step.hook.list_binds(step.squashfs) if step.hook else {}
+
+
+def list_hook_variables(step: Step) -> dict[str, str]:
+    """Return the variables by which Enroot opens the squashfs files of STEP."""
+    return step.hook.make_environment(step.squashfs) if step.hook else {}

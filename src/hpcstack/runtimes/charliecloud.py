@@ -23,6 +23,7 @@ from hpcstack.runtimes.base import (
     list_kept_variables,
     make_option,
 )
+from hpcstack.runtimes.squashfs_mounts import list_placeholders, list_words
 
 # What on-node/charliecloud.sh runs in place of its line RUN.
 RUN = 'ch-run --env-no-expand "$@" <&3 &'
@@ -30,6 +31,19 @@ RUN = 'ch-run --env-no-expand "$@" <&3 &'
 # would inherit that, so UNSHIELDED gives it the default again.
 SHIELDED = "(trap '' USR1 USR2 && exec ch-run --env-no-expand \"$@\" <&3) &"
 UNSHIELDED = ("env", "--default-signal=USR1,USR2")  # coreutils 8.31 and newer
+
+
+def make_squashfs_parts(step: Step) -> list[Part]:
+    """Return the words that stand before ch-run where STEP mounts squashfs files."""
+    if not step.squashfs:
+        return []
+    apart = ("/bin/sh", "-c", data.read_script("on-node/apart.sh"), "apart")
+    around = ("/bin/sh", "-c", data.read_script("on-node/squashfs-around.sh"), "around")
+    words = (*list_words(step.squashfs), "--")
+    return [
+        Part(apart, "a mount namespace of the task's own"),
+        Part((*around, *words), "squashfs files, mounted there"),
+    ]
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,7 @@ class Charliecloud(Runtime):
             command = (*UNSHIELDED, *step.command)
         script = data.read_script("on-node/charliecloud.sh").replace("\nRUN\n", f"\n{run}\n")
 
-        out = [SRUN, *step.slurm]
+        out = [SRUN, *step.slurm, *make_squashfs_parts(step)]
         why = "the image is mounted; the task's variables are there"
         out.append(Part(("/bin/sh", "-c", script, "ch-run"), why))
 
@@ -67,7 +81,8 @@ class Charliecloud(Runtime):
             home = f"HOME={step.mounted_home}"
             out.append(make_option("--set-env", home, "the home directory, which is mounted"))
 
-        out += [make_option("--bind", mount, why) for mount, why in explain_binds(step)]
+        folders = list_placeholders(step.squashfs)
+        out += [make_option("--bind", mount, why) for mount, why in explain_binds(step, folders)]
         out.append(make_option("--cd", step.workdir, "where it was started"))
         out.append(Part((str(step.image), "--"), "the image"))
         out.append(Part(command, "what each task runs"))

@@ -17,6 +17,8 @@ from hpcstack.runtimes.base import (
     Step,
     explain_binds,
     list_forced_variables,
+    list_hook_binds,
+    list_hook_variables,
     list_kept_variables,
     make_shield,
 )
@@ -43,7 +45,7 @@ class EnrootRuntime(Runtime):
         start = ("/bin/sh", "-c", data.read_script(START), "enroot", *own, "--")
         out.append(Part(start, "the task's variables go in; the image is mounted"))
 
-        for mount, why in explain_binds(step):
+        for mount, why in explain_binds(step, list_hook_binds(step)):
             out.append(Part(("--mount", f"{mount}:none:x-create=auto,bind,rw"), why))
         out.append(Part((str(step.image),), "the image"))
 
@@ -54,7 +56,7 @@ class EnrootRuntime(Runtime):
         return out
 
     def environment(self, step: Step) -> dict[str, str]:
-        return list_forced_variables(step)
+        return list_forced_variables(step) | list_hook_variables(step)
 
 
 RUNTIME = EnrootRuntime()

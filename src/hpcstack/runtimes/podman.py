@@ -27,6 +27,7 @@ from hpcstack.runtimes.base import (
     list_kept_variables,
     make_option,
 )
+from hpcstack.runtimes.squashfs_mounts import list_placeholders, list_words
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Podman(Runtime):
         # The script hands on the task's variables, except those named before `--`.
         own = list_kept_variables(step)
         script = data.read_script("on-node/podman.sh")
-        head = ("/bin/sh", "-c", script, "podman", str(step.image), *own, "--")
+        squashfs = (*list_words(step.squashfs), "--")
+        head = ("/bin/sh", "-c", script, "podman", str(step.image), *squashfs, *own, "--")
         out.append(Part(head, "the image, mounted; the task's variables go in"))
 
         for name, value in own.items():
@@ -53,7 +55,8 @@ class Podman(Runtime):
             why = "the nodes have GPUs: NVIDIA's CDI describes them"
             out.append(Part(("--device", "nvidia.com/gpu=all"), why))
 
-        out += [Part(("-v", mount), why) for mount, why in explain_binds(step)]
+        folders = list_placeholders(step.squashfs)
+        out += [Part(("-v", mount), why) for mount, why in explain_binds(step, folders)]
         out.append(make_option("--workdir", step.workdir, "where it was started"))
 
         # The script replaces this word by `--rootfs` and the folder where it has mounted the image.

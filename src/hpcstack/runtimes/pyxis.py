@@ -16,10 +16,20 @@ from hpcstack.runtimes.base import (
     Part,
     Runtime,
     Step,
-    list_binds,
+    explain_binds,
     list_forced_variables,
+    list_hook_binds,
+    list_hook_variables,
     make_option,
 )
+
+SAY = """\
+if [ -n "${HPCSTACK_UNPACKED:-}" ] && [ "${SLURM_LOCALID:-0}" = 0 ]; then
+    echo "hpcstack: $(uname -n): no FUSE here: squashfs files are unpacked, once for all tasks" >&2
+fi
+unset HPCSTACK_UNPACKED
+exec "$@"
+"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class Pyxis(Runtime):
         why = "what lies in the home directory is not the image's"
         out.append(make_option("--no-container-mount-home", why=why))
 
-        mounts = list_binds(step)
+        mounts = [mount for mount, _ in explain_binds(step, list_hook_binds(step))]
         if mounts:
             reasons = ["the site's, the user's, this folder"]
             reasons += dict.fromkeys(step.mount_reasons.values())
@@ -59,11 +69,15 @@ class Pyxis(Runtime):
             why = "these win over the image's own"
             out.append(make_option("--container-env", ",".join(names), why))
 
-        out.append(Part(step.command, "what each task runs"))
+        command = step.command
+        if step.squashfs:
+            # Pyxis shows nothing of what Enroot's hooks say.
+            command = ("/bin/sh", "-c", SAY, "say", *command)
+        out.append(Part(command, "what each task runs"))
         return out
 
     def environment(self, step: Step) -> dict[str, str]:
-        return list_forced_variables(step)
+        return list_forced_variables(step) | list_hook_variables(step)
 
 
 RUNTIME = Pyxis()
