@@ -68,6 +68,7 @@ GROUPS = {
         "launch": "Run a command in a stack's image, under srun where there is Slurm.",
         "shell": "Open a shell in a stack's image, on a compute node where there is Slurm.",
         "python": "Run Python in a stack's image, on a compute node where there is Slurm.",
+        "project": "Put your own packages on top of a stack (project lock, build, shell).",
         "pack": "Pack a folder of data into one file that launches mount.",
         "jobs": "List past launches: what ran, where, and how it ended.",
         "logs": "Show what a job wrote.",

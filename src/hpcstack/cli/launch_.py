@@ -69,6 +69,12 @@ if TYPE_CHECKING:
     help="Add this pip package, or those of a requirements file. May be given several times.",
 )
 @click.option(
+    "--project",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Add the packages that this project of yours asks for, and the project itself.",
+)
+@click.option(
     "--stage",
     default="",
     type=OptionalChoice(STAGES),
@@ -287,6 +293,7 @@ OF_LAUNCHES = {
     "restarts": "--restarts",
     "mounts": "--mount",
     "packages": "--with",
+    "project": "--project",
     "stage": "--stage",
     "stage_in": "--stage-in",
     "grace": "--grace",
@@ -369,6 +376,7 @@ def _make_request(
     argv: tuple[str, ...],
     *,
     packages: tuple[str, ...],
+    project: Path | None,
     stage: str,
     stage_in: tuple[str, ...],
     grace: int,
@@ -414,6 +422,7 @@ def _make_request(
         runtime=options["runtime"],
         mounts=mounts,
         packages=packages,
+        project=project,
         stage=stage,
         stage_in=stage_in,
         grace=grace,

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
     from hpcstack.hardware.compatibility import Fit
-    from hpcstack.launch.packages import Added
     from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.staging import Staging
+    from hpcstack.project.added import Added
     from hpcstack.site.injection import Brought
     from hpcstack.site.load import NodeType, Site
     from hpcstack.slurm.options import SlurmOptions
@@ -168,9 +168,12 @@ def plan_step(
     if staged:
         mounts = mounts.with_more(staged.mounts)
     if added:
-        mounts = mounts.with_more(added.mounts)
+        mounts = mounts.with_more(added.list_mounts(os.environ))
     folders = [folder for one in brought for folder in one.folders]
     squashfs = find_squashfs_mounts(mounts.pairs)
+    if added:  # the file may have to be made yet
+        others = [one for one in squashfs if one.mount != added.squashfs.mount]
+        squashfs = (*others, added.squashfs)
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
         command=with_host_libraries(folders, _command_inside(request, runtime, share, added)),

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import WITHOUT_SLURM
 from hpcstack.launch.image import choose_image
-from hpcstack.launch.packages import plan_packages
 from hpcstack.launch.plan import plan_step
 from hpcstack.launch.record import keep_prolog
 from hpcstack.launch.request import check_grace
 from hpcstack.launch.resources import machine_of
 from hpcstack.launch.run import PlannedLaunch
 from hpcstack.launch.staging import plan_staging
+from hpcstack.project.added import plan_added
+from hpcstack.project.named import read_named_packages
 from hpcstack.site.model import PLATFORMS
 from hpcstack.slurm.query import find_allocation
 
@@ -57,8 +58,10 @@ def plan_launch(
     if request.home is None:
         request = replace(request, home=site.mount_home)
 
-    packages = (*layer, *request.packages)
-    added = plan_packages(artifact, packages, os.environ) if packages else None
+    packages = read_named_packages((*layer, *request.packages))
+    added = None
+    if packages or request.project:
+        added = plan_added(artifact, request.project, packages, os.environ)
     staged = plan_staging(artifact, site, request.stage, request.stage_in)
     plan = plan_step(
         request, artifact, site, runner, prolog=keep_prolog(), staged=staged, added=added

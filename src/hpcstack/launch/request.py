@@ -40,6 +40,7 @@ class LaunchRequest:
     runtime: str = "auto"
     mounts: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    project: Path | None = None
     stage: str = ""
     stage_in: tuple[str, ...] = ()
     grace: int = 0

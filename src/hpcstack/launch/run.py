@@ -22,7 +22,6 @@ from hpcstack.launch.folders import own_folder
 from hpcstack.launch.foreign_python import describe_foreign_packages
 from hpcstack.launch.host_libraries import describe_not_here, find_misfit, find_nccl
 from hpcstack.launch.interrupt import Interruption
-from hpcstack.launch.packages import Added, make_added
 from hpcstack.launch.plan import OWN_FAILURE, Plan, find_home_to_mount
 from hpcstack.launch.preflight import explain_missing_command, note_own_torch
 from hpcstack.launch.script import (
@@ -35,6 +34,7 @@ from hpcstack.launch.script import (
 from hpcstack.launch.stderr import Screen, Stderr
 from hpcstack.launch.usage_log import log_launch
 from hpcstack.launch.variables import list_final_variables
+from hpcstack.project.added import Added, make_added
 from hpcstack.runtimes import RUNTIMES
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation as allocation_of
@@ -192,7 +192,7 @@ class PlannedLaunch:
     def prepare(self, progress: Progress) -> None:
         """Make what must exist before nodes are asked for: the added packages."""
         if self.added:
-            make_added(self.added, self.artifact, self.site, self.runner, progress)
+            make_added(self.added, self.artifact, self.site, self.runner, progress, os.environ)
 
     def script(self, *, batch: bool) -> str:
         """Return what would be run as a script, with the reason for each line.

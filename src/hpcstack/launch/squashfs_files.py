@@ -85,6 +85,4 @@ def check_file_mount(source: Path, target: str) -> None:
     else:
         problem = "it is a file, and no squashfs file"
         hint = f"{as_a_file}; hpcstack pack FOLDER makes a squashfs file of a folder"
-    raise InputError(
-        f"--mount {source}:{target}: {problem}", hint, page="mount-a-packed-data-set"
-    )
+    raise InputError(f"--mount {source}:{target}: {problem}", hint, page="mount-a-packed-data-set")

@@ -50,9 +50,7 @@ class SquashfsMount:
 
 def list_placeholders(mounts: Iterable[SquashfsMount]) -> dict[str, str]:
     """Return {mount: @squashfsN:TARGET}: what a script on the node replaces by the Nth folder."""
-    return {
-        one.mount: f"@squashfs{number}:{one.target}" for number, one in enumerate(mounts, 1)
-    }
+    return {one.mount: f"@squashfs{number}:{one.target}" for number, one in enumerate(mounts, 1)}
 
 
 def list_words(mounts: Iterable[SquashfsMount]) -> list[str]:

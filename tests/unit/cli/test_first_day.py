@@ -13,10 +13,9 @@ import pytest
 
 from hpcstack.core.errors import InputError
 from hpcstack.launch import limits
-from hpcstack.launch.packages import plan_packages
 from hpcstack.launch.resources import Resources
+from hpcstack.project.named import read_named_packages
 from hpcstack.slurm.query import Limits
-from support.modules import Place
 
 
 def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -95,24 +94,17 @@ def test_files_are_not_packages_of_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    place = Place(tmp_path / "site")
-    artifact = place.artifact(place.stack())
     (tmp_path / "requirements.txt").write_text("einops==0.8.0 # tensors\n\n# more\nlightning>=2\n")
     (tmp_path / "wandb").mkdir()
-    assert plan_packages(artifact, ("requirements.txt",), os.environ).wanted == (
-        "einops==0.8.0",
-        "lightning>=2",
-    )
-    assert plan_packages(artifact, ("wandb",), os.environ).wanted == ("wandb",), (
-        "a folder of that name is no reason"
-    )
+    assert read_named_packages(("requirements.txt",)) == ("einops==0.8.0", "lightning>=2")
+    assert read_named_packages(("wandb",)) == ("wandb",), "a folder of that name is no reason"
     (tmp_path / "bad.txt").write_text("--index-url https://evil\neinops\n")
     for one, says in (
         ("none.txt", "none.txt"), ("environment.yml", "environment of conda's"), ("./pkg", "not on the package index"), (".", "not on"),
         ("-r", "name the file itself"), ("bad.txt", ("is an option of " "pip's")), ("dist/x.whl", "not on the package index"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=says):
-            plan_packages(artifact, (one,), os.environ)
+            read_named_packages((one,))
 
 
 def test_checks_that_pass_are_listed_once(tmp_path: Path) -> None:

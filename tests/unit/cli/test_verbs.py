@@ -101,7 +101,10 @@ OF_RELEASES = {
 }
 # verb -> the words after it, its exit code, and what it says
 REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
-    "pack": [(("no-such-folder",), 2, "does not exist"), ((".", "-o", "x.sqsh"), 2, "would lie in")],
+    "pack": [
+        (("no-such-folder",), 2, "does not exist"),
+        ((".", "-o", "x.sqsh"), 2, "would lie in"),
+    ],
     "list": [(("--bogus",), 2, "No such option")],
     "show": [((), 2, "say which stack, or --site"), (("pytroch-24.11",), 2, "did you mean")],
     "lint": [((), 2, "say which recipes")],
@@ -270,7 +273,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
 ELSEWHERE = {
     "build", "inspect", "verify", "rollback", "logs", "cancel", "report", "doctor", "hang", "requeue", "why", "import", "sign",
     "adopt",
-    "bundle", "cache", "pack",
+    "bundle", "cache", "pack", "project",
 }  # fmt: skip
 UNSEEN = {"outdated"}  # needs a registry with newer tags: no test looks at its JSON yet
 # What is text for a program already

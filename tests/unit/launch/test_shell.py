@@ -12,8 +12,8 @@ import pytest
 from hpcstack.core import data
 from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.render.launchers import render_inner
-from hpcstack.runtimes.squashfs_mounts import SCRIPT as HOOK
 from hpcstack.render.template import read_data_file
+from hpcstack.runtimes.squashfs_mounts import SCRIPT as HOOK
 
 pytestmark = pytest.mark.shellcheck
 
@@ -52,7 +52,7 @@ TEXTS = {
     **{f"mode {mode}": render_inner(mode) for mode in STARTED_IN_IMAGE},
     "a rank": rank(),
     **{f"on-node/{name}": data.read_script(f"on-node/{name}") for name in ON_NODES},
-    "in-image/added.sh": data.read_script("in-image/added.sh"),
+    "in-image/project.sh": data.read_script("in-image/project.sh"),
     "Enroot's hook": data.read_script(HOOK),
 }
 BASH = ("Enroot's hook",)
@@ -61,7 +61,13 @@ BASH = ("Enroot's hook",)
 @pytest.mark.parametrize("name", TEXTS)
 def test_shellcheck_finds_nothing(name: str) -> None:
     shell = "bash" if name in BASH else "sh"
-    argv = ["shellcheck", f"--shell={shell}", "--severity=warning", f"--exclude={','.join(MEANT)}", "-"]
+    argv = [
+        "shellcheck",
+        f"--shell={shell}",
+        "--severity=warning",
+        f"--exclude={','.join(MEANT)}",
+        "-",
+    ]
     done = subprocess.run(argv, input=TEXTS[name], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -72,9 +78,16 @@ def test_no_fragment_is_forgotten() -> None:
     What needs or holds another says so first.
     """
     top = data.find_data_folder("launchers")
-    held = {"left-out.sh", "task-names.sh", "podman-tidy.sh", "ranks.sh", "squashfs.sh", Path(HOOK).name}
+    held = {
+        "left-out.sh",
+        "task-names.sh",
+        "podman-tidy.sh",
+        "ranks.sh",
+        "squashfs.sh",
+        Path(HOOK).name,
+    }
     ranks = {"rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in STARTED_IN_IMAGE)}
-    assert {path.name for path in top.rglob("*.sh")} == {"added.sh", *ranks, *ON_NODES, *held}
+    assert {path.name for path in top.rglob("*.sh")} == {"project.sh", *ranks, *ON_NODES, *held}
     for path in top.rglob("*.sh"):
         text = path.read_text()
         first = text.removeprefix("#!/usr/bin/env bash\n").splitlines()[0]

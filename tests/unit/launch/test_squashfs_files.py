@@ -82,7 +82,9 @@ def test_a_file_is_mounted_where_the_target_is_one(tmp_path: Path, target: str) 
     assert resolve_mount(f"{source}:{target}") == f"{source}:{target}"
 
 
-def plan_line(tmp_path: Path, runtime: str, packed: Path, other: str) -> tuple[list[str], dict[str, str]]:
+def plan_line(
+    tmp_path: Path, runtime: str, packed: Path, other: str
+) -> tuple[list[str], dict[str, str]]:
     request = LaunchRequest(
         ("hostname",),
         mode="plain",
@@ -170,7 +172,10 @@ def test_without_fuse_it_is_unpacked_once_a_node(tmp_path: Path) -> None:
     for task in tasks:
         out, errors = task.communicate()
         assert task.returncode == 0, errors
-        assert out.splitlines() == ["hello", str(tmp_path / f"hpcstack-unpacked-{os.getuid()}/name-of-it")] * 2
+        assert (
+            out.splitlines()
+            == ["hello", str(tmp_path / f"hpcstack-unpacked-{os.getuid()}/name-of-it")] * 2
+        )
         said += errors
     assert said.count("no FUSE here") == 1
 
@@ -182,7 +187,10 @@ def test_what_was_unpacked_long_ago_goes_unless_it_is_in_use(tmp_path: Path) -> 
     old.mkdir(parents=True)
     (old / "file").touch(0o400)
     os.utime(old, (1, 1))
-    script = data.read_script("on-node/squashfs.sh") + 'served=$$ top=$1\nhold_unpacked\necho held\nread -r line\n'
+    script = (
+        data.read_script("on-node/squashfs.sh")
+        + "served=$$ top=$1\nhold_unpacked\necho held\nread -r line\n"
+    )
     argv = ["sh", "-c", script, "hold", str(top)]
 
     using = subprocess.Popen(

@@ -12,7 +12,7 @@ import pytest
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.launch.pack_folder import list_entries, pack_folder, split_shards
+from hpcstack.store.pack_folder import list_entries, pack_folder, split_shards
 
 pytestmark = pytest.mark.squashfs
 KB = 1000
@@ -159,7 +159,7 @@ def test_a_file_that_goes_away_is_no_half_of_a_shard(
 ) -> None:
     entries = list(list_entries(source))
     (source / "ünïcode").unlink()
-    monkeypatch.setattr("hpcstack.launch.pack_folder.list_entries", lambda _: iter(entries))
+    monkeypatch.setattr("hpcstack.store.pack_folder.list_entries", lambda _: iter(entries))
     with pytest.raises(BuildError, match="ünïcode|failed"):
         pack_folder(source, break_nothing(source), Runner(), Progress())
     assert not break_nothing(source).exists()

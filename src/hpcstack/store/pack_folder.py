@@ -7,7 +7,7 @@ names, and named after what it holds. They stay beside the output until that is 
 was killed goes on behind the last whole shard. In the end the shards are spliced into one file,
 whose bytes are copied and not compressed again.
 
-Tested in tests/unit/launch/test_pack_folder.py.
+Tested in tests/unit/store/test_pack_folder.py.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Entry:
     path: str
     size: int
     about: str  # changes where the entry is another one
+    is_file: bool = False
 
     @property
     def folders(self) -> list[str]:
@@ -127,8 +128,8 @@ def pack_folder(
     progress(f"looking at {source}")
     shards = list(split_shards(list_entries(source), shard_size))
     total = sum(one.size for one in shards)
-    files = sum(len(one.entries) for one in shards)
-    if not files:
+    files = sum(entry.is_file for one in shards for entry in one.entries)
+    if not shards:
         raise InputError(f"{source} is empty", "name the folder that holds the data", page=PAGE)
     progress(
         f"packing {format_count(files, 'file')}, {show_bytes(total)}, in "
@@ -219,7 +220,7 @@ def _list_folder(folder: Path, before: str, unreadable: list[str]) -> Iterator[E
         elif kind == stat.S_IFREG:
             if not os.access(name.path, os.R_OK):
                 unreadable.append(path)
-            yield Entry(path, status.st_size, about)
+            yield Entry(path, status.st_size, about, is_file=True)
 
 
 def split_shards(entries: Iterable[Entry], size: int) -> Iterator[Shard]:
@@ -300,10 +301,12 @@ def _pack_shard(
             finished = packer.finish()
     if finished.status:
         raise BuildError(
-            "\n".join([
-                f"the packer failed (exit {finished.status})",
-                *(f"  < {line}" for line in finished.tail),
-            ]),
+            "\n".join(
+                [
+                    f"the packer failed (exit {finished.status})",
+                    *(f"  < {line}" for line in finished.tail),
+                ]
+            ),
             "is the disk full? What is packed already is used again",
             page=PAGE,
         )

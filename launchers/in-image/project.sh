@@ -1,0 +1,31 @@
+# Inside the image, by the uv that hpcstack brings: `lock` chooses versions for what a project asks for, `install` puts what
+# is locked into a virtual environment that also sees the image's packages. /mnt has what it needs, and gets what it makes.
+# Arguments: lock [OPTIONS of uv pip compile]... | install FOLDER
+set -eu
+verb=$1
+shift
+. /mnt/lent.sh
+export UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1 UV_NO_MANAGED_PYTHON=1
+uv=/opt/hpcstack/uv/uv
+case $verb in
+lock)
+    if [ -n "${HPCSTACK_UV_LOCK:-}" ]; then
+        # without the network, and for this Python and this platform alone
+        "$uv" export --quiet --frozen --no-emit-project --no-header --no-annotate --python python3 \
+            --directory "$HPCSTACK_UV_LOCK" --format requirements.txt --output-file /mnt/exported.txt >/dev/null
+        python3 /mnt/project_base.py /mnt /mnt/exported.txt
+    else
+        python3 /mnt/project_base.py /mnt
+        : >/mnt/pins.txt
+    fi
+    exec "$uv" pip compile --python python3 --format pylock.toml --no-header --no-annotate --quiet \
+        --find-links /mnt/shims --constraint /mnt/base.txt --constraint /mnt/pins.txt \
+        --output-file /mnt/pylock.toml "$@"
+    ;;
+install)
+    here=$1
+    python3 -m venv --system-site-packages --without-pip "$here"
+    exec "$uv" pip install --python "$here/bin/python3" --no-deps --require-hashes --link-mode copy \
+        --compile-bytecode --no-config --requirements /mnt/pylock.toml
+    ;;
+esac

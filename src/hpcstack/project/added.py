@@ -1,0 +1,294 @@
+"""What a launch adds to its image: a project's packages, packed as one squashfs, and the project
+itself, live.
+
+    planned = plan_added(request, artifact, environ)   # nothing is made, nothing is asked
+    make_added(planned, ...)                           # locks, installs and packs what is missing
+
+The squashfs files lie in the user's data folder, named after what is in them: projects that need
+the same share one. A link to the file is named after what was asked for, so an unchanged project is
+found by one look.
+
+Tested in tests/unit/project/test_added.py and tests/integration/test_projects.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcstack.core.dirs import find_data_home
+from hpcstack.core.errors import BuildError
+from hpcstack.core.files import write_text
+from hpcstack.core.lease import hold_lease
+from hpcstack.project import own_package
+from hpcstack.project.inputs import PAGE, Inputs, read_inputs
+from hpcstack.project.inside import open_inside
+from hpcstack.project.lock_file import (
+    ProjectLock,
+    describe_image,
+    name_lock_file,
+    read_lock,
+)
+from hpcstack.project.own_package import OwnPackage, describe_own_package
+from hpcstack.project.resolve import lock_project
+from hpcstack.runtimes.squashfs_mounts import SquashfsMount
+from hpcstack.site.logins import redact_logins
+from hpcstack.store.pack_folder import pack_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+
+PLACE = "/opt/hpcstack/with"  # of the packages, in the container
+UNUSED_S = 90 * 86400  # what no launch has used for so long is removed when something is made
+# Runs a command with what was added before the image's own. $1: folders of modules, or nothing.
+USE = f"""\
+roots=$1
+shift
+PATH={own_package.PLACE}/bin:{PLACE}/bin:$PATH
+for one in {PLACE}/lib/python3*/site-packages {own_package.PLACE}/site $roots; do
+    [ ! -d "$one" ] || PYTHONPATH=$one${{PYTHONPATH:+:$PYTHONPATH}}
+done
+export PATH PYTHONPATH
+exec "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Added:
+    """What is added to one image: `inputs` say what, `own` is the project itself.
+
+    `lock` is what was locked before for this image, and `file` the link to the squashfs file.
+    """
+
+    inputs: Inputs
+    lock: ProjectLock | None
+    lock_path: Path
+    file: Path
+    own: OwnPackage | None = None
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """What was asked for, for people."""
+        folder = (str(self.inputs.folder),) if self.inputs.folder else ()
+        return (*folder, *self.inputs.requirements)
+
+    @property
+    def squashfs(self) -> SquashfsMount:
+        return SquashfsMount(self.file, self.file.stem, PLACE)
+
+    def list_mounts(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the mounts, SOURCE:TARGET, of the packages and of the project."""
+        if not self.own:
+            return (self.squashfs.mount,)
+        folder = self.own.folder
+        return (
+            self.squashfs.mount,
+            f"{folder}:{folder}",
+            f"{self.own.find_place(environ)}:{own_package.PLACE}",
+        )
+
+    def command(self, inside: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the command INSIDE, run with what was added before the image's own."""
+        roots = " ".join(str(one) for one in self.own.roots[::-1]) if self.own else ""
+        return ("/bin/sh", "-c", USE, "with", roots, *inside)
+
+
+def find_projects_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder that holds the squashfs files of the user's projects."""
+    return find_data_home(environ) / "hpcstack" / "projects"
+
+
+def plan_added(
+    artifact: Artifact,
+    folder: Path | None,
+    packages: tuple[str, ...],
+    environ: Mapping[str, str],
+    extras: tuple[str, ...] = (),
+    groups: tuple[str, ...] = (),
+) -> Added:
+    """Return what the project in FOLDER and PACKAGES, which are named by hand, add to ARTIFACT.
+
+    A lock for the image that the project has is followed if it is current. EXTRAS and GROUPS of its
+    pyproject.toml are as the lock has them where none are given. Raise InputError for what cannot
+    be read.
+    """
+    if folder:
+        folder = folder.resolve()
+    lock_path = _find_lock_path(folder, packages, artifact, environ)
+    found = read_lock(lock_path)
+    if found and not (extras or groups):
+        extras = tuple(found.about.get("extras", ()))
+        groups = tuple(found.about.get("groups", ()))
+    inputs = read_inputs(folder, packages, extras, groups)
+
+    image = describe_image(artifact)
+    lock = found if found and found.fits(inputs.digest, image) else None
+    asked = [inputs.digest, image, artifact.sha256]
+    if lock:
+        asked.append(lock.render())
+    name = hashlib.sha256("\0".join(asked).encode()).hexdigest()[:32]
+    link = find_projects_folder(environ) / "asked" / f"{name}.sqsh"
+    own = describe_own_package(folder) if folder else None
+    return Added(inputs, lock, lock_path, link, own)
+
+
+def _find_lock_path(
+    folder: Path | None, packages: tuple[str, ...], artifact: Artifact, environ: Mapping[str, str]
+) -> Path:
+    """Return where the lock is: in the project, or in the user's data folder.
+
+    It is not in the project where packages were named besides, or the user may not write there.
+    """
+    name = name_lock_file(artifact.stack)
+    if folder and not packages and ((folder / name).exists() or os.access(folder, os.W_OK)):
+        return folder / name
+    about = "\0".join([str(folder), *sorted(packages), describe_image(artifact)])
+    digest = hashlib.sha256(about.encode()).hexdigest()[:32]
+    return find_projects_folder(environ) / "locks" / digest / name
+
+
+def make_added(
+    planned: Added,
+    artifact: Artifact,
+    site: Site,
+    runner: Runner,
+    progress: Progress,
+    environ: Mapping[str, str],
+) -> None:
+    """Make what of PLANNED is missing: the lock, and the squashfs file of the packages.
+
+    Two launches that want the same make it once. Nothing half-made is seen: the file appears by a
+    rename, and the link after it. Raise InputError where versions do not fit, BuildError where they
+    cannot be installed.
+    """
+    if planned.own:
+        planned.own.write(environ)
+    if planned.file.exists():
+        _mark_used(planned.file)
+        return
+    planned.file.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lease(
+        planned.file.with_suffix(".lease"), progress, planned.file.exists
+    ) as is_to_be_made:
+        if not is_to_be_made or planned.file.exists():
+            return
+        lock = planned.lock or make_lock_file(planned, artifact, site, runner, progress)
+        folder = find_projects_folder(environ)
+        packed = folder / f"{lock.name_contents(artifact)}.sqsh"
+        if packed.exists():
+            _mark_used(packed)
+        else:
+            sweep_projects(folder, time.time())
+            _install(lock, packed, artifact, site, runner, progress)
+        _link(planned.file, packed)
+        again = plan_added(
+            artifact,
+            planned.inputs.folder,
+            planned.inputs.requirements if not planned.inputs.kind else (),
+            environ,
+        )
+        if again.lock:  # with the lock that is there now, the next launch asks by another name
+            _link(again.file, packed)
+
+
+def make_lock_file(
+    planned: Added,
+    artifact: Artifact,
+    site: Site,
+    runner: Runner,
+    progress: Progress,
+    *,
+    upgrade: bool = False,
+) -> ProjectLock:
+    """Lock what PLANNED asks for, and write the lock where it belongs.
+
+    The versions of the lock that was there are kept as far as they fit, unless UPGRADE.
+    """
+    before = None if upgrade else read_lock(planned.lock_path)
+    lock = lock_project(planned.inputs, artifact, site, runner, progress, before)
+    about = lock.about
+    about["extras"] = list(planned.inputs.extras)
+    about["groups"] = list(planned.inputs.groups)
+    planned.lock_path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(planned.lock_path, lock.render())
+    return lock
+
+
+def _install(
+    lock: ProjectLock,
+    packed: Path,
+    artifact: Artifact,
+    site: Site,
+    runner: Runner,
+    progress: Progress,
+) -> None:
+    """Install by LOCK, inside the image of ARTIFACT, and pack what was installed into PACKED.
+
+    It is installed on this machine's own disk: the shared one sees one file. Raise BuildError where
+    uv cannot install it; the log stays beside PACKED then.
+    """
+    count = len(lock.packages)
+    progress(f"installing {count} packages on top of {artifact.stack}")
+    with open_inside(artifact, site, runner, progress) as inside:
+        write_text(inside.lent / "pylock.toml", lock.render())
+        tree = inside.lent / "tree"
+        tree.mkdir()
+        mounts = (f"{tree}:{PLACE}",)
+        words = ("install", PLACE)
+        done = inside.run(words, mounts=mounts, variables={"UV_OFFLINE": "1"})
+        if done.status:  # not all of it is in uv's cache
+            shutil.rmtree(tree)
+            tree.mkdir()
+            done = inside.run(words, mounts=mounts)
+        if done.status:
+            kept = packed.parent / "failed.log"
+            shutil.copy(inside.lent / "log", kept)
+            said = "\n".join(f"  < {line}" for line in done.tail if line.strip())
+            raise BuildError(
+                redact_logins(f"the packages could not be installed\n{said}", site),
+                f"the whole log is {kept}",
+                page=PAGE,
+            )
+        pack_folder(tree, packed, runner, progress)
+
+
+def _link(link: Path, packed: Path) -> None:
+    """Make LINK lead to PACKED, by a rename."""
+    part = link.with_name(f".{link.name}.{uuid.uuid4().hex[:8]}")
+    part.symlink_to(os.path.relpath(packed, link.parent))
+    part.rename(link)
+
+
+def _mark_used(file: Path) -> None:
+    """Note that FILE, or what it leads to, is used now: what is not is removed some day."""
+    with contextlib.suppress(OSError):
+        os.utime(file)
+
+
+def sweep_projects(folder: Path, now: float) -> list[Path]:
+    """Remove from FOLDER what no launch has used for 90 days before NOW. Return what went.
+
+    Links that lead nowhere then are removed, too.
+    """
+    gone = []
+    for file in folder.glob("*.sqsh"):
+        if now - file.stat().st_mtime > UNUSED_S:
+            file.unlink(missing_ok=True)
+            gone.append(file)
+    for link in (folder / "asked").glob("*.sqsh"):
+        if not link.exists():
+            link.unlink(missing_ok=True)
+            gone.append(link)
+    return gone

@@ -1,0 +1,282 @@
+"""Read what a project asks for: the files in its folder, and packages that are named by hand.
+
+The first of these that the folder has is read:
+
+1. pylock.toml (https://packaging.python.org/en/latest/specifications/pylock-toml/)
+2. uv.lock, with its pyproject.toml
+3. requirements.txt
+4. pyproject.toml alone
+5. environment.yml of conda's: its `pip:` part, and those of its packages that are on PyPI, too
+
+Tested in tests/unit/project/test_inputs.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from hpcstack.core.errors import InputError
+from hpcstack.core.files import read_text
+from hpcstack.project.environment_yml import read_environment
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PYLOCK, UV_LOCK, PYPROJECT = "pylock.toml", "uv.lock", "pyproject.toml"
+REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
+LARGEST = 64 << 20  # bytes of a lock
+PAGE = "your-own-project"
+HASH = re.compile(r"--hash[= ](\w+:[0-9a-fA-F]+)")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is asked for: by the files of a project, by hand, or by both.
+
+    `kind` is the file that was read, or "" for packages that are named by hand alone. uv itself
+    reads `files`. `requirements` are further lines for it, and `pins` are constraints: versions
+    that the user's own lock chose. `hashes` are {(name, version): what the user's files allow}.
+    `digest` changes when anything of it does.
+    """
+
+    folder: Path | None
+    kind: str
+    files: tuple[Path, ...]
+    requirements: tuple[str, ...]
+    pins: tuple[str, ...]
+    hashes: dict[tuple[str, str], frozenset[str]]
+    digest: str
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+def read_inputs(
+    folder: Path | None,
+    packages: tuple[str, ...],
+    extras: tuple[str, ...] = (),
+    groups: tuple[str, ...] = (),
+) -> Inputs:
+    """Return what the project in FOLDER asks for, and PACKAGES, which are named by hand.
+
+    EXTRAS and GROUPS are those of its pyproject.toml. Raise InputError for a folder with nothing to
+    read, and for files that cannot be read.
+    """
+    if folder is None:
+        inputs = Inputs(None, "", (), (), (), {}, "")
+    else:
+        inputs = _read_folder(folder)
+    if (extras or groups) and PYPROJECT not in [path.name for path in inputs.files]:
+        raise InputError(
+            "--extra and --group are of a pyproject.toml, and none is read here",
+            "leave them out",
+            page=PAGE,
+        )
+    wanted = replace(
+        inputs,
+        requirements=(*inputs.requirements, *sorted(packages)),
+        extras=tuple(sorted(extras)),
+        groups=tuple(sorted(groups)),
+    )
+    return replace(wanted, digest=_digest(wanted))
+
+
+def _digest(inputs: Inputs) -> str:
+    """Return a digest of all that INPUTS ask for."""
+    digest = hashlib.sha256()
+    words = [inputs.kind, *inputs.requirements, *inputs.extras, "", *inputs.groups]
+    for word in words:
+        digest.update(f"{word}\0".encode())
+    for path in _list_read_files(inputs):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _list_read_files(inputs: Inputs) -> list[Path]:
+    """Return the files that decide what INPUTS are, with those that they include."""
+    if not inputs.folder:
+        return []
+    found = [inputs.folder / inputs.kind]
+    if inputs.kind == UV_LOCK:
+        found.append(inputs.folder / PYPROJECT)
+    if inputs.kind == REQUIREMENTS:
+        found += [path for path, _ in read_requirement_lines(found[0]) if path not in found]
+    return list(dict.fromkeys(found))
+
+
+def _read_folder(folder: Path) -> Inputs:
+    """Return what the files in FOLDER ask for, without a digest."""
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise InputError(
+            f"--project {folder} {what}", "--project . is the current folder", page=PAGE
+        )
+    readers = {
+        PYLOCK: _read_pylock,
+        UV_LOCK: _read_uv_lock,
+        REQUIREMENTS: _read_requirements,
+        PYPROJECT: _read_pyproject,
+        **dict.fromkeys(ENVIRONMENTS, _read_conda),
+    }
+    for name, reader in readers.items():
+        path = folder / name
+        if path.is_file():
+            return reader(path)
+    raise InputError(
+        f"{folder} has none of {', '.join(readers)}",
+        f"write {folder / REQUIREMENTS}: a package a line, as for pip install -r",
+        page=PAGE,
+    )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the TOML file PATH. Raise InputError where it cannot be read."""
+    try:
+        return tomllib.loads(read_text(path, LARGEST))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path}: {error}", "mend the file, or make it anew", page=PAGE) from None
+
+
+def _read_pyproject(path: Path) -> Inputs:
+    return Inputs(path.parent, PYPROJECT, (path,), (), (), {}, "")
+
+
+def _read_uv_lock(path: Path) -> Inputs:
+    """Return what uv.lock pins. uv reads the requirements themselves from pyproject.toml.
+
+    Markers are uv's to judge: where the lock has two versions of a package, for two platforms, none
+    of them is pinned here (`launchers/in-image/project.sh` asks uv for that of this platform).
+    """
+    pyproject = path.parent / PYPROJECT
+    if not pyproject.is_file():
+        raise InputError(
+            f"{path} has no {PYPROJECT} beside it", "uv init, or name another folder", page=PAGE
+        )
+    hashes: dict[tuple[str, str], frozenset[str]] = {}
+    for one in read_toml(path).get("package", []):
+        files = [*one.get("wheels", []), *filter(None, [one.get("sdist")])]
+        found = frozenset(str(file["hash"]) for file in files if "hash" in file)
+        if found:
+            hashes[canonicalize_name(one["name"]), str(one.get("version", ""))] = found
+    return Inputs(path.parent, UV_LOCK, (pyproject,), (), (), hashes, "")
+
+
+def _read_pylock(path: Path) -> Inputs:
+    """Return what pylock.toml pins, each package as a requirement of its own."""
+    requirements = []
+    hashes: dict[tuple[str, str], frozenset[str]] = {}
+    document = read_toml(path)
+    if not str(document.get("lock-version", "")).startswith("1."):
+        raise InputError(
+            f"{path}: its lock-version is {document.get('lock-version')!r}, and 1.x is known",
+            "uv export --format pylock.toml",
+            page=PAGE,
+        )
+    for one in document.get("packages", []):
+        name = canonicalize_name(one["name"])
+        line = _describe_pylock_package(one, name)
+        if not line:
+            continue
+        marker = one.get("marker")
+        requirements.append(f"{line} ; {marker}" if marker else line)
+        files = [*one.get("wheels", []), *filter(None, [one.get("sdist")])]
+        found = frozenset(
+            f"{kind}:{value}" for file in files for kind, value in file.get("hashes", {}).items()
+        )
+        if found and "version" in one:
+            hashes[name, str(one["version"])] = found
+    return Inputs(path.parent, PYLOCK, (), tuple(requirements), (), hashes, "")
+
+
+def _describe_pylock_package(one: dict[str, Any], name: str) -> str:
+    """Return the requirement for ONE package of a pylock.toml; empty for the project's own."""
+    if "directory" in one:
+        return ""
+    if "vcs" in one:
+        vcs = one["vcs"]
+        below = f"#subdirectory={vcs['subdirectory']}" if "subdirectory" in vcs else ""
+        return f"{name} @ {vcs['type']}+{vcs.get('url', '')}@{vcs['commit-id']}{below}"
+    if "archive" in one and "url" in one["archive"]:
+        return f"{name} @ {one['archive']['url']}"
+    if "version" not in one:
+        return name
+    return f"{name}=={one['version']}"
+
+
+def _read_requirements(path: Path) -> Inputs:
+    """Return what requirements.txt asks for; uv reads the file itself."""
+    hashes: dict[tuple[str, str], frozenset[str]] = {}
+    for _, line in read_requirement_lines(path):
+        found = frozenset(HASH.findall(line))
+        pinned = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*===?\s*([^\s;\\]+)", line)
+        if found and pinned:
+            hashes[canonicalize_name(pinned[1]), pinned[2]] = found
+    return Inputs(path.parent, REQUIREMENTS, (path,), (), (), hashes, "")
+
+
+def read_requirement_lines(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield (file, line) for each line of PATH and of the files that it includes.
+
+    Lines that end in a backslash are joined. A file is read once, however often it is included.
+    Raise InputError for a file that cannot be read.
+    """
+    waiting = [path]
+    seen: set[Path] = set()
+    while waiting:
+        file = waiting.pop(0)
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            text = read_text(file, LARGEST)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InputError(f"{file}: {reason}", "mend the file", page=PAGE) from None
+        yield file, ""
+        for raw in re.sub(r"\\\r?\n", " ", text).splitlines():
+            line = re.sub(r"(^|\s)#.*$", "", raw).strip()
+            included = re.match(r"(?:-r|--requirement|-c|--constraint)[ =]*(.+)", line)
+            if included:
+                waiting.append(file.parent / included[1].strip())
+            elif line:
+                yield file, line
+
+
+def _read_conda(path: Path) -> Inputs:
+    """Return what environment.yml asks for that PyPI has, too."""
+    return Inputs(path.parent, path.name, (), read_environment(path), (), {}, "")
+
+
+def list_direct_requirements(inputs: Inputs) -> list[Requirement]:
+    """Return what the user has written: the requirements of INPUTS that can be told from it.
+
+    Lines that only uv understands are left out.
+    """
+    lines = list(inputs.requirements)
+    for path in inputs.files:
+        if path.name == PYPROJECT:
+            project = read_toml(path).get("project", {})
+            lines += project.get("dependencies", [])
+            for extra in inputs.extras:
+                lines += project.get("optional-dependencies", {}).get(extra, [])
+        else:
+            lines += [HASH.sub("", line) for _, line in read_requirement_lines(path) if line]
+    out = []
+    for line in lines:
+        try:
+            out.append(Requirement(line))
+        except InvalidRequirement:
+            continue
+    return out

@@ -1,0 +1,279 @@
+"""Choose versions for what a project asks for, on top of what an image has.
+
+uv does it inside the image, so that Python, platform and C library are the image's own. The
+packages that the image has are constraints; they are taken out of the answer.
+
+Tested in tests/unit/project/test_resolve.py and tests/integration/test_projects.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from hpcstack.core.errors import BuildError, InputError
+from hpcstack.core.files import read_text, write_text
+from hpcstack.project.inputs import (
+    PAGE,
+    PYLOCK,
+    PYPROJECT,
+    UV_LOCK,
+    list_direct_requirements,
+    read_toml,
+)
+from hpcstack.project.inside import LENT, open_inside
+from hpcstack.project.lock_file import (
+    TOOL,
+    ProjectLock,
+    describe_image,
+    list_files,
+    strip_url_logins,
+)
+from hpcstack.site.logins import redact_logins
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.core.process import Completed, Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.project.inputs import Inputs
+    from hpcstack.project.inside import Inside
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+
+NO_SOLUTION = 1  # uv's status where no versions fit; 2 for every other failure
+
+
+def lock_project(
+    inputs: Inputs,
+    artifact: Artifact,
+    site: Site,
+    runner: Runner,
+    progress: Progress,
+    before: ProjectLock | None = None,
+) -> ProjectLock:
+    """Return the lock of what INPUTS ask for, on top of the image of ARTIFACT.
+
+    The versions of a lock that was there BEFORE are kept as far as they fit. Without a network, versions that uv's cache has are chosen, and that is said. Raise InputError
+    where something else is wanted than the image has, and where a hash is not the user's own; raise
+    BuildError where uv fails.
+    """
+    check_against_image(inputs, artifact.pip)
+    wanted = inputs.folder or ", ".join(inputs.requirements)
+    progress(f"choosing versions for {wanted} on top of {artifact.stack}")
+    with open_inside(artifact, site, runner, progress) as inside:
+        if before:  # uv keeps its versions as far as they still fit
+            write_text(inside.lent / "pylock.toml", before.render())
+        done = _compile(inputs, inside)
+        if done.status:
+            raise _explain_failure(done, inputs, artifact, site)
+        document = read_toml(inside.lent / "pylock.toml")
+        base = _read_base(read_text(inside.lent / "base.txt", 1 << 20))
+        python = read_text(inside.lent / "python.txt", 100).strip()
+    return make_lock(document, inputs, artifact, base, python)
+
+
+def _compile(inputs: Inputs, inside: Inside) -> Completed:
+    """Let uv choose versions, from the index, or without a network from its cache."""
+    words = ["lock"]
+    variables = {}
+    mounts: tuple[str, ...] = ()
+    workdir = Path("/")
+    if inputs.folder:
+        folder = inputs.folder.resolve()
+        mounts = (f"{folder}:{folder}",)
+        workdir = folder
+        words += [str(folder / path.name) for path in inputs.files]
+    requirements = _list_requirements(inputs, inside.artifact)
+    if requirements:
+        write_text(inside.lent / "named.txt", "".join(f"{one}\n" for one in requirements))
+        words.append(f"{LENT}/named.txt")
+    for option, names in (("--extra", inputs.extras), ("--group", inputs.groups)):
+        words += [word for name in names for word in (option, name)]
+    if inputs.kind == UV_LOCK and inputs.folder:
+        variables["HPCSTACK_UV_LOCK"] = str(inputs.folder.resolve())
+
+    done = inside.run(tuple(words), mounts=mounts, variables=variables, workdir=workdir)
+    if done.status in (0, NO_SOLUTION) or os.environ.get("UV_OFFLINE"):
+        return done
+    variables["UV_OFFLINE"] = "1"
+    again = inside.run(tuple(words), mounts=mounts, variables=variables, workdir=workdir)
+    if again.status:
+        return done
+    inside.progress("the package index does not answer; versions are those of uv's cache")
+    return again
+
+
+def _list_requirements(inputs: Inputs, artifact: Artifact) -> list[str]:
+    """Return the requirements of INPUTS, for uv.
+
+    A pylock.toml pins everything, also what its packages need of the image: there the image's
+    version counts, if the packages accept it.
+    """
+    if inputs.kind != PYLOCK:
+        return list(inputs.requirements)
+    has = {canonicalize_name(name) for name in artifact.pip}
+    return [
+        line
+        for line in inputs.requirements
+        if canonicalize_name(re.split(r"[ <>=!~;@\[]", line)[0]) not in has
+    ]
+
+
+def _read_base(text: str) -> dict[str, str]:
+    """Return {name: version} of the image's packages, as project_base.py wrote them."""
+    pairs = (line.partition("==")[::2] for line in text.splitlines() if "==" in line)
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def make_lock(
+    document: dict[str, Any],
+    inputs: Inputs,
+    artifact: Artifact,
+    base: Mapping[str, str],
+    python: str,
+) -> ProjectLock:
+    """Return the lock of DOCUMENT, what uv has chosen, without the packages of BASE.
+
+    Files are kept that the user's own hashes allow. Raise InputError where none is left.
+    """
+    kept = []
+    of_the_image = {}
+    for package in strip_url_logins(document.get("packages", [])):
+        name = canonicalize_name(package["name"])
+        if name in base:
+            of_the_image[name] = base[name]
+        elif not _is_own(package, inputs):
+            kept.append(_with_allowed_files(package, inputs))
+    instead = {
+        name: f"{base[name]} instead of {version}"
+        for name, version in sorted(inputs.hashes)
+        if name in of_the_image and version != base[name]
+    }
+    about = {
+        "stack": artifact.stack,
+        "python": python,
+        "platform": artifact.platform,
+        "inputs": inputs.digest,
+        "image": describe_image(artifact),
+        "of-the-image": of_the_image,
+        "instead": instead,
+    }
+    return ProjectLock(
+        {
+            "lock-version": "1.0",
+            "created-by": "hpcstack",
+            "requires-python": f"=={python}.*",
+            "packages": kept,
+            "tool": {TOOL: about},
+        }
+    )
+
+
+def _is_own(package: dict[str, Any], inputs: Inputs) -> bool:
+    """Whether PACKAGE is the project itself, which is mounted live."""
+    return "directory" in package and inputs.folder is not None
+
+
+def _with_allowed_files(package: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+    """Return PACKAGE with those of its files whose hashes the user's own lock allows, if it has any.
+
+    Raise InputError where none is left: either the lock or the file was changed.
+    """
+    name = canonicalize_name(package["name"])
+    allowed = inputs.hashes.get((name, str(package.get("version", ""))))
+    if not allowed:
+        return package
+
+    def is_allowed(file: dict[str, Any]) -> bool:
+        return any(f"{kind}:{value}" in allowed for kind, value in file["hashes"].items())
+
+    out = dict(package)
+    if "wheels" in out:
+        out["wheels"] = [file for file in out["wheels"] if is_allowed(file)]
+        if not out["wheels"]:
+            del out["wheels"]
+    for kind in ("sdist", "archive"):
+        if kind in out and not is_allowed(out[kind]):
+            del out[kind]
+    if any(True for _ in list_files(out)):
+        return out
+    found = ", ".join(
+        f"{kind}:{value}" for file in list_files(package) for kind, value in file["hashes"].items()
+    )
+    raise InputError(
+        f"{inputs.kind} allows no file that the index has of {name} {package.get('version')}: "
+        f"their hashes are {found}",
+        f"was {inputs.kind} or the index tampered with? If neither, lock the project anew",
+        page=PAGE,
+    )
+
+
+def check_against_image(inputs: Inputs, base: Mapping[str, str]) -> None:
+    """Raise InputError where INPUTS themselves ask for another version than BASE, the image's, has.
+
+    All of them are named at once. What packages require of each other is uv's to judge.
+    """
+    has = {canonicalize_name(name): version for name, version in base.items()}
+    problems = []
+    write = []
+    for wanted in list_direct_requirements(inputs):
+        version = has.get(canonicalize_name(wanted.name), "")
+        if not version or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        if inputs.kind != PYLOCK and not _accepts(wanted.specifier, version):
+            problems.append(
+                f"{wanted.name}{wanted.specifier} is wanted, and the image has {version}"
+            )
+            write.append(_suggest(wanted.name, version))
+    if problems:
+        file = inputs.files[0].name if inputs.files else inputs.kind
+        where = f"in {file}, write " if file else "write "
+        raise InputError(
+            "\n  ".join(["the image's own packages are never replaced:", *problems]),
+            f"{where}{', '.join(write)}; or take another stack: hpcstack find torch",
+            page=PAGE,
+        )
+
+
+def _accepts(specifier: Any, version: str) -> bool:
+    try:
+        return bool(specifier.contains(Version(version), prereleases=True))
+    except InvalidVersion:
+        return True  # uv says what it thinks of it
+
+
+def _suggest(name: str, version: str) -> str:
+    """Return a requirement that VERSION satisfies: NVIDIA's are often builds before a release."""
+    found = re.match(r"\d+(\.\d+)*((a|b|rc)\d+)?", version)
+    return f"{name}>={found[0]}" if found else name
+
+
+def _explain_failure(
+    done: Completed, inputs: Inputs, artifact: Artifact, site: Site
+) -> InputError | BuildError:
+    """Return the error for uv, which is DONE and has failed for INPUTS."""
+    said = "\n".join(f"  < {line}" for line in done.tail if line.strip())
+    words = set(re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", " ".join(done.tail)))
+    named = {canonicalize_name(re.split(r"[<>=!~\[]", word)[0]) for word in words}
+    has = [
+        f"{name} {version}"
+        for name, version in sorted(artifact.pip.items())
+        if canonicalize_name(name) in named
+    ]
+    what = str(inputs.folder) if inputs.folder else ", ".join(inputs.requirements)
+    if done.status != NO_SOLUTION:
+        return BuildError(redact_logins(f"uv failed for {what}\n{said}", site), page=PAGE)
+    head = f"no versions fit {what} on top of {artifact.stack}"
+    if has:
+        head += f": the image has {', '.join(has)}"
+    hint = "allow older versions of what wants something else"
+    if inputs.kind in (UV_LOCK, PYPROJECT) and has:
+        name = has[0].partition(" ")[0]
+        hint += f'; if that is too strict: [tool.uv] override-dependencies = ["{name}"]'
+    return InputError(redact_logins(f"{head}\n{said}", site), hint, page=PAGE)
