@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm, pytest.m
 PACK = """\
 mkdir -p tests/launching/set/deep
 seq 5000 | while read -r n; do echo "$n" >"tests/launching/set/deep/$n"; done
-mksquashfs tests/launching/set tests/launching/set.sqsh -quiet -no-progress -noappend
+hpcstack pack tests/launching/set --output tests/launching/set.sqsh --shard 1 --force
 rm -rf tests/launching/set
 """
 READ = """\
@@ -52,9 +53,8 @@ def list_leftovers() -> list[str]:
     seen = subprocess.run(
         ["pgrep", "-fa", "squashfuse.*set.sqsh"], capture_output=True, text=True, check=False
     ).stdout.splitlines()
-    with open("/proc/mounts") as mounts:
-        seen += [line for line in mounts if "hpcstack-mounts" in line or "/places/" in line]
-    return seen
+    mounts = Path("/proc/mounts").read_text().splitlines()
+    return seen + [line for line in mounts if "hpcstack-mounts" in line or "/places/" in line]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

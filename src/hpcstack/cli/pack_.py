@@ -1,6 +1,6 @@
 """`hpcstack pack`.
 
-Tested in tests/unit/cli/test_verbs.py and tests/unit/store/test_pack_folder.py.
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_squashfs_mounts.py.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def command(
     `hpcstack launch --mount FILE:/data` then shows what was in FOLDER at /data, read-only. If it is
     interrupted, the same command goes on where it stopped.
     """
-    from hpcstack.store.pack_folder import pack_folder
+    from hpcstack.project.pack_folder import pack_folder
 
     if output is None:
         output = Path.cwd() / f"{folder.absolute().name}.sqsh"

@@ -5,7 +5,6 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_projects.py.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,7 @@ from hpcstack.cli.session import Session, answer, json_option, say, show_progres
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcstack.project.added import Added
-    from hpcstack.project.lock_file import ProjectLock
-    from hpcstack.store.artifact import Artifact
+    from hpcstack.launch.own_project import OwnProject
 
 
 @click.group("project")
@@ -83,23 +80,17 @@ def lock_(
 
     The lock is pylock.STACK.toml in FOLDER. Keep it in git, so that others get the same packages.
     """
-    from hpcstack.project.added import make_lock_file
-
-    artifact, planned = _plan(session, folder, stack, extras, groups)
-    lock = planned.lock
+    project = _open(session, folder, stack, extras, groups)
     if check:
-        is_current = lock is not None
-        said = "is current" if is_current else "is not there, or not current"
-        document = {"path": str(planned.lock_path), "current": is_current}
-        answer(document, as_json, lambda: f"{planned.lock_path} {said}")
-        raise click.exceptions.Exit(0 if is_current else 1)
+        path = project.planned.lock_path
+        said = "is current" if project.is_locked else "is not there, or not current"
+        document = {"path": str(path), "current": project.is_locked}
+        answer(document, as_json, lambda: f"{path} {said}")
+        raise click.exceptions.Exit(0 if project.is_locked else 1)
 
-    if lock is None or upgrade:
-        with show_progress("locking") as progress:
-            lock = make_lock_file(
-                planned, artifact, session.site, session.runner, progress, upgrade=upgrade
-            )
-    answer(_describe_lock(planned, lock), as_json, lambda: _render_lock(planned, lock))
+    with show_progress("locking") as progress:
+        locked = project.lock(progress, upgrade=upgrade)
+    answer(locked, as_json, lambda: _render_lock(locked))
 
 
 @command.command("build")
@@ -115,23 +106,11 @@ def build_(
     as_json: bool,
 ) -> None:
     """Install and pack what the project in FOLDER needs, before the first launch does it."""
-    from hpcstack.project.added import make_added
-
-    artifact, planned = _plan(session, folder, stack, extras, groups)
+    project = _open(session, folder, stack, extras, groups)
     with show_progress("adding") as progress:
-        make_added(planned, artifact, session.site, session.runner, progress, os.environ)
-    packed = planned.file.resolve()
-    document = {
-        "path": str(packed),
-        "size": packed.stat().st_size,
-        "lock": str(planned.lock_path),
-        "stack": artifact.stack,
-    }
-    answer(
-        document,
-        as_json,
-        lambda: f"{packed}\n  {document['size'] / 1e6:.0f} MB, on top of {artifact.stack}",
-    )
+        built = project.build(progress)
+    size = f"{built['size'] / 1e6:.0f} MB, on top of {built['stack']}"
+    answer(built, as_json, lambda: f"{built['path']}\n  {size}")
 
 
 @command.command(
@@ -153,33 +132,23 @@ def shell_(ctx: click.Context) -> None:
     start_program(ctx, "bash")
 
 
-def _plan(
+def _open(
     session: Session, folder: Path, stack: str, extras: tuple[str, ...], groups: tuple[str, ...]
-) -> tuple[Artifact, Added]:
-    """Return the image that STACK means, and what the project in FOLDER adds to it."""
-    from hpcstack.launch.image import choose_image
-    from hpcstack.project.added import plan_added
+) -> OwnProject:
+    """Return what the project in FOLDER adds to the image that STACK means."""
+    from hpcstack.launch.own_project import open_project
 
-    chosen, layer = choose_image(stack, lambda: session.catalog, session.site, os.environ, "")
-    say(f"{chosen.artifact.stack} ({chosen.why})")
-    planned = plan_added(chosen.artifact, folder, layer, os.environ, extras, groups)
-    return chosen.artifact, planned
-
-
-def _describe_lock(planned: Added, lock: ProjectLock) -> dict[str, Any]:
-    return {
-        "path": str(planned.lock_path),
-        "packages": {one["name"]: one.get("version", "") for one in lock.packages},
-        "of_the_image": lock.about["of-the-image"],
-        "instead": lock.about["instead"],
-    }
+    project = open_project(
+        folder, stack, extras, groups, lambda: session.catalog, session.site, session.runner
+    )
+    say(f"{project.artifact.stack} ({project.why})")
+    return project
 
 
-def _render_lock(planned: Added, lock: ProjectLock) -> str:
-    about = lock.about
+def _render_lock(locked: dict[str, Any]) -> str:
     lines = [
-        str(planned.lock_path),
-        f"  to install: {len(lock.packages)}; of the image: {len(about['of-the-image'])}",
+        locked["path"],
+        f"  to install: {len(locked['packages'])}; of the image: {len(locked['of_the_image'])}",
     ]
-    lines += [f"  {name}: the image's {said}" for name, said in about["instead"].items()]
+    lines += [f"  {name}: the image's {said}" for name, said in locked["instead"].items()]
     return "\n".join(lines)

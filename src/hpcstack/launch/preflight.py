@@ -51,9 +51,8 @@ def explain_missing_command(
                 continue
             below = PurePosixPath(path).relative_to(target)
             if below.parts and is_squashfs(Path(source)):
-                if is_there([f"/{below}"], Path(source)):
-                    return ""
-                return f"{path} is not in {source}"
+                is_in_it = is_there([f"/{below}"], Path(source))
+                return "" if is_in_it else f"{path} is not in {source}"
             real = Path(source) / below
             sources = [Path(one) for one, _ in mounted]
             executed = not is_interpreter and not path.endswith(".py")

@@ -2,8 +2,6 @@
 
 A data set of a million files is one file to the shared filesystem if it is packed
 (`hpcstack pack`). A file of another kind is mounted only where its target is clearly a file, too.
-
-Tested in tests/unit/launch/test_squashfs_files.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The squashfs files lie in the user's data folder, named after what is in them: p
 the same share one. A link to the file is named after what was asked for, so an unchanged project is
 found by one look.
 
-Tested in tests/unit/project/test_added.py and tests/integration/test_projects.py.
+Tested in tests/integration/test_projects.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import shutil
 import time
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import find_data_home
@@ -32,18 +31,19 @@ from hpcstack.project.inputs import PAGE, Inputs, read_inputs
 from hpcstack.project.inside import open_inside
 from hpcstack.project.lock_file import (
     ProjectLock,
-    describe_image,
+    digest_image,
     name_lock_file,
-    read_lock,
+    read_project_lock,
 )
 from hpcstack.project.own_package import OwnPackage, describe_own_package
+from hpcstack.project.pack_folder import pack_folder
 from hpcstack.project.resolve import lock_project
 from hpcstack.runtimes.squashfs_mounts import SquashfsMount
 from hpcstack.site.logins import redact_logins
-from hpcstack.store.pack_folder import pack_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
@@ -127,13 +127,13 @@ def plan_added(
     if folder:
         folder = folder.resolve()
     lock_path = _find_lock_path(folder, packages, artifact, environ)
-    found = read_lock(lock_path)
+    found = read_project_lock(lock_path)
     if found and not (extras or groups):
         extras = tuple(found.about.get("extras", ()))
         groups = tuple(found.about.get("groups", ()))
     inputs = read_inputs(folder, packages, extras, groups)
 
-    image = describe_image(artifact)
+    image = digest_image(artifact)
     lock = found if found and found.fits(inputs.digest, image) else None
     asked = [inputs.digest, image, artifact.sha256]
     if lock:
@@ -154,7 +154,7 @@ def _find_lock_path(
     name = name_lock_file(artifact.stack)
     if folder and not packages and ((folder / name).exists() or os.access(folder, os.W_OK)):
         return folder / name
-    about = "\0".join([str(folder), *sorted(packages), describe_image(artifact)])
+    about = "\0".join([str(folder), *sorted(packages), digest_image(artifact)])
     digest = hashlib.sha256(about.encode()).hexdigest()[:32]
     return find_projects_folder(environ) / "locks" / digest / name
 
@@ -216,7 +216,7 @@ def make_lock_file(
 
     The versions of the lock that was there are kept as far as they fit, unless UPGRADE.
     """
-    before = None if upgrade else read_lock(planned.lock_path)
+    before = None if upgrade else read_project_lock(planned.lock_path)
     lock = lock_project(planned.inputs, artifact, site, runner, progress, before)
     about = lock.about
     about["extras"] = list(planned.inputs.extras)

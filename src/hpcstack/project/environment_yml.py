@@ -48,7 +48,7 @@ NOT_PYTHON = re.compile(
 )
 
 
-def read_environment(path: Path) -> tuple[str, ...]:
+def read_conda_environment(path: Path) -> tuple[str, ...]:
     """Return the requirements in the environment.yml PATH.
 
     Raise InputError where the file cannot be read, and for packages that only conda has.

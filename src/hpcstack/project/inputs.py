@@ -7,8 +7,6 @@ The first of these that the folder has is read:
 3. requirements.txt
 4. pyproject.toml alone
 5. environment.yml of conda's: its `pip:` part, and those of its packages that are on PyPI, too
-
-Tested in tests/unit/project/test_inputs.py.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import hashlib
 import re
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -25,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_text
-from hpcstack.project.environment_yml import read_environment
+from hpcstack.project.environment_yml import read_conda_environment
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,6 +31,7 @@ else:
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PYLOCK, UV_LOCK, PYPROJECT = "pylock.toml", "uv.lock", "pyproject.toml"
 REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
@@ -256,7 +254,7 @@ def read_requirement_lines(path: Path) -> Iterator[tuple[Path, str]]:
 
 def _read_conda(path: Path) -> Inputs:
     """Return what environment.yml asks for that PyPI has, too."""
-    return Inputs(path.parent, path.name, (), read_environment(path), (), {}, "")
+    return Inputs(path.parent, path.name, (), read_conda_environment(path), (), {}, "")
 
 
 def list_direct_requirements(inputs: Inputs) -> list[Requirement]:

@@ -2,7 +2,7 @@
 
 It is the uv that hpcstack is installed with, never the image's: NVIDIA's images lost theirs.
 
-Tested in tests/unit/project/test_inside.py and tests/integration/test_projects.py.
+Tested in tests/integration/test_projects.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.dirs import find_cache_home, find_config_home, find_data_home
 from hpcstack.core.errors import MissingToolError
 from hpcstack.core.files import read_text, write_text
+from hpcstack.core.lease import make_label, remove_leftovers
 from hpcstack.core.quote import quote_sh
 from hpcstack.recipe.model import read_image_part
 from hpcstack.render.site_files import CA_FILE, list_build_variables
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
+PREFIX = ".hpcstack-project-"  # of a folder that is lent; those of killed runs are removed
 UV_PLACE = "/opt/hpcstack/uv"  # in the container
 LENT = "/mnt"
 # Where distributions keep the certificates that this machine trusts
@@ -134,14 +136,21 @@ def open_inside(
 
     The folder is on this machine's own disk, unless a node must see it.
     """
-    above = None
+    above = Path(tempfile.gettempdir())
     if choose_local_runtime(site, runner) != "local":
         above = find_data_home() / "hpcstack" / "projects"
         above.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".hpcstack-project-", dir=above) as name:
-        lent = Path(name)
+    remove_leftovers(above, PREFIX, _remove_tree)
+    lent = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{make_label()}", dir=above))
+    try:
         _lend(lent, artifact, site)
         yield Inside(artifact, site, runner, progress, lent)
+    finally:
+        _remove_tree(lent)
+
+
+def _remove_tree(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lend(folder: Path, artifact: Artifact, site: Site) -> None:

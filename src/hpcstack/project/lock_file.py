@@ -3,8 +3,6 @@
 It is a lock as PEP 751 describes it, without the packages that the image has, so that pip, uv and
 people can read it. What hpcstack adds is in [tool.hpcstack].
 https://packaging.python.org/en/latest/specifications/pylock-toml/
-
-Tested in tests/unit/project/test_lock_file.py.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ def name_lock_file(stack: str) -> str:
     return f"pylock.{re.sub(r'[^A-Za-z0-9_-]', '_', stack)}.toml"
 
 
-def describe_image(artifact: Artifact) -> str:
+def digest_image(artifact: Artifact) -> str:
     """Return a digest of what a lock depends on in the image: its platform and its packages.
 
     An image that was built anew with the same packages has the same digest.
@@ -100,7 +98,7 @@ def list_files(package: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield file
 
 
-def read_lock(path: Path) -> ProjectLock | None:
+def read_project_lock(path: Path) -> ProjectLock | None:
     """Return the lock in PATH, None where there is none. Raise InputError where it is unreadable."""
     if not path.is_file():
         return None

@@ -2,8 +2,6 @@
 
 Python finds them by PYTHONPATH. A small folder of a few files has what an installation would add:
 the package's metadata, for `pip list` and for entry points, and its programs.
-
-Tested in tests/unit/project/test_own_package.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 uv does it inside the image, so that Python, platform and C library are the image's own. The
 packages that the image has are constraints; they are taken out of the answer.
 
-Tested in tests/unit/project/test_resolve.py and tests/integration/test_projects.py.
+Tested in tests/integration/test_projects.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hpcstack.project.inside import LENT, open_inside
 from hpcstack.project.lock_file import (
     TOOL,
     ProjectLock,
-    describe_image,
+    digest_image,
     list_files,
     strip_url_logins,
 )
@@ -59,9 +59,10 @@ def lock_project(
 ) -> ProjectLock:
     """Return the lock of what INPUTS ask for, on top of the image of ARTIFACT.
 
-    The versions of a lock that was there BEFORE are kept as far as they fit. Without a network, versions that uv's cache has are chosen, and that is said. Raise InputError
-    where something else is wanted than the image has, and where a hash is not the user's own; raise
-    BuildError where uv fails.
+    The versions of a lock that was there BEFORE are kept as far as they fit. Without a network,
+    versions that uv's cache has are chosen, and that is said. Raise InputError where something else
+    is wanted than the image has, and where a hash is not the user's own. Raise BuildError where uv
+    fails.
     """
     check_against_image(inputs, artifact.pip)
     wanted = inputs.folder or ", ".join(inputs.requirements)
@@ -75,7 +76,7 @@ def lock_project(
         document = read_toml(inside.lent / "pylock.toml")
         base = _read_base(read_text(inside.lent / "base.txt", 1 << 20))
         python = read_text(inside.lent / "python.txt", 100).strip()
-    return make_lock(document, inputs, artifact, base, python)
+    return subtract_image(document, inputs, artifact, base, python)
 
 
 def _compile(inputs: Inputs, inside: Inside) -> Completed:
@@ -131,7 +132,7 @@ def _read_base(text: str) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-def make_lock(
+def subtract_image(
     document: dict[str, Any],
     inputs: Inputs,
     artifact: Artifact,
@@ -160,7 +161,7 @@ def make_lock(
         "python": python,
         "platform": artifact.platform,
         "inputs": inputs.digest,
-        "image": describe_image(artifact),
+        "image": digest_image(artifact),
         "of-the-image": of_the_image,
         "instead": instead,
     }

@@ -10,7 +10,7 @@ A node opens one file, however many the container sees. Each runtime does it in 
 
 Where a node has no FUSE, the file is unpacked once to the node's own disk.
 
-Tested in tests/unit/launch/test_squashfs_files.py and tests/integration/test_squashfs_mounts.py.
+Tested in tests/unit/launch/test_squashfs_files.py.
 """
 
 from __future__ import annotations

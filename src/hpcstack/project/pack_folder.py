@@ -6,8 +6,6 @@ The folder is packed in shards. Each is a squashfs file of some of the files, in
 names, and named after what it holds. They stay beside the output until that is whole: a pack that
 was killed goes on behind the last whole shard. In the end the shards are spliced into one file,
 whose bytes are copied and not compressed again.
-
-Tested in tests/unit/store/test_pack_folder.py.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ TAR = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class FolderEntry:
     """A file, folder or link: `path` is relative to the folder that is packed."""
 
     path: str
@@ -76,7 +74,7 @@ class Entry:
 class Shard:
     """Entries that are packed into one squashfs file."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[FolderEntry] = field(default_factory=list)
     size: int = 0
 
     @property
@@ -178,7 +176,7 @@ def _check_paths(source: Path, output: Path, *, force: bool) -> None:
         )
 
 
-def list_entries(source: Path) -> Iterator[Entry]:
+def list_entries(source: Path) -> Iterator[FolderEntry]:
     """Yield what is in the folder SOURCE, in order of names. Links are not followed.
 
     Raise InputError for what cannot be read, with the first five of its paths. Sockets, pipes and
@@ -195,7 +193,7 @@ def list_entries(source: Path) -> Iterator[Entry]:
         )
 
 
-def _list_folder(folder: Path, before: str, unreadable: list[str]) -> Iterator[Entry]:
+def _list_folder(folder: Path, before: str, unreadable: list[str]) -> Iterator[FolderEntry]:
     """Yield the entries of FOLDER, whose path is BEFORE, and of those in it.
 
     Paths that cannot be read are added to UNREADABLE.
@@ -213,17 +211,17 @@ def _list_folder(folder: Path, before: str, unreadable: list[str]) -> Iterator[E
         kind = stat.S_IFMT(status.st_mode)
         about = f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
         if kind == stat.S_IFDIR:
-            yield Entry(path, 0, f"{status.st_mode:o}")
+            yield FolderEntry(path, 0, f"{status.st_mode:o}")
             yield from _list_folder(Path(name.path), path, unreadable)
         elif kind == stat.S_IFLNK:
-            yield Entry(path, 0, f"{about} {os.readlink(name.path)}")  # noqa: PTH115
+            yield FolderEntry(path, 0, f"{about} {os.readlink(name.path)}")  # noqa: PTH115
         elif kind == stat.S_IFREG:
             if not os.access(name.path, os.R_OK):
                 unreadable.append(path)
-            yield Entry(path, status.st_size, about, is_file=True)
+            yield FolderEntry(path, status.st_size, about, is_file=True)
 
 
-def split_shards(entries: Iterable[Entry], size: int) -> Iterator[Shard]:
+def split_shards(entries: Iterable[FolderEntry], size: int) -> Iterator[Shard]:
     """Yield ENTRIES in shards of at most SIZE bytes and MOST_FILES entries, in their order."""
     shard = Shard()
     for one in entries:

@@ -12,7 +12,7 @@ import pytest
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.store.pack_folder import list_entries, pack_folder, split_shards
+from hpcstack.project.pack_folder import list_entries, pack_folder, split_shards
 
 pytestmark = pytest.mark.squashfs
 KB = 1000
@@ -39,7 +39,7 @@ def source(tmp_path: Path) -> Path:
 
 def unpack(image: Path) -> Path:
     target = image.with_suffix(".unpacked")
-    argv = ["unsquashfs", "-quiet", "-no-progress", "-d", target, image]
+    argv = ["unsquashfs", "-quiet", "-no-progress", "-d", str(target), str(image)]
     subprocess.run(argv, check=True, capture_output=True)
     return target
 
@@ -159,7 +159,7 @@ def test_a_file_that_goes_away_is_no_half_of_a_shard(
 ) -> None:
     entries = list(list_entries(source))
     (source / "ünïcode").unlink()
-    monkeypatch.setattr("hpcstack.store.pack_folder.list_entries", lambda _: iter(entries))
+    monkeypatch.setattr("hpcstack.project.pack_folder.list_entries", lambda _: iter(entries))
     with pytest.raises(BuildError, match="ünïcode|failed"):
         pack_folder(source, break_nothing(source), Runner(), Progress())
     assert not break_nothing(source).exists()
