@@ -9,18 +9,33 @@ export UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1 UV_NO_MANAGED_PYTHON=1
 uv=/opt/hpcstack/uv/uv
 case $verb in
 lock)
-    if [ -n "${HPCSTACK_UV_LOCK:-}" ]; then
-        # without the network, and for this Python and this platform alone
-        "$uv" export --quiet --frozen --no-emit-project --no-header --no-annotate --python python3 \
-            --directory "$HPCSTACK_UV_LOCK" --format requirements.txt --output-file /mnt/exported.txt >/dev/null
-        python3 /mnt/project_base.py /mnt /mnt/exported.txt
-    else
+    choose() {
+        "$uv" pip compile --python python3 --format pylock.toml --no-header --no-annotate --quiet \
+            --find-links /mnt/shims --constraint /mnt/base.txt --output-file /mnt/pylock.toml "$@"
+    }
+    if [ -z "${HPCSTACK_UV_LOCK:-}" ]; then
         python3 /mnt/project_base.py /mnt
-        : >/mnt/pins.txt
+        choose "$@"
+        exit
     fi
-    exec "$uv" pip compile --python python3 --format pylock.toml --no-header --no-annotate --quiet \
-        --find-links /mnt/shims --constraint /mnt/base.txt --constraint /mnt/pins.txt \
-        --output-file /mnt/pylock.toml "$@"
+    # without the network, and for this Python and this platform alone
+    export_lock() {
+        "$uv" export --quiet --frozen --no-emit-project --no-header --no-annotate --python python3 \
+            --directory "$HPCSTACK_UV_LOCK" --format "$1" --output-file "$2" >/dev/null
+    }
+    export_lock requirements.txt /mnt/exported.txt
+    python3 /mnt/project_base.py /mnt /mnt/exported.txt
+    status=0
+    choose --constraint /mnt/pins.txt "$@" 2>/mnt/refused.txt || status=$?
+    if [ "$status" = 1 ]; then
+        # uv keeps the versions of the file that it is to write as far as they fit
+        echo "not all versions of uv.lock fit the image; as few as possible are changed"
+        export_lock pylock.toml /mnt/pylock.toml
+        choose "$@"
+        exit
+    fi
+    cat /mnt/refused.txt >&2
+    exit "$status"
     ;;
 install)
     here=$1

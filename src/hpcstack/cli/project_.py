@@ -150,5 +150,5 @@ def _render_lock(locked: dict[str, Any]) -> str:
         locked["path"],
         f"  to install: {len(locked['packages'])}; of the image: {len(locked['of_the_image'])}",
     ]
-    lines += [f"  {name}: the image's {said}" for name, said in locked["instead"].items()]
+    lines += [f"  {name} {said}" for name, said in locked["instead"].items()]
     return "\n".join(lines)

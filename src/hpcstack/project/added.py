@@ -179,13 +179,11 @@ def make_added(
         _mark_used(planned.file)
         return
     planned.file.parent.mkdir(parents=True, exist_ok=True)
-    with hold_lease(
-        planned.file.with_suffix(".lease"), progress, planned.file.exists
-    ) as is_to_be_made:
+    folder = find_projects_folder(environ)
+    with hold_lease(folder / "lease", progress, planned.file.exists) as is_to_be_made:
         if not is_to_be_made or planned.file.exists():
             return
         lock = planned.lock or make_lock_file(planned, artifact, site, runner, progress)
-        folder = find_projects_folder(environ)
         packed = folder / f"{lock.name_contents(artifact)}.sqsh"
         if packed.exists():
             _mark_used(packed)
@@ -219,6 +217,9 @@ def make_lock_file(
     before = None if upgrade else read_project_lock(planned.lock_path)
     lock = lock_project(planned.inputs, artifact, site, runner, progress, before)
     about = lock.about
+    if about["instead"]:
+        said = ", ".join(f"{name} {how}" for name, how in about["instead"].items())
+        progress(f"other versions than your own lock has: {said}")
     about["extras"] = list(planned.inputs.extras)
     about["groups"] = list(planned.inputs.groups)
     planned.lock_path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,7 +248,7 @@ def _install(
         tree.mkdir()
         mounts = (f"{tree}:{PLACE}",)
         words = ("install", PLACE)
-        done = inside.run(words, mounts=mounts, variables={"UV_OFFLINE": "1"})
+        done = inside.run(words, mounts=mounts, variables={"UV_OFFLINE": "1"}, quiet=True)
         if done.status:  # not all of it is in uv's cache
             shutil.rmtree(tree)
             tree.mkdir()

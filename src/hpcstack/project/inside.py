@@ -69,10 +69,11 @@ class Inside:
         mounts: tuple[str, ...] = (),
         variables: Mapping[str, str] | None = None,
         workdir: Path = Path("/"),
+        quiet: bool = False,
     ) -> Completed:
         """Run launchers/in-image/project.sh with WORDS; its output is kept in `lent`/log.
 
-        The log holds no login.
+        It is shown as well, unless QUIET, as for an attempt that may fail. The log holds no login.
         """
         script = read_data_file("launchers", "in-image/project.sh")
         cache = Path(os.environ.get("UV_CACHE_DIR") or find_cache_home() / "uv")
@@ -98,7 +99,9 @@ class Inside:
         runtime = choose_runtime(choose_local_runtime(self.site, self.runner), self.runner)[0]
         argv = [word for one in runtime.parts(step) for word in one.words]
         log = self.lent / "log"
-        done = self.runner.logged(argv, log, env=runtime.environment(step), on_line=self._tell)
+        done = self.runner.logged(
+            argv, log, env=runtime.environment(step), on_line=None if quiet else self._tell
+        )
         text = log.read_text(encoding="utf-8", errors="replace")
         write_text(log, redact_logins(text, self.site), 0o600)
         return done

@@ -67,7 +67,7 @@ def describe_own_package(folder: Path) -> OwnPackage:
     project = document.get("project") or document.get("tool", {}).get("poetry") or {}
     name = str(project.get("name", ""))
     if not name:
-        return OwnPackage(folder, roots, {"bin/.keep": "", "site/.keep": ""})
+        return OwnPackage(folder, roots, {"about.txt": "A project without a package of its own\n"})
 
     version = str(project.get("version", "0"))
     stem = f"{re.sub(r'[-_.]+', '_', name)}-{version}.dist-info"
@@ -77,7 +77,6 @@ def describe_own_package(folder: Path) -> OwnPackage:
         f"site/{stem}/RECORD": "",
         f"site/{stem}/direct_url.json": _describe_origin(folder),
         f"site/{stem}/entry_points.txt": _render_entry_points(project),
-        "bin/.keep": "",
     }
     scripts = {**project.get("scripts", {}), **project.get("gui-scripts", {})}
     for script, target in scripts.items():

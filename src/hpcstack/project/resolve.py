@@ -103,7 +103,9 @@ def _compile(inputs: Inputs, inside: Inside) -> Completed:
     if done.status in (0, NO_SOLUTION) or os.environ.get("UV_OFFLINE"):
         return done
     variables["UV_OFFLINE"] = "1"
-    again = inside.run(tuple(words), mounts=mounts, variables=variables, workdir=workdir)
+    again = inside.run(
+        tuple(words), mounts=mounts, variables=variables, workdir=workdir, quiet=True
+    )
     if again.status:
         return done
     inside.progress("the package index does not answer; versions are those of uv's cache")
@@ -151,11 +153,12 @@ def subtract_image(
             of_the_image[name] = base[name]
         elif not _is_own(package, inputs):
             kept.append(_with_allowed_files(package, inputs))
-    instead = {
-        name: f"{base[name]} instead of {version}"
-        for name, version in sorted(inputs.hashes)
-        if name in of_the_image and version != base[name]
-    }
+    chosen = {canonicalize_name(one["name"]): str(one.get("version", "")) for one in kept}
+    instead = {}
+    for name, version in sorted(inputs.hashes):
+        found = of_the_image.get(name) or chosen.get(name, version)
+        if found != version and (name, found) not in inputs.hashes:
+            instead[name] = f"{found} instead of {version}"
     about = {
         "stack": artifact.stack,
         "python": python,
