@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
+from hpcstack.launch.squashfs_files import is_squashfs
 
 if TYPE_CHECKING:
     from hpcstack.site.load import Site
@@ -144,4 +145,6 @@ def _data_piece(said: str) -> Piece:
         size += status.st_size
         line = f"{file}\0{status.st_size}\0{status.st_mtime_ns}\0"
         digest.update(line.encode("utf-8", "surrogateescape"))
-    return Piece(path, f"data-{digest.hexdigest()[:32]}", size, target=target)
+    # The copy's name says that the container is to see what is in it.
+    suffix = ".sqsh" if is_squashfs(path) else ""
+    return Piece(path, f"data-{digest.hexdigest()[:32]}{suffix}", size, target=target)

@@ -115,7 +115,7 @@ def make_own_package_error(path: Path, said: str) -> InputError:
     modules = folder
     if (folder / "src").is_dir():
         modules = folder / "src"
-    hint = f"export PYTHONPATH={shlex.quote(str(modules))}"
+    hint = f"--project {shlex.quote(str(path))}; or export PYTHONPATH={shlex.quote(str(modules))}"
     if not folder.is_relative_to(Path.cwd().resolve()):
         mount = shlex.quote(f"{folder}:{folder}")
         hint += f", and --mount {mount}"

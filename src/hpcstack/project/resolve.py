@@ -146,19 +146,21 @@ def subtract_image(
     Files are kept that the user's own hashes allow. Raise InputError where none is left.
     """
     kept = []
-    of_the_image = {}
+    of_the_image: dict[str, str] = {}
     for package in strip_url_logins(document.get("packages", [])):
         name = canonicalize_name(package["name"])
         if name in base:
             of_the_image[name] = base[name]
         elif not _is_own(package, inputs):
             kept.append(_with_allowed_files(package, inputs))
-    chosen = {canonicalize_name(one["name"]): str(one.get("version", "")) for one in kept}
+    chosen: dict[str, str] = {
+        canonicalize_name(one["name"]): str(one.get("version", "")) for one in kept
+    }
     instead = {}
-    for name, version in sorted(inputs.hashes):
-        found = of_the_image.get(name) or chosen.get(name, version)
-        if found != version and (name, found) not in inputs.hashes:
-            instead[name] = f"{found} instead of {version}"
+    for locked, version in sorted(inputs.hashes):
+        taken = of_the_image.get(locked) or chosen.get(locked, version)
+        if taken != version and (locked, taken) not in inputs.hashes:
+            instead[locked] = f"{taken} instead of {version}"
     about = {
         "stack": artifact.stack,
         "python": python,

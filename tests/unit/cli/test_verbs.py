@@ -101,6 +101,7 @@ OF_RELEASES = {
 }
 # verb -> the words after it, its exit code, and what it says
 REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
+    "project": [(("lock", "no-such-folder", "-s", STACK), 2, "does not exist")],
     "pack": [
         (("no-such-folder",), 2, "does not exist"),
         ((".", "-o", "x.sqsh"), 2, "would lie in"),

@@ -1,0 +1,191 @@
+"""What a project asks for, from each of the files that people have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcstack.core.errors import InputError
+from hpcstack.project.inputs import Inputs, list_direct_requirements, read_inputs
+
+UV_LOCK = """\
+version = 1
+[[package]]
+name = "Rich"
+version = "13.9.4"
+sdist = { url = "https://x/rich.tar.gz", hash = "sha256:aa", size = 1 }
+wheels = [{ url = "https://x/rich.whl", hash = "sha256:bb", size = 1 }]
+[[package]]
+name = "mine"
+version = "0"
+source = { editable = "." }
+"""
+PYPROJECT = """\
+[project]
+name = "mine"
+version = "0"
+dependencies = ["rich>=13"]
+[project.optional-dependencies]
+plots = ["matplotlib"]
+"""
+PYLOCK = """\
+lock-version = "1.0"
+created-by = "uv"
+[[packages]]
+name = "Rich"
+version = "13.9.4"
+wheels = [{ url = "https://x/rich.whl", hashes = { sha256 = "bb" } }]
+[[packages]]
+name = "old"
+version = "1"
+marker = "python_version < '3.9'"
+sdist = { url = "https://x/old.tar.gz", hashes = { sha256 = "cc" } }
+[[packages]]
+name = "from-git"
+vcs = { type = "git", url = "https://x/repo", commit-id = "abc", subdirectory = "py" }
+[[packages]]
+name = "mine"
+directory = { path = ".", editable = true }
+"""
+REQUIREMENTS = """\
+# as pip-compile writes it
+rich==13.9.4 \\
+    --hash=sha256:aa \\
+    --hash=sha256:bb   # both files
+einops>=0.8 ; python_version >= '3.9'
+-r more.txt
+"""
+ENVIRONMENT = """\
+name: mine
+channels: [conda-forge, pytorch]
+dependencies:
+  - python=3.11
+  - pip
+  - pytorch::pytorch=2.6
+  - conda-forge::pandas=2.2.*
+  - scipy >=1.10,<2
+  - tqdm==4.66.1=pyhd8ed1ab_0
+  - pip:
+      - rich==13.9.4
+"""
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return folder
+
+
+def read(folder: Path, *packages: str) -> Inputs:
+    return read_inputs(folder, packages)
+
+
+def test_uv_lock_pins_and_pyproject_asks(tmp_path: Path) -> None:
+    inputs = read(write(tmp_path, uv__lock=UV_LOCK, pyproject__toml=PYPROJECT))
+    assert inputs.kind == "uv.lock"
+    assert inputs.files == (tmp_path / "pyproject.toml",)
+    assert inputs.hashes == {("rich", "13.9.4"): frozenset({"sha256:aa", "sha256:bb"})}
+    assert [str(one) for one in list_direct_requirements(inputs)] == ["rich>=13"]
+
+
+def test_a_pylock_asks_for_what_it_pins_but_not_for_the_project(tmp_path: Path) -> None:
+    inputs = read(write(tmp_path, pylock__toml=PYLOCK))
+    assert inputs.requirements == (
+        "rich==13.9.4",
+        "old==1 ; python_version < '3.9'",
+        "from-git @ git+https://x/repo@abc#subdirectory=py",
+    )
+    assert inputs.hashes["rich", "13.9.4"] == frozenset({"sha256:bb"})
+
+
+def test_hashes_of_requirements_count_and_what_they_include(tmp_path: Path) -> None:
+    write(tmp_path, requirements__txt=REQUIREMENTS, more__txt="tqdm\n-r requirements.txt\n")
+    inputs = read(tmp_path)
+    assert inputs.files == (tmp_path / "requirements.txt",)
+    assert inputs.hashes == {("rich", "13.9.4"): frozenset({"sha256:aa", "sha256:bb"})}
+    names = [one.name for one in list_direct_requirements(inputs)]
+    assert names == ["rich", "einops", "tqdm"]
+
+    before = inputs.digest
+    write(tmp_path, more__txt="tqdm>4\n")
+    assert read(tmp_path).digest != before
+
+
+def test_an_environment_of_condas_is_read_as_far_as_pypi_has_it(tmp_path: Path) -> None:
+    inputs = read(write(tmp_path, environment__yml=ENVIRONMENT))
+    assert inputs.requirements == (
+        "torch==2.6.*",
+        "pandas==2.2.*",
+        "scipy>=1.10,<2",
+        "tqdm==4.66.1",
+        "rich==13.9.4",
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["cudatoolkit=11.8", "gcc_linux-64", "openmpi", "libstdcxx-ng", "r-base", "mkl"]
+)
+def test_what_only_conda_has_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    write(tmp_path, environment__yml=f"dependencies:\n- rich\n- {name}\n")
+    with pytest.raises(InputError, match=f"only conda has {name}"):
+        read(tmp_path)
+
+
+def test_of_several_files_the_strictest_is_read(tmp_path: Path) -> None:
+    order = {
+        "environment.yml": ENVIRONMENT,
+        "pyproject.toml": PYPROJECT,
+        "requirements.txt": "rich\n",
+        "uv.lock": UV_LOCK,
+        "pylock.toml": PYLOCK,
+    }
+    for name, text in order.items():
+        (tmp_path / name).write_text(text)
+        assert read(tmp_path).kind == name
+
+
+def test_packages_named_by_hand_are_added(tmp_path: Path) -> None:
+    write(tmp_path, requirements__txt="rich\n")
+    alone = read(tmp_path)
+    both = read(tmp_path, "einops")
+    assert both.requirements == ("einops",)
+    assert both.digest != alone.digest
+    assert read_inputs(None, ("b", "a")).digest == read_inputs(None, ("a", "b")).digest
+
+
+def test_the_digest_does_not_know_where_the_project_lies(tmp_path: Path) -> None:
+    digests = set()
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        digests.add(read(write(folder, requirements__txt="rich\n")).digest)
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({}, "has none of"),
+        ({"uv__lock": UV_LOCK}, "no pyproject.toml beside"),
+        ({"pylock__toml": "lock-version = '9'"}, "lock-version"),
+        ({"pylock__toml": "= nonsense"}, "pylock.toml"),
+        ({"environment__yml": "- a\n"}, "no environment of conda's"),
+        ({"environment__yml": "a: [\n"}, "environment.yml"),
+        ({"requirements__txt": "-r gone.txt\n"}, "gone.txt"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, files: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError, match=says) as refused:
+        read(write(tmp_path, **files))
+    assert refused.value.hint
+
+
+def test_extras_need_a_pyproject(tmp_path: Path) -> None:
+    write(tmp_path, requirements__txt="rich\n")
+    with pytest.raises(InputError, match="--extra and --group"):
+        read_inputs(tmp_path, (), ("plots",))
+    (tmp_path / "requirements.txt").unlink()
+    write(tmp_path, pyproject__toml=PYPROJECT)
+    inputs = read_inputs(tmp_path, (), ("plots",))
+    assert [one.name for one in list_direct_requirements(inputs)] == ["rich", "matplotlib"]
