@@ -70,6 +70,7 @@ GROUPS = {
         "python": "Run Python in a stack's image, on a compute node where there is Slurm.",
         "project": "Put your own packages on top of a stack (project lock, build, shell).",
         "pack": "Pack a folder of data into one file that launches mount.",
+        "enter": "Open a shell in the container of a running job, or run a command there.",
         "jobs": "List past launches: what ran, where, and how it ended.",
         "logs": "Show what a job wrote.",
         "cancel": "Cancel your own jobs.",

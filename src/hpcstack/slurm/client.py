@@ -367,6 +367,30 @@ class Client:
         # the step's own limit comes first: then what its tasks have said is read
         return self.runner.output([*limit, "srun", *options, *command], timeout=seconds + 10)
 
+    def attach_beside(
+        self, job: str, node: str, name: str, command: Sequence[str], *, pty: bool
+    ) -> int:
+        """Run COMMAND on NODE of the running JOB, on this terminal; return its exit status.
+
+        It is a step NAME beside the job's own, which shares all that the job has there. With PTY it
+        gets a terminal of its own. Without one, what it writes comes as it was written: by default,
+        slurmstepd waits for the end of each line.
+        """
+        options = [
+            f"--jobid={job}",
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={node}",
+            "--mem=0",
+            "--cpu-bind=none",
+            "--mpi=none",
+            "--quiet",
+            f"--job-name={name}",
+        ]
+        options.append("--pty" if pty else "--unbuffered")
+        return self.runner.attached([*_outside_jobs(), "srun", *options, *command])
+
     # -- how they are asked
 
     def _ask(self, *argv: str, timeout: float = ANSWER_S) -> str:

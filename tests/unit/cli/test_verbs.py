@@ -102,6 +102,7 @@ OF_RELEASES = {
 # verb -> the words after it, its exit code, and what it says
 REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "project": [(("lock", "no-such-folder", "-s", STACK), 2, "does not exist")],
+    "enter": [(("x y",), 2, "is not the number of a job")],
     "pack": [
         (("no-such-folder",), 2, "does not exist"),
         ((".", "-o", "x.sqsh"), 2, "would lie in"),
@@ -278,7 +279,7 @@ ELSEWHERE = {
 }  # fmt: skip
 UNSEEN = {"outdated"}  # needs a registry with newer tags: no test looks at its JSON yet
 # What is text for a program already
-NO_JSON = {"schema", "sbom", "shell", "python", "site", "completion"}
+NO_JSON = {"enter", "schema", "sbom", "shell", "python", "site", "completion"}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -46,6 +46,8 @@ ON_NODES = (
     "enroot.sh",
     "shield.sh",
     "apart.sh",
+    "enter.sh",
+    "ssh.sh",
     "squashfs-around.sh",
 )
 TEXTS = {

@@ -1,0 +1,92 @@
+# Holds ranks.sh. Runs a command in the container of a rank, in the very namespaces that the rank is in, with its
+# environment and in its folder. Arguments: find|enter JOB STEP RANK [COMMAND...]. An empty STEP or RANK means any. `find`
+# says which ranks are on this node, and whether they can be entered.
+LC_ALL=C
+verb=$1 job=$2 step=$3 wanted=$4
+shift 4
+host=${SLURMD_NODENAME:-$(uname -n)}
+#: ranks.sh
+inside() { # a process of a container that has no shell around its ranks: it has a terminal, or is not hpcstack's
+    [ "$(readlink "/proc/$1/ns/mnt")" != "$(readlink /proc/self/ns/mnt)" ] || return 1
+    case $(of "$1" SLURM_STEP_ID) in '' | *[!0-9]*) return 1 ;; esac
+    case $(cat "/proc/$1/comm") in
+    squashfuse* | fuse* | starter* | apptainer* | Apptainer* | appinit | enroot* | conmon | tail | catatonit) return 1 ;;
+    esac
+}
+rank_of() {
+    number=$(of "$1" RANK)
+    echo "${number:-$(of "$1" SLURM_PROCID)}"
+}
+same() { [ "$(readlink "/proc/$1/ns/$2")" = "$(readlink "/proc/self/ns/$2")" ]; } # PROCESS NAMESPACE
+list_ranks() { # RANK PROCESS, a line each
+    listed=$(processes "$job")
+    for kind in ours inside; do
+        found=
+        for pid in $listed; do
+            if "$kind" "$pid" && here "$pid" "$step"; then
+                echo "$(rank_of "$pid") $pid"
+                found=yes
+            fi
+        done 2>/dev/null
+        [ -z "$found" ] || return 0
+    done
+}
+
+if [ "$verb" = find ]; then
+    list_ranks | while read -r number pid; do
+        how=namespace
+        # a set-uid program has made the container: only root may enter what belongs to no user namespace of ours
+        if same "$pid" user && ! same "$pid" mnt && [ "$(id -u)" != 0 ]; then how=second; fi
+        echo "hpcstack: rank $number on $host: $how"
+    done
+    exit
+fi
+
+pid=$(list_ranks | awk -v wanted="$wanted" 'wanted == "" || $1 == wanted { print $2; exit }')
+if [ -z "$pid" ]; then
+    echo "hpcstack: rank ${wanted:-any} of job $job is not on $host any more" >&2
+    exit 125
+fi
+nsenter=$(command -v nsenter) || {
+    echo "hpcstack: $host has no nsenter (util-linux), which enters a container" >&2
+    exit 125
+}
+options="--target $pid --preserve-credentials --root --wd"
+for kind in user mount:mnt ipc uts net cgroup pid; do
+    same "$pid" "${kind#*:}" || options="$options --${kind%:*}"
+done
+
+# The node's own sftp-server, by the node's own loader and libraries: through a descriptor of the node's root, as the
+# container has none of them.
+if [ "${1:-}" = @sftp ]; then
+    for server in /usr/lib/openssh/sftp-server /usr/libexec/openssh/sftp-server /usr/lib/ssh/sftp-server; do
+        [ ! -x "$server" ] || break
+    done
+    loaded=$(ldd "$server") || exit 125
+    loader=$(printf '%s\n' "$loaded" | sed -n 's/^[[:space:]]*\(\/[^ ]*ld[^ ]*\) (.*/\1/p')
+    folders=$(printf '%s\n' "$loaded" | sed -n 's/.*=> \(\/.*\)\/[^/]* (.*/\/proc\/self\/fd\/4\1/p' | sort -u | paste -sd:)
+    exec 4</
+    set -- "/proc/self/fd/4$loader" --library-path "$folders" "/proc/self/fd/4$server"
+fi
+
+# The rank's own environment in place of this step's. It is read and exported here, as an argument would be seen by all.
+# What the loader of this node would heed goes in under another name.
+terminal=${TERM:-}
+exports=$(sed -z "s/'/'\\\\''/g; s/^LD_/HPCSTACK_LD_/; s/^\([A-Za-z_][A-Za-z0-9_]*\)=\(.*\)\$/export \1='\2'/; t; d" \
+    "/proc/$pid/environ" | tr '\0' '\n')
+for name in $(env -0 | sed -z -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | tr '\0' ' '); do unset "$name"; done
+eval "$exports"
+unset HPCSTACK_RANK HPCSTACK_INNER
+[ -z "$terminal" ] || export TERM="$terminal"
+inner='
+for name in LD_LIBRARY_PATH LD_PRELOAD; do
+    eval "value=\${HPCSTACK_$name:-}"
+    unset "HPCSTACK_$name"
+    [ -z "$value" ] || export "$name=$value"
+done
+if [ "$#" = 0 ]; then
+    if command -v bash >/dev/null; then set -- bash; else set -- sh; fi
+fi
+exec "$@"'
+# shellcheck disable=SC2086 # options
+exec "$nsenter" $options -- /bin/sh -c "$inner" enter "$@"

@@ -1,0 +1,204 @@
+"""Enter the container of a running rank: a shell or a command there, or SSH.
+
+A step beside the job's own finds the rank on its node and enters the namespaces that it is in
+(launchers/on-node/enter.sh). So the mounts, the environment and the user are the rank's. The step
+is one of the job: Slurm ends it with the job.
+
+Tested in tests/integration/test_entering.py.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcstack.core import data
+from hpcstack.core.dirs import find_state_folder
+from hpcstack.core.errors import InputError, SlurmError
+from hpcstack.core.files import write_text
+from hpcstack.launch.record import find_launch
+from hpcstack.launch.stacks import RunningJob, query_running
+from hpcstack.slurm.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
+
+FOUND = re.compile(r"^(?: *\d+: )?hpcstack: rank (\d+) on (\S+): (namespace|second)$", re.MULTILINE)
+PAGE = "enter-a-running-job"
+ANSWER_S = 30
+IMAGE_SUFFIXES = (".sqsh", ".sif", ".img")
+
+
+@dataclass(frozen=True)
+class EnterableRank:
+    """A rank that runs on `node`.
+
+    `by_namespace` says whether its container can be entered. Where it cannot, as a set-uid program
+    made it, a second container is started from the same image with the same options.
+    """
+
+    number: str
+    node: str
+    by_namespace: bool
+
+
+def find_rank(asked: RunningJob, rank: str, node: str, runner: Runner) -> EnterableRank:
+    """Return the rank of the job that is ASKED for: RANK, or the first one on NODE, or of all.
+
+    Raise SlurmError where the job does not run or no node answers, InputError where it has no such
+    rank.
+    """
+    queued = query_running(asked.job, runner)
+    script = data.read_script("on-node/enter.sh")
+    command = ["/bin/sh", "-c", script, "enter", "find", asked.job, asked.step, ""]
+    done = Client(runner).run_beside(asked.job, queued.nodes, "enter", command, ANSWER_S)
+    found = [
+        EnterableRank(number, host, how == "namespace")
+        for number, host, how in FOUND.findall(done.stdout)
+    ]
+    if done.status and not found:
+        said = done.tail[-1] if done.tail else "no node answered"
+        raise SlurmError(f"job {asked.job} cannot be entered: {said}", "hpcstack jobs", page=PAGE)
+    fitting = [one for one in found if rank in ("", one.number) and node in ("", one.node)]
+    if not fitting:
+        has = ", ".join(f"{one.number} on {one.node}" for one in sorted(found, key=_sort_key))
+        what = " ".join(
+            filter(None, [f"rank {rank}" if rank else "", f"on {node}" if node else ""])
+        )
+        raise InputError(
+            f"job {asked.job} has no {what or 'rank in a container'}",
+            f"it has rank {has}" if has else "wait until its ranks have started",
+            page=PAGE,
+        )
+    return min(fitting, key=_sort_key)
+
+
+def _sort_key(one: EnterableRank) -> int:
+    return int(one.number)
+
+
+def enter_rank(
+    asked: RunningJob, rank: EnterableRank, command: Sequence[str], runner: Runner, *, pty: bool
+) -> int:
+    """Run COMMAND, or a shell where it is empty, where RANK runs; return its exit status.
+
+    With PTY it gets a terminal of its own.
+    """
+    if rank.by_namespace:
+        script = data.read_script("on-node/enter.sh")
+        words = ["/bin/sh", "-c", script, "enter", "enter", asked.job, asked.step, rank.number]
+        words += command
+    else:
+        words = [*make_second_start(asked.job), *(command or ("/bin/sh",))]
+    return Client(runner).attach_beside(asked.job, rank.node, "enter", words, pty=pty)
+
+
+def make_second_start(job: str) -> list[str]:
+    """Return the words that start a second container as that of the launch of JOB was.
+
+    Raise InputError where that launch was not recorded here, and so its options are not known.
+    """
+    argv = [str(word) for word in find_launch(job).document["argv"]]
+    begin = next((n for n, word in enumerate(argv) if word == "apptainer"), None)
+    end = next((n for n, word in enumerate(argv) if word.endswith(IMAGE_SUFFIXES)), None)
+    if begin is None or end is None:
+        raise InputError(
+            f"job {job} was started by a set-uid program, and no launch of it is recorded here",
+            "start it by hpcstack launch",
+            page=PAGE,
+        )
+    image = max(
+        n
+        for n, word in enumerate(argv)
+        if word.endswith(IMAGE_SUFFIXES) and argv[n - 1] != "--bind" and n >= begin
+    )
+    return argv[begin : image + 1]
+
+
+# -- SSH
+
+
+@dataclass(frozen=True)
+class SshKeys:
+    """The keys of one job, in a folder of the user's own that nodes see."""
+
+    folder: Path
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "key"
+
+
+def make_ssh_keys(job: str, runner: Runner) -> SshKeys:
+    """Return the keys of JOB; make them where they are missing.
+
+    Keys of other jobs that have ended are removed. Raise SlurmError where ssh-keygen fails.
+    """
+    top = find_state_folder() / "enter"
+    keys = SshKeys(top / job)
+    _remove_ended(top, job, runner)
+    if keys.key.exists():
+        return keys
+    top.mkdir(parents=True, exist_ok=True)
+    top.chmod(0o700)
+    keys.folder.mkdir(exist_ok=True)
+    keys.folder.chmod(0o700)
+    for name in ("host_key", "key"):
+        path = keys.folder / name
+        path.unlink(missing_ok=True)
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"hpcstack-{job}"]
+        done = runner.output([*argv, "-f", str(path)])
+        if done.status:
+            raise SlurmError(f"ssh-keygen failed: {' '.join(done.tail)}", page=PAGE)
+    host_key = (keys.folder / "host_key.pub").read_text()
+    write_text(keys.folder / "known_hosts", f"hpcstack-{job} {host_key}", 0o600)
+    return keys
+
+
+def _remove_ended(top: Path, job: str, runner: Runner) -> None:
+    """Remove the keys below TOP of jobs that have ended, but for those of JOB."""
+    import shutil
+
+    others = [one.name for one in top.glob("*") if one.name != job]
+    if not others:
+        return
+    queued = Client(runner).query_queue(others)
+    if queued is None:
+        return
+    running = {one.number for one in queued} | {one.name for one in queued}
+    for name in others:
+        if name not in running:
+            shutil.rmtree(top / name, ignore_errors=True)
+
+
+def serve_ssh(asked: RunningJob, rank: EnterableRank, keys: SshKeys, runner: Runner) -> int:
+    """Speak SSH on standard input and output, from the node of RANK; return the step's status."""
+    enter = data.read_script("on-node/enter.sh")
+    script = data.read_script("on-node/ssh.sh")
+    words = ["/bin/sh", "-c", script, "ssh", str(keys.folder), enter]
+    words += [asked.job, asked.step, rank.number]
+    return Client(runner).attach_beside(asked.job, rank.node, "enter", words, pty=False)
+
+
+def render_ssh_config(job: str, keys: SshKeys, proxy: Sequence[str]) -> str:
+    """Return the block of ~/.ssh/config by which `ssh hpcstack-JOB` lands in the container.
+
+    PROXY is the command that speaks SSH.
+    """
+    name = f"hpcstack-{job}"
+    lines = [
+        f"Host {name}",
+        f"  ProxyCommand {shlex.join(proxy)}",
+        f"  User {getpass.getuser()}",
+        f"  IdentityFile {keys.key}",
+        "  IdentitiesOnly yes",
+        f"  HostKeyAlias {name}",
+        f"  UserKnownHostsFile {keys.folder / 'known_hosts'}",
+    ]
+    return "\n".join(lines)
