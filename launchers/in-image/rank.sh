@@ -32,6 +32,31 @@ for one in ${HPCSTACK_CPUS:-}; do
     if [ "$left" = 0 ]; then taskset -pc "$one" $$ >/dev/null 2>&1 || echo "hpcstack: rank is not bound to $one" >&2; fi
     left=$((left - 1))
 done
+# Where the site has recorded no topology, the node says which cores are near a GPU. GPUs are counted as nvidia-smi counts
+# them, by their PCI addresses, and those of other jobs, which cannot be opened, are left out.
+near_gpu() {
+    sys=${HPCSTACK_SYS:-/sys}/bus/pci/drivers/nvidia
+    nth=${LOCAL_RANK:-${SLURM_LOCALID:-0}}
+    case ${CUDA_VISIBLE_DEVICES:-} in
+    "") ;;
+    *[!0-9,]*) return ;; # by UUID, or parts of a GPU: which one that is the node does not say
+    *) nth=$(echo "$CUDA_VISIBLE_DEVICES" | cut -d, -f"$((nth + 1))") ;;
+    esac
+    near=""
+    count=0
+    for gpu in "$sys"/*:*:*.*; do
+        minor=$(sed -n "s/^Device Minor:[^0-9]*//p" "${HPCSTACK_PROC:-/proc}/driver/nvidia/gpus/${gpu##*/}/information")
+        if [ -z "$minor" ] || ! (: <"${HPCSTACK_DEV:-/dev}/nvidia$minor"); then continue; fi
+        if [ "$count" = "${nth:-none}" ]; then near=$(cat "$gpu/local_cpulist"); fi
+        count=$((count + 1))
+    done 2>/dev/null
+    [ -n "$near" ] || return 0
+    # Of the cores that the job has here, too few may be near: then a rank is better off with all of them.
+    all=$(nproc)
+    some=$(taskset -c "$near" nproc 2>/dev/null) || return 0
+    if [ $((some * count)) -ge "$all" ]; then taskset -pc "$near" $$ >/dev/null 2>&1; fi
+}
+if [ -n "${HPCSTACK_NEAR:-}" ] && [ -z "${HPCSTACK_CPUS:-}" ]; then near_gpu; fi
 # In a session of its own the rank gets a signal for the whole group once, from here; it ends with this shell
 # (util-linux 2.33). A shell starts what runs beside it with INT ignored, and only env undoes that (coreutils 8.31), or
 # Python.

@@ -156,7 +156,7 @@ def test_nothing_is_left_of_it(testbed: Testbed, built: dict[str, Any]) -> None:
         f"ssh -F config-left -o BatchMode=yes hpcstack-{job.number} sleep 4711 & "
         f"for i in $(seq 50); do sleep 0.2; [ $(pgrep -fc '^sleep 4711') = 2 ] && break; done; "
         f"pgrep -fc '^sleep 4711'; scancel {job.number}; wait; sleep 2; pgrep -fc '^sleep 4711'; "
-        "ls -d /tmp/hpcstack-ssh.* 2>/dev/null; pgrep -fa 'sshd -i'"
+        "ls -d /tmp/hpcstack-ssh.* 2>/dev/null; pgrep -fa '[s]shd -i'"
     )
     assert shell.stdout.split() == ["2", "0"], shell.stderr
     job.end()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from hpcstack.cli.session import Session, answer, format_table, json_option
+from hpcstack.core.names import WITHOUT_SLURM
 
 if TYPE_CHECKING:
     from hpcstack.launch.record import Launch
@@ -114,6 +115,7 @@ def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
     job = launch.job_or_array
     # what the launch recorded, else what Slurm says, else what the tasks of an array recorded
     state = str(read_state_of_launch(launch)) or _state(job, known) or _count_recorded(launch)
+    is_running = job in known and known[job].word == "RUNNING"
     return {
         "job": job,
         "step": launch.step,
@@ -121,6 +123,7 @@ def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
         "started": launch.started,
         "nodes": launch.nodes,
         "state": state or "?",
+        "can_enter": is_running and launch.runtime != WITHOUT_SLURM,
         "runtime": launch.runtime,
         "mode": launch.mode,
         "command": list(launch.command),
@@ -165,4 +168,8 @@ def _format_text(rows: list[dict[str, Any]]) -> str:
         )
         for row in rows
     ]
-    return format_table(shown, ("JOB", "STACK", "STARTED", "NODES", "STATE", "COMMAND"))
+    table = format_table(shown, ("JOB", "STACK", "STARTED", "NODES", "STATE", "COMMAND"))
+    open_ones = [row["job"] for row in rows if row["can_enter"]]
+    if open_ones:
+        table += f"\n\nhpcstack enter {open_ones[0]} opens a shell in a job that runs"
+    return table

@@ -62,6 +62,20 @@ def bind_ranks(resources: Resources, node: NodeType | None, taken: Share) -> Bin
     return Binding(tuple(share_cores(near)), f"each rank on the cores near its GPU: {source}")
 
 
+def may_bind_by_node(resources: Resources, node: NodeType | None, taken: Share) -> bool:
+    """Whether each rank may be bound to the cores that its node says are near its GPU.
+
+    That is so where the step has a rank for each real GPU that it takes, and the site has recorded
+    no topology. Whoever has part of a node keeps to the cores of it: the kernel sees to that.
+    """
+    if node is None or node.topology or node.gpu_cpus or not node.real_gpus:
+        return False
+    if resources.extra.has("--cpu-bind"):
+        return False
+    ranks = resources.ntasks_per_node or taken.ranks
+    return bool(taken.gpus) and ranks == taken.gpus
+
+
 def takes_whole_node(resources: Resources, node: NodeType, taken: Share) -> bool:
     """Whether a step has every CPU of NODE: by --exclusive, or because it asks for all of them."""
     return resources.exclusive or (node.cpus > 0 and taken.cpus >= node.cpus)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import commands, limits
-from hpcstack.launch.binding import Binding, bind_ranks
+from hpcstack.launch.binding import Binding, bind_ranks, may_bind_by_node
 from hpcstack.launch.failure import OWN_FAILURE
 from hpcstack.launch.modes import (
     MODES,
@@ -156,7 +156,14 @@ def plan_step(
     variables = [
         *list_step_variables(site, resources.nodes, artifact.environment, brought=brought),
         *(Variable(name, value, ValueOrigin.OPTION) for name, value in request.environment.items()),
-        *list_mode_variables(mode, runtime.name, artifact.environment, binding, request.grace),
+        *list_mode_variables(
+            mode,
+            runtime.name,
+            artifact.environment,
+            binding,
+            request.grace,
+            near=request.bind and may_bind_by_node(resources, node, share),
+        ),
     ]
     options: list[Part] = []
     if not here:

@@ -127,10 +127,13 @@ def list_mode_variables(
     bound: Binding | None,
     grace: int,
     environ: Mapping[str, str] | None = None,
+    *,
+    near: bool = False,
 ) -> list[Variable]:
     """Return the variables for the launcher of MODE inside the image.
 
-    BOUND are the cores of the ranks, GRACE the seconds of --grace. What the user (ENVIRON) or the
+    BOUND are the cores of the ranks. With NEAR, ranks are bound by what their node says where BOUND
+    has nothing. GRACE are the seconds of --grace. What the user (ENVIRON) or the
     IMAGE has set wins. Enroot's hooks set some of the same variables; theirs are overridden.
     """
     environ = list_users_variables(os.environ if environ is None else environ)
@@ -151,6 +154,9 @@ def list_mode_variables(
         # In mode task-per-gpu each rank is a task, which srun binds (--cpu-bind).
         if bound and mode != "task-per-gpu":
             out.append(Variable("HPCSTACK_CPUS", " ".join(bound.cpus), ValueOrigin.OWN, bound.why))
+    if near and not bound:
+        why = "each rank on the cores that its node says are near its GPU: no topology is recorded"
+        out.append(Variable("HPCSTACK_NEAR", "yes", ValueOrigin.OWN, why))
 
     if grace:
         why = "each rank gets SIGUSR1 this many seconds before the time limit"

@@ -11,14 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import make_site
 from hpcstack.core.cpus import make_cpu_mask, parse_cpu_list
 from hpcstack.core.errors import InputError
 from hpcstack.hardware import facts
 from hpcstack.launch.binding import bind_ranks, share_cores
+from hpcstack.launch.plan import plan_step
+from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources, share_resources
-from hpcstack.render.launchers import render_inner
+from hpcstack.render.launchers import render_inner, wrap_rank
 from hpcstack.site.load import Site
 from hpcstack.slurm.options import SlurmOptions
+from unit.launch.test_plan import ARTIFACT, PLAIN
 
 NAMES = list(facts.read_topologies())
 
@@ -135,3 +139,75 @@ def test_ranks_are_bound_in_the_image(tmp_path: Path) -> None:
         argv, env=env | {"HPCSTACK_CPUS": "0 9999"}, capture_output=True, text=True, check=True
     )
     assert "rank is not bound to 9999" in gone.stderr, "said, and it runs all the same"
+
+
+def make_node(top: Path, cpulists: dict[str, str]) -> dict[str, str]:
+    """What a node says of its GPUs, {PCI address: cores near it}, and the variables that name it."""
+    for minor, (address, cpulist) in enumerate(sorted(cpulists.items())):
+        bus = top / "sys/bus/pci/drivers/nvidia" / address
+        information = top / "proc/driver/nvidia/gpus" / address
+        for folder in (bus, information, top / "dev"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (bus / "local_cpulist").write_text(f"{cpulist}\n")
+        (information / "information").write_text(
+            f"Model: \t\t NVIDIA H100 80GB HBM3\nDevice Minor: \t {minor}\n"
+        )
+        (top / f"dev/nvidia{minor}").touch()
+    return {f"HPCSTACK_{name.upper()}": str(top / name) for name in ("sys", "proc", "dev")}
+
+
+@pytest.mark.parametrize(
+    ("rank", "visible", "others", "expected"),
+    [
+        ("0", "", "", 0),
+        ("1", "", "", 1),
+        ("0", "1,0", "", 1),
+        ("0", "", "nvidia0", 1),  # that GPU is another job's
+        ("5", "", "", None),
+        ("0", "GPU-8a6c", "", None),
+    ],
+)
+def test_without_a_record_the_node_says_which_cores_are_near(
+    tmp_path: Path, rank: str, visible: str, others: str, expected: int | None
+) -> None:
+    if not shutil.which("taskset") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs taskset and two cores")
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    parts = [cores[:half], cores[half:]]
+    lists = [",".join(map(str, part)) for part in parts]
+    env = make_node(tmp_path, {"0000:1b:00.0": lists[0], "0000:43:00.0": lists[1]})
+    if others:
+        (tmp_path / "dev" / others).unlink()
+        lists[0] = lists[1]  # one GPU is left, and half of the cores are near it
+    argv = wrap_rank(("python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))"))
+    done = subprocess.run(
+        argv,
+        env={
+            **os.environ,
+            **env,
+            "HPCSTACK_NEAR": "yes",
+            "LOCAL_RANK": rank,
+            "CUDA_VISIBLE_DEVICES": visible,
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Of the one GPU that is left, too few cores are near: all are better.
+    wanted = cores if expected is None or others else parts[expected]
+    assert done.stdout.strip() == str(wanted), done.stderr
+
+
+def test_nodes_are_asked_where_nothing_is_recorded(tmp_path: Path) -> None:
+    """Not where the site knows, there is no GPU, or the user binds."""
+
+    def asks(one: Site, *, bind: bool = True) -> bool:
+        request = LaunchRequest(("true",), Resources(), mode="torchrun", bind=bind)
+        return "APPTAINERENV_HPCSTACK_NEAR" in plan_step(request, ARTIFACT, one, PLAIN).environment
+
+    assert asks(site(tmp_path, "", cpus=16, count=2))
+    assert not asks(site(tmp_path, "", cpus=16, count=2), bind=False)
+    assert not asks(site(tmp_path, "dgx-h100"))
+    assert not asks(site(tmp_path, cpus=16, count=2, gpu_cpus=["0-7", "8-15"]))
+    assert not asks(make_site(tmp_path))
