@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import find_data_home
-from hpcstack.core.errors import BuildError
+from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease
 from hpcstack.project import own_package
@@ -38,6 +38,7 @@ from hpcstack.project.lock_file import (
 from hpcstack.project.own_package import OwnPackage, describe_own_package
 from hpcstack.project.pack_folder import pack_folder
 from hpcstack.project.resolve import lock_project
+from hpcstack.recipe.fields import check_mount
 from hpcstack.runtimes.squashfs_mounts import SquashfsMount
 from hpcstack.site.logins import redact_logins
 
@@ -52,14 +53,17 @@ if TYPE_CHECKING:
 
 PLACE = "/opt/hpcstack/with"  # of the packages, in the container
 UNUSED_S = 90 * 86400  # what no launch has used for so long is removed when something is made
-# Runs a command with what was added before the image's own. $1: folders of modules, or nothing.
+# Runs a command with what was added before the image's own. Arguments: the folders of modules, the
+# first one last; `--`; the command.
 USE = f"""\
-roots=$1
-shift
 PATH={own_package.PLACE}/bin:{PLACE}/bin:$PATH
-for one in {PLACE}/lib/python3*/site-packages {own_package.PLACE}/site $roots; do
-    [ ! -d "$one" ] || PYTHONPATH=$one${{PYTHONPATH:+:$PYTHONPATH}}
+before() {{ [ ! -d "$1" ] || PYTHONPATH=$1${{PYTHONPATH:+:$PYTHONPATH}}; }}
+for one in {PLACE}/lib/python3*/site-packages {own_package.PLACE}/site; do before "$one"; done
+while [ "$1" != -- ]; do
+    before "$1"
+    shift
 done
+shift
 export PATH PYTHONPATH
 exec "$@"
 """
@@ -101,8 +105,8 @@ class Added:
 
     def command(self, inside: tuple[str, ...]) -> tuple[str, ...]:
         """Return the command INSIDE, run with what was added before the image's own."""
-        roots = " ".join(str(one) for one in self.own.roots[::-1]) if self.own else ""
-        return ("/bin/sh", "-c", USE, "with", roots, *inside)
+        roots = [str(one) for one in self.own.roots[::-1]] if self.own else []
+        return ("/bin/sh", "-c", USE, "with", *roots, "--", *inside)
 
 
 def find_projects_folder(environ: Mapping[str, str]) -> Path:
@@ -126,6 +130,7 @@ def plan_added(
     """
     if folder:
         folder = folder.resolve()
+        _check_folder(folder)
     lock_path = _find_lock_path(folder, packages, artifact, environ)
     found = read_project_lock(lock_path)
     if found and not (extras or groups):
@@ -142,6 +147,18 @@ def plan_added(
     link = find_projects_folder(environ) / "asked" / f"{name}.sqsh"
     own = describe_own_package(folder) if folder else None
     return Added(inputs, lock, lock_path, link, own)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise InputError for a FOLDER that not every runtime can mount."""
+    try:
+        check_mount(f"{folder}:{folder}")
+    except ValueError:
+        raise InputError(
+            f"{folder} cannot be mounted: its path has a blank, a quote, a $, ':' or ','",
+            "move the project to another folder",
+            page=PAGE,
+        ) from None
 
 
 def _find_lock_path(
@@ -189,7 +206,8 @@ def make_added(
             _mark_used(packed)
         else:
             sweep_projects(folder, time.time())
-            _install(lock, packed, artifact, site, runner, progress)
+            folders = [planned.inputs.folder] if planned.inputs.folder else []
+            _install(lock, packed, folders, artifact, site, runner, progress)
         _link(planned.file, packed)
         again = plan_added(
             artifact,
@@ -230,6 +248,7 @@ def make_lock_file(
 def _install(
     lock: ProjectLock,
     packed: Path,
+    folders: list[Path],
     artifact: Artifact,
     site: Site,
     runner: Runner,
@@ -237,7 +256,8 @@ def _install(
 ) -> None:
     """Install by LOCK, inside the image of ARTIFACT, and pack what was installed into PACKED.
 
-    It is installed on this machine's own disk: the shared one sees one file. Raise BuildError where
+    FOLDERS may hold files that the lock names. It is installed on this machine's own disk: the
+    shared one sees one file. Raise BuildError where
     uv cannot install it; the log stays beside PACKED then.
     """
     count = len(lock.packages)
@@ -246,7 +266,7 @@ def _install(
         write_text(inside.lent / "pylock.toml", lock.render())
         tree = inside.lent / "tree"
         tree.mkdir()
-        mounts = (f"{tree}:{PLACE}",)
+        mounts = (f"{tree}:{PLACE}", *(f"{one}:{one}" for one in folders))
         words = ("install", PLACE)
         done = inside.run(words, mounts=mounts, variables={"UV_OFFLINE": "1"}, quiet=True)
         if done.status:  # not all of it is in uv's cache

@@ -9,6 +9,7 @@ Tested in tests/integration/test_projects.py.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,7 +153,7 @@ def subtract_image(
         if name in base:
             of_the_image[name] = base[name]
         elif not _is_own(package, inputs):
-            kept.append(_with_allowed_files(package, inputs))
+            kept.append(_with_allowed_files(_with_absolute_paths(package), inputs))
     chosen: dict[str, str] = {
         canonicalize_name(one["name"]): str(one.get("version", "")) for one in kept
     }
@@ -184,6 +185,20 @@ def subtract_image(
 def _is_own(package: dict[str, Any], inputs: Inputs) -> bool:
     """Whether PACKAGE is the project itself, which is mounted live."""
     return "directory" in package and inputs.folder is not None
+
+
+def _with_absolute_paths(package: dict[str, Any]) -> dict[str, Any]:
+    """Return PACKAGE, whose local files are named relative to LENT, with their absolute paths."""
+    out = dict(package)
+    for kind in ("archive", "sdist"):
+        if "path" in out.get(kind, {}):
+            out[kind] = {**out[kind], "path": posixpath.normpath(f"{LENT}/{out[kind]['path']}")}
+    if "wheels" in out:
+        out["wheels"] = [
+            {**one, "path": posixpath.normpath(f"{LENT}/{one['path']}")} if "path" in one else one
+            for one in out["wheels"]
+        ]
+    return out
 
 
 def _with_allowed_files(package: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
