@@ -65,6 +65,16 @@ def test_the_first_hour(testbed: Testbed, published: dict[str, str]) -> None:
         assert part in said, (part, said[-3000:])
 
 
+def test_your_own_project(testbed: Testbed, published: dict[str, str]) -> None:
+    testbed.bash("rm -rf tests/own-project")
+    said = run(testbed, "own-project", script("tutorials/your-own-project.md"))
+    assert said.count("the sum is 2,001,000 on 2 ranks") == 3
+    assert "/opt/hpcstack/own/bin/shapes-train" in said
+    assert "failed first: ValueError: rank 1 on node2 met a bad sample" in said
+    assert "I am rank 1; there are 2000 files" in said
+    assert "of the image: 1" in said
+
+
 def test_three_in_the_morning(testbed: Testbed) -> None:
     stack = "python-3.12-mpi"
     testbed.json("build", stack)
