@@ -5,6 +5,9 @@ set -eu
 verb=$1
 shift
 . /mnt/lent.sh
+for name in PYTHONPATH PYTHONHOME VIRTUAL_ENV; do # of this machine, unless the image sets it
+    eval "[ -n \"\${$name:-}\" ]" || unset "$name"
+done
 export UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1 UV_NO_MANAGED_PYTHON=1
 uv=/opt/hpcstack/uv/uv
 case $verb in
@@ -20,8 +23,10 @@ lock)
     fi
     # without the network, and for this Python and this platform alone
     export_lock() {
+        # shellcheck disable=SC2086 # options
         "$uv" export --quiet --frozen --no-emit-project --no-header --no-annotate --python python3 \
-            --directory "$HPCSTACK_UV_LOCK" --format "$1" --output-file "$2" >/dev/null
+            --directory "$HPCSTACK_UV_LOCK" --format "$1" --output-file "$2" \
+            ${HPCSTACK_UV_WITH:-} >/dev/null
     }
     export_lock requirements.txt /mnt/exported.txt
     python3 /mnt/project_base.py /mnt /mnt/exported.txt
@@ -41,6 +46,6 @@ install)
     here=$1
     python3 -m venv --system-site-packages --without-pip "$here"
     exec "$uv" pip install --python "$here/bin/python3" --no-deps --require-hashes --link-mode copy \
-        --compile-bytecode --no-config --requirements /mnt/pylock.toml
+        --compile-bytecode --requirements /mnt/pylock.toml
     ;;
 esac

@@ -1,8 +1,9 @@
 """What the image's own Python has, for uv: FOLDER [EXPORTED].
 
 A package of the image is a fact, and uv must neither replace it nor ask an index about it. So each
-becomes a wheel without files in FOLDER/shims, and its version a constraint in FOLDER/base.txt. What
-it requires is there already, and is left out; what its extras require is not. EXPORTED are pins of
+becomes a wheel without files in FOLDER/shims, and its version a constraint in FOLDER/base.txt.
+Debian gives some packages versions that uv does not read: these are in FOLDER/names.txt alone, which
+has all. What a package requires is there already, and is left out; what its extras require is not. EXPORTED are pins of
 the user's own lock: those of packages that the image lacks go into FOLDER/pins.txt.
 
 Runs inside an image, whose Python may be old.
@@ -32,6 +33,15 @@ def find_packages():
         if name and version and normalize(name) not in found:
             found[normalize(name)] = one
     return found
+
+
+def is_version(text):
+    """Whether uv reads it: https://packaging.python.org/en/latest/specifications/version-specifiers/"""
+    return re.match(
+        r"(?i)v?(\d+!)?\d+(\.\d+)*([-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d*)?"
+        r"(-\d+|[-_.]?(post|rev|r)[-_.]?\d*)?([-_.]?dev[-_.]?\d*)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?$",
+        text,
+    )
 
 
 def is_of_an_extra(requirement):
@@ -72,12 +82,17 @@ def main():
     folder = sys.argv[1]
     os.makedirs(os.path.join(folder, "shims"), exist_ok=True)
     found = find_packages()
-    lines = []
+    names = []
+    constraints = []
     for name, one in sorted(found.items()):
-        write_shim(folder, name, one)
-        lines.append("%s==%s" % (name, one.metadata["Version"]))
-    with open(os.path.join(folder, "base.txt"), "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
+        line = "%s==%s" % (name, one.metadata["Version"])
+        names.append(line)
+        if is_version(one.metadata["Version"]):
+            write_shim(folder, name, one)
+            constraints.append(line)
+    for path, lines in (("names.txt", names), ("base.txt", constraints)):
+        with open(os.path.join(folder, path), "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
     if sys.argv[2:]:
         write_pins(folder, sys.argv[2], set(found))
     with open(os.path.join(folder, "python.txt"), "w", encoding="utf-8") as file:

@@ -70,23 +70,26 @@ if [ "${1:-}" = @sftp ]; then
 fi
 
 # The rank's own environment in place of this step's. It is read and exported here, as an argument would be seen by all.
-# What the loader of this node would heed goes in under another name.
-terminal=${TERM:-}
-exports=$(sed -z "s/'/'\\\\''/g; s/^LD_/HPCSTACK_LD_/; s/^\([A-Za-z_][A-Za-z0-9_]*\)=\(.*\)\$/export \1='\2'/; t; d" \
-    "/proc/$pid/environ" | tr '\0' '\n')
-for name in $(env -0 | sed -z -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | tr '\0' ' '); do unset "$name"; done
-eval "$exports"
-unset HPCSTACK_RANK HPCSTACK_INNER
-[ -z "$terminal" ] || export TERM="$terminal"
+# What this node's loader and C library would heed goes in under another name. From here on, nothing of this shell's
+# variables counts: the image may have set them.
+case ${TERM:-} in *[!A-Za-z0-9._+-]* | "") terminal= ;; *) terminal="export TERM='$TERM'" ;; esac
+exports=$(LC_ALL=C sed -z "/^[A-Za-z_][A-Za-z0-9_]*=/!d
+    s/^\(LD_\|GCONV_PATH\|GLIBC_TUNABLES\|LOCPATH\|NLSPATH\|MALLOC_\|GETCONF_DIR\)/HPCSTACK_INSIDE_\1/
+    s/'/'\\\\''/g
+    s/^\([A-Za-z_][A-Za-z0-9_]*\)=\(.*\)\$/export \1='\2'/" "/proc/$pid/environ" | tr '\0' '\n')
 inner='
-for name in LD_LIBRARY_PATH LD_PRELOAD; do
-    eval "value=\${HPCSTACK_$name:-}"
-    unset "HPCSTACK_$name"
-    [ -z "$value" ] || export "$name=$value"
+for name in $(env | sed -n "s/^HPCSTACK_INSIDE_\([A-Za-z0-9_]*\)=.*/\1/p"); do
+    eval "export \"$name=\$HPCSTACK_INSIDE_$name\""
+    unset "HPCSTACK_INSIDE_$name"
 done
+unset HPCSTACK_RANK HPCSTACK_INNER
 if [ "$#" = 0 ]; then
     if command -v bash >/dev/null; then set -- bash; else set -- sh; fi
 fi
 exec "$@"'
 # shellcheck disable=SC2086 # options
-exec "$nsenter" $options -- /bin/sh -c "$inner" enter "$@"
+set -- "$nsenter" $options -- /bin/sh -c "$inner" enter "$@"
+for name in $(env -0 | LC_ALL=C sed -z -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | tr '\0' ' '); do unset "$name"; done
+eval "$exports
+$terminal"
+exec "$@"

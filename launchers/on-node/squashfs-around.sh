@@ -4,6 +4,7 @@
 #: squashfs.sh
 if [ "${HPCSTACK_APART:-}" != yes ]; then
     serve_squashfs() { return 1; } # a mount that everybody sees would outlive a task that is killed
+    cannot_mount="no mount namespace for users here (unshare --map-current-user --keep-caps)"
 fi
 unset HPCSTACK_APART
 served=$$

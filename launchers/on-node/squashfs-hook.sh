@@ -6,6 +6,7 @@
 set -eu
 #: squashfs.sh
 for hook in "${HPCSTACK_ENROOT_CONFIG:-/nowhere}"/hooks.d/*.sh; do
+    case $hook in */50-hpcstack-squashfs.sh) continue ;; esac # this one, in a launch within a launch
     if [ -x "$hook" ]; then "$hook"; fi
 done
 
@@ -16,8 +17,8 @@ for descriptor in /proc/$$/fd/*; do
 done
 
 served=$ENROOT_PID
-IFS=,
-for one in ${HPCSTACK_SQUASHFS:-}; do
+IFS=, read -r -a wanted <<<"${HPCSTACK_SQUASHFS:-}"
+for one in "${wanted[@]}"; do
     file=${one%%:*}
     rest=${one#*:}
     folder=${rest#*:}

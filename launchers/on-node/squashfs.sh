@@ -66,10 +66,15 @@ unpack_squashfs() {
     (
         flock 8
         [ ! -e "$top/$2" ] || exit 0
-        printf 'hpcstack: %s: no FUSE here: %s is unpacked to %s, once for all tasks of the node\n' \
-            "$(uname -n)" "$1" "$top" >&2
+        printf 'hpcstack: %s: %s: %s is unpacked to %s, once for all tasks of the node\n' \
+            "$(uname -n)" "${cannot_mount:-no FUSE here}" "$1" "$top" >&2
         remove_unpacked "$top/.part"
-        unsquashfs -quiet -no-progress -no-xattrs -dest "$top/.part" "$1" >/dev/null && mv "$top/.part" "$top/$2"
+        if said=$(unsquashfs -no-progress -no-xattrs -dest "$top/.part" "$1" 2>&1 >/dev/null); then
+            mv "$top/.part" "$top/$2"
+        else
+            printf '%s\n' "$said" | tail -n 3 >&2
+            exit 1
+        fi
     ) 8>"$top/.making" || squashfs_fail "$1 could not be unpacked to $top; is there room?"
     touch "$top/$2"
     opened=$top/$2

@@ -27,8 +27,8 @@ quote() { printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")"; }
     echo "exec /bin/sh $(quote "$work/enter.sh") \"\$@\""
 } >"$work/forced.sh"
 cat >"$work/sshd_config" <<END
-HostKey $keys/host_key
-AuthorizedKeysFile $keys/key.pub
+HostKey "$keys/host_key"
+AuthorizedKeysFile "$keys/key.pub"
 AuthenticationMethods publickey
 PasswordAuthentication no
 KbdInteractiveAuthentication no
@@ -38,7 +38,7 @@ PrintMotd no
 PrintLastLog no
 AllowAgentForwarding no
 X11Forwarding no
-ForceCommand /bin/sh $work/forced.sh
+ForceCommand /bin/sh '$work/forced.sh'
 Subsystem sftp hpcstack-sftp
 END
 "$sshd" -i -f "$work/sshd_config"

@@ -9,28 +9,31 @@ Tested in tests/integration/test_entering.py.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import re
 import shlex
+import shutil
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import data
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, SlurmError
-from hpcstack.core.files import write_text
-from hpcstack.launch.record import find_launch
+from hpcstack.core.files import make_private_folder, write_text
+from hpcstack.launch.record import find_launch, is_secret
 from hpcstack.launch.stacks import RunningJob, query_running
 from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from hpcstack.core.process import Runner
+    from hpcstack.launch.record import Launch
 
 FOUND = re.compile(r"^(?: *\d+: )?hpcstack: rank (\d+) on (\S+): (namespace|second)$", re.MULTILINE)
-PAGE = "enter-a-running-job"
 ANSWER_S = 30
 IMAGE_SUFFIXES = (".sqsh", ".sif", ".img")
 
@@ -64,7 +67,11 @@ def find_rank(asked: RunningJob, rank: str, node: str, runner: Runner) -> Entera
     ]
     if done.status and not found:
         said = done.tail[-1] if done.tail else "no node answered"
-        raise SlurmError(f"job {asked.job} cannot be entered: {said}", "hpcstack jobs", page=PAGE)
+        raise SlurmError(
+            f"job {asked.job} cannot be entered: {said}",
+            "hpcstack jobs",
+            page="enter-a-running-job",
+        )
     fitting = [one for one in found if rank in ("", one.number) and node in ("", one.node)]
     if not fitting:
         has = ", ".join(f"{one.number} on {one.node}" for one in sorted(found, key=_sort_key))
@@ -74,7 +81,7 @@ def find_rank(asked: RunningJob, rank: str, node: str, runner: Runner) -> Entera
         raise InputError(
             f"job {asked.job} has no {what or 'rank in a container'}",
             f"it has rank {has}" if has else "wait until its ranks have started",
-            page=PAGE,
+            page="enter-a-running-job",
         )
     return min(fitting, key=_sort_key)
 
@@ -90,35 +97,56 @@ def enter_rank(
 
     With PTY it gets a terminal of its own.
     """
+    env: dict[str, str] = {}
     if rank.by_namespace:
         script = data.read_script("on-node/enter.sh")
         words = ["/bin/sh", "-c", script, "enter", "enter", asked.job, asked.step, rank.number]
         words += command
     else:
-        words = [*make_second_start(asked.job), *(command or ("/bin/sh",))]
-    return Client(runner).attach_beside(asked.job, rank.node, "enter", words, pty=pty)
+        launch = find_launch(asked.job)
+        words = [*make_second_start(launch), *(command or ("/bin/sh",))]
+        env = list_second_variables(launch)
+    return Client(runner).attach_beside(asked.job, rank.node, "enter", words, pty=pty, env=env)
 
 
-def make_second_start(job: str) -> list[str]:
-    """Return the words that start a second container as that of the launch of JOB was.
+def make_second_start(launch: Launch) -> list[str]:
+    """Return the words that start a second container as that of LAUNCH was.
 
-    Raise InputError where that launch was not recorded here, and so its options are not known.
+    Raise InputError where it was not started by Apptainer.
     """
-    argv = [str(word) for word in find_launch(job).document["argv"]]
+    argv = [str(word) for word in launch.document["argv"]]
     begin = next((n for n, word in enumerate(argv) if word == "apptainer"), None)
-    end = next((n for n, word in enumerate(argv) if word.endswith(IMAGE_SUFFIXES)), None)
-    if begin is None or end is None:
-        raise InputError(
-            f"job {job} was started by a set-uid program, and no launch of it is recorded here",
-            "start it by hpcstack launch",
-            page=PAGE,
-        )
-    image = max(
-        n
-        for n, word in enumerate(argv)
-        if word.endswith(IMAGE_SUFFIXES) and argv[n - 1] != "--bind" and n >= begin
+    # The image is the first of its kind that is no mount: what follows it is the user's command.
+    image = next(
+        (
+            n
+            for n, word in enumerate(argv)
+            if begin is not None
+            and n > begin
+            and word.endswith(IMAGE_SUFFIXES)
+            and argv[n - 1] != "--bind"
+        ),
+        None,
     )
+    if begin is None or image is None:
+        raise InputError(
+            f"job {launch.job} was started by a set-uid program that is not known here",
+            "start it by hpcstack launch",
+            page="enter-a-running-job",
+        )
     return argv[begin : image + 1]
+
+
+def list_second_variables(launch: Launch) -> dict[str, str]:
+    """Return the variables by which Apptainer sets those of the container of LAUNCH.
+
+    Those that look like secrets were not recorded.
+    """
+    return {
+        str(one["name"]): str(one["value"])
+        for one in launch.document.get("environment", [])
+        if str(one["name"]).startswith("APPTAINER") and not is_secret(str(one["name"]), "")
+    }
 
 
 # -- SSH
@@ -136,36 +164,41 @@ class SshKeys:
 
 
 def make_ssh_keys(job: str, runner: Runner) -> SshKeys:
-    """Return the keys of JOB; make them where they are missing.
+    """Return the keys of JOB; make them where they are missing, all at once.
 
-    Keys of other jobs that have ended are removed. Raise SlurmError where ssh-keygen fails.
+    Keys of this cluster's jobs that have ended are removed. Raise SlurmError where ssh-keygen
+    fails.
     """
-    top = find_state_folder() / "enter"
+    cluster = Client(runner).read_config().get("ClusterName", "cluster")
+    top = make_private_folder(find_state_folder() / "enter", "name another folder: XDG_STATE_HOME")
+    top /= re.sub(r"[^A-Za-z0-9._-]", "_", cluster)
+    top.mkdir(exist_ok=True)
     keys = SshKeys(top / job)
     _remove_ended(top, job, runner)
-    if keys.key.exists():
+    if keys.folder.is_dir():
         return keys
-    top.mkdir(parents=True, exist_ok=True)
-    top.chmod(0o700)
-    keys.folder.mkdir(exist_ok=True)
-    keys.folder.chmod(0o700)
-    for name in ("host_key", "key"):
-        path = keys.folder / name
-        path.unlink(missing_ok=True)
-        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"hpcstack-{job}"]
-        done = runner.output([*argv, "-f", str(path)])
-        if done.status:
-            raise SlurmError(f"ssh-keygen failed: {' '.join(done.tail)}", page=PAGE)
-    host_key = (keys.folder / "host_key.pub").read_text()
-    write_text(keys.folder / "known_hosts", f"hpcstack-{job} {host_key}", 0o600)
+
+    part = Path(tempfile.mkdtemp(prefix=".", dir=top))
+    try:
+        for name in ("host_key", "key"):
+            argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"hpcstack-{job}"]
+            done = runner.output([*argv, "-f", str(part / name)])
+            if done.status:
+                raise SlurmError(
+                    f"ssh-keygen failed: {' '.join(done.tail)}", page="enter-a-running-job"
+                )
+        host_key = (part / "host_key.pub").read_text()
+        write_text(part / "known_hosts", f"hpcstack-{job} {host_key}", 0o600)
+        with contextlib.suppress(OSError):  # another one has made them meanwhile
+            part.rename(keys.folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return keys
 
 
 def _remove_ended(top: Path, job: str, runner: Runner) -> None:
     """Remove the keys below TOP of jobs that have ended, but for those of JOB."""
-    import shutil
-
-    others = [one.name for one in top.glob("*") if one.name != job]
+    others = [one.name for one in top.glob("[0-9]*") if one.name != job]
     if not others:
         return
     queued = Client(runner).query_queue(others)
@@ -194,11 +227,11 @@ def render_ssh_config(job: str, keys: SshKeys, proxy: Sequence[str]) -> str:
     name = f"hpcstack-{job}"
     lines = [
         f"Host {name}",
-        f"  ProxyCommand {shlex.join(proxy)}",
+        f"  ProxyCommand {shlex.join(proxy).replace('%', '%%')}",
         f"  User {getpass.getuser()}",
-        f"  IdentityFile {keys.key}",
+        f'  IdentityFile "{keys.key}"',
         "  IdentitiesOnly yes",
         f"  HostKeyAlias {name}",
-        f"  UserKnownHostsFile {keys.folder / 'known_hosts'}",
+        f'  UserKnownHostsFile "{keys.folder / "known_hosts"}"',
     ]
     return "\n".join(lines)

@@ -7,6 +7,7 @@ A data set of a million files is one file to the shared filesystem if it is pack
 from __future__ import annotations
 
 import hashlib
+import stat
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -42,10 +43,11 @@ def is_squashfs(path: Path) -> bool:
     A file that this machine cannot read is judged by its name: nodes may have it.
     """
     try:
+        # A pipe or a device is not opened: that may hang, or do something.
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
-    except IsADirectoryError:
-        return False
     except OSError:
         return path.suffix in SUFFIXES
 

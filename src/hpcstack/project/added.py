@@ -20,6 +20,7 @@ import shutil
 import time
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import find_data_home
@@ -27,7 +28,7 @@ from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease
 from hpcstack.project import own_package
-from hpcstack.project.inputs import PAGE, Inputs, read_inputs
+from hpcstack.project.inputs import PYPROJECT, Inputs, read_inputs, read_toml
 from hpcstack.project.inside import open_inside
 from hpcstack.project.lock_file import (
     ProjectLock,
@@ -44,7 +45,6 @@ from hpcstack.site.logins import redact_logins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
@@ -73,10 +73,12 @@ exec "$@"
 class Added:
     """What is added to one image: `inputs` say what, `own` is the project itself.
 
-    `lock` is what was locked before for this image, and `file` the link to the squashfs file.
+    `packages` were named by hand. `lock` is what was locked before, if it is current. `file` is the
+    link to the squashfs file; without a lock, it is one of this launch's own.
     """
 
     inputs: Inputs
+    packages: tuple[str, ...]
     lock: ProjectLock | None
     lock_path: Path
     file: Path
@@ -130,34 +132,51 @@ def plan_added(
     """
     if folder:
         folder = folder.resolve()
-        _check_folder(folder)
+        _check_mountable(folder)
+    top = find_projects_folder(environ)
+    _check_mountable(top)
     lock_path = _find_lock_path(folder, packages, artifact, environ)
     found = read_project_lock(lock_path)
-    if found and not (extras or groups):
-        extras = tuple(found.about.get("extras", ()))
-        groups = tuple(found.about.get("groups", ()))
     inputs = read_inputs(folder, packages, extras, groups)
+    if found and not (extras or groups):
+        extras, groups = _list_locked_extras(found, inputs)
+        if extras or groups:
+            inputs = read_inputs(folder, packages, extras, groups)
 
     image = digest_image(artifact)
     lock = found if found and found.fits(inputs.digest, image) else None
-    asked = [inputs.digest, image, artifact.sha256]
-    if lock:
-        asked.append(lock.render())
-    name = hashlib.sha256("\0".join(asked).encode()).hexdigest()[:32]
-    link = find_projects_folder(environ) / "asked" / f"{name}.sqsh"
+    # What will be locked is not known yet: such a link is not found by another launch.
+    asked = lock.render() if lock else uuid.uuid4().hex
+    about = "\0".join([inputs.digest, image, artifact.sha256, asked])
+    name = hashlib.sha256(about.encode()).hexdigest()[:32]
     own = describe_own_package(folder) if folder else None
-    return Added(inputs, lock, lock_path, link, own)
+    return Added(inputs, packages, lock, lock_path, top / "asked" / f"{name}.sqsh", own)
 
 
-def _check_folder(folder: Path) -> None:
+def _list_locked_extras(
+    lock: ProjectLock, inputs: Inputs
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the extras and the groups that LOCK was made with and the project still has."""
+    if not inputs.folder or PYPROJECT not in [path.name for path in inputs.files]:
+        return (), ()
+    document = read_toml(inputs.folder / PYPROJECT)
+    extras = document.get("project", {}).get("optional-dependencies", {})
+    groups = document.get("dependency-groups", {})
+    return (
+        tuple(name for name in lock.about.get("extras", ()) if name in extras),
+        tuple(name for name in lock.about.get("groups", ()) if name in groups),
+    )
+
+
+def _check_mountable(folder: Path) -> None:
     """Raise InputError for a FOLDER that not every runtime can mount."""
     try:
         check_mount(f"{folder}:{folder}")
     except ValueError:
         raise InputError(
             f"{folder} cannot be mounted: its path has a blank, a quote, a $, ':' or ','",
-            "move the project to another folder",
-            page=PAGE,
+            "move the project; packages go below XDG_DATA_HOME",
+            page="your-own-project",
         ) from None
 
 
@@ -192,6 +211,9 @@ def make_added(
     """
     if planned.own:
         planned.own.write(environ)
+        _mark_used(planned.own.find_place(environ))
+    if planned.lock:
+        _mark_used(planned.lock_path.parent)
     if planned.file.exists():
         _mark_used(planned.file)
         return
@@ -209,13 +231,9 @@ def make_added(
             folders = [planned.inputs.folder] if planned.inputs.folder else []
             _install(lock, packed, folders, artifact, site, runner, progress)
         _link(planned.file, packed)
-        again = plan_added(
-            artifact,
-            planned.inputs.folder,
-            planned.inputs.requirements if not planned.inputs.kind else (),
-            environ,
-        )
-        if again.lock:  # with the lock that is there now, the next launch asks by another name
+        # With the lock that is there now, the next launch asks by another name.
+        again = plan_added(artifact, planned.inputs.folder, planned.packages, environ)
+        if again.lock:
             _link(again.file, packed)
 
 
@@ -268,11 +286,13 @@ def _install(
         tree.mkdir()
         mounts = (f"{tree}:{PLACE}", *(f"{one}:{one}" for one in folders))
         words = ("install", PLACE)
-        done = inside.run(words, mounts=mounts, variables={"UV_OFFLINE": "1"}, quiet=True)
+        workdir = folders[0] if folders else Path("/")  # the project may set indexes for uv
+        offline = {"UV_OFFLINE": "1"}
+        done = inside.run(words, mounts=mounts, variables=offline, workdir=workdir, quiet=True)
         if done.status:  # not all of it is in uv's cache
             shutil.rmtree(tree)
             tree.mkdir()
-            done = inside.run(words, mounts=mounts)
+            done = inside.run(words, mounts=mounts, workdir=workdir)
         if done.status:
             kept = packed.parent / "failed.log"
             shutil.copy(inside.lent / "log", kept)
@@ -280,7 +300,7 @@ def _install(
             raise BuildError(
                 redact_logins(f"the packages could not be installed\n{said}", site),
                 f"the whole log is {kept}",
-                page=PAGE,
+                page="your-own-project",
             )
         pack_folder(tree, packed, runner, progress)
 
@@ -301,14 +321,21 @@ def _mark_used(file: Path) -> None:
 def sweep_projects(folder: Path, now: float) -> list[Path]:
     """Remove from FOLDER what no launch has used for 90 days before NOW. Return what went.
 
-    Links that lead nowhere then are removed, too.
+    Links that lead nowhere then are removed, too, and what a pack that was killed has left: the
+    caller holds the lease of FOLDER.
     """
     gone = []
-    for file in folder.glob("*.sqsh"):
-        if now - file.stat().st_mtime > UNUSED_S:
-            file.unlink(missing_ok=True)
-            gone.append(file)
-    for link in (folder / "asked").glob("*.sqsh"):
+    for path in (*folder.glob("*.sqsh"), *folder.glob("own-*"), *folder.glob("locks/*")):
+        if now - path.stat().st_mtime > UNUSED_S:
+            gone.append(path)
+    gone += folder.glob(".*.shards")
+    gone += [link for link in folder.glob("asked/*.sqsh") if not link.exists()]
+    for path in gone:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    for link in folder.glob("asked/*.sqsh"):
         if not link.exists():
             link.unlink(missing_ok=True)
             gone.append(link)

@@ -20,7 +20,6 @@ from hpcstack.core.files import read_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE = "your-own-project"
 LARGEST = 1 << 20
 # What conda-forge calls otherwise than PyPI does:
 # https://github.com/conda-forge/pytorch-cpu-feedstock, opencv-feedstock, msgpack-python-feedstock,
@@ -40,9 +39,10 @@ NOT_PYTHON = re.compile(
     r"""
     ( cuda.* | cudatoolkit.* | cudnn | nccl | openmpi.* | mpich.* | ucx | hdf5 | cmake | make | git
     | gcc.* | gxx.* | gfortran.* | binutils.* | clang.* | compilers | c-compiler | cxx-compiler
-    | libgcc.* | libstdcxx.* | lib[a-z0-9]+.* | _.* | ffmpeg | openssl | zlib | bzip2 | sqlite | mkl.*
-    | blas | openblas | r-.* | nodejs | conda.* | mamba | ca-certificates | ld_impl.* | readline | xz
-    | tk | ncurses )
+    | lib(gcc|stdcxx|gomp|blas|lapack|cblas|png|jpeg|tiff|webp|xml2|ffi|curl|uuid|zlib|cublas|cufft)
+      ([-_].*|[0-9.]*) | libjpeg-turbo | libcu[a-z]+ | _.* | ffmpeg | openssl | zlib | bzip2 | sqlite
+    | mkl.* | blas | openblas | r-.* | nodejs | conda.* | mamba | ca-certificates | ld_impl.*
+    | readline | xz | tk | ncurses )
     """,
     re.VERBOSE,
 )
@@ -70,7 +70,7 @@ def read_conda_environment(path: Path) -> tuple[str, ...]:
             f"{path}: only conda has {', '.join(refused)}",
             "take them out (the image has CUDA, MPI and compilers of its own), or write a recipe: "
             "packages: {conda: [...]}",
-            page=PAGE,
+            page="your-own-project",
         )
     return tuple(out)
 
@@ -78,12 +78,14 @@ def read_conda_environment(path: Path) -> tuple[str, ...]:
 def _load(path: Path) -> dict[str, Any]:
     """Return the document in PATH. Raise InputError where it is none."""
     try:
-        document = yaml.safe_load(read_text(path, LARGEST))
+        document = yaml.safe_load(read_text(path.resolve(), LARGEST))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: {error}", "mend the file", page=PAGE) from None
+        raise InputError(f"{path}: {error}", "mend the file", page="your-own-project") from None
     if not isinstance(document, dict):
         raise InputError(
-            f"{path} is no environment of conda's", "it begins with `name:`", page=PAGE
+            f"{path} is no environment of conda's",
+            "it begins with `name:`",
+            page="your-own-project",
         )
     return document
 
@@ -105,10 +107,23 @@ def _translate(entry: str) -> str | None:
     if NOT_PYTHON.fullmatch(name):
         return None
     name = OTHER_NAMES.get(name, name)
-    if version.startswith("=") and not version.startswith("=="):
-        # `=1.26` is 1.26 and all below it; what follows a second sign is the build
-        number = version[1:].partition("=")[0].rstrip("*").rstrip(".")
-        return f"{name}=={number}.*"
-    if version.startswith("=="):
-        return f"{name}=={version[2:].partition('=')[0]}"
-    return f"{name}{version.partition(' ')[0]}" if version else name
+    parts = [_translate_version(one.strip()) for one in version.split(",")] if version else []
+    if any(one is None for one in parts):
+        return None
+    return name + ",".join(one for one in parts if one)
+
+
+def _translate_version(said: str) -> str | None:
+    """Return conda's version SAID as pip writes it; None where pip has no such thing.
+
+    `=1.26` and `1.26` are 1.26 and all below it; `=1.26=py312_0` names a build, which PyPI lacks.
+    """
+    exact = re.fullmatch(r"==\s*([\w.!+]+)(=.*)?", said)
+    if exact:
+        return f"=={exact[1]}"
+    below = re.fullmatch(r"=?\s*(\d[\w.!+]*?)(\.?\*)?([ =]\S+)?", said)
+    if below:
+        return f"=={below[1]}" if below[3] and not below[2] else f"=={below[1]}.*"
+    if re.fullmatch(r"(>=|<=|>|<|!=|~=)\s*[\w.!+]+(\.\*)?", said):
+        return said.replace(" ", "")
+    return None

@@ -11,6 +11,7 @@ The first of these that the folder has is read:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import sys
@@ -18,7 +19,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, canonicalize_version
+from packaging.version import InvalidVersion
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_text
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 PYLOCK, UV_LOCK, PYPROJECT = "pylock.toml", "uv.lock", "pyproject.toml"
 REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
 LARGEST = 64 << 20  # bytes of a lock
-PAGE = "your-own-project"
 HASH = re.compile(r"--hash[= ](\w+:[0-9a-fA-F]+)")
 
 
@@ -80,7 +81,7 @@ def read_inputs(
         raise InputError(
             "--extra and --group are of a pyproject.toml, and none is read here",
             "leave them out",
-            page=PAGE,
+            page="your-own-project",
         )
     wanted = replace(
         inputs,
@@ -109,9 +110,35 @@ def _list_read_files(inputs: Inputs) -> list[Path]:
     found = [inputs.folder / inputs.kind]
     if inputs.kind == UV_LOCK:
         found.append(inputs.folder / PYPROJECT)
+    if PYPROJECT in [path.name for path in found]:
+        found += _list_dynamic_files(inputs.folder)
     if inputs.kind == REQUIREMENTS:
         found += [path for path, _ in read_requirement_lines(found[0]) if path not in found]
     return list(dict.fromkeys(found))
+
+
+def list_included_folders(inputs: Inputs) -> tuple[str, ...]:
+    """Return mounts, FOLDER:FOLDER, of files outside the project that its requirements include."""
+    if inputs.kind != REQUIREMENTS or not inputs.folder:
+        return ()
+    folders = {
+        path.resolve().parent for path, _ in read_requirement_lines(inputs.folder / REQUIREMENTS)
+    }
+    outside = [one for one in folders if not one.is_relative_to(inputs.folder.resolve())]
+    return tuple(f"{one}:{one}" for one in sorted(outside))
+
+
+def _list_dynamic_files(folder: Path) -> list[Path]:
+    """Return the files besides pyproject.toml that say what the project in FOLDER depends on."""
+    document = read_toml(folder / PYPROJECT)
+    if "dependencies" not in document.get("project", {}).get("dynamic", []):
+        return []
+    setuptools = document.get("tool", {}).get("setuptools", {})
+    named = setuptools.get("dynamic", {}).get("dependencies", {}).get("file", [])
+    names = [named] if isinstance(named, str) else list(named)
+    return [
+        folder / name for name in (*names, "setup.py", "setup.cfg") if (folder / name).is_file()
+    ]
 
 
 def _read_folder(folder: Path) -> Inputs:
@@ -119,7 +146,9 @@ def _read_folder(folder: Path) -> Inputs:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise InputError(
-            f"--project {folder} {what}", "--project . is the current folder", page=PAGE
+            f"--project {folder} {what}",
+            "--project . is the current folder",
+            page="your-own-project",
         )
     readers = {
         PYLOCK: _read_pylock,
@@ -135,16 +164,25 @@ def _read_folder(folder: Path) -> Inputs:
     raise InputError(
         f"{folder} has none of {', '.join(readers)}",
         f"write {folder / REQUIREMENTS}: a package a line, as for pip install -r",
-        page=PAGE,
+        page="your-own-project",
     )
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the TOML file PATH. Raise InputError where it cannot be read."""
     try:
-        return tomllib.loads(read_text(path, LARGEST))
+        return tomllib.loads(read_text(path.resolve(), LARGEST))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: {error}", "mend the file, or make it anew", page=PAGE) from None
+        raise InputError(
+            f"{path}: {error}", "mend the file, or make it anew", page="your-own-project"
+        ) from None
+
+
+def name_version(name: str, version: str) -> tuple[str, str]:
+    """Return NAME and VERSION in the one form of all that mean the same: 1.4 is 1.4.0."""
+    with contextlib.suppress(InvalidVersion):
+        version = canonicalize_version(version)
+    return canonicalize_name(name), version
 
 
 def _read_pyproject(path: Path) -> Inputs:
@@ -160,14 +198,16 @@ def _read_uv_lock(path: Path) -> Inputs:
     pyproject = path.parent / PYPROJECT
     if not pyproject.is_file():
         raise InputError(
-            f"{path} has no {PYPROJECT} beside it", "uv init, or name another folder", page=PAGE
+            f"{path} has no {PYPROJECT} beside it",
+            "uv init, or name another folder",
+            page="your-own-project",
         )
     hashes: dict[tuple[str, str], frozenset[str]] = {}
     for one in read_toml(path).get("package", []):
         files = [*one.get("wheels", []), *filter(None, [one.get("sdist")])]
         found = frozenset(str(file["hash"]) for file in files if "hash" in file)
         if found:
-            hashes[canonicalize_name(one["name"]), str(one.get("version", ""))] = found
+            hashes[name_version(one["name"], str(one.get("version", "")))] = found
     return Inputs(path.parent, UV_LOCK, (pyproject,), (), (), hashes, "")
 
 
@@ -180,7 +220,7 @@ def _read_pylock(path: Path) -> Inputs:
         raise InputError(
             f"{path}: its lock-version is {document.get('lock-version')!r}, and 1.x is known",
             "uv export --format pylock.toml",
-            page=PAGE,
+            page="your-own-project",
         )
     for one in document.get("packages", []):
         name = canonicalize_name(one["name"])
@@ -189,18 +229,22 @@ def _read_pylock(path: Path) -> Inputs:
             continue
         marker = one.get("marker")
         requirements.append(f"{line} ; {marker}" if marker else line)
-        files = [*one.get("wheels", []), *filter(None, [one.get("sdist")])]
+        others = [one.get("sdist"), one.get("archive")]
+        files = [*one.get("wheels", []), *filter(None, others)]
         found = frozenset(
             f"{kind}:{value}" for file in files for kind, value in file.get("hashes", {}).items()
         )
-        if found and "version" in one:
-            hashes[name, str(one["version"])] = found
+        if found:
+            hashes[name_version(name, str(one.get("version", "")))] = found
     return Inputs(path.parent, PYLOCK, (), tuple(requirements), (), hashes, "")
 
 
 def _describe_pylock_package(one: dict[str, Any], name: str) -> str:
     """Return the requirement for ONE package of a pylock.toml; empty for the project's own."""
     if "directory" in one:
+        path = str(one["directory"].get("path", "."))
+        if path not in (".", "./"):
+            raise make_folder_error(name, path)
         return ""
     if "vcs" in one:
         vcs = one["vcs"]
@@ -213,14 +257,27 @@ def _describe_pylock_package(one: dict[str, Any], name: str) -> str:
     return f"{name}=={one['version']}"
 
 
+def make_folder_error(name: str, path: str) -> InputError:
+    """Return the refusal of the package NAME, which is a folder of the user's own."""
+    return InputError(
+        f"{name} is the folder {path}, and only packages of an index are installed",
+        f"take it off the list, add what it needs, and: export PYTHONPATH={path}, --mount if it is "
+        "outside the project",
+        page="your-own-project",
+    )
+
+
 def _read_requirements(path: Path) -> Inputs:
     """Return what requirements.txt asks for; uv reads the file itself."""
     hashes: dict[tuple[str, str], frozenset[str]] = {}
     for _, line in read_requirement_lines(path):
         found = frozenset(HASH.findall(line))
         pinned = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*===?\s*([^\s;\\]+)", line)
+        of_a_url = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*@", line)
         if found and pinned:
-            hashes[canonicalize_name(pinned[1]), pinned[2]] = found
+            hashes[name_version(pinned[1], pinned[2])] = found
+        elif found and of_a_url:
+            hashes[name_version(of_a_url[1], "")] = found
     return Inputs(path.parent, REQUIREMENTS, (path,), (), (), hashes, "")
 
 
@@ -238,14 +295,18 @@ def read_requirement_lines(path: Path) -> Iterator[tuple[Path, str]]:
             continue
         seen.add(file)
         try:
-            text = read_text(file, LARGEST)
+            text = read_text(file.resolve(), LARGEST)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise InputError(f"{file}: {reason}", "mend the file", page=PAGE) from None
+            raise InputError(
+                f"{file}: {reason}", "mend the file", page="your-own-project"
+            ) from None
         yield file, ""
         for raw in re.sub(r"\\\r?\n", " ", text).splitlines():
             line = re.sub(r"(^|\s)#.*$", "", raw).strip()
             included = re.match(r"(?:-r|--requirement|-c|--constraint)[ =]*(.+)", line)
+            if included and "://" in included[1]:
+                continue  # uv reads it; whether it has changed cannot be seen here
             if included:
                 waiting.append(file.parent / included[1].strip())
             elif line:

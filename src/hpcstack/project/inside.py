@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import find_cache_home, find_config_home, find_data_home
-from hpcstack.core.errors import MissingToolError
+from hpcstack.core.errors import InputError, MissingToolError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.core.lease import make_label, remove_leftovers
 from hpcstack.core.quote import quote_sh
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 PREFIX = ".hpcstack-project-"  # of a folder that is lent; those of killed runs are removed
 UV_PLACE = "/opt/hpcstack/uv"  # in the container
 LENT = "/mnt"
+# Of this machine's environment these would change what the image's Python has.
+OF_THIS_MACHINE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 # Where distributions keep the certificates that this machine trusts
 SYSTEM_CERTIFICATES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -90,6 +92,7 @@ class Inside:
             ),
             workdir=workdir,
             environment={
+                **{name: self.artifact.environment.get(name, "") for name in OF_THIS_MACHINE},
                 "PYTHONNOUSERSITE": "1",
                 "UV_CACHE_DIR": str(cache),
                 **(variables or {}),
@@ -176,7 +179,12 @@ def _lend(folder: Path, artifact: Artifact, site: Site) -> None:
     if certificates:
         shutil.copyfile(certificates, folder / CA_FILE)
         variables["SSL_CERT_FILE"] = f"{LENT}/{CA_FILE}"
-    exports = [f"export {name}={quote_sh(value)}\n" for name, value in variables.items()]
+    # What the user has set for uv counts more than the site's settings.
+    exports = [
+        f"export {name}={quote_sh(value)}\n"
+        for name, value in variables.items()
+        if not (name.startswith("UV_") and name in os.environ)
+    ]
     write_text(folder / "lent.sh", "".join(exports), 0o600)
     base = read_data_file("launchers", "in-image/project_base.py")
     write_text(folder / "project_base.py", base)
@@ -206,8 +214,8 @@ def read_pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
     for path in files:
         parser = configparser.RawConfigParser()
         try:
-            parser.read_string(read_text(path, 1 << 20))
-        except (OSError, UnicodeDecodeError, configparser.Error):
+            parser.read_string(read_text(path.resolve(), 1 << 20))
+        except (OSError, InputError, UnicodeDecodeError, configparser.Error):
             continue
         for section in ("global", "install"):
             if parser.has_section(section):

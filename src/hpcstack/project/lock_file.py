@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import tomli_w
 
 from hpcstack.core.errors import InputError
-from hpcstack.project.inputs import PAGE, read_toml
+from hpcstack.project.inputs import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,9 @@ def read_project_lock(path: Path) -> ProjectLock | None:
         return None
     lock = ProjectLock(read_toml(path))
     if any("name" not in one for one in lock.packages):
-        raise InputError(f"{path}: a package has no name", f"rm {path}, and lock again", page=PAGE)
+        raise InputError(
+            f"{path}: a package has no name", f"rm {path}, and lock again", page="your-own-project"
+        )
     return lock
 
 

@@ -27,6 +27,26 @@ PLACE = "/opt/hpcstack/own"  # in the container
 OBJECT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[.*\])?")
 
 
+NAME = re.compile(r"\w(?:[\w.-]*\w)?")  # of a package or a program: never a path
+VERSION = re.compile(r"[\w.!+-]{1,100}")
+
+
+def take_table(document: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Return the table that KEYS lead to in DOCUMENT; an empty one where there is no table."""
+    found: Any = document
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def take_texts(document: Mapping[str, Any], *keys: str) -> list[str]:
+    """Return the texts in the array, or the one text, that KEYS lead to in DOCUMENT."""
+    *around, last = keys
+    found = take_table(document, *around).get(last) if around else document.get(last)
+    values = found if isinstance(found, list) else [found]
+    return [one for one in values if isinstance(one, str)]
+
+
 @dataclass(frozen=True)
 class OwnPackage:
     """The project in `folder`: `roots` are the folders that its modules lie in.
@@ -64,12 +84,14 @@ def describe_own_package(folder: Path) -> OwnPackage:
     path = folder / PYPROJECT
     document = read_toml(path) if path.is_file() else {}
     roots = find_roots(folder, document)
-    project = document.get("project") or document.get("tool", {}).get("poetry") or {}
+    project = take_table(document, "project") or take_table(document, "tool", "poetry")
     name = str(project.get("name", ""))
-    if not name:
+    if not NAME.fullmatch(name):
         return OwnPackage(folder, roots, {"about.txt": "A project without a package of its own\n"})
 
     version = str(project.get("version", "0"))
+    if not VERSION.fullmatch(version):
+        version = "0"
     stem = f"{re.sub(r'[-_.]+', '_', name)}-{version}.dist-info"
     files = {
         f"site/{stem}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
@@ -78,10 +100,10 @@ def describe_own_package(folder: Path) -> OwnPackage:
         f"site/{stem}/direct_url.json": _describe_origin(folder),
         f"site/{stem}/entry_points.txt": _render_entry_points(project),
     }
-    scripts = {**project.get("scripts", {}), **project.get("gui-scripts", {})}
+    scripts = {**take_table(project, "scripts"), **take_table(project, "gui-scripts")}
     for script, target in scripts.items():
         found = OBJECT.fullmatch(str(target))
-        if found and re.fullmatch(r"[\w.-]+", script):
+        if found and NAME.fullmatch(script):
             files[f"bin/{script}"] = _render_script(found[1], found[2])
     return OwnPackage(folder, roots, files)
 
@@ -96,13 +118,13 @@ def _describe_origin(folder: Path) -> str:
 def _render_entry_points(project: dict[str, Any]) -> str:
     """Return entry_points.txt of PROJECT, the table of its pyproject.toml."""
     groups = {
-        "console_scripts": project.get("scripts", {}),
-        "gui_scripts": project.get("gui-scripts", {}),
-        **project.get("entry-points", {}),
+        "console_scripts": take_table(project, "scripts"),
+        "gui_scripts": take_table(project, "gui-scripts"),
+        **take_table(project, "entry-points"),
     }
     lines = []
     for group, points in groups.items():
-        if points:
+        if isinstance(points, dict) and points:
             lines.append(f"[{group}]")
             lines += [f"{name} = {target}" for name, target in points.items()]
     return "\n".join(lines) + "\n"
@@ -125,24 +147,22 @@ def find_roots(folder: Path, document: Mapping[str, Any]) -> tuple[Path, ...]:
     Its build backend's settings in DOCUMENT, its pyproject.toml, say so; else it is src/ where that
     exists, and the folder itself.
     """
-    tool = document.get("tool", {})
-    setuptools = tool.get("setuptools", {})
-    found: list[str] = []
-
-    found += filter(None, [setuptools.get("package-dir", {}).get("")])
-    packages = setuptools.get("packages")
-    if isinstance(packages, dict):
-        found += packages.get("find", {}).get("where", [])
-    hatch = tool.get("hatch", {}).get("build", {})
-    for target in (hatch, hatch.get("targets", {}).get("wheel", {})):
-        found += [str(Path(one).parent) for one in target.get("packages", [])]
-        found += target.get("sources", []) if isinstance(target.get("sources"), list) else []
-    for one in tool.get("poetry", {}).get("packages", []):
-        found.append(one.get("from", "."))
-    found += filter(None, [tool.get("pdm", {}).get("build", {}).get("package-dir")])
-    backend = tool.get("uv", {}).get("build-backend", {})
-    if "module-root" in backend:
-        found.append(backend["module-root"] or ".")
+    tool = take_table(document, "tool")
+    hatch = "hatch", "build"
+    wheel = *hatch, "targets", "wheel"
+    found = [
+        *take_texts(tool, "setuptools", "package-dir", ""),
+        *take_texts(tool, "setuptools", "packages", "find", "where"),
+        *(str(Path(one).parent) for one in take_texts(tool, *hatch, "packages")),
+        *(str(Path(one).parent) for one in take_texts(tool, *wheel, "packages")),
+        *take_texts(tool, *hatch, "sources"),
+        *take_texts(tool, *wheel, "sources"),
+        *take_texts(tool, "pdm", "build", "package-dir"),
+    ]
+    packages = take_table(tool, "poetry").get("packages", [])
+    if isinstance(packages, list):
+        found += [str(one.get("from", ".")) for one in packages if isinstance(one, dict)]
+    found += [one or "." for one in take_texts(tool, "uv", "build-backend", "module-root")]
 
     roots = [folder / one for one in dict.fromkeys(found) if (folder / one).is_dir()]
     if roots:

@@ -10,6 +10,7 @@ whose bytes are copied and not compressed again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 SHARD = 4 << 30  # bytes of files in a shard, unless one file alone has more
 MOST_FILES = 500_000  # in a shard
 PIECE = 1 << 20
-PAGE = "mount-a-packed-data-set"
 # Everybody who may read the squashfs file may read what is in it. Its files belong to root: the
 # numbers of users mean nothing in a container.
 TAR = (
@@ -128,7 +128,11 @@ def pack_folder(
     total = sum(one.size for one in shards)
     files = sum(entry.is_file for one in shards for entry in one.entries)
     if not shards:
-        raise InputError(f"{source} is empty", "name the folder that holds the data", page=PAGE)
+        raise InputError(
+            f"{source} is empty",
+            "name the folder that holds the data",
+            page="mount-a-packed-data-set",
+        )
     progress(
         f"packing {format_count(files, 'file')}, {show_bytes(total)}, in "
         f"{format_count(len(shards), 'shard')}"
@@ -138,6 +142,7 @@ def pack_folder(
     try:
         descriptors.make_folder(parts, 0o700)
         with hold_lease(parts / "lease", waiting=progress):
+            _check_paths(source, output, force=force)  # another pack may have made it meanwhile
             made, reused = _pack_shards(source, shards, parts, compression, runner, progress)
             progress.event("phase", name="join")
             with replace_file(output) as part:
@@ -145,13 +150,16 @@ def pack_folder(
                     progress("joining the shards")
                     splice_image(made[0], made[1:], part, int(source.stat().st_mtime), always=True)
                 else:
-                    os.link(made[0], part)
-        descriptors.remove_tree(parts)
+                    made[0].rename(part)
+            for path in parts.glob("*.sqsh"):
+                path.unlink()
+        with contextlib.suppress(OSError):  # another pack waits for the lease
+            parts.rmdir()
     except OSError as error:
         raise StoreError(
             f"{output.parent} cannot be written: {error.strerror or error}",
             "make room, or -o /scratch/data.sqsh; what is packed already is used again",
-            page=PAGE,
+            page="mount-a-packed-data-set",
         ) from None
     took = time.monotonic() - began
     return PackedFolder(output, output.stat().st_size, files, total, len(shards), reused, took)
@@ -161,18 +169,20 @@ def _check_paths(source: Path, output: Path, *, force: bool) -> None:
     """Raise InputError where SOURCE cannot be packed into OUTPUT."""
     if not source.is_dir():
         what = "is a file" if source.exists() else "does not exist"
-        raise InputError(f"{source} {what}", "name a folder", page=PAGE)
+        raise InputError(f"{source} {what}", "name a folder", page="mount-a-packed-data-set")
     if output.is_dir():
         raise InputError(
-            f"{output} is a folder", f"-o {output / source.resolve().name}.sqsh", page=PAGE
+            f"{output} is a folder",
+            f"-o {output / source.resolve().name}.sqsh",
+            page="mount-a-packed-data-set",
         )
     if output.exists() and not force:
-        raise InputError(f"{output} exists", "--force replaces it", page=PAGE)
+        raise InputError(f"{output} exists", "--force replaces it", page="mount-a-packed-data-set")
     if output.parent.resolve().is_relative_to(source.resolve()):
         raise InputError(
             f"{output} would lie in the folder that is packed",
             f"-o {source.resolve().parent / output.name}",
-            page=PAGE,
+            page="mount-a-packed-data-set",
         )
 
 
@@ -189,7 +199,7 @@ def list_entries(source: Path) -> Iterator[FolderEntry]:
         raise InputError(
             f"{format_count(len(unreadable), 'file')} cannot be read: {shown}",
             f"chmod -R u+rX {source}, or pack a folder without them",
-            page=PAGE,
+            page="mount-a-packed-data-set",
         )
 
 
@@ -306,6 +316,6 @@ def _pack_shard(
                 ]
             ),
             "is the disk full? What is packed already is used again",
-            page=PAGE,
+            page="mount-a-packed-data-set",
         )
     log.unlink()

@@ -20,11 +20,13 @@ from packaging.version import InvalidVersion, Version
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.project.inputs import (
-    PAGE,
     PYLOCK,
     PYPROJECT,
     UV_LOCK,
     list_direct_requirements,
+    list_included_folders,
+    make_folder_error,
+    name_version,
     read_toml,
 )
 from hpcstack.project.inside import LENT, open_inside
@@ -75,7 +77,7 @@ def lock_project(
         if done.status:
             raise _explain_failure(done, inputs, artifact, site)
         document = read_toml(inside.lent / "pylock.toml")
-        base = _read_base(read_text(inside.lent / "base.txt", 1 << 20))
+        base = _read_base(read_text(inside.lent / "names.txt", 1 << 20))
         python = read_text(inside.lent / "python.txt", 100).strip()
     return subtract_image(document, inputs, artifact, base, python)
 
@@ -88,17 +90,19 @@ def _compile(inputs: Inputs, inside: Inside) -> Completed:
     workdir = Path("/")
     if inputs.folder:
         folder = inputs.folder.resolve()
-        mounts = (f"{folder}:{folder}",)
+        mounts = (f"{folder}:{folder}", *list_included_folders(inputs))
         workdir = folder
         words += [str(folder / path.name) for path in inputs.files]
     requirements = _list_requirements(inputs, inside.artifact)
     if requirements:
         write_text(inside.lent / "named.txt", "".join(f"{one}\n" for one in requirements))
         words.append(f"{LENT}/named.txt")
-    for option, names in (("--extra", inputs.extras), ("--group", inputs.groups)):
-        words += [word for name in names for word in (option, name)]
+    options = [f"--extra={name}" for name in inputs.extras]
+    options += [f"--group={name}" for name in inputs.groups]
+    words += options
     if inputs.kind == UV_LOCK and inputs.folder:
         variables["HPCSTACK_UV_LOCK"] = str(inputs.folder.resolve())
+        variables["HPCSTACK_UV_WITH"] = " ".join(options)
 
     done = inside.run(tuple(words), mounts=mounts, variables=variables, workdir=workdir)
     if done.status in (0, NO_SOLUTION) or os.environ.get("UV_OFFLINE"):
@@ -152,7 +156,9 @@ def subtract_image(
         name = canonicalize_name(package["name"])
         if name in base:
             of_the_image[name] = base[name]
-        elif not _is_own(package, inputs):
+        elif "directory" in package:
+            _check_own(package, inputs)
+        else:
             kept.append(_with_allowed_files(_with_absolute_paths(package), inputs))
     chosen: dict[str, str] = {
         canonicalize_name(one["name"]): str(one.get("version", "")) for one in kept
@@ -160,7 +166,7 @@ def subtract_image(
     instead = {}
     for locked, version in sorted(inputs.hashes):
         taken = of_the_image.get(locked) or chosen.get(locked, version)
-        if taken != version and (locked, taken) not in inputs.hashes:
+        if version and name_version(locked, taken) not in inputs.hashes:
             instead[locked] = f"{taken} instead of {version}"
     about = {
         "stack": artifact.stack,
@@ -182,9 +188,15 @@ def subtract_image(
     )
 
 
-def _is_own(package: dict[str, Any], inputs: Inputs) -> bool:
-    """Whether PACKAGE is the project itself, which is mounted live."""
-    return "directory" in package and inputs.folder is not None
+def _check_own(package: dict[str, Any], inputs: Inputs) -> None:
+    """Raise InputError unless PACKAGE, which is a folder, is the project itself: that is live."""
+    path = str(package["directory"].get("path", ""))
+    is_own = path == "." or posixpath.join(LENT, path) == str(inputs.folder)
+    if inputs.folder and (inputs.folder / PYPROJECT).is_file():
+        project = read_toml(inputs.folder / PYPROJECT).get("project", {})
+        is_own |= canonicalize_name(package["name"]) == canonicalize_name(project.get("name", ""))
+    if not is_own:
+        raise make_folder_error(package["name"], path)
 
 
 def _with_absolute_paths(package: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +219,8 @@ def _with_allowed_files(package: dict[str, Any], inputs: Inputs) -> dict[str, An
     Raise InputError where none is left: either the lock or the file was changed.
     """
     name = canonicalize_name(package["name"])
-    allowed = inputs.hashes.get((name, str(package.get("version", ""))))
+    version = str(package.get("version", ""))
+    allowed = inputs.hashes.get(name_version(name, version)) or inputs.hashes.get((name, ""))
     if not allowed:
         return package
 
@@ -231,7 +244,7 @@ def _with_allowed_files(package: dict[str, Any], inputs: Inputs) -> dict[str, An
         f"{inputs.kind} allows no file that the index has of {name} {package.get('version')}: "
         f"their hashes are {found}",
         f"was {inputs.kind} or the index tampered with? If neither, lock the project anew",
-        page=PAGE,
+        page="your-own-project",
     )
 
 
@@ -243,9 +256,12 @@ def check_against_image(inputs: Inputs, base: Mapping[str, str]) -> None:
     has = {canonicalize_name(name): version for name, version in base.items()}
     problems = []
     write = []
+    overridden = _list_overridden(inputs)
     for wanted in list_direct_requirements(inputs):
-        version = has.get(canonicalize_name(wanted.name), "")
-        if not version or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+        name = canonicalize_name(wanted.name)
+        version = has.get(name, "")
+        # Whether a marker holds is the image's Python's to say: uv asks it.
+        if not version or wanted.marker or name in overridden:
             continue
         if inputs.kind != PYLOCK and not _accepts(wanted.specifier, version):
             problems.append(
@@ -258,8 +274,17 @@ def check_against_image(inputs: Inputs, base: Mapping[str, str]) -> None:
         raise InputError(
             "\n  ".join(["the image's own packages are never replaced:", *problems]),
             f"{where}{', '.join(write)}; or take another stack: hpcstack find torch",
-            page=PAGE,
+            page="your-own-project",
         )
+
+
+def _list_overridden(inputs: Inputs) -> set[str]:
+    """Return the packages whose requirements uv overrides, by the project's pyproject.toml."""
+    if not inputs.folder or PYPROJECT not in [path.name for path in inputs.files]:
+        return set()
+    uv = read_toml(inputs.folder / PYPROJECT).get("tool", {}).get("uv", {})
+    lines = uv.get("override-dependencies", [])
+    return {canonicalize_name(re.split(r"[ <>=!~;@\[]", str(line))[0]) for line in lines}
 
 
 def _accepts(specifier: Any, version: str) -> bool:
@@ -289,7 +314,9 @@ def _explain_failure(
     ]
     what = str(inputs.folder) if inputs.folder else ", ".join(inputs.requirements)
     if done.status != NO_SOLUTION:
-        return BuildError(redact_logins(f"uv failed for {what}\n{said}", site), page=PAGE)
+        return BuildError(
+            redact_logins(f"uv failed for {what}\n{said}", site), page="your-own-project"
+        )
     head = f"no versions fit {what} on top of {artifact.stack}"
     if has:
         head += f": the image has {', '.join(has)}"
@@ -297,4 +324,4 @@ def _explain_failure(
     if inputs.kind in (UV_LOCK, PYPROJECT) and has:
         name = has[0].partition(" ")[0]
         hint += f'; if that is too strict: [tool.uv] override-dependencies = ["{name}"]'
-    return InputError(redact_logins(f"{head}\n{said}", site), hint, page=PAGE)
+    return InputError(redact_logins(f"{head}\n{said}", site), hint, page="your-own-project")

@@ -102,8 +102,11 @@ def keep_hook(count: int) -> EnrootHook:
     linked there. Raise StoreError where they cannot be written.
     """
     own = find_config_home() / "enroot"
-    if named := os.environ.get("ENROOT_CONFIG_PATH"):
-        own = Path(named)
+    # In a step of a launch, the second names this folder, and the first the user's own.
+    for name in ("HPCSTACK_ENROOT_CONFIG", "ENROOT_CONFIG_PATH"):
+        if os.environ.get(name):
+            own = Path(os.environ[name])
+            break
     text = data.read_script(SCRIPT)
     digest = hashlib.sha256(f"{own}\0{text}".encode()).hexdigest()
     hook = EnrootHook(find_data_home() / "hpcstack" / "enroot" / digest[:16], own)

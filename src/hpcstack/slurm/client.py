@@ -368,13 +368,20 @@ class Client:
         return self.runner.output([*limit, "srun", *options, *command], timeout=seconds + 10)
 
     def attach_beside(
-        self, job: str, node: str, name: str, command: Sequence[str], *, pty: bool
+        self,
+        job: str,
+        node: str,
+        name: str,
+        command: Sequence[str],
+        *,
+        pty: bool,
+        env: Mapping[str, str] | None = None,
     ) -> int:
         """Run COMMAND on NODE of the running JOB, on this terminal; return its exit status.
 
-        It is a step NAME beside the job's own, which shares all that the job has there. With PTY it
-        gets a terminal of its own. Without one, what it writes comes as it was written: by default,
-        slurmstepd waits for the end of each line.
+        ENV is set for it besides. It is a step NAME beside the job's own, which shares all that the
+        job has there. With PTY it gets a terminal of its own. Without one, what it writes comes as
+        it was written: by default, slurmstepd waits for the end of each line.
         """
         options = [
             f"--jobid={job}",
@@ -389,7 +396,7 @@ class Client:
             f"--job-name={name}",
         ]
         options.append("--pty" if pty else "--unbuffered")
-        return self.runner.attached([*_outside_jobs(), "srun", *options, *command])
+        return self.runner.attached([*_outside_jobs(), "srun", *options, *command], env=env)
 
     # -- how they are asked
 
