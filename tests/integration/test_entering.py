@@ -163,7 +163,7 @@ def test_nothing_is_left_of_it(testbed: Testbed, built: dict[str, Any]) -> None:
     other = Job(testbed, "apptainer")
     try:
         other.bash(f"hpcstack enter {other.number} --ssh-config")
-        assert other.bash("ls $XDG_STATE_HOME/hpcstack/enter").stdout.split() == [other.number]
+        assert other.bash("ls $XDG_STATE_HOME/hpcstack/enter/*").stdout.split() == [other.number]
     finally:
         other.end()
 

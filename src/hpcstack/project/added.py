@@ -7,8 +7,6 @@ itself, live.
 The squashfs files lie in the user's data folder, named after what is in them: projects that need
 the same share one. A link to the file is named after what was asked for, so an unchanged project is
 found by one look.
-
-Tested in tests/integration/test_projects.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.project.inputs import Inputs, list_direct_requirements, read_inputs
+from hpcstack.project.inputs import (
+    Inputs,
+    list_direct_requirements,
+    name_version,
+    read_inputs,
+)
 
 UV_LOCK = """\
 version = 1
@@ -189,3 +194,68 @@ def test_extras_need_a_pyproject(tmp_path: Path) -> None:
     write(tmp_path, pyproject__toml=PYPROJECT)
     inputs = read_inputs(tmp_path, (), ("plots",))
     assert [one.name for one in list_direct_requirements(inputs)] == ["rich", "matplotlib"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        ("numpy 1.26", "numpy==1.26.*"),
+        ("numpy 1.26.*", "numpy==1.26.*"),
+        ("numpy=1.26", "numpy==1.26.*"),
+        ("numpy==1.26.4", "numpy==1.26.4"),
+        ("numpy=1.26.4=py312h_0", "numpy==1.26.4"),
+        ("numpy >=1.26,<2", "numpy>=1.26,<2"),
+        ("numpy=1.26,!=1.26.1", "numpy==1.26.*,!=1.26.1"),
+        ("conda-forge::librosa", "librosa"),
+        ("libcst>=1", "libcst>=1"),
+    ],
+)
+def test_a_version_as_conda_writes_it(tmp_path: Path, entry: str, line: str) -> None:
+    write(tmp_path, environment__yml=f"dependencies:\n- '{entry}'\n")
+    assert read(tmp_path).requirements == (line,)
+
+
+@pytest.mark.parametrize(
+    "entry", ["numpy 1.26|1.27", "numpy[version='>=1']", "libgcc-ng", "libpng"]
+)
+def test_what_pip_cannot_say_is_refused(tmp_path: Path, entry: str) -> None:
+    write(tmp_path, environment__yml=f'dependencies:\n- "{entry}"\n')
+    with pytest.raises(InputError, match="only conda has"):
+        read(tmp_path)
+
+
+def test_hashes_are_of_versions_that_mean_the_same_and_of_urls(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        requirements__txt="foo==1.4 --hash=sha256:aa\nbar @ https://h/bar.whl --hash=sha256:bb\n",
+    )
+    hashes = read(tmp_path).hashes
+    assert hashes[name_version("Foo", "1.4.0")] == frozenset({"sha256:aa"})
+    assert hashes[name_version("bar", "")] == frozenset({"sha256:bb"})
+
+
+def test_a_package_in_a_folder_is_refused_by_name(tmp_path: Path) -> None:
+    text = PYLOCK.replace('path = "."', 'path = "../other"')
+    with pytest.raises(InputError, match="mine is the folder ../other"):
+        read(write(tmp_path, pylock__toml=text))
+
+
+def test_files_are_read_through_links(tmp_path: Path) -> None:
+    (tmp_path / "real.txt").write_text("rich\n-c https://example.org/c.txt\n")
+    (tmp_path / "requirements.txt").symlink_to("real.txt")
+    assert [one.name for one in list_direct_requirements(read(tmp_path))] == ["rich"]
+
+
+def test_what_a_dynamic_project_depends_on_is_part_of_the_digest(tmp_path: Path) -> None:
+    dynamic = """\
+[project]
+name = "mine"
+version = "0"
+dynamic = ["dependencies"]
+[tool.setuptools.dynamic]
+dependencies = { file = ["base.txt"] }
+"""
+    write(tmp_path, pyproject__toml=dynamic, base__txt="rich\n")
+    before = read(tmp_path).digest
+    write(tmp_path, base__txt="rich>=13\n")
+    assert read(tmp_path).digest != before

@@ -122,7 +122,14 @@ def test_another_version_than_the_images_is_refused_with_what_to_write(
 
 @pytest.mark.parametrize(
     "wanted",
-    ["torch", "torch>=2.5", "torch>=2.6.0a0", "numpy<2", "numpy>=2 ; python_version < '3'"],
+    [
+        "torch",
+        "torch>=2.5",
+        "torch>=2.6.0a0",
+        "numpy<2",
+        "numpy>=2 ; python_version < '3'",
+        "numpy>=2 ; python_version > '3'",  # uv knows the image's Python, and says so then
+    ],
 )
 def test_what_the_image_satisfies_is_taken(tmp_path: Path, wanted: str) -> None:
     (tmp_path / "requirements.txt").write_text(f"{wanted}\n")

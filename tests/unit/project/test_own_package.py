@@ -83,3 +83,23 @@ def test_a_folder_without_a_pyproject_has_modules_alone(tmp_path: Path) -> None:
     own = describe_own_package(tmp_path)
     assert own.roots == (tmp_path,)
     assert not [name for name in own.files if name.startswith("bin/")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "project = 3\n",
+        "[project]\nname = 'a/../../b'\n",
+        "[project]\nname = 'a'\nversion = '1/2'\nscripts = 3\n",
+        "[project]\nname = 'a'\n[project.scripts]\n'..' = 'a:b'\n'x/y' = 'a:b'\n",
+        "[tool.setuptools]\npackage-dir = 'x'\npackages = 3\n",
+        "[tool]\nhatch = 1\npoetry = 2\npdm = 3\nuv = 4\n",
+    ],
+)
+def test_odd_settings_are_no_reason_to_stop(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    own = describe_own_package(tmp_path)
+    assert own.roots == (tmp_path,)
+    own.write({"XDG_DATA_HOME": str(tmp_path / "share")})
+    written = {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")}
+    assert written == {"pyproject.toml", "share"}
