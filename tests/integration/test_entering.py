@@ -41,7 +41,7 @@ class Job:
         self.wait_for_ranks()
 
     def wait_for_ranks(self) -> None:
-        for _ in range(300):
+        for _ in range(600):
             if self.bash(f"grep -c '^up ' {self.output}").stdout.strip() == "2":
                 return
             time.sleep(0.2)
@@ -51,7 +51,7 @@ class Job:
         return self.testbed.bash(self.state + script, check=False)
 
     def enter(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.bash(f"timeout 30 hpcstack enter {self.number} {' '.join(words)}")
+        return self.bash(f"timeout 120 hpcstack enter {self.number} {' '.join(words)}")
 
     def end(self) -> None:
         self.bash(f"scancel {self.number}")
@@ -105,7 +105,7 @@ def test_ssh_scp_sftp_and_a_forwarded_port(job: Job) -> None:
     config = job.bash(f"hpcstack enter {job.number} --ssh-config >config; cat config")
     assert config.returncode == 0, config.stderr
     name = f"hpcstack-{job.number}"
-    ssh = f"timeout 30 ssh -F config -o BatchMode=yes {name}"
+    ssh = f"timeout 120 ssh -F config -o BatchMode=yes {name}"
     said = job.bash(
         f"{ssh} 'echo $RANK $MY_TOKEN; python3 -c \"import torch; print(torch.__version__)\"; exit 5'"
     )
@@ -130,7 +130,7 @@ def test_ssh_scp_sftp_and_a_forwarded_port(job: Job) -> None:
     forwarded = job.bash(
         f"ssh -n -F config -o BatchMode=yes {name} python3 /opt/mine/serve.py {inner} & s=$!; "
         f"ssh -n -F config -o BatchMode=yes -N -L {outer}:127.0.0.1:{inner} {name} & p=$!; "
-        "for i in $(seq 40); do sleep 0.5; "
+        "for i in $(seq 120); do sleep 0.5; "
         f"said=$(exec 3<>/dev/tcp/127.0.0.1/{outer} && cat <&3) 2>/dev/null; "
         '[ -z "$said" ] || break; done; echo "$said"; kill $p; wait $s'
     )
@@ -154,8 +154,8 @@ def test_nothing_is_left_of_it(testbed: Testbed, built: dict[str, Any]) -> None:
     shell = job.bash(
         f"hpcstack enter {job.number} -- sleep 4711 & "
         f"ssh -F config-left -o BatchMode=yes hpcstack-{job.number} sleep 4711 & "
-        f"for i in $(seq 50); do sleep 0.2; [ $(pgrep -fc '^sleep 4711') = 2 ] && break; done; "
-        f"pgrep -fc '^sleep 4711'; scancel {job.number}; wait; sleep 2; pgrep -fc '^sleep 4711'; "
+        f"for i in $(seq 300); do sleep 0.2; [ $(pgrep -fc '^sleep 4711') = 2 ] && break; done; "
+        f"pgrep -fc '^sleep 4711'; scancel {job.number}; wait; for i in $(seq 100); do sleep 0.2; pgrep -f '^sleep 4711' >/dev/null || break; done; pgrep -fc '^sleep 4711'; "
         "ls -d /tmp/hpcstack-ssh.* 2>/dev/null; pgrep -fa '[s]shd -i'"
     )
     assert shell.stdout.split() == ["2", "0"], shell.stderr

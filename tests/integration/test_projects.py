@@ -389,7 +389,9 @@ def test_a_build_that_is_killed_leaves_nothing_half_made(project: Project, stage
     killed = project.bash(
         f"hpcstack project build . -s {STACK} 2>../log & pid=$!; "
         f"until grep -q {stage} ../log; do kill -0 $pid || break; sleep 0.01; done; "
-        "kill -KILL $pid; wait $pid; ls $XDG_DATA_HOME/hpcstack/projects/*.sqsh"
+        "kill -KILL $pid; wait $pid; "
+        'for file in "$XDG_DATA_HOME"/hpcstack/projects/*.sqsh; do '
+        '[ ! -e "$file" ] || unsquashfs -lln "$file" >/dev/null || echo "$file is torn"; done'
     )
     assert killed.stdout == "", killed.stderr
     done = project.launch("--", "python3", "-c", "'import cowsay, rich'")

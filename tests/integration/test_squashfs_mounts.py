@@ -40,8 +40,8 @@ def packed(testbed: Testbed) -> str:
 
 
 def wait_for_leftovers() -> list[str]:
-    """What a step has left two seconds after its end."""
-    for _ in range(20):
+    """What a step has left ten seconds after its end."""
+    for _ in range(100):
         if not list_leftovers():
             return []
         time.sleep(0.1)
