@@ -96,7 +96,8 @@ def main():
     if sys.argv[2:]:
         write_pins(folder, sys.argv[2], set(found))
     with open(os.path.join(folder, "python.txt"), "w", encoding="utf-8") as file:
-        file.write("%d.%d\n" % sys.version_info[:2])
+        where = sys.executable, os.path.realpath(sys.executable)
+        file.write("%d.%d\n%s\n" % (sys.version_info[0], sys.version_info[1], ":".join(where)))
 
 
 main()

@@ -33,30 +33,46 @@ for one in ${HPCSTACK_CPUS:-}; do
     left=$((left - 1))
 done
 # Where the site has recorded no topology, the node says which cores are near a GPU. GPUs are counted as nvidia-smi counts
-# them, by their PCI addresses, and those of other jobs, which cannot be opened, are left out.
+# them, by their PCI addresses, and those of other jobs, which may not be opened, are left out. A rank never gets a core
+# that it did not have. HPCSTACK_NEAR is shared where the ranks of a node share the cores of one task, else own.
+expand() { echo "$1" | tr , "\n" | while IFS=- read -r first last; do seq "$first" "${last:-$first}"; done; }
 near_gpu() {
     sys=${HPCSTACK_SYS:-/sys}/bus/pci/drivers/nvidia
     nth=${LOCAL_RANK:-${SLURM_LOCALID:-0}}
+    sharing=""
     case ${CUDA_VISIBLE_DEVICES:-} in
     "") ;;
     *[!0-9,]*) return ;; # by UUID, or parts of a GPU: which one that is the node does not say
-    *) nth=$(echo "$CUDA_VISIBLE_DEVICES" | cut -d, -f"$((nth + 1))") ;;
+    *)
+        sharing=$(echo "$CUDA_VISIBLE_DEVICES" | tr , "\n" | wc -l)
+        nth=$(echo "$CUDA_VISIBLE_DEVICES" | cut -d, -f"$((nth + 1))")
+        ;;
     esac
     near=""
     count=0
     for gpu in "$sys"/*:*:*.*; do
         minor=$(sed -n "s/^Device Minor:[^0-9]*//p" "${HPCSTACK_PROC:-/proc}/driver/nvidia/gpus/${gpu##*/}/information")
-        if [ -z "$minor" ] || ! (: <"${HPCSTACK_DEV:-/dev}/nvidia$minor"); then continue; fi
+        # without opening it, which wakes a GPU that nobody uses
+        device=${HPCSTACK_DEV:-/dev}/nvidia$minor
+        if [ -z "$minor" ] || [ ! -r "$device" ] || [ ! -w "$device" ]; then continue; fi
         if [ "$count" = "${nth:-none}" ]; then near=$(cat "$gpu/local_cpulist"); fi
         count=$((count + 1))
-    done 2>/dev/null
+    done
     [ -n "$near" ] || return 0
-    # Of the cores that the job has here, too few may be near: then a rank is better off with all of them.
-    all=$(nproc)
-    some=$(taskset -c "$near" nproc 2>/dev/null) || return 0
-    if [ $((some * count)) -ge "$all" ]; then taskset -pc "$near" $$ >/dev/null 2>&1; fi
+    sharing=${sharing:-$count}
+    if [ "$HPCSTACK_NEAR" = own ]; then
+        case ${SLURM_CPU_BIND_TYPE:-} in *mask* | *map*) sharing=1 ;; esac # Slurm has given each task its own
+    fi
+    allowed=$(sed -n "s/^Cpus_allowed_list:[^0-9]*//p" "/proc/$$/status")
+    both=$({ expand "$near" && expand "$allowed"; } | sort | uniq -d)
+    all=$(expand "$allowed" | wc -l)
+    some=$(echo "$both" | grep -c .)
+    # Of the cores that the rank has, too few may be near: then it is better off with all of them.
+    if [ "$some" -gt 0 ] && [ $((some * sharing)) -ge "$all" ]; then
+        taskset -pc "$(echo "$both" | tr "\n" , | sed "s/,\$//")" $$ >/dev/null
+    fi
 }
-if [ -n "${HPCSTACK_NEAR:-}" ] && [ -z "${HPCSTACK_CPUS:-}" ]; then near_gpu; fi
+if [ -n "${HPCSTACK_NEAR:-}" ] && [ -z "${HPCSTACK_CPUS:-}" ]; then near_gpu 2>/dev/null; fi
 # In a session of its own the rank gets a signal for the whole group once, from here; it ends with this shell
 # (util-linux 2.33). A shell starts what runs beside it with INT ignored, and only env undoes that (coreutils 8.31), or
 # Python.

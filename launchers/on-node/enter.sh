@@ -62,8 +62,11 @@ if [ "${1:-}" = @sftp ]; then
     for server in /usr/lib/openssh/sftp-server /usr/libexec/openssh/sftp-server /usr/lib/ssh/sftp-server; do
         [ ! -x "$server" ] || break
     done
+    # As they are, without links: a link would be followed from the container's root.
+    server=$(readlink -f "$server")
     loaded=$(ldd "$server") || exit 125
     loader=$(printf '%s\n' "$loaded" | sed -n 's/^[[:space:]]*\(\/[^ ]*ld[^ ]*\) (.*/\1/p')
+    loader=$(readlink -f "$loader")
     folders=$(printf '%s\n' "$loaded" | sed -n 's/.*=> \(\/.*\)\/[^/]* (.*/\/proc\/self\/fd\/4\1/p' | sort -u | paste -sd:)
     exec 4</
     set -- "/proc/self/fd/4$loader" --library-path "$folders" "/proc/self/fd/4$server"
@@ -71,9 +74,10 @@ fi
 
 # The rank's own environment in place of this step's. It is read and exported here, as an argument would be seen by all.
 # What this node's loader and C library would heed goes in under another name. From here on, nothing of this shell's
-# variables counts: the image may have set them.
+# variables counts: the image may have set them. What a shell has for itself and lets nobody set stays out.
 case ${TERM:-} in *[!A-Za-z0-9._+-]* | "") terminal= ;; *) terminal="export TERM='$TERM'" ;; esac
 exports=$(LC_ALL=C sed -z "/^[A-Za-z_][A-Za-z0-9_]*=/!d
+    /^\(UID\|EUID\|PPID\|SHELLOPTS\|BASHOPTS\|BASH_VERSINFO\)=/d
     s/^\(LD_\|GCONV_PATH\|GLIBC_TUNABLES\|LOCPATH\|NLSPATH\|MALLOC_\|GETCONF_DIR\)/HPCSTACK_INSIDE_\1/
     s/'/'\\\\''/g
     s/^\([A-Za-z_][A-Za-z0-9_]*\)=\(.*\)\$/export \1='\2'/" "/proc/$pid/environ" | tr '\0' '\n')
@@ -89,7 +93,7 @@ fi
 exec "$@"'
 # shellcheck disable=SC2086 # options
 set -- "$nsenter" $options -- /bin/sh -c "$inner" enter "$@"
-for name in $(env -0 | LC_ALL=C sed -z -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | tr '\0' ' '); do unset "$name"; done
+for name in $(env -0 | LC_ALL=C sed -z -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | tr '\0' ' '); do unset "$name"; done 2>/dev/null
 eval "$exports
 $terminal"
 exec "$@"

@@ -92,10 +92,11 @@ hold_unpacked() {
         done
     fi
     flock -s 7
-    kill -0 "$served" 2>/dev/null || return 0
+    until="--pid=$served"
+    kill -0 "$served" 2>/dev/null || until=--quiet # of another PID namespace, which ends all of its own
     (
         trap '' TERM INT HUP USR1 USR2
-        exec tail --pid="$served" -s 0.2 -f /dev/null
+        exec tail "$until" -s 0.2 -f /dev/null
     ) </dev/null >/dev/null 2>&1 &
 }
 

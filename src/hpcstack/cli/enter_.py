@@ -13,8 +13,17 @@ import click
 from hpcstack.cli.session import Session, say
 
 
-@click.command("enter", context_settings={"ignore_unknown_options": False})
-@click.argument("job", default="", metavar="[JOB]")
+class Entering(click.Command):
+    """A verb whose words after a `--` are the command, whether or not a job is named before it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.meta["command"] = tuple(args[cut + 1 :])
+        return super().parse_args(ctx, args[:cut])
+
+
+@click.command("enter", cls=Entering, options_metavar="[OPTIONS] [JOB] [-- COMMAND [ARGUMENTS]...]")
+@click.argument("job", default="", metavar="")
 @click.option("--rank", default="", metavar="NUMBER", help="Enter the container of this rank.")
 @click.option("--node", default="", metavar="NODE", help="Enter a container on this node.")
 @click.option(
@@ -25,24 +34,21 @@ from hpcstack.cli.session import Session, say
 @click.option(
     "--ssh-config",
     is_flag=True,
-    help="Print the lines for ~/.ssh/config by which ssh, scp, sftp and editors get there.",
+    help="Print the lines for ~/.ssh/config that let ssh, scp, sftp and editors connect.",
 )
-@click.argument("argv", metavar="[-- COMMAND [ARGUMENTS]...]", nargs=-1, type=click.UNPROCESSED)
-@click.pass_obj
+@click.pass_context
 def command(
-    session: Session,
+    ctx: click.Context,
     job: str,
     rank: str,
     node: str,
     ssh: bool,
     ssh_config: bool,
-    argv: tuple[str, ...],
 ) -> NoReturn:
     """Open a shell in the container of a running job, or run a command there.
 
-    JOB is its number, or NUMBER.STEP; the newest launch's by default. The shell is in the very
-    container of a rank: the first one, unless --rank or --node says otherwise. It ends with the
-    job.
+    JOB is NUMBER or NUMBER.STEP, by default that of your newest launch. You enter the container of
+    the first rank, unless --rank or --node names another. The shell ends with the job.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.launch.enter import (
@@ -54,6 +60,8 @@ def command(
     )
     from hpcstack.launch.stacks import parse_job
 
+    session: Session = ctx.obj
+    argv: tuple[str, ...] = ctx.meta["command"]
     if (ssh or ssh_config) and argv:
         raise InputError("--ssh takes no command", "ssh hpcstack-JOB COMMAND")
     asked = parse_job(job)

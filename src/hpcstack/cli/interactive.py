@@ -73,10 +73,10 @@ def note_packages(
 ) -> str:
     """Return a note on how to keep packages in what VERB starts; empty where it is not needed.
 
-    It is for a person on a terminal who has not asked for packages (--with), and who may install
+    It is for a person on a terminal who has not asked for packages (--with, --project), and who may install
     some by pip in there: later launches do not see those.
     """
-    asked = any(word == "--with" or word.startswith("--with=") for word in own)
+    asked = any(word.partition("=")[0] in ("--with", "--project") for word in own)
     if asked or arguments or not on_terminal:
         return ""
 

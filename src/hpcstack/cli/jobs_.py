@@ -171,5 +171,5 @@ def _format_text(rows: list[dict[str, Any]]) -> str:
     table = format_table(shown, ("JOB", "STACK", "STARTED", "NODES", "STATE", "COMMAND"))
     open_ones = [row["job"] for row in rows if row["can_enter"]]
     if open_ones:
-        table += f"\n\nhpcstack enter {open_ones[0]} opens a shell in a job that runs"
+        table += f"\n\nhpcstack enter {open_ones[0]} opens a shell in a running job"
     return table

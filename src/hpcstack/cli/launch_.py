@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     "mounts",
     multiple=True,
     metavar="SOURCE:TARGET",
-    help="Mount SOURCE at TARGET in the container. May be given several times.",
+    help="Mount SOURCE at TARGET; of a squashfs file, its contents. May be given several times.",
 )
 @click.option(
     "--home/--no-home",
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     "--project",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Add the packages that this project of yours asks for, and the project itself.",
+    help="Add your project in FOLDER, and the packages that it needs.",
 )
 @click.option(
     "--stage",

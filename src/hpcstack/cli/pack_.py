@@ -22,7 +22,7 @@ COMPRESSIONS = ("zstd", "gzip", "xz")
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    show_default="FOLDER.sqsh in this folder",
+    show_default="FOLDER.sqsh in the current folder",
     help="Write this file.",
 )
 @click.option(
@@ -38,7 +38,7 @@ COMPRESSIONS = ("zstd", "gzip", "xz")
     show_default=True,
     type=click.IntRange(1),
     metavar="MB",
-    help="How much to pack at once: a pack that is killed loses at most so much.",
+    help="Size of a shard. If packing is interrupted, at most one shard is lost.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @events_option
@@ -56,8 +56,8 @@ def command(
 ) -> None:
     """Pack a folder of data into one file that launches mount.
 
-    `hpcstack launch --mount FILE:/data` then shows what was in FOLDER at /data, read-only. If it is
-    interrupted, the same command goes on where it stopped.
+    `hpcstack launch --mount FILE:/data` then shows what was in FOLDER at /data, read-only. If
+    packing is interrupted, type the same command again: it continues where it stopped.
     """
     from hpcstack.project.pack_folder import pack_folder
 

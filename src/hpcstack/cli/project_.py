@@ -38,21 +38,21 @@ def project_options(function: Callable[..., Any]) -> Callable[..., Any]:
             default="",
             metavar="STACK",
             show_default="the loaded module's",
-            help="The stack that it is for.",
+            help="Stack that the project runs on.",
         ),
         click.option(
             "--extra",
             "extras",
             multiple=True,
             metavar="NAME",
-            help="Take these optional dependencies of pyproject.toml, too.",
+            help="Include these optional dependencies of pyproject.toml. May be given several times.",
         ),
         click.option(
             "--group",
             "groups",
             multiple=True,
             metavar="NAME",
-            help="Take this dependency group of pyproject.toml, too.",
+            help="Include this dependency group of pyproject.toml. May be given several times.",
         ),
     )
     for decorator in reversed(decorators):
@@ -116,7 +116,7 @@ def build_(
 @command.command(
     "shell",
     cls=Interactive,
-    options_metavar="FOLDER [STACK] [OPTIONS OF launch] [-- ARGUMENTS...]",
+    options_metavar="[FOLDER] [STACK] [OPTIONS OF launch] [-- ARGUMENTS...]",
 )
 @click.pass_context
 def shell_(ctx: click.Context) -> None:

@@ -66,7 +66,7 @@ def may_bind_by_node(resources: Resources, node: NodeType | None, taken: Share) 
     """Whether each rank may be bound to the cores that its node says are near its GPU.
 
     That is so where the step has a rank for each real GPU that it takes, and the site has recorded
-    no topology. Whoever has part of a node keeps to the cores of it: the kernel sees to that.
+    no topology. A rank never gets a core that it did not have (launchers/in-image/rank.sh).
     """
     if node is None or node.topology or node.gpu_cpus or not node.real_gpus:
         return False

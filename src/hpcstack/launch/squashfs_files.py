@@ -83,6 +83,6 @@ def check_file_mount(source: Path, target: str) -> None:
         problem = "an archive cannot be mounted as a folder"
         hint = f"unpack it, then: hpcstack pack FOLDER, --mount FOLDER.sqsh:{target}; {as_a_file}"
     else:
-        problem = "it is a file, and no squashfs file"
+        problem = "it is a file, but not a squashfs file"
         hint = f"{as_a_file}; hpcstack pack FOLDER makes a squashfs file of a folder"
     raise InputError(f"--mount {source}:{target}: {problem}", hint, page="mount-a-packed-data-set")

@@ -64,7 +64,7 @@ def parse_job(job: str) -> RunningJob:
         if not newest.job:
             raise InputError(
                 "the newest launch is not a job of Slurm's",
-                "hpcstack hang JOB; squeue --me lists yours",
+                "name the job; squeue --me lists yours",
                 page="find-a-hang",
             )
         why = f"the newest launch, {newest.stack}, {newest.started}"

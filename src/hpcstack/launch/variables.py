@@ -156,7 +156,9 @@ def list_mode_variables(
             out.append(Variable("HPCSTACK_CPUS", " ".join(bound.cpus), ValueOrigin.OWN, bound.why))
     if near and not bound:
         why = "each rank on the cores that its node says are near its GPU: no topology is recorded"
-        out.append(Variable("HPCSTACK_NEAR", "yes", ValueOrigin.OWN, why))
+        is_shared = mode in STARTED_IN_IMAGE and mode != "task-per-gpu"
+        how = "shared" if is_shared else "own"
+        out.append(Variable("HPCSTACK_NEAR", how, ValueOrigin.OWN, why))
 
     if grace:
         why = "each rank gets SIGUSR1 this many seconds before the time limit"

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from hpcstack.core.dirs import find_data_home
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import write_text
@@ -42,7 +44,8 @@ from hpcstack.runtimes.squashfs_mounts import SquashfsMount
 from hpcstack.site.logins import redact_logins
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
@@ -158,12 +161,22 @@ def _list_locked_extras(
     if not inputs.folder or PYPROJECT not in [path.name for path in inputs.files]:
         return (), ()
     document = read_toml(inputs.folder / PYPROJECT)
-    extras = document.get("project", {}).get("optional-dependencies", {})
-    groups = document.get("dependency-groups", {})
+    project = document.get("project", {})
     return (
-        tuple(name for name in lock.about.get("extras", ()) if name in extras),
-        tuple(name for name in lock.about.get("groups", ()) if name in groups),
+        _keep_known(lock.about.get("extras", ()), project.get("optional-dependencies")),
+        _keep_known(lock.about.get("groups", ()), document.get("dependency-groups")),
     )
+
+
+def _keep_known(names: Iterable[str], table: dict[str, Any] | None) -> tuple[str, ...]:
+    """Return those of NAMES that are keys of TABLE, in whatever spelling.
+
+    All of them where there is no TABLE: a build backend may know them.
+    """
+    if table is None:
+        return tuple(names)
+    known = {canonicalize_name(key) for key in table}
+    return tuple(name for name in names if canonicalize_name(name) in known)
 
 
 def _check_mountable(folder: Path) -> None:
@@ -172,8 +185,8 @@ def _check_mountable(folder: Path) -> None:
         check_mount(f"{folder}:{folder}")
     except ValueError:
         raise InputError(
-            f"{folder} cannot be mounted: its path has a blank, a quote, a $, ':' or ','",
-            "move the project; packages go below XDG_DATA_HOME",
+            f"{folder} cannot be mounted: its path contains a space, a quote, a $, ':' or ','",
+            "move the project, or set XDG_DATA_HOME to another folder",
             page="your-own-project",
         ) from None
 
@@ -210,7 +223,7 @@ def make_added(
     if planned.own:
         planned.own.write(environ)
         _mark_used(planned.own.find_place(environ))
-    if planned.lock:
+    if planned.lock and planned.lock_path.is_relative_to(find_projects_folder(environ)):
         _mark_used(planned.lock_path.parent)
     if planned.file.exists():
         _mark_used(planned.file)
@@ -229,9 +242,10 @@ def make_added(
             folders = [planned.inputs.folder] if planned.inputs.folder else []
             _install(lock, packed, folders, artifact, site, runner, progress)
         _link(planned.file, packed)
-        # With the lock that is there now, the next launch asks by another name.
+        # With the lock that is there now, the next launch asks by another name. It may be another
+        # one than was followed here: somebody has locked or switched branches meanwhile.
         again = plan_added(artifact, planned.inputs.folder, planned.packages, environ)
-        if again.lock:
+        if again.lock and again.lock.name_contents(artifact) == lock.name_contents(artifact):
             _link(again.file, packed)
 
 
@@ -249,7 +263,15 @@ def make_lock_file(
     The versions of the lock that was there are kept as far as they fit, unless UPGRADE.
     """
     before = None if upgrade else read_project_lock(planned.lock_path)
-    lock = lock_project(planned.inputs, artifact, site, runner, progress, before)
+    inputs = planned.inputs
+    lock = lock_project(inputs, artifact, site, runner, progress, before)
+    now = read_inputs(inputs.folder, planned.packages, inputs.extras, inputs.groups)
+    if now.digest != inputs.digest:
+        raise InputError(
+            f"the files of {inputs.folder} changed while versions were chosen",
+            "type the same command again",
+            page="your-own-project",
+        )
     about = lock.about
     if about["instead"]:
         said = ", ".join(f"{name} {how}" for name, how in about["instead"].items())
@@ -327,7 +349,11 @@ def sweep_projects(folder: Path, now: float) -> list[Path]:
         if now - path.stat().st_mtime > UNUSED_S:
             gone.append(path)
     gone += folder.glob(".*.shards")
-    gone += [link for link in folder.glob("asked/*.sqsh") if not link.exists()]
+    gone += folder.glob(".own-*")
+    # A link of its own has each launch that had to lock first.
+    for link in folder.glob("asked/*.sqsh"):
+        if not link.exists() or now - link.lstat().st_mtime > UNUSED_S:
+            gone.append(link)
     for path in gone:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -58,7 +58,15 @@ def read_conda_environment(path: Path) -> tuple[str, ...]:
     refused: list[str] = []
     for entry in document.get("dependencies") or []:
         if isinstance(entry, dict):
-            out += [str(line) for line in entry.get("pip") or []]
+            lines = [str(line).strip() for line in entry.get("pip") or []]
+            options = [line for line in lines if line.startswith("-")]
+            if options:
+                raise InputError(
+                    f"{path}: {options[0]!r} is an option of pip",
+                    "write the packages themselves below `pip:`, or a requirements.txt instead",
+                    page="your-own-project",
+                )
+            out += lines
         else:
             line = _translate(str(entry))
             if line is None:
@@ -80,10 +88,10 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(read_text(path.resolve(), LARGEST))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: {error}", "mend the file", page="your-own-project") from None
+        raise InputError(f"{path}: {error}", "correct the file", page="your-own-project") from None
     if not isinstance(document, dict):
         raise InputError(
-            f"{path} is no environment of conda's",
+            f"{path} is not a conda environment file",
             "it begins with `name:`",
             page="your-own-project",
         )

@@ -79,7 +79,7 @@ def read_inputs(
         inputs = _read_folder(folder)
     if (extras or groups) and PYPROJECT not in [path.name for path in inputs.files]:
         raise InputError(
-            "--extra and --group are of a pyproject.toml, and none is read here",
+            "--extra and --group need a pyproject.toml, and none is read here",
             "leave them out",
             page="your-own-project",
         )
@@ -117,14 +117,12 @@ def _list_read_files(inputs: Inputs) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def list_included_folders(inputs: Inputs) -> tuple[str, ...]:
-    """Return mounts, FOLDER:FOLDER, of files outside the project that its requirements include."""
-    if inputs.kind != REQUIREMENTS or not inputs.folder:
+def list_outside_files(inputs: Inputs) -> tuple[str, ...]:
+    """Return mounts, FILE:FILE, of what INPUTS read outside the project: by a link, or by -r."""
+    if not inputs.folder:
         return ()
-    folders = {
-        path.resolve().parent for path, _ in read_requirement_lines(inputs.folder / REQUIREMENTS)
-    }
-    outside = [one for one in folders if not one.is_relative_to(inputs.folder.resolve())]
+    files = {path.resolve() for path in _list_read_files(inputs)}
+    outside = [one for one in files if not one.is_relative_to(inputs.folder.resolve())]
     return tuple(f"{one}:{one}" for one in sorted(outside))
 
 
@@ -163,7 +161,7 @@ def _read_folder(folder: Path) -> Inputs:
             return reader(path)
     raise InputError(
         f"{folder} has none of {', '.join(readers)}",
-        f"write {folder / REQUIREMENTS}: a package a line, as for pip install -r",
+        f"write {folder / REQUIREMENTS}: one package a line, as for pip install -r",
         page="your-own-project",
     )
 
@@ -174,7 +172,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(read_text(path.resolve(), LARGEST))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(
-            f"{path}: {error}", "mend the file, or make it anew", page="your-own-project"
+            f"{path}: {error}", "correct the file, or create it again", page="your-own-project"
         ) from None
 
 
@@ -199,7 +197,7 @@ def _read_uv_lock(path: Path) -> Inputs:
     if not pyproject.is_file():
         raise InputError(
             f"{path} has no {PYPROJECT} beside it",
-            "uv init, or name another folder",
+            f"put the {PYPROJECT} that belongs to it beside it, or name another folder",
             page="your-own-project",
         )
     hashes: dict[tuple[str, str], frozenset[str]] = {}
@@ -218,7 +216,7 @@ def _read_pylock(path: Path) -> Inputs:
     document = read_toml(path)
     if not str(document.get("lock-version", "")).startswith("1."):
         raise InputError(
-            f"{path}: its lock-version is {document.get('lock-version')!r}, and 1.x is known",
+            f"{path}: lock-version {document.get('lock-version')!r} is not supported, only 1.x",
             "uv export --format pylock.toml",
             page="your-own-project",
         )
@@ -299,7 +297,7 @@ def read_requirement_lines(path: Path) -> Iterator[tuple[Path, str]]:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InputError(
-                f"{file}: {reason}", "mend the file", page="your-own-project"
+                f"{file}: {reason}", "correct the file", page="your-own-project"
             ) from None
         yield file, ""
         for raw in re.sub(r"\\\r?\n", " ", text).splitlines():

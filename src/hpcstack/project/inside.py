@@ -128,7 +128,7 @@ def find_uv() -> Path:
         return Path(find_uv_bin())
     except (ImportError, FileNotFoundError):
         raise MissingToolError(
-            "uv is missing, which chooses and installs packages",
+            "uv is missing: it chooses and installs packages",
             "install hpcstack again, with its dependencies: pip install hpcstack",
             page="install",
         ) from None

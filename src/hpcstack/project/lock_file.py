@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hpcstack.store.artifact import Artifact
 
-FORMAT = "1"  # of what is packed; another one makes every project's packages anew
+FORMAT = "2"  # of what is packed; another one makes every project's packages anew
 TOOL = "hpcstack"
 
 
@@ -73,7 +73,9 @@ class ProjectLock:
 
         What has to be built has no hash of its own, and is another one with each image.
         """
-        words = [FORMAT, str(self.about.get("python", "")), artifact.platform]
+        # What is packed is a virtual environment, which names the Python that it is for.
+        python = [str(self.about.get(key, "")) for key in ("python", "python-path")]
+        words = [FORMAT, *python, artifact.platform]
         if any(not one.get("wheels") for one in self.packages):
             words.append(artifact.sha256)
         for one in self.packages:

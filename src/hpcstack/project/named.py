@@ -100,7 +100,7 @@ def _read_requirements(said: str) -> list[str]:
     if options:
         raise InputError(
             f"--with {said}: {options[0]} is an option of pip's, and only packages are accepted",
-            "site.yaml names the index: build.pip.index_url",
+            "pip.conf or site.yaml names the index; --project takes such a file",
             page="add-a-pip-package",
         )
     return [line for line in lines if line and not line.startswith("#")]

@@ -158,7 +158,8 @@ def pack_folder(
     except OSError as error:
         raise StoreError(
             f"{output.parent} cannot be written: {error.strerror or error}",
-            "make room, or -o /scratch/data.sqsh; what is packed already is used again",
+            "make room and type the same command again: complete shards are used again; or "
+            "-o /scratch/data.sqsh",
             page="mount-a-packed-data-set",
         ) from None
     took = time.monotonic() - began

@@ -24,7 +24,7 @@ from hpcstack.project.inputs import (
     PYPROJECT,
     UV_LOCK,
     list_direct_requirements,
-    list_included_folders,
+    list_outside_files,
     make_folder_error,
     name_version,
     read_toml,
@@ -78,8 +78,10 @@ def lock_project(
             raise _explain_failure(done, inputs, artifact, site)
         document = read_toml(inside.lent / "pylock.toml")
         base = _read_base(read_text(inside.lent / "names.txt", 1 << 20))
-        python = read_text(inside.lent / "python.txt", 100).strip()
-    return subtract_image(document, inputs, artifact, base, python)
+        python, python_path = read_text(inside.lent / "python.txt", 1 << 12).splitlines()[:2]
+    lock = subtract_image(document, inputs, artifact, base, python)
+    lock.about["python-path"] = python_path
+    return lock
 
 
 def _compile(inputs: Inputs, inside: Inside) -> Completed:
@@ -90,7 +92,7 @@ def _compile(inputs: Inputs, inside: Inside) -> Completed:
     workdir = Path("/")
     if inputs.folder:
         folder = inputs.folder.resolve()
-        mounts = (f"{folder}:{folder}", *list_included_folders(inputs))
+        mounts = (f"{folder}:{folder}", *list_outside_files(inputs))
         workdir = folder
         words += [str(folder / path.name) for path in inputs.files]
     requirements = _list_requirements(inputs, inside.artifact)
@@ -243,7 +245,7 @@ def _with_allowed_files(package: dict[str, Any], inputs: Inputs) -> dict[str, An
     raise InputError(
         f"{inputs.kind} allows no file that the index has of {name} {package.get('version')}: "
         f"their hashes are {found}",
-        f"was {inputs.kind} or the index tampered with? If neither, lock the project anew",
+        f"find out why {inputs.kind} and the index differ; then make {inputs.kind} again",
         page="your-own-project",
     )
 
@@ -256,6 +258,7 @@ def check_against_image(inputs: Inputs, base: Mapping[str, str]) -> None:
     has = {canonicalize_name(name): version for name, version in base.items()}
     problems = []
     write = []
+    names = []
     overridden = _list_overridden(inputs)
     for wanted in list_direct_requirements(inputs):
         name = canonicalize_name(wanted.name)
@@ -268,12 +271,13 @@ def check_against_image(inputs: Inputs, base: Mapping[str, str]) -> None:
                 f"{wanted.name}{wanted.specifier} is wanted, and the image has {version}"
             )
             write.append(_suggest(wanted.name, version))
+            names.append(name)
     if problems:
         file = inputs.files[0].name if inputs.files else inputs.kind
         where = f"in {file}, write " if file else "write "
         raise InputError(
             "\n  ".join(["the image's own packages are never replaced:", *problems]),
-            f"{where}{', '.join(write)}; or take another stack: hpcstack find torch",
+            f"{where}{', '.join(write)}; or use another stack: hpcstack find {names[0]}",
             page="your-own-project",
         )
 

@@ -186,7 +186,8 @@ def test_without_a_record_the_node_says_which_cores_are_near(
         env={
             **os.environ,
             **env,
-            "HPCSTACK_NEAR": "yes",
+            "HPCSTACK_NEAR": "shared",
+            "OMP_NUM_THREADS": "16",
             "LOCAL_RANK": rank,
             "CUDA_VISIBLE_DEVICES": visible,
         },
@@ -211,3 +212,34 @@ def test_nodes_are_asked_where_nothing_is_recorded(tmp_path: Path) -> None:
     assert not asks(site(tmp_path, "dgx-h100"))
     assert not asks(site(tmp_path, cpus=16, count=2, gpu_cpus=["0-7", "8-15"]))
     assert not asks(make_site(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("how", "bind_type", "narrows"),
+    [("shared", "", True), ("own", "", True), ("own", "mask_cpu:", False)],
+)
+def test_a_rank_keeps_to_the_cores_that_it_has(
+    tmp_path: Path, how: str, bind_type: str, narrows: bool
+) -> None:
+    """Half of them are near. A task that Slurm has bound for itself alone needs all of them."""
+    if not shutil.which("taskset") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs taskset and two cores")
+    mine = sorted(os.sched_getaffinity(0))[:2]
+    # the first of mine and many that are not mine
+    env = make_node(tmp_path, {"0000:1b:00.0": f"{mine[0]},500-700", "0000:43:00.0": "800-900"})
+    argv = wrap_rank(("python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))"))
+    done = subprocess.run(
+        ["taskset", "-c", ",".join(map(str, mine)), *argv],
+        env={
+            **os.environ,
+            **env,
+            "HPCSTACK_NEAR": how,
+            "SLURM_CPU_BIND_TYPE": bind_type,
+            "LOCAL_RANK": "0",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == str(mine[:1] if narrows else mine), done.stderr
+    assert done.stderr == ""

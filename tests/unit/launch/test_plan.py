@@ -281,7 +281,7 @@ def test_a_warning_reaches_the_ranks_and_not_the_launcher(tmp_path: Path) -> Non
 
 def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:
     assert line(gpu_site(tmp_path), PYXIS, nodes=2, gpus_per_node=8, ntasks_per_node=8, time="1:00:00") == [
-        "HPCSTACK_NEAR=yes", "PYTHONNOUSERSITE=1", "SLURM_EXIT_ERROR=125",
+        "HPCSTACK_NEAR=own", "PYTHONNOUSERSITE=1", "SLURM_EXIT_ERROR=125",
         "srun", "--export=ALL", "--kill-on-bad-exit=1", "--job-name=pytorch-24.11", "--comment=hpcstack:k", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8",
         "--time=1:00:00", "--container-image=/store/images/k/image.sqsh", "--no-container-mount-home",
         "--container-mounts=/scratch:/scratch,/work:/work", "--container-workdir=/work",

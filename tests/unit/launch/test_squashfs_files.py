@@ -60,7 +60,7 @@ def test_a_squashfs_file_can_be_mounted_as_a_file(packed: Path) -> None:
     ("name", "target", "says"),
     [
         ("data.tar", "/data", "an archive cannot be mounted as a folder"),
-        ("notes.txt", "/data", "it is a file, and no squashfs file"),
+        ("notes.txt", "/data", "it is a file, but not a squashfs file"),
         ("data.sqsh", "/data", "its contents are not"),
         ("noname", "/data", "it is a file"),
     ],

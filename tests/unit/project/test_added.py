@@ -150,3 +150,35 @@ def test_what_nobody_used_for_long_goes(project: Path, environ: dict[str, str]) 
     assert packed in gone
     assert planned.file in gone
     assert not planned.file.is_symlink()
+
+
+def test_a_lock_that_another_one_wrote_meanwhile_gets_no_link_to_these_packages(
+    project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(plan_added(IMAGE, project, (), environ), environ)
+    lock_path = plan_added(IMAGE, project, (), environ).lock_path
+    lock_path.unlink()
+    before = added._install
+
+    def install(lock: ProjectLock, packed: Path, *rest: Any) -> None:
+        before(lock, packed, *rest)
+        other = lock.render().replace('sha256 = "rich"', 'sha256 = "of another one"')
+        lock_path.write_text(other)
+
+    monkeypatch.setattr(added, "_install", install)
+    for packed in (project.parent / "share/hpcstack/projects").glob("*.sqsh"):
+        packed.unlink()
+    make(plan_added(IMAGE, project, (), environ), environ)
+    after = plan_added(IMAGE, project, (), environ)
+    assert after.lock
+    assert not after.file.exists()
+
+
+def test_a_locked_extra_is_known_in_any_spelling(project: Path, environ: dict[str, str]) -> None:
+    (project / "requirements.txt").unlink()
+    text = "[project]\nname = 'a'\nversion = '0'\n[project.optional-dependencies]\nmy-extra = []\n"
+    (project / "pyproject.toml").write_text(text)
+    make(plan_added(IMAGE, project, (), environ, ("my_extra",)), environ)
+    planned = plan_added(IMAGE, project, (), environ)
+    assert planned.inputs.extras == ("my_extra",)
+    assert planned.lock

@@ -175,8 +175,9 @@ def test_the_digest_does_not_know_where_the_project_lies(tmp_path: Path) -> None
         ({"uv__lock": UV_LOCK}, "no pyproject.toml beside"),
         ({"pylock__toml": "lock-version = '9'"}, "lock-version"),
         ({"pylock__toml": "= nonsense"}, "pylock.toml"),
-        ({"environment__yml": "- a\n"}, "no environment of conda's"),
+        ({"environment__yml": "- a\n"}, "not a conda environment file"),
         ({"environment__yml": "a: [\n"}, "environment.yml"),
+        ({"environment__yml": "dependencies:\n- pip: ['-r more.txt']\n"}, "is an option of pip"),
         ({"requirements__txt": "-r gone.txt\n"}, "gone.txt"),
     ],
 )

@@ -79,6 +79,10 @@ def test_what_is_alike_has_one_name(tmp_path: Path) -> None:
     name = made.name_contents(IMAGE)
     assert name == made.name_contents(replace(IMAGE, sha256="1" * 64, stack="other-1"))
 
+    elsewhere = lock(tmp_path)
+    elsewhere.about["python-path"] = "/opt/conda/bin/python3"
+    assert elsewhere.name_contents(IMAGE) != name, "a virtual environment names its Python"
+
     document = copy.deepcopy(DOCUMENT)
     document["packages"][0]["wheels"][0]["hashes"]["sha256"] = "dd"
     assert lock(tmp_path, document).name_contents(IMAGE) != name
