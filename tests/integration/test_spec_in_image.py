@@ -162,9 +162,10 @@ def test_the_sites_mirrors_are_in_neither_lock_nor_image(
     assert inside(made, "sh", "-c", script) == "", (
         "of whatever run: the image may be of an earlier one"
     )
-    assert '"https://conda.anaconda.org/hpc' in inside(
-        made, "sh", "-c", "cat /opt/conda/conda-meta/hello-*.json"
-    )
+    # rattler lets only its owner, root, read it; whether a runtime heeds that depends on its mount
+    name = "opt/conda/conda-meta/hello-1.0-0.json"
+    said = made[0].testbed.run("unsquashfs", "-cat", made[2]["image"], name, check=True).stdout
+    assert '"https://conda.anaconda.org/hpc' in said
 
 
 def test_exactly_what_was_locked_is_in_the_image(made: Made) -> None:
