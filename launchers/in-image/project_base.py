@@ -1,10 +1,14 @@
 """What the image's own Python has, for uv: FOLDER [EXPORTED].
 
-A package of the image is a fact, and uv must neither replace it nor ask an index about it. So each
-becomes a wheel without files in FOLDER/shims, and its version a constraint in FOLDER/base.txt.
-Debian gives some packages versions that uv does not read: these are in FOLDER/names.txt alone, which
-has all. What a package requires is there already, and is left out; what its extras require is not. EXPORTED are pins of
-the user's own lock: those of packages that the image lacks go into FOLDER/pins.txt.
+uv must neither replace a package of the image nor ask an index about it. So each becomes a wheel
+without files in FOLDER/shims, and its version a constraint in FOLDER/base.txt. FOLDER/names.txt has
+all of them: Debian gives some packages versions that uv does not read.
+
+What a package requires is in the image already, and is left out. What its extras require may not
+be, and stays.
+
+EXPORTED are pins of the user's own lock. Those of packages that the image lacks go into
+FOLDER/pins.txt.
 
 Runs inside an image, whose Python may be old.
 """

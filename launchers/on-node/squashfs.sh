@@ -14,9 +14,9 @@ open_squashfs() {
     if ! mkdir -p "$3" || ! serve_squashfs "$1" "$3"; then unpack_squashfs "$1" "$2"; fi
 }
 
-# serve_squashfs FILE FOLDER: mounts FILE, if there is FUSE. squashfuse_ll reads with many threads, and older ones do not
-# take an owner for all files; squashfuse reads with one thread. What Slurm signals to all processes of a step must not end it, and it holds none of the step's output open: srun would
-# wait for it.
+# serve_squashfs FILE FOLDER: mounts FILE, if there is FUSE. squashfuse_ll reads with many threads, but older ones do not
+# take an owner for all files. squashfuse reads with one thread. Signals that Slurm sends to all processes of a step must
+# not end the server. It holds none of the step's output open, as srun would wait for it.
 serve_squashfs() {
     if [ ! -r /dev/fuse ] || [ ! -w /dev/fuse ]; then return 1; fi
     owner=uid=$(id -u),gid=$(stat -c %g /proc/self/)

@@ -294,9 +294,9 @@ def _install(
 ) -> None:
     """Install by LOCK, inside the image of ARTIFACT, and pack what was installed into PACKED.
 
-    FOLDERS may hold files that the lock names. It is installed on this machine's own disk: the
-    shared one sees one file. Raise BuildError where
-    uv cannot install it; the log stays beside PACKED then.
+    FOLDERS may hold files that the lock names. The packages are installed on this machine's own
+    disk, so that the shared one sees one file. Raise BuildError where uv cannot install them; the
+    log stays beside PACKED then.
     """
     count = len(lock.packages)
     progress(f"installing {count} packages on top of {artifact.stack}")

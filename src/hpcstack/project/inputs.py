@@ -46,16 +46,14 @@ class Inputs:
     """What is asked for: by the files of a project, by hand, or by both.
 
     `kind` is the file that was read, or "" for packages that are named by hand alone. uv itself
-    reads `files`. `requirements` are further lines for it, and `pins` are constraints: versions
-    that the user's own lock chose. `hashes` are {(name, version): what the user's files allow}.
-    `digest` changes when anything of it does.
+    reads `files`, and `requirements` are further lines for it. `hashes` are {(name, version): what
+    the user's files allow}. `digest` changes when anything of it does.
     """
 
     folder: Path | None
     kind: str
     files: tuple[Path, ...]
     requirements: tuple[str, ...]
-    pins: tuple[str, ...]
     hashes: dict[tuple[str, str], frozenset[str]]
     digest: str
     extras: tuple[str, ...] = ()
@@ -74,7 +72,7 @@ def read_inputs(
     read, and for files that cannot be read.
     """
     if folder is None:
-        inputs = Inputs(None, "", (), (), (), {}, "")
+        inputs = Inputs(None, "", (), (), {}, "")
     else:
         inputs = _read_folder(folder)
     if (extras or groups) and PYPROJECT not in [path.name for path in inputs.files]:
@@ -184,7 +182,7 @@ def name_version(name: str, version: str) -> tuple[str, str]:
 
 
 def _read_pyproject(path: Path) -> Inputs:
-    return Inputs(path.parent, PYPROJECT, (path,), (), (), {}, "")
+    return Inputs(path.parent, PYPROJECT, (path,), (), {}, "")
 
 
 def _read_uv_lock(path: Path) -> Inputs:
@@ -206,7 +204,7 @@ def _read_uv_lock(path: Path) -> Inputs:
         found = frozenset(str(file["hash"]) for file in files if "hash" in file)
         if found:
             hashes[name_version(one["name"], str(one.get("version", "")))] = found
-    return Inputs(path.parent, UV_LOCK, (pyproject,), (), (), hashes, "")
+    return Inputs(path.parent, UV_LOCK, (pyproject,), (), hashes, "")
 
 
 def _read_pylock(path: Path) -> Inputs:
@@ -234,7 +232,7 @@ def _read_pylock(path: Path) -> Inputs:
         )
         if found:
             hashes[name_version(name, str(one.get("version", "")))] = found
-    return Inputs(path.parent, PYLOCK, (), tuple(requirements), (), hashes, "")
+    return Inputs(path.parent, PYLOCK, (), tuple(requirements), hashes, "")
 
 
 def _describe_pylock_package(one: dict[str, Any], name: str) -> str:
@@ -276,7 +274,7 @@ def _read_requirements(path: Path) -> Inputs:
             hashes[name_version(pinned[1], pinned[2])] = found
         elif found and of_a_url:
             hashes[name_version(of_a_url[1], "")] = found
-    return Inputs(path.parent, REQUIREMENTS, (path,), (), (), hashes, "")
+    return Inputs(path.parent, REQUIREMENTS, (path,), (), hashes, "")
 
 
 def read_requirement_lines(path: Path) -> Iterator[tuple[Path, str]]:
@@ -313,7 +311,7 @@ def read_requirement_lines(path: Path) -> Iterator[tuple[Path, str]]:
 
 def _read_conda(path: Path) -> Inputs:
     """Return what environment.yml asks for that PyPI has, too."""
-    return Inputs(path.parent, path.name, (), read_conda_environment(path), (), {}, "")
+    return Inputs(path.parent, path.name, (), read_conda_environment(path), {}, "")
 
 
 def list_direct_requirements(inputs: Inputs) -> list[Requirement]:

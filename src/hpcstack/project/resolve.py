@@ -227,7 +227,8 @@ def _with_allowed_files(package: dict[str, Any], inputs: Inputs) -> dict[str, An
         return package
 
     def is_allowed(file: dict[str, Any]) -> bool:
-        return any(f"{kind}:{value}" in allowed for kind, value in file["hashes"].items())
+        hashes = file.get("hashes", {})
+        return any(f"{kind}:{value}" in allowed for kind, value in hashes.items())
 
     out = dict(package)
     if "wheels" in out:

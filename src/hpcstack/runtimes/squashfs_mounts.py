@@ -1,6 +1,7 @@
 """Squashfs files that a container mounts beside its image: data sets, and packages of a user's own.
 
-A node opens one file, however many the container sees. Each runtime does it in its own way:
+A container opens one file on the shared disk, however many files it sees. Each runtime does it in
+its own way:
 
 - Apptainer binds such a file itself.
 - Enroot, also under Pyxis, runs a hook in the container's mount namespace. The hook lies in a
@@ -8,7 +9,8 @@ A node opens one file, however many the container sees. Each runtime does it in 
 - Charliecloud and Podman bind a folder. A script around the task mounts the file there; until
   then, the command line names it @squashfs1, @squashfs2 and so on.
 
-Where a node has no FUSE, the file is unpacked once to the node's own disk.
+Where a node has no FUSE, the scripts and the hook unpack the file once to the node's own disk.
+Apptainer has no such way.
 
 Tested in tests/unit/launch/test_squashfs_files.py.
 """
