@@ -395,6 +395,7 @@ def _describe_image(request: BuildRequest, made: BuildResult) -> Artifact:
         environment=_list_variables(request),
         mode=request.stack.launch.mode,
         mounts=list(request.stack.launch.mounts),
+        slurm=request.stack.launch.slurm,
     )
 
 

@@ -62,6 +62,12 @@ if TYPE_CHECKING:
     help="Mount the home directory, or do not.",
 )
 @click.option(
+    "--slurm/--no-slurm",
+    default=None,
+    show_default="as the recipe or site.yaml says",
+    help="Let srun, squeue and the like be typed in the image, or do not.",
+)
+@click.option(
     "--with",
     "packages",
     multiple=True,
@@ -303,6 +309,7 @@ OF_LAUNCHES = {
     "nproc_per_node": "--nproc-per-node",
     "runtime": "--runtime",
     "home": "--home",
+    "slurm": "--slurm",
     "no_bind": "--no-bind",
 }
 
@@ -386,6 +393,7 @@ def _make_request(
     no_bind: bool,
     batch: bool,
     home: bool | None,
+    slurm: bool | None,
     every: bool,
     dry_run: bool,
     **options: Any,
@@ -432,6 +440,7 @@ def _make_request(
         bind=not no_bind,
         batch=batch,
         home=home,
+        slurm=slurm,
         all_stderr=every,
         only_shown=dry_run,
     )

@@ -19,6 +19,7 @@ from hpcstack.launch.modes import (
     with_even_tasks,
     wrap_command,
 )
+from hpcstack.launch.record import is_secret
 from hpcstack.launch.resources import (
     ASKED,
     Resources,
@@ -38,6 +39,7 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
 from hpcstack.runtimes.base import make_option
+from hpcstack.runtimes.slurm_inside import describe_step, keep_clients, wrap_entry
 from hpcstack.runtimes.squashfs_mounts import keep_hook
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation
@@ -177,13 +179,14 @@ def plan_step(
     if added:
         mounts = mounts.with_more(added.list_mounts(os.environ))
     folders = [folder for one in brought for folder in one.folders]
+    command = with_host_libraries(folders, _command_inside(request, runtime, share, added))
     squashfs = find_squashfs_mounts(mounts.pairs)
     if added:  # the file may have to be made yet
         others = [one for one in squashfs if one.mount != added.squashfs.mount]
         squashfs = (*others, added.squashfs)
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
-        command=with_host_libraries(folders, _command_inside(request, runtime, share, added)),
+        command=command,
         slurm=tuple(options),
         mounts=mounts.pairs,
         squashfs=squashfs,
@@ -197,6 +200,10 @@ def plan_step(
         image_environment=artifact.environment,
         mount_reasons=mounts.reasons,
     )
+    if request.slurm:
+        # what is started from inside has the same around it, but for the launcher of the ranks
+        around = with_host_libraries(folders, _prepare_image(share, runtime, added, ()))
+        step = _with_slurm_inside(step, runtime, around)
     words_before = _without_gpus_by_the_task(request, runtime, allocation)
     spare = None
     if request.spare:
@@ -369,11 +376,47 @@ def _command_inside(
     # Unchanged: the mode has no script of its own, so nothing else would report how a rank ends.
     if inside == command and not on_a_terminal:
         inside = wrap_rank(command)
-    if mode in ("mpi", "plain") and share.gpus and not runtime.finds_driver:
-        inside = with_compat(inside)
+    if mode in ("mpi", "plain"):
+        return _prepare_image(share, runtime, added, inside)
+    return added.command(inside) if added else inside
+
+
+def _prepare_image(
+    share: Share, runtime: Runtime, added: Added | None, command: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return COMMAND, for which the image is prepared: for the node's driver, with what is ADDED."""
+    if share.gpus and not runtime.finds_driver:
+        command = with_compat(command)
     if added:
-        inside = added.command(inside)
-    return inside
+        command = added.command(command)
+    return command
+
+
+def _with_slurm_inside(step: Step, runtime: Runtime, around: tuple[str, ...]) -> Step:
+    """Return STEP with Slurm's commands in its containers, and write down how these are started.
+
+    What is typed in there starts in the same image, with the words AROUND before its command.
+    """
+    bare = replace(step, slurm=(), command=wrap_entry(around))
+    inside = keep_clients([word for part in runtime.parts(bare) for word in part.words])
+    mounts = (*step.mounts, inside.mount)
+    reasons = {**step.mount_reasons, inside.mount: "srun, squeue and the like, for the image"}
+    hook = step.hook
+    if runtime.is_plugin_of_srun:
+        hook = hook or keep_hook(0)
+    given = replace(step, slurm_inside=inside, mounts=mounts, mount_reasons=reasons, hook=hook)
+
+    again = runtime.parts(replace(given, slurm=(), command=wrap_entry(around)))
+    words = [word for part in again[1:] for word in part.words]
+    environment = {
+        name: value
+        for name, value in runtime.environment(given).items()
+        if not is_secret(name, value)
+    }
+    describe_step(
+        inside, words, environment, step.image_environment, by_srun=runtime.is_plugin_of_srun
+    )
+    return replace(given, command=wrap_entry(step.command))
 
 
 def _list_srun_options(
@@ -413,8 +456,11 @@ def _list_srun_options(
         out.append(make_option("--mpi", found, "the best that `srun --mpi=list` has"))
     if prolog and not given.has("--prolog"):
         out.append(make_option("--prolog", prolog, "records which job and nodes this became"))
-    if "SLURM_STEP_ID" in allocation and not given.has("--overlap"):
+    is_in_step = "SLURM_STEP_ID" in allocation
+    if (is_in_step or request.slurm) and not given.has("--overlap"):
         why = "this shell is a step itself and holds the resources that srun would wait for"
+        if not is_in_step:
+            why = "steps that are started from inside must not wait for this one"
         out.append(make_option("--overlap", why=why))
 
     of_tasks = list_task_options(mode, resources, share)
@@ -697,6 +743,7 @@ def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
     # The site's own way of staging is left out without a word; only what was asked for is refused.
     stages = bool(request.stage or request.stage_in)
     asked = {
+        "--slurm": request.slurm,
         "--batch": request.batch,
         "--grace": request.grace,
         "--watchdog": request.watchdog,

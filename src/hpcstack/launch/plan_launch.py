@@ -57,6 +57,9 @@ def plan_launch(
 
     if request.home is None:
         request = replace(request, home=site.mount_home)
+    if request.slurm is None:
+        is_wanted = artifact.slurm or site.slurm_inside
+        request = replace(request, slurm=is_wanted and request.runtime != WITHOUT_SLURM)
 
     packages = read_named_packages((*layer, *request.packages))
     added = None

@@ -243,6 +243,11 @@ class LaunchSpec(Model):
         description="Folders that every job step of this stack sees: SOURCE:TARGET, e.g. "
         "/data:/data.",
     )
+    slurm: bool = Field(
+        False,
+        description="Slurm's commands, such as srun and squeue, can be typed in the containers of "
+        "this stack, unless launch is told otherwise (--no-slurm).",
+    )
 
 
 def _check_day(value: Any) -> Any:

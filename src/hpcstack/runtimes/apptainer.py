@@ -18,6 +18,7 @@ from hpcstack.runtimes.base import (
     list_kept_variables,
     make_option,
     make_shield,
+    start_helper,
 )
 
 # Variables that Apptainer composes itself from the host's values and the image's.
@@ -77,7 +78,7 @@ class ApptainerRuntime(Runtime):
     mounts_by_fuse: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        return [SRUN, *step.slurm, *make_shield(), *exec_parts(step)]
+        return [SRUN, *step.slurm, *start_helper(step), *make_shield(), *exec_parts(step)]
 
     def environment(self, step: Step) -> dict[str, str]:
         return exec_environment(step)

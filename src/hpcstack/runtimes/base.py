@@ -17,6 +17,7 @@ from hpcstack.core.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hpcstack.runtimes.slurm_inside import SlurmInside
     from hpcstack.runtimes.squashfs_mounts import EnrootHook, SquashfsMount
 
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # tells the hooks of NVIDIA's toolkit to do nothing
@@ -50,7 +51,7 @@ class Step:
     `mount_reasons` explains some of them. `home` says whether the container gets the home
     directory, and `mounted_home` is its path where it is one of the mounts, for runtimes that do
     not bring it by themselves. `squashfs` are those of the mounts whose source is a squashfs file;
-    Enroot opens them by `hook`. `environment` overrides the image's variables, which are
+    Enroot opens them by `hook`. `slurm_inside` brings Slurm's commands into it. `environment` overrides the image's variables, which are
     `image_environment`. `gpus` says whether the nodes have real GPUs, and `grace` whether the ranks
     get a signal before the time limit.
     """
@@ -61,6 +62,7 @@ class Step:
     mounts: tuple[str, ...] = ()
     squashfs: tuple[SquashfsMount, ...] = ()
     hook: EnrootHook | None = None
+    slurm_inside: SlurmInside | None = None
     workdir: Path = Path("/")
     home: bool = True
     mounted_home: str = ""
@@ -80,6 +82,17 @@ def make_shield() -> list[Part]:
     """
     why = "a signal for the ranks must not end what serves the image"
     return [Part(("/bin/sh", "-c", data.read_script("on-node/shield.sh"), "shield"), why)]
+
+
+def start_helper(step: Step) -> list[Part]:
+    """Return the words that stand before all others of a container that may reach Slurm.
+
+    They start the helper that runs Slurm's commands (on-node/slurm.sh).
+    """
+    if step.slurm_inside is None:
+        return []
+    why = "starts what runs Slurm's commands for the programs in the image"
+    return [Part(step.slurm_inside.list_words(), why)]
 
 
 @dataclass(frozen=True)
@@ -177,5 +190,5 @@ def list_hook_binds(step: Step) -> dict[str, str]:
 
 
 def list_hook_variables(step: Step) -> dict[str, str]:
-    """Return the variables by which Enroot opens the squashfs files of STEP."""
+    """Return the variables for Enroot's hooks: they open the squashfs files of STEP."""
     return step.hook.make_environment(step.squashfs) if step.hook else {}

@@ -22,6 +22,7 @@ from hpcstack.runtimes.base import (
     list_forced_variables,
     list_kept_variables,
     make_option,
+    start_helper,
 )
 from hpcstack.runtimes.squashfs_mounts import list_placeholders, list_words
 
@@ -70,7 +71,7 @@ class Charliecloud(Runtime):
             command = (*UNSHIELDED, *step.command)
         script = data.read_script("on-node/charliecloud.sh").replace("\nRUN\n", f"\n{run}\n")
 
-        out = [SRUN, *step.slurm, *make_squashfs_parts(step)]
+        out = [SRUN, *step.slurm, *start_helper(step), *make_squashfs_parts(step)]
         why = "the image is mounted; the task's variables are there"
         out.append(Part(("/bin/sh", "-c", script, "ch-run"), why))
 

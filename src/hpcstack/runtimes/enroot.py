@@ -21,6 +21,7 @@ from hpcstack.runtimes.base import (
     list_hook_variables,
     list_kept_variables,
     make_shield,
+    start_helper,
 )
 
 IN = 'cd "$1" && shift && exec "$@"'  # enroot start has no option for the working directory
@@ -37,7 +38,7 @@ class EnrootRuntime(Runtime):
     mounts_by_fuse: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        out = [SRUN, *step.slurm, *make_shield()]
+        out = [SRUN, *step.slurm, *start_helper(step), *make_shield()]
 
         # The script hands on the task's variables, except those named before `--`: for them the
         # image's own value counts.

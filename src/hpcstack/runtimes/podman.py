@@ -26,6 +26,7 @@ from hpcstack.runtimes.base import (
     list_forced_variables,
     list_kept_variables,
     make_option,
+    start_helper,
 )
 from hpcstack.runtimes.squashfs_mounts import list_placeholders, list_words
 
@@ -40,7 +41,7 @@ class Podman(Runtime):
     needs_subuid: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        out = [SRUN, *step.slurm]
+        out = [SRUN, *step.slurm, *start_helper(step)]
 
         # The script hands on the task's variables, except those named before `--`.
         own = list_kept_variables(step)

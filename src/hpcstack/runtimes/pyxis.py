@@ -77,7 +77,10 @@ class Pyxis(Runtime):
         return out
 
     def environment(self, step: Step) -> dict[str, str]:
-        return list_forced_variables(step) | list_hook_variables(step)
+        variables = list_forced_variables(step) | list_hook_variables(step)
+        if step.slurm_inside:
+            variables |= step.slurm_inside.make_environment()
+        return variables
 
 
 RUNTIME = Pyxis()

@@ -60,8 +60,11 @@ def list_words(mounts: Iterable[SquashfsMount]) -> list[str]:
     return [word for one in mounts for word in (str(one.file), one.name)]
 
 
-SCRIPT = "on-node/squashfs-hook.sh"
-HOOK = "50-hpcstack-squashfs.sh"  # its name in hooks.d
+# The names of hooks in hooks.d, and the scripts. Each does something only where its variables say so.
+HOOKS = {
+    "50-hpcstack-squashfs.sh": "on-node/squashfs-hook.sh",
+    "60-hpcstack-slurm.sh": "on-node/slurm-hook.sh",
+}
 # What Enroot looks for in its user's settings, besides hooks.d
 # https://github.com/NVIDIA/enroot/blob/main/doc/configuration.md
 KEPT = ("mounts.d", "environ.d", ".credentials")
@@ -109,10 +112,11 @@ def keep_hook(count: int) -> EnrootHook:
         if os.environ.get(name):
             own = Path(os.environ[name])
             break
-    text = data.read_script(SCRIPT)
-    digest = hashlib.sha256(f"{own}\0{text}".encode()).hexdigest()
+    texts = {name: data.read_script(script) for name, script in HOOKS.items()}
+    digest = hashlib.sha256("\0".join([str(own), *texts.values()]).encode()).hexdigest()
     hook = EnrootHook(find_data_home() / "hpcstack" / "enroot" / digest[:16], own)
     try:
+        hook.folder.mkdir(parents=True, exist_ok=True)
         for number in range(1, count + 1):
             hook.place(number).mkdir(parents=True, exist_ok=True)
         for name in KEPT:
@@ -120,9 +124,10 @@ def keep_hook(count: int) -> EnrootHook:
             if not link.is_symlink():
                 with contextlib.suppress(FileExistsError):
                     link.symlink_to(own / name)
-        script = hook.folder / "hooks.d" / HOOK
-        if not script.exists():
-            write_text(script, text, 0o755)
+        for name, text in texts.items():
+            script = hook.folder / "hooks.d" / name
+            if not script.exists():
+                write_text(script, text, 0o755)
     except OSError as error:
         raise StoreError(
             f"{hook.folder} cannot be written: {error.strerror or error}",

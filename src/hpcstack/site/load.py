@@ -158,6 +158,11 @@ class Site(Model):
         description="Launches see the user's home directory, unless they are told otherwise "
         "(--home, --no-home).",
     )
+    slurm_inside: bool = Field(
+        False,
+        description="Slurm's commands, such as srun and squeue, can be typed in the containers of "
+        "launches, unless they are told otherwise (--slurm, --no-slurm).",
+    )
     staging: StagingSite = StagingSite.model_construct()
     modules: ModulesSite = ModulesSite.model_construct()
     health: HealthSite = HealthSite.model_construct()

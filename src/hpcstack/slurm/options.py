@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
+from hpcstack.hardware.facts import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -171,6 +172,16 @@ def find_scope(name: str) -> Scope:
     """Return whose the option NAME is; the step's, where the table does not have it."""
     known = OPTIONS.get(name)
     return known.scope if known else Scope.STEP
+
+
+def load_getopt_options() -> dict[str, dict[str, list[str]]]:
+    """Return {program: {valued, others}}: all options of srun and sbatch as getopt takes them.
+
+    The `valued` are followed by a value; the `others` by none, or only by `=VALUE`. Long forms and
+    short ones are listed beside each other.
+    """
+    document: dict[str, dict[str, list[str]]] = read_facts("slurm-options")
+    return document
 
 
 @dataclass(frozen=True)

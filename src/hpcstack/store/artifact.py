@@ -33,6 +33,7 @@ class Artifact:
     environment: dict[str, str] = field(default_factory=dict)
     mode: str = "torchrun"
     mounts: list[str] = field(default_factory=list)  # SOURCE:TARGET, of the recipe
+    slurm: bool = False  # Slurm's commands can be typed in its containers, as the recipe says
     folder: str = ""  # in which it lies in the store
     # why programs of its base and recipe ran beside the builder; empty where they could not
     unconfined: str = ""

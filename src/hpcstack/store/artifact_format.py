@@ -40,6 +40,7 @@ class _Artifact(Record):
     environment: dict[Plain, str] = Field(default_factory=dict)
     mode: Text = "torchrun"
     mounts: list[Text] = Field(default_factory=list)
+    slurm: bool = False
     adopted: Text = ""
     bundled: Text = ""
     unconfined: Text = ""

@@ -1,0 +1,15 @@
+# Before a container: starts the helper, once a node and step, that runs Slurm's commands for the programs in it. The name
+# of its socket is a digest that no other user can know.
+# Arguments: FOLDER STEP COMMAND... FOLDER has the helper; STEP is a file for it.
+_folder=$1 _step=$2
+shift 2
+HPCSTACK_SLURM_SOCKET=hpcstack-$(
+    { cat "$_folder/../secret" && echo "${SLURM_JOB_ID:-} ${SLURM_STEP_ID:-batch} ${SLURM_RESTART_COUNT:-0} $(uname -n)"; } |
+        sha256sum | cut -c1-32
+)
+export HPCSTACK_SLURM_SOCKET
+if [ "${SLURM_LOCALID:-0}" = 0 ]; then
+    # no child of what follows
+    (python3 -I -S "$_folder/slurm_helper.py" "$HPCSTACK_SLURM_SOCKET" "$$" "$_step" </dev/null >/dev/null &)
+fi
+exec "$@"
