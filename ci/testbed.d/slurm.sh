@@ -56,7 +56,7 @@ HealthCheckProgram=$ETC/health
 HealthCheckInterval=5
 CONF
         if has_accounting; then
-            printf '%s\n' AccountingStorageType=accounting_storage/slurmdbd AccountingStorageHost=localhost \
+            printf '%s\n' AccountingStorageType=accounting_storage/slurmdbd "AccountingStorageHost=$(control_address)" \
                 AccountingStoragePort=8819 "AccountingStoragePass=$MUNGE_SOCKET" JobAcctGatherType=jobacct_gather/linux
         fi
         if plugin=$(pyxis_plugin); then echo "PlugStackConfig=$ETC/plugstack.conf"; fi

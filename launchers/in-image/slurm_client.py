@@ -10,6 +10,7 @@ Needs Python 3.6, as images have it.
 """
 
 import array
+import contextlib
 import json
 import os
 import signal
@@ -70,10 +71,8 @@ def send_streams(service):
 
 def send(service, **message):
     """Send MESSAGE; the helper may have gone."""
-    try:
+    with contextlib.suppress(OSError):
         service.sendall(json.dumps(message).encode() + b"\n")
-    except OSError:
-        pass
 
 
 def read_script(path):

@@ -17,6 +17,15 @@ trap 'tell USR1' USR1
 trap 'tell USR2' USR2
 RUN
 helper=$!
+# Slurm may kill this shell first, and then does not know of its children any more. The keeper is no child of it, and ends
+# them all: a task of Slurm's is a process group.
+keeper='
+trap "" TERM INT HUP USR1 USR2
+while kill -0 "$1" 2>/dev/null; do sleep 1; done
+kill -s KILL "$2"
+kill -s KILL -- "-$1"
+'
+(setsid /bin/sh -c "$keeper" keeper "$$" "$helper" </dev/null >/dev/null 2>&1 3<&- &)
 if [ -n "${told:-}" ]; then # right after its start the helper still is a copy of this shell, with its traps
     sleep 0.2
     kill -TERM "$helper"
@@ -27,7 +36,8 @@ while :; do
     kill -0 "$helper" 2>/dev/null && continue
     wait "$helper" 2>/dev/null || again=$?
     [ "$again" = 127 ] || status=$again
-    [ "$status" != 0 ] || status=${told:-0} # the helper ends with 0 when it gets a signal
+    # What the helper ends with when it gets a signal itself is no status of the command
+    case $status in 0 | 84) status=${told:-$status} ;; esac
     rmdir "$place" 2>/dev/null
     exit "$status"
 done

@@ -46,8 +46,10 @@ OF_THE_NODE = (
 OF_SLURM = re.compile(
     r"(SLURM|SBATCH|SALLOC|SACCT|SATTACH|SCANCEL|SCONTROL|SINFO|SPRIO|SQUEUE|SSHARE|SSTAT)_"
 )
-OF_THE_LAUNCH = ("SLURM_EXIT_ERROR",)  # set for the step of the launch itself
 PREFIX = "HPCSTACK_INSIDE_"
+OF_THE_LAUNCH = ("SLURM_EXIT_ERROR",)  # set for the step of the launch itself
+# Meant for the container of the step that this helper is of
+OF_THE_STEP = (PREFIX + "*", "HPCSTACK_SLURM_BATCH", "HPCSTACK_SLURM_PWD", "HPCSTACK_SLURM_SOCKET")
 OF_NO_JOB = (
     "SLURM_CLUSTERS", "SLURM_CONF", "SLURM_DEBUG_FLAGS", "SLURM_JWT", "SLURM_TIME_FORMAT",
     "SLURM_UMASK",
@@ -247,7 +249,6 @@ def write_batch_script(text, step, folder):
     return "".join(lines)
 
 
-
 # -- the environment
 
 
@@ -268,7 +269,7 @@ def make_environment(own, theirs, image):
     out = {
         name: value
         for name, value in own.items()
-        if name in OF_THE_NODE or not OF_SLURM.match(name)
+        if (name in OF_THE_NODE or not OF_SLURM.match(name)) and not begins(name, OF_THE_STEP)
     }
     for name, value in theirs.items():
         if begins(name, OF_THE_NODE) or name in OF_THE_LAUNCH:

@@ -19,7 +19,7 @@ from hpcstack.launch.modes import (
     with_even_tasks,
     wrap_command,
 )
-from hpcstack.launch.record import is_secret
+from hpcstack.launch.reach_slurm import is_slurms_own, let_reach_slurm
 from hpcstack.launch.resources import (
     ASKED,
     Resources,
@@ -39,7 +39,6 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
 from hpcstack.runtimes.base import make_option
-from hpcstack.runtimes.slurm_inside import describe_step, keep_clients, wrap_entry
 from hpcstack.runtimes.squashfs_mounts import keep_hook
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation
@@ -172,6 +171,48 @@ def plan_step(
         options = _list_srun_options(
             request, artifact, share, runner, binding, allocation, prolog=prolog
         )
+    step = _make_step(
+        request, artifact, site, runtime, share, staged, added, brought, variables, options
+    )
+    words_before = _without_gpus_by_the_task(request, runtime, allocation)
+    spare = None
+    if request.spare:
+        spare = Spare(resources.nodes, request.spare, render_health(site))
+    virtual_gpus = 0
+    if not here and not share.gpus:
+        virtual_gpus = count_gpus_said(resources)
+    return Plan(
+        parts=(*words_before, *runtime.parts(step)),
+        settings=tuple(_list_settings(runtime, step, variables)),
+        runtime=runtime.name,
+        reason=reason,
+        mode=mode,
+        fit=_judge_fit(artifact, node),
+        staged=staged,
+        grace=request.grace,
+        watchdog=request.watchdog,
+        requeue=request.requeue,
+        ranks=share.ranks,
+        virtual_gpus=virtual_gpus,
+        spare=spare,
+        brought=brought,
+        slurm_refuses=refusal.message if refusal else "",
+    )
+
+
+def _make_step(
+    request: LaunchRequest,
+    artifact: Artifact,
+    site: Site,
+    runtime: Runtime,
+    share: Share,
+    staged: Staging | None,
+    added: Added | None,
+    brought: tuple[Brought, ...],
+    variables: list[Variable],
+    options: list[Part],
+) -> Step:
+    """Return the step of REQUEST, with srun's OPTIONS and the VARIABLES that win over the image's."""
     mounts = _list_mounts(request, artifact, site, runtime, brought)
     # On the nodes' own disks, or made for this launch: these win over what lies elsewhere.
     if staged:
@@ -200,34 +241,11 @@ def plan_step(
         image_environment=artifact.environment,
         mount_reasons=mounts.reasons,
     )
-    if request.slurm:
-        # what is started from inside has the same around it, but for the launcher of the ranks
-        around = with_host_libraries(folders, _prepare_image(share, runtime, added, ()))
-        step = _with_slurm_inside(step, runtime, around)
-    words_before = _without_gpus_by_the_task(request, runtime, allocation)
-    spare = None
-    if request.spare:
-        spare = Spare(resources.nodes, request.spare, render_health(site))
-    virtual_gpus = 0
-    if not here and not share.gpus:
-        virtual_gpus = count_gpus_said(resources)
-    return Plan(
-        parts=(*words_before, *runtime.parts(step)),
-        settings=tuple(_list_settings(runtime, step, variables)),
-        runtime=runtime.name,
-        reason=reason,
-        mode=mode,
-        fit=_judge_fit(artifact, node),
-        staged=staged,
-        grace=request.grace,
-        watchdog=request.watchdog,
-        requeue=request.requeue,
-        ranks=share.ranks,
-        virtual_gpus=virtual_gpus,
-        spare=spare,
-        brought=brought,
-        slurm_refuses=refusal.message if refusal else "",
-    )
+    if not request.slurm:
+        return step
+    # What is started from inside has the same around it, but for the launcher of the ranks.
+    around = with_host_libraries(folders, _prepare_image(share, runtime, added, ()))
+    return let_reach_slurm(step, runtime, around)
 
 
 @dataclass(frozen=True)
@@ -390,33 +408,6 @@ def _prepare_image(
     if added:
         command = added.command(command)
     return command
-
-
-def _with_slurm_inside(step: Step, runtime: Runtime, around: tuple[str, ...]) -> Step:
-    """Return STEP with Slurm's commands in its containers, and write down how these are started.
-
-    What is typed in there starts in the same image, with the words AROUND before its command.
-    """
-    bare = replace(step, slurm=(), command=wrap_entry(around))
-    inside = keep_clients([word for part in runtime.parts(bare) for word in part.words])
-    mounts = (*step.mounts, inside.mount)
-    reasons = {**step.mount_reasons, inside.mount: "srun, squeue and the like, for the image"}
-    hook = step.hook
-    if runtime.is_plugin_of_srun:
-        hook = hook or keep_hook(0)
-    given = replace(step, slurm_inside=inside, mounts=mounts, mount_reasons=reasons, hook=hook)
-
-    again = runtime.parts(replace(given, slurm=(), command=wrap_entry(around)))
-    words = [word for part in again[1:] for word in part.words]
-    environment = {
-        name: value
-        for name, value in runtime.environment(given).items()
-        if not is_secret(name, value)
-    }
-    describe_step(
-        inside, words, environment, step.image_environment, by_srun=runtime.is_plugin_of_srun
-    )
-    return replace(given, command=wrap_entry(step.command))
 
 
 def _list_srun_options(
@@ -604,7 +595,8 @@ def _check_request(
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
     check_mode(mode, resources)
-    commands.check_starter(mode, request.command)
+    if not is_slurms_own(request):
+        commands.check_starter(mode, request.command)
     if request.watchdog:
         _check_watchdog(resources.extra, job=request.batch)
     if request.spare:

@@ -29,8 +29,9 @@ class LaunchRequest:
 
     `name` is a stack, a module or a recipe; it is empty where a loaded module names the image. An
     empty `mode` means the recipe's mode. A `workdir` of None means the current folder, a `home` of
-    None the site's `mount_home`, a `slurm` of None what the recipe or the site says. With `only_shown`, what exceeds Slurm's limits is reported and not
-    refused: a script may be written for a partition that does not exist yet.
+    None the site's `mount_home`, and a `slurm` of None what the recipe or the site says. With
+    `only_shown`, what exceeds Slurm's limits is reported and not refused: a script may be written
+    for a partition that does not exist yet.
     """
 
     command: tuple[str, ...]

@@ -51,9 +51,10 @@ class Step:
     `mount_reasons` explains some of them. `home` says whether the container gets the home
     directory, and `mounted_home` is its path where it is one of the mounts, for runtimes that do
     not bring it by themselves. `squashfs` are those of the mounts whose source is a squashfs file;
-    Enroot opens them by `hook`. `slurm_inside` brings Slurm's commands into it. `environment` overrides the image's variables, which are
-    `image_environment`. `gpus` says whether the nodes have real GPUs, and `grace` whether the ranks
-    get a signal before the time limit.
+    Enroot opens them by `hook`. `slurm_inside` brings Slurm's commands into the container.
+    `environment` overrides the image's variables, which are `image_environment`. `gpus` says
+    whether the nodes have real GPUs, and `grace` whether the ranks get a signal before the time
+    limit.
     """
 
     image: Path

@@ -13,7 +13,7 @@ from hpcstack.core import data
 from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.render.launchers import render_inner
 from hpcstack.render.template import read_data_file
-from hpcstack.runtimes.squashfs_mounts import SCRIPT as HOOK
+from hpcstack.runtimes.squashfs_mounts import HOOKS
 
 pytestmark = pytest.mark.shellcheck
 
@@ -45,6 +45,7 @@ ON_NODES = (
     "charliecloud.sh",
     "enroot.sh",
     "shield.sh",
+    "slurm.sh",
     "apart.sh",
     "enter.sh",
     "ssh.sh",
@@ -55,9 +56,10 @@ TEXTS = {
     "a rank": rank(),
     **{f"on-node/{name}": data.read_script(f"on-node/{name}") for name in ON_NODES},
     "in-image/project.sh": data.read_script("in-image/project.sh"),
-    "Enroot's hook": data.read_script(HOOK),
+    "in-image/slurm.sh": data.read_script("in-image/slurm.sh"),
+    **{name: data.read_script(script) for name, script in HOOKS.items()},
 }
-BASH = ("Enroot's hook",)
+BASH = tuple(HOOKS)
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -86,7 +88,7 @@ def test_no_fragment_is_forgotten() -> None:
         "podman-tidy.sh",
         "ranks.sh",
         "squashfs.sh",
-        Path(HOOK).name,
+        *(Path(script).name for script in HOOKS.values()),
     }
     ranks = {"rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in STARTED_IN_IMAGE)}
     assert {path.name for path in top.rglob("*.sh")} == {"project.sh", *ranks, *ON_NODES, *held}
