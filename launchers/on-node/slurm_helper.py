@@ -29,6 +29,7 @@ COMMANDS = (
     "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag",
     "sinfo", "sprio", "squeue", "sreport", "sshare", "sstat", "srun", "strigger",
 )  # fmt: skip
+HELP_S = 20  # for the answer to --help
 LONGEST = 64 << 20  # bytes of one message
 # Variables of the image that a program of the host's must not get. What it starts in the image gets
 # them. A star stands for any end.
@@ -75,13 +76,18 @@ def list_valued(program, step):
     options = step["options"][program]
     valued = set(options["valued"])
     known = valued.union(options["others"])
-    said = subprocess.run(
-        [program, "--help"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    ).stdout.decode(errors="replace")
+    try:
+        done = subprocess.run(
+            [program, "--help"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=HELP_S,
+            check=False,
+        )
+        said = done.stdout.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        said = ""
     for name, sign in re.findall(r"^\s*(--[a-z][a-z0-9-]*)(=?)", said, re.MULTILINE):
         if name not in known and sign:
             valued.add(name)

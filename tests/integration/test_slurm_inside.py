@@ -271,7 +271,7 @@ rule join:
     output: "joined.txt"
     shell: "cat {input} >{output}"
 """
-PLUGIN = ("--with", "snakemake", "--with", "snakemake-executor-plugin-slurm")
+PLUGIN = ("--with", "snakemake==9.15.0", "--with", "snakemake-executor-plugin-slurm==2.6.1")
 SNAKEMAKE = """\
 cd snakemake
 export SNAKEMAKE_OUTPUT_CACHE=

@@ -1,0 +1,421 @@
+"""Slurm's commands in a container: what is typed, and what the node runs for it."""
+
+from __future__ import annotations
+
+import getopt
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcstack.core.errors import StoreError
+from hpcstack.runtimes import slurm_inside
+from support.slurm_helper import CLIENT, HELPER, STEP, Served, load_helper, serve
+
+helper = load_helper()
+
+
+def split(program: str, *words: str) -> tuple[list[str], list[str]]:
+    options = STEP["options"][program]
+    known = {*options["valued"], *options["others"]}
+    count = helper.count_options(list(words), set(options["valued"]), known)
+    return list(words[:count]), list(words[count:])
+
+
+@pytest.mark.parametrize(
+    ("program", "typed"),
+    [
+        ("srun", "-N2 -n 4 | hostname"),
+        ("srun", "-lN 2 | hostname -N"),
+        ("srun", "--nodes 2 --label --mem=4G | sh -c x"),
+        ("srun", "--partit debug | hostname"),
+        ("srun", "--pty | bash"),
+        ("srun", "-W 5 -K0 -u | true"),
+        ("srun", "--exclusive --kill-on-bad-exit | true"),
+        ("srun", "--exclusive=user | true"),
+        ("srun", "-- | -odd"),
+        ("srun", "-n1 -- | true"),
+        ("srun", "| - x"),
+        ("sbatch", "-W -N1 | job.sh -N2"),
+        ("sbatch", "--wrap sleep --parsable |"),
+        ("sbatch", "-a 1-4 --requeue | job.sh"),
+    ],
+)
+def test_options_end_where_the_command_begins(program: str, typed: str) -> None:
+    options, _, command = typed.partition("|")
+    assert split(program, *options.split(), *command.split()) == (options.split(), command.split())
+
+
+LETTERS = "".join(
+    name[1] + ":" * (name in STEP["options"]["sbatch"]["valued"])
+    for key in ("valued", "others")
+    for name in STEP["options"]["sbatch"][key]
+    if re.fullmatch("-[a-zA-Z]", name) and name not in ("-I", "-K", "-k", "-Z", "-b")
+)
+
+
+@given(
+    st.lists(st.sampled_from(["-N2", "-N", "2", "-HW", "-Hn", "-J", "x", "-o", "-", "--", "-Wq"]))
+)
+def test_short_options_are_split_as_getopt_splits_them(words: list[str]) -> None:
+    try:
+        _, rest = getopt.getopt(words, LETTERS)
+    except getopt.GetoptError:
+        return  # sbatch refuses it
+    assert split("sbatch", *words)[1] == rest
+
+
+def insert(*typed: str, **step: Any) -> list[str]:
+    options = STEP["options"]["srun"]
+    known = {*options["valued"], *options["others"]}
+    line = helper.insert_words(["srun", *typed], {**STEP, **step}, set(options["valued"]), known)
+    assert isinstance(line, list)
+    return line
+
+
+def test_a_step_runs_in_the_same_image() -> None:
+    words = STEP["words"]
+    assert insert("-N2", "hostname") == ["srun", "-N2", *words, "hostname"]
+    assert insert("-N2", "--", "-x") == ["srun", "-N2", *words, "-x"]
+    both = insert("-N1", "a", "b", ":", "-N2", "c")
+    assert both == ["srun", "-N1", *words, "a", "b", ":", "-N2", *words, "c"]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["--help"],
+        ["--version"],
+        ["--container-image=other.sqsh", "true"],
+        ["--container=x", "true"],
+    ],
+)
+def test_another_image_or_none_is_left_alone(typed: list[str]) -> None:
+    assert insert(*typed) == ["srun", *typed]
+
+
+def test_a_step_in_a_step_does_not_wait_for_it() -> None:
+    assert insert("-n1", "true", is_in_step=True)[:3] == ["srun", "-n1", "--overlap"]
+
+
+def test_a_file_of_commands_is_refused_where_srun_does_not_start_the_container() -> None:
+    with pytest.raises(helper.RefusedError, match="HPCSTACK_ON_HOST"):
+        insert("--multi-prog", "conf")
+    assert insert("--multi-prog", "conf", by_srun=True)[-1] == "conf"
+
+
+# -- the environment
+
+
+def test_the_hosts_programs_get_nothing_of_the_image_that_would_break_them() -> None:
+    own = {"PATH": "/usr/bin", "SLURM_JOB_ID": "7", "SLURM_CONF": "/etc/slurm.conf", "HOME": "/home/me",
+           "HPCSTACK_INSIDE_OLD": "x", "HPCSTACK_SLURM_BATCH": "yes"}  # fmt: skip
+    theirs = {
+        "PATH": "/opt/image", "LD_LIBRARY_PATH": "/opt/lib", "PYTHONPATH": "/opt/py", "HOME": "/root",
+        "CUDA_HOME": "/mine", "CUDA_VISIBLE_DEVICES": "3", "SAID": "a\nb", "SLURM_NTASKS": "2",
+        "SLURM_CONF": "/evil", "SLURM_EXIT_ERROR": "125", "ENROOT_ROOTFS": "/x",
+    }  # fmt: skip
+    made = helper.make_environment(own, theirs, STEP["image"])
+    assert made == {
+        "PATH": "/usr/bin",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "HOME": "/home/me",
+        "HPCSTACK_INSIDE_PATH": "/opt/image",
+        "HPCSTACK_INSIDE_LD_LIBRARY_PATH": "/opt/lib",
+        "HPCSTACK_INSIDE_PYTHONPATH": "/opt/py",
+        "CUDA_HOME": "/mine",
+        "HPCSTACK_INSIDE_CUDA_HOME": "/mine",
+        "CUDA_VISIBLE_DEVICES": "3",
+        "SAID": "a\nb",
+        "SLURM_NTASKS": "2",
+    }
+
+
+def test_a_job_begins_without_the_variables_of_the_one_it_is_submitted_from() -> None:
+    environ = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_CONF": "c", "SBATCH_PARTITION": "p"}
+    helper.leave_job(environ)
+    assert environ == {"SLURM_CONF": "c", "SBATCH_PARTITION": "p"}
+
+
+def enter(*command: str, **variables: str) -> str:
+    script = CLIENT.with_name("slurm.sh")
+    env = {"PATH": "/usr/bin:/bin", **variables}
+    done = subprocess.run(
+        ["sh", str(script), *command], capture_output=True, text=True, env=env, check=True
+    )
+    return done.stdout
+
+
+def test_the_callers_variables_are_there_again_in_the_image() -> None:
+    value = 'it\'s $HOME `id`\nHPCSTACK_INSIDE_FAKE=1 \\ "two"'
+    said = enter("printenv", "PYTHONPATH", HPCSTACK_INSIDE_PYTHONPATH=value)
+    assert said == value + "\n"
+    assert (
+        enter("printenv", "PATH", HPCSTACK_INSIDE_PATH="/bin:/x")
+        == "/opt/hpcstack/slurm/bin:/bin:/x\n"
+    )
+    names = [line.partition("=")[0] for line in enter("env", HPCSTACK_INSIDE_A="1").splitlines()]
+    assert "HPCSTACK_INSIDE_A" not in names
+    assert "A" in names
+
+
+def test_the_callers_folder_is_gone_to(tmp_path: Path) -> None:
+    assert enter("pwd", HPCSTACK_SLURM_PWD=str(tmp_path)) == f"{tmp_path}\n"
+    assert enter("pwd", HPCSTACK_SLURM_PWD=str(tmp_path / "none")) == f"{Path.cwd()}\n"
+
+
+# -- batch scripts
+
+LINES = st.text(
+    st.characters(exclude_characters="\0\r", exclude_categories=["Cs"]), max_size=200
+).map(lambda text: "#!/bin/sh\n" + text)
+
+
+@given(LINES)
+def test_a_batch_script_arrives_as_it_was_written(text: str) -> None:
+    step = {**STEP, "words": ["cat", "-"], "script": "/dev/null"}
+    script = helper.write_batch_script(text, step, "/")
+    done = subprocess.run(["sh", "-c", script, "job"], capture_output=True, check=True)
+    assert done.stdout == text.rstrip("\n").encode() + b"\n" * max(
+        1, len(text) - len(text.rstrip("\n"))
+    )
+
+
+def test_directives_stay_at_the_head() -> None:
+    text = "#!/bin/bash\n#SBATCH -N2\n\n# why\n#SBATCH --time=5\necho\n#SBATCH --late\n"
+    script = helper.write_batch_script(text, STEP, "/some where")
+    head = script.partition("# The script was")[0]
+    assert head == "#!/bin/sh\n#SBATCH -N2\n\n# why\n#SBATCH --time=5\n"
+    assert "HPCSTACK_SLURM_PWD='/some where'" in script
+    assert helper.list_directives(text) == ["-N2", "--time=5"]
+
+
+def test_a_value_for_the_runtime_is_quoted_and_gives_way(tmp_path: Path) -> None:
+    value = 'it\'s }$(touch x)\n"two"'
+    step = {**STEP, "words": ["printenv"], "script": "SAID", "environment": {"SAID": value}}
+    script = helper.write_batch_script("#!/bin/sh\n", step, "/")
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout == value + "\n"
+    assert not (tmp_path / "x").exists()
+    done = subprocess.run(
+        ["sh", "-c", script],
+        capture_output=True,
+        text=True,
+        env={"SAID": "mine", "PATH": os.environ["PATH"]},
+        check=True,
+    )
+    assert done.stdout == "mine\n"
+
+
+@pytest.mark.parametrize("interpreter", ["/bin/sh", "/usr/bin/env -S sh -e", "/bin/sh -u"])
+def test_a_script_is_run_from_standard_input(tmp_path: Path, interpreter: str) -> None:
+    link = tmp_path / "script"
+    link.symlink_to(CLIENT)
+    text = f'#!{interpreter}\necho "$#: $2"; cat; exit 5\n'
+    argv = [sys.executable, "-I", "-S", str(link), "a", "b c"]
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("2: b c\n", 5), done.stderr
+
+
+# -- the helper and the client together
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with serve(tmp_path) as one:
+        yield one
+
+
+def test_the_program_gets_the_words_the_streams_and_the_folder(served: Served) -> None:
+    served.put("squeue", 'printf "%s\\n" "$PWD" "$@"; cat; echo complaint >&2; exit 7')
+    done = served.type("squeue", "-o", "%i %t", "", "ü\n", input="through")
+    assert done.stdout == f"{served.folder}\n-o\n%i %t\n\nü\n\nthrough"
+    assert done.stderr == "complaint\n"
+    assert done.returncode == 7
+
+
+def test_a_program_that_a_signal_ends_ends_the_client_so(served: Served) -> None:
+    served.put("sinfo", "kill -USR1 $$")
+    assert served.type("sinfo").returncode == -signal.SIGUSR1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP])
+def test_a_signal_is_handed_on(served: Served, number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    served.put("srun", f"trap 'exit 9' {name}; echo begun; while :; do sleep 0.05; done")
+    env = {**os.environ, "HPCSTACK_SLURM_SOCKET": served.socket}
+    argv = served.command("srun", "true")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env, text=True) as client:
+        assert client.stdout
+        assert client.stdout.readline() == "begun\n"
+        client.send_signal(number)
+        assert client.wait(timeout=20) == 9
+
+
+def test_a_client_that_is_killed_takes_its_program_along(served: Served) -> None:
+    served.put("srun", f"echo $$ >{served.folder}/pid; trap 'echo told >{served.folder}/told; exit' HUP; "
+                       "echo begun; while :; do sleep 0.05; done")  # fmt: skip
+    env = {**os.environ, "HPCSTACK_SLURM_SOCKET": served.socket}
+    argv = served.command("srun", "true")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env, text=True) as client:
+        assert client.stdout
+        client.stdout.readline()
+        client.kill()
+    pid = int((served.folder / "pid").read_text())
+    until = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+    assert (served.folder / "told").exists()
+
+
+def test_only_slurms_commands_are_run(served: Served) -> None:
+    served.put("id", "id")
+    done = served.type("id")
+    assert done.returncode == 1
+    assert "none of Slurm's commands" in done.stderr
+
+
+def test_what_the_node_lacks_is_said(served: Served) -> None:
+    done = served.type("sreport")
+    assert "sreport is not installed on this node" in done.stderr
+
+
+def test_a_script_of_the_image_is_submitted(served: Served) -> None:
+    served.put(
+        "sbatch", 'echo "$@"; for last; do :; done; cat "$2"'
+    )
+    (served.folder / "my job.sh").write_text("#!/bin/sh\n#SBATCH -N2\necho hello\n")
+    done = served.type("sbatch", "--parsable", "my job.sh", "a b")
+    words, *script = done.stdout.splitlines()
+    assert re.fullmatch(r"--parsable /\S*/hpcstack-sbatch-\w+/my job.sh a b", words)
+    assert "#SBATCH -N2" in script
+    assert script[-2:] == ["echo hello", "END_OF_SCRIPT"]
+    left = Path(shlex.split(words)[1]).parent
+    assert not left.exists()
+
+
+def test_a_script_that_is_missing_is_named(served: Served) -> None:
+    served.put("sbatch", "true")
+    done = served.type("sbatch", "nowhere.sh")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "hpcstack: sbatch: nowhere.sh: No such file or directory\n",
+    )
+
+
+def test_where_no_helper_is_meant_it_is_said_what_to_type(tmp_path: Path) -> None:
+    link = tmp_path / "squeue"
+    link.symlink_to(CLIENT)
+    env = {name: value for name, value in os.environ.items() if name != "HPCSTACK_SLURM_SOCKET"}
+    done = subprocess.run(
+        [sys.executable, str(link)], capture_output=True, text=True, env=env, check=False
+    )
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "  TIP: hpcstack launch --slurm")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
+def test_a_socket_of_another_users_is_not_trusted(tmp_path: Path) -> None:
+    name = f"hpcstack-test-{os.getpid()}-other"
+    program = (
+        "import os, socket, time; os.setgid(65534); os.setuid(65534); s = socket.socket(socket.AF_UNIX)\n"
+        f"s.bind('\\0{name}'); s.listen(); print('up', flush=True); c, _ = s.accept(); print(c.recv(99))"
+    )
+    link = tmp_path / "squeue"
+    link.symlink_to(CLIENT)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        other.stdout.readline()
+        env = {**os.environ, "HPCSTACK_SLURM_SOCKET": name}
+        done = subprocess.run(
+            [sys.executable, str(link)], capture_output=True, text=True, env=env, check=False
+        )
+        assert "another user answers" in done.stderr
+        assert other.communicate()[0] == "b''\n"
+
+
+def test_the_helper_ends_with_the_step(tmp_path: Path) -> None:
+    (tmp_path / "step.json").write_text(json.dumps(STEP))
+    parent = subprocess.Popen(["sleep", "600"])
+    argv = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(HELPER),
+        f"hpcstack-test-{os.getpid()}",
+        str(parent.pid),
+    ]
+    with subprocess.Popen([*argv, str(tmp_path / "step.json")]) as one:
+        time.sleep(1.5)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            one.send_signal(number)
+        time.sleep(0.3)
+        assert one.poll() is None, "it ended of a signal that was for the ranks"
+        parent.kill()
+        parent.wait()
+        assert one.wait(timeout=20) == 0
+
+
+# -- what is kept for nodes
+
+
+def test_what_nodes_need_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    kept = slurm_inside.keep_clients(["one"])
+    again = slurm_inside.keep_clients(["one"])
+    other = slurm_inside.keep_clients(["two"])
+    assert kept == again
+    assert (kept.folder, kept.step != other.step) == (other.folder, True)
+    links = kept.folder / "image" / "bin"
+    assert {path.name for path in links.iterdir()} == {*slurm_inside.COMMANDS, "script"}
+    assert (links / "srun").resolve() == kept.folder / "image" / "client"
+    assert (kept.folder.parent / "secret").stat().st_mode & 0o777 == 0o600
+    assert slurm_inside.COMMANDS == helper.COMMANDS
+
+
+def test_a_file_that_was_damaged_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    kept = slurm_inside.keep_clients([])
+    entry = kept.folder / "image" / "inside"
+    text = entry.read_text()
+    entry.write_text("")
+    slurm_inside.keep_clients([])
+    assert entry.read_text() == text
+
+
+def test_no_room_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hpcstack").write_text("a file")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with pytest.raises(StoreError, match="cannot be put there"):
+        slurm_inside.keep_clients([])
+
+
+def test_steps_that_nobody_starts_any_more_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    old, new = slurm_inside.keep_clients(["old"]), slurm_inside.keep_clients(["new"])
+    slurm_inside.describe_step(old, ["a"], {}, [], by_srun=False)
+    then = time.time() - 101 * slurm_inside.DAY_S
+    os.utime(old.step, (then, then))
+    slurm_inside.describe_step(new, ["b"], {"A": "1"}, ["C"], by_srun=True)
+    assert not old.step.exists()
+    assert json.loads(new.step.read_text())["words"] == ["b"]
+    assert new.step.stat().st_mode & 0o777 == 0o600
