@@ -13,6 +13,8 @@ import array
 import contextlib
 import json
 import os
+import resource
+import shutil
 import signal
 import socket
 import struct
@@ -24,8 +26,9 @@ PATIENCE = 20  # seconds for a helper that is about to start
 # Slurm and terminals send these; STOP and KILL cannot be caught.
 HANDED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-    signal.SIGWINCH, signal.SIGCONT, signal.SIGALRM, signal.SIGABRT,
+    signal.SIGWINCH, signal.SIGALRM, signal.SIGABRT,
 )  # fmt: skip
+LIMITS = ("AS", "CORE", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "STACK")
 
 
 def fail(text, status=1):
@@ -56,6 +59,14 @@ def connect():
     return service
 
 
+def is_in_background():
+    """Return whether this program may not read the terminal that is its standard input."""
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:
+        return False  # it is no terminal, or not this session's
+
+
 def send_streams(service):
     """Send this program's three standard streams, with one byte."""
     streams = []
@@ -65,6 +76,9 @@ def send_streams(service):
         except OSError:  # it is closed
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
         streams.append(number)
+    if is_in_background():
+        # The kernel would not keep a program of another session from reading what is typed.
+        streams[0] = os.open(os.devnull, os.O_RDONLY)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))
     service.sendmsg([b"\n"], [rights])
 
@@ -75,63 +89,91 @@ def send(service, **message):
         service.sendall(json.dumps(message).encode() + b"\n")
 
 
+def decode(text):
+    """Return TEXT, whose bytes the system decoded, as UTF-8 whatever the locale is."""
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
+
+
+def describe_call(argv):
+    """Return what the helper is to know: what was typed, where, and what a child would inherit."""
+    here = os.stat(".")
+    try:
+        cwd = os.getcwd()
+    except OSError:
+        cwd = "/"
+    umask = os.umask(0)
+    os.umask(umask)
+    limits = {f"RLIMIT_{one}": getattr(resource, f"RLIMIT_{one}") for one in LIMITS}
+    return {
+        "argv": [decode(word) for word in argv],
+        "cwd": decode(cwd),
+        "cwd_is": [here.st_dev, here.st_ino],
+        "environ": {decode(name): decode(value) for name, value in os.environ.items()},
+        "umask": umask,
+        "limits": {name: resource.getrlimit(number)[0] for name, number in limits.items()},
+    }
+
+
 def read_script(path):
-    """Return the answer with the text of the batch script at PATH, - for standard input."""
+    """Return the answer with the text of the batch script at PATH, - for standard input.
+
+    As sbatch does, look on PATH for a name that is no file here.
+    """
+    if path != "-" and "/" not in path and not os.path.exists(path):
+        path = shutil.which(path) or path
     try:
         with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
-            return {"text": file.read().decode(errors="surrogateescape")}
+            return {"text": file.read().decode("utf-8", "surrogateescape")}
     except OSError as error:
         return {"error": f"{path}: {error.strerror}"}
+
+
+def heed_signals(service):
+    """From now on, hand signals on to the program, which has started.
+
+    What the caller ignores, as nohup does, stays ignored.
+    """
+
+    def hand_on(number, _frame):
+        send(service, signal=number)
+
+    def stop(_number, _frame):
+        send(service, signal=signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def go_on(_number, _frame):
+        if is_in_background():  # by `bg`: the program would read what is typed
+            os.kill(os.getpid(), signal.SIGTTIN)
+        else:
+            send(service, signal=signal.SIGCONT)
+
+    handlers = dict.fromkeys(HANDED_ON, hand_on)
+    handlers.update({signal.SIGTSTP: stop, signal.SIGCONT: go_on})
+    for number, handler in handlers.items():
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def ask(argv):
     """Have the helper run ARGV. Return (its exit status, the signal that it died of)."""
     service = connect()
     send_streams(service)
-    here = os.stat(".")
-    try:
-        cwd = os.getcwd()
-    except OSError:
-        cwd = "/"
-    request = {
-        "argv": argv,
-        "cwd": cwd,
-        "cwd_is": [here.st_dev, here.st_ino],
-        "environ": dict(os.environ),
-    }
-    send(service, **request)
-
-    def hand_on(number, _frame):
-        send(service, signal=number)
-
-    for number in HANDED_ON:
-        # What the caller ignores, as nohup does, stays ignored.
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, hand_on)
-    # Ctrl-Z: the program stops, then this one; both go on by fg.
-    signal.signal(signal.SIGTSTP, lambda *_: stop(service))
-
+    send(service, **describe_call(argv))
     with service.makefile("rb") as lines:
         for line in lines:
             message = json.loads(line.decode())
             if "says" in message:
                 sys.stderr.write(f"hpcstack: {message['says']}\n")
             elif "read" in message:
-                # A signal in the middle would be sent in the middle.
-                signal.pthread_sigmask(signal.SIG_BLOCK, HANDED_ON)
                 send(service, **read_script(message["read"]))
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDED_ON)
+            elif "started" in message:
+                heed_signals(service)
             elif "error" in message:
                 fail(f"{argv[0]}: {message['error']}")
             else:
                 return message.get("status", 0), message.get("signal", 0)
     fail("the helper of this step has ended")
     raise AssertionError
-
-
-def stop(service):
-    send(service, signal=signal.SIGSTOP)
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def run_script(arguments):
@@ -167,6 +209,7 @@ def main():
     if number:
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core would be this program's
         os.kill(os.getpid(), number)
         status = 128 + number
     sys.exit(status)

@@ -21,11 +21,11 @@ helper=$!
 # them all: a task of Slurm's is a process group.
 keeper='
 trap "" TERM INT HUP USR1 USR2
-while kill -0 "$1" 2>/dev/null; do sleep 1; done
+tail --pid="$1" -s 1 -f /dev/null
 kill -s KILL "$2"
 kill -s KILL -- "-$1"
 '
-(setsid /bin/sh -c "$keeper" keeper "$$" "$helper" </dev/null >/dev/null 2>&1 3<&- &)
+keeper=$(setsid /bin/sh -c "$keeper" keeper "$$" "$helper" </dev/null >/dev/null 2>&1 3<&- & echo $!)
 if [ -n "${told:-}" ]; then # right after its start the helper still is a copy of this shell, with its traps
     sleep 0.2
     kill -TERM "$helper"
@@ -39,5 +39,6 @@ while :; do
     # What the helper ends with when it gets a signal itself is no status of the command
     case $status in 0 | 84) status=${told:-$status} ;; esac
     rmdir "$place" 2>/dev/null
+    kill -KILL "$keeper" 2>/dev/null
     exit "$status"
 done

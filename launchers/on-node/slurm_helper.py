@@ -2,19 +2,18 @@
 
 A client in the container (in-image/slurm_client.py) connects to SOCKET, an abstract Unix socket,
 and says what was typed there. Its standard streams come with it, as descriptors; so nothing of what
-it reads and writes passes through here. Only this user is served, and the helper ends with the
-step: with the slurmstepd that is an ancestor of PARENT.
+it reads and writes passes through here. Only this user is served. The helper ends with the step:
+with the slurmstepd that is an ancestor of PARENT.
 
-Arguments: SOCKET PARENT STEP. STEP is a file that says how the container was started, so that a
-step or a batch job that is started from inside runs in the same image (runtimes/slurm_inside.py).
+Arguments: SOCKET PARENT STEP. STEP is a file that says how the container was started.
 
 Needs Python 3.6, as nodes have it.
 """
 
+import contextlib
 import json
 import os
-import re
-import shlex
+import resource
 import shutil
 import signal
 import socket
@@ -25,274 +24,63 @@ import tempfile
 import threading
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from slurm_lines import (  # beside this file, which -I leaves out
+    IN_STEP,
+    Insertion,
+    RefusedError,
+    Spelling,
+    find_folder,
+    is_on_host,
+    join_options,
+    leave_job,
+    list_directives,
+    make_environment,
+    names_an_image,
+    read_options,
+    split_components,
+    take_wrapped,
+    write_batch_script,
+)
+
 COMMANDS = (
     "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag",
-    "sinfo", "sprio", "squeue", "sreport", "sshare", "sstat", "srun", "strigger",
+    "sinfo", "sprio", "squeue", "sreport", "srun", "sshare", "sstat", "strigger",
 )  # fmt: skip
+ABOUT_ITSELF = ("--help", "-h", "--usage", "--version", "-V")
 HELP_S = 20  # for the answer to --help
 LONGEST = 64 << 20  # bytes of one message
-# Variables of the image that a program of the host's must not get. What it starts in the image gets
-# them. A star stands for any end.
-CARRIED = (
-    "PATH", "LD_*", "PYTHON*", "PERL*", "BASH_ENV", "ENV", "GCONV_PATH", "GLIBC_*", "GETCONF_DIR",
-    "LOCPATH", "MALLOC_*", "NLSPATH", "VIRTUAL_ENV*", "CONDA_*",
-)  # fmt: skip
-# Variables that are one thing on the node, and another in a container
-OF_THE_NODE = (
-    "HOME", "SHELL", "USER", "LOGNAME", "PWD", "OLDPWD", "SHLVL", "TMPDIR", "HOSTNAME", "_",
-    "SLURM_CONF", "APPTAINER*", "SINGULARITY*", "ENROOT_*", "PYXIS_*", "CH_*", "CONTAINER*",
-    "container", "PODMAN_*", "XDG_*", "DBUS_*", "HPCSTACK_*", "BASH_FUNC_*",
-)  # fmt: skip
-# Slurm's own: as the caller has them, and none that it does not have.
-OF_SLURM = re.compile(
-    r"(SLURM|SBATCH|SALLOC|SACCT|SATTACH|SCANCEL|SCONTROL|SINFO|SPRIO|SQUEUE|SSHARE|SSTAT)_"
-)
-PREFIX = "HPCSTACK_INSIDE_"
-OF_THE_LAUNCH = ("SLURM_EXIT_ERROR",)  # set for the step of the launch itself
-# Meant for the container of the step that this helper is of
-OF_THE_STEP = (PREFIX + "*", "HPCSTACK_SLURM_BATCH", "HPCSTACK_SLURM_PWD", "HPCSTACK_SLURM_SOCKET")
-OF_NO_JOB = (
-    "SLURM_CLUSTERS", "SLURM_CONF", "SLURM_DEBUG_FLAGS", "SLURM_JWT", "SLURM_TIME_FORMAT",
-    "SLURM_UMASK",
-)  # fmt: skip
-ON_HOST = "HPCSTACK_ON_HOST"
-# Set where the containers are those of a step that was started from inside, and holds resources
-IN_STEP = "HPCSTACK_SLURM_STEP"
-RUNNING = set()  # the programs of all clients
-
-
-class RefusedError(Exception):
-    """What was typed cannot be done."""
-
-
-# -- what was typed
-
-
-def list_valued(program, step):
-    """Return the options of PROGRAM that a value follows, and all that are known.
-
-    STEP has Slurm's own. Those of plugins are in PROGRAM's --help.
-    """
-    options = step["options"][program]
-    valued = set(options["valued"])
-    known = valued.union(options["others"])
-    try:
-        done = subprocess.run(
-            [program, "--help"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=HELP_S,
-            check=False,
-        )
-        said = done.stdout.decode(errors="replace")
-    except subprocess.TimeoutExpired:
-        said = ""
-    for name, sign in re.findall(r"^\s*(--[a-z][a-z0-9-]*)(=?)", said, re.MULTILINE):
-        if name not in known and sign:
-            valued.add(name)
-        known.add(name)
-    return valued, known
-
-
-def count_options(words, valued, known):
-    """Return how many of WORDS, from the first one on, are options and their values.
-
-    As getopt_long(3) has it: VALUED are the options that a value follows, and a unique beginning of
-    one of the KNOWN ones means that one.
-    """
-    place = 0
-    while place < len(words):
-        word = words[place]
-        if word == "--":
-            return place + 1
-        if not word.startswith("-") or word == "-":
-            return place
-        place += 1
-        if word.startswith("--"):
-            if "=" not in word and _resolve(word, known) in valued:
-                place += 1
-        elif _takes_next(word, valued):
-            place += 1
-    return len(words)
-
-
-def _resolve(word, known):
-    fitting = [name for name in known if name.startswith(word)]
-    return word if word in known or len(fitting) != 1 else fitting[0]
-
-
-def _takes_next(word, valued):
-    """Return whether the value of the short options in WORD, such as -lN, is the next word."""
-    for number, letter in enumerate(word[1:], 1):
-        if "-" + letter in valued:
-            return number == len(word) - 1
-        if not letter.isalpha():
-            return False
-    return False
-
-
-def names_a_container(options):
-    """Return whether OPTIONS choose an image, or the host, themselves."""
-    return any(word.startswith("--container") for word in options)
-
-
-def insert_words(argv, step, valued, known):
-    """Return the line ARGV of srun, whose command runs in the same image.
-
-    It stays as it is where it has no command, or names a container of its own.
-    """
-    out = [argv[0]]
-    components = [[]]
-    for word in argv[1:]:
-        if word == ":":
-            components.append([])
-        else:
-            components[-1].append(word)
-    for number, words in enumerate(components):
-        if number:
-            out.append(":")
-        count = count_options(words, valued, known)
-        options, command = words[:count], words[count:]
-        if command and not names_a_container(options):
-            _check_options(options, step)
-            if options[-1:] == ["--"]:
-                options.pop()
-            if step["is_in_step"] and "--overlap" not in options:
-                # The step that it is typed in has the resources, and would not end for it.
-                options.append("--overlap")
-            out += [*options, *step["words"], *command]
-        else:
-            out += words
-    return out
-
-
-def _check_options(options, step):
-    """Raise RefusedError for options whose command is no command, but for a file of srun's."""
-    for word in options:
-        name = word.partition("=")[0]
-        if name in ("--multi-prog", "--bcast") and not step["by_srun"]:
-            raise RefusedError(
-                f"{name} does not go with a container that srun does not start itself\n"
-                f"  TIP: {ON_HOST}=yes srun ... starts it outside the image"
-            )
-
-
-def read_folder(options, folder):
-    """Return the folder that OPTIONS say (--chdir, -D), or else FOLDER."""
-    for number, word in enumerate(options):
-        following = options[number + 1] if number + 1 < len(options) else ""
-        if word.startswith("--chdir="):
-            folder = os.path.join(folder, word.partition("=")[2])
-        elif word in ("--chdir", "-D"):
-            folder = os.path.join(folder, following)
-        elif word.startswith("-D"):
-            folder = os.path.join(folder, word[2:])
-    return folder
-
-
-# -- batch scripts
-
-SAVE = """\
-# The script is to see the job's own variables, and not those of the step that srun makes for it.
-for name in $(env -0 | tr '\\n\\0' ' \\n' | sed -n 's/^\\(SLURM_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
-    eval "export \\"HPCSTACK_INSIDE_$name=\\$$name\\""
-    case $name in SLURM_CONF | SLURM_JOB_ID | SLURM_JOBID | SLURM_CLUSTERS) ;; *) unset "$name" ;; esac
-done
-export HPCSTACK_SLURM_BATCH=yes
-"""
-STEP_OF_THE_SCRIPT = (
-    "srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--mpi=none", "--mem=0",
-    "--export=ALL", "--quiet", "--unbuffered", "--job-name=script",
-)  # fmt: skip
-
-
-def list_head(text):
-    """Return the comments and empty lines at the head of the script TEXT, but for the first line."""
-    out = []
-    for line in text.split("\n")[1:]:
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        out.append(line)
-    return out
-
-
-def list_directives(text):
-    """Return the words of the #SBATCH lines at the head of the script TEXT."""
-    lines = [line for line in list_head(text) if line.startswith("#SBATCH")]
-    return [word for line in lines for word in line.split()[1:]]
-
-
-def write_batch_script(text, step, folder):
-    """Return a batch script that runs the script TEXT in the same image, in FOLDER.
-
-    The comments at the head of TEXT, with its #SBATCH lines, are at its head too.
-    """
-    head = [line + "\n" for line in list_head(text)]
-    end = "END_OF_SCRIPT"
-    while end in text:
-        end += "_"
-    lines = [
-        "#!/bin/sh\n",
-        *head,
-        "# The script was submitted from inside an image, and runs in it; it is at the end of this file.\n",
-    ]
-    for name, value in sorted(step["environment"].items()):
-        # lost where the job is submitted with --export=NONE
-        lines.append(f'[ -n "${{{name}+set}}" ] || {name}={shlex.quote(value)}\nexport {name}\n')
-    lines.append(f"export HPCSTACK_SLURM_PWD={shlex.quote(folder)}\n")
-    words = list(step["words"])
-    if step["by_srun"]:
-        lines.append(SAVE)
-        node = '--nodelist="$SLURMD_NODENAME"'
-        words = [*STEP_OF_THE_SCRIPT, node, *map(shlex.quote, words)]
-    else:
-        words = [shlex.quote(word) for word in words]
-    run = " ".join([*words, shlex.quote(step["script"])])
-    lines.append(f"exec {run} \"$@\" <<'{end}'\n{text}")
-    lines.append("" if text.endswith("\n") else "\n")
-    lines.append(end + "\n")
-    return "".join(lines)
-
-
-# -- the environment
-
-
-def begins(name, beginnings):
-    """Return whether NAME is one of BEGINNINGS, or begins with one before its star."""
-    return any(
-        name.startswith(one[:-1]) if one.endswith("*") else name == one for one in beginnings
+SAME_S = 0.5  # a signal that comes twice within these seconds was sent to the whole step
+# Limits that a program takes over from its caller. srun hands them on to its tasks.
+LIMITS = {
+    name: getattr(resource, name)
+    for name in (
+        "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_MEMLOCK", "RLIMIT_NOFILE",
+        "RLIMIT_STACK",
     )
+}  # fmt: skip
+STARTING = threading.Lock()  # umask and limits are the whole process's
+RUNNING = set()  # the programs of all clients
+HEARD = {}  # {signal: when it was heard here}
 
 
-def make_environment(own, theirs, image):
-    """Return the variables for a program of the host's that somebody in the image has started.
-
-    OWN are the node's and THEIRS the caller's; IMAGE names the image's own. What a program of the
-    host's must not get, and what the image would override, comes under another name; it is there
-    again where the program starts something in the image (in-image/slurm.sh).
-    """
-    out = {
-        name: value
-        for name, value in own.items()
-        if (name in OF_THE_NODE or not OF_SLURM.match(name)) and not begins(name, OF_THE_STEP)
-    }
-    for name, value in theirs.items():
-        if begins(name, OF_THE_NODE) or name in OF_THE_LAUNCH:
-            continue
-        is_carried = begins(name, CARRIED)
-        if not is_carried:
-            out[name] = value
-        if is_carried or (name in image and not name.endswith("_VISIBLE_DEVICES")):
-            out[PREFIX + name] = value
-    return out
+# -- text and bytes: a locale of the node's may know no more than ASCII
 
 
-def leave_job(environ):
-    """Take out of ENVIRON what is of the job that a new job is submitted from."""
-    for name in list(environ):
-        if name == IN_STEP or (name.startswith("SLURM_") and name not in OF_NO_JOB):
-            del environ[name]
+def encode(text):
+    """Return the bytes that TEXT stands for."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def decode(data):
+    """Return the text that stands for DATA."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def read_environment():
+    """Return this program's own variables."""
+    return {decode(name): decode(value) for name, value in os.environb.items()}
 
 
 # -- one client
@@ -307,7 +95,7 @@ class Connection:
         self.lock = threading.Lock()
 
     def receive(self):
-        """Return the next message; None where the client has gone."""
+        """Return the next message; None where the client has gone, or says what is none."""
         while b"\n" not in self.rest:
             if len(self.rest) > LONGEST:
                 return None
@@ -319,7 +107,11 @@ class Connection:
                 return None
             self.rest += data
         line, _, self.rest = self.rest.partition(b"\n")
-        return json.loads(line.decode())
+        try:
+            message = json.loads(line.decode())
+        except ValueError:
+            return None
+        return message if isinstance(message, dict) else None
 
     def send(self, **message):
         """Send MESSAGE. A client that has gone does not hear it."""
@@ -354,11 +146,12 @@ def read_peer(connected):
 
 def find_cwd(request):
     """Return the client's working directory if it is a folder of this node's too, else None."""
+    path = encode(request["cwd"])
     try:
-        there = os.stat(request["cwd"])
+        there = os.stat(path)
     except OSError:
         return None
-    return request["cwd"] if [there.st_dev, there.st_ino] == request["cwd_is"] else None
+    return path if [there.st_dev, there.st_ino] == request["cwd_is"] else None
 
 
 class Caller:
@@ -368,15 +161,17 @@ class Caller:
         self.connection = Connection(connected)
         self.step = step
         self.streams = []
+        self.request = {}
+        self.cwd = None  # the client's, where it is a folder of the node's
         self.folder = ""  # made for it
 
     def serve(self):
         """Do what the client asks for, and say how it ended."""
         try:
             self.streams = receive_streams(self.connection.socket)
-            request = self.connection.receive()
-            if request:
-                self.run(request)
+            self.request = self.connection.receive()
+            if self.request:
+                self.run()
         except RefusedError as error:
             self.connection.send(error=str(error))
         except Exception as error:
@@ -391,87 +186,120 @@ class Caller:
         while self.streams:
             os.close(self.streams.pop())
 
-    def run(self, request):
-        """Run what REQUEST asks for to its end, and hand on the client's signals meanwhile."""
-        argv = request["argv"]
+    def run(self):
+        """Run what was typed to its end, and hand on the client's signals meanwhile."""
+        argv = self.request["argv"]
         if argv[0] not in COMMANDS:
             raise RefusedError(f"{argv[0]} is none of Slurm's commands")
         if not shutil.which(argv[0]):
             raise RefusedError(f"{argv[0]} is not installed on this node")
-        cwd = find_cwd(request)
-        environ = make_environment(os.environ, request["environ"], self.step["image"])
-        environ["HPCSTACK_SLURM_PWD"] = request["cwd"]
-        if ON_HOST not in request["environ"]:
-            argv = self.prepare(argv, request, cwd, environ)
-        try:
-            program = subprocess.Popen(
-                argv,
-                stdin=self.streams[0],
-                stdout=self.streams[1],
-                stderr=self.streams[2],
-                cwd=cwd,
-                env=environ,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise RefusedError(f"{argv[0]} cannot be started: {error.strerror}") from None
+        self.cwd = find_cwd(self.request)
+        argv, environ = self.prepare(argv)
+        program = self.start(argv, environ)
         self.close_streams()
         RUNNING.add(program)
+        self.connection.send(started=True)
         threading.Thread(target=self.hand_on, args=(program,), daemon=True).start()
         status = program.wait()
         RUNNING.discard(program)
         self.connection.send(**({"signal": -status} if status < 0 else {"status": status}))
 
-    def prepare(self, argv, request, cwd, environ):
-        """Return the line ARGV as it is to be run, so that what it starts is in the image."""
-        if argv[0] == "salloc" and "--no-shell" not in argv:
+    def start(self, argv, environ):
+        """Start ARGV with the client's streams, umask and limits."""
+        with STARTING:
+            umask = os.umask(self.request["umask"])
+            own = {name: resource.getrlimit(number) for name, number in LIMITS.items()}
+            try:
+                for name, number in LIMITS.items():
+                    set_limit(number, self.request["limits"].get(name, own[name][0]))
+                return subprocess.Popen(
+                    [encode(word) for word in argv],
+                    stdin=self.streams[0],
+                    stdout=self.streams[1],
+                    stderr=self.streams[2],
+                    cwd=self.cwd,
+                    env={encode(name): encode(value) for name, value in environ.items()},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise RefusedError(f"{argv[0]} cannot be started: {error.strerror}") from None
+            finally:
+                os.umask(umask)
+                for name, number in LIMITS.items():
+                    resource.setrlimit(number, own[name])
+
+    def prepare(self, argv):
+        """Return the line ARGV and its variables, so that what it starts is in the image."""
+        theirs = self.request["environ"]
+        environ, carried = make_environment(read_environment(), theirs, self.step["image"])
+        program, words = argv[0], argv[1:]
+        if is_on_host(theirs):
+            return argv, leave_job(environ) if program == "sbatch" else environ
+
+        if program == "salloc" and not {"--no-shell", *ABOUT_ITSELF}.intersection(words):
             raise RefusedError(
                 "salloc would start a shell outside the image\n"
                 "  TIP: srun --pty bash, or salloc --no-shell"
             )
-        if argv[0] not in ("srun", "sbatch"):
-            return argv
-        valued, known = list_valued(argv[0], self.step)
-        count = count_options(argv[1:], valued, known)
-        options = argv[1 : count + 1]
-        if argv[0] == "srun":
-            environ["HPCSTACK_SLURM_PWD"] = read_folder(options, request["cwd"])
-            environ[IN_STEP] = "yes"
-            return insert_words(argv, self.step, valued, known)
-        leave_job(environ)
-        return self.prepare_batch(options, argv[count + 1 :], request["cwd"], cwd is not None)
+        if program == "sbatch":
+            words, is_inside = self.prepare_batch(words)
+            environ = leave_job(environ)
+            return ["sbatch", *words], {**environ, **carried} if is_inside else environ
+        if program == "srun":
+            insertion = Insertion(self.step, self.spell("srun"), theirs)
+            words = insertion.change(words)
+            if insertion.is_made:
+                folder = os.path.join(self.request["cwd"], insertion.folder or "")
+                environ.update(carried)
+                environ.update({"HPCSTACK_SLURM_PWD": folder.rstrip("/") or "/", IN_STEP: "yes"})
+        return [program, *words], environ
 
-    def prepare_batch(self, options, words, cwd, is_on_node):
-        """Return a line of sbatch for the script that WORDS name, or that comes by stdin.
+    def spell(self, program):
+        """Return the options of PROGRAM, which itself says what plugins add."""
+        options = self.step["options"][program]
+        try:
+            done = subprocess.run(
+                [program, "--help"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=HELP_S,
+                check=False,
+            )
+            said = done.stdout.decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            said = ""
+        return Spelling(options["valued"], options["others"], said)
 
-        IS_ON_NODE says whether CWD, the client's working directory, is a folder of the node's too.
+    def prepare_batch(self, words):
+        """Return the WORDS behind `sbatch`, with a script that runs theirs in the image.
+
+        Also return whether they are such.
         """
-        if names_a_container(options):
-            return ["sbatch", *options, *words]
-        wrapped, options = take_wrapped(options)
-        if wrapped is not None:
-            name = "wrap"
-            text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{wrapped}\n"
-        else:
-            asks = any(word in ("--help", "-h", "--usage", "--version", "-V") for word in options)
-            if asks:
-                return ["sbatch", *options]
-            name = os.path.basename(words[0]) if words else "sbatch"
-            text = self.ask_for_script(words[0] if words else "-")
-        directives = list_directives(text)
-        if text.startswith("#!") and not names_a_container(directives):
-            folder = read_folder(options, read_folder(directives, cwd))
+        spelling = self.spell("sbatch")
+        *others, last = split_components(words)
+        options, rest = read_options(last, spelling)
+        if names_an_image(options) or {one.name for one in options}.intersection(ABOUT_ITSELF):
+            return words, False
+
+        text, options = take_wrapped(options)
+        name = "wrap"
+        if text is None:
+            name = os.path.basename(rest[0]) if rest else "sbatch"
+            text = self.ask_for_script(rest[0] if rest else "-")
+        directives, _ = read_options(list_directives(text), spelling)
+        is_inside = text.startswith("#!") and not names_an_image(directives)
+        if is_inside:
+            cwd = self.request["cwd"]
+            folder = find_folder(options, find_folder(directives, cwd))
             text = write_batch_script(text, self.step, folder)
-        self.folder = tempfile.mkdtemp(prefix="hpcstack-sbatch-")
-        path = os.path.join(self.folder, name)
-        with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.write(text)
-        if options[-1:] == ["--"]:
-            options.pop()
-        if not is_on_node:
-            says = f"{cwd} is a folder of the image's: what the job prints goes to {os.getcwd()}"
+        if self.cwd is None:
+            where = decode(os.getcwdb())
+            says = f"{self.request['cwd']} is only in the image: the job's output goes to {where}"
             self.connection.send(says=says)
-        return ["sbatch", *options, path, *words[1:]]
+        path = self.write_script(name, text)
+        before = [word for component in others for word in (*component, ":")]
+        return [*before, *join_options(options), path, *rest[1:]], is_inside
 
     def ask_for_script(self, path):
         """Return the text of the script at PATH in the container, - for the client's stdin."""
@@ -481,14 +309,23 @@ class Caller:
             raise RefusedError((answer or {}).get("error", "the script did not come"))
         return answer["text"]
 
+    def write_script(self, name, text):
+        """Return the path of a file called NAME, after which sbatch names the job, with TEXT."""
+        self.folder = tempfile.mkdtemp(prefix="hpcstack-sbatch-")
+        path = os.path.join(self.folder, name)
+        with open(encode(path), "wb") as file:
+            file.write(encode(text))
+        return path
+
     def hand_on(self, program):
         """Give PROGRAM the client's signals. End it when the client has gone."""
         while True:
             message = self.connection.receive()
             if message is None:
                 break
-            if "signal" in message and program.poll() is None:
-                program.send_signal(message["signal"])
+            number = message.get("signal", 0)
+            if number and program.poll() is None and not was_heard(number):
+                program.send_signal(number)
         for number, patience in ((signal.SIGHUP, 5), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
             if program.poll() is not None:
                 return
@@ -499,30 +336,35 @@ class Caller:
                 time.sleep(0.1)
 
 
-def take_wrapped(options):
-    """Return the command of --wrap in OPTIONS, None where there is none, and the others."""
-    wrapped = None
-    others = []
-    following = False
-    for word in options:
-        if following:
-            wrapped, following = word, False
-        elif word == "--wrap":
-            following = True
-        elif word.startswith("--wrap="):
-            wrapped = word.partition("=")[2]
-        else:
-            others.append(word)
-    return wrapped, others
+def set_limit(number, soft):
+    """Set the soft limit NUMBER to SOFT, or as far as the hard one allows."""
+    hard = resource.getrlimit(number)[1]
+    if hard != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or soft > hard):
+        soft = hard
+    resource.setrlimit(number, (soft, hard))
+
+
+def was_heard(number):
+    """Return whether the signal NUMBER has just come here as well.
+
+    It was sent to every process of the step then, and the program has got it.
+    """
+    time.sleep(0.05)
+    return time.monotonic() - HEARD.get(number, -SAME_S) < SAME_S
 
 
 # -- the helper
 
 # Slurm gives a signal for the ranks to every process of a step. They may still ask Slurm something.
-UNHEARD = (
+UNHEEDED = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGURG, signal.SIGALRM,
 )  # fmt: skip
+
+
+def note_signal(number, _frame):
+    """Note when a signal came. It is not ignored, which the programs started here would inherit."""
+    HEARD[number] = time.monotonic()
 
 
 def find_stepd(pid):
@@ -557,25 +399,34 @@ def is_running(pid):
 def accept_clients(service, step):
     """Serve each client of this user's in a thread of its own."""
     while True:
-        connected, _ = service.accept()
-        if read_peer(connected) != os.getuid():
-            connected.close()
-            continue
-        threading.Thread(target=Caller(connected, step).serve, daemon=True).start()
+        try:
+            connected, _ = service.accept()
+            if read_peer(connected) != os.getuid():
+                connected.close()
+                continue
+            threading.Thread(target=Caller(connected, step).serve, daemon=True).start()
+        except (OSError, RuntimeError):
+            time.sleep(0.1)  # no descriptor or no thread is left: some will be free again
+
+
+def read_step(path):
+    """Return what the file PATH says of the step; mark it as used."""
+    with open(path, encoding="utf-8") as file:
+        step = json.load(file)
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return {**step, "is_in_step": IN_STEP in os.environ}
 
 
 def main():
     """Serve until the step has ended."""
     name, parent, path = sys.argv[1:4]
-    for number in UNHEARD:
-        # not ignored, which the programs that are started here would inherit
-        signal.signal(number, lambda *_: None)
+    for number in UNHEEDED:
+        signal.signal(number, note_signal)
     os.setsid()
     os.closerange(3, 1024)
     stepd = find_stepd(int(parent)) or int(parent)
-    with open(path, encoding="utf-8") as file:
-        step = json.load(file)
-    step["is_in_step"] = IN_STEP in os.environ
+    step = read_step(path)
     service = socket.socket(socket.AF_UNIX)
     service.bind("\0" + name)
     service.listen(128)
@@ -583,6 +434,8 @@ def main():
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     threading.Thread(target=accept_clients, args=(service, step), daemon=True).start()
     while is_running(stepd):
@@ -591,12 +444,13 @@ def main():
 
 
 def end_programs():
-    """End what still runs for clients."""
+    """End what still runs for clients, and this program."""
     for number in (signal.SIGHUP, signal.SIGKILL):
-        for program in list(RUNNING):
-            if program.poll() is None:
-                program.send_signal(number)
-        time.sleep(2)
+        running = [program for program in list(RUNNING) if program.poll() is None]
+        for program in running:
+            program.send_signal(number)
+        if running:
+            time.sleep(2)
     os._exit(0)
 
 

@@ -72,15 +72,18 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, **step: Any) -> Iterator[Served]:
-    """A helper for the time of a test, as the child of something that ends with it."""
+def serve(folder: Path, more: str = "/usr/bin:/bin", **step: Any) -> Iterator[Served]:
+    """A helper for the time of a test, and of a process that stands for the step.
+
+    MORE are folders of programs besides the `bin` of FOLDER.
+    """
     (folder / "bin").mkdir()
     (folder / "inside").mkdir()
     served = Served(folder, f"hpcstack-test-{uuid.uuid4()}")
     (folder / "step.json").write_text(json.dumps({**STEP, **step}))
     parent = subprocess.Popen(["sleep", "600"])
     argv = [sys.executable, "-I", "-S", str(HELPER), served.socket, str(parent.pid)]
-    env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    env = {**os.environ, "PATH": f"{folder / 'bin'}:{more}"}
     helper = subprocess.Popen([*argv, str(folder / "step.json")], env=env, cwd=folder)
     try:
         while f"@{served.socket}" not in Path("/proc/net/unix").read_text():

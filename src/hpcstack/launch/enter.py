@@ -23,7 +23,8 @@ from hpcstack.core import data
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.core.files import make_private_folder, write_text
-from hpcstack.launch.record import find_launch, is_secret
+from hpcstack.launch.record import find_launch
+from hpcstack.launch.secrets import is_secret
 from hpcstack.launch.stacks import RunningJob, query_running
 from hpcstack.slurm.client import Client
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcstack.launch.record import is_secret
+from hpcstack.launch.secrets import is_secret
 from hpcstack.runtimes.slurm_inside import COMMANDS, describe_step, keep_clients, wrap_entry
 from hpcstack.runtimes.squashfs_mounts import keep_hook
 
@@ -28,7 +28,9 @@ def let_reach_slurm(step: Step, runtime: Runtime, around: tuple[str, ...]) -> St
     What is typed in there starts in the same image, with the words AROUND before its command.
     """
     bare = replace(step, slurm=(), command=wrap_entry(around))
-    inside = keep_clients([word for part in runtime.parts(bare) for word in part.words])
+    about = [word for part in runtime.parts(bare) for word in part.words]
+    about += [f"{name}={value}" for name, value in sorted(runtime.environment(bare).items())]
+    inside = keep_clients(about)
     mounts = (*step.mounts, inside.mount)
     reasons = {**step.mount_reasons, inside.mount: "srun, squeue and the like, for the image"}
     hook = step.hook

@@ -24,8 +24,9 @@ from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.core.names import STARTED_IN_IMAGE
+from hpcstack.launch.secrets import is_secret
 from hpcstack.render.template import read_data_file
-from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
+from hpcstack_smoke.hidden import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -201,11 +202,6 @@ def write_scratch_script(text: str) -> Iterator[Path]:
         path = Path(folder) / SCRIPT
         write_text(path, text, 0o700)
         yield path
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable's NAME or VALUE looks like a secret, which is not recorded."""
-    return bool(SECRET.search(name) or LOGIN.search(value))
 
 
 def write_script(folder: Path, text: str) -> None:

@@ -61,6 +61,9 @@ class Pyxis(Runtime):
             reasons = ["the site's, the user's, this folder"]
             reasons += dict.fromkeys(step.mount_reasons.values())
             out.append(make_option("--container-mounts", ",".join(mounts), "; ".join(reasons)))
+        if step.slurm_inside:
+            why = "Slurm's commands must know who asks"
+            out.append(make_option("--no-container-remap-root", why=why))
         if str(step.workdir) != "/":
             out.append(make_option("--container-workdir", step.workdir, "where it was started"))
 

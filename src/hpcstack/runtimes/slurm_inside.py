@@ -35,27 +35,11 @@ if TYPE_CHECKING:
 PLACE = "/opt/hpcstack/slurm"  # in the container
 ENTRY = f"{PLACE}/inside"
 COMMANDS = (
-    "sacct",
-    "sacctmgr",
-    "salloc",
-    "sattach",
-    "sbatch",
-    "sbcast",
-    "scancel",
-    "scontrol",
-    "sdiag",
-    "sinfo",
-    "sprio",
-    "squeue",
-    "sreport",
-    "srun",
-    "sshare",
-    "sstat",
-    "strigger",
-)
+    "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag",
+    "sinfo", "sprio", "squeue", "sreport", "srun", "sshare", "sstat", "strigger",
+)  # fmt: skip
 CLIENT = "in-image/slurm_client.py"
-HELPER = "on-node/slurm_helper.py"
-HOOK = "on-node/slurm-hook.sh"
+HELPER = ("slurm_helper.py", "slurm_lines.py")  # of on-node/
 DAY_S = 86_400
 KEPT_DAYS = 100  # a job that waits in the queue must still find it
 
@@ -99,9 +83,9 @@ def keep_clients(about: Sequence[str]) -> SlurmInside:
     Raise StoreError where they cannot be written.
     """
     client = f"#!/usr/bin/env python3\n{data.read_script(CLIENT)}"
-    helper = data.read_script(HELPER)
+    helper = {name: data.read_script(f"on-node/{name}") for name in HELPER}
     entry = data.read_script("in-image/slurm.sh")
-    digest = hashlib.sha256("\0".join([client, helper, entry]).encode()).hexdigest()[:16]
+    digest = hashlib.sha256("\0".join([client, *helper.values(), entry]).encode()).hexdigest()[:16]
     name = hashlib.sha256("\0".join([digest, *about]).encode()).hexdigest()[:32]
     top = find_data_home() / "hpcstack" / "slurm"
     inside = SlurmInside(top / digest, top / "steps" / f"{name}.json")
@@ -113,7 +97,8 @@ def keep_clients(about: Sequence[str]) -> SlurmInside:
         commands.mkdir(parents=True, exist_ok=True)
         _keep_file(inside.folder / "image" / "client", client, 0o755)
         _keep_file(inside.folder / "image" / "inside", entry, 0o755)
-        _keep_file(inside.folder / "slurm_helper.py", helper, 0o644)
+        for name, text in helper.items():
+            _keep_file(inside.folder / name, text, 0o644)
         for command in (*COMMANDS, "script"):
             with contextlib.suppress(FileExistsError):
                 (commands / command).symlink_to("../client")

@@ -24,13 +24,17 @@ from hpcstack.runtimes import slurm_inside
 from support.slurm_helper import CLIENT, HELPER, STEP, Served, load_helper, serve
 
 helper = load_helper()
+lines = helper.sys.modules["slurm_lines"]
+
+
+def spell(program: str, said: str = "") -> Any:
+    options = STEP["options"][program]
+    return lines.Spelling(options["valued"], options["others"], said)
 
 
 def split(program: str, *words: str) -> tuple[list[str], list[str]]:
-    options = STEP["options"][program]
-    known = {*options["valued"], *options["others"]}
-    count = helper.count_options(list(words), set(options["valued"]), known)
-    return list(words[:count]), list(words[count:])
+    options, rest = lines.read_options(list(words), spell(program))
+    return lines.join_options(options), rest
 
 
 @pytest.mark.parametrize(
@@ -44,8 +48,8 @@ def split(program: str, *words: str) -> tuple[list[str], list[str]]:
         ("srun", "-W 5 -K0 -u | true"),
         ("srun", "--exclusive --kill-on-bad-exit | true"),
         ("srun", "--exclusive=user | true"),
-        ("srun", "-- | -odd"),
-        ("srun", "-n1 -- | true"),
+        ("srun", "--cons | gpu x"),
+        ("srun", "--clust a | x"),
         ("srun", "| - x"),
         ("sbatch", "-W -N1 | job.sh -N2"),
         ("sbatch", "--wrap sleep --parsable |"),
@@ -76,12 +80,9 @@ def test_short_options_are_split_as_getopt_splits_them(words: list[str]) -> None
     assert split("sbatch", *words)[1] == rest
 
 
-def insert(*typed: str, **step: Any) -> list[str]:
-    options = STEP["options"]["srun"]
-    known = {*options["valued"], *options["others"]}
-    line = helper.insert_words(["srun", *typed], {**STEP, **step}, set(options["valued"]), known)
-    assert isinstance(line, list)
-    return line
+def insert(*typed: str, environ: dict[str, str] | None = None, **step: Any) -> list[str]:
+    insertion = lines.Insertion({**STEP, **step}, spell("srun"), environ or {})
+    return ["srun", *insertion.change(typed)]
 
 
 def test_a_step_runs_in_the_same_image() -> None:
@@ -93,59 +94,98 @@ def test_a_step_runs_in_the_same_image() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed",
-    [
-        ["--help"],
-        ["--version"],
-        ["--container-image=other.sqsh", "true"],
-        ["--container=x", "true"],
-    ],
+    "typed", ["--help", "--version", "--container-image=x true", "--container x true"]
 )
-def test_another_image_or_none_is_left_alone(typed: list[str]) -> None:
-    assert insert(*typed) == ["srun", *typed]
+def test_another_image_or_none_is_left_alone(typed: str) -> None:
+    assert insert(*typed.split()) == ["srun", *typed.split()]
+
+
+def test_a_mount_of_the_users_goes_with_those_of_the_image() -> None:
+    """The last option counts for Pyxis."""
+    words = ["--container-image=x", "--container-mounts=/a:/a", "/inside"]
+    typed = ("-N2", "--container-mounts", "/b:/b", "true")
+    said = "      --container-mounts=SRC:DST  [pyxis] bind mount\n"
+    step = {**STEP, "words": words, "by_srun": True}
+    made = lines.Insertion(step, spell("srun", said), {}).change(typed)
+    assert made == [
+        "-N2",
+        "--container-image=x",
+        "--container-mounts=/a:/a,/b:/b",
+        "/inside",
+        "true",
+    ]
 
 
 def test_a_step_in_a_step_does_not_wait_for_it() -> None:
     assert insert("-n1", "true", is_in_step=True)[:3] == ["srun", "-n1", "--overlap"]
+    assert insert("-n1", "--overlap", "true", is_in_step=True).count("--overlap") == 1
 
 
-def test_a_file_of_commands_is_refused_where_srun_does_not_start_the_container() -> None:
-    with pytest.raises(helper.RefusedError, match="HPCSTACK_ON_HOST"):
-        insert("--multi-prog", "conf")
-    assert insert("--multi-prog", "conf", by_srun=True)[-1] == "conf"
+@pytest.mark.parametrize("by_srun", [False, True])
+@pytest.mark.parametrize("option", ["--multi-prog", "--multi", "--bcast=/tmp/x"])
+def test_what_is_no_command_but_a_file_is_refused(option: str, by_srun: bool) -> None:
+    with pytest.raises(lines.RefusedError, match="HPCSTACK_ON_HOST"):
+        insert(option, "conf", by_srun=by_srun)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ("NONE", "PATH,HOME,HPCSTACK_SLURM_PWD,ENROOT_CONFIG_PATH"),
+        (
+            "A=1,PYTHONPATH",
+            "A=1,PYTHONPATH,HPCSTACK_INSIDE_PYTHONPATH,PATH,HOME,HPCSTACK_SLURM_PWD,ENROOT_CONFIG_PATH",
+        ),
+        ("ALL,A=1", "ALL,A=1"),
+    ],
+)
+def test_what_the_container_needs_is_exported_besides(asked: str, given: str) -> None:
+    step = {"environment": {"ENROOT_CONFIG_PATH": "/x"}}
+    assert f"--export={given}" in insert(f"--export={asked}", "true", **step)
+    by_variable = insert("true", environ={"SLURM_EXPORT_ENV": asked}, **step)
+    assert (f"--export={given}" in by_variable) == (asked != "ALL,A=1")
 
 
 # -- the environment
 
 
 def test_the_hosts_programs_get_nothing_of_the_image_that_would_break_them() -> None:
-    own = {"PATH": "/usr/bin", "SLURM_JOB_ID": "7", "SLURM_CONF": "/etc/slurm.conf", "HOME": "/home/me",
-           "HPCSTACK_INSIDE_OLD": "x", "HPCSTACK_SLURM_BATCH": "yes"}  # fmt: skip
+    own = {
+        "PATH": "/usr/bin", "SLURM_JOB_ID": "7", "SLURM_CONF": "/etc/slurm.conf", "HOME": "/home/me",
+        "CUDA_HOME": "/of/the/node", "UNSET_INSIDE": "1", "HPCSTACK_SLURM": "kept",
+        "HPCSTACK_INSIDE_OLD": "x", "HPCSTACK_SLURM_BATCH": "yes",
+    }  # fmt: skip
     theirs = {
         "PATH": "/opt/image", "LD_LIBRARY_PATH": "/opt/lib", "PYTHONPATH": "/opt/py", "HOME": "/root",
         "CUDA_HOME": "/mine", "CUDA_VISIBLE_DEVICES": "3", "SAID": "a\nb", "SLURM_NTASKS": "2",
-        "SLURM_CONF": "/evil", "SLURM_EXIT_ERROR": "125", "ENROOT_ROOTFS": "/x",
+        "SLURM_CONF": "/evil", "SLURM_EXIT_ERROR": "125", "ENROOT_ROOTFS": "/x", "TMPDIR": "/scratch",
     }  # fmt: skip
-    made = helper.make_environment(own, theirs, STEP["image"])
+    made, carried = lines.make_environment(own, theirs, STEP["image"])
     assert made == {
         "PATH": "/usr/bin",
         "SLURM_CONF": "/etc/slurm.conf",
         "HOME": "/home/me",
-        "HPCSTACK_INSIDE_PATH": "/opt/image",
-        "HPCSTACK_INSIDE_LD_LIBRARY_PATH": "/opt/lib",
-        "HPCSTACK_INSIDE_PYTHONPATH": "/opt/py",
-        "CUDA_HOME": "/mine",
-        "HPCSTACK_INSIDE_CUDA_HOME": "/mine",
+        "CUDA_HOME": "/of/the/node",
+        "HPCSTACK_SLURM": "kept",
         "CUDA_VISIBLE_DEVICES": "3",
         "SAID": "a\nb",
         "SLURM_NTASKS": "2",
     }
+    assert carried == {
+        "HPCSTACK_INSIDE_PATH": "/opt/image",
+        "HPCSTACK_INSIDE_LD_LIBRARY_PATH": "/opt/lib",
+        "HPCSTACK_INSIDE_PYTHONPATH": "/opt/py",
+        "HPCSTACK_INSIDE_CUDA_HOME": "/mine",
+        "HPCSTACK_INSIDE_TMPDIR": "/scratch",
+    }
 
 
 def test_a_job_begins_without_the_variables_of_the_one_it_is_submitted_from() -> None:
-    environ = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_CONF": "c", "SBATCH_PARTITION": "p"}
-    helper.leave_job(environ)
-    assert environ == {"SLURM_CONF": "c", "SBATCH_PARTITION": "p"}
+    environ = {
+        "SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_CONF": "c", "SBATCH_PARTITION": "p", "RANK": "3",
+        "PMIX_RANK": "3", "CUDA_VISIBLE_DEVICES": "1", "HPCSTACK_SLURM_STEP": "yes", "MINE": "1",
+    }  # fmt: skip
+    assert lines.leave_job(environ) == {"SLURM_CONF": "c", "SBATCH_PARTITION": "p", "MINE": "1"}
 
 
 def enter(*command: str, **variables: str) -> str:
@@ -185,7 +225,7 @@ LINES = st.text(
 @given(LINES)
 def test_a_batch_script_arrives_as_it_was_written(text: str) -> None:
     step = {**STEP, "words": ["cat", "-"], "script": "/dev/null"}
-    script = helper.write_batch_script(text, step, "/")
+    script = lines.write_batch_script(text, step, "/")
     done = subprocess.run(["sh", "-c", script, "job"], capture_output=True, check=True)
     assert done.stdout == text.rstrip("\n").encode() + b"\n" * max(
         1, len(text) - len(text.rstrip("\n"))
@@ -194,17 +234,19 @@ def test_a_batch_script_arrives_as_it_was_written(text: str) -> None:
 
 def test_directives_stay_at_the_head() -> None:
     text = "#!/bin/bash\n#SBATCH -N2\n\n# why\n#SBATCH --time=5\necho\n#SBATCH --late\n"
-    script = helper.write_batch_script(text, STEP, "/some where")
-    head = script.partition("# The script was")[0]
+    script = lines.write_batch_script(text, STEP, "/some where")
+    head = script.partition("# This was submitted")[0]
     assert head == "#!/bin/sh\n#SBATCH -N2\n\n# why\n#SBATCH --time=5\n"
     assert "HPCSTACK_SLURM_PWD='/some where'" in script
-    assert helper.list_directives(text) == ["-N2", "--time=5"]
+    assert lines.list_directives(text) == ["-N2", "--time=5"]
+    quoted = '#!/bin/sh\n#SBATCH --chdir="/my data" # there\n#SBATCH -J "odd\n'
+    assert lines.list_directives(quoted) == ["--chdir=/my data", "-J", '"odd']
 
 
 def test_a_value_for_the_runtime_is_quoted_and_gives_way(tmp_path: Path) -> None:
     value = 'it\'s }$(touch x)\n"two"'
     step = {**STEP, "words": ["printenv"], "script": "SAID", "environment": {"SAID": value}}
-    script = helper.write_batch_script("#!/bin/sh\n", step, "/")
+    script = lines.write_batch_script("#!/bin/sh\n", step, "/")
     done = subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
     )
@@ -289,23 +331,86 @@ def test_only_slurms_commands_are_run(served: Served) -> None:
     assert "none of Slurm's commands" in done.stderr
 
 
-def test_what_the_node_lacks_is_said(served: Served) -> None:
-    done = served.type("sreport")
-    assert "sreport is not installed on this node" in done.stderr
+def test_what_the_node_lacks_is_said(tmp_path: Path) -> None:
+    with serve(tmp_path, more="/nowhere") as served:
+        assert "sreport is not installed on this node" in served.type("sreport").stderr
 
 
 def test_a_script_of_the_image_is_submitted(served: Served) -> None:
-    served.put(
-        "sbatch", 'echo "$@"; for last; do :; done; cat "$2"'
-    )
+    served.put("sbatch", 'echo "$@"; for last; do :; done; cat "$2"')
     (served.folder / "my job.sh").write_text("#!/bin/sh\n#SBATCH -N2\necho hello\n")
     done = served.type("sbatch", "--parsable", "my job.sh", "a b")
     words, *script = done.stdout.splitlines()
     assert re.fullmatch(r"--parsable /\S*/hpcstack-sbatch-\w+/my job.sh a b", words)
     assert "#SBATCH -N2" in script
-    assert script[-2:] == ["echo hello", "END_OF_SCRIPT"]
+    assert script[-2:] == ["echo hello", "A_END_OF_SCRIPT"]
     left = Path(shlex.split(words)[1]).parent
     assert not left.exists()
+
+
+def test_the_last_component_of_a_heterogeneous_job_has_the_script(served: Served) -> None:
+    served.put("sbatch", 'echo "$@"')
+    (served.folder / "job.sh").write_text("#!/bin/sh\n")
+    done = served.type("sbatch", "-N1", ":", "-N2", "job.sh", "a")
+    assert re.fullmatch(r"-N1 : -N2 /\S+/job.sh a\n", done.stdout), done.stderr
+
+
+def test_what_goes_to_another_image_takes_nothing_of_this_one_along(served: Served) -> None:
+    served.put("sbatch", "env")
+    own = {"HPCSTACK_SLURM_STEP": "yes", "PYTHONPATH": "/mine", "SLURM_NTASKS": "4"}
+    for words, env in (
+        (["--container-image=x", "a"], own),
+        (["a"], {**own, "HPCSTACK_ON_HOST": "yes"}),
+    ):
+        said = served.type("sbatch", *words, env=env).stdout
+        assert "PATH=" in said
+        for name in (
+            "HPCSTACK_INSIDE",
+            "HPCSTACK_SLURM_PWD",
+            "HPCSTACK_SLURM_STEP",
+            "SLURM_NTASKS",
+        ):
+            assert name not in said
+
+
+def test_mask_and_limits_are_the_callers(served: Served) -> None:
+    served.put("squeue", "umask; ulimit -n; ulimit -c; echo $OMP_NUM_THREADS")
+    line = shlex.join(served.command("squeue"))
+    env = {**os.environ, "HPCSTACK_SLURM_SOCKET": served.socket, "OMP_NUM_THREADS": "3"}
+    script = f"umask 027; ulimit -S -n 200; ulimit -S -c 0; {line}; unset OMP_NUM_THREADS; {line}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=env, check=True
+    )
+    assert done.stdout == "0027\n200\n0\n3\n0027\n200\n0\n\n"
+
+
+def test_bytes_that_are_no_text_arrive_whatever_the_locale_is(served: Served) -> None:
+    served.put("squeue", 'printf "%s|%s" "$1" "$NAME" | od -An -tx1')
+    env = {**os.environ, "HPCSTACK_SLURM_SOCKET": served.socket, "LC_ALL": "C", "NAME": "J\u00f6rg"}
+    argv: list[str | bytes] = [*served.command("squeue"), b"\xff\xc3\xa9"]
+    done = subprocess.run(argv, capture_output=True, env=env, check=True, text=True)
+    assert done.stdout.split() == ["ff", "c3", "a9", "7c", "4a", "c3", "b6", "72", "67"]
+
+
+def test_a_program_that_cannot_be_reached_any_more_can_be_interrupted(served: Served) -> None:
+    """Before the program has started, a signal ends the client."""
+    served.put("sbatch", "true")
+    env = {**os.environ, "HPCSTACK_SLURM_SOCKET": served.socket}
+    with subprocess.Popen(served.command("sbatch"), stdin=subprocess.PIPE, env=env) as client:
+        time.sleep(1)
+        client.terminate()
+        assert client.wait(timeout=10) == -signal.SIGTERM
+
+
+def test_many_clients_are_served_and_few_descriptors_do_not_end_it(served: Served) -> None:
+    served.put("squeue", "echo served")
+    line = shlex.join(served.command("squeue"))
+    env = {**os.environ, "HPCSTACK_SLURM_SOCKET": served.socket}
+    script = f"for i in $(seq 60); do {line} & done; wait"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=env, check=True
+    )
+    assert done.stdout.split() == ["served"] * 60
 
 
 def test_a_script_that_is_missing_is_named(served: Served) -> None:
