@@ -222,8 +222,8 @@ def test_nobody_else_is_served(
         client = (
             "import socket, array; s = socket.socket(socket.AF_UNIX); s.settimeout(10)\n"
             f"s.connect('\\0{name}')\n"
-            "s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0, 1, 2]))])\n"
-            "try: s.sendall(b'{\"argv\": [\"squeue\"]}\\n'); print('got', s.recv(100))\n"
+            "streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0, 1, 2]))]\n"
+            "try: s.sendmsg([b'x'], streams); s.sendall(b'{}\\n'); print('got', s.recv(100))\n"
             "except (BrokenPipeError, ConnectionResetError): print('got', b'')\n"
         )
         for who in ([], ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]):
