@@ -129,7 +129,7 @@ def read_script(path):
 
 
 def heed_signals(service):
-    """From now on, hand signals on to the program, which has started.
+    """From now on, hand signals on to the program, which is about to start.
 
     What the caller ignores, as nohup does, stays ignored.
     """
@@ -166,8 +166,9 @@ def ask(argv):
                 sys.stderr.write(f"hpcstack: {message['says']}\n")
             elif "read" in message:
                 send(service, **read_script(message["read"]))
-            elif "started" in message:
+            elif "starting" in message:
                 heed_signals(service)
+                send(service, heeded=True)
             elif "error" in message:
                 fail(f"{argv[0]}: {message['error']}")
             else:

@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 
+sys.dont_write_bytecode = True  # the folder is the user's, on a shared disk
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from slurm_lines import (  # beside this file, which -I leaves out
@@ -195,10 +196,13 @@ class Caller:
             raise RefusedError(f"{argv[0]} is not installed on this node")
         self.cwd = find_cwd(self.request)
         argv, environ = self.prepare(argv)
+        # From here on the client hands signals on. Before, they end it.
+        self.connection.send(starting=True)
+        if self.connection.receive() is None:
+            return
         program = self.start(argv, environ)
         self.close_streams()
         RUNNING.add(program)
-        self.connection.send(started=True)
         threading.Thread(target=self.hand_on, args=(program,), daemon=True).start()
         status = program.wait()
         RUNNING.discard(program)

@@ -26,6 +26,7 @@ class Entering(click.Command):
 @click.argument("job", default="", metavar="")
 @click.option("--rank", default="", metavar="NUMBER", help="Enter the container of this rank.")
 @click.option("--node", default="", metavar="NODE", help="Enter a container on this node.")
+@click.option("--debug", is_flag=True, help="Talk to the debugger of a rank (launch --debug).")
 @click.option(
     "--ssh",
     is_flag=True,
@@ -42,6 +43,7 @@ def command(
     job: str,
     rank: str,
     node: str,
+    debug: bool,
     ssh: bool,
     ssh_config: bool,
 ) -> NoReturn:
@@ -51,6 +53,7 @@ def command(
     the first rank, unless --rank or --node names another. The shell ends with the job.
     """
     from hpcstack.core.errors import InputError
+    from hpcstack.launch.debug import make_debug_client
     from hpcstack.launch.enter import (
         enter_rank,
         find_rank,
@@ -64,6 +67,8 @@ def command(
     argv: tuple[str, ...] = ctx.meta["command"]
     if (ssh or ssh_config) and argv:
         raise InputError("--ssh takes no command", "ssh hpcstack-JOB COMMAND")
+    if debug and argv:
+        raise InputError("--debug takes no command", "type it to the debugger")
     asked = parse_job(job)
     found = find_rank(asked, rank, node, session.runner)
     if ssh_config:
@@ -83,5 +88,7 @@ def command(
             "second one, from the same image with the same options"
         )
     say(f"job {asked.job}, rank {found.number} on {found.node}")
+    if debug:
+        argv = make_debug_client(found.number)
     pty = sys.stdin.isatty() and sys.stdout.isatty()
     raise click.exceptions.Exit(enter_rank(asked, found, argv, session.runner, pty=pty))

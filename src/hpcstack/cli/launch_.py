@@ -109,6 +109,13 @@ if TYPE_CHECKING:
     help="After this many seconds without output, report what each rank is doing and end the step.",
 )
 @click.option(
+    "--debug",
+    default=None,
+    type=click.IntRange(0),
+    metavar="RANK",
+    help="Stop this rank in a debugger: `hpcstack enter --debug` talks to it.",
+)
+@click.option(
     "--spare",
     default=0,
     type=click.IntRange(0),
@@ -304,6 +311,7 @@ OF_LAUNCHES = {
     "stage_in": "--stage-in",
     "grace": "--grace",
     "watchdog": "--watchdog",
+    "debug": "--debug",
     "spare": "--spare",
     "requeue_without": "--requeue-without",
     "nproc_per_node": "--nproc-per-node",
@@ -388,6 +396,7 @@ def _make_request(
     stage_in: tuple[str, ...],
     grace: int,
     watchdog: int,
+    debug: int | None,
     spare: int,
     requeue_without: bool,
     no_bind: bool,
@@ -435,6 +444,7 @@ def _make_request(
         stage_in=stage_in,
         grace=grace,
         watchdog=watchdog,
+        debug=debug,
         spare=spare,
         requeue=requeue,
         bind=not no_bind,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, bind_ranks, may_bind_by_node
+from hpcstack.launch.debug import check_debug, list_debug_variables, wrap_debugged
 from hpcstack.launch.failure import OWN_FAILURE
 from hpcstack.launch.modes import (
     MODES,
@@ -166,6 +167,8 @@ def plan_step(
             near=request.bind and may_bind_by_node(resources, node, share),
         ),
     ]
+    if request.debug is not None:
+        variables += list_debug_variables(request.debug, os.environ, artifact.environment)
     options: list[Part] = []
     if not here:
         options = _list_srun_options(
@@ -384,6 +387,8 @@ def _command_inside(
     """
     mode = request.mode
     command = request.command
+    if request.debug is not None:
+        command = wrap_debugged(request.debug, command)
     if mode in ("mpi", "plain"):
         program = (request.workdir or Path.cwd()) / command[0]
         if command[0] == "-m" or is_python(program):
@@ -597,6 +602,7 @@ def _check_request(
     check_mode(mode, resources)
     if not is_slurms_own(request):
         commands.check_starter(mode, request.command)
+    check_debug(request, uses_slurm=runtime.uses_slurm)
     if request.watchdog:
         _check_watchdog(resources.extra, job=request.batch)
     if request.spare:

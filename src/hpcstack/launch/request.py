@@ -46,6 +46,7 @@ class LaunchRequest:
     stage_in: tuple[str, ...] = ()
     grace: int = 0
     watchdog: int = 0
+    debug: int | None = None
     spare: int = 0
     requeue: tuple[str, ...] = ()  # `hpcstack requeue` as a node starts it; empty: never
     bind: bool = True

@@ -57,6 +57,7 @@ TEXTS = {
     **{f"on-node/{name}": data.read_script(f"on-node/{name}") for name in ON_NODES},
     "in-image/project.sh": data.read_script("in-image/project.sh"),
     "in-image/slurm.sh": data.read_script("in-image/slurm.sh"),
+    "in-image/debug.sh": data.read_script("in-image/debug.sh"),
     **{name: data.read_script(script) for name, script in HOOKS.items()},
 }
 BASH = tuple(HOOKS)
@@ -91,7 +92,13 @@ def test_no_fragment_is_forgotten() -> None:
         *(Path(script).name for script in HOOKS.values()),
     }
     ranks = {"rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in STARTED_IN_IMAGE)}
-    assert {path.name for path in top.rglob("*.sh")} == {"project.sh", *ranks, *ON_NODES, *held}
+    assert {path.name for path in top.rglob("*.sh")} == {
+        "project.sh",
+        "debug.sh",
+        *ranks,
+        *ON_NODES,
+        *held,
+    }
     for path in top.rglob("*.sh"):
         text = path.read_text()
         first = text.removeprefix("#!/usr/bin/env bash\n").splitlines()[0]

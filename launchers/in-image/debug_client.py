@@ -1,0 +1,60 @@
+"""Talks to a rank that waits below its debugger (in-image/debugged.py), in the same container.
+
+Argument: RANK. Ctrl-C stops the rank where it is. Ctrl-D leaves; the rank stays as it is.
+
+Needs Python 3.6, as images have it.
+"""
+
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+
+
+def connect():
+    """Return a connection to the rank, and the number of its process."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    step = os.environ.get("SLURM_STEP_ID", "0")
+    service = socket.socket(socket.AF_UNIX)
+    try:
+        service.connect(f"\0hpcstack-debug-{os.getuid()}-{job}.{step}-{sys.argv[1]}")
+    except OSError as error:
+        wanted = os.environ.get("HPCSTACK_DEBUG")
+        tip = f"hpcstack enter {job} --rank {wanted} --debug" if wanted else "launch --debug RANK"
+        sys.exit(f"hpcstack: rank {sys.argv[1]} has no debugger: {error.strerror}\n  TIP: {tip}")
+    data = service.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    process, user, _ = struct.unpack("3i", data)
+    if user != os.getuid():
+        sys.exit("hpcstack: another user answers in the place of this rank")
+    return service, process
+
+
+def show(service):
+    """Show what the debugger says, until it has ended."""
+    while True:
+        data = service.recv(1 << 16)
+        if not data:
+            os._exit(0)
+        os.write(1, data)
+
+
+def main():
+    """Hand on lines until this side or the other ends."""
+    service, process = connect()
+    signal.signal(signal.SIGINT, lambda *_: os.kill(process, signal.SIGINT))
+    shown = threading.Thread(target=show, args=(service,), daemon=True)
+    shown.start()
+    while True:
+        line = sys.stdin.readline()
+        if not line:
+            break
+        service.sendall(line.encode())
+    if not sys.stdin.isatty():
+        # All that was typed is done, and answered, before the other side closes.
+        service.shutdown(socket.SHUT_WR)
+        shown.join()
+
+
+main()
