@@ -27,14 +27,17 @@ def connect():
     data = service.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     process, user, _ = struct.unpack("3i", data)
     if user != os.getuid():
-        sys.exit("hpcstack: another user answers in the place of this rank")
+        sys.exit("hpcstack: another user is answering in place of this rank")
     return service, process
 
 
 def show(service):
     """Show what the debugger says, until it has ended."""
     while True:
-        data = service.recv(1 << 16)
+        try:
+            data = service.recv(1 << 16)
+        except OSError:
+            data = b""
         if not data:
             os._exit(0)
         os.write(1, data)
@@ -50,7 +53,10 @@ def main():
         line = sys.stdin.readline()
         if not line:
             break
-        service.sendall(line.encode())
+        try:
+            service.sendall(line.encode())
+        except OSError:
+            break
     if not sys.stdin.isatty():
         # All that was typed is done, and answered, before the other side closes.
         service.shutdown(socket.SHUT_WR)

@@ -1,17 +1,19 @@
 """Runs a Python program below pdb, which one person at a time can talk to from elsewhere.
 
-It stops before the program's first line, at each `breakpoint()`, and after an exception that nobody
-caught. Whoever talks to it connects to an abstract Unix socket (in-image/debug_client.py), as the
-same user; it waits for one where it stops.
+It stops before the program's first line, at each `breakpoint()`, and at an exception that nobody
+caught. A client (in-image/debug_client.py) connects to an abstract Unix socket as the same user; at
+each stop the program waits for one.
 
-Arguments: those of Python: [OPTIONS] FILE [ARGUMENTS]..., or with -m MODULE or -c CODE for FILE.
+Arguments: those of Python: FILE [ARGUMENTS]..., or with -m MODULE or -c CODE for FILE.
 
 Needs Python 3.6, as images have it.
 """
 
+import builtins
 import os
 import pdb
 import runpy
+import signal
 import socket
 import struct
 import sys
@@ -21,10 +23,11 @@ import types
 RANK = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
 JOB = os.environ.get("SLURM_JOB_ID", "")
 STEP = os.environ.get("SLURM_STEP_ID", "0")
+PROMPT = "(pdb) "
 NAME = f"hpcstack-debug-{os.getuid()}-{JOB}.{STEP}-{RANK}"
 
 
-def await_person(service):
+def accept_client(service):
     """Return a connection of this user's."""
     sys.stderr.write(
         f"hpcstack: rank {RANK} on {os.uname().nodename} waits for its debugger:"
@@ -40,7 +43,7 @@ def await_person(service):
         connected.close()
 
 
-class Talk:
+class ClientStream:
     """What pdb reads and writes: a person's lines, whoever is connected at that moment."""
 
     encoding = "utf-8"
@@ -57,10 +60,11 @@ class Talk:
         """Return the next line that somebody typed. Wait for somebody where nobody is there."""
         while True:
             self.flush()
-            line = self.lines.readline()
+            line = self.lines.readline() if self.connected is not None else ""
             if line:
                 return line
             self.leave()
+            self.said = self.said or PROMPT  # the next one has not seen it
 
     def write(self, text):
         self.said += text
@@ -68,14 +72,19 @@ class Talk:
     def flush(self):
         """Say what is to be said, to whoever is there."""
         if self.connected is None:
-            self.connected = await_person(self.service)
+            self.connected = accept_client(self.service)
             self.lines = self.connected.makefile("r", encoding="utf-8", errors="replace")
         try:
-            self.connected.sendall(self.said.encode())
+            self.connected.sendall(self.said.encode("utf-8", "backslashreplace"))
         except OSError:
             self.leave()
         else:
             self.said = ""
+
+    def close(self):
+        """Close what another process goes on using."""
+        self.leave()
+        self.service.close()
 
     def leave(self):
         """Forget the one who has gone."""
@@ -86,18 +95,58 @@ class Talk:
 
 
 class Debugger(pdb.Pdb):
-    """pdb on a socket. Leaving it by `q` ends the program."""
+    """pdb on a socket. `q` ends the program."""
 
-    def __init__(self, talk):
-        super().__init__(stdin=talk, stdout=talk)
+    def __init__(self, stream):
+        super().__init__(stdin=stream, stdout=stream, nosigint=True)
         self.use_rawinput = False
-        self.prompt = "(pdb) "
+        self.prompt = PROMPT
         self.was_left = False
 
     def set_quit(self):
-        """Note that somebody typed `q`."""
+        """End the program, which would catch pdb's own exception as any other."""
         self.was_left = True
-        super().set_quit()
+        raise SystemExit(1)
+
+    def trace_dispatch(self, frame, event, arg):
+        """Trace no more after `c`: before Python 3.10, a frame would be traced once again."""
+        local = super().trace_dispatch(frame, event, arg)
+        return local if sys.gettrace() else None
+
+    def stop(self, _number, frame):
+        """Stop the program where a signal found it; it comes from a Ctrl-C at the debugger."""
+        if self.allow_kbdint:
+            raise KeyboardInterrupt
+        sys.settrace(None)  # else it would stop inside pdb
+        self.set_trace(frame)
+
+    def stop_here_now(self, *_, **__):
+        """Be `breakpoint()` of the program."""
+        self.set_trace(sys._getframe(1))
+
+    def leave_child(self):
+        """Let a process that the program has forked run as it is."""
+        sys.settrace(None)
+        frame = sys._getframe()
+        while frame:
+            frame.f_trace = None
+            frame = frame.f_back
+        self.replace_breakpoint(lambda *_, **__: None)
+        self.stdin.close()
+
+    def replace_breakpoint(self, hook):
+        """Make HOOK what breakpoint() and pdb.set_trace() call."""
+        if sys.version_info < (3, 7):
+            builtins.breakpoint = hook
+        else:
+            sys.breakpointhook = hook
+        pdb.set_trace = hook
+
+    def refuse(self, _arg):
+        """Refuse a command that needs the terminal of the program, or starts it again."""
+        self.error("not possible here")
+
+    do_run = do_restart = do_interact = refuse
 
 
 def load_program(argv):
@@ -105,8 +154,6 @@ def load_program(argv):
 
     Set sys.argv, sys.path and the module __main__ as Python does.
     """
-    while argv[0].startswith("-") and argv[0] not in ("-m", "-c"):
-        argv = argv[2 if argv[0] in ("-X", "-W") else 1 :]  # Python's own options
     module = types.ModuleType("__main__")
     module.__builtins__ = __builtins__
     if argv[0] == "-m":
@@ -119,7 +166,7 @@ def load_program(argv):
         code = compile(argv[1], "<string>", "exec")
         sys.argv = ["-c", *argv[2:]]
     else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(argv[0])))
+        sys.path.insert(0, os.path.dirname(os.path.realpath(argv[0])))
         with open(argv[0], "rb") as file:
             code = compile(file.read(), os.path.abspath(argv[0]), "exec")
         module.__file__ = argv[0]
@@ -130,10 +177,14 @@ def load_program(argv):
 
 def main():
     """Run the program to its end, below the debugger."""
-    sys.path.pop(0)  # of `python -c`
+    if sys.path[:1] == [""]:
+        sys.path.pop(0)  # of `python -c`
     code, variables = load_program(sys.argv[1:])
-    debugger = Debugger(Talk())
-    sys.breakpointhook = lambda *_, **__: debugger.set_trace(sys._getframe(1))
+    debugger = Debugger(ClientStream())
+    debugger.replace_breakpoint(debugger.stop_here_now)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=debugger.leave_child)
+    signal.signal(signal.SIGINT, debugger.stop)
     try:
         debugger.run(code, variables)
     except SystemExit:

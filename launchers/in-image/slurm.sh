@@ -17,7 +17,7 @@ case :$PATH: in
 *) export PATH="/opt/hpcstack/slurm/bin:$PATH" ;;
 esac
 if [ -n "${HPCSTACK_SLURM_PWD:-}" ]; then
-    cd "$HPCSTACK_SLURM_PWD" || echo "hpcstack: going on in $PWD" >&2
+    cd "$HPCSTACK_SLURM_PWD" || echo "hpcstack: continuing in $PWD" >&2
     unset HPCSTACK_SLURM_PWD
 fi
 exec "$@"

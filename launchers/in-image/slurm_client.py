@@ -41,7 +41,7 @@ def connect():
     """Return a connection to this node's helper, which is this user's."""
     name = os.environ.get("HPCSTACK_SLURM_SOCKET")
     if not name:
-        fail("Slurm is not to be reached from here\n  TIP: hpcstack launch --slurm")
+        fail("Slurm cannot be reached from here\n  TIP: hpcstack launch --slurm")
     until = time.monotonic() + PATIENCE
     while True:
         service = socket.socket(socket.AF_UNIX)
@@ -55,7 +55,7 @@ def connect():
         time.sleep(0.05)
     data = service.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     if struct.unpack("3i", data)[1] != os.getuid():
-        fail("another user answers in the place of this step's helper")
+        fail("another user is answering in place of this step's helper")
     return service
 
 
@@ -128,7 +128,7 @@ def read_script(path):
         return {"error": f"{path}: {error.strerror}"}
 
 
-def heed_signals(service):
+def forward_signals(service):
     """From now on, hand signals on to the program, which is about to start.
 
     What the caller ignores, as nohup does, stays ignored.
@@ -154,7 +154,7 @@ def heed_signals(service):
             signal.signal(number, handler)
 
 
-def ask(argv):
+def run_on_node(argv):
     """Have the helper run ARGV. Return (its exit status, the signal that it died of)."""
     service = connect()
     send_streams(service)
@@ -165,9 +165,10 @@ def ask(argv):
             if "says" in message:
                 sys.stderr.write(f"hpcstack: {message['says']}\n")
             elif "read" in message:
-                send(service, **read_script(message["read"]))
+                path = message["read"].encode("utf-8", "surrogateescape")
+                send(service, **read_script(os.fsdecode(path)))
             elif "starting" in message:
-                heed_signals(service)
+                forward_signals(service)
                 send(service, heeded=True)
             elif "error" in message:
                 fail(f"{argv[0]}: {message['error']}")
@@ -206,7 +207,7 @@ def main():
     name = os.path.basename(sys.argv[0])
     if name == "script":
         run_script(sys.argv[1:])
-    status, number = ask([name, *sys.argv[1:]])
+    status, number = run_on_node([name, *sys.argv[1:]])
     if number:
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)

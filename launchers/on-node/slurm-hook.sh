@@ -10,5 +10,5 @@ for descriptor in /proc/$$/fd/*; do
 done
 socket=hpcstack-$(cat /proc/sys/kernel/random/uuid)
 echo "HPCSTACK_SLURM_SOCKET=$socket" >>"$ENROOT_ENVIRON"
-unshare --mount --propagation slave python3 -I -S "${HPCSTACK_SLURM%%:*}/slurm_helper.py" "$socket" "$ENROOT_PID" \
+unshare --mount --propagation slave python3 -I -S -B "${HPCSTACK_SLURM%%:*}/slurm_helper.py" "$socket" "$ENROOT_PID" \
     "${HPCSTACK_SLURM#*:}" </dev/null >/dev/null 2>&1 &

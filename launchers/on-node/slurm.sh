@@ -4,7 +4,7 @@
 _folder=$1 _step=$2
 shift 2
 if [ ! -r "$_folder/../secret" ]; then
-    echo "hpcstack: $(uname -n): $_folder cannot be read here; XDG_DATA_HOME names a folder that all nodes have" >&2
+    echo "hpcstack: $(uname -n): $_folder cannot be read here; set XDG_DATA_HOME to a folder that all nodes can read" >&2
     exit 125
 fi
 HPCSTACK_SLURM_SOCKET=hpcstack-$(
@@ -14,6 +14,6 @@ HPCSTACK_SLURM_SOCKET=hpcstack-$(
 export HPCSTACK_SLURM_SOCKET
 if [ "${SLURM_LOCALID:-0}" = 0 ]; then
     # no child of what follows
-    (python3 -I -S "$_folder/slurm_helper.py" "$HPCSTACK_SLURM_SOCKET" "$$" "$_step" </dev/null >/dev/null &)
+    (python3 -I -S -B "$_folder/slurm_helper.py" "$HPCSTACK_SLURM_SOCKET" "$$" "$_step" </dev/null >/dev/null &)
 fi
 exec "$@"

@@ -24,14 +24,14 @@ import tempfile
 import threading
 import time
 
-sys.dont_write_bytecode = True  # the folder is the user's, on a shared disk
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from slurm_lines import (  # beside this file, which -I leaves out
     IN_STEP,
-    Insertion,
+    ImageInserter,
     RefusedError,
     Spelling,
+    extract_wrap,
     find_folder,
     is_on_host,
     join_options,
@@ -40,8 +40,7 @@ from slurm_lines import (  # beside this file, which -I leaves out
     make_environment,
     names_an_image,
     read_options,
-    split_components,
-    take_wrapped,
+    split_job,
     write_batch_script,
 )
 
@@ -96,7 +95,7 @@ class Connection:
         self.lock = threading.Lock()
 
     def receive(self):
-        """Return the next message; None where the client has gone, or says what is none."""
+        """Return the next message; None when the client has gone or sent something invalid."""
         while b"\n" not in self.rest:
             if len(self.rest) > LONGEST:
                 return None
@@ -155,7 +154,7 @@ def find_cwd(request):
     return path if [there.st_dev, there.st_ino] == request["cwd_is"] else None
 
 
-class Caller:
+class ClientSession:
     """One client, and the program that runs for it."""
 
     def __init__(self, connected, step):
@@ -191,7 +190,7 @@ class Caller:
         """Run what was typed to its end, and hand on the client's signals meanwhile."""
         argv = self.request["argv"]
         if argv[0] not in COMMANDS:
-            raise RefusedError(f"{argv[0]} is none of Slurm's commands")
+            raise RefusedError(f"{argv[0]} is not a Slurm command")
         if not shutil.which(argv[0]):
             raise RefusedError(f"{argv[0]} is not installed on this node")
         self.cwd = find_cwd(self.request)
@@ -203,7 +202,7 @@ class Caller:
         program = self.start(argv, environ)
         self.close_streams()
         RUNNING.add(program)
-        threading.Thread(target=self.hand_on, args=(program,), daemon=True).start()
+        threading.Thread(target=self.forward_signals, args=(program,), daemon=True).start()
         status = program.wait()
         RUNNING.discard(program)
         self.connection.send(**({"signal": -status} if status < 0 else {"status": status}))
@@ -237,12 +236,15 @@ class Caller:
         theirs = self.request["environ"]
         environ, carried = make_environment(read_environment(), theirs, self.step["image"])
         program, words = argv[0], argv[1:]
+        if program == "srun" and self.step["is_in_step"]:
+            # The step that it is typed in has the resources, and would not end for it.
+            environ.setdefault("SLURM_OVERLAP", "1")
         if is_on_host(theirs):
             return argv, leave_job(environ) if program == "sbatch" else environ
 
         if program == "salloc" and not {"--no-shell", *ABOUT_ITSELF}.intersection(words):
             raise RefusedError(
-                "salloc would start a shell outside the image\n"
+                "salloc would start its command outside the image\n"
                 "  TIP: srun --pty bash, or salloc --no-shell"
             )
         if program == "sbatch":
@@ -250,15 +252,15 @@ class Caller:
             environ = leave_job(environ)
             return ["sbatch", *words], {**environ, **carried} if is_inside else environ
         if program == "srun":
-            insertion = Insertion(self.step, self.spell("srun"), theirs)
-            words = insertion.change(words)
+            insertion = ImageInserter(self.step, self.load_spelling("srun"), theirs)
+            words = insertion.insert_words(words)
             if insertion.is_made:
                 folder = os.path.join(self.request["cwd"], insertion.folder or "")
                 environ.update(carried)
                 environ.update({"HPCSTACK_SLURM_PWD": folder.rstrip("/") or "/", IN_STEP: "yes"})
         return [program, *words], environ
 
-    def spell(self, program):
+    def load_spelling(self, program):
         """Return the options of PROGRAM, which itself says what plugins add."""
         options = self.step["options"][program]
         try:
@@ -278,15 +280,14 @@ class Caller:
     def prepare_batch(self, words):
         """Return the WORDS behind `sbatch`, with a script that runs theirs in the image.
 
-        Also return whether they are such.
+        Also return whether that script runs in the image.
         """
-        spelling = self.spell("sbatch")
-        *others, last = split_components(words)
-        options, rest = read_options(last, spelling)
+        spelling = self.load_spelling("sbatch")
+        before, options, rest = split_job(words, spelling)
         if names_an_image(options) or {one.name for one in options}.intersection(ABOUT_ITSELF):
             return words, False
 
-        text, options = take_wrapped(options)
+        text, options = extract_wrap(options)
         name = "wrap"
         if text is None:
             name = os.path.basename(rest[0]) if rest else "sbatch"
@@ -302,7 +303,6 @@ class Caller:
             says = f"{self.request['cwd']} is only in the image: the job's output goes to {where}"
             self.connection.send(says=says)
         path = self.write_script(name, text)
-        before = [word for component in others for word in (*component, ":")]
         return [*before, *join_options(options), path, *rest[1:]], is_inside
 
     def ask_for_script(self, path):
@@ -310,7 +310,7 @@ class Caller:
         self.connection.send(read=path)
         answer = self.connection.receive()
         if answer is None or "text" not in answer:
-            raise RefusedError((answer or {}).get("error", "the script did not come"))
+            raise RefusedError((answer or {}).get("error", "the script was not received"))
         return answer["text"]
 
     def write_script(self, name, text):
@@ -321,14 +321,14 @@ class Caller:
             file.write(encode(text))
         return path
 
-    def hand_on(self, program):
+    def forward_signals(self, program):
         """Give PROGRAM the client's signals. End it when the client has gone."""
         while True:
             message = self.connection.receive()
             if message is None:
                 break
             number = message.get("signal", 0)
-            if number and program.poll() is None and not was_heard(number):
+            if number and program.poll() is None and not reached_whole_step(number):
                 program.send_signal(number)
         for number, patience in ((signal.SIGHUP, 5), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
             if program.poll() is not None:
@@ -348,7 +348,7 @@ def set_limit(number, soft):
     resource.setrlimit(number, (soft, hard))
 
 
-def was_heard(number):
+def reached_whole_step(number):
     """Return whether the signal NUMBER has just come here as well.
 
     It was sent to every process of the step then, and the program has got it.
@@ -359,7 +359,8 @@ def was_heard(number):
 
 # -- the helper
 
-# Slurm gives a signal for the ranks to every process of a step. They may still ask Slurm something.
+# Slurm sends a signal meant for the ranks to every process of the step. The helper survives it: ranks
+# may still need Slurm.
 UNHEEDED = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGURG, signal.SIGALRM,
@@ -408,7 +409,7 @@ def accept_clients(service, step):
             if read_peer(connected) != os.getuid():
                 connected.close()
                 continue
-            threading.Thread(target=Caller(connected, step).serve, daemon=True).start()
+            threading.Thread(target=ClientSession(connected, step).serve, daemon=True).start()
         except (OSError, RuntimeError):
             time.sleep(0.1)  # no descriptor or no thread is left: some will be free again
 

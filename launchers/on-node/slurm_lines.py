@@ -1,4 +1,4 @@
-"""What is run on the node for what was typed in a container: pure, for slurm_helper.py.
+"""Pure functions that turn a command typed in a container into the one to run on the node.
 
 srun's steps and sbatch's scripts are made to run in the image that they were typed in. STEP says
 how its containers are started, as runtimes/slurm_inside.py writes it down.
@@ -12,7 +12,7 @@ import shlex
 import string
 
 ON_HOST = "HPCSTACK_ON_HOST"
-# Options by which somebody says in which image, or that it is none
+# Options with which a caller chooses an image
 OF_AN_IMAGE = ("--container", "--container-id", "--container-image", "--container-name")
 
 
@@ -27,7 +27,7 @@ class Spelling:
     """The options of a program: `valued` are followed by a value, and `known` are all."""
 
     def __init__(self, valued, others, said):
-        """Take Slurm's own, and those of plugins from SAID, the program's --help."""
+        """Take Slurm's own options, and add those that plugins list in SAID, the output of --help."""
         self.valued = set(valued)
         self.known = self.valued.union(others)
         for name, sign in re.findall(r"^\s*(--[a-z][a-z0-9-]*)(=?)", said, re.MULTILINE):
@@ -125,7 +125,7 @@ def find_folder(options, folder):
 
 
 def split_components(words):
-    """Return the components of a heterogeneous job or step; WORDS have a `:` between them."""
+    """Return the components of a heterogeneous step; WORDS have a `:` between them."""
     out = [[]]
     for word in words:
         if word == ":":
@@ -135,8 +135,8 @@ def split_components(words):
     return out
 
 
-class Insertion:
-    """Puts the words that start a container again before the commands of an srun."""
+class ImageInserter:
+    """Inserts, before each command of an srun, the words that start the container again."""
 
     def __init__(self, step, spelling, environ):
         self.step = step
@@ -145,7 +145,7 @@ class Insertion:
         self.is_made = False  # whether a command will run in the image
         self.folder = None  # in which it is to run, where an option says so
 
-    def change(self, words):
+    def insert_words(self, words):
         """Return the WORDS behind `srun`, changed.
 
         A component without a command, or that names an image itself, stays as it is.
@@ -188,8 +188,8 @@ class Insertion:
     def _widen(self, exported):
         """Return the value of --export that also hands on what starting the container needs."""
         asked = [one for one in exported.split(",") if one not in ("NONE", "NIL", "")]
-        carried = [PREFIX + one for one in asked if begins(one, CARRIED)]
-        needed = ["PATH", "HOME", "HPCSTACK_SLURM_PWD", *sorted(self.step["environment"])]
+        carried = [PREFIX + one for one in asked if matches_any(one, CARRIED)]
+        needed = ["PATH", "HOME", "HPCSTACK_SLURM_PWD", IN_STEP, *sorted(self.step["environment"])]
         return ",".join([*asked, *carried, *needed])
 
 
@@ -204,7 +204,22 @@ def _join_mounts(options, words):
 
 # -- batch scripts
 
-SAVE = """\
+
+def split_job(words, spelling):
+    """Return (the words of all components but the last, its options, the script and its arguments).
+
+    As sbatch does, take a `:` for the end of a component only before the script.
+    """
+    before = []
+    while True:
+        options, rest = read_options(words, spelling)
+        if rest[:1] != [":"]:
+            return before, options, rest
+        before += [*words[: len(words) - len(rest)], ":"]
+        words = rest[1:]
+
+
+SAVE_SLURM_VARIABLES = """\
 # The script is to see the job's own variables, and not those of the step that srun makes for it.
 for name in $(env -0 | tr '\\n\\0' ' \\n' | sed -n 's/^\\(SLURM_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
     eval "export \\"HPCSTACK_INSIDE_$name=\\$$name\\""
@@ -222,7 +237,7 @@ STEP_OF_THE_SCRIPT = (
 
 
 def list_head(text):
-    """Return the comments and empty lines at the head of the script TEXT, but for the first line."""
+    """Return the leading comments and blank lines of the script TEXT, without its first line."""
     out = []
     for line in text.split("\n")[1:]:
         if line.strip() and not line.lstrip().startswith("#"):
@@ -245,7 +260,7 @@ def list_directives(text):
     return out
 
 
-def take_wrapped(options):
+def extract_wrap(options):
     """Return the script of --wrap in OPTIONS, None where there is none, and the others."""
     command = find_value(options, "--wrap")
     if command is None:
@@ -283,7 +298,7 @@ def write_batch_script(text, step, folder):
     lines.append(f"export HPCSTACK_SLURM_PWD={shlex.quote(folder)}")
     words = [shlex.quote(word) for word in (*step["words"], step["script"])]
     if step["by_srun"]:
-        lines.append(SAVE.rstrip("\n"))
+        lines.append(SAVE_SLURM_VARIABLES.rstrip("\n"))
         words = [*STEP_OF_THE_SCRIPT, '--nodelist="$SLURMD_NODENAME"', *words]
     lines.append(f"exec {' '.join(words)} \"$@\" <<'{end}'")
     lines.append(text[:-1] if text.endswith("\n") else text)
@@ -314,8 +329,8 @@ OF_THE_LAUNCH = (
 )  # fmt: skip
 # Set where the containers are those of a step that was started from inside, and holds resources
 IN_STEP = "HPCSTACK_SLURM_STEP"
-# What a new job keeps of the variables of Slurm's, and what of a rank it does not
-OF_NO_JOB = (
+# What a new job keeps of Slurm's variables, and which of a rank's it does not get
+KEPT_IN_NEW_JOB = (
     "SLURM_CLUSTERS", "SLURM_CONF", "SLURM_DEBUG_FLAGS", "SLURM_JWT", "SLURM_TIME_FORMAT",
     "SLURM_UMASK",
 )  # fmt: skip
@@ -326,7 +341,7 @@ OF_A_RANK = (
 )  # fmt: skip
 
 
-def begins(name, beginnings):
+def matches_any(name, beginnings):
     """Return whether NAME is one of BEGINNINGS, or begins with one before its star."""
     return any(
         name.startswith(one[:-1]) if one.endswith("*") else name == one for one in beginnings
@@ -344,15 +359,15 @@ def make_environment(own, theirs, image):
     out = {
         name: value
         for name, value in own.items()
-        if (begins(name, kept) or name in image) and not begins(name, OF_THE_LAUNCH)
+        if (matches_any(name, kept) or name in image) and not matches_any(name, OF_THE_LAUNCH)
     }
     carried = {}
     for name, value in theirs.items():
-        if begins(name, OF_THE_NODE) or begins(name, OF_THE_LAUNCH):
+        if matches_any(name, OF_THE_NODE) or matches_any(name, OF_THE_LAUNCH):
             continue
         if name.endswith("_VISIBLE_DEVICES"):
             out[name] = value  # Slurm sets it for each step
-        elif begins(name, CARRIED) or name in image:
+        elif matches_any(name, CARRIED) or name in image:
             carried[PREFIX + name] = value
         else:
             out[name] = value
@@ -360,12 +375,12 @@ def make_environment(own, theirs, image):
 
 
 def leave_job(environ):
-    """Return ENVIRON without what is of the job, and of the rank, that a new job comes from."""
+    """Return ENVIRON without the variables of the current job and rank, for a new job."""
     return {
         name: value
         for name, value in environ.items()
         if name != IN_STEP
-        and not begins(name, OF_A_RANK)
+        and not matches_any(name, OF_A_RANK)
         and not name.endswith("_VISIBLE_DEVICES")
-        and (not name.startswith("SLURM_") or name in OF_NO_JOB)
+        and (not name.startswith("SLURM_") or name in KEPT_IN_NEW_JOB)
     }

@@ -32,7 +32,7 @@ def list_helpers() -> list[str]:
     seen: list[str] = []
     for _ in range(300):
         seen = subprocess.run(
-            ["pgrep", "-fa", "^python3 -I -S .*slurm_helper.py"],
+            ["pgrep", "-fa", "^python3 -I -S -B .*slurm_helper.py"],
             capture_output=True,
             text=True,
             check=False,

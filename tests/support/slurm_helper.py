@@ -39,7 +39,11 @@ def load_helper() -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = before
     return module
 
 
@@ -82,7 +86,7 @@ def serve(folder: Path, more: str = "/usr/bin:/bin", **step: Any) -> Iterator[Se
     served = Served(folder, f"hpcstack-test-{uuid.uuid4()}")
     (folder / "step.json").write_text(json.dumps({**STEP, **step}))
     parent = subprocess.Popen(["sleep", "600"])
-    argv = [sys.executable, "-I", "-S", str(HELPER), served.socket, str(parent.pid)]
+    argv = [sys.executable, "-I", "-S", "-B", str(HELPER), served.socket, str(parent.pid)]
     env = {**os.environ, "PATH": f"{folder / 'bin'}:{more}"}
     helper = subprocess.Popen([*argv, str(folder / "step.json")], env=env, cwd=folder)
     try:

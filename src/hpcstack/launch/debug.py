@@ -50,7 +50,7 @@ def list_debug_variables(
 
 
 def check_debug(request: LaunchRequest, *, uses_slurm: bool) -> None:
-    """Raise InputError where no rank of REQUEST can be debugged, or something would end it."""
+    """Raise InputError where REQUEST cannot be debugged, or something would end the stopped rank."""
     if request.debug is None:
         return
     if not uses_slurm:

@@ -20,7 +20,7 @@ from hpcstack.launch.modes import (
     with_even_tasks,
     wrap_command,
 )
-from hpcstack.launch.reach_slurm import is_slurms_own, let_reach_slurm
+from hpcstack.launch.reach_slurm import add_slurm_commands, runs_slurm_command
 from hpcstack.launch.resources import (
     ASKED,
     Resources,
@@ -248,7 +248,7 @@ def _make_step(
         return step
     # What is started from inside has the same around it, but for the launcher of the ranks.
     around = with_host_libraries(folders, _prepare_image(share, runtime, added, ()))
-    return let_reach_slurm(step, runtime, around)
+    return add_slurm_commands(step, runtime, around)
 
 
 @dataclass(frozen=True)
@@ -600,7 +600,7 @@ def _check_request(
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
     check_mode(mode, resources)
-    if not is_slurms_own(request):
+    if not runs_slurm_command(request):
         commands.check_starter(mode, request.command)
     check_debug(request, uses_slurm=runtime.uses_slurm)
     if request.watchdog:

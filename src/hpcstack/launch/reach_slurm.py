@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from hpcstack.runtimes import Runtime, Step
 
 
-def is_slurms_own(request: LaunchRequest) -> bool:
+def runs_slurm_command(request: LaunchRequest) -> bool:
     """Whether the command is one of Slurm's, typed where it reaches Slurm."""
     return bool(request.slurm) and request.mode == "plain" and request.command[0] in COMMANDS
 
 
-def let_reach_slurm(step: Step, runtime: Runtime, around: tuple[str, ...]) -> Step:
+def add_slurm_commands(step: Step, runtime: Runtime, around: tuple[str, ...]) -> Step:
     """Return STEP with Slurm's commands in its containers, and write down how these are started.
 
     What is typed in there starts in the same image, with the words AROUND before its command.

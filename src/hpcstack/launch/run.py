@@ -24,7 +24,7 @@ from hpcstack.launch.host_libraries import describe_not_here, find_misfit, find_
 from hpcstack.launch.interrupt import Interruption
 from hpcstack.launch.plan import OWN_FAILURE, Plan, find_home_to_mount
 from hpcstack.launch.preflight import explain_missing_command, note_own_torch
-from hpcstack.launch.reach_slurm import is_slurms_own
+from hpcstack.launch.reach_slurm import runs_slurm_command
 from hpcstack.launch.script import (
     list_directives,
     make_salloc_line,
@@ -408,7 +408,7 @@ class PlannedLaunch:
         if not artifact.image.is_file():
             return f"{artifact.image} is gone: hpcstack build {artifact.stack}"
         # The command may come from added packages, which are not installed yet.
-        if self.added or is_slurms_own(self.request):
+        if self.added or runs_slurm_command(self.request):
             return ""
 
         if plan.brought:

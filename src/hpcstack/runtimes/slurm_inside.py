@@ -99,9 +99,12 @@ def keep_clients(about: Sequence[str]) -> SlurmInside:
         _keep_file(inside.folder / "image" / "inside", entry, 0o755)
         for name, text in helper.items():
             _keep_file(inside.folder / name, text, 0o644)
-        for command in (*COMMANDS, "script"):
+        links = [commands / command for command in COMMANDS]
+        for link in links:
             with contextlib.suppress(FileExistsError):
-                (commands / command).symlink_to("../client")
+                link.symlink_to("../client")
+        with contextlib.suppress(FileExistsError):
+            (inside.folder / "image" / "script").symlink_to("client")
     except OSError as error:
         raise StoreError(
             f"{error.filename}: {error.strerror}: Slurm's commands for the image cannot be put there",
@@ -154,7 +157,7 @@ def describe_step(
         "by_srun": by_srun,
         "environment": dict(environment),
         "image": sorted(image),
-        "script": f"{PLACE}/bin/script",
+        "script": f"{PLACE}/script",
         "options": load_getopt_options(),
     }
     write_text(inside.step, json.dumps(document, indent=1) + "\n", 0o600)
@@ -162,7 +165,7 @@ def describe_step(
 
 
 def _sweep_steps(folder: Path, now: float) -> None:
-    """Remove the files in FOLDER that no step has been started with for KEPT_DAYS."""
+    """Remove the files in FOLDER that have not been used for KEPT_DAYS."""
     for path in folder.glob("*.json"):
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime > KEPT_DAYS * DAY_S:

@@ -142,6 +142,88 @@ def test_a_breakpoint_in_the_program_counts(rank: Rank) -> None:
     assert process.communicate(timeout=30)[0] == "x 8\n"
 
 
+def test_a_person_who_comes_back_sees_a_prompt(rank: Rank) -> None:
+    process = rank.start("program.py")
+    rank.wait(process)
+    rank.talk("b 5\n")
+    rank.wait(process)
+    assert rank.talk("") == "(pdb) "
+    for _ in range(3):  # and those who come and go at once do no harm
+        rank.wait(process)
+        rank.talk("")
+    rank.wait(process)
+    rank.talk("c\nc\n")
+    assert process.wait(timeout=30) == 0
+
+
+def test_to_quit_is_caught_by_no_program(rank: Rank) -> None:
+    text = "try:\n    x = 1\n    x = 2\nexcept Exception:\n    print('caught')\nprint('went on')\n"
+    (rank.folder / "program.py").write_text(text)
+    process = rank.start("program.py")
+    rank.wait(process)
+    rank.talk("n\nn\nq\n")
+    assert process.communicate(timeout=30)[0] == ""
+    assert process.returncode == 1
+
+
+def test_a_forked_child_runs_as_it_is(rank: Rank) -> None:
+    text = """\
+import multiprocessing as mp
+def work(n):
+    breakpoint()
+    return n + 1
+if __name__ == "__main__":
+    with mp.get_context("fork").Pool(2) as pool:
+        print(pool.map(work, [1, 2]))
+"""
+    (rank.folder / "program.py").write_text(text)
+    process = rank.start("program.py")
+    rank.wait(process)
+    rank.talk("b 7\nc\nc\n")
+    assert process.communicate(timeout=30)[0] == "[2, 3]\n"
+
+
+def test_a_spawned_child_finds_the_program(rank: Rank) -> None:
+    text = """\
+import multiprocessing as mp
+class Thing:
+    pass
+def work(thing):
+    return type(thing).__name__
+if __name__ == "__main__":
+    with mp.get_context("spawn").Pool(1) as pool:
+        print(pool.map(work, [Thing()]))
+"""
+    (rank.folder / "program.py").write_text(text)
+    process = rank.start("program.py")
+    rank.wait(process)
+    rank.talk("c\n")
+    assert process.communicate(timeout=60)[0] == "['Thing']\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("python3", "-um", "program"), "write -um as options of one letter each"),
+        (("python3", "-u"), "there is no program"),
+    ],
+)
+def test_what_cannot_be_read_is_said(rank: Rank, words: tuple[str, ...], said: str) -> None:
+    process = rank.start(*words)
+    assert said in process.communicate(timeout=30)[1]
+    assert process.returncode == 2
+
+
+def test_options_of_pythons_stay(rank: Rank) -> None:
+    (rank.folder / "program.py").write_text(
+        "import sys\nprint(sys.flags.optimize, sys.flags.dev_mode, sys.argv)\n"
+    )
+    process = rank.start("python3", "-O", "-X", "dev", "-W", "ignore", "program.py", "-x", "a b")
+    rank.wait(process)
+    rank.talk("c\n")
+    assert process.communicate(timeout=30)[0] == "1 True ['program.py', '-x', 'a b']\n"
+
+
 def test_to_quit_ends_the_rank(rank: Rank) -> None:
     process = rank.start("program.py")
     rank.wait(process)
@@ -181,7 +263,7 @@ def test_what_is_no_python_is_said(rank: Rank) -> None:
     process = rank.start("/bin/true")
     assert (
         process.communicate(timeout=30)[1]
-        == "hpcstack: rank 1 cannot be debugged: /bin/true is no Python\n"
+        == "hpcstack: rank 1 cannot be debugged: /bin/true is not a Python interpreter\n"
     )
     assert process.returncode == 2
 

@@ -81,8 +81,8 @@ def test_short_options_are_split_as_getopt_splits_them(words: list[str]) -> None
 
 
 def insert(*typed: str, environ: dict[str, str] | None = None, **step: Any) -> list[str]:
-    insertion = lines.Insertion({**STEP, **step}, spell("srun"), environ or {})
-    return ["srun", *insertion.change(typed)]
+    insertion = lines.ImageInserter({**STEP, **step}, spell("srun"), environ or {})
+    return ["srun", *insertion.insert_words(list(typed))]
 
 
 def test_a_step_runs_in_the_same_image() -> None:
@@ -106,7 +106,7 @@ def test_a_mount_of_the_users_goes_with_those_of_the_image() -> None:
     typed = ("-N2", "--container-mounts", "/b:/b", "true")
     said = "      --container-mounts=SRC:DST  [pyxis] bind mount\n"
     step = {**STEP, "words": words, "by_srun": True}
-    made = lines.Insertion(step, spell("srun", said), {}).change(typed)
+    made = lines.ImageInserter(step, spell("srun", said), {}).insert_words(list(typed))
     assert made == [
         "-N2",
         "--container-image=x",
@@ -131,10 +131,10 @@ def test_what_is_no_command_but_a_file_is_refused(option: str, by_srun: bool) ->
 @pytest.mark.parametrize(
     ("asked", "given"),
     [
-        ("NONE", "PATH,HOME,HPCSTACK_SLURM_PWD,ENROOT_CONFIG_PATH"),
+        ("NONE", "PATH,HOME,HPCSTACK_SLURM_PWD,HPCSTACK_SLURM_STEP,ENROOT_CONFIG_PATH"),
         (
             "A=1,PYTHONPATH",
-            "A=1,PYTHONPATH,HPCSTACK_INSIDE_PYTHONPATH,PATH,HOME,HPCSTACK_SLURM_PWD,ENROOT_CONFIG_PATH",
+            "A=1,PYTHONPATH,HPCSTACK_INSIDE_PYTHONPATH,PATH,HOME,HPCSTACK_SLURM_PWD,HPCSTACK_SLURM_STEP,ENROOT_CONFIG_PATH",
         ),
         ("ALL,A=1", "ALL,A=1"),
     ],
@@ -328,7 +328,7 @@ def test_only_slurms_commands_are_run(served: Served) -> None:
     served.put("id", "id")
     done = served.type("id")
     assert done.returncode == 1
-    assert "none of Slurm's commands" in done.stderr
+    assert "is not a Slurm command" in done.stderr
 
 
 def test_what_the_node_lacks_is_said(tmp_path: Path) -> None:
@@ -353,6 +353,8 @@ def test_the_last_component_of_a_heterogeneous_job_has_the_script(served: Served
     (served.folder / "job.sh").write_text("#!/bin/sh\n")
     done = served.type("sbatch", "-N1", ":", "-N2", "job.sh", "a")
     assert re.fullmatch(r"-N1 : -N2 /\S+/job.sh a\n", done.stdout), done.stderr
+    done = served.type("sbatch", "job.sh", "a", ":", "b")
+    assert re.fullmatch(r"/\S+/job.sh a : b\n", done.stdout), done.stderr
 
 
 def test_what_goes_to_another_image_takes_nothing_of_this_one_along(served: Served) -> None:
@@ -450,7 +452,7 @@ def test_a_socket_of_another_users_is_not_trusted(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, str(link)], capture_output=True, text=True, env=env, check=False
         )
-        assert "another user answers" in done.stderr
+        assert "another user is answering" in done.stderr
         assert other.communicate()[0] == "b''\n"
 
 
@@ -461,6 +463,7 @@ def test_the_helper_ends_with_the_step(tmp_path: Path) -> None:
         sys.executable,
         "-I",
         "-S",
+        "-B",
         str(HELPER),
         f"hpcstack-test-{os.getpid()}",
         str(parent.pid),
@@ -487,7 +490,7 @@ def test_what_nodes_need_is_written_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert kept == again
     assert (kept.folder, kept.step != other.step) == (other.folder, True)
     links = kept.folder / "image" / "bin"
-    assert {path.name for path in links.iterdir()} == {*slurm_inside.COMMANDS, "script"}
+    assert {path.name for path in links.iterdir()} == set(slurm_inside.COMMANDS)
     assert (links / "srun").resolve() == kept.folder / "image" / "client"
     assert (kept.folder.parent / "secret").stat().st_mode & 0o777 == 0o600
     assert slurm_inside.COMMANDS == helper.COMMANDS
