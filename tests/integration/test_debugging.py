@@ -31,8 +31,9 @@ def test_one_rank_is_looked_at_while_the_other_waits(
 ) -> None:
     folder = f"tests/debugging-{runtime}"
     testbed.give(f"{folder}/train.py", TRAIN)
+    apart = f"cd {folder} && export XDG_STATE_HOME=$PWD/state && "
     started = testbed.bash(
-        f"cd {folder} && rm -f *.out && hpcstack launch {STACK} --batch -N2 --nproc-per-node 1 --mode torchrun "
+        f"{apart}rm -f *.out && hpcstack launch {STACK} --batch -N2 --nproc-per-node 1 --mode torchrun "
         f"--runtime {runtime} --debug 1 --json -- train.py"
     )
     document = json.loads(started.stdout)
@@ -45,11 +46,13 @@ def test_one_rank_is_looked_at_while_the_other_waits(
             time.sleep(0.2)
         assert f"hpcstack enter {job} --rank 1 --debug" in said
 
-        wrong = testbed.bash(f"timeout 60 hpcstack enter {job} --debug </dev/null", check=False)
+        wrong = testbed.bash(
+            f"{apart}timeout 60 hpcstack enter {job} --debug </dev/null", check=False
+        )
         assert f"TIP: hpcstack enter {job} --rank 1 --debug" in wrong.stdout + wrong.stderr
         # The other rank waits in its collective until this one has its line.
         talk = f"printf 'b 7\\nc\\np mine\\nmine += 41\\nc\\n' | timeout 100 hpcstack enter {job} --rank 1 --debug"
-        shown = testbed.bash(talk, check=False)
+        shown = testbed.bash(apart + talk, check=False)
         assert "tensor([1.])" in shown.stdout, shown.stdout + shown.stderr
         for _ in range(150):
             said = testbed.run("cat", output).stdout

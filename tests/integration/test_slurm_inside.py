@@ -14,9 +14,9 @@ import pytest
 
 from integration.conftest import push_stand_in
 from support.inside import PROGRAM
-from support.launching import RUNTIMES, launch
+from support.launching import RUNTIMES, launch_apart
 from support.recipes import Recipes
-from support.testbed import Testbed
+from support.testbed import REPO, Testbed
 
 pytestmark = [
     pytest.mark.testbed,
@@ -49,7 +49,7 @@ def type_inside(
     """SCRIPT of the shell's, run by the first rank of a launch on two nodes."""
     alone = '[ "$SLURM_PROCID" = 0 ] || exit 0\n' + script
     words = (*ONE_OF_TWO, "--runtime", runtime, *options)
-    return launch(testbed, *words, "--", "bash", "-c", alone)
+    return launch_apart(testbed, *words, "--", "bash", "-c", alone)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -84,7 +84,7 @@ def test_commands_reach_the_cluster(
     assert {"node1", "node2"} <= set(out["nodes"])
     # As Slurm ends a step: by SIGTERM, and by SIGKILL where it is still there
     assert out["term"] in (143, 137)
-    assert out["int"] in (1, 130, 137)
+    assert out["int"] in (1, 130, 137, 143)
     assert list_helpers() == []
 
 
@@ -204,7 +204,7 @@ def test_nobody_else_is_served(
     words = ("--mode", "plain", "--slurm", "--runtime", runtime)
     script = "squeue >/dev/null && echo $HPCSTACK_SLURM_SOCKET >socket-name; sleep 300"
     running = testbed.bash(
-        f"cd tests/launching && (hpcstack launch pytorch-24.11 --batch --json {' '.join(words)} "
+        f"cd tests/launching && export XDG_STATE_HOME=$PWD/state && (hpcstack launch pytorch-24.11 --batch --json {' '.join(words)} "
         f"-- sh -c '{script}')"
     )
     job = str(json.loads(running.stdout)["job"])
@@ -241,7 +241,7 @@ def test_nobody_else_is_served(
 
 def test_it_is_off_unless_asked_for(testbed: Testbed, built: dict[str, Any], show: str) -> None:
     words = ("--mode", "plain", "--runtime", "apptainer")
-    done = launch(
+    done = launch_apart(
         testbed, *words, "--", "sh", "-c", "command -v squeue; echo ${HPCSTACK_SLURM_SOCKET:-none}"
     )
     assert done.stdout.splitlines()[-1] == "none"
@@ -253,7 +253,7 @@ def test_a_command_of_slurms_is_launched(
 ) -> None:
     """The image itself has no squeue."""
     words = ("--mode", "plain", "--runtime", "apptainer", "--slurm")
-    done = launch(testbed, *words, "--", "squeue", "--noheader", "--me", "--format=%i")
+    done = launch_apart(testbed, *words, "--", "squeue", "--noheader", "--me", "--format=%i")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
@@ -336,3 +336,27 @@ def test_nextflow_would_submit_its_jobs(testbed: Testbed, built: dict[str, Any],
     assert lines[1] == "exit 6", done.stdout + done.stderr
     assert lines[2].startswith("torch /usr/local/lib/"), lines
     assert lines[-1] == "CA"
+
+
+@pytest.mark.apptainer
+def test_what_the_page_says_is_typed(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+    """docs/how-to/slurm-inside.md: its first line starts the shell, its second block is typed."""
+    page = (REPO / "docs/how-to/slurm-inside.md").read_text()
+    start, typed, *_ = re.findall(r"^```bash\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    for name in ("train.py", "evaluate.py"):
+        program = (
+            "import os, time; print('in', os.path.exists('/opt/hpcstack/slurm')); time.sleep({})"
+        )
+        seconds = 60 if name == "evaluate.py" else 0
+        testbed.give(f"tests/launching/page/{name}", program.format(seconds))
+    mine = "$(squeue --me --noheader --name=wrap --format=%i)"
+    script = '[ "$SLURM_PROCID" = 0 ] || exit 0\nset -e\n' + typed.replace("1234", mine)
+    words = f"{start.strip()} --runtime apptainer -- -c"
+    done = testbed.bash(
+        f'cd tests/launching/page && export XDG_STATE_HOME=$PWD/state && {words} "$1"',
+        script,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("in True") == 2
+    assert "Submitted batch job" in done.stdout

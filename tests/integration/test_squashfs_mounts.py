@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.launching import RUNTIMES, launch
+from support.launching import RUNTIMES, launch_apart
 from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm, pytest.mark.squashfs]
@@ -64,7 +64,7 @@ def test_a_packed_data_set_is_mounted(
     testbed.bash("mkdir -p tests/launching/outer/inside")
     words = ("-N2", "--mode", "plain", "--runtime", runtime)
     mounts = ("--mount", "outer:/data", "--mount", f"{packed}:/data/inside")
-    done = launch(testbed, *mounts, *words, "--", "python3", "-c", READ)
+    done = launch_apart(testbed, *mounts, *words, "--", "python3", "-c", READ)
     lines = done.stdout.splitlines()
     assert len(lines) == 2, done.stderr
     for line in lines:
@@ -83,7 +83,7 @@ def test_a_killed_step_leaves_no_mount(
     """A rank is killed while it reads, and the step ends with it."""
     program = "import os; open('/data/deep/1'); os.kill(os.getpid(), 9)"
     words = ("-N2", "--mode", "plain", "--runtime", runtime, "--mount", f"{packed}:/data")
-    done = launch(testbed, *words, "--", "python3", "-c", program)
+    done = launch_apart(testbed, *words, "--", "python3", "-c", program)
     assert done.returncode == 137, done.stderr
     assert wait_for_leftovers() == []
 
@@ -93,7 +93,7 @@ def test_a_file_that_is_gone_is_named(
     testbed: Testbed, built: dict[str, Any], show: str, runtime: str
 ) -> None:
     words = ("--mode", "plain", "--runtime", runtime, "--mount", "/nowhere/set.sqsh:/data")
-    done = launch(testbed, *words, "--", "true")
+    done = launch_apart(testbed, *words, "--", "true")
     assert done.returncode != 0
     assert "/nowhere/set.sqsh" in done.stderr, done.stderr
 
@@ -102,6 +102,6 @@ def test_a_file_of_another_kind_is_refused(
     testbed: Testbed, built: dict[str, Any], show: str
 ) -> None:
     testbed.give("tests/launching/set.tar", "hello")
-    done = launch(testbed, "--mount", "set.tar:/data", "--", "true")
+    done = launch_apart(testbed, "--mount", "set.tar:/data", "--", "true")
     assert done.returncode == 2
     assert "hpcstack pack FOLDER" in done.stderr

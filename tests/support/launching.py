@@ -25,6 +25,12 @@ os.write(1, (json.dumps(line) + "\\n").encode())
 """
 
 
+def launch_apart(testbed: Testbed, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Launch with a state folder of one's own: the newest launch of other tests stays theirs."""
+    state = {"XDG_STATE_HOME": f"{testbed.home}/tests/launching/state"}
+    return launch(testbed, *words, **{**state, **env})
+
+
 def launch(testbed: Testbed, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     pairs = [f"{name}={value}" for name, value in env.items()]
     script = 'cd tests/launching && exec "$@"'

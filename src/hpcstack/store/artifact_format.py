@@ -50,8 +50,13 @@ ARTIFACT = Format("hpcstack/artifact", 1, _Artifact)
 
 
 def write_artifact(artifact: Artifact) -> str:
-    """Return the text of artifact.json. It names no folder: the image lies where the file lies."""
+    """Return the text of artifact.json. It names no folder: the image lies where the file lies.
+
+    `slurm` is named only where it is set: an hpcstack that does not know it reads all others.
+    """
     record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
+    if not artifact.slurm:
+        del record["slurm"]
     return json.dumps({"format": ARTIFACT.name, **record}, indent=1, sort_keys=True) + "\n"
 
 
