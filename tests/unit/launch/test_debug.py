@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,7 +231,8 @@ def test_to_quit_ends_the_rank(rank: Rank) -> None:
 
 
 def test_ctrl_c_stops_the_rank_where_it_is(rank: Rank) -> None:
-    (rank.folder / "program.py").write_text("n = 0\nwhile n >= 0:\n    n += 1\nprint('left')\n")
+    text = "n = 0\nprint('begun', flush=True)\nwhile n >= 0:\n    n += 1\nprint('left')\n"
+    (rank.folder / "program.py").write_text(text)
     process = rank.start("program.py")
     rank.wait(process)
     client = subprocess.Popen(
@@ -246,10 +246,8 @@ def test_ctrl_c_stops_the_rank_where_it_is(rank: Rank) -> None:
     assert client.stdout
     client.stdin.write("c\n")
     client.stdin.flush()
-    shown = ""
-    while not shown.endswith("(pdb) "):
-        shown += client.stdout.read(1)
-    time.sleep(1)
+    assert process.stdout
+    assert process.stdout.readline() == "begun\n"
     client.send_signal(signal.SIGINT)
     client.stdin.write("!n = -9\nc\n")
     client.stdin.flush()

@@ -459,17 +459,11 @@ def test_a_socket_of_another_users_is_not_trusted(tmp_path: Path) -> None:
 def test_the_helper_ends_with_the_step(tmp_path: Path) -> None:
     (tmp_path / "step.json").write_text(json.dumps(STEP))
     parent = subprocess.Popen(["sleep", "600"])
-    argv = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-B",
-        str(HELPER),
-        f"hpcstack-test-{os.getpid()}",
-        str(parent.pid),
-    ]
+    name = f"hpcstack-test-{os.getpid()}-end"
+    argv = [sys.executable, "-I", "-S", "-B", str(HELPER), name, str(parent.pid)]
     with subprocess.Popen([*argv, str(tmp_path / "step.json")]) as one:
-        time.sleep(1.5)
+        while f"@{name}" not in Path("/proc/net/unix").read_text():
+            time.sleep(0.02)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             one.send_signal(number)
         time.sleep(0.3)
