@@ -28,6 +28,7 @@ HANDED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGWINCH, signal.SIGALRM, signal.SIGABRT,
 )  # fmt: skip
+# What a program takes over from its caller. srun hands it on to its tasks.
 LIMITS = ("AS", "CORE", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "STACK")
 
 

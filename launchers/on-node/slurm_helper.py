@@ -44,22 +44,10 @@ from slurm_lines import (  # beside this file, which -I leaves out
     write_batch_script,
 )
 
-COMMANDS = (
-    "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag",
-    "sinfo", "sprio", "squeue", "sreport", "srun", "sshare", "sstat", "strigger",
-)  # fmt: skip
 ABOUT_ITSELF = ("--help", "-h", "--usage", "--version", "-V")
 HELP_S = 20  # for the answer to --help
 LONGEST = 64 << 20  # bytes of one message
 SAME_S = 0.5  # a signal that comes twice within these seconds was sent to the whole step
-# Limits that a program takes over from its caller. srun hands them on to its tasks.
-LIMITS = {
-    name: getattr(resource, name)
-    for name in (
-        "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_MEMLOCK", "RLIMIT_NOFILE",
-        "RLIMIT_STACK",
-    )
-}  # fmt: skip
 STARTING = threading.Lock()  # umask and limits are the whole process's
 RUNNING = set()  # the programs of all clients
 HEARD = {}  # {signal: when it was heard here}
@@ -189,7 +177,7 @@ class ClientSession:
     def run(self):
         """Run what was typed to its end, and hand on the client's signals meanwhile."""
         argv = self.request["argv"]
-        if argv[0] not in COMMANDS:
+        if argv[0] not in self.step["commands"]:
             raise RefusedError(f"{argv[0]} is not a Slurm command")
         if not shutil.which(argv[0]):
             raise RefusedError(f"{argv[0]} is not installed on this node")
@@ -211,10 +199,11 @@ class ClientSession:
         """Start ARGV with the client's streams, umask and limits."""
         with STARTING:
             umask = os.umask(self.request["umask"])
-            own = {name: resource.getrlimit(number) for name, number in LIMITS.items()}
+            wanted = self.request["limits"]
+            own = {name: resource.getrlimit(getattr(resource, name)) for name in wanted}
             try:
-                for name, number in LIMITS.items():
-                    set_limit(number, self.request["limits"].get(name, own[name][0]))
+                for name, soft in wanted.items():
+                    set_limit(getattr(resource, name), soft)
                 return subprocess.Popen(
                     [encode(word) for word in argv],
                     stdin=self.streams[0],
@@ -228,8 +217,8 @@ class ClientSession:
                 raise RefusedError(f"{argv[0]} cannot be started: {error.strerror}") from None
             finally:
                 os.umask(umask)
-                for name, number in LIMITS.items():
-                    resource.setrlimit(number, own[name])
+                for name, limit in own.items():
+                    resource.setrlimit(getattr(resource, name), limit)
 
     def prepare(self, argv):
         """Return the line ARGV and its variables, so that what it starts is in the image."""

@@ -17,12 +17,14 @@ from types import ModuleType
 from typing import Any
 
 from hpcstack.core.data import find_data_folder
+from hpcstack.runtimes.slurm_inside import COMMANDS
 from hpcstack.slurm.options import load_getopt_options
 
 LAUNCHERS = find_data_folder("launchers")
 HELPER = LAUNCHERS / "on-node/slurm_helper.py"
 CLIENT = LAUNCHERS / "in-image/slurm_client.py"
 STEP: dict[str, Any] = {
+    "commands": COMMANDS,
     "words": ["run", "image", "/inside"],
     "by_srun": False,
     "environment": {},

@@ -13,6 +13,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.names import WITHOUT_SLURM
 from hpcstack.launch.image import choose_image
 from hpcstack.launch.plan import plan_step
+from hpcstack.launch.reach_slurm import wants_slurm
 from hpcstack.launch.record import keep_prolog
 from hpcstack.launch.request import check_grace
 from hpcstack.launch.resources import machine_of
@@ -58,8 +59,7 @@ def plan_launch(
     if request.home is None:
         request = replace(request, home=site.mount_home)
     if request.slurm is None:
-        is_wanted = artifact.slurm or site.slurm_inside
-        request = replace(request, slurm=is_wanted and request.runtime != WITHOUT_SLURM)
+        request = replace(request, slurm=wants_slurm(request, artifact, site, runner))
 
     packages = read_named_packages((*layer, *request.packages))
     added = None

@@ -97,8 +97,8 @@ def keep_clients(about: Sequence[str]) -> SlurmInside:
         commands.mkdir(parents=True, exist_ok=True)
         _keep_file(inside.folder / "image" / "client", client, 0o755)
         _keep_file(inside.folder / "image" / "inside", entry, 0o755)
-        for name, text in helper.items():
-            _keep_file(inside.folder / name, text, 0o644)
+        for file, text in helper.items():
+            _keep_file(inside.folder / file, text, 0o644)
         links = [commands / command for command in COMMANDS]
         for link in links:
             with contextlib.suppress(FileExistsError):
@@ -153,6 +153,7 @@ def describe_step(
     has the names of the image's own variables.
     """
     document = {
+        "commands": COMMANDS,
         "words": list(words),
         "by_srun": by_srun,
         "environment": dict(environment),

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import make_site
 from hpcstack.core.errors import StoreError
-from hpcstack.runtimes import slurm_inside
+from hpcstack.core.process import Runner
+from hpcstack.launch.reach_slurm import add_slurm_commands, wants_slurm
+from hpcstack.launch.request import LaunchRequest
+from hpcstack.runtimes import RUNTIMES, Step, slurm_inside
+from hpcstack.store.artifact import Artifact
 from support.slurm_helper import CLIENT, HELPER, STEP, Served, load_helper, serve
 
 helper = load_helper()
@@ -487,7 +493,6 @@ def test_what_nodes_need_is_written_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert {path.name for path in links.iterdir()} == set(slurm_inside.COMMANDS)
     assert (links / "srun").resolve() == kept.folder / "image" / "client"
     assert (kept.folder.parent / "secret").stat().st_mode & 0o777 == 0o600
-    assert slurm_inside.COMMANDS == helper.COMMANDS
 
 
 def test_a_file_that_was_damaged_is_written_again(
@@ -521,3 +526,58 @@ def test_steps_that_nobody_starts_any_more_are_forgotten(
     assert not old.step.exists()
     assert json.loads(new.step.read_text())["words"] == ["b"]
     assert new.step.stat().st_mode & 0o777 == 0o600
+
+
+# -- the step of a launch
+
+
+@pytest.mark.parametrize("name", ["apptainer", "charliecloud", "enroot", "podman", "pyxis"])
+def test_a_step_has_the_clients_and_says_how_it_is_started(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    runtime = RUNTIMES[name]
+    step = Step(Path("/images/a.sqsh"), ("train",), environment={"A": "1", "MY_TOKEN": "s3cret"})
+    step = add_slurm_commands(step, runtime, ("around",))
+    assert step.slurm_inside
+    assert step.command == (slurm_inside.ENTRY, "train")
+    line = " ".join(word for part in runtime.parts(step) for word in part.words)
+    assert step.slurm_inside.mount in line
+    by_hook = "HPCSTACK_SLURM" in runtime.environment(step)
+    assert by_hook == runtime.is_plugin_of_srun
+    assert by_hook != (str(step.slurm_inside.step) in line)
+
+    kept = json.loads(step.slurm_inside.step.read_text())
+    assert kept["words"][0] != "srun"
+    assert kept["words"][-2:] == [slurm_inside.ENTRY, "around"]
+    assert "/images/a.sqsh" in " ".join(kept["words"])
+    assert kept["by_srun"] == runtime.is_plugin_of_srun
+    assert "s3cret" not in json.dumps(kept)
+
+
+def test_a_wish_of_the_recipe_or_the_site_means_nothing_without_slurm(tmp_path: Path) -> None:
+    facts: dict[str, Any] = dict.fromkeys(
+        (
+            "stack",
+            "key",
+            "sha256",
+            "platform",
+            "engine",
+            "lock_sha256",
+            "base",
+            "stand_in",
+            "suite",
+        ),
+        "x",
+    )
+    plain = Artifact(size=1, facts={}, apt={}, pip={}, **facts)
+    asks = replace(plain, slurm=True)
+    runner = Runner()
+    site = make_site(tmp_path)
+    wishing, here = make_site(tmp_path, slurm_inside=True), make_site(tmp_path, runtime="local")
+    request = LaunchRequest(("a",), runtime="apptainer")
+    assert wants_slurm(request, asks, site, runner)
+    assert wants_slurm(request, plain, wishing, runner)
+    assert not wants_slurm(request, plain, site, runner)
+    assert not wants_slurm(replace(request, runtime="local"), asks, site, runner)
+    assert not wants_slurm(replace(request, runtime="auto"), asks, here, runner)
