@@ -324,7 +324,9 @@ def test_it_refuses(run: Run, words: tuple[str, ...], code: int, says: str) -> N
 
 @pytest.mark.parametrize("verb", ANSWERS)
 def test_it_answers_in_json(run: Run, verb: str) -> None:
-    use = LoggedUse("load", "pytorch/24.10-r1", "ann", "-", int(time.time()))
+    # `run` publishes the releases after this, perhaps a second later. They were there all the time
+    # that the log covers, so its line is of later still.
+    use = LoggedUse("load", "pytorch/24.10-r1", "ann", "-", int(time.time()) + 3600)
     Path("usage.log").write_text(f"Nov 26 09:00:00 login1 hpcstack-usage: {format_use(use)}\n")
     write_database(Path("osv"), [make_record(A_HOLE)])
     Path("log.txt").write_text("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
