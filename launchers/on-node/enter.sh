@@ -37,7 +37,7 @@ if [ "$verb" = find ]; then
         how=namespace
         # a set-uid program has made the container: only root may enter what belongs to no user namespace of ours
         if same "$pid" user && ! same "$pid" mnt && [ "$(id -u)" != 0 ]; then how=second; fi
-        echo "hpcstack: rank $number on $host: $how"
+        echo "hpcstack: rank $number on $host: $how $pid"
     done
     exit
 fi

@@ -1,4 +1,4 @@
-"""Interactive programs in a stack's image: `hpcstack shell` and `hpcstack python`."""
+"""Verbs that take the options of `hpcstack launch`: shell, python, jupyter and others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcstack.cli.session import Session
+    from hpcstack.launch.request import LaunchRequest
 
 
 class Interactive(click.Command):
@@ -86,6 +87,25 @@ def note_packages(
     )
 
 
+def runs_under_slurm(session: Session, own: Sequence[str]) -> bool:
+    """Whether a launch with the options OWN is started by srun."""
+    asks_for_local = ("--runtime", WITHOUT_SLURM) in itertools.pairwise(own)
+    asks_for_local = asks_for_local or f"--runtime={WITHOUT_SLURM}" in own
+    is_local = asks_for_local or session.site.runtime == WITHOUT_SLURM
+    return session.runner.has("srun") and not is_local
+
+
+def parse_words(session: Session, words: Sequence[str]) -> LaunchRequest:
+    """Return the request that WORDS, as they would be typed after `hpcstack launch`, make."""
+    from hpcstack.cli.launch_ import command, make_request
+
+    ctx = command.make_context("hpcstack launch", list(words), obj=session)
+    options = dict(ctx.params)
+    for name in ("as_json", "check", "quiet", "template"):  # say what is done with the launch
+        del options[name]
+    return make_request(ctx, **options)
+
+
 def start_program(ctx: click.Context, program: str) -> NoReturn:
     """Run `hpcstack launch` with PROGRAM as its command, as one task; end with its status.
 
@@ -98,10 +118,7 @@ def start_program(ctx: click.Context, program: str) -> NoReturn:
     own, arguments = ctx.meta["own"], ctx.meta["arguments"]
     on_terminal = sys.stdin.isatty()
 
-    asks_for_local = ("--runtime", WITHOUT_SLURM) in itertools.pairwise(own)
-    asks_for_local = asks_for_local or f"--runtime={WITHOUT_SLURM}" in own
-    is_local = asks_for_local or session.site.runtime == WITHOUT_SLURM
-    needs_pty = on_terminal and session.runner.has("srun") and not is_local
+    needs_pty = on_terminal and runs_under_slurm(session, own)
 
     note = note_packages(own, arguments, ctx.info_name or program, on_terminal=on_terminal)
     if note:

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from hpcstack.cli.choices import OptionalChoice
+from hpcstack.cli.launching import (
+    plan_request,
+    prepare_launch,
+    run_launch,
+    say_notes,
+    show_plan,
+)
 from hpcstack.cli.resources import COMMAND, Passing, parse_resources, resource_options
-from hpcstack.cli.session import Session, answer, json_option, optional_stack, say, show_progress
-from hpcstack.core.errors import sanitize_for_terminal
+from hpcstack.cli.session import Session, answer, json_option, optional_stack, say
 from hpcstack.core.names import MODES, STAGES, TEMPLATES, WITHOUT_SLURM
 
 if TYPE_CHECKING:
@@ -190,7 +196,6 @@ def command(
     from hpcstack.core.errors import HpcstackError, InputError
     from hpcstack.launch.commands import check_step
     from hpcstack.launch.plan import OWN_FAILURE
-    from hpcstack.launch.plan_launch import plan_launch
 
     session: Session = ctx.obj
     try:
@@ -213,7 +218,7 @@ def command(
         if by_srun and quiet and session.runner.has("srun"):
             options["extra"] = (*options["extra"], "--quiet")
 
-        request = _make_request(
+        request = make_request(
             ctx,
             name,
             mode,
@@ -225,11 +230,11 @@ def command(
             dry_run=dry_run,
             **options,
         )
-        launch = plan_launch(request, lambda: session.catalog, session.site, session.runner)
+        launch = plan_request(session, request)
         if check:
             _answer_check(launch, as_json)
         elif dry_run:
-            _show(launch, as_json, batch=batch, every=every)
+            show_plan(launch, as_json, batch=batch, every=every)
         else:
             _start(launch, as_json, batch=batch, quiet=quiet)
     except HpcstackError as error:
@@ -253,34 +258,13 @@ def _check_start(name: str, argv: tuple[str, ...]) -> None:
         raise InputError("the folder that this was started in is gone", "cd to one that exists")
 
 
-def _show(launch: PlannedLaunch, as_json: bool, *, batch: bool, every: bool) -> None:
-    """Print what LAUNCH would run."""
-    shown = launch.script if every else launch.outline
-    why = launch.plan.slurm_refuses
-    if why:
-        say(f"NOTE: Slurm would refuse it today: {why}")
-    answer(launch.document(), as_json, lambda: shown(batch=batch))
-
-
 def _start(launch: PlannedLaunch, as_json: bool, *, batch: bool, quiet: bool) -> None:
     """Run LAUNCH and wait for it, or submit it as a BATCH job."""
-    from hpcstack.core.errors import InputError
-    from hpcstack.launch.commands import advise
-
-    missing = launch.missing()
-    if missing:
-        raise InputError(
-            missing, advise(launch.command, Path.cwd()), page="bring-data-and-images-to-nodes"
-        )
-
-    if launch.added:
-        with show_progress("adding") as progress:
-            launch.prepare(progress)
-
+    prepare_launch(launch)
     if batch:
         _submit(launch, as_json, quiet=quiet)
     else:
-        _run(launch, quiet=quiet)
+        run_launch(launch, quiet=quiet)
 
 
 def _suggest_command(name: str) -> str:
@@ -383,7 +367,7 @@ def _was_typed(ctx: click.Context, key: str) -> bool:
     return ctx.get_parameter_source(key) is click.core.ParameterSource.COMMANDLINE
 
 
-def _make_request(
+def make_request(
     ctx: click.Context,
     name: str,
     mode: str,
@@ -466,35 +450,13 @@ def _answer_check(launch: PlannedLaunch, as_json: bool) -> NoReturn:
     raise click.exceptions.Exit(1 if refusal else 0)
 
 
-def _say_notes(launch: PlannedLaunch, *, quiet: bool) -> None:
-    """Say which image is run and how, unless QUIET; then what its user may not expect."""
-    if not quiet:
-        for note in launch.notes():
-            say(note)
-    for warning in launch.warnings():
-        say(f"NOTE: {warning}")
-
-
 def _submit(launch: PlannedLaunch, as_json: bool, *, quiet: bool) -> None:
     """Submit LAUNCH as a batch job, and print the job's number."""
     done = launch.submit()
-    _say_notes(launch, quiet=quiet)
+    say_notes(launch, quiet=quiet)
     if not quiet:
         say(f"the script is {done.script}")
         say(f"it writes to {done.output}: hpcstack logs {done.job}")
 
     document = {"job": done.job, "folder": str(done.folder), "output": str(done.output)}
     answer(document, as_json, lambda: done.job)
-
-
-def _run(launch: PlannedLaunch, *, quiet: bool) -> NoReturn:
-    """Run LAUNCH and wait for it; end with the command's status."""
-    _say_notes(launch, quiet=quiet)
-    fit = launch.plan.fit
-    if fit and fit.kind != "native" and not (quiet and fit.certain):
-        say(f"driver and image: {fit}")
-
-    status, summary = launch.run()
-    if summary:
-        click.echo(sanitize_for_terminal(summary), err=True)
-    raise click.exceptions.Exit(status)

@@ -238,17 +238,18 @@ class Runner:
 
     @contextlib.contextmanager
     def read(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, held: bool = False
     ) -> Iterator[IO[bytes]]:
         """Run ARGV, and yield its standard output to be read.
 
-        Raise BuildError, with its last lines of stderr, if it fails in the end.
+        Its standard input is empty; if it is HELD, it stays open until the end of the block. Raise
+        BuildError, with its last lines of stderr, if it fails in the end.
         """
         self.which(argv[0])
         with tempfile.TemporaryFile() as said:
             process = subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if held else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=said,
                 env=_make_environment(env),
@@ -269,6 +270,8 @@ class Runner:
                 raise
             finally:
                 process.stdout.close()
+                if process.stdin:
+                    process.stdin.close()
 
             status = process.wait()
             if status:

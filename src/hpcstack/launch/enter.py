@@ -34,14 +34,16 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
     from hpcstack.launch.record import Launch
 
-FOUND = re.compile(r"^(?: *\d+: )?hpcstack: rank (\d+) on (\S+): (namespace|second)$", re.MULTILINE)
+FOUND = re.compile(
+    r"^(?: *\d+: )?hpcstack: rank (\d+) on (\S+): (namespace|second) (\d+)$", re.MULTILINE
+)
 ANSWER_S = 30
 IMAGE_SUFFIXES = (".sqsh", ".sif", ".img")
 
 
 @dataclass(frozen=True)
 class EnterableRank:
-    """A rank that runs on `node`.
+    """A rank that runs on `node`, as the process of that number there.
 
     `by_namespace` says whether its container can be entered. Where it cannot, as a set-uid program
     made it, a second container is started from the same image with the same options.
@@ -50,6 +52,7 @@ class EnterableRank:
     number: str
     node: str
     by_namespace: bool
+    process: str
 
 
 def find_rank(asked: RunningJob, rank: str, node: str, runner: Runner) -> EnterableRank:
@@ -58,21 +61,7 @@ def find_rank(asked: RunningJob, rank: str, node: str, runner: Runner) -> Entera
     Raise SlurmError where the job does not run or no node answers, InputError where it has no such
     rank.
     """
-    queued = query_running(asked.job, runner)
-    script = data.read_script("on-node/enter.sh")
-    command = ["/bin/sh", "-c", script, "enter", "find", asked.job, asked.step, ""]
-    done = Client(runner).run_beside(asked.job, queued.nodes, "enter", command, ANSWER_S)
-    found = [
-        EnterableRank(number, host, how == "namespace")
-        for number, host, how in FOUND.findall(done.stdout)
-    ]
-    if done.status and not found:
-        said = done.tail[-1] if done.tail else "no node answered"
-        raise SlurmError(
-            f"job {asked.job} cannot be entered: {said}",
-            "hpcstack jobs",
-            page="enter-a-running-job",
-        )
+    found = list_ranks(asked, runner)
     fitting = [one for one in found if rank in ("", one.number) and node in ("", one.node)]
     if not fitting:
         has = ", ".join(f"{one.number} on {one.node}" for one in sorted(found, key=_sort_key))
@@ -85,6 +74,29 @@ def find_rank(asked: RunningJob, rank: str, node: str, runner: Runner) -> Entera
             page="enter-a-running-job",
         )
     return min(fitting, key=_sort_key)
+
+
+def list_ranks(asked: RunningJob, runner: Runner) -> list[EnterableRank]:
+    """Return the ranks of the job that is ASKED for; none where they have not started yet.
+
+    Raise SlurmError where the job does not run, or no node answers.
+    """
+    queued = query_running(asked.job, runner)
+    script = data.read_script("on-node/enter.sh")
+    command = ["/bin/sh", "-c", script, "enter", "find", asked.job, asked.step, ""]
+    done = Client(runner).run_beside(asked.job, queued.nodes, "enter", command, ANSWER_S)
+    found = [
+        EnterableRank(number, host, how == "namespace", process)
+        for number, host, how, process in FOUND.findall(done.stdout)
+    ]
+    if done.status and not found:
+        said = done.tail[-1] if done.tail else "no node answered"
+        raise SlurmError(
+            f"job {asked.job} cannot be entered: {said}",
+            "hpcstack jobs",
+            page="enter-a-running-job",
+        )
+    return found
 
 
 def _sort_key(one: EnterableRank) -> int:

@@ -20,6 +20,7 @@ from hpcstack.launch.modes import (
     with_even_tasks,
     wrap_command,
 )
+from hpcstack.launch.page import check_served, wrap_served
 from hpcstack.launch.reach_slurm import add_slurm_commands, runs_slurm_command
 from hpcstack.launch.resources import (
     ASKED,
@@ -389,7 +390,9 @@ def _command_inside(
     command = request.command
     if request.debug is not None:
         command = wrap_debugged(request.debug, command)
-    if mode in ("mpi", "plain"):
+    if request.serves:
+        command = wrap_served(request.serves, command)
+    elif mode in ("mpi", "plain"):
         program = (request.workdir or Path.cwd()) / command[0]
         if command[0] == "-m" or is_python(program):
             command = ("python3", *command)
@@ -603,6 +606,7 @@ def _check_request(
     if not runs_slurm_command(request):
         commands.check_starter(mode, request.command)
     check_debug(request, uses_slurm=runtime.uses_slurm)
+    check_served(request)
     if request.watchdog:
         _check_watchdog(resources.extra, job=request.batch)
     if request.spare:

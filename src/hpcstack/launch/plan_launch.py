@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import WITHOUT_SLURM
 from hpcstack.launch.image import choose_image
+from hpcstack.launch.page import add_needed
 from hpcstack.launch.plan import plan_step
 from hpcstack.launch.reach_slurm import wants_slurm
 from hpcstack.launch.record import keep_prolog
@@ -61,6 +62,7 @@ def plan_launch(
     if request.slurm is None:
         request = replace(request, slurm=wants_slurm(request, artifact, site, runner))
 
+    request = add_needed(request, artifact)
     packages = read_named_packages((*layer, *request.packages))
     added = None
     if packages or request.project:

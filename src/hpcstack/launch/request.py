@@ -24,6 +24,18 @@ NO_RESOURCES = Resources()
 
 
 @dataclass(frozen=True)
+class Served:
+    """What a launch runs by launchers/in-image/serve_page.py: a page of launch/page.py, or a
+    `kernel`.
+
+    `folder` is in the container. JOB in it stands for the job's number.
+    """
+
+    kind: str
+    folder: str = "/tmp/hpcstack-page-JOB"
+
+
+@dataclass(frozen=True)
 class LaunchRequest:
     """A command to run in an image, with the options of `hpcstack launch` under their own names.
 
@@ -55,6 +67,8 @@ class LaunchRequest:
     slurm: bool | None = None
     all_stderr: bool = False
     only_shown: bool = False
+    serves: Served | None = None  # what the command is to be served as
+    needs: tuple[str, ...] = ()  # packages that are added where the image has not got them
     workdir: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     # Each task is to have all GPUs that the job has on its node, even if the job gives them by the

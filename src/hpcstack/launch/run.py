@@ -41,6 +41,8 @@ from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation as allocation_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
     from hpcstack.launch.request import LaunchRequest
@@ -223,8 +225,10 @@ class PlannedLaunch:
             "slurm_refuses": plan.slurm_refuses,
         }
 
-    def run(self) -> tuple[int, str]:
+    def run(self, on_begin: Callable[[Path], None] | None = None) -> tuple[int, str]:
         """Run the step on this terminal. Return its exit status and the last line to print.
+
+        ON_BEGIN is called with the folder of the launch's record, before anything starts.
 
         The status is that of the rank that failed first, or 0. The line says what happened; it is
         empty where nothing is left to say.
@@ -235,6 +239,8 @@ class PlannedLaunch:
         """
         plan = self.plan
         folder = self._record()
+        if on_begin:
+            on_begin(folder)
         failure = Failure()
         screen = None
         if self._is_screened():

@@ -102,6 +102,16 @@ OF_RELEASES = {
 # verb -> the words after it, its exit code, and what it says
 REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "project": [(("lock", "no-such-folder", "-s", STACK), 2, "does not exist")],
+    "jupyter": [((STACK, "--runtime", "bogus"), 2, "is not one of")],
+    "kernel": [
+        (("install", STACK, "--runtime", "bogus"), 2, "is not one of"),
+        (("start", STACK, "-f", "no-such-file"), 2, "no connection file"),
+    ],
+    "tensorboard": [
+        ((), 2, "which logs are to be shown?"),
+        (("no-such-folder", STACK), 2, "no-such-folder is no folder"),
+    ],
+    "tunnel": [(("x y",), 2, "is not the number of a job")],
     "enter": [(("x y",), 2, "is not the number of a job")],
     "pack": [
         (("no-such-folder",), 2, "does not exist"),
@@ -275,7 +285,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
 ELSEWHERE = {
     "build", "inspect", "verify", "rollback", "logs", "cancel", "report", "doctor", "hang", "requeue", "why", "import", "sign",
     "adopt",
-    "bundle", "cache", "pack", "project",
+    "bundle", "cache", "pack", "project", "jupyter", "kernel", "tensorboard", "tunnel",
 }  # fmt: skip
 UNSEEN = {"outdated"}  # needs a registry with newer tags: no test looks at its JSON yet
 # What is text for a program already

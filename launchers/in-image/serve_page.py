@@ -1,0 +1,179 @@
+"""Runs JupyterLab, TensorBoard or a kernel of Jupyter's, in a folder that nobody but its user can open.
+
+JupyterLab and TensorBoard listen on a Unix socket there, and not on the network: `hpcstack tunnel`
+reaches the socket through a step of the job. The file `page` says what a browser has to ask for.
+The folder goes with the program.
+
+Arguments: jupyter|tensorboard|kernel FOLDER COMMAND... JOB in FOLDER stands for the job's number.
+
+Needs Python 3.6, as images have it.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+import traceback
+
+KIND, FOLDER, *COMMAND = sys.argv[1:]
+FOLDER = FOLDER.replace("JOB", os.environ.get("SLURM_JOB_ID", ""))
+SOCKET = f"{FOLDER}/socket"
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def write_private(name, text):
+    """Write TEXT into the file NAME of the folder, complete from the moment that it is there."""
+    with open(f"{FOLDER}/.{name}", "w") as file:
+        file.write(text)
+    os.rename(f"{FOLDER}/.{name}", f"{FOLDER}/{name}")
+    return f"{FOLDER}/{name}"
+
+
+def find_major_version(package):
+    """Return the first number of the version of PACKAGE in this image."""
+    try:
+        from importlib import metadata
+    except ImportError:  # Python 3.7 and older
+        import pkg_resources
+
+        version = pkg_resources.get_distribution(package).version
+    else:
+        version = metadata.version(package)
+    return int(version.split(".")[0])
+
+
+def become_jupyter(command):
+    """Become JupyterLab, by COMMAND.
+
+    Its kernels talk through sockets in the same folder. By default they would listen on ports of
+    the node, and what they print can be read there by anybody.
+    """
+    # JupyterLab 2 is served by the classic notebook.
+    server = "ServerApp" if find_major_version("jupyterlab") > 2 else "NotebookApp"
+    token = secrets.token_hex(24)
+    os.environ["JUPYTER_TOKEN_FILE"] = write_private("token", token)
+    os.environ["JUPYTER_RUNTIME_DIR"] = FOLDER
+    write_private("page", f"jupyter /lab?token={token}\n")
+
+    options = ["--no-browser", f"--{server}.sock={SOCKET}", "--KernelManager.transport=ipc"]
+    if os.getuid() == 0:  # a container's root, who is an ordinary user outside
+        options.append("--allow-root")
+    # What the user has typed comes last, and wins.
+    os.execvp(command[0], [*command[:2], *options, *command[2:]])
+
+
+def become_tensorboard(command):
+    """Become TensorBoard, with the arguments of COMMAND, which is `tensorboard ARGUMENTS...`."""
+    from tensorboard import default, program
+    from werkzeug import serving
+
+    class SocketServer(program.TensorBoardServer):
+        """TensorBoard's pages on the socket. Of its own it serves on a port, without a login."""
+
+        def __init__(self, wsgi_app, _flags):
+            self.server = serving.make_server(f"unix://{SOCKET}", 0, wsgi_app, threaded=True)
+
+        def serve_forever(self):
+            write_private("page", "tensorboard /\n")
+            self.server.serve_forever()
+
+        def get_url(self):
+            return "http://localhost:6006/"  # where the tunnel ends
+
+    # Where it keeps what tells other TensorBoards of this one.
+    os.environ["TMPDIR"] = FOLDER
+    # Its faster reader of logs is a server on a port, which everybody on the node can ask.
+    arguments = ["--load_fast=false", *command[1:]]
+    board = program.TensorBoard(default.get_plugins(), server_class=SocketServer)
+    board.configure([command[0], *arguments])
+    return board.main()
+
+
+def become_kernel(command):
+    """Become a kernel, by COMMAND, that is connected as HPCSTACK_KERNEL_KEY says.
+
+    That is a connection file of Jupyter's. It holds a key, so it is in no argument.
+    """
+    file = write_private("connection.json", os.environ.pop("HPCSTACK_KERNEL_KEY"))
+    # Jupyter has started it, so it need not say how it is reached; 1 is no process to watch.
+    os.environ["JPY_PARENT_PID"] = "1"
+    # It interrupts its whole process group where it leads one, so also what a cell has started.
+    os.setpgid(0, 0)
+    os.execvp(command[0], [*command, "-f", file])
+
+
+BECOME = {"jupyter": become_jupyter, "tensorboard": become_tensorboard, "kernel": become_kernel}
+
+
+def start():
+    """Start the command as a process of its own, and return its number."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    child = os.fork()
+    if child == 0:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        become()
+
+    def end(_number, _frame):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGTERM)
+
+    for number in ENDING:
+        signal.signal(number, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    return child
+
+
+def become():
+    """Turn this process into the command; it does not return."""
+    status = 127
+    try:
+        if not os.access(os.path.expanduser("~"), os.W_OK):
+            os.environ["HOME"] = FOLDER  # Jupyter and TensorBoard write there
+        os.environ.pop("JPY_PARENT_PID", None)  # of a Jupyter that this was started from
+        status = BECOME[KIND](COMMAND)
+    except (OSError, ImportError) as error:
+        sys.stderr.write(f"hpcstack: {COMMAND[0]}: {error}\n")
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    finally:  # what stands around the call in main() is the other process's
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status or 0)
+
+
+def wait_for(child):
+    """Wait until CHILD ends; return its status as a shell says it."""
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def make_folder():
+    """Make the folder. One of this user's that is there is of a job that was killed and came back."""
+    with contextlib.suppress(OSError):
+        if os.lstat(FOLDER).st_uid == os.getuid():
+            shutil.rmtree(FOLDER)
+    try:
+        os.mkdir(FOLDER, 0o700)
+    except OSError as error:
+        sys.stderr.write(f"hpcstack: {FOLDER} cannot be made: {error.strerror}\n")
+        sys.exit(1)
+
+
+def main():
+    os.umask(0o077)
+    make_folder()
+    try:
+        sys.exit(wait_for(start()))
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
