@@ -73,6 +73,10 @@ def test_your_own_project(testbed: Testbed, published: dict[str, str]) -> None:
     assert "failed first: ValueError: rank 1 on node2 met a bad sample" in said
     assert "I am rank 1; there are 2000 files" in said
     assert "of the image: 1" in said
+    assert "(1, 2001000)" in said
+    assert "hpcstack tunnel" in said
+    assert re.search(r"^node1$", said, re.MULTILINE)
+    assert re.search(r"^node2$", said, re.MULTILINE)
 
 
 def test_three_in_the_morning(testbed: Testbed) -> None:
