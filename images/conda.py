@@ -135,6 +135,7 @@ def remember(path):
     with open(path, "w") as file:
         json.dump(said, file, indent=2)
         file.write("\n")
+    os.chmod(path, 0o644)  # rattler lets its owner alone read it, and users of the image are others
 
 
 if __name__ == "__main__":

@@ -15,8 +15,23 @@ for entry in json.load(open(sys.argv[1]))["install"]:
     print("{name}=={version}".format(**entry["metadata"]))' "$1"
 }
 
+# The recipe's constraints, but for packages that the base has: there its own version holds.
+hpcstack_constrain_more() {
+    python3 -c 'import re, sys
+def normalize(name): return re.sub("[-_.]+", "-", name).lower()
+of_base = set(normalize(line.partition("==")[0]) for line in open(sys.argv[1]))
+for line in open(sys.argv[2]):
+    if normalize(re.match("[A-Za-z0-9._-]*", line).group()) not in of_base: sys.stdout.write(line)' \
+        "$HPCSTACK_CONSTRAINT" "$want/pip-constraints.txt" >"$HPCSTACK_WORK/constraints.txt"
+}
+
 hpcstack_resolve_pip() {
+    local more=()
     hpcstack_constrain
+    if [ -s "$want/pip-constraints.txt" ]; then
+        hpcstack_constrain_more
+        more=(--constraint "$HPCSTACK_WORK/constraints.txt")
+    fi
     hpcstack_leave_out_dead_indexes
     sed 1d "$HPCSTACK_INDEXES" >"$answers/left-out.txt" 2>/dev/null || true
     if ! python3 -m pip install --help | grep -e --report >/dev/null; then
@@ -25,7 +40,8 @@ hpcstack_resolve_pip() {
         export PYTHONPATH=$HPCSTACK_WORK/pip${PYTHONPATH:+:$PYTHONPATH}
     fi
     if [ -s "$want/pip.txt" ]; then
-        hpcstack_pip install --progress-bar off --dry-run --report "$answers/pip.json" --requirement "$want/pip.txt"
+        hpcstack_pip install --progress-bar off --dry-run --report "$answers/pip.json" "${more[@]}" \
+            --requirement "$want/pip.txt"
         env "PIP_CONSTRAINT=$HPCSTACK_AGAINST" "PIP_BUILD_CONSTRAINT=$HPCSTACK_AGAINST" \
             python3 /opt/hpcstack/build/build_requirements.py \
             "$answers/pip.json" "$HPCSTACK_OF_BASE" "$HPCSTACK_WORK/built" "$answers/pip-build.json"
@@ -33,7 +49,7 @@ hpcstack_resolve_pip() {
     if [ -s "$want/pip-of-base.txt" ]; then
         hpcstack_versions "$answers/pip.json" >"$HPCSTACK_WORK/decided.txt"
         hpcstack_pip install --progress-bar off --dry-run --report "$answers/pip-of-base.json" --no-build-isolation \
-            --constraint "$HPCSTACK_WORK/decided.txt" --requirement "$want/pip-of-base.txt"
+            "${more[@]}" --constraint "$HPCSTACK_WORK/decided.txt" --requirement "$want/pip-of-base.txt"
     fi
 }
 

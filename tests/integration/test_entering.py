@@ -180,3 +180,62 @@ def test_what_cannot_be_entered_is_said(testbed: Testbed, built: dict[str, Any])
     gone = job.enter()
     assert gone.returncode == 6
     assert "TIP" in gone.stderr
+
+
+ASK = """\
+import json, subprocess, sys
+def frame(message):
+    text = json.dumps({"jsonrpc": "2.0", **message})
+    return f"Content-Length: {len(text)}\\r\\n\\r\\n{text}".encode()
+
+server = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def ask(number, method, parameters):
+    server.stdin.write(frame({"id": number, "method": method, "params": parameters}))
+    server.stdin.flush()
+    while True:
+        length = 0
+        for line in iter(server.stdout.readline, b"\\r\\n"):
+            name, _, value = line.decode().partition(":")
+            length = int(value) if name == "Content-Length" else length
+        said = json.loads(server.stdout.read(length))
+        if said.get("id") == number:
+            return said["result"]
+
+able = ask(1, "initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+server.stdin.write(frame({"method": "initialized", "params": {}}))
+text = "import torch\\ntorch.__ver"
+document = {"uri": "file:///tmp/x.py", "languageId": "python", "version": 1, "text": text}
+server.stdin.write(frame({"method": "textDocument/didOpen", "params": {"textDocument": document}}))
+found = ask(2, "textDocument/completion",
+            {"textDocument": {"uri": document["uri"]}, "position": {"line": 1, "character": 11}})
+print(able["serverInfo"]["name"], [one["insertText"] for one in found["items"]])
+ask(3, "shutdown", None)
+server.stdin.write(frame({"method": "exit"}))
+server.stdin.close()
+print("ended", server.wait(30))
+"""
+
+
+@pytest.mark.apptainer
+def test_a_language_server_over_ssh(testbed: Testbed, built: dict[str, Any]) -> None:
+    """As an editor's remote side starts one: it knows the image's own torch."""
+    testbed.give(f"{TOP}/wait.py", WAIT)
+    testbed.give(f"{TOP}/ask.py", ASK)
+    enter = f"export XDG_STATE_HOME=$HOME/{TOP}/state-lsp; cd {TOP}; "
+    job = testbed.bash(
+        f"{enter}hpcstack launch {STACK} --batch --mode plain --runtime apptainer "
+        "--with python-lsp-server -- wait.py"
+    ).stdout.strip()
+    try:
+        for _ in range(300):
+            config = testbed.bash(f"{enter}hpcstack enter {job} --ssh-config >lsp", check=False)
+            if config.returncode == 0:
+                break
+            time.sleep(0.3)
+        ssh = f"ssh -F lsp -o BatchMode=yes hpcstack-{job} python3 -m pylsp"
+        said = testbed.bash(f"{enter}timeout 100 python3 ask.py {ssh}", check=False)
+        assert "pylsp" in said.stdout, said.stderr
+        assert "__version__" in said.stdout
+        assert "ended 0" in said.stdout
+    finally:
+        testbed.run("scancel", job)

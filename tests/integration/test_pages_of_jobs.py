@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import time
@@ -471,3 +472,18 @@ def test_tensorboard_in_a_browser(
     browser.tell("Page.enable")
     browser.tell("Page.navigate", url=job.open_tunnel())
     wait_until(lambda: "loss" in (browser.run("document.body?.innerText") or ""), 90)
+
+
+@pytest.mark.apptainer
+@pytest.mark.parametrize("nth", range(int(os.environ.get("HPCSTACK_TIMES", "2"))))
+def test_a_job_that_is_killed_at_any_moment_leaves_nothing(
+    start: Callable[..., PageJob], nth: int
+) -> None:
+    """Its server gets no signal that it could answer."""
+    job = start("apptainer", "jupyter")
+    tunnel = job.start(f"exec hpcstack tunnel {job.number}")
+    delay = random.Random(nth).uniform(0, 5)
+    job.bash(f"sleep {delay:.2f}; scancel -s KILL {job.number}; sleep 1; scancel {job.number}")
+    tunnel.communicate(timeout=60)
+    wait_until(lambda: not job.find_processes(f"page-{job.number}|--ssh {job.number}"))
+    assert job.bash(f"ls -d /tmp/hpcstack-page-{job.number} {job.about['socket']}").stdout == ""

@@ -414,3 +414,97 @@ def test_the_second_launch_finds_it_at_once(project: Project) -> None:
     argv = json.loads(done.stdout)["argv"]
     (bind,) = [word for word in argv if word.endswith(":/opt/hpcstack/with:image-src=/,ro")]
     assert Path(bind.partition(":")[0]).exists()
+
+
+# -- a project in a recipe
+
+RECIPE = """\
+apiVersion: hpcstack/v1
+name: mine
+version: "1"
+summary: The packages of a project, in an image
+base: {image: "nvcr.io/nvidia/pytorch:24.11-py3"}
+packages: {project: it}
+launch: {mode: plain}
+"""
+UV_PROJECT = """\
+[project]
+name = "mine"
+version = "0"
+dependencies = ["torch", "rich>=13", "cowsay"]
+"""
+
+
+def lock_by_uv(project: Project) -> None:
+    """A uv.lock as the user's own uv writes it, for the project and PyPI's own torch."""
+    done = project.bash(
+        "export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt; "
+        "$(dirname $(command -v hpcstack))/uv lock -q && grep -c nvidia uv.lock"
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0  # it pins what PyPI's torch needs, too
+
+
+def run_recipe(project: Project, *words: str) -> subprocess.CompletedProcess[str]:
+    project.testbed.give(f"{TOP}/{project.name}/mine-1.yaml", RECIPE)
+    return project.bash(f"hpcstack --recipes .. {' '.join(words)}")
+
+
+@pytest.mark.builds
+@pytest.mark.registry
+def test_a_recipe_installs_what_a_project_asks_for(project: Project) -> None:
+    project.write(pyproject__toml=UV_PROJECT)
+    lock_by_uv(project)
+    pinned = project.bash("sed -n '/^name = \"rich\"/{n;p}' uv.lock").stdout.split('"')[1]
+    locked = run_recipe(project, "lock", "mine-1")
+    assert locked.returncode == 0, locked.stderr
+    lock = json.loads(project.bash("cat ../mine-1.lock.json").stdout)
+    chosen = {
+        one["name"]: one["version"] for one in lock["base"]["platforms"]["linux/amd64"]["pip"]
+    }
+    assert chosen["rich"] == pinned
+    assert "cowsay" in chosen
+    assert not {"torch", "triton", "numpy"} & set(chosen)
+    assert not any(name.startswith("nvidia-") for name in chosen)
+    assert lock["project_sha256"].startswith("sha256:")
+    assert run_recipe(project, "lock", "mine-1", "--check").returncode == 0
+
+    built = run_recipe(project, "build", "mine-1")
+    assert built.returncode == 0, built.stderr
+    program = "import torch, rich, cowsay; print(torch.__version__, torch.__file__, rich.__file__)"
+    said = run_recipe(
+        project, "launch", "mine-1", "--runtime", "local", "--", "python3", "-c", f'"{program}"'
+    )
+    assert said.stdout.startswith("2.6.0a0"), said.stderr
+    # With the code beside it, nothing is left to be added.
+    again = run_recipe(project, "project", "lock", ".", "-s", "mine-1", "--json")
+    assert json.loads(again.stdout)["packages"] == {}, again.stderr
+
+    # Another hash in the project's lock, of the same version: the lock is stale, and then refused.
+    project.bash(
+        "python3 - <<'END'\n"
+        "import re\n"
+        "text = open('uv.lock').read()\n"
+        "head, tail = text.split('name = \"cowsay\"', 1)\n"
+        "one, rest = tail.split('[[package]]', 1)\n"
+        "one = re.sub('sha256:[0-9a-f]{4}', 'sha256:0000', one)\n"
+        "open('uv.lock', 'w').write(head + 'name = \"cowsay\"' + one + '[[package]]' + rest)\n"
+        "END"
+    )
+    stale = run_recipe(project, "lock", "mine-1", "--check")
+    assert stale.returncode == 1
+    assert "the files of its project have changed" in stale.stdout + stale.stderr
+    refused = run_recipe(project, "lock", "mine-1")
+    assert refused.returncode == 2
+    assert "cowsay" in refused.stderr
+    assert "allows none of these files" in refused.stderr
+
+
+@pytest.mark.builds
+@pytest.mark.registry
+def test_a_recipe_does_not_replace_torch(project: Project) -> None:
+    project.write(requirements__txt="torch==2.7.0\nrich\n")
+    refused = run_recipe(project, "lock", "mine-1")
+    assert refused.returncode == 2
+    assert "torch==2.7.0" in refused.stderr
+    assert "  TIP: " in refused.stderr

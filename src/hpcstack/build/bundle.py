@@ -152,6 +152,9 @@ def _recipes(recipe: Recipe) -> dict[str, str]:
             # does not come with the bundle.
             entry.pop("source", None)
 
+    # What the project asks for is among `pip` and `constraints` now.
+    spec.get("packages", {}).pop("project", None)
+
     name = recipe.stack.full_name
     head = f"# {name}: the effective recipe, as hpcstack bundle wrote it\n"
     text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)

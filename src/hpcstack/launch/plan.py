@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
     from hpcstack.hardware.compatibility import Fit
-    from hpcstack.launch.request import LaunchRequest
+    from hpcstack.launch.request import LaunchRequest, Served
     from hpcstack.launch.staging import Staging
     from hpcstack.project.added import Added
     from hpcstack.site.injection import Brought
@@ -92,6 +92,7 @@ class Plan:
     virtual_gpus: int = 0  # per node: GPUs that Slurm counts and no device stands for
     spare: Spare | None = None
     brought: tuple[Brought, ...] = ()  # the nodes' own libraries that the container is given
+    served: Served | None = None
     slurm_refuses: str = ""  # why Slurm would refuse it today; only set where it is only shown
 
     @property
@@ -200,6 +201,7 @@ def plan_step(
         virtual_gpus=virtual_gpus,
         spare=spare,
         brought=brought,
+        served=request.serves,
         slurm_refuses=refusal.message if refusal else "",
     )
 

@@ -75,6 +75,7 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
         grace=plan.grace,
         watchdog=_list_watchdog(plan),
         spare=spare,
+        served=plan.served.folder.replace("JOB", "$SLURM_JOB_ID") if plan.served else "",
         requeue={"command": plan.requeue, "most": MOST_RESTARTS} if plan.requeue else None,
         settings=plan.settings,
         scripts=scripts,

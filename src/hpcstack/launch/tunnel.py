@@ -164,10 +164,10 @@ def hold_tunnel(
     is_open = False
     try:
         with runner.read(argv, held=True) as stream:
-            page = _wait_for_page(stream, asked.job, port, say)
-            if page:
+            found = _wait_for_page(stream, asked.job, port, say)
+            if found:
                 is_open = True
-                on_open(page)
+                on_open(found)
                 while _read(stream, 1):
                     pass
     except _NobodyReadsError:
@@ -225,9 +225,9 @@ def _wait_for_page(stream: IO[bytes], job: str, port: int, say: Say) -> OpenPage
     found = PAGE.fullmatch(line.decode("ascii", "replace").strip())
     if not found or not line.endswith(b"\n"):
         raise BuildError("what it says is no page")
-    page = PAGES[found[1]]
-    at = port or page.port
-    return OpenPage(page.name, at, f"http://localhost:{at}{found[2]}")
+    about = PAGES[found[1]]
+    at = port or about.port
+    return OpenPage(about.name, at, f"http://localhost:{at}{found[2]}")
 
 
 def _read(

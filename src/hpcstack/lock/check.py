@@ -64,9 +64,14 @@ def with_open_items(lock: Lock, stack: Stack) -> Lock:
     return lock.model_copy(update={"unresolved": unresolved})
 
 
-def find_staleness(stack: Stack, lock: Lock) -> list[str]:
-    """Return why LOCK is not the lock of STACK as it is now; empty where it is."""
+def find_staleness(stack: Stack, lock: Lock, project_sha256: str = "") -> list[str]:
+    """Return why LOCK is not the lock of STACK as it is now; empty where it is.
+
+    PROJECT_SHA256 is that of the recipe's project, empty where its files are not here.
+    """
     reasons = []
+    if project_sha256 and lock.project_sha256 != f"sha256:{project_sha256}":
+        reasons.append("the files of its project have changed")
     if lock.not_looked_up:
         reasons.append("no registry has said what its base is")
     locked_image = lock.adopted.sha256 if lock.adopted else ""

@@ -53,7 +53,9 @@ class LockFile:
     def _find_staleness(self, found: model.ReadLock) -> list[str]:
         """Return why the lock that was FOUND is not what was locked for the recipe."""
         edited = ["it was changed by hand since it was locked"] if found.edited else []
-        return [*edited, *find_staleness(self.recipe.stack, found.lock)]
+        project = self.recipe.project
+        sha256 = project.sha256 if project else ""
+        return [*edited, *find_staleness(self.recipe.stack, found.lock, sha256)]
 
     def state(self) -> Staleness:
         """Return why the lock is not what would be locked now, and what it leaves open."""

@@ -31,7 +31,7 @@ FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 MAX_LOCK = 16 << 20  # bytes
 UNKNOWN = f"sha256:{'0' * 64}"  # the digest of a base that nobody has looked up: lock/known.py
 STAND_IN_LABEL = "org.hpcstack.stand-in"
-TEMPLATE_VERSION = "10"  # of images/ and render/: a test holds it to what is rendered
+TEMPLATE_VERSION = "11"  # of images/ and render/: a test holds it to what is rendered
 
 
 class LockedApt(Model):
@@ -136,6 +136,9 @@ class Lock(Model):
     sources: dict[Line, Commit] = Field({}, description="{name of a source: commit}")
     unresolved: tuple[Line, ...] = ()  # what is left to the build, in words
     adopted: AdoptedContents | None = None
+    project_sha256: Digest | None = Field(
+        None, description="of what the project of packages.project asks for, with its hashes"
+    )
 
     def text(self) -> str:
         """Return the canonical text: the same lock gives the same bytes."""

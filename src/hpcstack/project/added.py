@@ -28,7 +28,6 @@ from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease
 from hpcstack.project import own_package
-from hpcstack.project.inputs import PYPROJECT, Inputs, read_inputs, read_toml
 from hpcstack.project.inside import open_inside
 from hpcstack.project.lock_file import (
     ProjectLock,
@@ -40,6 +39,7 @@ from hpcstack.project.own_package import OwnPackage, describe_own_package
 from hpcstack.project.pack_folder import pack_folder
 from hpcstack.project.resolve import lock_project
 from hpcstack.recipe.fields import check_mount
+from hpcstack.requirements.inputs import PYPROJECT, Inputs, read_inputs, read_toml
 from hpcstack.runtimes.squashfs_mounts import SquashfsMount
 from hpcstack.site.logins import redact_logins
 

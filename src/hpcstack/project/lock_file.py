@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import tomli_w
 
 from hpcstack.core.errors import InputError
-from hpcstack.project.inputs import read_toml
+from hpcstack.requirements.inputs import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.dirs import find_data_home
 from hpcstack.core.files import write_tree
-from hpcstack.project.inputs import PYPROJECT, read_toml
+from hpcstack.requirements.inputs import PYPROJECT, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

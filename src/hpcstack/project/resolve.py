@@ -19,7 +19,16 @@ from packaging.version import InvalidVersion, Version
 
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
-from hpcstack.project.inputs import (
+from hpcstack.project.inside import LENT, open_inside
+from hpcstack.project.lock_file import (
+    TOOL,
+    ProjectLock,
+    digest_image,
+    list_files,
+    strip_url_logins,
+)
+from hpcstack.requirements.inputs import (
+    OF_TORCH,
     PYLOCK,
     PYPROJECT,
     UV_LOCK,
@@ -29,14 +38,6 @@ from hpcstack.project.inputs import (
     name_version,
     read_toml,
 )
-from hpcstack.project.inside import LENT, open_inside
-from hpcstack.project.lock_file import (
-    TOOL,
-    ProjectLock,
-    digest_image,
-    list_files,
-    strip_url_logins,
-)
 from hpcstack.site.logins import redact_logins
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Completed, Runner
     from hpcstack.core.progress import Progress
-    from hpcstack.project.inputs import Inputs
     from hpcstack.project.inside import Inside
+    from hpcstack.requirements.inputs import Inputs
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
@@ -123,16 +124,17 @@ def _list_requirements(inputs: Inputs, artifact: Artifact) -> list[str]:
     """Return the requirements of INPUTS, for uv.
 
     A pylock.toml pins everything, also what its packages need of the image: there the image's
-    version counts, if the packages accept it.
+    version counts, if the packages accept it. What PyPI's torch needs for itself is left out.
     """
     if inputs.kind != PYLOCK:
         return list(inputs.requirements)
     has = {canonicalize_name(name) for name in artifact.pip}
-    return [
-        line
-        for line in inputs.requirements
-        if canonicalize_name(re.split(r"[ <>=!~;@\[]", line)[0]) not in has
-    ]
+
+    def is_of_image(line: str) -> bool:
+        name = canonicalize_name(re.split(r"[ <>=!~;@\[]", line)[0])
+        return name in has or bool("torch" in has and OF_TORCH.fullmatch(name))
+
+    return [line for line in inputs.requirements if not is_of_image(line)]
 
 
 def _read_base(text: str) -> dict[str, str]:

@@ -39,6 +39,8 @@ from hpcstack.recipe.model import Stack
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from hpcstack.requirements.for_recipe import ProjectRequirements
+
 SUFFIX = ".yaml"
 FORMAT = "hpcstack/v1"
 # Keys in which a recipe may differ from the stack below it and still need no image of its own.
@@ -49,11 +51,16 @@ EXTENDED = re.compile(r"_?[A-Za-z0-9][A-Za-z0-9._+-]{0,160}")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A stack, the file that states it, and the effective spec with the place of each value."""
+    """A stack, the file that states it, and the effective spec with the place of each value.
+
+    `project` is what the project of `packages.project` asks for; it is among `pip` and
+    `constraints` of the stack already.
+    """
 
     stack: Stack
     path: Path
     document: Document
+    project: ProjectRequirements | None = None
 
     def origins(self) -> dict[str, str]:
         """Return {dotted path: file:line} of each value that was written somewhere."""
@@ -288,6 +295,8 @@ class Catalog:
             document = fill_tokens(document)
 
         document, problems = _read_sources(resolve_replacements(document))
+        document, project, wrong = _read_project(document)
+        problems += wrong
         try:
             stack = Stack.model_validate(document.value)
         except ValidationError as error:
@@ -302,7 +311,7 @@ class Catalog:
                 f"or {stack.name}{SUFFIX}"
             )
             raise ProblemsError([document.problem(("name",), what)])
-        return Recipe(stack, path, document)
+        return Recipe(stack, path, document, project)
 
 
 def _exists(name: str) -> bool:
@@ -368,7 +377,8 @@ def _find_own_problems(document: Document) -> list[Problem]:
     try:
         for each in expand_matrix(alone):
             each, problems = _read_sources(resolve_replacements(each))
-            found.update(problems)
+            each, _, wrong = _read_project(each)
+            found.update([*problems, *wrong])
             try:
                 Stack.model_validate(each.value)
             except ValidationError as error:
@@ -430,6 +440,47 @@ def _read_source(folder: Path, source: str) -> str:
             f"{path} has Windows line ends or a byte order mark: save it as plain UTF-8"
         )
     return text
+
+
+def _read_project(
+    document: Document,
+) -> tuple[Document, ProjectRequirements | None, list[Problem]]:
+    """Return DOCUMENT with what its project asks for added to its packages, and the problems.
+
+    The project's folder is beside the recipe that names it, or below.
+    """
+    packages = document.value.get("packages")
+    said = packages.get("project") if isinstance(packages, dict) else None
+    if isinstance(said, str):
+        said = {"folder": said}
+    if not isinstance(said, dict) or not isinstance(said.get("folder"), str):
+        return document, None, []  # there is none, or the model says what is wrong with it
+
+    from hpcstack.requirements.for_recipe import read_project
+
+    path = ("packages", "project")
+    folder = Path(document.mark(path).file).parent
+    own = folder / said["folder"]
+    try:
+        if Path(said["folder"]).is_absolute() or not _is_below(own, folder):
+            raise ValueError(
+                "a project lies beside the recipe or below: not an absolute path, not '..'"
+            )
+        lists = [tuple(map(str, said.get(key) or ())) for key in ("extras", "groups")]
+        project = read_project(own, *lists)
+    except (ValueError, OSError, RuntimeError) as error:
+        return document, None, [document.problem(path, str(error))]
+    except InputError as error:
+        return document, None, [document.problem(path, f"{error.message}; {error.hint}")]
+
+    added = {"pip": project.requirements, "constraints": project.pins}
+    merged = {key: [*(packages.get(key) or ()), *more] for key, more in added.items()}
+    value = {**document.value, "packages": {**packages, **merged}}
+    return Document(document.file, value, document.marks, document.keys), project, []
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def _leaf_paths(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:

@@ -443,6 +443,10 @@ class Stack(Model):
         said = self.model_dump_json(
             by_alias=True,
             exclude_defaults=True,
-            exclude={"files": {"__all__": {"source"}}, "checks": True},
+            exclude={
+                "files": {"__all__": {"source"}},
+                "checks": True,
+                "packages": {"project"},  # what it asks for is among `pip` and `constraints`
+            },
         )
         return hashlib.sha256(said.encode()).hexdigest()

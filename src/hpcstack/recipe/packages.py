@@ -6,9 +6,9 @@ Tested in tests/unit/resolve/test_packages.py and tests/unit/recipe/test_model.p
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from hpcstack.recipe.fields import (
     AptPackage,
@@ -85,6 +85,30 @@ class Source(Model):
 Replaceable = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]*$", max_length=100)]
 
 
+class Project(Model):
+    """A project of Python's whose requirements are installed in the image."""
+
+    folder: Line = Field(
+        min_length=1,
+        description="Folder of the project, in the recipe's folder or below. The first of "
+        "pylock.toml, uv.lock with pyproject.toml, requirements.txt, pyproject.toml and "
+        "environment.yml that it has is read.",
+    )
+    extras: tuple[Line, ...] = Field(
+        (), description="Optional dependencies of its pyproject.toml that are wanted, too."
+    )
+    groups: tuple[Line, ...] = Field(
+        (), description="Dependency groups of its pyproject.toml that are wanted, too."
+    )
+
+
+def _as_project(value: Any) -> Any:
+    """Return VALUE, or {folder: VALUE} where it is text."""
+    if isinstance(value, str):
+        return {"folder": value}
+    return value
+
+
 class Packages(Model):
     """What is installed on top of the base: apt's packages, then conda's, pip's, and sources."""
 
@@ -98,6 +122,18 @@ class Packages(Model):
         (),
         description="Requirements as pip takes them, e.g. deepspeed==0.19.8. A URL is refused: "
         "`source` builds from git.",
+    )
+    project: Annotated[
+        Project | None, BeforeValidator(_as_project, json_schema_input_type=str | Project)
+    ] = Field(
+        None,
+        description="A project of Python's: what it asks for is added to `pip`, and what its lock "
+        "pins to `constraints`. Its own code is not installed. DIR is short for {folder: DIR}.",
+    )
+    constraints: tuple[Requirement, ...] = Field(
+        (),
+        description="Versions that hold for whatever pip installs, e.g. numpy==1.26.4. Where the "
+        "base has a package itself, the base's version holds instead.",
     )
     source: tuple[Source, ...] = Field(
         (), description="Programs that are built from git inside the image."

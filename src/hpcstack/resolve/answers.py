@@ -48,6 +48,7 @@ def want_files(stack: Stack) -> dict[str, str]:
         "want/apt.txt": packages.apt,
         "want/pip.txt": isolated,
         "want/pip-of-base.txt": of_base,
+        "want/pip-constraints.txt": packages.constraints,
     }
     return {path: "".join(f"{name}\n" for name in names) for path, names in wanted.items()}
 

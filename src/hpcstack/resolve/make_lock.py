@@ -33,7 +33,7 @@ def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> L
     With BASE_ONLY, only the registry is asked, and `unresolved` lists what that leaves open. Raise
     InputError for an adopted recipe.
     """
-    from hpcstack.resolve.packages import resolve_packages
+    from hpcstack.resolve.packages import refuse_other_files, resolve_packages
 
     refuse_adopted(recipe)
     lock = record_signature(resolve_base(recipe.stack, bench.registry), recipe.stack.base, bench)
@@ -42,7 +42,11 @@ def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> L
     before = None
     if len(lock.base.platforms) > 1:  # other platforms may have been resolved on other machines
         before = LockFile(recipe, bench.site).read_unedited()
-    return resolve_packages(recipe.stack, lock, bench, before)
+    whole = resolve_packages(recipe.stack, lock, bench, before)
+    if not recipe.project:
+        return whole
+    refuse_other_files(recipe.project, whole)
+    return whole.model_copy(update={"project_sha256": f"sha256:{recipe.project.sha256}"})
 
 
 def lock_to_build(recipe: Recipe, bench: Workbench) -> Lock:

@@ -21,6 +21,7 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.site_files import list_build_variables
 from hpcstack.render.steps import make_conda_files
 from hpcstack.render.template import read_data_file
+from hpcstack.requirements.for_recipe import find_hash_problems
 from hpcstack.resolve.answers import (
     read_apt,
     read_build_requirements,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from hpcstack.lock.model import Lock, LockedConda, LockedPip, LockedPlatform
     from hpcstack.recipe.model import Stack
     from hpcstack.recipe.packages import Packages, Source
+    from hpcstack.requirements.for_recipe import ProjectRequirements
     from hpcstack.site.load import Site
 
 
@@ -71,6 +73,22 @@ def resolve_packages(
     base = lock.base.model_copy(update={"platforms": platforms})
     whole = lock.model_copy(update={"base": base, "sources": sources})
     return with_open_items(whole, stack)
+
+
+def refuse_other_files(project: ProjectRequirements, lock: Lock) -> None:
+    """Raise InputError where LOCK has a file whose hash the PROJECT's own lock does not allow."""
+    chosen = {
+        entry.name: (entry.version, frozenset(entry.hashes))
+        for platform in lock.base.platforms.values()
+        for entry in platform.pip or ()
+    }
+    problems = find_hash_problems(project, chosen)
+    if problems:
+        raise InputError(
+            "\n  ".join(["the project's own lock allows none of these files:", *problems]),
+            "find out why its lock and the index differ; then make its lock again",
+            page="your-own-project",
+        )
 
 
 def _find_commit(source: Source, site: Site, runner: Runner) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.project.inputs import read_inputs
 from hpcstack.project.lock_file import (
     ProjectLock,
     digest_image,
@@ -19,6 +18,7 @@ from hpcstack.project.lock_file import (
     strip_url_logins,
 )
 from hpcstack.project.resolve import check_against_image, subtract_image
+from hpcstack.requirements.inputs import read_inputs
 from unit.launch.test_plan import ARTIFACT
 
 IMAGE = replace(ARTIFACT, pip={"torch": "2.6.0a0+df5bbc09d1.nv24.11", "numpy": "1.26.4"})

@@ -257,3 +257,85 @@ def test_a_bundles_recipe_holds_the_text_of_its_files(tmp_path: Path) -> None:
     again = Catalog([other]).find("demo-1").stack
     assert again.files[0].content == "#!/bin/sh\necho said\n"
     assert again.checksum() == recipe.stack.checksum()
+
+
+# -- a project of Python's
+
+
+PROJECT = GOOD.replace(
+    "  pip: [deepspeed==0.19.8]\n", "  pip: [deepspeed==0.19.8]\n  project: mine\n"
+)
+
+
+def write_project(folder: Path, requirements: str = "rich>=13\n-c pins.txt\n") -> None:
+    (folder / "mine").mkdir(exist_ok=True)
+    (folder / "mine/requirements.txt").write_text(requirements)
+    (folder / "mine/pins.txt").write_text("numpy<2\n")
+
+
+def test_what_a_project_asks_for_is_among_the_packages(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    recipe = read(written(tmp_path, PROJECT))
+    packages = recipe.stack.packages
+    assert packages.pip == ("deepspeed==0.19.8", "rich>=13")
+    assert packages.constraints == ("numpy<2",)
+    assert packages.project
+    assert packages.project.folder == "mine"
+    assert recipe.project
+    before = recipe.stack.checksum(), recipe.project.sha256
+
+    write_project(tmp_path, "rich>=14\n")
+    changed = read(written(tmp_path, PROJECT))
+    assert changed.project
+    assert changed.stack.checksum() != before[0]
+    assert changed.project.sha256 != before[1]
+
+
+def test_the_packages_themselves_make_the_same_stack(tmp_path: Path) -> None:
+    """As a bundle writes them, for a machine that has not got the project."""
+    write_project(tmp_path)
+    with_project = read(written(tmp_path, PROJECT)).stack
+    spelled = GOOD.replace(
+        "  pip: [deepspeed==0.19.8]\n",
+        "  pip: [deepspeed==0.19.8, 'rich>=13']\n  constraints: ['numpy<2']\n",
+    )
+    assert read(written(tmp_path, spelled)).stack.checksum() == with_project.checksum()
+
+
+def test_a_project_is_looked_for_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    below = tmp_path / "templates"
+    below.mkdir()
+    write_project(below)
+    written(below, PROJECT, "_mine.yaml")
+    (tmp_path / "demo-2.0.yaml").write_text(
+        'apiVersion: hpcstack/v1\nextends: _mine\nversion: "2.0"\nsummary: B\n'
+        'name: demo\nbase: {image: "nvcr.io/nvidia/pytorch:24.11-py3"}\n'
+    )
+    (recipe,) = Catalog([tmp_path, below]).read(tmp_path / "demo-2.0.yaml")
+    assert "rich>=13" in recipe.stack.packages.pip
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("..", "a project lies beside the recipe or below"),
+        ("/tmp", "a project lies beside the recipe or below"),
+        ("link", "a project lies beside the recipe or below"),
+        ("none", "does not exist"),
+        ("{folder: mine, extras: [x]}", "--extra and --group need a pyproject.toml"),
+        ("{folder: mine, more: 1}", "unknown key 'more'"),
+        ("[mine]", "packages.project"),
+    ],
+)
+def test_a_project_that_is_refused(tmp_path: Path, said: str, expected: str) -> None:
+    write_project(tmp_path)
+    (tmp_path / "link").symlink_to("/tmp")
+    found = problems(tmp_path, PROJECT.replace("project: mine", f"project: {said}"))
+    assert any(expected in one for one in found), found
+    assert all(one.startswith("demo-1.0.yaml:9:") for one in found)
+
+
+def test_a_line_that_no_image_can_have_is_said_of_the_project(tmp_path: Path) -> None:
+    write_project(tmp_path, "x @ https://example.org/x.whl\n")
+    (found,) = problems(tmp_path, PROJECT)
+    assert "a URL cannot be locked" in found

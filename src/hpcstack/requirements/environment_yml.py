@@ -4,7 +4,7 @@ conda brings a Python, compilers and CUDA of its own, and none of them can be pu
 image's. What it calls by the name that PyPI has is installed from there; the rest is refused by
 name.
 
-Tested in tests/unit/project/test_inputs.py.
+Tested in tests/unit/requirements/test_inputs.py.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from packaging.version import InvalidVersion
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_text
-from hpcstack.project.environment_yml import read_conda_environment
+from hpcstack.requirements.environment_yml import read_conda_environment
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 PYLOCK, UV_LOCK, PYPROJECT = "pylock.toml", "uv.lock", "pyproject.toml"
 REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
 LARGEST = 64 << 20  # bytes of a lock
+# What torch's wheels on PyPI require for themselves, and NVIDIA's torch does not: its image has CUDA,
+# cuDNN and NCCL as files, and a triton of its own. https://pypi.org/pypi/torch/json, requires_dist
+OF_TORCH = re.compile(r"nvidia-[a-z0-9-]+-cu\d+|triton|pytorch-triton")
 HASH = re.compile(r"--hash[= ](\w+:[0-9a-fA-F]+)")
 
 
@@ -96,12 +99,12 @@ def _digest(inputs: Inputs) -> str:
     words = [inputs.kind, *inputs.requirements, *inputs.extras, "", *inputs.groups]
     for word in words:
         digest.update(f"{word}\0".encode())
-    for path in _list_read_files(inputs):
+    for path in list_read_files(inputs):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def _list_read_files(inputs: Inputs) -> list[Path]:
+def list_read_files(inputs: Inputs) -> list[Path]:
     """Return the files that decide what INPUTS are, with those that they include."""
     if not inputs.folder:
         return []
@@ -119,7 +122,7 @@ def list_outside_files(inputs: Inputs) -> tuple[str, ...]:
     """Return mounts, FILE:FILE, of what INPUTS read outside the project: by a link, or by -r."""
     if not inputs.folder:
         return ()
-    files = {path.resolve() for path in _list_read_files(inputs)}
+    files = {path.resolve() for path in list_read_files(inputs)}
     outside = [one for one in files if not one.is_relative_to(inputs.folder.resolve())]
     return tuple(f"{one}:{one}" for one in sorted(outside))
 
@@ -307,6 +310,27 @@ def read_requirement_lines(path: Path) -> Iterator[tuple[Path, str]]:
                 waiting.append(file.parent / included[1].strip())
             elif line:
                 yield file, line
+
+
+def list_constraint_files(path: Path) -> set[Path]:
+    """Return the files that PATH, and what it includes by -r, names as constraints by -c."""
+    found: set[Path] = set()
+    waiting = [path]
+    seen: set[Path] = set()
+    while waiting:
+        file = waiting.pop()
+        if file in seen or not file.is_file():
+            continue
+        seen.add(file)
+        for raw in read_text(file.resolve(), LARGEST).splitlines():
+            included = re.match(r"\s*(-r|--requirement|-c|--constraint)[ =]*([^#]+)", raw)
+            if not included or "://" in included[2]:
+                continue
+            other = file.parent / included[2].strip()
+            waiting.append(other)
+            if included[1] in ("-c", "--constraint") or file in found:
+                found.add(other)
+    return found
 
 
 def _read_conda(path: Path) -> Inputs:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.project.inputs import (
+from hpcstack.requirements.inputs import (
     Inputs,
     list_direct_requirements,
     name_version,

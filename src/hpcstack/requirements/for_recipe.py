@@ -1,0 +1,230 @@
+"""What a project asks for, as a recipe says it: requirements of pip's, and pins that constrain them.
+
+A recipe's packages are resolved by the base's own pip, which reads no lock. So what the project
+wants becomes requirements, and what its lock pins becomes constraints. Where the base has a package
+itself, the base's version counts, and the pin is left out (images/resolve.sh).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import canonicalize_name
+
+from hpcstack.core.errors import InputError
+from hpcstack.requirements.inputs import (
+    HASH,
+    OF_TORCH,
+    PYLOCK,
+    PYPROJECT,
+    REQUIREMENTS,
+    UV_LOCK,
+    list_constraint_files,
+    list_read_files,
+    make_folder_error,
+    name_version,
+    read_inputs,
+    read_requirement_lines,
+    read_toml,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from hpcstack.requirements.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class ProjectRequirements:
+    """What a project wants, and what its own lock pins.
+
+    `hashes` are {(name, version): what the lock allows}. `sha256` changes with anything of it.
+    """
+
+    requirements: tuple[str, ...]
+    pins: tuple[str, ...]
+    hashes: Mapping[tuple[str, str], frozenset[str]]
+    sha256: str
+
+
+def read_project(
+    folder: Path, extras: tuple[str, ...] = (), groups: tuple[str, ...] = ()
+) -> ProjectRequirements:
+    """Return what the project in FOLDER asks for, with EXTRAS and GROUPS of its pyproject.toml.
+
+    Only files in FOLDER are read. Raise InputError for what cannot be read, for files elsewhere,
+    and for what no index has.
+    """
+    inputs = read_inputs(folder, (), extras, groups)
+    _refuse_outside_files(inputs, folder)
+    readers = {
+        PYLOCK: _read_pylock,
+        UV_LOCK: _read_uv_lock,
+        PYPROJECT: _read_pyproject,
+        REQUIREMENTS: _read_requirements,
+    }
+    reader = readers.get(inputs.kind, _read_conda)
+    requirements, pins = reader(inputs, folder)
+    return ProjectRequirements(
+        tuple(dict.fromkeys(requirements)),
+        tuple(dict.fromkeys(pins)),
+        inputs.hashes,
+        inputs.digest,
+    )
+
+
+def _refuse_outside_files(inputs: Inputs, folder: Path) -> None:
+    """Raise InputError where INPUTS read what is not in FOLDER: a recipe may be somebody else's."""
+    for path in list_read_files(inputs):
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise InputError(
+                f"{path} leads out of {folder}",
+                "put the file itself into the project's folder",
+                page="your-own-project",
+            )
+
+
+Lines = tuple[list[str], list[str]]  # requirements, pins
+
+
+def _read_pylock(inputs: Inputs, _folder: Path) -> Lines:
+    """A pylock.toml does not say what was asked for, so each package is; its version is a pin.
+
+    What only PyPI's torch needs is not asked for.
+    """
+    names = []
+    pins = []
+    has_torch = any(line.startswith("torch==") for line in inputs.requirements)
+    for line in inputs.requirements:
+        requirement, semicolon, marker = line.partition(" ; ")
+        name, pinned, _ = requirement.partition("==")
+        if not (has_torch and OF_TORCH.fullmatch(name)):
+            names.append(f"{name}{semicolon}{marker}")
+        if pinned:
+            pins.append(line)
+    return names, pins
+
+
+def _read_conda(inputs: Inputs, _folder: Path) -> Lines:
+    return list(inputs.requirements), []
+
+
+def _read_pyproject(inputs: Inputs, folder: Path) -> Lines:
+    document = read_toml(folder / PYPROJECT)
+    project = document.get("project", {})
+    if "dependencies" in project.get("dynamic", []):
+        raise InputError(
+            f"{folder / PYPROJECT} leaves its dependencies to its build backend",
+            f"write them into {folder / REQUIREMENTS}",
+            page="your-own-project",
+        )
+    lines = list(project.get("dependencies", []))
+    optional = project.get("optional-dependencies", {})
+    for extra in inputs.extras:
+        lines += _find_by_name(optional, extra, f"extra of {folder / PYPROJECT}")
+    for group in inputs.groups:
+        lines += _expand_group(document.get("dependency-groups", {}), group, folder, ())
+    return lines, []
+
+
+def _find_by_name(table: Mapping[str, Any], name: str, what: str) -> list[Any]:
+    """Return the list in TABLE under NAME, in whatever spelling. Raise InputError without one."""
+    for key, value in table.items():
+        if canonicalize_name(key) == canonicalize_name(name):
+            return list(value)
+    known = ", ".join(table) or "none"
+    raise InputError(f"{name} is no {what}", f"it has: {known}", page="your-own-project")
+
+
+def _expand_group(
+    groups: Mapping[str, Any], name: str, folder: Path, chain: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield the requirements of the dependency group NAME, with those that it includes.
+
+    https://packaging.python.org/en/latest/specifications/dependency-groups/
+    """
+    if name in chain:
+        raise InputError(
+            f"the dependency group {name} of {folder / PYPROJECT} includes itself",
+            "take that out",
+            page="your-own-project",
+        )
+    for one in _find_by_name(groups, name, f"dependency group of {folder / PYPROJECT}"):
+        if isinstance(one, dict):
+            yield from _expand_group(groups, str(one["include-group"]), folder, (*chain, name))
+        else:
+            yield str(one)
+
+
+def _read_uv_lock(inputs: Inputs, folder: Path) -> Lines:
+    requirements, _ = _read_pyproject(inputs, folder)
+    packages = read_toml(folder / UV_LOCK).get("package", [])
+    names = [canonicalize_name(one["name"]) for one in packages]
+    pins = []
+    for one in packages:
+        source = one.get("source", {})
+        path = source.get("editable") or source.get("virtual") or source.get("directory")
+        if path == ".":
+            continue
+        if path:
+            raise make_folder_error(one["name"], str(path))
+        if "registry" not in source:
+            raise InputError(
+                f"{one['name']} of {folder / UV_LOCK} comes from no package index: {source}",
+                "take it from one, or build it by packages.source of the recipe",
+                page="your-own-project",
+            )
+        pins.append(
+            _make_pin(one, is_one_of_several=names.count(canonicalize_name(one["name"])) > 1)
+        )
+    return requirements, [pin for pin in pins if pin]
+
+
+def _make_pin(package: Mapping[str, Any], *, is_one_of_several: bool) -> str:
+    """Return the constraint that PACKAGE of a uv.lock is; empty where it holds for nobody knows whom.
+
+    Of several versions of a package each is for some platforms or Pythons, as its markers say.
+    """
+    pin = f"{package['name']}=={package.get('version', '')}"
+    if not package.get("version"):
+        return ""
+    if not is_one_of_several:
+        return pin
+    markers = package.get("resolution-markers", [])
+    return f"{pin} ; {' or '.join(f'({one})' for one in markers)}" if markers else ""
+
+
+def _read_requirements(_inputs: Inputs, folder: Path) -> Lines:
+    top = folder / REQUIREMENTS
+    constraints = list_constraint_files(top)
+    requirements: list[str] = []
+    pins: list[str] = []
+    for file, line in read_requirement_lines(top):
+        text = HASH.sub("", line).strip()
+        if not text or text in ("-e .", "--editable .", "."):
+            continue  # its own code: that is not part of an image
+        if text.startswith("-"):
+            raise InputError(
+                f"{file}: {text} is an option, and the site says where packages come from",
+                "take the line out; build.pip of site.yaml names indexes",
+                page="your-own-project",
+            )
+        (pins if file in constraints else requirements).append(text)
+    return requirements, pins
+
+
+def find_hash_problems(
+    project: ProjectRequirements, chosen: Mapping[str, tuple[str, frozenset[str]]]
+) -> list[str]:
+    """Return which files of CHOSEN, {name: (version, hashes)}, the project's own lock does not allow.
+
+    What the lock does not know by that version was chosen anew, and is nobody's to allow.
+    """
+    problems = []
+    for name, (version, found) in sorted(chosen.items()):
+        allowed = project.hashes.get(name_version(name, version))
+        if allowed and not allowed & found:
+            problems.append(f"{name} {version}: {', '.join(sorted(found))}")
+    return problems
