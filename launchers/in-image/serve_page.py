@@ -10,7 +10,10 @@ Needs Python 3.6, as images have it.
 """
 
 import contextlib
+import ctypes
+import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -25,23 +28,59 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def write_private(name, text):
     """Write TEXT into the file NAME of the folder, complete from the moment that it is there."""
-    with open(f"{FOLDER}/.{name}", "w") as file:
+    with open(f"{FOLDER}/{name}.part", "w") as file:
         file.write(text)
-    os.rename(f"{FOLDER}/.{name}", f"{FOLDER}/{name}")
+    os.rename(f"{FOLDER}/{name}.part", f"{FOLDER}/{name}")
     return f"{FOLDER}/{name}"
 
 
-def find_major_version(package):
-    """Return the first number of the version of PACKAGE in this image."""
+def find_version(package):
+    """Return the first two numbers of the version of PACKAGE in this image; (0, 0) without it."""
     try:
         from importlib import metadata
     except ImportError:  # Python 3.7 and older
         import pkg_resources
 
-        version = pkg_resources.get_distribution(package).version
+        find, missing = (
+            lambda name: pkg_resources.get_distribution(name).version,
+            pkg_resources.DistributionNotFound,
+        )
     else:
-        version = metadata.version(package)
-    return int(version.split(".")[0])
+        find, missing = metadata.version, metadata.PackageNotFoundError
+    try:
+        numbers = re.findall(r"\d+", find(package))
+    except missing:
+        return (0, 0)
+    return tuple(int(one) for one in [*numbers, "0"][:2])
+
+
+def hide_debugger():
+    """Keep kernels from offering a debugger: debugpy listens on a port of the node, without a login.
+
+    Whoever is on the node could run programs as this user by it.
+    """
+    os.mkdir(f"{FOLDER}/hidden", 0o700)
+    write_private("hidden/debugpy.py", 'raise ImportError("hpcstack: debugpy is open to others")\n')
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{FOLDER}/hidden" + (f":{others}" if others else "")
+
+
+def write_jupyter_config(server, token):
+    """Write settings that hold whatever the user's own say; those are for a server on a port.
+
+    https://jupyter.readthedocs.io/en/stable/use/jupyter-directories.html
+    """
+    settings = {
+        server: {"token": token, "port": 8888, "certfile": "", "keyfile": ""},
+        "IdentityProvider": {"token": token},
+    }
+    os.mkdir(f"{FOLDER}/config", 0o700)
+    for name in ("jupyter_lab", "jupyter_server", "jupyter_notebook"):
+        write_private(f"config/{name}_config.json", json.dumps(settings))
+    others = os.environ.get("JUPYTER_CONFIG_PATH")
+    os.environ["JUPYTER_CONFIG_PATH"] = f"{FOLDER}/config" + (f":{others}" if others else "")
+    for name in ("JUPYTER_TOKEN", "JUPYTER_PORT"):  # they would win over the settings
+        os.environ.pop(name, None)
 
 
 def become_jupyter(command):
@@ -50,14 +89,27 @@ def become_jupyter(command):
     Its kernels talk through sockets in the same folder. By default they would listen on ports of
     the node, and what they print can be read there by anybody.
     """
-    # JupyterLab 2 is served by the classic notebook.
-    server = "ServerApp" if find_major_version("jupyterlab") > 2 else "NotebookApp"
+    # JupyterLab 2 is served by the classic notebook. What is too old for a socket would listen on a
+    # port instead, without a word.
+    if find_version("jupyterlab") >= (3, 0):
+        server, package, oldest = "ServerApp", "jupyter-server", (1, 7)
+    else:
+        server, package, oldest = "NotebookApp", "notebook", (6, 1)
+    found = find_version(package)
+    if found < oldest:
+        wanted = ".".join(map(str, oldest))
+        raise OSError(
+            f"it needs {package} {wanted} or newer, and the image has {found[0]}.{found[1]}"
+        )
+
+    hide_debugger()
     token = secrets.token_hex(24)
-    os.environ["JUPYTER_TOKEN_FILE"] = write_private("token", token)
+    write_jupyter_config(server, token)
     os.environ["JUPYTER_RUNTIME_DIR"] = FOLDER
     write_private("page", f"jupyter /lab?token={token}\n")
 
     options = ["--no-browser", f"--{server}.sock={SOCKET}", "--KernelManager.transport=ipc"]
+    options.append(f"--{server}.port=8888")  # another one and a socket exclude each other
     if os.getuid() == 0:  # a container's root, who is an ordinary user outside
         options.append("--allow-root")
     # What the user has typed comes last, and wins.
@@ -85,7 +137,8 @@ def become_tensorboard(command):
     # Where it keeps what tells other TensorBoards of this one.
     os.environ["TMPDIR"] = FOLDER
     # Its faster reader of logs is a server on a port, which everybody on the node can ask.
-    arguments = ["--load_fast=false", *command[1:]]
+    slow = ["--load_fast=false"] if find_version("tensorboard") >= (2, 5) else []
+    arguments = [*slow, *command[1:]]
     board = program.TensorBoard(default.get_plugins(), server_class=SocketServer)
     board.configure([command[0], *arguments])
     return board.main()
@@ -97,11 +150,18 @@ def become_kernel(command):
     That is a connection file of Jupyter's. It holds a key, so it is in no argument.
     """
     file = write_private("connection.json", os.environ.pop("HPCSTACK_KERNEL_KEY"))
+    hide_debugger()
+    end_with_parent()  # it is in no group that somebody else ends
     # Jupyter has started it, so it need not say how it is reached; 1 is no process to watch.
     os.environ["JPY_PARENT_PID"] = "1"
     # It interrupts its whole process group where it leads one, so also what a cell has started.
     os.setpgid(0, 0)
     os.execvp(command[0], [*command, "-f", file])
+
+
+def end_with_parent():
+    """Have the kernel kill this process when the one that waits for it is gone."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, prctl(2)
 
 
 BECOME = {"jupyter": become_jupyter, "tensorboard": become_tensorboard, "kernel": become_kernel}
@@ -132,7 +192,8 @@ def become():
     status = 127
     try:
         if not os.access(os.path.expanduser("~"), os.W_OK):
-            os.environ["HOME"] = FOLDER  # Jupyter and TensorBoard write there
+            for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR"):
+                os.environ[name] = f"{FOLDER}/{name.lower()}"
         os.environ.pop("JPY_PARENT_PID", None)  # of a Jupyter that this was started from
         status = BECOME[KIND](COMMAND)
     except (OSError, ImportError) as error:
@@ -141,8 +202,9 @@ def become():
         traceback.print_exc()
         status = 1
     finally:  # what stands around the call in main() is the other process's
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status or 0)
 
 

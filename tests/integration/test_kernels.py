@@ -100,7 +100,9 @@ class Jupyter:
 
     def _find_left(self) -> list[str]:
         lines = self.testbed.bash("squeue -h -o %j; ps -u $(id -u) -o args").stdout.splitlines()
-        return [one for one in lines if re.search("ipykernel|kernel start|hpcstack-kernel", one)]
+        return [
+            one for one in lines if re.search("ipykernel|kernel start|hpcstack-kernel", one)
+        ] + (self.testbed.bash("ls -d /tmp/hpcstack-kernel-*", check=False).stdout.splitlines())
 
 
 @pytest.fixture(scope="module")
@@ -148,22 +150,47 @@ def test_without_slurm_the_kernel_runs_here(jupyter: Jupyter) -> None:
     jupyter.wait_until_nothing_is_left()
 
 
+# As Jupyter kills a kernel that does not end: its whole process group; and as a Jupyter is killed
 KILLED = """\
-import json, os, signal, sys, time
+import os, signal, sys
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=60)
-os.kill(manager.provisioner.pid, signal.SIGKILL)
-manager.provisioner = None
+if sys.argv[2] == "kernel":
+    manager.shutdown_kernel(now=True)
 os._exit(0)
 """
 
 
 @pytest.mark.apptainer
-def test_a_killed_kernel_leaves_no_job(jupyter: Jupyter) -> None:
-    jupyter.install("--runtime", "apptainer", "--name", "killed")
+@pytest.mark.parametrize("runtime", ["apptainer", "local"])
+@pytest.mark.parametrize("killed", ["kernel", "jupyter"])
+def test_what_is_killed_leaves_no_job(jupyter: Jupyter, runtime: str, killed: str) -> None:
+    jupyter.install("--runtime", runtime, "--name", "killed")
     jupyter.testbed.give(f"{TOP}/work/killed.py", KILLED)
-    done = jupyter.bash("timeout 100 ../venv/bin/python killed.py killed")
+    done = jupyter.bash(f"timeout 100 ../venv/bin/python killed.py killed {killed}")
     assert done.returncode == 0, done.stderr
+    jupyter.wait_until_nothing_is_left()
+
+
+@pytest.mark.apptainer
+def test_a_kernel_that_cannot_be_reached_ends_with_the_reason(jupyter: Jupyter) -> None:
+    """Its ports are somebody else's."""
+    jupyter.install("--runtime", "apptainer", "--name", "taken")
+    script = (
+        "import json, socket, subprocess\n"
+        "taken = socket.create_server(('127.0.0.1', 0))\n"
+        "ports = ('shell_port', 'iopub_port', 'stdin_port', 'control_port', 'hb_port')\n"
+        "about = dict.fromkeys(ports, taken.getsockname()[1])\n"
+        "about.update(ip='127.0.0.1', transport='tcp', key='k', signature_scheme='hmac-sha256')\n"
+        "json.dump(about, open('taken.json', 'w'))\n"
+        f"done = subprocess.run(['hpcstack', 'kernel', 'start', '{STACK}', '--runtime', 'apptainer',"
+        " '--with', 'einops', '-f', 'taken.json'], capture_output=True, text=True, timeout=150)\n"
+        "print(done.returncode, done.stderr)\n"
+    )
+    jupyter.testbed.give(f"{TOP}/work/taken.py", script)
+    said = jupyter.bash("../venv/bin/python taken.py").stdout
+    assert "the kernel cannot be reached" in said
+    assert "Address already in use" in said
     jupyter.wait_until_nothing_is_left()
 
 

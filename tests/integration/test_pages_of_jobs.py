@@ -5,6 +5,7 @@ A notebook's cell is run by Jupyter's own protocol, and by a person's way in a b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -32,7 +33,7 @@ WHERE = "import os, torch; print(torch.__version__, os.environ['SLURM_JOB_ID'], 
 class PageJob:
     """A job that serves a page, and a tunnel to it on a port of this machine."""
 
-    def __init__(self, testbed: Testbed, runtime: str, *words: str) -> None:
+    def __init__(self, testbed: Testbed, runtime: str, *words: str, before: str = "") -> None:
         self.testbed = testbed
         self.name = f"{words[0]}-{runtime}"
         # One data folder for all: JupyterLab is installed once.
@@ -41,7 +42,7 @@ class PageJob:
             f"export XDG_STATE_HOME=$PWD/state XDG_DATA_HOME=$HOME/{TOP}/share; "
         )
         line = f"hpcstack {' '.join(words)} {STACK} --runtime {runtime} --json"
-        started = self.bash(line)
+        started = self.bash(before + line)
         assert started.returncode == 0, started.stderr
         self.about: dict[str, Any] = json.loads(started.stdout)
         self.number = str(self.about["job"])
@@ -85,10 +86,10 @@ class PageJob:
     def find_state(self) -> str:
         return self.bash(f"squeue -h -j {self.number} -o %T").stdout.strip()
 
-    def interrupt_tunnel(self) -> str:
-        """What the tunnel says at Ctrl-C."""
+    def interrupt_tunnel(self, words: str = "") -> str:
+        """What the tunnel, which was started with WORDS, says at Ctrl-C."""
         subprocess.run(
-            ["pkill", "-INT", "-f", f"^[^ ]*python[^ ]* [^ ]*hpcstack tunnel {self.number}"],
+            ["pkill", "-INT", "-f", f"^[^ ]*python[^ ]* [^ ]*hpcstack tunnel {self.number}{words}"],
             check=True,
         )
         return self.tunnel.communicate(timeout=30)[1]
@@ -166,15 +167,22 @@ def run_cell(address: str, code: str) -> str:
             return printed
 
 
-def list_listening(testbed: Testbed) -> set[str]:
-    """The TCP ports on which what serves a page listens."""
-    said = testbed.bash(
-        "for p in $(pgrep -u $(id -u) -f 'jupyter|ipykernel|tensorboard'); do "
-        "case $(cat /proc/$p/comm) in srun | ssh) continue ;; esac; "
-        "readlink /proc/$p/fd/* 2>/dev/null | sed -n 's/socket:.\\([0-9]*\\)./\\1/p'; done | sort -u >inodes; "
-        "cat /proc/net/tcp /proc/net/tcp6 | awk '$4 == \"0A\" {print $10, $2}' | sort | join - inodes; rm inodes"
-    )
-    return set(said.stdout.splitlines())
+def list_listening(pattern: str) -> dict[str, list[str]]:
+    """{process: ports} of what listens by TCP, of processes whose command line PATTERN fits."""
+    inodes = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                inodes[f"socket:[{fields[9]}]"] = fields[1]
+    found: dict[str, list[str]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (folder / "cmdline").read_bytes().decode().replace("\0", " ")
+            if re.search(pattern, command):
+                links = [str(one.readlink()) for one in (folder / "fd").iterdir()]
+                found[folder.name] = [inodes[link] for link in links if link in inodes]
+    return found
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -190,8 +198,14 @@ def test_a_cell_of_a_notebook_runs_on_the_node(
     assert number == job.number
     assert folder.endswith(job.name)
 
-    # Neither Jupyter nor its kernels listen on the network, where others of the node could ask.
-    assert list_listening(testbed) == set()
+    # Jupyter does not listen on the network, where others of the node could ask. A kernel takes what
+    # its own programs print on one port, by a secret; its debugger would listen on more.
+    server = list_listening(r"jupyter-lab .*hpcstack-page-")
+    assert server
+    assert set(map(len, server.values())) == {0}
+    kernels = list_listening(r"ipykernel_launcher .*hpcstack-page-")
+    assert set(map(len, kernels.values())) == {1}
+    assert "hpcstack: debugpy is open to others" in run_cell(address, "import debugpy")
     token = address.partition("=")[2]
     everywhere = job.bash(
         f"cat {job.about['output']} $(find state -type f); ps -eo args; scontrol show job {job.number}; "
@@ -256,11 +270,9 @@ def test_the_printed_line_is_typed_on_another_machine(start: Callable[..., PageJ
         "  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
     )
     job.testbed.give(f"{TOP}/{job.name}/config", config)
-    # The variables of this session, which a login on the far side would set
+    # A command of ssh's has nothing of this session's variables.
     typed = line.replace("ssh -L 8888:", f"ssh -F config -L {port}:", 1)
-    head, tail = typed.split(f"{host} ", 1)
-    variables = f"env XDG_STATE_HOME={here}/state PATH=$PATH SLURM_CONF=$SLURM_CONF"
-    laptop = job.start(f"exec {head}{host} {variables} {tail}")
+    laptop = job.start(f"exec env -i HOME=$HOME PATH=/usr/bin:/bin {typed}")
     assert laptop.stdout
     address = laptop.stdout.readline().strip()
     assert address.startswith("http://localhost:8888/lab?token="), laptop.communicate()[1]
@@ -289,9 +301,18 @@ def test_a_killed_tunnel_leaves_nothing_and_the_next_one_works(
 
     # A second tunnel beside it, to a port that the first one has
     other = job.bash(f"timeout 60 hpcstack tunnel {job.number} --port {job.port}")
-    assert other.returncode == 6
-    assert "in use" in other.stderr
-    assert "--port" in other.stderr
+    assert other.returncode == 2
+    assert f"--port {job.port}: Address already in use" in other.stderr
+    assert ask(again, "status")["kernels"] == 0  # the first one is as it was
+    # A second one to the same socket takes over, and the first does not take that away at its end.
+    second = job.start(f"exec hpcstack tunnel {job.number}")
+    assert second.stdout
+    newer = second.stdout.readline().strip()
+    job.interrupt_tunnel(f" --port {job.port}")
+    reached = job.bash(
+        f"curl -s --unix-socket {job.about['socket']} '{newer}' -o /dev/null -w '%{{http_code}}'"
+    )
+    assert reached.stdout == "200"
 
 
 @pytest.mark.apptainer
@@ -308,6 +329,35 @@ def test_a_requeued_job_serves_again(testbed: Testbed, start: Callable[..., Page
     assert again != first
 
 
+CONFIG = """\
+c.ServerApp.port = 9999
+c.ServerApp.token = "mine"
+c.ServerApp.ip = "0.0.0.0"
+c.ServerApp.certfile = "/no/such/file"
+c.IdentityProvider.token = "mine"
+"""
+
+
+@pytest.mark.apptainer
+def test_a_users_own_settings_of_a_server_on_a_port_are_no_obstacle(
+    testbed: Testbed, built: dict[str, Any]
+) -> None:
+    top = f"$HOME/{TOP}/jupyter-apptainer"
+    testbed.give(f"{TOP}/jupyter-apptainer/own/jupyter_lab_config.py", CONFIG)
+    testbed.bash(f"cp {top}/own/jupyter_lab_config.py {top}/own/jupyter_server_config.py")
+    job = PageJob(
+        testbed,
+        "apptainer",
+        "jupyter",
+        before=f"export JUPYTER_CONFIG_DIR={top}/own JUPYTER_TOKEN=mine JUPYTER_PORT=7777; ",
+    )
+    try:
+        address = job.open_tunnel()
+        assert ask(address, "status")["kernels"] == 0
+    finally:
+        job.end()
+
+
 @pytest.mark.apptainer
 def test_a_job_that_fails_is_told(start: Callable[..., PageJob]) -> None:
     job = start("apptainer", "jupyter")
@@ -322,6 +372,10 @@ def test_more_than_one_task_is_refused(testbed: Testbed, built: dict[str, Any]) 
     said = testbed.run("hpcstack", "jupyter", STACK, "-N", "2", "--runtime", "apptainer")
     assert said.returncode == 2
     assert "JupyterLab runs as one task" in said.stderr
+    for option in ("--check", "--template ddp"):
+        asked = testbed.run("hpcstack", "jupyter", STACK, *option.split())
+        assert asked.returncode == 2
+        assert "is for hpcstack launch" in asked.stderr
     shown = testbed.run("hpcstack", "jupyter", STACK, "--dry-run", "--json")
     assert json.loads(shown.stdout)["mode"] == "plain", shown.stderr
 
@@ -358,7 +412,9 @@ def test_tensorboard_shows_a_folder(
     address = job.open_tunnel()
     with urllib.request.urlopen(f"{address}data/plugin/scalars/tags", timeout=30) as answer:
         assert "loss" in json.load(answer)["one"]
-    assert list_listening(testbed) == set()
+    server = list_listening(r"serve_page|hpcstack-page-JOB tensorboard")
+    assert server
+    assert set(map(len, server.values())) == {0}
     job.bash(f"hpcstack cancel {job.number}")
     assert f"job {job.number} has ended" in job.tunnel.communicate(timeout=60)[1]
     assert job.tunnel.returncode == 0

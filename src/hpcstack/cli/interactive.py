@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from hpcstack.cli.session import say
+from hpcstack.core.errors import InputError
 from hpcstack.core.names import WITHOUT_SLURM
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ def note_packages(
 
 def runs_under_slurm(session: Session, own: Sequence[str]) -> bool:
     """Whether a launch with the options OWN is started by srun."""
-    asks_for_local = ("--runtime", WITHOUT_SLURM) in itertools.pairwise(own)
-    asks_for_local = asks_for_local or f"--runtime={WITHOUT_SLURM}" in own
-    is_local = asks_for_local or session.site.runtime == WITHOUT_SLURM
-    return session.runner.has("srun") and not is_local
+    runtime = session.site.runtime
+    for word, value in itertools.pairwise([*own, ""]):
+        name, sign, said = word.partition("=")
+        if name == "--runtime":
+            runtime = said if sign else value
+    return session.runner.has("srun") and runtime != WITHOUT_SLURM
 
 
 def parse_words(session: Session, words: Sequence[str]) -> LaunchRequest:
@@ -101,6 +104,9 @@ def parse_words(session: Session, words: Sequence[str]) -> LaunchRequest:
 
     ctx = command.make_context("hpcstack launch", list(words), obj=session)
     options = dict(ctx.params)
+    for option in ("check", "template"):
+        if options[option]:
+            raise InputError(f"--{option} is for hpcstack launch", "leave it out")
     for name in ("as_json", "check", "quiet", "template"):  # say what is done with the launch
         del options[name]
     return make_request(ctx, **options)

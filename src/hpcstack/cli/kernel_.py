@@ -15,6 +15,7 @@ import click
 from hpcstack.cli.interactive import parse_words, runs_under_slurm
 from hpcstack.cli.launching import plan_request, prepare_launch
 from hpcstack.cli.session import Session, answer, say
+from hpcstack.core.errors import InputError, MissingToolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,36 +74,52 @@ def install_(
     from hpcstack.launch.kernel import (
         COMMAND,
         Connection,
+        describe_old_ipykernel,
         find_kernels_folder,
         find_place,
         list_request_words,
+        make_absolute,
         with_kernel,
         write_kernel,
     )
 
     session: Session = ctx.obj
     own: list[str] = ctx.meta["own"]
-    request = parse_words(session, [*own, "--mode", "plain", "--", *COMMAND])
-    place = find_place({}, by_slurm=runs_under_slurm(session, own))
+    by_slurm = runs_under_slurm(session, own)
+    # Whatever allocation this shell is in, that of the kernel is another one.
+    of_a_job = ["-N", "1", *(["--batch"] if by_slurm else [])]
+    request = parse_words(session, [*of_a_job, *own, "--mode", "plain", "--", *COMMAND])
+    if request.only_shown:
+        raise InputError("--dry-run is for hpcstack launch", "leave it out", page="run-jupyter")
+    words = list_request_words(request)
+    place = find_place({}, by_slurm=by_slurm)
     tried, _ = with_kernel(request, Connection({"ip": "127.0.0.1"}), place, {})
     launch = plan_request(session, tried)
     prepare_launch(launch)
+    note = describe_old_ipykernel(launch.artifact.pip)
+    if note:
+        say(f"NOTE: {note}")
 
-    stack = request.name or launch.artifact.stack
-    name = name or f"hpcstack-{stack}"
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-        name = re.sub(r"[^A-Za-z0-9._-]", "-", name)
+    stack = make_absolute(request.name) if request.name else launch.artifact.stack
+    name = name or f"hpcstack-{Path(stack).name.removesuffix('.yaml')}"
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".")
+    if not name:
+        raise InputError("--name: letters and digits are wanted", "--name mine", page="run-jupyter")
+    if prefix:
+        os.umask(0o022)  # it is for everybody
     folder = find_kernels_folder(prefix, os.environ) / name
-    start = [*session.command_on(""), "kernel", "start", stack, *list_request_words(request)]
-    path = write_kernel(folder, display_name or f"{stack} (hpcstack)", start)
-    document = {"name": name, "path": str(path), "argv": start}
+    of_slurm = ["--by-slurm"] if by_slurm else []
+    start = [*session.command_on(""), "kernel", "start", stack, *of_slurm, *words]
+    path = write_kernel(folder, display_name or f"{stack} (hpcstack)", start, os.environ)
+    document = {"name": folder.name, "path": str(path), "argv": start}
     answer(document, as_json, lambda: f"{path}\nRemove it:  rm -r {folder}")
 
 
 @command.command("start", cls=KernelVerb, options_metavar="[STACK] [OPTIONS OF launch] -f FILE")
 @click.option("-f", "file", type=click.Path(path_type=Path), required=True, metavar="FILE")
+@click.option("--by-slurm", is_flag=True, help="Refuse to start where Slurm is not to be had.")
 @click.pass_context
-def start_(ctx: click.Context, file: Path) -> None:
+def start_(ctx: click.Context, file: Path, by_slurm: bool) -> None:
     """Start a kernel that is connected as FILE says; Jupyter calls this."""
     from hpcstack.launch.kernel import (
         COMMAND,
@@ -115,7 +132,14 @@ def start_(ctx: click.Context, file: Path) -> None:
     session: Session = ctx.obj
     own: Sequence[str] = ctx.meta["own"]
     outside = read_connection(file)
-    place = find_place(os.environ, by_slurm=runs_under_slurm(session, own))
+    is_by_slurm = runs_under_slurm(session, own)
+    if by_slurm and not is_by_slurm:
+        raise MissingToolError(
+            "the kernel was installed to run under Slurm, and there is no srun on PATH here",
+            "give Jupyter's service the PATH that a login has",
+            page="run-jupyter",
+        )
+    place = find_place(os.environ, by_slurm=is_by_slurm)
     request = parse_words(session, [*own, "--mode", "plain", "--", *COMMAND])
     request, inside = with_kernel(request, outside, place, os.environ)
     launch = plan_request(session, request)

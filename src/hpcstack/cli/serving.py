@@ -5,6 +5,7 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_pages_of_jobs.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def serve_page(ctx: click.Context, page: str, command: tuple[str, ...]) -> None:
     own = list(ctx.meta["own"])
     as_json = "--json" in own
     is_job = runs_under_slurm(session, own)
-    as_job = [f"--job-name={page}", "--batch"] if is_job else []
+    as_job = [f"--job-name={page}", "--batch", "-N", "1"] if is_job else []
     options = [word for word in own if word != "--json"]
     # What was typed comes later, and wins.
     words = [*as_job, *options, "--mode", "plain", "--", *command, *ctx.meta["arguments"]]
@@ -50,7 +51,9 @@ def serve_page(ctx: click.Context, page: str, command: tuple[str, ...]) -> None:
     done = launch.submit()
     say_notes(launch, quiet=False)
     say(f"job {done.job} is submitted; it writes to {done.output}")
-    line = make_tunnel_line(done.job, about.port, [*session.command_on(""), "tunnel", done.job])
+    line = make_tunnel_line(
+        done.job, about.port, [*session.command_on(""), "tunnel", done.job], os.environ
+    )
     document = {
         "job": done.job,
         "folder": str(done.folder),

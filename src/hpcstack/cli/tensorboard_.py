@@ -12,6 +12,8 @@ import click
 from hpcstack.cli.interactive import Interactive
 from hpcstack.core.errors import InputError
 
+WITH_FOLDERS = ("--project", "--with", "--mount", "--stage-in")
+
 
 @click.command(
     "tensorboard",
@@ -31,9 +33,12 @@ def command(ctx: click.Context) -> None:
     from hpcstack.cli.serving import serve_page
 
     own = ctx.meta["own"]
-    if not own or own[0].startswith("-") or not Path(own[0]).is_dir():
+    # The value of an option may be a folder, too.
+    places = [n for n, word in enumerate(own) if n == 0 or own[n - 1] not in WITH_FOLDERS]
+    at = next((n for n in places if Path(own[n]).is_dir()), -1)
+    if at < 0:
         wrong = f"{own[0]} is no folder" if own else "which logs are to be shown?"
         raise InputError(wrong, "hpcstack tensorboard runs/ STACK", page="run-jupyter")
-    folder = Path(own[0]).resolve()
-    ctx.meta["own"] = [*own[1:], "--mount", f"{folder}:{folder}"]
+    folder = Path(own[at]).resolve()
+    ctx.meta["own"] = [*own[:at], *own[at + 1 :], "--mount", f"{folder}:{folder}"]
     serve_page(ctx, "tensorboard", ("tensorboard", "--logdir", str(folder)))

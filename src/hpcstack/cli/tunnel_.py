@@ -24,19 +24,26 @@ from hpcstack.cli.session import Session, answer, json_option, say, show_progres
 def command(session: Session, job: str, port: int, as_json: bool) -> None:
     """Reach JupyterLab or TensorBoard of a job, and print its address for a browser.
 
-    JOB is by default your newest launch. It is waited for. The tunnel stays open until Ctrl-C, or
+    JOB is by default your newest launch of one. It is waited for. The tunnel stays open until Ctrl-C, or
     until the job ends; Ctrl-C does not end the job.
 
     `hpcstack jupyter` and `hpcstack tensorboard` print the line with which your own machine starts
     it.
     """
-    from hpcstack.launch.stacks import parse_job
-    from hpcstack.launch.tunnel import OpenPage, find_socket, hold_tunnel, wait_for_ranks
+    from hpcstack.launch.tunnel import (
+        OpenPage,
+        find_page_job,
+        find_socket,
+        hold_tunnel,
+        wait_for_rank,
+    )
 
-    asked = parse_job(job)
+    asked = find_page_job(job)
     with show_progress("waiting") as progress:
-        rank = wait_for_ranks(asked, session.runner, progress)
-    proxy = [*session.command_on(""), "enter", "--ssh", asked.job, "--rank", rank.number]
+        rank = wait_for_rank(asked, session.runner, progress)
+    asked = find_page_job(job)  # its step is known now
+    name = f"{asked.job}.{asked.step}" if asked.step else asked.job
+    proxy = [*session.command_on(""), "enter", "--ssh", name, "--rank", rank.number]
 
     def say_open(page: OpenPage) -> None:
         say(f"{page.name} of job {asked.job} on {rank.node}; Ctrl-C closes the tunnel")
@@ -48,5 +55,5 @@ def command(session: Session, job: str, port: int, as_json: bool) -> None:
     except KeyboardInterrupt:
         say(f"the tunnel is closed; job {asked.job} still runs")
         raise click.exceptions.Exit(0) from None
-    say(f"job {asked.job} {'still runs' if runs else 'has ended'}")
+    say(f"job {asked.job} {'still runs: type the same again' if runs else 'has ended'}")
     raise click.exceptions.Exit(1 if runs else 0)

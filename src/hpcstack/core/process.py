@@ -74,6 +74,14 @@ class Completed:
         return shlex.join(self.argv)
 
 
+class ReadFailed(BuildError):
+    """A program that was read has failed; `said` are its last lines of stderr."""
+
+    def __init__(self, message: str, said: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.said = said
+
+
 @dataclass(frozen=True)
 class Fed:
     """A running program that reads what is written to DESCRIPTOR."""
@@ -243,7 +251,7 @@ class Runner:
         """Run ARGV, and yield its standard output to be read.
 
         Its standard input is empty; if it is HELD, it stays open until the end of the block. Raise
-        BuildError, with its last lines of stderr, if it fails in the end.
+        ReadFailed, with its last lines of stderr, if it fails in the end.
         """
         self.which(argv[0])
         with tempfile.TemporaryFile() as said:
@@ -277,7 +285,8 @@ class Runner:
             if status:
                 said.seek(0)
                 tail = said.read().decode(errors="replace").splitlines()[-TAIL:]
-                raise BuildError("\n".join([f"{shlex.join(argv)} failed (exit {status})", *tail]))
+                failed = f"{shlex.join(argv)} failed (exit {status})"
+                raise ReadFailed("\n".join([failed, *tail]), tuple(tail))
 
     def attached(
         self,
@@ -288,6 +297,7 @@ class Runner:
         errors: ErrorReader | None = None,
         ending: Ending | None = None,
         is_script: bool = False,
+        apart: bool = False,
     ) -> int:
         """Run ARGV on the caller's own terminal; return its status, 128 + N for an end by signal N.
 
@@ -297,12 +307,17 @@ class Runner:
 
         MEANWHILE is called while the program starts; if that raises, the program is ended. ERRORS
         reads what the program writes to stderr, and decides what of it goes to ours. With IS_SCRIPT
-        a TERM also goes to what the program has started.
+        a TERM also goes to what the program has started. APART puts it into a session of its own,
+        so that who kills our process group leaves it the TERM.
         """
         self.which(argv[0])
         stderr = subprocess.PIPE if errors else None
         process = subprocess.Popen(
-            argv, env=_make_environment(env), preexec_fn=_end_with_parent, stderr=stderr
+            argv,
+            env=_make_environment(env),
+            preexec_fn=_end_with_parent,
+            stderr=stderr,
+            start_new_session=apart,
         )
         reader = None
         if errors:

@@ -10,9 +10,10 @@ listens on sockets in a folder of its user's, and SSH forwards the ports of the 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import re
+import signal
 import threading
 import time
 import uuid
@@ -20,19 +21,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import BuildError, HpcstackError, InputError
+from packaging.version import Version
+
+from hpcstack.core.dirs import find_data_home
+from hpcstack.core.errors import HpcstackError, InputError, SlurmError
 from hpcstack.core.files import read_text, write_text
+from hpcstack.core.process import ReadFailed
 from hpcstack.core.progress import Progress
 from hpcstack.launch.record import read_launch
 from hpcstack.launch.request import Served
 from hpcstack.launch.resources import Resources
 from hpcstack.launch.stacks import RunningJob
-from hpcstack.launch.tunnel import LOOK_S, make_ssh, wait_for_ranks
+from hpcstack.launch.tunnel import LOOK_S, make_ssh, wait_for_rank
 from hpcstack.slurm.options import SlurmOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from hpcstack.core.process import Runner
     from hpcstack.core.progress import Say
     from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.run import PlannedLaunch
@@ -43,6 +49,10 @@ VARIABLE = "HPCSTACK_KERNEL_KEY"  # the connection file's text, key and all: nev
 CHANNELS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 LARGEST = 1 << 16  # bytes of a connection file
 TRIES = 20  # a second each: ports of a kernel that was restarted are free a moment later
+HELD_S = 30  # a connection that held so long was one: after it, all tries are left again
+WATCH_S = 2  # how often Jupyter, which has started this, is looked for
+INTERRUPTED_SINCE = Version("6.2")  # of ipykernel: older ones know no interrupt by a message
+OF_SITE = ("HPCSTACK_SITE", "HPCSTACK_RECIPES", "SLURM_CONF")
 FILE = "{connection_file}"  # what Jupyter replaces in the words of a kernel.json
 
 
@@ -60,6 +70,8 @@ class Connection:
     def list_ends(self) -> list[str]:
         """Return where Jupyter connects, one for each channel, as `ssh -L` writes it."""
         ip = str(self.document["ip"])
+        if ":" in ip:
+            ip = f"[{ip}]"
         separator = "-" if self.is_by_files else ":"
         return [f"{ip}{separator}{self.document[name]}" for name in CHANNELS]
 
@@ -94,13 +106,16 @@ def find_kernels_folder(prefix: Path | None, environ: Mapping[str, str]) -> Path
     if prefix:
         return prefix.absolute() / "share/jupyter/kernels"
     own = environ.get("JUPYTER_DATA_DIR")
-    return (Path(own) if own else Path.home() / ".local/share/jupyter") / "kernels"
+    return (Path(own) if own else find_data_home(environ) / "jupyter") / "kernels"
 
 
-def write_kernel(folder: Path, display_name: str, command: Sequence[str]) -> Path:
+def write_kernel(
+    folder: Path, display_name: str, command: Sequence[str], environ: Mapping[str, str]
+) -> Path:
     """Write FOLDER/kernel.json of a kernel that COMMAND starts, and return the file.
 
-    Raise InputError where a kernel of that name is there that hpcstack did not write.
+    Those variables of ENVIRON that name the site and its Slurm go with it: a hub's service has
+    others. Raise InputError where a kernel of that name is there that hpcstack did not write.
     """
     path = folder / "kernel.json"
     if path.exists() and not _is_own(path):
@@ -111,6 +126,7 @@ def write_kernel(folder: Path, display_name: str, command: Sequence[str]) -> Pat
         "argv": [*command, "-f", FILE],
         "display_name": display_name,
         "language": "python",
+        "env": {name: environ[name] for name in OF_SITE if name in environ},
         # By a message it reaches the kernel wherever that runs.
         "interrupt_mode": "message",
         "metadata": {"hpcstack": True},
@@ -128,15 +144,31 @@ def _is_own(path: Path) -> bool:
 
 
 def list_request_words(request: LaunchRequest) -> list[str]:
-    """Return REQUEST as options of `hpcstack launch` that mean the same in any folder."""
+    """Return REQUEST as options of `hpcstack launch` that mean the same in any folder.
+
+    Raise InputError for options that mean nothing for a kernel.
+    """
+    others = {
+        "--grace": request.grace,
+        "--watchdog": request.watchdog,
+        "--spare": request.spare,
+        "--requeue-without": request.requeue,
+        "--elastic": request.resources.elastic,
+        "--restarts": request.resources.restarts,
+    }
+    wrong = [option for option, value in others.items() if value]
+    if wrong:
+        raise InputError(
+            f"{', '.join(wrong)}: a kernel has no use for it", "leave it out", page="run-jupyter"
+        )
     words = [word for part in request.resources.parts() for word in part.words]
     values = {
         "--runtime": [request.runtime] if request.runtime != "auto" else [],
         "--mount": request.mounts,
-        "--with": [_make_absolute(one) for one in request.packages],
+        "--with": [make_absolute(one) for one in request.packages],
         "--project": [str(request.project.absolute())] if request.project else [],
         "--stage": [request.stage] if request.stage else [],
-        "--stage-in": request.stage_in,
+        "--stage-in": [_make_source_absolute(one) for one in request.stage_in],
     }
     for option, several in values.items():
         for value in several:
@@ -146,10 +178,26 @@ def list_request_words(request: LaunchRequest) -> list[str]:
     return words
 
 
-def _make_absolute(package: str) -> str:
-    """Return PACKAGE, a value of --with, so that a file of requirements is found from anywhere."""
-    path = Path(package)
-    return str(path.absolute()) if path.is_file() else package
+def make_absolute(said: str) -> str:
+    """Return SAID, a name or a file, so that the file is found from any folder."""
+    path = Path(said)
+    return str(path.absolute()) if path.is_file() else said
+
+
+def _make_source_absolute(said: str) -> str:
+    source, colon, target = said.partition(":")
+    return f"{Path(source).absolute()}{colon}{target}" if source else said
+
+
+def describe_old_ipykernel(packages: Mapping[str, str]) -> str:
+    """Return what does not work with the ipykernel among an image's PACKAGES; empty for nothing."""
+    version = packages.get(PACKAGE, "")
+    if not version or Version(version) >= INTERRUPTED_SINCE:
+        return ""
+    return (
+        f"the image's ipykernel {version} cannot be interrupted by a message: "
+        f"Interrupt in a notebook needs {INTERRUPTED_SINCE} or newer"
+    )
 
 
 # -- its start
@@ -188,11 +236,10 @@ def with_kernel(
     served = Served("kernel", f"/tmp/hpcstack-kernel-{uuid.uuid4().hex[:12]}")
     request = replace(request, command=COMMAND, mode="plain", needs=(PACKAGE,), serves=served)
     if place.by_slurm and place.in_job:
-        cpus = environ.get("SLURM_CPUS_ON_NODE", "")
         resources = Resources(
             nodes=1,
             ntasks=1,
-            cpus_per_task=int(cpus) if cpus.isdigit() and place.node else 0,
+            cpus_per_task=_count_job_cpus(environ) if place.node else 0,
             nodelist=place.node,
             extra=SlurmOptions.parse(["--overlap"]),
         )
@@ -206,6 +253,18 @@ def with_kernel(
     return request, connection
 
 
+def _count_job_cpus(environ: Mapping[str, str]) -> int:
+    """Return the CPUs that the job with the variables ENVIRON has on each node; 0 where unknown.
+
+    In a step, SLURM_CPUS_ON_NODE is that of the step. Where nodes differ, it is all that is known.
+    """
+    of_the_job = re.fullmatch(r"(\d+)(\(x\d+\))?", environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    here = environ.get("SLURM_CPUS_ON_NODE", "")
+    if of_the_job:
+        return int(of_the_job[1])
+    return int(here) if here.isdigit() else 0
+
+
 def run_kernel(
     launch: PlannedLaunch,
     outside: Connection,
@@ -216,17 +275,26 @@ def run_kernel(
     """Run the kernel of LAUNCH until it ends; return what `PlannedLaunch.run` does.
 
     OUTSIDE is how Jupyter talks to it, INSIDE how it is connected there. PROXY returns the command
-    that speaks SSH with the container of a job.
+    that speaks SSH with the container of a job. The kernel ends when the Jupyter that has started
+    this program is gone, and when there is no way to it.
     """
     os.environ[VARIABLE] = json.dumps(inside.document)  # srun hands it on, as all that a user sets
-    if inside is outside:
-        return launch.run()
+    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
 
     def forward(folder: Path) -> None:
         arguments = (launch, folder, outside, inside, proxy, say)
         threading.Thread(target=_forward, args=arguments, daemon=True).start()
 
-    return launch.run(forward)
+    # Jupyter kills a whole process group. What starts the kernel is in another one, and is told to
+    # end when this program is gone: killed itself, srun would leave its job behind.
+    return launch.run(None if inside is outside else forward, apart=True)
+
+
+def _watch_parent(parent: int) -> None:
+    """End this program when it has another parent than PARENT."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_S)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _forward(
@@ -239,27 +307,42 @@ def _forward(
 ) -> None:
     """Forward the ends of OUTSIDE to those of INSIDE, once the launch of FOLDER has its job.
 
-    It goes on until the kernel has ended: then this program ends, and with it this thread.
+    It goes on until the kernel has ended: then this program ends, and with it this thread. Where
+    there is no way to the kernel, this program is ended.
     """
-    runner = launch.runner
-    begun = read_launch(folder)
-    while not begun.step:
-        time.sleep(LOOK_S)
-        begun = read_launch(folder)
-
-    asked = RunningJob(begun.number, begun.step, "the kernel")
     try:
-        rank = wait_for_ranks(asked, runner, Progress())
+        begun = read_launch(folder)
+        while not begun.step:
+            time.sleep(LOOK_S)
+            begun = read_launch(folder)
+        asked = RunningJob(begun.number, begun.step, "the kernel")
+        rank = wait_for_rank(asked, launch.runner, Progress())
         ends = {
             end: f"/proc/{rank.process}/root{there}"
             for end, there in zip(outside.list_ends(), inside.list_ends(), strict=True)
         }
-        argv = make_ssh(asked, proxy(f"{asked.job}.{asked.step}"), ends, runner)
+        argv = make_ssh(asked, proxy(f"{asked.job}.{asked.step}"), ends, launch.runner)
         # Nothing runs in the container for it: that would hold up the container's end.
         argv.insert(-1, "-N")
-        for _ in range(TRIES):
-            with contextlib.suppress(BuildError), runner.read(argv, held=True) as stream:
+        _keep_connected(argv, launch.runner)
+    except (HpcstackError, OSError, ValueError, KeyError) as error:
+        why = error.message if isinstance(error, HpcstackError) else str(error)
+        say(f"the kernel cannot be reached: {why}")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _keep_connected(argv: Sequence[str], runner: Runner) -> None:
+    """Run ARGV, an ssh, again and again. Raise SlurmError when it has failed TRIES times at once."""
+    tries = TRIES
+    while True:
+        began = time.monotonic()
+        said: tuple[str, ...] = ()
+        try:
+            with runner.read(argv, held=True) as stream:
                 stream.read(1)  # comes when the connection ends
-            time.sleep(1)
-    except HpcstackError as error:
-        say(f"the kernel cannot be reached: {error.message}")
+        except ReadFailed as error:
+            said = error.said
+        tries = TRIES if time.monotonic() - began > HELD_S else tries - 1
+        if not tries:
+            raise SlurmError(" ".join(said) or "the connection ends at once", page="run-jupyter")
+        time.sleep(1)

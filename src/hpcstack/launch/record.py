@@ -144,6 +144,7 @@ def begin_record(
         "command": list(command),
         "argv": list(plan.argv),
         "folder": str(Path.cwd()),
+        "serves": plan.served.kind if plan.served else "",
         "terminal": find_this_terminal(),
         "array": any(part.option == "--array" for part in plan.parts),
         "environment": variables,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
 NO_RESOURCES = Resources()
+PAGE_FOLDER = "/tmp/hpcstack-page-JOB"  # in the container; JOB stands for the job's number
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Served:
     """
 
     kind: str
-    folder: str = "/tmp/hpcstack-page-JOB"
+    folder: str = PAGE_FOLDER
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class LaunchRequest:
     all_stderr: bool = False
     only_shown: bool = False
     serves: Served | None = None  # what the command is to be served as
-    needs: tuple[str, ...] = ()  # packages that are added where the image has not got them
+    needs: tuple[str, ...] = ()  # packages that are added where the image lacks them
     workdir: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     # Each task is to have all GPUs that the job has on its node, even if the job gives them by the

@@ -225,10 +225,13 @@ class PlannedLaunch:
             "slurm_refuses": plan.slurm_refuses,
         }
 
-    def run(self, on_begin: Callable[[Path], None] | None = None) -> tuple[int, str]:
+    def run(
+        self, on_begin: Callable[[Path], None] | None = None, *, apart: bool = False
+    ) -> tuple[int, str]:
         """Run the step on this terminal. Return its exit status and the last line to print.
 
-        ON_BEGIN is called with the folder of the launch's record, before anything starts.
+        ON_BEGIN is called with the folder of the launch's record, before anything starts. APART is
+        that of `Runner.attached`.
 
         The status is that of the rank that failed first, or 0. The line says what happened; it is
         empty where nothing is left to say.
@@ -271,6 +274,7 @@ class PlannedLaunch:
             errors=errors if heard else None,
             ending=interruption,
             is_script=scripted,
+            apart=apart,
         )
         if heard:
             write_stderr(errors.end())

@@ -8,13 +8,14 @@ nothing listens on a network, and no key leaves the cluster.
 
 from __future__ import annotations
 
-import contextlib
 import getpass
+import hashlib
 import math
 import os
 import re
 import select
 import shlex
+import socket as socket_module
 import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
@@ -22,9 +23,12 @@ from typing import IO, TYPE_CHECKING
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import BuildError, InputError, SlurmError
 from hpcstack.core.files import make_private_folder, write_text
+from hpcstack.core.process import ReadFailed
 from hpcstack.launch.enter import list_ranks, make_ssh_keys, render_ssh_config
 from hpcstack.launch.page import PAGES
-from hpcstack.launch.request import Served
+from hpcstack.launch.record import read_launches
+from hpcstack.launch.request import PAGE_FOLDER
+from hpcstack.launch.stacks import RunningJob, name_account, parse_job
 from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
@@ -34,14 +38,19 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress, Say
     from hpcstack.launch.enter import EnterableRank
-    from hpcstack.launch.stacks import RunningJob
     from hpcstack.slurm.client import QueuedJob
 
-LOOK_S = 2  # between two looks at a job that has not started yet
+LOOK_S, SELDOM_S = 2, 30  # between two looks at a job that has not started: at first, and later
+KEPT_S = 30 * 86400  # a script for ssh is kept so long
 SLOW_S = 60  # after so long without a page, its log is pointed at
 LONGEST_LINE = 1000  # bytes of what names a page
 LONGEST_SOCKET = 107  # bytes of a Unix socket's path (unix(7))
 PAGE = re.compile(r"(jupyter|tensorboard) (/[A-Za-z0-9/?=]*)")
+# What a session has set that a command of ssh's has not, as that reads no login files
+OF_SESSION = (
+    "PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "HPCSTACK_SITE", "HPCSTACK_RECIPES", "XDG_STATE_HOME",
+    "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME",
+)  # fmt: skip
 # In the container: waits for the page, prints what the browser has to ask for, and stays until its
 # standard input ends.
 READ = """\
@@ -83,52 +92,98 @@ def find_socket(job: str) -> Path:
     return path
 
 
-def make_tunnel_line(job: str, port: int, command: Sequence[str]) -> str:
+def make_tunnel_line(
+    job: str, port: int, command: Sequence[str], environ: Mapping[str, str]
+) -> str:
     """Return what the user types on a machine of their own, to reach PORT there.
 
-    COMMAND is `hpcstack tunnel JOB`, as this machine starts it.
+    COMMAND is `hpcstack tunnel JOB`, as this machine starts it. It is written into a script, with
+    those variables of ENVIRON that a command of ssh's would lack.
     """
+    socket = find_socket(job)
+    script = socket.with_name(f"{job}.sh")
+    kept = [f"export {name}={shlex.quote(environ[name])}" for name in OF_SESSION if name in environ]
+    write_text(script, "\n".join([*kept, f"exec {shlex.join(command)}", ""]), 0o600)
+    for old in socket.parent.glob("*.sh"):
+        if time.time() - old.stat().st_mtime > KEPT_S:
+            old.unlink(missing_ok=True)
     where = f"{getpass.getuser()}@{os.uname().nodename}"
-    words = ["ssh", "-L", f"{port}:{find_socket(job)}", where, shlex.join(command)]
-    if not any(re.search(r"[^A-Za-z0-9_@%+=:,./-]", word) for word in command):
-        words[-1:] = command  # the same to ssh, and easier to read
-    return shlex.join(words)
+    return shlex.join(["ssh", "-L", f"{port}:{socket}", where, "sh", str(script)])
 
 
-def wait_for_ranks(asked: RunningJob, runner: Runner, progress: Progress) -> EnterableRank:
+def find_page_job(job: str) -> RunningJob:
+    """Return the job that JOB means: by default the newest launch that serves a page.
+
+    Its step is that which the launch has recorded; empty where it has not begun. Raise InputError
+    where JOB is none, or is a launch that serves no page.
+    """
+    launches = read_launches()
+    if job:
+        asked = parse_job(job)
+        named = (asked.job, f"{asked.job}.{asked.step}")
+        launches = [one for one in launches if one.job in named or one.number in named]
+        if not launches:
+            return asked  # of another state folder, or of another machine's
+    pages = [one for one in launches if one.document.get("serves") in PAGES]
+    if not pages:
+        what = f"job {job} serves no page" if job else "no launch here serves a page"
+        raise InputError(what, "hpcstack jupyter STACK", page="run-jupyter")
+    newest = pages[0]
+    return RunningJob(newest.number or newest.job, newest.step, f"{newest.stack}, {newest.started}")
+
+
+def wait_for_rank(asked: RunningJob, runner: Runner, progress: Progress) -> EnterableRank:
     """Return the first rank of the job that is ASKED for, once it has started.
 
-    Raise SlurmError where the job has ended.
+    Raise SlurmError where the job has ended, or cannot be entered; InputError where it is another
+    user's.
     """
     said = ""
+    pause: float = LOOK_S
+    since = time.monotonic()
     while True:
         queued = _look_at(asked.job, runner)
         if queued.state.word == "RUNNING":
             now = f"job {asked.job} starts"
-            with contextlib.suppress(SlurmError):  # its nodes may not be ready for a step yet
+            try:
                 found = list_ranks(asked, runner)
-                if found:
-                    return min(found, key=lambda one: int(one.number))
+            except SlurmError:  # its nodes may not be ready for a step yet
+                if time.monotonic() - since > SLOW_S:
+                    raise
+                found = []
+            if found:
+                return min(found, key=lambda one: int(one.number))
         else:
+            since = time.monotonic()
             why = "" if queued.reason in ("", "None") else f": {queued.reason}"
             now = f"job {asked.job} waits{why}"
         if now != said:
             progress(now)
-            said = now
-        time.sleep(LOOK_S)
+            said, pause = now, LOOK_S
+        if _nobody_reads():
+            raise KeyboardInterrupt
+        time.sleep(pause)
+        pause = min(pause * 1.2, SELDOM_S)
 
 
 def _look_at(job: str, runner: Runner) -> QueuedJob:
-    """Return JOB as it waits or runs. Raise SlurmError where it does neither."""
+    """Return JOB as it waits or runs.
+
+    Raise SlurmError where it does neither, InputError where it is another user's.
+    """
     queued = Client(runner).query_queue([job])
     if queued is None:
         raise SlurmError("squeue does not answer", "hpcstack doctor", page="run-jupyter")
-    alive = [one for one in queued if one.state.word in ("PENDING", "CONFIGURING", "RUNNING")]
+    alive = [one for one in queued if not one.state.has_ended]
     if not alive:
         raise SlurmError(
             f"job {job} does not run any more",
             f"hpcstack logs {job}",
             page="run-jupyter",
+        )
+    if alive[0].user and alive[0].user != name_account(os.geteuid()):
+        raise InputError(
+            f"job {job} is {alive[0].user}'s", "squeue --me lists yours", page="run-jupyter"
         )
     return alive[0]
 
@@ -149,40 +204,68 @@ def hold_tunnel(
     SSH with the container.
 
     The tunnel ends with the job, and when nobody reads standard output any more: that is how an
-    SSH session ends for a program that has no terminal. Return whether the job still runs. Raise
-    SlurmError where there is no way to the page.
+    SSH session ends for a program that has no terminal. Return whether the job still runs, or may.
+    Raise SlurmError where there is no way to the page, InputError where PORT is taken.
     """
+    if port:
+        _refuse_taken(port)
     socket = find_socket(asked.job)
-    folder = Served("").folder.replace("JOB", asked.job)
     # sshd runs on the node, and the socket is in the container: that is reached by the root of a
     # process there, whatever namespaces it has.
+    folder = PAGE_FOLDER.replace("JOB", asked.job)
     there = f"/proc/{rank.process}/root{folder}/socket"
     ends = {str(socket): there}
     if port:
         ends[f"127.0.0.1:{port}"] = there
     argv = [*make_ssh(asked, proxy, ends, runner), READ.format(folder=folder)]
     is_open = False
+    own = None  # the socket that is ours: another tunnel may have taken its place
     try:
         with runner.read(argv, held=True) as stream:
             found = _wait_for_page(stream, asked.job, port, say)
             if found:
-                is_open = True
+                is_open, own = True, _identify(socket)
                 on_open(found)
                 while _read(stream, 1):
                     pass
     except _NobodyReadsError:
         return True
     except BuildError as error:
+        lines = error.said if isinstance(error, ReadFailed) else (error.message,)
+        why = "\n".join(f"  < {line}" for line in lines)
         if not is_open:
             raise SlurmError(
-                f"there is no way to the page of job {asked.job}: {_last_line(error.message)}",
-                f"hpcstack logs {asked.job}; if a port is in use, take another --port",
+                f"there is no way to the page of job {asked.job}\n{why}",
+                f"hpcstack logs {asked.job}",
                 page="run-jupyter",
             ) from None
+        say(f"the tunnel has ended\n{why}")
     finally:
-        socket.unlink(missing_ok=True)
+        if own and _identify(socket) == own:
+            socket.unlink(missing_ok=True)
     queued = Client(runner).query_queue([asked.job])
-    return any(one.state.word == "RUNNING" for one in queued or ())
+    return queued is None or any(not one.state.has_ended for one in queued)
+
+
+def _identify(socket: Path) -> tuple[int, int] | None:
+    """Return what tells SOCKET from another one of its name; None where there is none."""
+    try:
+        about = socket.lstat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_ctime_ns
+
+
+def _refuse_taken(port: int) -> None:
+    """Raise InputError where something listens on PORT of this machine's loopback address."""
+    with socket_module.socket() as probe:
+        probe.setsockopt(socket_module.SOL_SOCKET, socket_module.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(
+                f"--port {port}: {error.strerror}", "take another number", page="run-jupyter"
+            ) from None
 
 
 def make_ssh(
@@ -194,7 +277,9 @@ def make_ssh(
     speaks SSH with the container.
     """
     keys = make_ssh_keys(asked.job, runner)
-    config = keys.folder / "config"
+    # Several tunnels of one job may go to several steps of it.
+    digest = hashlib.sha256(shlex.join(proxy).encode()).hexdigest()[:8]
+    config = keys.folder / f"config-{digest}"
     write_text(config, render_ssh_config(asked.job, keys, proxy) + "\n", 0o600)
     options = {
         "BatchMode": "yes",
@@ -245,20 +330,16 @@ def _read(
         ready, _, _ = select.select([stream], [], [], LOOK_S)
         if ready:
             return stream.read(size)
-        if _is_left():
+        if _nobody_reads():
             raise _NobodyReadsError
         if time.monotonic() > late:
             when_late()
             late = math.inf
 
 
-def _is_left() -> bool:
+def _nobody_reads() -> bool:
     """Whether nobody reads our standard output any more."""
     poll = select.poll()
     poll.register(1, 0)
     gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
     return any(event & gone for _, event in poll.poll(0))
-
-
-def _last_line(message: str) -> str:
-    return next((line for line in reversed(message.splitlines()) if line.strip()), "")

@@ -12,6 +12,7 @@ from jsonschema import validate
 from hpcstack.core.errors import InputError
 from hpcstack.launch.kernel import (
     Connection,
+    describe_old_ipykernel,
     find_kernels_folder,
     find_place,
     list_request_words,
@@ -43,6 +44,7 @@ KERNEL_JSON = {
         "argv": {"type": "array", "items": {"type": "string"}, "contains": {"const": "{connection_file}"}},
         "display_name": {"type": "string"},
         "language": {"type": "string"},
+        "env": {"type": "object"},
         "interrupt_mode": {"enum": ["signal", "message"]},
         "metadata": {"type": "object"},
     },
@@ -53,24 +55,30 @@ KERNEL_JSON = {
 def test_a_kernel_is_written_and_written_again(tmp_path: Path) -> None:
     folder = tmp_path / "kernels/hpcstack-pytorch"
     for name in ("One", "Two"):
-        path = write_kernel(folder, name, ["/opt/hpcstack", "kernel", "start", "pytorch-24.11"])
+        path = write_kernel(
+            folder, name, ["/opt/hpcstack", "kernel", "start", "x"], {"SLURM_CONF": "/x"}
+        )
     document = json.loads(path.read_text())
     validate(document, KERNEL_JSON)
     assert document["argv"][-2:] == ["-f", "{connection_file}"]
     assert document["display_name"] == "Two"
+    assert document["env"] == {"SLURM_CONF": "/x"}
     assert document["interrupt_mode"] == "message"
 
 
 def test_the_kernel_of_somebody_else_stays(tmp_path: Path) -> None:
     (tmp_path / "kernel.json").write_text('{"argv": ["mine"]}')
     with pytest.raises(InputError, match="not of hpcstack's"):
-        write_kernel(tmp_path, "One", ["hpcstack"])
+        write_kernel(tmp_path, "One", ["hpcstack"], {})
     assert json.loads((tmp_path / "kernel.json").read_text()) == {"argv": ["mine"]}
 
 
-def test_where_jupyter_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert find_kernels_folder(None, {}) == tmp_path / ".local/share/jupyter/kernels"
+def test_where_jupyter_looks(tmp_path: Path) -> None:
+    assert (
+        find_kernels_folder(None, {"HOME": str(tmp_path)})
+        == tmp_path / ".local/share/jupyter/kernels"
+    )
+    assert find_kernels_folder(None, {"XDG_DATA_HOME": "/d"}) == Path("/d/jupyter/kernels")
     assert find_kernels_folder(None, {"JUPYTER_DATA_DIR": "/x"}) == Path("/x/kernels")
     own = find_kernels_folder(Path("/usr/local"), {"JUPYTER_DATA_DIR": "/x"})
     assert own == Path("/usr/local/share/jupyter/kernels")
@@ -108,6 +116,9 @@ def test_in_a_job_it_shares_what_the_job_has_on_its_node() -> None:
     assert inside.document == BY_PORTS
     asked = request.resources
     assert (asked.nodelist, asked.cpus_per_task, asked.time) == ("node3", 16, "")
+    in_a_step = {**IN_A_JOB, "SLURM_CPUS_ON_NODE": "1", "SLURM_JOB_CPUS_PER_NODE": "32(x2)"}
+    stepped, _ = with_kernel(REQUEST, Connection(BY_PORTS), place, in_a_step)
+    assert stepped.resources.cpus_per_task == 32
     assert asked.extra.has("--overlap")
     assert request.needs == ("ipykernel",)
 
@@ -174,3 +185,13 @@ def test_options_mean_the_same_in_any_folder(
         "--no-home", "--slurm", "--no-bind",
     ]  # fmt: skip
     assert list_request_words(LaunchRequest(("x",))) == ["--nodes=1"]
+    staged = list_request_words(LaunchRequest(("x",), stage_in=("data:/data",)))
+    assert staged[-1] == f"{tmp_path}/data:/data"
+    with pytest.raises(InputError, match="--grace: a kernel has no use for it"):
+        list_request_words(LaunchRequest(("x",), grace=60))
+
+
+def test_an_old_ipykernel_is_said() -> None:
+    assert "6.0.0 cannot be interrupted" in describe_old_ipykernel({"ipykernel": "6.0.0"})
+    assert describe_old_ipykernel({"ipykernel": "6.29.5"}) == ""
+    assert describe_old_ipykernel({}) == ""  # it is added, and then it is new

@@ -28,7 +28,9 @@ import json, os, pathlib, sys, time
 folder = os.environ["JUPYTER_RUNTIME_DIR"]
 said = {{
     "arguments": sys.argv[1:],
-    "token": pathlib.Path(os.environ["JUPYTER_TOKEN_FILE"]).read_text(),
+    "config": json.loads(
+        pathlib.Path(os.environ["JUPYTER_CONFIG_PATH"].split(":")[0], "jupyter_lab_config.json").read_text()
+    ),
     "environment": dict(os.environ),
 }}
 pathlib.Path(sys.argv[0] + ".said").write_text(json.dumps(said))
@@ -51,10 +53,17 @@ class Server:
         self.jupyter.chmod(0o755)
         self.said = tmp_path / "bin/jupyter.said"
 
-    def install_jupyterlab(self, version: str) -> None:
-        about = self.top / f"packages/jupyterlab-{version}.dist-info/METADATA"
-        about.parent.mkdir(parents=True)
-        about.write_text(f"Metadata-Version: 2.1\nName: jupyterlab\nVersion: {version}\n")
+    def install(self, **versions: str) -> None:
+        """Packages of these versions, as far as Python's metadata tell."""
+        for name, version in versions.items():
+            about = self.top / f"packages/{name}-{version}.dist-info/METADATA"
+            about.parent.mkdir(parents=True)
+            about.write_text(
+                f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+            )
+
+    def install_jupyterlab(self) -> None:
+        self.install(jupyterlab="4.6.6", jupyter_server="2.14.0")
 
     def start(self, served: Served, *command: str, **env: str) -> subprocess.Popen[str]:
         _, *words = wrap_served(served, command)
@@ -86,29 +95,50 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize(
-    ("version", "option"), [("4.6.6", "--ServerApp.sock"), ("2.3.2", "--NotebookApp.sock")]
+    ("versions", "app"),
+    [
+        ({"jupyterlab": "4.6.6", "jupyter_server": "2.14.0"}, "ServerApp"),
+        ({"jupyterlab": "2.3.2", "notebook": "6.4.10"}, "NotebookApp"),
+    ],
 )
 def test_jupyter_listens_on_a_socket_that_its_user_alone_can_reach(
-    server: Server, version: str, option: str
+    server: Server, versions: dict[str, str], app: str
 ) -> None:
-    server.install_jupyterlab(version)
-    running = server.start(Served("jupyter"), "jupyter", "lab", "--LabApp.x=1", JPY_PARENT_PID="7")
+    server.install(**versions)
+    running = server.start(
+        Served("jupyter"),
+        *("jupyter", "lab", "--LabApp.x=1"),
+        JPY_PARENT_PID="7",
+        JUPYTER_TOKEN="mine",
+        JUPYTER_PORT="9999",
+    )
     server.wait_for(server.said)
     said = json.loads(server.said.read_text())
     assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE((server.folder / "token").stat().st_mode) == 0o600
+    config = server.folder / "config/jupyter_server_config.json"
+    assert stat.S_IMODE(config.stat().st_mode) == 0o600
     arguments = said["arguments"]
-    assert f"{option}={server.folder}/socket" in arguments
+    assert f"--{app}.sock={server.folder}/socket" in arguments
     assert "--KernelManager.transport=ipc" in arguments
     assert arguments[0] == "lab"
     assert arguments[-1] == "--LabApp.x=1"
 
-    token = said["token"]
+    token = said["config"][app]["token"]
+    assert said["config"]["IdentityProvider"]["token"] == token
     assert len(token) == 48
     assert (server.folder / "page").read_text() == f"jupyter /lab?token={token}\n"
     # The token is neither in an argument nor in a variable, which every kernel would inherit.
     assert not any(token in word for word in (*arguments, *said["environment"].values()))
-    assert "JPY_PARENT_PID" not in said["environment"]
+    assert not {"JPY_PARENT_PID", "JUPYTER_TOKEN", "JUPYTER_PORT"} & set(said["environment"])
+    # debugpy would listen on a port that everybody on the node can use.
+    imported = subprocess.run(
+        [sys.executable, "-c", "import debugpy"],
+        env=said["environment"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "hpcstack: debugpy is open to others" in imported.stderr
 
     running.terminate()
     assert running.wait(20) == 143
@@ -116,7 +146,7 @@ def test_jupyter_listens_on_a_socket_that_its_user_alone_can_reach(
 
 
 def test_a_signal_ends_the_program_and_its_folder(server: Server) -> None:
-    server.install_jupyterlab("4.0.0")
+    server.install_jupyterlab()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         server.said.unlink(missing_ok=True)
         running = server.start(Served("jupyter"), "jupyter", "lab")
@@ -127,12 +157,12 @@ def test_a_signal_ends_the_program_and_its_folder(server: Server) -> None:
 
 
 def test_what_a_killed_job_has_left_is_in_nobodys_way(server: Server) -> None:
-    server.install_jupyterlab("4.0.0")
+    server.install_jupyterlab()
     server.folder.mkdir()
-    (server.folder / "token").write_text("old")
+    (server.folder / "page").write_text("old")
     running = server.start(Served("jupyter"), "jupyter", "lab")
     server.wait_for(server.said)
-    assert (server.folder / "token").read_text() != "old"
+    assert (server.folder / "page").read_text() != "old"
     running.terminate()
     running.wait(20)
 
@@ -160,6 +190,35 @@ def test_a_link_in_its_place_is_neither_followed_nor_emptied(
     assert running.returncode == 1
     assert (mine / "file").read_text() == "kept"
     server.folder.unlink()
+
+
+@pytest.mark.parametrize(
+    ("versions", "says"),
+    [
+        ({"jupyterlab": "2.3.2", "notebook": "6.0.3"}, "needs notebook 6.1 or newer"),
+        ({"jupyterlab": "3.0.0", "jupyter_server": "1.6.4"}, "needs jupyter-server 1.7 or newer"),
+    ],
+)
+def test_what_would_listen_on_a_port_does_not_start(
+    server: Server, versions: dict[str, str], says: str
+) -> None:
+    server.install(**versions)
+    running = server.start(Served("jupyter"), "jupyter", "lab")
+    _, said = running.communicate(timeout=20)
+    assert (running.returncode, server.said.exists()) == (127, False)
+    assert says in said
+
+
+def test_a_home_that_cannot_be_written_stays_the_home(server: Server) -> None:
+    """What a notebook writes there fails, and is not lost with the folder."""
+    server.install_jupyterlab()
+    running = server.start(Served("jupyter"), "jupyter", "lab", HOME="/proc/1")
+    server.wait_for(server.said)
+    environ = json.loads(server.said.read_text())["environment"]
+    assert environ["HOME"] == "/proc/1"
+    assert environ["JUPYTER_DATA_DIR"].startswith(str(server.folder))
+    running.terminate()
+    running.wait(20)
 
 
 def test_a_program_that_is_not_there(server: Server) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -16,15 +18,17 @@ from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.core.process import Runner
 from hpcstack.launch import tunnel
 from hpcstack.launch.enter import EnterableRank
-from hpcstack.launch.stacks import RunningJob
+from hpcstack.launch.stacks import RunningJob, name_account
 from hpcstack.launch.tunnel import (
     OpenPage,
+    find_page_job,
     find_socket,
     hold_tunnel,
     make_tunnel_line,
-    wait_for_ranks,
+    wait_for_rank,
 )
 
+ME = name_account(os.geteuid())
 JOB = RunningJob("7", "", "a test's")
 RANK = EnterableRank("0", "node1", by_namespace=True, process="123")
 
@@ -36,7 +40,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    write_tool(folder, "squeue", 'echo "7|7|RUNNING|1|debug|me|None"')
+    write_tool(folder, "squeue", f'echo "7|7|RUNNING|1|debug|{ME}|None"')
     write_tool(folder, "scontrol", "echo ClusterName = test")
     yield folder
 
@@ -54,15 +58,18 @@ def hold(said: list[str], port: int = 0) -> tuple[bool, list[OpenPage]]:
 
 
 def test_the_line_leads_to_a_socket_of_the_users_own(tools: Path) -> None:
+    """What a login has set and a command of ssh's has not is in the script that it starts."""
     socket = find_socket("7")
-    line = make_tunnel_line("7", 8888, ["/opt/hpcstack/bin/hpcstack", "tunnel", "7"])
-    words = line.split()
-    assert words[:3] == ["ssh", "-L", f"8888:{socket}"]
-    assert words[4:] == ["/opt/hpcstack/bin/hpcstack", "tunnel", "7"]
+    environ = {"PATH": "/a dir/bin", "SLURM_CONF": "/etc/x", "MY_TOKEN": "secret"}
+    line = make_tunnel_line("7", 8888, ["/opt/my tools/hpcstack", "tunnel", "7"], environ)
+    assert line.split()[:3] == ["ssh", "-L", f"8888:{socket}"]
+    assert line.split()[4:] == ["sh", f"{socket}.sh"]
     assert socket.parent.stat().st_mode & 0o777 == 0o700
-
-    odd = make_tunnel_line("7", 8888, ["/opt/my tools/hpcstack", "tunnel", "7"])
-    assert odd.endswith("\"'/opt/my tools/hpcstack' tunnel 7\"") or "'\"'\"'" in odd
+    script = Path(f"{socket}.sh").read_text()
+    assert script == (
+        "export PATH='/a dir/bin'\nexport SLURM_CONF=/etc/x\n"
+        "exec '/opt/my tools/hpcstack' tunnel 7\n"
+    )
 
 
 def test_a_path_that_no_socket_may_have_is_refused(
@@ -108,10 +115,77 @@ def test_what_a_container_says_is_no_address_of_another_place(tools: Path, said:
 
 
 def test_ssh_says_why_there_is_no_way(tools: Path) -> None:
-    write_tool(tools, "ssh", "echo 'bind [127.0.0.1]:8899: Address already in use' >&2; exit 255")
-    with pytest.raises(SlurmError, match="Address already in use") as caught:
-        hold([], port=8899)
-    assert "--port" in str(caught.value.hint)
+    said = "hpcstack: node1 has no sshd\\nkex_exchange_identification: Connection closed"
+    write_tool(tools, "ssh", f"printf '{said}\\n' >&2; exit 255")
+    with pytest.raises(SlurmError, match="node1 has no sshd") as caught:
+        hold([])
+    assert caught.value.hint == "hpcstack logs 7"
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(tools: Path) -> None:
+    """ssh would have put its socket in the place of another tunnel's by then."""
+    write_tool(tools, "ssh", 'touch "$0.started"; echo tensorboard /')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"--port {port}: Address already in use"):
+            hold([], port=port)
+    assert not (tools / "ssh.started").exists()
+
+
+def test_the_socket_of_a_newer_tunnel_stays(tools: Path) -> None:
+    """A laptop that slept: its old tunnel notices late that somebody has opened it anew."""
+    path = find_socket("7")
+    own = "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
+    bind = f'rm -f {path}; {sys.executable} -c "{own}" {path}'
+    write_tool(tools, "ssh", f"{bind}; echo tensorboard /; sleep 1; {bind}")
+    assert hold([])[0] is True
+    assert path.exists()
+    write_tool(tools, "ssh", f"{bind}; echo tensorboard /; sleep 1")
+    hold([])
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "COMPLETING", "REQUEUED", "SIGNALING"])
+def test_a_job_in_between_has_not_ended(tools: Path, state: str) -> None:
+    write_tool(tools, "ssh", "echo tensorboard /; sleep 0.2; exit 255")
+    write_tool(tools, "squeue", f'echo "7|7|{state}|1|debug|{ME}|None"')
+    assert hold([])[0] is True
+
+
+def test_a_job_of_somebody_else_is_not_waited_for(tools: Path) -> None:
+    write_tool(tools, "squeue", 'echo "7|7|RUNNING|1|debug|somebody|None"')
+    with pytest.raises(InputError, match="job 7 is somebody's"):
+        wait_for_rank(JOB, Runner(), print)  # type: ignore[arg-type]
+
+
+def test_a_job_that_lets_nobody_in_is_said(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnel, "SLOW_S", 0.5)
+    monkeypatch.setattr(tunnel, "LOOK_S", 0.1)
+    write_tool(tools, "srun", "echo 'srun: error: no steps today' >&2; exit 1")
+    with pytest.raises(SlurmError, match="no steps today"):
+        wait_for_rank(JOB, Runner(), print)  # type: ignore[arg-type]
+
+
+def test_which_job_is_meant(tools: Path, tmp_path: Path) -> None:
+    def keep(name: str, job: str, serves: str) -> None:
+        folder = tmp_path / f"state/hpcstack/launches/2026{name}"
+        folder.mkdir(parents=True)
+        about: dict[str, object] = dict.fromkeys(
+            ("stack", "started", "runtime", "mode", "image_sha256"), ""
+        )
+        (folder / "launch.json").write_text(json.dumps({**about, "command": [], "serves": serves}))
+        (folder / "began").write_text(f"{job}\n3\nnode1\n{job}\n")
+
+    with pytest.raises(InputError, match="no launch here serves a page"):
+        find_page_job("")
+    keep("1", "11", "jupyter")
+    keep("2", "12", "")
+    keep("3", "13", "kernel")
+    assert (find_page_job("").job, find_page_job("").step) == ("11", "3")
+    assert find_page_job("11").step == "3"
+    with pytest.raises(InputError, match="job 12 serves no page"):
+        find_page_job("12")
+    assert find_page_job("99").job == "99"  # of another machine's, perhaps
 
 
 def test_a_job_that_has_ended_is_told_from_a_lost_connection(tools: Path) -> None:
@@ -159,7 +233,7 @@ def test_it_ends_when_nobody_reads_what_it_prints(tools: Path) -> None:
 def test_a_job_is_waited_for(tools: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tunnel, "LOOK_S", 0.1)
     state = tmp_path / "queue"
-    state.write_text("7|7|PENDING|1|debug|me|Priority\n")
+    state.write_text(f"7|7|PENDING|1|debug|{ME}|Priority\n")
     write_tool(tools, "squeue", f"cat {state}")
     write_tool(tools, "srun", "echo '0: hpcstack: rank 0 on node3: namespace 42'")
     said: list[str] = []
@@ -167,19 +241,19 @@ def test_a_job_is_waited_for(tools: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
     def start() -> None:
         time.sleep(0.5)
         part = tmp_path / "part"
-        part.write_text("7|7|RUNNING|1|debug|me|None\n")
+        part.write_text(f"7|7|RUNNING|1|debug|{ME}|None\n")
         part.rename(state)
 
     starter = threading.Thread(target=start)
     starter.start()
-    rank = wait_for_ranks(JOB, Runner(), said.append)  # type: ignore[arg-type]
+    rank = wait_for_rank(JOB, Runner(), said.append)  # type: ignore[arg-type]
     starter.join()
     assert rank == EnterableRank("0", "node3", by_namespace=True, process="42")
     assert said == ["job 7 waits: Priority"]
 
 
 def test_a_job_that_is_over_is_not_waited_for(tools: Path) -> None:
-    write_tool(tools, "squeue", 'echo "7|7|COMPLETED|1|debug|me|None"')
+    write_tool(tools, "squeue", f'echo "7|7|COMPLETED|1|debug|{ME}|None"')
     with pytest.raises(SlurmError, match="does not run any more") as caught:
-        wait_for_ranks(JOB, Runner(), print)  # type: ignore[arg-type]
+        wait_for_rank(JOB, Runner(), print)  # type: ignore[arg-type]
     assert caught.value.hint == "hpcstack logs 7"
