@@ -18,6 +18,7 @@ import secrets
 import shutil
 import signal
 import sys
+import time
 import traceback
 
 KIND, FOLDER, *COMMAND = sys.argv[1:]
@@ -209,8 +210,18 @@ def become():
 
 
 def wait_for(child):
-    """Wait until CHILD ends; return its status as a shell says it."""
-    _, status = os.waitpid(child, 0)
+    """Wait until CHILD ends; return its status as a shell says it.
+
+    HPCSTACK_KERNEL_OF is a process of this machine without which a kernel is nobody's: Apptainer
+    itself does not end with it.
+    """
+    owner = os.environ.get("HPCSTACK_KERNEL_OF")
+    ended, status = os.waitpid(child, os.WNOHANG if owner else 0)
+    while not ended:
+        time.sleep(0.2)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if not ended and not os.path.exists(f"/proc/{owner}"):
+            os.kill(child, signal.SIGKILL)
     if os.WIFSIGNALED(status):
         return 128 + os.WTERMSIG(status)
     return os.WEXITSTATUS(status)

@@ -96,6 +96,10 @@ class Jupyter:
             if not left:
                 return
             time.sleep(0.3)
+        self.testbed.bash(
+            "pkill -KILL -f '[h]pcstack-kernel-'; scancel -n pytorch-24.11; rm -rf /tmp/hpcstack-kernel-*",
+            check=False,
+        )
         raise AssertionError(left)
 
     def _find_left(self) -> list[str]:

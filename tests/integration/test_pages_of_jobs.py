@@ -169,17 +169,20 @@ def run_cell(address: str, code: str) -> str:
 
 def list_listening(pattern: str) -> dict[str, list[str]]:
     """{process: ports} of what listens by TCP, of processes whose command line PATTERN fits."""
-    inodes = {}
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A":
-                inodes[f"socket:[{fields[9]}]"] = fields[1]
     found: dict[str, list[str]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (folder / "cmdline").read_bytes().decode().replace("\0", " ")
             if re.search(pattern, command):
+                inodes = {}
+                for table in (
+                    "tcp",
+                    "tcp6",
+                ):  # as the process sees them: nodes have networks of their own
+                    for line in (folder / "net" / table).read_text().splitlines()[1:]:
+                        fields = line.split()
+                        if fields[3] == "0A":
+                            inodes[f"socket:[{fields[9]}]"] = fields[1]
                 links = [str(one.readlink()) for one in (folder / "fd").iterdir()]
                 found[folder.name] = [inodes[link] for link in links if link in inodes]
     return found
@@ -323,7 +326,12 @@ def test_a_requeued_job_serves_again(testbed: Testbed, start: Callable[..., Page
     job.bash(f"scontrol requeue {job.number}")
     # Slurm lets it wait for two minutes, which is not what is tested.
     wait_until(lambda: job.find_state() == "PENDING", 60)
-    job.bash(f"scontrol update JobId={job.number} StartTime=now")
+
+    def is_started() -> bool:
+        job.bash(f"scontrol update JobId={job.number} StartTime=now")
+        return job.find_state() == "RUNNING"
+
+    wait_until(is_started, 60)
     again = job.open_tunnel()
     assert ask(again, "status")["kernels"] == 0
     assert again != first
@@ -412,7 +420,7 @@ def test_tensorboard_shows_a_folder(
     address = job.open_tunnel()
     with urllib.request.urlopen(f"{address}data/plugin/scalars/tags", timeout=30) as answer:
         assert "loss" in json.load(answer)["one"]
-    server = list_listening(r"serve_page|hpcstack-page-JOB tensorboard")
+    server = list_listening(r"(?s)^python3 -u -c .*/tmp/hpcstack-page-JOB tensorboard ")
     assert server
     assert set(map(len, server.values())) == {0}
     job.bash(f"hpcstack cancel {job.number}")

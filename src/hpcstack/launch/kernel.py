@@ -279,6 +279,8 @@ def run_kernel(
     this program is gone, and when there is no way to it.
     """
     os.environ[VARIABLE] = json.dumps(inside.document)  # srun hands it on, as all that a user sets
+    if not launch.runtime.uses_slurm:
+        os.environ["HPCSTACK_KERNEL_OF"] = str(os.getpid())
     threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
 
     def forward(folder: Path) -> None:

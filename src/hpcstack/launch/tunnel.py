@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 LOOK_S, SELDOM_S = 2, 30  # between two looks at a job that has not started: at first, and later
 KEPT_S = 30 * 86400  # a script for ssh is kept so long
+COMPLETES_S = 20  # then a job that still completes is taken for one that goes on
 SLOW_S = 60  # after so long without a page, its log is pointed at
 LONGEST_LINE = 1000  # bytes of what names a page
 LONGEST_SOCKET = 107  # bytes of a Unix socket's path (unix(7))
@@ -243,8 +244,21 @@ def hold_tunnel(
     finally:
         if own and _identify(socket) == own:
             socket.unlink(missing_ok=True)
-    queued = Client(runner).query_queue([asked.job])
-    return queued is None or any(not one.state.has_ended for one in queued)
+    return _goes_on(asked.job, runner)
+
+
+def _goes_on(job: str, runner: Runner) -> bool:
+    """Whether JOB runs, waits, or nobody knows. While it completes, what follows is waited for."""
+    until = time.monotonic() + COMPLETES_S
+    while True:
+        queued = Client(runner).query_queue([job])
+        alive = [one for one in queued or () if not one.state.has_ended]
+        if queued is not None and not alive:
+            return False
+        completes = any(one.state.word == "COMPLETING" for one in alive)
+        if not completes or time.monotonic() > until:
+            return True
+        time.sleep(0.5)
 
 
 def _identify(socket: Path) -> tuple[int, int] | None:

@@ -146,7 +146,10 @@ def test_the_socket_of_a_newer_tunnel_stays(tools: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "COMPLETING", "REQUEUED", "SIGNALING"])
-def test_a_job_in_between_has_not_ended(tools: Path, state: str) -> None:
+def test_a_job_in_between_has_not_ended(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setattr(tunnel, "COMPLETES_S", 0.6)
     write_tool(tools, "ssh", "echo tensorboard /; sleep 0.2; exit 255")
     write_tool(tools, "squeue", f'echo "7|7|{state}|1|debug|{ME}|None"')
     assert hold([])[0] is True
