@@ -34,6 +34,12 @@ pytestmark = pytest.mark.squashfs
 NOBLE = 'ID=ubuntu\nVERSION_ID="24.04"\n'
 
 
+@pytest.fixture(autouse=True)
+def stay_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The day does not change while these tests run, be it midnight."""
+    monkeypatch.setattr("hpcstack.publish.audit.stamp_today", lambda: TODAY)
+
+
 @functools.cache
 def image_of(status: str = "", release: str = NOBLE) -> bytes:
     """A squashfs with an os-release and dpkg's STATUS; without one where it is empty."""
