@@ -539,15 +539,24 @@ def test_tensorboard_in_a_browser(
 
 
 @pytest.mark.apptainer
-@pytest.mark.parametrize("nth", range(int(os.environ.get("HPCSTACK_TIMES", "2"))))
+@pytest.mark.parametrize("nth", range(int(os.environ.get("HPCSTACK_TIMES", "1"))))
 def test_a_job_that_is_killed_at_any_moment_leaves_nothing(
     start: Callable[..., PageJob], nth: int
 ) -> None:
-    """Its server gets no signal that it could answer."""
+    """By ci/soak (HPCSTACK_TIMES), at any moment and without a signal that its server could answer.
+
+    Else while it serves. Slurm's proctrack/linuxproc may lose what serves the image by FUSE when
+    Apptainer is killed while it starts, and other tests look for such processes.
+    """
     job = start("apptainer", "jupyter")
     tunnel = job.start(f"exec hpcstack tunnel {job.number}")
-    delay = random.Random(nth).uniform(0, 5)
-    job.bash(f"sleep {delay:.2f}; scancel -s KILL {job.number}; sleep 1; scancel {job.number}")
+    if "HPCSTACK_TIMES" in os.environ:
+        delay = random.Random(nth).uniform(0, 5)
+        job.bash(f"sleep {delay:.2f}; scancel -s KILL {job.number}; sleep 1")
+    else:
+        assert tunnel.stdout
+        assert tunnel.stdout.readline()
+    job.bash(f"scancel {job.number}")
     tunnel.communicate(timeout=60)
     wait_until(lambda: not job.find_processes(f"page-{job.number}|--ssh {job.number}"))
     assert job.bash(f"ls -d /tmp/hpcstack-page-{job.number} {job.about['socket']}").stdout == ""

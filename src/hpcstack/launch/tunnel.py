@@ -220,6 +220,7 @@ def hold_tunnel(
         ends[f"127.0.0.1:{port}"] = there
     argv = [*make_ssh(asked, proxy, ends, runner), READ.format(folder=folder)]
     is_open = False
+    before = _identify(socket)
     own = None  # the socket that is ours: another tunnel may have taken its place
     try:
         with runner.read(argv, held=True) as stream:
@@ -242,7 +243,9 @@ def hold_tunnel(
             ) from None
         say(f"the tunnel has ended\n{why}")
     finally:
-        if own and _identify(socket) == own:
+        now = _identify(socket)
+        # Before the page answered, ssh may have made its socket, or not.
+        if now and now == (own or now) and now != before:
             socket.unlink(missing_ok=True)
     return _goes_on(asked.job, runner)
 
