@@ -110,11 +110,14 @@ def _show_by_node(session: Session, days: int, most: int, *, as_json: bool) -> N
 
 
 def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
-    from hpcstack.launch.jobs import read_state_of_launch
+    from hpcstack.launch.jobs import list_task_states, read_state_of_launch
 
     job = launch.job_or_array
-    # what the launch recorded, else what Slurm says, else what the tasks of an array recorded
-    state = str(read_state_of_launch(launch)) or _state(job, known) or _count_recorded(launch)
+    state = str(read_state_of_launch(launch))  # as the launch recorded it
+    if not state:
+        tasks = list_task_states(launch, known)
+        of_the_job = str(known.get(job, ""))
+        state = _format_counts(collections.Counter(map(str, tasks.values()))) or of_the_job
     is_running = job in known and known[job].word == "RUNNING"
     return {
         "job": job,
@@ -129,24 +132,6 @@ def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
         "command": list(launch.command),
         "folder": str(launch.folder),
     }
-
-
-def _state(job: str, known: dict[str, JobState]) -> str:
-    """Return what Slurm says of JOB; of an array, how many of its tasks are in which state."""
-    tasks = collections.Counter(
-        str(state) for one, state in known.items() if one.startswith(f"{job}_")
-    )
-    if tasks:
-        return _format_counts(tasks)
-    return str(known[job]) if job in known else ""
-
-
-def _count_recorded(launch: Launch) -> str:
-    """Return how the tasks of an array ended, as each recorded it: Slurm may no longer know."""
-    from hpcstack.slurm.state import state_of_status
-
-    ended = (str(state_of_status(status)) for status in launch.tasks.values() if status is not None)
-    return _format_counts(collections.Counter(ended))
 
 
 def _format_counts(states: collections.Counter[str]) -> str:

@@ -540,3 +540,17 @@ def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
         array = queued.name.partition("_")[0]
         out[queued.name] = out[array] = queued.state
     return out
+
+
+def list_task_states(launch: Launch, known: Mapping[str, JobState]) -> dict[str, JobState]:
+    """Return {task of an array: its state}; none where LAUNCH is no array.
+
+    KNOWN is what Slurm says (`find_states`). It forgets the tasks of an array one by one; for those
+    that it has forgotten, what each has recorded at its end counts.
+    """
+    head = f"{launch.job_or_array}_"
+    recorded = {
+        task: state_of_status(status) for task, status in launch.tasks.items() if status is not None
+    }
+    of_slurm = {job.removeprefix(head): one for job, one in known.items() if job.startswith(head)}
+    return {**recorded, **of_slurm}

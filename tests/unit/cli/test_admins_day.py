@@ -140,7 +140,9 @@ def test_an_arrays_task_is_found_by_its_arrays_number(
 
 
 def test_an_array_is_one_row_with_all_its_tasks() -> None:
-    from hpcstack.cli.jobs_ import _state
+    from dataclasses import replace
+
+    from hpcstack.cli.jobs_ import _make_row
     from hpcstack.slurm.state import JobState
 
     launch = Launch(
@@ -156,9 +158,15 @@ def test_an_array_is_one_row_with_all_its_tasks() -> None:
     )
     done, failed, runs = JobState("COMPLETED"), JobState("FAILED", 3), JobState("RUNNING")
     known = {"36_0": done, "36_1": failed, "36_2": done, "36": done, "360_1": runs}
-    assert (launch.job_or_array, _state("36", known)) == ("36", "2 COMPLETED, 1 FAILED, exit 3")
-    assert _state("37", {"37": runs}) == "RUNNING"
-    assert _state("38", known) == ""
+    row = _make_row(launch, known)
+    assert (row["job"], row["state"]) == ("36", "2 COMPLETED, 1 FAILED, exit 3")
+    # Slurm has forgotten all but the last task, and each has recorded how it ended.
+    recorded = replace(launch, tasks={"0": 0, "1": 3, "2": 0})
+    assert _make_row(recorded, {"36": done, "36_2": done})["state"] == row["state"]
+    assert _make_row(recorded, {})["state"] == row["state"]
+    alone = replace(launch, job="37", document={"argv": ["srun"]})
+    assert _make_row(alone, {"37": runs})["state"] == "RUNNING"
+    assert _make_row(alone, known)["state"] == "?"
 
 
 def test_what_is_no_number_of_a_job_has_no_log(

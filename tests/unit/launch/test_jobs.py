@@ -18,6 +18,7 @@ from hpcstack.launch.jobs import (
     find_job_parts,
     find_logs,
     find_output,
+    list_task_states,
     parse_job_record,
 )
 from hpcstack.slurm.state import JobState
@@ -248,3 +249,17 @@ def test_an_older_slurm_keeps_no_line(launches: Path) -> None:
     assert find_job_parts("7", Older(sacct=accounted(("7", "FAILED", "1:0")))) == [
         JobPart("7", JobState("FAILED", 1))
     ]
+
+
+def test_tasks_that_slurm_has_forgotten_count_as_they_were_recorded(launches: Path) -> None:
+    """It forgets an array task by task: the last one alone is no array of one."""
+    files = {f"ended_{task}": f"{status}\n" for task, status in enumerate((0, 3, 0))}
+    launch(launches, argv=("srun", "--array=0-2"), began="7_2\n", **files)
+    array = record.find_launch("7")
+    known = {"7": JobState("COMPLETED"), "7_2": JobState("RUNNING"), "70_1": JobState("PENDING")}
+    assert {task: str(state) for task, state in list_task_states(array, known).items()} == {
+        "0": "COMPLETED",
+        "1": "FAILED, exit 3",
+        "2": "RUNNING",
+    }
+    assert len(list_task_states(array, {})) == 3
