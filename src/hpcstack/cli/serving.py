@@ -43,7 +43,8 @@ def serve_page(ctx: click.Context, page: str, command: tuple[str, ...]) -> None:
         show_plan(launch, as_json, batch=is_job, every="--all" in own)
         return
 
-    find_socket("1234567")  # raises here rather than when the job has waited
+    if is_job:
+        find_socket("1234567")  # raises here rather than when the job has waited
     prepare_launch(launch)
     if not is_job:
         run_launch(launch, quiet=False)

@@ -40,7 +40,7 @@ def command(session: Session, job: str, port: int, as_json: bool) -> None:
 
     asked = find_page_job(job)
     with show_progress("waiting") as progress:
-        rank = wait_for_rank(asked, session.runner, progress)
+        rank = wait_for_rank(asked, session.runner, progress, for_reader=True)
     asked = find_page_job(job)  # its step is known now
     name = f"{asked.job}.{asked.step}" if asked.step else asked.job
     proxy = [*session.command_on(""), "enter", "--ssh", name, "--rank", rank.number]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from hpcstack.core.dirs import find_data_home
 from hpcstack.core.errors import HpcstackError, InputError, SlurmError
@@ -192,8 +192,11 @@ def _make_source_absolute(said: str) -> str:
 def describe_old_ipykernel(packages: Mapping[str, str]) -> str:
     """Return what does not work with the ipykernel among an image's PACKAGES; empty for nothing."""
     version = packages.get(PACKAGE, "")
-    if not version or Version(version) >= INTERRUPTED_SINCE:
-        return ""
+    try:
+        if not version or Version(version) >= INTERRUPTED_SINCE:
+            return ""
+    except InvalidVersion:
+        return f"whether a notebook's Interrupt works with ipykernel {version} is not known"
     return (
         f"the image's ipykernel {version} cannot be interrupted by a message: "
         f"Interrupt in a notebook needs {INTERRUPTED_SINCE} or newer"

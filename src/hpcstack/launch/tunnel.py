@@ -133,11 +133,13 @@ def find_page_job(job: str) -> RunningJob:
     return RunningJob(newest.number or newest.job, newest.step, f"{newest.stack}, {newest.started}")
 
 
-def wait_for_rank(asked: RunningJob, runner: Runner, progress: Progress) -> EnterableRank:
+def wait_for_rank(
+    asked: RunningJob, runner: Runner, progress: Progress, *, for_reader: bool = False
+) -> EnterableRank:
     """Return the first rank of the job that is ASKED for, once it has started.
 
     Raise SlurmError where the job has ended, or cannot be entered; InputError where it is another
-    user's.
+    user's. FOR_READER ends this program, as Ctrl-C does, when nobody reads what it prints.
     """
     said = ""
     pause: float = LOOK_S
@@ -161,7 +163,7 @@ def wait_for_rank(asked: RunningJob, runner: Runner, progress: Progress) -> Ente
         if now != said:
             progress(now)
             said, pause = now, LOOK_S
-        if _nobody_reads():
+        if for_reader and _nobody_reads():
             raise KeyboardInterrupt
         time.sleep(pause)
         pause = min(pause * 1.2, SELDOM_S)

@@ -194,4 +194,5 @@ def test_options_mean_the_same_in_any_folder(
 def test_an_old_ipykernel_is_said() -> None:
     assert "6.0.0 cannot be interrupted" in describe_old_ipykernel({"ipykernel": "6.0.0"})
     assert describe_old_ipykernel({"ipykernel": "6.29.5"}) == ""
+    assert "is not known" in describe_old_ipykernel({"ipykernel": "of-mine"})
     assert describe_old_ipykernel({}) == ""  # it is added, and then it is new

@@ -255,6 +255,37 @@ def test_a_job_is_waited_for(tools: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert said == ["job 7 waits: Priority"]
 
 
+def test_who_has_left_is_not_waited_for(tools: Path) -> None:
+    """A laptop that was shut while the job still waited, and a kernel, whose output nobody reads."""
+    write_tool(tools, "squeue", f'echo "7|7|PENDING|1|debug|{ME}|None"')
+    program = (
+        "import sys\n"
+        "from hpcstack.core.process import Runner\n"
+        "from hpcstack.core.progress import Progress\n"
+        "from hpcstack.launch import tunnel\n"
+        "from hpcstack.launch.stacks import RunningJob\n"
+        "tunnel.LOOK_S = 0.1\n"
+        "tunnel.wait_for_rank(RunningJob('7', '', ''), Runner(), Progress(), for_reader=sys.argv[1] == 'yes')\n"
+    )
+
+    def wait(for_reader: str, seconds: float) -> int | None:
+        with subprocess.Popen(
+            [sys.executable, "-c", program, for_reader],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as running:
+            assert running.stdout
+            running.stdout.close()
+            try:
+                return running.wait(seconds)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                return None
+
+    assert wait("yes", 30) is not None
+    assert wait("no", 3) is None
+
+
 def test_a_job_that_is_over_is_not_waited_for(tools: Path) -> None:
     write_tool(tools, "squeue", f'echo "7|7|COMPLETED|1|debug|{ME}|None"')
     with pytest.raises(SlurmError, match="does not run any more") as caught:
