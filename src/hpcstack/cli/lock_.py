@@ -18,6 +18,7 @@ from hpcstack.cli.session import (
     json_option,
     show_progress,
 )
+from hpcstack.cli.several import answer_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,32 +69,21 @@ def command(
 def _lock_or_check_each(
     session: Session, stacks: list[str], *, check: bool, base_only: bool, as_json: bool
 ) -> None:
-    """Lock, or with CHECK only check, one stack after another.
-
-    A failure does not stop the rest. The exit code is the first failure's.
-    """
-    from hpcstack.core.errors import HpcstackError
+    """Lock, or with CHECK only check, one stack after another."""
+    from hpcstack.core.errors import AnswerIsNo
     from hpcstack.lock.file import LockFile
 
-    rows = []
-    failed = 0
-    for name in stacks:
-        try:
-            if check:
-                reasons = _find_staleness(LockFile(session.recipe(name), session.site)).reasons
-                failed = failed or int(bool(reasons))
-                said = "; ".join(reasons) or "current"
-            else:
-                path, _ = _write_lock(session, name, base_only=base_only)
-                said = str(path)
-        except HpcstackError as error:
-            failed = failed or error.exit_code
-            said = error.message
-        rows.append({"stack": name, "said": said})
+    def lock_or_check(name: str) -> dict[str, str]:
+        if not check:
+            path, _ = _write_lock(session, name, base_only=base_only)
+            return {"said": str(path)}
 
-    answer(rows, as_json, lambda: "\n".join(f"{row['stack']}: {row['said']}" for row in rows))
-    if failed:
-        raise click.exceptions.Exit(failed)
+        reasons = _find_staleness(LockFile(session.recipe(name), session.site)).reasons
+        if reasons:
+            raise AnswerIsNo("; ".join(reasons))
+        return {"said": "current"}
+
+    answer_each("stack", stacks, lock_or_check, as_json=as_json)
 
 
 def _write_lock(session: Session, name: str, *, base_only: bool) -> tuple[Path, Lock]:

@@ -12,7 +12,8 @@ import click
 
 from hpcstack.cli.published import DRY_RUN, REASON, make_publisher
 from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, show_foretold, show_published
-from hpcstack.cli.session import Session, answer, choose_stacks, complete_stacks, json_option
+from hpcstack.cli.session import Session, answer, complete_stacks, json_option
+from hpcstack.cli.several import answer_each, choose_built_stacks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +77,7 @@ def command(
     reason = parse_one_line(reason, "--reason")
     request = ReleaseRequest(channel, reports_, override, reason, key)
 
-    stacks = _choose_built(session, names)
+    stacks = choose_built_stacks(session, names)
     if key and len(stacks) > 1:
         raise InputError(
             "--image goes with one stack", f"hpcstack publish {stacks[0]} --image {key}"
@@ -92,58 +93,19 @@ def command(
         answer(asdict(done), as_json, lambda: show_published(done))
 
 
-def _choose_built(session: Session, names: tuple[str, ...]) -> list[str]:
-    """Return the stacks that NAMES mean, each once.
-
-    Of a pattern only the stacks that have an image count. A stack that is named exactly counts
-    always: publishing it says what is missing. Raise InputError where nothing is left.
-    """
-    from hpcstack.core.errors import InputError
-
-    out: list[str] = []
-    for name in names:
-        for stack in choose_stacks(session, [name]):
-            is_of_a_pattern = stack != name
-            if is_of_a_pattern and not session.store.newest(stack):
-                continue
-            if stack not in out:
-                out.append(stack)
-
-    if not out:
-        raise InputError(
-            f"nothing is built of {', '.join(names)}", f"hpcstack build {' '.join(names)}"
-        )
-    return out
-
-
 def _publish_each(
     session: Session, stacks: list[str], request: ReleaseRequest, *, foretell: bool, as_json: bool
 ) -> None:
-    """Publish, or with FORETELL only say what that would change, one stack after another.
+    """Publish, or with FORETELL only say what that would change, one stack after another."""
 
-    A failure does not stop the rest. The exit code is the first failure's.
-    """
-    from hpcstack.core.errors import HpcstackError
+    def publish(name: str) -> dict[str, Any]:
+        if foretell:
+            changes, _ = _foretell(session, name, request)
+            return {"said": "; ".join(changes) or "nothing would change"}
+        done = _publish_one(session, name, request)
+        return {"said": f"{done.release}: {done.load}", **asdict(done)}
 
-    rows: list[dict[str, Any]] = []
-    failed = 0
-    for name in stacks:
-        try:
-            if foretell:
-                changes, _ = _foretell(session, name, request)
-                said = "; ".join(changes) or "nothing would change"
-                rows.append({"stack": name, "said": said})
-            else:
-                done = _publish_one(session, name, request)
-                rows.append({"stack": name, "said": f"{done.release}: {done.load}", **asdict(done)})
-        except HpcstackError as error:
-            failed = failed or error.exit_code
-            hint = f" ({error.hint})" if error.hint else ""
-            rows.append({"stack": name, "said": error.message + hint})
-
-    answer(rows, as_json, lambda: "\n".join(f"{row['stack']}: {row['said']}" for row in rows))
-    if failed:
-        raise click.exceptions.Exit(failed)
+    answer_each("stack", stacks, publish, as_json=as_json)
 
 
 def _publish_one(session: Session, name: str, request: ReleaseRequest) -> Published:

@@ -46,6 +46,14 @@ published_argument = click.argument(
     "name", metavar="NAME[/VERSION[-rN]]", shell_complete=complete_published
 )
 
+published_arguments = click.argument(
+    "names",
+    metavar="NAME[/VERSION[-rN]]...",
+    nargs=-1,
+    required=True,
+    shell_complete=complete_published,
+)
+
 
 def add_optional_name(function: F) -> F:
     """Add the argument of verbs that also work on everything that is published."""

@@ -5,6 +5,7 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_release_verbs.
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +14,25 @@ import click
 from hpcstack.cli.published import (
     add_changing_options,
     make_change,
-    published_argument,
+    published_arguments,
     tell_changes,
     tree_of,
     with_version,
 )
 from hpcstack.cli.session import Session, json_option, say
+from hpcstack.cli.several import answer_each, can_be_loaded, choose_published_versions
 from hpcstack.releases.retirement import NOTICE_DAYS
 
 if TYPE_CHECKING:
     from hpcstack.publish.usage import Notice
+    from hpcstack.releases.ledger import Ledger
+    from hpcstack.releases.retirement import Retirement
 
 NOTIFIED_DAYS = 90  # who used it in these is written to
 
 
 @click.command("retire")
-@published_argument
+@published_arguments
 @click.option(
     "--warn",
     default="",
@@ -62,7 +66,7 @@ NOTIFIED_DAYS = 90  # who used it in these is written to
 @click.pass_obj
 def command(
     session: Session,
-    name: str,
+    names: tuple[str, ...],
     warn: str,
     remove: str,
     now: bool,
@@ -76,14 +80,12 @@ def command(
 ) -> None:
     """Warn the users of a version, and refuse to load it from a given day on.
 
-    Users see the --reason. Nobody loses what is already loaded.
+    Users see the --reason. Nobody loses what is already loaded. Several versions, or a pattern such
+    as 'pytorch/24.*', are retired one after another.
     """
-    from dataclasses import asdict
-
     from hpcstack.core.errors import InputError
-    from hpcstack.releases.changes import retire_version
-    from hpcstack.releases.inputs import parse_one_line, stamp_today
-    from hpcstack.releases.retirement import Retirement, choose_retirement_dates
+    from hpcstack.releases.inputs import parse_one_line
+    from hpcstack.releases.retirement import Retirement
 
     if notify and cancel:
         raise InputError(
@@ -93,36 +95,82 @@ def command(
         )
     reason = parse_one_line(reason, "--reason")
     asked = Retirement(warn, remove, now, cancel, successor, reason)
+    how = _HowToRetire(asked, notify=notify, force=force, dry_run=dry_run)
+
+    counts, nothing = can_be_loaded, "can be loaded"
+    if cancel:
+        counts, nothing = is_dated, "is retired"
+    chosen = choose_published_versions(session, names, counts, nothing)
+    if len(chosen) > 1:
+        _retire_each(session, chosen, how, as_json=as_json)
+        return
+
+    document, changes = _retire_one(session, chosen[0], how)
+    last = describe_retired(document, cancel=cancel, now=now)
+    tell_changes(document, changes, dry_run=dry_run, as_json=as_json, last=last)
+
+
+@dataclass(frozen=True)
+class _HowToRetire:
+    """What was asked for, and how it is done."""
+
+    asked: Retirement
+    notify: bool
+    force: bool
+    dry_run: bool
+
+
+def is_dated(ledger: Ledger, version: str) -> bool:
+    """Return whether VERSION has a day from which its users are warned or refused."""
+    from hpcstack.releases.ledger import Dates
+
+    dates = ledger.dates.get(version, Dates())
+    return bool(dates.deprecate or dates.remove)
+
+
+def _retire_each(session: Session, names: list[str], how: _HowToRetire, *, as_json: bool) -> None:
+    """Retire one version after another."""
+
+    def retire(name: str) -> dict[str, Any]:
+        document, changes = _retire_one(session, name, how)
+        said = describe_retired(document, cancel=how.asked.cancel, now=how.asked.now)
+        if how.dry_run:
+            said = "; ".join(changes) or "nothing would change"
+        return {**document, "said": said, "changes": changes, "dry_run": how.dry_run}
+
+    answer_each("version", names, retire, as_json=as_json)
+
+
+def _retire_one(session: Session, name: str, how: _HowToRetire) -> tuple[dict[str, Any], list[str]]:
+    """Retire the version NAME. Return what is so now as a document, and a line for each change."""
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases.changes import retire_version
+    from hpcstack.releases.inputs import stamp_today
+    from hpcstack.releases.retirement import choose_retirement_dates
+
     ledger, version, release = with_version(session, "retire", name)
+    full = f"{ledger.name}/{version}"
     if release:
         raise InputError(
             f"{ledger.name}/{release} is one release; a version is retired",
-            f"hpcstack retire {ledger.name}/{version}",
+            f"hpcstack retire {full}",
             page="retire-a-release",
         )
 
-    dates = choose_retirement_dates(asked, ledger, version, tree_of(session))
-    notices = _write_notices(session, f"{ledger.name}/{version}", asdict(dates)) if notify else []
-    verb = "retire --cancel" if cancel else "retire"
+    dates = choose_retirement_dates(how.asked, ledger, version, tree_of(session))
+    notices = _write_notices(session, full, asdict(dates)) if how.notify else []
     after, changes = make_change(
         session,
         ledger.name,
-        verb,
+        "retire --cancel" if how.asked.cancel else "retire",
         lambda old, event: retire_version(old, version, dates, stamp_today(), event),
-        reason=reason,
-        force=force,
-        dry_run=dry_run,
+        reason=how.asked.reason,
+        force=how.force,
+        dry_run=how.dry_run,
     )
+    told = _notify(session, notices, dry_run=how.dry_run) if how.notify else {}
     default = f"{ledger.name}/{after.default}" if after.default else ""
-    document = {"version": f"{ledger.name}/{version}", **asdict(dates), "default": default}
-    told = _notify(session, notices, dry_run=dry_run) if notify else {}
-    tell_changes(
-        {**document, **told},
-        changes,
-        dry_run=dry_run,
-        as_json=as_json,
-        last=describe_retired(document, cancel=cancel, now=now),
-    )
+    return {"version": full, **asdict(dates), "default": default, **told}, changes
 
 
 def _write_notices(session: Session, version: str, dates: dict[str, str]) -> list[Notice]:

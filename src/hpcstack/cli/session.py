@@ -309,10 +309,15 @@ stack_argument = click.argument(
 )
 
 
+def is_pattern(name: str) -> bool:
+    """Return whether NAME stands for every name that it matches, as in a shell."""
+    return any(character in name for character in "*?[")
+
+
 def choose_stacks(session: Session, names: Sequence[str]) -> list[str]:
     """Return the stacks that NAMES mean, each once.
 
-    A name with * or ? means every stack that it matches. Raise InputError where it matches none.
+    A pattern means every stack that it matches. Raise InputError where it matches none.
     """
     import fnmatch
 
@@ -320,8 +325,7 @@ def choose_stacks(session: Session, names: Sequence[str]) -> list[str]:
 
     out: list[str] = []
     for name in names:
-        is_pattern = "*" in name or "?" in name
-        found = fnmatch.filter(session.names, name) if is_pattern else [name]
+        found = fnmatch.filter(session.names, name) if is_pattern(name) else [name]
         if not found:
             raise InputError(
                 f"no stack matches {name!r}",

@@ -6,20 +6,31 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_smoke.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.reports import FORM_NAMES, JsonFile, add_form_options
 from hpcstack.cli.resources import resource_options
-from hpcstack.cli.session import Session, answer, complete_stacks, json_option, say
+from hpcstack.cli.session import (
+    Session,
+    answer,
+    complete_stacks,
+    is_pattern,
+    json_option,
+    say,
+)
+from hpcstack.cli.several import answer_each, choose_built_stacks
 from hpcstack.cli.testing import show_report, test_one
+
+if TYPE_CHECKING:
+    from hpcstack.suite.run import SuiteRequest
 
 
 @click.command("test", cls=JsonFile)
 @click.argument(
     "names",
-    metavar="STACK [STACK]",
+    metavar="STACK...",
     nargs=-1,
     shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
 )
@@ -108,7 +119,8 @@ def command(
     """Run the smoke suite in a stack's image, and report each check.
 
     It runs on all nodes that are asked for. Two stacks are run one after the other on the same
-    nodes, and compared.
+    nodes, and compared. More than two, or those of a pattern that are built, such as 'mine-*', are
+    tested one after another.
     """
     from hpcstack.core.errors import InputError
     from hpcstack.publish.reports import share_report
@@ -117,12 +129,14 @@ def command(
 
     if list_:
         return _list_checks(session, names, as_json)
-    if not names or len(names) > 2:
+    if not names:
         raise InputError(
             "name one stack, or two to compare",
             "hpcstack test STACK, hpcstack list",
             page="compare-runs",
         )
+    is_comparison = len(names) == 2 and not any(map(is_pattern, names))
+    names = tuple(choose_built_stacks(session, names))
     _refuse_useless_options(names, options, sweep=sweep, drain=drain, bisect=bisect)
 
     own = session.list_own_checks(names)
@@ -142,10 +156,12 @@ def command(
 
         how = SweepOptions(rounds, bisect, minutes or 240.0)
         sweep_partition(session, names[0], request, options, how, drain=drain, as_json=as_json)
-    if len(names) == 2:
+    if is_comparison:
         from hpcstack.cli.comparing import compare_runs
 
         compare_runs(session, names, request, options, as_json=as_json)
+    if len(names) > 1:
+        return _test_each(session, names, request, options, strict=strict, as_json=as_json)
 
     report, folder = test_one(session, names[0], request, options)
     shared = share_report(report, session.store)
@@ -153,6 +169,31 @@ def command(
         say(f"the report is in {shared}, for your group: hpcstack promote {report.stack}")
     show_report(session, report, folder, options, strict=strict, as_json=as_json)
     raise click.exceptions.Exit(0 if report.verdict(strict=strict) == "PASS" else 1)
+
+
+def _test_each(
+    session: Session,
+    names: tuple[str, ...],
+    request: SuiteRequest,
+    options: dict[str, Any],
+    *,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Run the suite in one stack after another. A stack that does not pass ends it with 1."""
+    from hpcstack.core.errors import AnswerIsNo
+    from hpcstack.publish.reports import share_report
+
+    def test(name: str) -> dict[str, Any]:
+        report, folder = test_one(session, name, request, options)
+        share_report(report, session.store)
+        verdict = report.verdict(strict=strict)
+        said = f"{verdict}: all files of the run are in {folder}"
+        if verdict != "PASS":
+            raise AnswerIsNo(said, f"hpcstack report {folder}")
+        return {"said": said, "verdict": verdict, "folder": str(folder)}
+
+    answer_each("stack", names, test, as_json=as_json)
 
 
 def _refuse_useless_options(
@@ -181,7 +222,7 @@ def _refuse_useless_options(
             page="name-the-slow-node",
         )
     if forms and (sweep or len(names) > 1):
-        what = "a sweep" if sweep else "a comparison"
+        what = "a sweep" if sweep else "a test of several stacks"
         raise InputError(
             f"{what} is shown as text or --json, not as {', '.join(forms)}",
             "hpcstack report FOLDER writes these for each run",

@@ -5,9 +5,12 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_engines.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from hpcstack.cli.session import Session, answer, find_image_named, json_option, show_progress
+from hpcstack.cli.several import answer_each, can_be_loaded, choose_published_versions
 
 
 @click.command("verify")
@@ -82,7 +85,8 @@ def command(
     """Check that images are intact, equivalent, reproducible or signed.
 
     Without an option, an image is compared with what was stored. IMAGE is a file, a stack,
-    STACK@ENGINE or the beginning of a key.
+    STACK@ENGINE, the beginning of a key, or a pattern such as 'pytorch/26.*': the image of each
+    version that is published and matches it.
     """
     from hpcstack.core.errors import InputError
 
@@ -100,22 +104,21 @@ def command(
         _check_published(session, images, rate, most, as_json)
         return
 
-    if how != "reproducible":
-        images = tuple(find_image_named(session, one) for one in images)
-    if how == "parity" and len(images) != 2:
-        hint = "hpcstack verify --parity IMAGE IMAGE"
-        raise InputError(f"name 2 images, not {len(images)}", hint, page="choose-an-engine")
-    if how != "parity" and len(images) != 1:
-        raise InputError(f"name 1 image, not {len(images)}", "hpcstack verify IMAGE")
-
     if how == "parity":
-        _check_parity(session, images[0], images[1], as_json)
-    elif how == "reproducible":
+        if len(images) != 2:
+            hint = "hpcstack verify --parity IMAGE IMAGE"
+            raise InputError(f"name 2 images, not {len(images)}", hint, page="choose-an-engine")
+        one, other = (find_image_named(session, image) for image in images)
+        _check_parity(session, one, other, as_json)
+        return
+    if how == "reproducible":
+        if len(images) != 1:
+            hint = "hpcstack verify --reproducible STACK"
+            raise InputError(f"name 1 stack, not {len(images)}", hint, page="choose-an-engine")
         _check_reproducible(session, images[0], engine, as_json)
-    elif how == "signature":
-        _check_signature(session, images[0], key, stack, as_json)
-    else:
-        _check_stored(session, images[0], as_json)
+        return
+
+    _check_images(session, images, key, stack, signature=how == "signature", as_json=as_json)
 
 
 def _check_parity(session: Session, one: str, other: str, as_json: bool) -> None:
@@ -184,6 +187,62 @@ def _check_signature(session: Session, name: str, key: str, stack: str, as_json:
     answer({"image": str(image), "good": good, "said": said}, as_json, lambda: f"{image}: {said}")
     if not good:
         raise AnswerIsNo(f"{image}: {said}", page="sign-images")
+
+
+def _check_images(
+    session: Session,
+    images: tuple[str, ...],
+    key: str,
+    stack: str,
+    *,
+    signature: bool,
+    as_json: bool,
+) -> None:
+    """Check that images are as they were stored, or with SIGNATURE that theirs are good."""
+    from hpcstack.core.errors import InputError
+
+    if not images:
+        raise InputError("name an image", "hpcstack verify IMAGE, or hpcstack verify --all")
+    chosen = choose_published_versions(session, images, can_be_loaded, "can be loaded")
+    if signature and len(chosen) > 1:
+        if stack:
+            raise InputError("--stack goes with one image", "hpcstack verify --signature IMAGE")
+        _check_each_signature(session, chosen, key, as_json)
+    elif signature:
+        _check_signature(session, find_image_named(session, chosen[0]), key, stack, as_json)
+    elif len(chosen) > 1:
+        _check_each_stored(session, chosen, as_json)
+    else:
+        _check_stored(session, find_image_named(session, chosen[0]), as_json)
+
+
+def _check_each_signature(session: Session, names: list[str], key: str, as_json: bool) -> None:
+    """Check the signature of one image after another."""
+    from hpcstack.build.verify import check_signature
+    from hpcstack.core.errors import AnswerIsNo
+
+    def check(name: str) -> dict[str, Any]:
+        named = find_image_named(session, name)
+        image, good, said = check_signature(
+            named, key, "", session.site, session.store, session.runner
+        )
+        if not good:
+            raise AnswerIsNo(said, page="sign-images")
+        return {"said": said, "image": str(image), "good": good}
+
+    answer_each("version", names, check, as_json=as_json)
+
+
+def _check_each_stored(session: Session, names: list[str], as_json: bool) -> None:
+    """Compare one image after another with what was stored."""
+    from hpcstack.build.verify import check_stored
+
+    def check(name: str) -> dict[str, Any]:
+        found = check_stored(find_image_named(session, name), session.store)
+        said = f"as it was stored, sha256 {found.sha256}"
+        return {"said": said, "image": str(found.image), "sha256": found.sha256, "good": True}
+
+    answer_each("version", names, check, as_json=as_json)
 
 
 def _check_published(

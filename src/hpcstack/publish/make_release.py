@@ -193,6 +193,17 @@ def _refuse_promotion(ledger: Ledger, entry: Entry) -> InputError:
     )
 
 
+def is_waiting(ledger: Ledger, version: str) -> bool:
+    """Return whether VERSION's newest live testing release waits for promotion.
+
+    An image that has been in production does not wait: it is there, or was withdrawn for a reason.
+    """
+    releases = ledger.of(version)
+    testing = [one for one in releases if one.state == "live" and one.channel == "testing"]
+    promoted = [one.sha256 for one in releases if one.channel == "production"]
+    return bool(testing) and testing[-1].sha256 not in promoted
+
+
 def _newest_in_testing(ledger: Ledger, version: str) -> Entry:
     """Return the newest live testing release of VERSION. InputError where there is none."""
     waiting = [
