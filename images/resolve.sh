@@ -72,8 +72,10 @@ hpcstack_resolve_apt() {
     if [ -n "$held" ]; then printf 'the base holds: %s\n' "$held"; fi # apt does not say which it stumbles over
     hpcstack_missing_files "${packages[@]}" >"$answers/apt.missing"
     mkdir -p "$lists/partial" "$HPCSTACK_WORK/archives/partial"
+    # What is to stay as it was locked, after the base's own preferences.
+    cat /etc/apt/preferences "$want/apt-preferences" >"$HPCSTACK_WORK/preferences" 2>/dev/null || true
     options=(-o "Dir::State::lists=$lists" -o "Dir::Cache=$HPCSTACK_WORK" -o Debug::NoLocking=1
-        -o APT::Get::Always-Include-Phased-Updates=true)
+        -o "Dir::Etc::preferences=$HPCSTACK_WORK/preferences" -o APT::Get::Always-Include-Phased-Updates=true)
     apt-get "${options[@]}" -q update
     apt-get "${options[@]}" -q install -y --no-install-recommends --allow-downgrades --simulate "${packages[@]}" \
         >"$answers/apt.simulated"

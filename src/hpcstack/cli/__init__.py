@@ -33,6 +33,7 @@ GROUPS = {
         "lock": "Pin a stack's base image, packages and sources to exact versions and digests.",
         "diff": "Show what differs between two stacks or two locks.",
         "outdated": "Look for newer tags of a base image, and show what the newest would change.",
+        "bump": "Move stacks to a newer base: edit their recipes, lock them, and show what changes.",
         "render": "Render a stack's image definitions, modulefiles and launchers.",
     },
     "Images": {

@@ -5,7 +5,7 @@ Tested in tests/unit/cli/test_locks.py and tests/integration/test_ngc_inside.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -44,30 +44,62 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Lock only the base, without pulling it, and say what is left open.",
 )
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="PACKAGE",
+    help="Lock only this package anew, and what it needs to be. May be given several times.",
+)
 @json_option
 @click.pass_obj
 def command(
-    session: Session, names: tuple[str, ...], check: bool, base_only: bool, as_json: bool
+    session: Session,
+    names: tuple[str, ...],
+    check: bool,
+    base_only: bool,
+    only: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Pin a stack's base image, packages and sources to exact versions and digests.
 
     The base is pinned by digest, pip packages by hash, apt packages by version and git sources by
     commit. Packages are resolved inside the base, by its own pip and apt. Several stacks, or a
     pattern such as 'pytorch-*', are locked one after another.
+
+    With --only, the base and every other package keep the versions that are locked: a security fix
+    moves nothing else.
     """
+    from hpcstack.core.errors import InputError
+
+    if only and (check or base_only):
+        raise InputError(
+            "--only goes with neither --check nor --base-only",
+            f"hpcstack lock {names[0]} --only {only[0]}",
+            page="new-ngc-month",
+        )
+
     stacks = choose_stacks(session, names)
     if len(stacks) > 1:
-        _lock_or_check_each(session, stacks, check=check, base_only=base_only, as_json=as_json)
+        how = _HowToLock(base_only, only)
+        _lock_or_check_each(session, stacks, how, check=check, as_json=as_json)
     elif check:
         _check_lock(session, stacks[0], as_json)
     else:
-        path, lock = _write_lock(session, stacks[0], base_only=base_only)
+        path, lock = _write_lock(session, stacks[0], _HowToLock(base_only, only))
         document = {"path": str(path), **lock.model_dump(mode="json")}
         answer(document, as_json, lambda: _format_text(path, lock))
 
 
+@dataclass(frozen=True)
+class _HowToLock:
+    """What is locked: the base alone, or only these packages anew; by default everything."""
+
+    base_only: bool = False
+    only: tuple[str, ...] = ()
+
+
 def _lock_or_check_each(
-    session: Session, stacks: list[str], *, check: bool, base_only: bool, as_json: bool
+    session: Session, stacks: list[str], how: _HowToLock, *, check: bool, as_json: bool
 ) -> None:
     """Lock, or with CHECK only check, one stack after another."""
     from hpcstack.core.errors import AnswerIsNo
@@ -75,7 +107,7 @@ def _lock_or_check_each(
 
     def lock_or_check(name: str) -> dict[str, str]:
         if not check:
-            path, _ = _write_lock(session, name, base_only=base_only)
+            path, _ = _write_lock(session, name, how)
             return {"said": str(path)}
 
         reasons = _find_staleness(LockFile(session.recipe(name), session.site)).reasons
@@ -86,14 +118,18 @@ def _lock_or_check_each(
     answer_each("stack", stacks, lock_or_check, as_json=as_json)
 
 
-def _write_lock(session: Session, name: str, *, base_only: bool) -> tuple[Path, Lock]:
+def _write_lock(session: Session, name: str, how: _HowToLock) -> tuple[Path, Lock]:
     """Lock the stack NAME. Return the lock, and the file that it was written to."""
     from hpcstack.lock.file import LockFile
-    from hpcstack.resolve.make_lock import make_lock
+    from hpcstack.resolve.make_lock import lock_anew, make_lock
 
     recipe = session.recipe(name)
     with show_progress(f"locking {recipe.stack.full_name}") as progress:
-        lock = make_lock(recipe, session.workbench(progress), base_only=base_only)
+        bench = session.workbench(progress)
+        if how.only:
+            lock = lock_anew(recipe, how.only, bench)
+        else:
+            lock = make_lock(recipe, bench, base_only=how.base_only)
     return LockFile(recipe, session.site).write(lock), lock
 
 

@@ -132,17 +132,26 @@ def find_newer_tags(tag: str, tags: list[str]) -> list[str]:
 
     25.01-py3 is one for 24.11-py3.
     """
-    shape, own = _mask_numbers(tag), _read_numbers(tag)
-    newer = {
-        other for other in tags if _mask_numbers(other) == shape and _read_numbers(other) > own
-    }
-    return sorted(newer, key=_read_numbers)
+    own = read_numbers(tag)
+    newer = {other for other in tags if have_same_shape(other, tag) and read_numbers(other) > own}
+    return sorted(newer, key=read_numbers)
 
 
-def _mask_numbers(tag: str) -> str:
-    return re.sub(r"[0-9]+", "#", tag)
+def find_tags_of(tag: str, month: str, tags: list[str]) -> list[str]:
+    """Return those of TAGS that are of TAG's shape and whose first number is MONTH.
+
+    They come the oldest first. 26.08-cuda13.4 is one for 25.06-cuda12.9 and 26.08.
+    """
+    number = re.compile(rf"[^0-9]*{re.escape(month)}(?![0-9])(?!\.[0-9])")
+    found = {other for other in tags if have_same_shape(other, tag) and number.match(other)}
+    return sorted(found, key=read_numbers)
 
 
-def _read_numbers(tag: str) -> tuple[int, ...]:
+def have_same_shape(one: str, other: str) -> bool:
+    """Return whether two tags differ in their numbers alone."""
+    return re.sub(r"[0-9]+", "#", one) == re.sub(r"[0-9]+", "#", other)
+
+
+def read_numbers(tag: str) -> tuple[int, ...]:
     """Return the numbers in TAG, each cut at 18 digits, however long a registry's tag may be."""
     return tuple(int(number[:18]) for number in re.findall(r"[0-9]+", tag))

@@ -81,6 +81,22 @@ class Catalog:
     policy: Policy = field(default_factory=Policy)
     raw: dict[Path, Document] = field(default_factory=dict)  # files that were read, as written
     looked: int = 0  # how many files were opened for what one recipe extends
+    # Files that are not written yet, or not yet as they will be: {path: text}
+    planned: dict[Path, str] = field(default_factory=dict)
+
+    def plan(self, path: Path, text: str) -> Catalog:
+        """Return these recipes as they will be once the file PATH holds TEXT. Nothing is written.
+
+        Raise ProblemsError where TEXT is not one of a recipe's file.
+        """
+        document = parse_recipe(text, str(path))
+        planned = {**self.planned, path: text}
+        return Catalog(self.folders, self.policy, {**self.raw, path: document}, planned=planned)
+
+    def text(self, path: Path) -> str:
+        """Return the text of the recipe PATH as it is, or as it is planned."""
+        planned = self.planned.get(path)
+        return read_yaml_text(path, MAX_BYTES) if planned is None else planned
 
     def find(self, name: str) -> Recipe:
         """Return the recipe NAME: a full name, or the path of a file that holds one stack.
@@ -101,6 +117,15 @@ class Catalog:
             hint,
             page="build-my-own-stack",
         )
+
+    def count_extended(self, recipe: Recipe) -> int:
+        """Return how many stacks RECIPE extends, directly and by others; templates do not count."""
+        extended = self._read_raw(recipe.path).value.get("extends", "_")
+        if not isinstance(extended, str) or extended.startswith("_"):
+            return 0
+        folders = [recipe.path.parent, *self.folders]
+        below = Catalog(folders, self.policy, self.raw, planned=self.planned)
+        return 1 + below.count_extended(below.find(extended))
 
     def layer(self, name: str) -> tuple[str, tuple[str, ...]] | None:
         """Return (full name of the stack below, pip's packages) of a recipe that only adds those.
@@ -150,7 +175,12 @@ class Catalog:
 
     def files(self) -> list[Path]:
         """Return every file that holds stacks, folder by folder; templates are not among them."""
-        return [path for folder in self.folders for path in _list_files(folder)]
+        return [path for folder in self.folders for path in self._list_files(folder)]
+
+    def _list_files(self, folder: Path) -> list[Path]:
+        """Return the files of FOLDER that may hold stacks, sorted, with those that are planned."""
+        planned = [path for path in self.planned if path.parent == folder]
+        return sorted({*_list_files(folder), *planned})
 
     def names(self) -> dict[str, Path]:
         """Return {full name: file} of every stack whose file can be read."""
@@ -183,7 +213,7 @@ class Catalog:
         for folder in self.folders:
             here = [
                 path
-                for path in _list_files(folder)
+                for path in self._list_files(folder)
                 if _may_hold(path, name) and path.resolve() not in chain
             ]
             for path in sorted(here, key=lambda path: -len(path.name)):
@@ -243,7 +273,7 @@ class Catalog:
             folders = list(self.folders)
             if path.parent not in folders:
                 folders.insert(0, path.parent)
-            other = Catalog(folders, raw=self.raw, looked=self.looked)
+            other = Catalog(folders, raw=self.raw, looked=self.looked, planned=self.planned)
             try:
                 for _, document in other._find_stacks(name, chain):
                     return document
@@ -344,9 +374,14 @@ def _load(path: Path) -> Document:
     try:
         text = read_yaml_text(path, MAX_BYTES)
         _check_in_folder(path)
-        document = parse_yaml(text, str(path))
     except ValueError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", str(error))]) from None
+    return parse_recipe(text, str(path))
+
+
+def parse_recipe(text: str, file: str) -> Document:
+    """Return TEXT, which FILE holds, as a Document. Raise ProblemsError where it is no recipe's."""
+    document = parse_yaml(text, file)
     if not isinstance(document.value, dict):
         what = "a recipe is a mapping that begins with apiVersion: hpcstack/v1"
         raise ProblemsError([document.problem((), what)])

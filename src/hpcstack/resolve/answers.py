@@ -35,8 +35,10 @@ MOST_INDEXES, MOST_SAID = 20, 500  # lines, and characters of a line, that are t
 RECORD = re.compile(r"^(Package|Version|Architecture|Filename|SHA256): (.*)$", re.MULTILINE)
 
 
-def want_files(stack: Stack) -> dict[str, str]:
+def want_files(stack: Stack, kept_pip: tuple[str, ...] = (), kept_apt: str = "") -> dict[str, str]:
     """Return {path: text} of the files that tell the base what to resolve, one package a line.
+
+    KEPT_PIP are further constraints of pip's, KEPT_APT are preferences of apt's.
 
     pip is asked twice: for packages that it builds in environments of their own, and for those that
     it builds with what the base has (`Packages.built_with_base`).
@@ -48,9 +50,10 @@ def want_files(stack: Stack) -> dict[str, str]:
         "want/apt.txt": packages.apt,
         "want/pip.txt": isolated,
         "want/pip-of-base.txt": of_base,
-        "want/pip-constraints.txt": packages.constraints,
+        "want/pip-constraints.txt": (*packages.constraints, *kept_pip),
     }
-    return {path: "".join(f"{name}\n" for name in names) for path, names in wanted.items()}
+    files = {path: "".join(f"{name}\n" for name in names) for path, names in wanted.items()}
+    return {**files, "want/apt-preferences": kept_apt}
 
 
 def read_pip(*reports: str) -> tuple[LockedPip, ...]:

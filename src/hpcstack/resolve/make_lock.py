@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import RegistryError
+from hpcstack.core.errors import InputError, RegistryError
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import make_known_lock
+from hpcstack.lock.model import TEMPLATE_VERSION
 from hpcstack.recipe.adopted import refuse_adopted
 from hpcstack.resolve.base import resolve_base
+from hpcstack.resolve.kept_versions import keep_all_but
 from hpcstack.resolve.signed_base import record_signature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.progress import Say
@@ -27,13 +29,49 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 
+def lock_anew(recipe: Recipe, only: Sequence[str], bench: Workbench) -> Lock:
+    """Return a lock of RECIPE in which only the packages ONLY, and what they need, have moved.
+
+    The base stays, and no registry is asked. Nothing is written. Raise InputError where there is no
+    lock, or it does not fit: see `keep_all_but`.
+    """
+    from hpcstack.resolve.packages import resolve_packages
+
+    refuse_adopted(recipe)
+    stack = recipe.stack
+    had = LockFile(recipe, bench.site).read_unedited()
+    if had is None:
+        raise InputError(
+            f"{stack.full_name} has no lock that could be kept",
+            f"hpcstack lock {stack.full_name}",
+            page="new-ngc-month",
+        )
+
+    kept = keep_all_but(stack, had, only)
+    changes = {"spec_sha256": stack.checksum(), "template_version": TEMPLATE_VERSION}
+    start = had.model_copy(update=changes)
+    if had.spec_sha256 != start.spec_sha256:
+        start = forget_packages(start)  # for a platform that cannot be asked here, they are open
+    return _with_project(recipe, resolve_packages(stack, start, bench, kept=kept))
+
+
+def forget_packages(lock: Lock) -> Lock:
+    """Return LOCK with the packages of each platform open."""
+    unresolved = {"apt": None, "pip": None, "pip_build": None, "conda": None, "left_out": None}
+    platforms = {
+        name: platform.model_copy(update=unresolved)
+        for name, platform in lock.base.platforms.items()
+    }
+    return lock.model_copy(update={"base": lock.base.model_copy(update={"platforms": platforms})})
+
+
 def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> Lock:
     """Return a new lock of RECIPE; nothing is written.
 
     With BASE_ONLY, only the registry is asked, and `unresolved` lists what that leaves open. Raise
     InputError for an adopted recipe.
     """
-    from hpcstack.resolve.packages import refuse_other_files, resolve_packages
+    from hpcstack.resolve.packages import resolve_packages
 
     refuse_adopted(recipe)
     lock = record_signature(resolve_base(recipe.stack, bench.registry), recipe.stack.base, bench)
@@ -42,7 +80,13 @@ def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> L
     before = None
     if len(lock.base.platforms) > 1:  # other platforms may have been resolved on other machines
         before = LockFile(recipe, bench.site).read_unedited()
-    whole = resolve_packages(recipe.stack, lock, bench, before)
+    return _with_project(recipe, resolve_packages(recipe.stack, lock, bench, before))
+
+
+def _with_project(recipe: Recipe, whole: Lock) -> Lock:
+    """Return the WHOLE lock with the checksum of RECIPE's project, which allows all of its files."""
+    from hpcstack.resolve.packages import refuse_other_files
+
     if not recipe.project:
         return whole
     refuse_other_files(recipe.project, whole)

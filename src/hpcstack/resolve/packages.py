@@ -32,6 +32,7 @@ from hpcstack.resolve.answers import (
     read_pip,
     want_files,
 )
+from hpcstack.resolve.kept_versions import keep_builders, refuse_gone
 from hpcstack.store.cache import cache_of
 from hpcstack.store.workspace import make_workspace
 
@@ -45,26 +46,32 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
     from hpcstack.recipe.packages import Packages, Source
     from hpcstack.requirements.for_recipe import ProjectRequirements
+    from hpcstack.resolve.kept_versions import KeptVersions
     from hpcstack.site.load import Site
 
 
 def resolve_packages(
-    stack: Stack, lock: Lock, bench: Workbench, before: Lock | None = None
+    stack: Stack,
+    lock: Lock,
+    bench: Workbench,
+    before: Lock | None = None,
+    kept: KeptVersions | None = None,
 ) -> Lock:
     """Return LOCK with everything resolved that this machine can resolve.
 
     The rest is listed in `unresolved`. A base runs only on a machine of its own architecture; other
-    platforms are taken from BEFORE, the previous lock, if that is of the same spec and base. Raise
-    InputError if the base's tools cannot resolve what STACK asks for, BuildError if they fail.
+    platforms are taken from BEFORE, the previous lock, if that is of the same spec and base. What
+    is in KEPT keeps its version. Raise InputError if the base's tools cannot resolve what STACK
+    asks for, BuildError if they fail.
     """
     sources = {
-        source.name: source.commit or _find_commit(source, bench.site, bench.runner)
+        source.name: source.commit or _choose_commit(source, kept, bench)
         for source in stack.packages.source
     }
     platforms = dict(lock.base.platforms)
     for name, locked in lock.base.platforms.items():
         if KERNEL_NAMES[name] == machine.machine() and _has_packages(stack):
-            platforms[name] = _ask_base(stack, lock, name, bench)
+            platforms[name] = _ask_base(stack, lock, name, bench, kept)
         elif before and before.spec_sha256 == lock.spec_sha256 and name in before.base.platforms:
             old = before.base.platforms[name]
             if old.digest == locked.digest:
@@ -89,6 +96,14 @@ def refuse_other_files(project: ProjectRequirements, lock: Lock) -> None:
             "find out why its lock and the index differ; then make its lock again",
             page="your-own-project",
         )
+
+
+def _choose_commit(source: Source, kept: KeptVersions | None, bench: Workbench) -> str:
+    """Return the commit that is locked for SOURCE, where it is in KEPT; else what its ref names."""
+    locked = kept.lock.sources.get(source.name, "") if kept else ""
+    if kept and locked and not kept.moves(source.name):
+        return locked
+    return _find_commit(source, bench.site, bench.runner)
 
 
 def _find_commit(source: Source, site: Site, runner: Runner) -> str:
@@ -130,11 +145,13 @@ def _find_commit(source: Source, site: Site, runner: Runner) -> str:
     return found
 
 
-def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> LockedPlatform:
+def _ask_base(
+    stack: Stack, lock: Lock, platform: str, bench: Workbench, kept: KeptVersions | None
+) -> LockedPlatform:
     """Return PLATFORM's entry of LOCK, with STACK's packages resolved by the base's own tools.
 
-    images/resolve.sh runs apt, conda and pip inside the base; nothing is installed. What stays open
-    is told to the bench's progress.
+    images/resolve.sh runs apt, conda and pip inside the base; nothing is installed. What is in KEPT
+    keeps its version. What stays open is told to the bench's progress.
     """
     locked = lock.platform(platform)
     packages = stack.packages
@@ -150,14 +167,14 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
     base = provide_base(lock, platform, bench)
     with make_workspace(bench.site, bench.runner, needed_bytes(locked)) as work:
         bench.progress(f"asking the base's own apt and pip for {stack.full_name}")
-        kept = cache_of(bench.site).top / f"{stack.full_name}-lock.log"
+        log = cache_of(bench.site).top / f"{stack.full_name}-lock.log"
         script = {"build/build_requirements.py": read_data_file("images", "build_requirements.py")}
-        files = {**script, **make_conda_files(stack, None), **want_files(stack)}
+        files = {**script, **_make_questions(stack, platform, kept)}
         quiet = replace(bench, progress=Progress())
         allowed = packages.allow_replace
         try:
             folder = run_in_base(
-                "resolve.sh", files, work, kept, engine, base, lock, platform, quiet, allowed
+                "resolve.sh", files, work, log, engine, base, lock, platform, quiet, allowed
             )
         except FailedInBase as error:
             raise _explain_failure(error) from None
@@ -209,7 +226,25 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
             "pip_build": pip_build,
             "left_out": left_out,
         }
-        return locked.model_copy(update=found)
+        whole = locked.model_copy(update=found)
+        if kept:
+            refuse_gone(kept, platform, whole)
+            return keep_builders(kept.lock.platform(platform), whole)
+        return whole
+
+
+def _make_questions(stack: Stack, platform: str, kept: KeptVersions | None) -> dict[str, str]:
+    """Return {path: text} of the files that tell the base what is asked."""
+    if not kept:
+        return {**make_conda_files(stack, None), **want_files(stack)}
+
+    conda = stack.packages.conda
+    if conda.packages:
+        conda = conda.model_copy(update={"packages": (*conda.packages, *kept.conda(platform))})
+        packages = stack.packages.model_copy(update={"conda": conda})
+        stack = stack.model_copy(update={"packages": packages})
+    wanted = want_files(stack, kept.pip(platform), kept.apt_preferences(platform))
+    return {**make_conda_files(stack, None), **wanted}
 
 
 def _report_missing(missing: Mapping[str, list[str]], progress: Progress) -> None:
