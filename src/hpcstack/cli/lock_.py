@@ -16,6 +16,7 @@ from hpcstack.cli.session import (
     choose_stacks,
     complete_stacks,
     json_option,
+    say,
     show_progress,
 )
 from hpcstack.cli.several import answer_each
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.lock.check import Staleness
+    from hpcstack.lock.diff import Difference
     from hpcstack.lock.file import LockFile
     from hpcstack.lock.model import Lock, LockedPlatform
 
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     "--only",
     multiple=True,
     metavar="PACKAGE",
-    help="Lock only this package anew, and what it needs to be. May be given several times.",
+    help="Lock only this package anew. May be given several times.",
 )
 @json_option
 @click.pass_obj
@@ -127,10 +129,22 @@ def _write_lock(session: Session, name: str, how: _HowToLock) -> tuple[Path, Loc
     with show_progress(f"locking {recipe.stack.full_name}") as progress:
         bench = session.workbench(progress)
         if how.only:
-            lock = lock_anew(recipe, how.only, bench)
+            lock, moved = lock_anew(recipe, how.only, bench)
+            _say_moved(recipe.stack.full_name, moved, how.only)
         else:
             lock = make_lock(recipe, bench, base_only=how.base_only)
     return LockFile(recipe, session.site).write(lock), lock
+
+
+def _say_moved(name: str, moved: list[Difference], only: tuple[str, ...]) -> None:
+    """Say on stderr what has MOVED in the lock of NAME, in which ONLY might have."""
+    for one in moved:
+        say(f"{name}: {one.name} {one.before or '(new)'} -> {one.after or '(gone)'}")
+    if not moved:
+        say(
+            f"{name}: nothing has moved: {', '.join(only)} is the newest that goes with what stays "
+            "as it was locked. To force it, ask for its version in the recipe"
+        )
 
 
 def _format_text(path: Path, lock: Lock) -> str:

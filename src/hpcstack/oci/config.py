@@ -40,6 +40,8 @@ ADVICE = "do not use this image, or ask its author to fix it"
 def read_image_config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the part of the config FOUND that hpcstack uses: {os, architecture, rootfs, config}.
 
+    Where FOUND says on which day the image was made, that is `created`: YYYY-MM-DD.
+
     Variables whose names no runtime can set are left out. Raise InputError, which names the image
     NAME and the field, for text that no format can hold and for too much of it. Raise Nonsense for
     what is not a config at all.
@@ -68,7 +70,9 @@ def read_image_config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     rootfs = found.get("rootfs")
     if not isinstance(rootfs, dict):
         rootfs = {}
+    day = re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?=T)", str(found.get("created", ""))[:40])
     return {
+        **({"created": day[0]} if day else {}),
         "os": _platform_word(found.get("os"), "linux"),
         "architecture": _platform_word(found.get("architecture"), "amd64"),
         "rootfs": rootfs,

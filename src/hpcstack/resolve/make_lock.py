@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, RegistryError
+from hpcstack.lock.diff import diff_locks
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import make_known_lock
 from hpcstack.lock.model import TEMPLATE_VERSION
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.progress import Say
+    from hpcstack.lock.diff import Difference
     from hpcstack.lock.model import Lock
     from hpcstack.oci.client import Registry
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.site.load import Site
 
 
-def lock_anew(recipe: Recipe, only: Sequence[str], bench: Workbench) -> Lock:
-    """Return a lock of RECIPE in which only the packages ONLY, and what they need, have moved.
+def lock_anew(
+    recipe: Recipe, only: Sequence[str], bench: Workbench
+) -> tuple[Lock, list[Difference]]:
+    """Return a lock of RECIPE in which none but the packages ONLY have moved, and what has moved.
 
     The base stays, and no registry is asked. Nothing is written. Raise InputError where there is no
     lock, or it does not fit: see `keep_all_but`.
@@ -52,7 +56,8 @@ def lock_anew(recipe: Recipe, only: Sequence[str], bench: Workbench) -> Lock:
     start = had.model_copy(update=changes)
     if had.spec_sha256 != start.spec_sha256:
         start = forget_packages(start)  # for a platform that cannot be asked here, they are open
-    return _with_project(recipe, resolve_packages(stack, start, bench, kept=kept))
+    lock = _with_project(recipe, resolve_packages(stack, start, bench, kept=kept))
+    return lock, diff_locks(had, lock)
 
 
 def forget_packages(lock: Lock) -> Lock:

@@ -6,7 +6,6 @@ Tested in tests/unit/resolve/test_outdated.py and tests/integration/test_ngc_reg
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -112,9 +111,7 @@ def _find_moved(base: Base, lock: Lock, registry: Registry) -> tuple[str, str]:
         return "", ""
 
     configs = registry.look_up(base).configs
-    made = str(configs[base.platforms[0]].get("created", ""))
-    day = re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", made)
-    return digest, day[0] if day else ""
+    return digest, configs[base.platforms[0]].get("created", "")
 
 
 def find_newer_packages(recipe: Recipe, bench: Workbench) -> list[Difference]:

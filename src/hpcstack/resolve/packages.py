@@ -177,7 +177,7 @@ def _ask_base(
                 "resolve.sh", files, work, log, engine, base, lock, platform, quiet, allowed
             )
         except FailedInBase as error:
-            raise _explain_failure(error) from None
+            raise _explain_failure(error, kept) from None
 
         answers = folder / ANSWERS
 
@@ -295,11 +295,17 @@ ASKED_WRONGLY = re.compile(
 )
 
 
-def _explain_failure(failed: FailedInBase) -> HpcstackError:
-    """Return an InputError if the packages in the recipe are wrong, else a BuildError."""
+def _explain_failure(failed: FailedInBase, kept: KeptVersions | None) -> HpcstackError:
+    """Return an InputError if the packages in the recipe are wrong, else a BuildError.
+
+    With KEPT versions, they may be what is wrong.
+    """
     message = failed.failure.message("not locked: the base's own tools failed")
     if ASKED_WRONGLY.search(failed.log):
-        return InputError(message, failed.hint, page=failed.page)
+        hint = failed.hint
+        if kept:
+            hint = "what stands in the way stays as it was locked: let it move, too: --only NAME"
+        return InputError(message, hint, page=failed.page)
     return BuildError(message, failed.hint, page=failed.page)
 
 
