@@ -21,7 +21,7 @@ from hpcstack.lock.diff import (
     find_tags_of,
     format_changes,
     have_same_shape,
-    read_numbers,
+    order_tag,
 )
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import read_base_environment
@@ -112,7 +112,7 @@ def choose_newest(recipes: Sequence[Recipe]) -> list[Recipe]:
         for known, other in newest.items():
             same = known[:3] == (stack.name, stack.variant, repository)
             if same and have_same_shape(known[3], base.tag):
-                if read_numbers(base.tag) > read_numbers(other.stack.base.tag):
+                if order_tag(base.tag) > order_tag(other.stack.base.tag):
                     newest[known] = recipe
                 break
         else:

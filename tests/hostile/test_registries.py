@@ -393,7 +393,7 @@ def test_m3_a_challenge_is_read_in_no_time(challenge: str) -> None:
     from hpcstack.oci.protocol import parse_realm
 
     began = processor_seconds()
-    parse_realm(challenge, "a/b")
+    parse_realm(challenge, ["repository:a/b:pull"])
     assert processor_seconds() - began < 1
 
 

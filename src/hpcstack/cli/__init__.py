@@ -47,6 +47,7 @@ GROUPS = {
         "audit": "Check images against a database of known vulnerabilities.",
         "sbom": "Print an image's software bill of materials, as CycloneDX JSON.",
         "sign": "Sign an image; `hpcstack verify --signature` checks the signature.",
+        "push": "Push an image to a registry, with its SBOM, lock, reports and provenance.",
         "bundle": "Take a locked stack to machines without a network (bundle create, apply).",
         "gc": "Remove images, caches and old releases that nobody needs.",
         "cache": "Share one import of each image among nodes and users (cache get, serve, ...).",

@@ -132,9 +132,9 @@ def find_newer_tags(tag: str, tags: list[str]) -> list[str]:
 
     25.01-py3 is one for 24.11-py3.
     """
-    own = read_numbers(tag)
-    newer = {other for other in tags if have_same_shape(other, tag) and read_numbers(other) > own}
-    return sorted(newer, key=read_numbers)
+    own = order_tag(tag)
+    newer = {other for other in tags if have_same_shape(other, tag) and order_tag(other) > own}
+    return sorted(newer, key=order_tag)
 
 
 def find_tags_of(tag: str, month: str, tags: list[str]) -> list[str]:
@@ -144,7 +144,7 @@ def find_tags_of(tag: str, month: str, tags: list[str]) -> list[str]:
     """
     number = re.compile(rf"[^0-9]*{re.escape(month)}(?![0-9])(?!\.[0-9])")
     found = {other for other in tags if have_same_shape(other, tag) and number.match(other)}
-    return sorted(found, key=read_numbers)
+    return sorted(found, key=order_tag)
 
 
 def have_same_shape(one: str, other: str) -> bool:
@@ -152,6 +152,9 @@ def have_same_shape(one: str, other: str) -> bool:
     return re.sub(r"[0-9]+", "#", one) == re.sub(r"[0-9]+", "#", other)
 
 
-def read_numbers(tag: str) -> tuple[int, ...]:
-    """Return the numbers in TAG, each cut at 18 digits, however long a registry's tag may be."""
+def order_tag(tag: str) -> tuple[int, ...]:
+    """Return the numbers in TAG, by which tags are sorted.
+
+    Each is cut at 18 digits, however long a registry's tag may be.
+    """
     return tuple(int(number[:18]) for number in re.findall(r"[0-9]+", tag))

@@ -45,7 +45,7 @@ from hpcstack.oci.signed import MAX_STATEMENT, CosignStatement, list_statements,
 from hpcstack.oci.tokens import Authorization, authorize_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import requests
 
@@ -236,6 +236,19 @@ class Registry:
             )
         return found
 
+    def image_documents(self, base: Base, platform: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the manifest and the config of BASE for PLATFORM, as the registry has them.
+
+        Raise RegistryError if the registry has no image for PLATFORM.
+        """
+        found = self.image(base, platform)
+        host, url = self.place(base)
+        try:
+            _, manifest = self._manifest(url, found.digest, base, host)
+            return manifest, self._config(url, manifest, base, host)
+        except NONSENSE:
+            raise RegistryError(*make_nonsense_error(host)) from None
+
     def blob(self, base: Base, digest: str, start: int) -> Iterator[bytes]:
         """Yield the bytes of the layer DIGEST from offset START until the registry ends them.
 
@@ -288,6 +301,12 @@ class Registry:
             ]
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
+
+    def fetch_small(self, url: str, accept: tuple[str, ...], base: Base) -> bytes:
+        """Return what BASE's registry answers to URL, at most MAX_MANIFEST bytes."""
+        host, _ = self.place(base)
+        _, content = self._get(url, accept, base, host, MAX_MANIFEST)
+        return content
 
     def tags(self, base: Base) -> list[str]:
         """Return all tags of BASE's repository, in the registry's own order.
@@ -501,7 +520,7 @@ class Registry:
             how |= {
                 "proxies": proxies,
                 "verify": self.bundle or True,
-                "timeout": self.timeout,
+                "timeout": how.get("timeout", self.timeout),
                 "stream": True,
             }
             return session.request(method, url, **how)
@@ -515,14 +534,18 @@ class Registry:
         *,
         more: Mapping[str, str] | None = None,
         method: str = "GET",
+        **how: Any,
     ) -> requests.Response:
-        """Request URL without retries, and answer the registry's challenge if there is one."""
+        """Request URL without retries, and answer the registry's challenge if there is one.
+
+        HOW is for `_fetch`, but that a `body` in it is called for each request, to give its data.
+        """
         headers = dict(more or {})
         if accept:
             headers = {"Accept": ", ".join(accept), **headers}
         key = (host, base.repository)
         token = self._valid_token(key)
-        answer = self._ask(url, headers, token, method)
+        answer = self._ask(url, headers, token, method, **how)
 
         # Do not follow the challenge that an expired token gets: nvcr.io then names a token server
         # that serves nobody without a login (NVIDIA/nvidia-container-toolkit 1945). Ask again
@@ -530,7 +553,7 @@ class Registry:
         if token and _is_challenge(answer, url):
             answer.close()
             self._forget(key, token)
-            answer = self._ask(url, headers, None, method)
+            answer = self._ask(url, headers, None, method, **how)
         if not _is_challenge(answer, url):
             return answer
 
@@ -538,16 +561,25 @@ class Registry:
         challenge = answer.headers.get("WWW-Authenticate", "")
         granted = self.authorization(challenge, host, base, read_repository(url))
         token = self._keep_token(key, granted, base)
-        return self._ask(url, headers, token, method)
+        return self._ask(url, headers, token, method, **how)
 
     def _ask(
-        self, url: str, headers: Mapping[str, str], token: _Token | None, method: str
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        token: _Token | None,
+        method: str,
+        *,
+        body: Callable[[], Any] | None = None,
+        **how: Any,
     ) -> requests.Response:
         """Send one request, with TOKEN's header if there is a token."""
         shown = dict(headers)
         if token:
             shown["Authorization"] = token.header
-        return self._fetch(url, method, headers=shown)
+        if body:
+            how["data"] = body()
+        return self._fetch(url, method, headers=shown, **how)
 
     def _valid_token(self, key: tuple[str, str]) -> _Token | None:
         """Return the token kept for KEY, or None if there is none or it has expired."""
@@ -576,6 +608,10 @@ class Registry:
         self.tokens[key] = token
         return token
 
+    def list_scopes(self, repository: str) -> list[str]:
+        """Return what a token for REPOSITORY must allow, as token servers write it."""
+        return [f"repository:{repository}:pull"]
+
     def authorization(
         self, challenge: str, host: str, base: Base, repository: str
     ) -> Authorization:
@@ -584,7 +620,7 @@ class Registry:
             challenge,
             host,
             base,
-            repository,
+            self.list_scopes(repository),
             self.site,
             self._fetch,
             anonymous=self.anonymous,

@@ -18,7 +18,7 @@ from hpcstack.core.errors import LoginRefused, NotInRegistry, RegistryError
 from hpcstack.oci import config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hpcstack.oci.credentials import Login
     from hpcstack.recipe.model import Base
@@ -105,19 +105,22 @@ def read_repository(url: str) -> str:
     return re.sub(r"^/v2/|/(manifests|blobs|tags)/[^/]*$", "", urlsplit(url).path)
 
 
-def parse_realm(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
+Query = dict[str, "str | list[str]"]  # of a token server
+
+
+def parse_realm(challenge: str, scopes: Sequence[str]) -> tuple[str, Query]:
     """Return the token server's URL and query from a WWW-Authenticate CHALLENGE.
 
     The URL is empty if the challenge names none. Docker Hub gives the scope as a field of its own,
-    nvcr.io as part of the realm's URL. Either is replaced by the one scope that is needed: to pull
-    REPOSITORY.
+    nvcr.io as part of the realm's URL. Either is replaced by SCOPES, those that are needed:
+    `repository:NAME:pull`.
     """
     fields = dict(re.findall(r'(?<!\w)(\w{1,32})="([^"]*)"', challenge[:4096]))
     realm = urlsplit(fields.get("realm", ""))
-    query = {name: values[0] for name, values in parse_qs(realm.query).items()}
+    query: Query = {name: values[0] for name, values in parse_qs(realm.query).items()}
     if "service" in fields:
         query["service"] = fields["service"]
-    query["scope"] = f"repository:{repository}:pull"
+    query["scope"] = scopes[0] if len(scopes) == 1 else list(scopes)
     if not realm.scheme:
         return "", query
     return realm._replace(query="").geturl(), query

@@ -28,10 +28,11 @@ from hpcstack.oci.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import requests
 
+    from hpcstack.oci.protocol import Query
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
@@ -57,14 +58,14 @@ def authorize_request(
     challenge: str,
     host: str,
     base: Base,
-    repository: str,
+    scopes: Sequence[str],
     site: Site,
     fetch: Callable[..., requests.Response],
     *,
     anonymous: bool = False,
     wanted: str = "",
 ) -> Authorization:
-    """Return what answers the CHALLENGE of a 401 from HOST.
+    """Return what answers the CHALLENGE of a 401 from HOST, for a request that needs SCOPES.
 
     That is the login itself (`Basic`), or a bearer token from the server that the challenge names,
     which is asked with FETCH. The login is the user's own for HOST; if WANTED is given, it must be
@@ -84,7 +85,7 @@ def authorize_request(
             pair = f"{login.user}:{login.password}"
         return Authorization("Basic " + base64.b64encode(pair.encode()).decode())
 
-    realm, query = parse_realm(challenge, repository)
+    realm, query = parse_realm(challenge, scopes)
     if not realm:
         raise make_refusal_error(401, host, base)
     if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
@@ -125,7 +126,7 @@ def authorize_request(
 
 def _ask_realm(
     realm: str,
-    query: Mapping[str, str],
+    query: Query,
     login: Login | None,
     host: str,
     fetch: Callable[..., requests.Response],

@@ -495,6 +495,12 @@ class SignaturesSite(Model):
         description="Path of the private SSH key with which publish signs images. The publisher "
         "must be able to read it.",
     )
+    push_with: str = Field(
+        "",
+        pattern=r"^(~?/[^\x00-\x1f]*)?$",
+        description="Path of the private key (PEM, or as ssh-keygen writes one) with which `push` "
+        "signs images and their provenance, as cosign does.",
+    )
 
     @field_validator("keys")
     @classmethod

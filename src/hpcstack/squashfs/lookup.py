@@ -72,14 +72,17 @@ def read_content(image: Squashfs, file: Inode, limit: int) -> bytes:
     if file.size > limit:
         raise MoreThanAsked(f"it is larger than {limit >> 20} MiB")
     with explain_damage():
-        out = b"".join(_pieces(image, file))
+        out = b"".join(stream_content(image, file))
     if len(out) != file.size:
         raise Unreadable("a file is shorter than it should be")
     return out
 
 
-def _pieces(image: Squashfs, file: Inode) -> Iterator[bytes]:
-    """Yield the content of FILE block by block, and then its tail."""
+def stream_content(image: Squashfs, file: Inode) -> Iterator[bytes]:
+    """Yield the content of the regular FILE block by block, and then its tail.
+
+    Raise Unreadable where a block is damaged.
+    """
     at = file.start
     left = file.size
     whole = image.super.block_size
@@ -100,5 +103,7 @@ def _pieces(image: Squashfs, file: Inode) -> Iterator[bytes]:
         left -= due
 
     if left and file.fragment != NONE:
-        start, stored, _ = image.fragments()[file.fragment]
-        yield image.fragment(start, stored)[file.offset : file.offset + left]
+        tail = image.fragment_of(file.fragment)[file.offset : file.offset + left]
+        if len(tail) != left:
+            raise Unreadable("a file is shorter than it should be")
+        yield tail

@@ -89,6 +89,7 @@ class Squashfs:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.asked: dict[tuple[int, int, int, bytes], DirectoryEntry | None] = {}
+        self.last_fragment = (NONE, b"")
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with explain_damage():
@@ -195,6 +196,20 @@ class Squashfs:
         if about.fragments:
             data = self._indexed(about.fragment_table, about.fragments, 16, MOST_ROWS)
         return Rows("<QII", data)
+
+    @cached_property
+    def fragment_rows(self) -> Rows:
+        """The table of fragments, read when it is first needed; see `fragments`."""
+        return self.fragments()
+
+    def fragment_of(self, number: int) -> bytes:
+        """Return the content of the fragment NUMBER. The last one that was asked for is kept."""
+        if self.last_fragment[0] != number:
+            if number >= len(self.fragment_rows):
+                raise Unreadable("a file's tail is in a fragment that is not there")
+            start, size, _ = self.fragment_rows[number]
+            self.last_fragment = number, self.fragment(start, size)
+        return self.last_fragment[1]
 
     def fragment(self, start: int, size: int) -> bytes:
         """Return the content of the fragment at START, with SIZE from its table."""

@@ -169,11 +169,27 @@ def _describe_splice(image: Squashfs, merged: Merged) -> Spliced:
         depth += before.depth
         dead += before.dead
 
+    return Spliced(digest_tables(image), image.super.inode_table, depth, dead)
+
+
+def digest_tables(image: Squashfs) -> str:
+    """Return the sha256, in hex, of the superblock and the tables of IMAGE."""
     tables = image.super.used - image.super.inode_table
     digest = hashlib.sha256(image.super.pack())
     for at in range(0, tables, PIECE):
         digest.update(os.pread(image.file, min(PIECE, tables - at), image.super.inode_table + at))
-    return Spliced(digest.hexdigest(), image.super.inode_table, depth, dead)
+    return digest.hexdigest()
+
+
+def is_spliced_on(image: Squashfs, base: Squashfs) -> bool:
+    """Return whether IMAGE says that it was spliced from BASE itself.
+
+    Then BASE's data and tables are in it, each at the same place.
+    """
+    about = _read_padding(image.file, image.super.used)
+    if about is None or about.kept != base.super.inode_table:
+        return False
+    return about.base == digest_tables(base)
 
 
 def _write(

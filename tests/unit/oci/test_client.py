@@ -249,7 +249,7 @@ def test_both_forms_of_a_challenge(challenge: str, realm: str, query: dict[str, 
     """nvcr.io's form is recorded in Apache Mesos' test for MESOS-9968, Docker Hub's in its own
     documentation.
     """
-    assert parse_realm(challenge, "nvidia/x") == (realm, query)
+    assert parse_realm(challenge, ["repository:nvidia/x:pull"]) == (realm, query)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,357 @@
+"""Put an image, and what is said of it, into a registry.
+
+What the registry has is not sent again: layers of another of its repositories are mounted, and a
+blob or a manifest that is there is left. So an interrupted push can simply be repeated, and nothing
+of it is visible before the manifest, which comes last.
+
+https://github.com/opencontainers/distribution-spec/blob/main/spec.md (pushing blobs and manifests,
+mounting, listing referrers; the fallback for registries without the referrers API).
+
+Tested in tests/unit/oci/test_push.py and tests/integration/test_pushing.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
+
+from hpcstack.core.errors import NotInRegistry, RegistryError
+from hpcstack.oci.client import BACK_OFF, BUSY, NONSENSE, Registry
+from hpcstack.oci.config import MAX_MANIFEST
+from hpcstack.oci.protocol import (
+    explain_unreachable,
+    make_nonsense_error,
+    make_refusal_error,
+    parse_answer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import requests
+
+    from hpcstack.core.progress import Say
+    from hpcstack.recipe.model import Base
+    from hpcstack.site.load import Site
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+OCI_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+EMPTY = b"{}"  # the config of what is no image
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+STORING_S = 900  # seconds that a registry may take to store a blob, after the last byte was sent
+MAX_REFERRERS = 1000
+
+
+def digest_bytes(content: bytes) -> str:
+    """Return the digest of CONTENT, as registries write it."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A reference to content in a registry."""
+
+    media_type: str
+    digest: str
+    size: int
+    artifact_type: str = ""
+    annotations: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as the specification writes it."""
+        out: dict[str, Any] = {
+            "mediaType": self.media_type,
+            "digest": self.digest,
+            "size": self.size,
+        }
+        if self.artifact_type:
+            out["artifactType"] = self.artifact_type
+        if self.annotations:
+            out["annotations"] = self.annotations
+        return out
+
+
+class PushRegistry(Registry):
+    """A client that may also write to the repository of TARGET.
+
+    `sent` counts the bytes of all blobs and manifests that were uploaded. Mirrors are for reading:
+    what is written goes to the registry itself.
+    """
+
+    def __init__(self, site: Site, target: Base, *, warn: Say | None = None) -> None:
+        super().__init__(site, warn=warn)
+        self.target = target
+        self.sent = 0
+        self.sources: set[str] = set()  # repositories of the registry that layers are mounted from
+        entry = site.registry(target.registry)
+        self.host = target.registry
+        scheme = "http" if entry.plain_http else "https"
+        self.url = f"{scheme}://{self.host}/v2/{target.repository}"
+
+    def place(self, base: Base) -> tuple[str, str]:
+        """Return the host and the URL of BASE's repository; for the target, without a mirror."""
+        if (base.registry, base.repository) == (self.target.registry, self.target.repository):
+            return self.host, self.url
+        return super().place(base)
+
+    def list_scopes(self, repository: str) -> list[str]:
+        """Return what a token for REPOSITORY must allow, as token servers write it.
+
+        For the target, that is to push to it, and to read what is mounted.
+        """
+        own = self.target.repository
+        if repository != own and not repository.startswith(f"{own}/"):
+            return super().list_scopes(repository)
+        others = sorted(self.sources - {own})
+        return [f"repository:{own}:pull,push", *(f"repository:{one}:pull" for one in others)]
+
+    # -- blobs
+
+    def has_blob(self, digest: str) -> bool:
+        """Return whether the target has the blob DIGEST."""
+        answer = self._send("HEAD", f"{self.url}/blobs/{digest}", (200, 404))
+        return answer.status_code == 200
+
+    def mount_blob(self, digest: str, source: str) -> bool:
+        """Let the target have the blob DIGEST of SOURCE, another repository of the same registry.
+
+        Return whether the registry did so. It may not have the blob, or not let us read it there.
+        """
+        if source not in self.sources:
+            self.sources.add(source)
+            self.tokens.clear()  # a token must allow to read the source, too
+        query = urlencode({"mount": digest, "from": source})
+        answer = self._send("POST", f"{self.url}/blobs/uploads/?{query}", (201, 202, 401, 403, 404))
+        if answer.status_code == 202:  # an upload has begun instead: it is not wanted
+            self._send("DELETE", self._find_location(answer), (204, 202, 200, 404, 405))
+        return answer.status_code == 201
+
+    def upload_blob(
+        self,
+        digest: str,
+        size: int,
+        open_blob: Callable[[], BinaryIO],
+        on_bytes: Callable[[int], None],
+    ) -> bool:
+        """Upload the blob DIGEST of SIZE bytes, which OPEN_BLOB opens, unless it is there.
+
+        Return whether it was sent. ON_BYTES is told how many bytes are on their way.
+        """
+        if self.has_blob(digest):
+            return False
+
+        began = self._send("POST", f"{self.url}/blobs/uploads/", (202,))
+        place = self._find_location(began)
+        parts = urlsplit(place)
+        query = "&".join(filter(None, [parts.query, urlencode({"digest": digest})]))
+        self._send(
+            "PUT",
+            urlunsplit(parts._replace(query=query)),
+            (201, 204),
+            headers={"Content-Type": "application/octet-stream", "Content-Length": str(size)},
+            body=lambda: _Watched(open_blob(), size, on_bytes),
+            timeout=(self.timeout, STORING_S),
+        )
+        self.sent += size
+        return True
+
+    def upload_bytes(self, content: bytes, media_type: str) -> Descriptor:
+        """Upload CONTENT as a blob, unless it is there. Return its descriptor."""
+        digest = digest_bytes(content)
+        self.upload_blob(digest, len(content), lambda: io.BytesIO(content), lambda _: None)
+        return Descriptor(media_type, digest, len(content))
+
+    # -- manifests
+
+    def put_manifest(self, manifest: dict[str, Any], tag: str = "") -> Descriptor:
+        """Store MANIFEST under TAG, or under its digest alone. Return its descriptor.
+
+        Where it has a `subject`, the registry, or else the list of referrers under the subject's
+        fallback tag, leads from there to it.
+        """
+        content = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+        digest = digest_bytes(content)
+        media_type = manifest["mediaType"]
+        answer = self._send(
+            "PUT",
+            f"{self.url}/manifests/{tag or digest}",
+            (201, 202),
+            headers={"Content-Type": media_type},
+            body=lambda: content,
+        )
+        stored = answer.headers.get("Docker-Content-Digest", digest)
+        if stored != digest:
+            raise RegistryError(
+                f"{self.host} stored {tag or digest} as {stored[:80]}, not as {digest}",
+                "tell the registry's admin: it changes manifests",
+            )
+        self.sent += len(content)
+
+        found = Descriptor(
+            media_type,
+            digest,
+            len(content),
+            manifest.get("artifactType", ""),
+            manifest.get("annotations", {}),
+        )
+        subject = manifest.get("subject")
+        if subject and not answer.headers.get("OCI-Subject"):
+            self._add_to_fallback(subject["digest"], found)
+        return found
+
+    def _add_to_fallback(self, subject: str, referrer: Descriptor) -> None:
+        """Add REFERRER to the index under the fallback tag of SUBJECT.
+
+        Another one of the same kind is replaced: what a push says of an image, it says once.
+        """
+        tag = make_fallback_tag(subject)
+        try:
+            _, index = self._manifest(self.url, tag, self.target, self.host)
+            there = list(index.get("manifests") or [])[:MAX_REFERRERS]
+        except NotInRegistry:
+            there = []
+        except NONSENSE:
+            raise RegistryError(*make_nonsense_error(self.host)) from None
+        kept = [
+            one
+            for one in there
+            if isinstance(one, dict) and one.get("artifactType") != referrer.artifact_type
+        ]
+        manifests = [*kept, referrer.as_dict()]
+        self.put_manifest({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}, tag)
+
+    def attach(
+        self, subject: Descriptor, artifact_type: str, content: bytes, name: str, media_type: str
+    ) -> Descriptor:
+        """Attach CONTENT, a file called NAME, to the manifest SUBJECT as a referrer of its own.
+
+        Return the descriptor of the referrer's manifest.
+        """
+        layer = self.upload_bytes(content, media_type)
+        config = self.upload_bytes(EMPTY, EMPTY_TYPE)
+        titled = {**layer.as_dict(), "annotations": {"org.opencontainers.image.title": name}}
+        return self.put_manifest(
+            {
+                "schemaVersion": 2,
+                "mediaType": OCI_MANIFEST,
+                "artifactType": artifact_type,
+                "config": config.as_dict(),
+                "layers": [titled],
+                "subject": Descriptor(subject.media_type, subject.digest, subject.size).as_dict(),
+            }
+        )
+
+    # -- requests
+
+    def _find_location(self, answer: requests.Response) -> str:
+        """Return where ANSWER says that an upload goes on.
+
+        Raise RegistryError where that is at another host, which must not get our token.
+        """
+        location = answer.headers.get("Location", "")
+        place = urljoin(answer.url, location)
+        if not location or urlsplit(place).netloc != urlsplit(self.url).netloc:
+            raise RegistryError(
+                f"{self.host} continues the upload at {urlsplit(place).netloc or 'no place'}, which "
+                "is not asked",
+                "tell the registry's admin: it may not know its own address behind a proxy",
+            )
+        # Behind a proxy that ends TLS, a registry may name itself by http.
+        return urlunsplit(urlsplit(place)._replace(scheme=urlsplit(self.url).scheme))
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        wanted: tuple[int, ...],
+        *,
+        headers: dict[str, str] | None = None,
+        **how: Any,
+    ) -> requests.Response:
+        """Send a request to the target's registry; retry while it is busy or cannot be reached.
+
+        Return the response, whose status is one of WANTED. Raise RegistryError for any other.
+        """
+        import requests
+        from urllib3.exceptions import HTTPError
+
+        how["allow_redirects"] = False
+        for attempt in range(self.tries):
+            is_last = attempt + 1 == self.tries
+            try:
+                answer = self._once(
+                    url, (), self.target, self.host, more=headers, method=method, **how
+                )
+            except (requests.RequestException, HTTPError, OSError, ValueError) as error:
+                if is_last:
+                    raise RegistryError(
+                        *explain_unreachable(self.host, self.target, error)
+                    ) from None
+            else:
+                answer.close()
+                if answer.status_code in wanted:
+                    return answer
+                if answer.status_code not in BUSY or is_last:
+                    raise make_refusal_error(
+                        answer.status_code, self.host, self.target, self.ignored.get(self.host)
+                    )
+            time.sleep(BACK_OFF * 2**attempt)
+        raise AssertionError("no attempt was made")
+
+
+class _Watched:
+    """A blob that is read while it is sent; ON_BYTES is told how much has been."""
+
+    def __init__(self, file: BinaryIO, size: int, on_bytes: Callable[[int], None]) -> None:
+        self.file, self.size, self.on_bytes = file, size, on_bytes
+        self.done = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self, count: int = -1) -> bytes:
+        data = self.file.read(count)
+        self.done += len(data)
+        self.on_bytes(self.done)
+        return data
+
+
+def make_fallback_tag(digest: str) -> str:
+    """Return the tag that lists the referrers of DIGEST, where a registry has no API for them."""
+    return digest.replace(":", "-")
+
+
+def list_referrers(registry: Registry, base: Base, digest: str) -> list[dict[str, Any]]:
+    """Return the descriptors of what refers to the manifest DIGEST of BASE's repository.
+
+    They come from the referrers API, or from the fallback tag where the registry has none. What is
+    no descriptor is left out.
+    """
+    host, url = registry.place(base)
+    try:
+        try:
+            content = registry.fetch_small(f"{url}/referrers/{digest}", (OCI_INDEX,), base)
+        except NotInRegistry:
+            content = registry.fetch_small(
+                f"{url}/manifests/{make_fallback_tag(digest)}", (OCI_INDEX,), base
+            )
+        index = parse_answer(content, host, MAX_MANIFEST)
+        found = index.get("manifests") or []
+        return list(_choose_descriptors(found[:MAX_REFERRERS]))
+    except NotInRegistry:
+        return []
+    except NONSENSE:
+        raise RegistryError(*make_nonsense_error(host)) from None
+
+
+def _choose_descriptors(found: list[Any]) -> Iterator[dict[str, Any]]:
+    for one in found:
+        if isinstance(one, dict) and isinstance(one.get("digest"), str):
+            yield one

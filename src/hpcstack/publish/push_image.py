@@ -1,0 +1,495 @@
+"""Push a stack's image to a registry: the base's own layers, one layer with what the stack adds, and
+the evidence.
+
+The base's layers keep their digests, so a registry that has them takes no byte of them again. What
+is known of the image is attached to it: SBOM, lock, smoke reports, and its provenance.
+
+Tested in tests/unit/publish/test_push_image.py and tests/integration/test_pushing.py.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from hpcstack import __version__
+from hpcstack.build.base import provide_base
+from hpcstack.core.errors import AnswerIsNo, InputError, StoreError
+from hpcstack.lock.model import read_lock
+from hpcstack.oci.compress import compress_layer
+from hpcstack.oci.delta_layer import open_delta
+from hpcstack.oci.metadata import SINGULARITY, list_files_above, list_files_below
+from hpcstack.oci.push import OCI_CONFIG, OCI_LAYER, OCI_MANIFEST, Descriptor, digest_bytes
+from hpcstack.oci.signed import IN_TOTO, STATEMENT, make_signature_layer, make_signature_tag
+from hpcstack.recipe.model import Base
+from hpcstack.render.steps import HOME
+from hpcstack.squashfs.codec import Unreadable
+from hpcstack.store.cache import cache_of
+from hpcstack.store.contents import read_optional
+from hpcstack.store.sbom import make_image_sbom
+from hpcstack.store.store import LOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcstack.build.workbench import Workbench
+    from hpcstack.lock.model import Lock
+    from hpcstack.oci.compress import CompressedLayer
+    from hpcstack.oci.push import PushRegistry
+    from hpcstack.oci.signed import PrivateKey
+    from hpcstack.recipe.model import Stack
+    from hpcstack.report import Report
+    from hpcstack.store.artifact import Artifact
+
+ENVELOPE = "application/vnd.dsse.envelope.v1+json"
+PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:hpcstack:build:v1"
+# {what is attached: (its type as an artifact, its name as a file)}
+KINDS = {
+    "sbom": ("application/vnd.cyclonedx+json", "sbom.json"),
+    "lock": ("application/vnd.hpcstack.lock.v1+json", "lock.json"),
+    "report": ("application/vnd.hpcstack.report.v1+json", "report.json"),
+    "provenance": (IN_TOTO, "provenance.json"),
+}
+# Media types of Docker's layers, and what the same bytes are in an image of OCI's
+OF_DOCKER = {
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": OCI_LAYER,
+    "application/vnd.docker.image.rootfs.diff.tar": "application/vnd.oci.image.layer.v1.tar",
+}
+MAX_LABELS = 1 << 20
+
+
+@dataclass(frozen=True)
+class PushRequest:
+    """What is pushed, as what, and with which evidence.
+
+    WITH_BASE allows the base's layers to be uploaded where the registry does not have them. KEY
+    signs the image and its provenance; without it nothing is signed.
+    """
+
+    stack: Stack
+    artifact: Artifact
+    reports: tuple[Report, ...] = ()
+    with_base: bool = False
+    key: PrivateKey | None = None
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """An image in a registry: its name with tag and digest, and what it took to get it there."""
+
+    image: str  # REGISTRY/NAME:TAG@sha256:...
+    digest: str
+    base_layers: int
+    uploaded_base: int  # bytes of the base's layers that were uploaded
+    delta_bytes: int  # of the layer with what the stack adds, compressed
+    delta_plain_bytes: int
+    sent: int  # bytes of all that was uploaded
+    attached: dict[str, str] = field(default_factory=dict)  # {what: digest of its manifest}
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class _BaseImage:
+    """The base as its registry has it."""
+
+    base: Base
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def layers(self) -> list[Descriptor]:
+        """The layers, the lowest first, as an image of OCI's names them."""
+        return [
+            Descriptor(
+                OF_DOCKER.get(one["mediaType"], one["mediaType"]), one["digest"], one["size"]
+            )
+            for one in self.manifest["layers"]
+        ]
+
+
+def push_image(request: PushRequest, registry: PushRegistry, bench: Workbench) -> Pushed:
+    """Push the image of REQUEST to the target of REGISTRY, under the target's tag.
+
+    Nothing is visible there before all of it is. Raise AnswerIsNo where the registry does not have
+    the base's layers, and REQUEST does not allow to upload them.
+    """
+    artifact, target = request.artifact, registry.target
+    lock = _read_lock(artifact)
+    say = bench.progress
+    base = _read_base(lock, artifact.platform, bench)
+
+    with ExitStack() as stack:
+        folder = cache_of(bench.site).top
+        file = stack.enter_context(TemporaryFile(dir=folder, prefix="push-"))
+        say(f"comparing {artifact.stack} with its base")
+        delta = _write_delta(request, base, lock, file, bench)
+
+        uploaded = _provide_base_layers(request, base, registry, bench)
+        say(f"pushing what {artifact.stack} adds: {delta.size / 1e6:.1f} MB")
+        registry.upload_blob(
+            delta.digest,
+            delta.size,
+            lambda: _reopen(file),
+            lambda done: say.amount("layer", done, delta.size),
+        )
+
+    config = registry.upload_bytes(_make_config(request, base, delta), OCI_CONFIG)
+    layers = [*base.layers, Descriptor(OCI_LAYER, delta.digest, delta.size)]
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": config.as_dict(),
+        "layers": [layer.as_dict() for layer in layers],
+        "annotations": _make_annotations(request, lock),
+    }
+    subject = registry.put_manifest(manifest, target.tag)
+    attached = _attach_evidence(request, lock, subject, registry)
+    if request.key:
+        _sign(request.key, subject, registry)
+
+    return Pushed(
+        image=f"{target.registry}/{target.repository}:{target.tag}@{subject.digest}",
+        digest=subject.digest,
+        base_layers=len(base.layers),
+        uploaded_base=uploaded,
+        delta_bytes=delta.size,
+        delta_plain_bytes=delta.plain_size,
+        sent=registry.sent,
+        attached=attached,
+        signed=request.key is not None,
+    )
+
+
+def _read_lock(artifact: Artifact) -> Lock:
+    """Return the lock that the image was built from. Raise StoreError where it is gone."""
+    if artifact.adopted:
+        raise InputError(
+            f"{artifact.stack} was adopted: what its base is cannot be proven, so it is not pushed",
+            "push the image that it was adopted from, by skopeo or docker",
+            page="push-an-image",
+        )
+    path = Path(artifact.folder) / LOCK
+    try:
+        lock = read_lock(path)
+    except InputError:  # it is not there, or is none
+        lock = None
+    if lock is None or lock.digest() != artifact.lock_sha256:
+        raise StoreError(
+            f"{path}, the lock that {artifact.stack} was built from, is gone or was changed",
+            f"hpcstack build {artifact.stack}",
+            page="push-an-image",
+        )
+    return lock
+
+
+def _read_base(lock: Lock, platform: str, bench: Workbench) -> _BaseImage:
+    """Return the base of LOCK as its registry has it."""
+    digest = lock.platform(platform).digest
+    base = Base.model_validate({"image": f"{lock.base.registry}/{lock.base.repository}@{digest}"})
+    manifest, config = bench.registry.image_documents(base, platform)
+    return _BaseImage(base, manifest, config)
+
+
+def _write_delta(
+    request: PushRequest, base: _BaseImage, lock: Lock, file: BinaryIO, bench: Workbench
+) -> CompressedLayer:
+    """Write the layer with what the stack adds to FILE, compressed."""
+    artifact = request.artifact
+    imported = provide_base(lock, artifact.platform, bench)
+    # What import has put into the base is in none of its layers.
+    image = bench.registry.image(base.base, artifact.platform)
+    added = [*list_files_above(image, ""), *list_files_below(image)]
+    always = frozenset(member.name for member, _ in added)
+    progress = bench.progress
+    try:
+        return compress_layer(
+            open_delta(imported, artifact.image, always),
+            file,
+            lambda done: progress.amount("layer", done, 0),
+        )
+    except Unreadable as error:
+        raise StoreError(
+            f"{artifact.image}, or its base, is damaged: {error}",
+            "hpcstack verify says which",
+            page="repair-what-is-published",
+        ) from None
+
+
+def _reopen(file: BinaryIO) -> BinaryIO:
+    file.seek(0)
+    return file
+
+
+def _provide_base_layers(
+    request: PushRequest, base: _BaseImage, registry: PushRegistry, bench: Workbench
+) -> int:
+    """See to it that the target has the base's layers. Return how many bytes were uploaded."""
+    host, url = bench.registry.place(base.base)
+    source = url.partition("/v2/")[2] if host == registry.host else ""
+    missing = []
+    for layer in {one.digest: one for one in base.layers}.values():
+        there = registry.has_blob(layer.digest)
+        if not there and source:
+            there = registry.mount_blob(layer.digest, source)
+        if not there:
+            missing.append(layer)
+    if not missing:
+        return 0
+
+    size = sum(layer.size for layer in missing)
+    name = f"{base.base.registry}/{base.base.repository}"
+    licence = read_licence(base.config)
+    what = (
+        f"{registry.host} does not have {len(missing)} of {len(base.layers)} layers of {name}, "
+        f"{size / 1e6:.0f} MB. {licence}"
+    )
+    if not request.with_base:
+        raise AnswerIsNo(
+            what,
+            "if its licence allows you to pass them on: --with-base; else push to a registry that "
+            "mirrors it",
+            page="push-an-image",
+        )
+
+    bench.progress(what)
+    for layer in missing:
+        _copy_layer(layer, base, registry, bench)
+    return size
+
+
+def read_licence(config: dict[str, Any]) -> str:
+    """Return a sentence on the licence of the image with CONFIG, as far as it says one itself."""
+    labels = (config.get("config") or {}).get("Labels") or {}
+    named = str(labels.get("org.opencontainers.image.licenses", ""))[:200]
+    if named:
+        return f"The base says that its licence is {named}."
+    return "The base does not name its licence: its publisher does."
+
+
+def _copy_layer(
+    layer: Descriptor, base: _BaseImage, registry: PushRegistry, bench: Workbench
+) -> None:
+    """Fetch LAYER from the base's registry, and upload it."""
+    folder = cache_of(bench.site).top
+    short = layer.digest[7:19]
+    with TemporaryFile(dir=folder, prefix="push-") as file:
+        for piece in bench.registry.blob(base.base, layer.digest, 0):
+            file.write(piece)
+        registry.upload_blob(
+            layer.digest,
+            layer.size,
+            lambda: _reopen(file),
+            lambda done: bench.progress.amount(short, done, layer.size),
+        )
+
+
+def _make_config(request: PushRequest, base: _BaseImage, delta: CompressedLayer) -> bytes:
+    """Return the image's config: the base's, with what the stack says over it."""
+    artifact, stack = request.artifact, request.stack
+    config = json.loads(json.dumps(base.config))
+    run = dict(config.get("config") or {})
+    run["Env"] = [f"{name}={value}" for name, value in artifact.environment.items()]
+    run["Labels"] = {**(run.get("Labels") or {}), **_read_labels(artifact)}
+    if stack.entrypoint:
+        run["Entrypoint"] = [f"{HOME}/compat.sh", *stack.entrypoint]
+        run.pop("Cmd", None)
+
+    # The time at which it was built: so the same image has the same digest when it is pushed again.
+    made = artifact.image.stat().st_mtime
+    created = datetime.fromtimestamp(int(made), timezone.utc).isoformat().replace("+00:00", "Z")
+    plain = [*(config.get("rootfs") or {}).get("diff_ids", []), delta.plain_digest]
+    config |= {
+        "created": created,
+        "config": run,
+        "rootfs": {"type": "layers", "diff_ids": plain},
+    }
+    if isinstance(config.get("history"), list):
+        row = {"created": created, "created_by": f"hpcstack {__version__}: {artifact.stack}"}
+        config["history"] = [*config["history"], row]
+    for name in ("id", "parent", "container", "container_config", "docker_version"):
+        config.pop(name, None)  # of the machine on which Docker built the base
+    return json.dumps(config, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _read_labels(artifact: Artifact) -> dict[str, str]:
+    """Return the labels that the image names itself."""
+    text = read_optional(artifact.image, f"{SINGULARITY}/labels.json")
+    try:
+        found = json.loads(text[:MAX_LABELS])
+    except ValueError:
+        return {}
+    own = found.items() if isinstance(found, dict) else ()
+    return {str(name): str(value) for name, value in own}
+
+
+def _make_annotations(request: PushRequest, lock: Lock) -> dict[str, str]:
+    """Return what the manifest says: https://github.com/opencontainers/image-spec, annotations."""
+    artifact = request.artifact
+    base = lock.base
+    return {
+        "org.opencontainers.image.title": artifact.stack,
+        "org.opencontainers.image.version": request.stack.release_version,
+        "org.opencontainers.image.description": request.stack.summary,
+        "org.opencontainers.image.base.name": f"{base.registry}/{base.repository}:{base.tag}",
+        "org.opencontainers.image.base.digest": lock.platform(artifact.platform).digest,
+        "org.hpcstack.lock": artifact.lock_sha256,
+        "org.hpcstack.squashfs": artifact.sha256,
+    }
+
+
+# -- evidence
+
+
+def _attach_evidence(
+    request: PushRequest, lock: Lock, subject: Descriptor, registry: PushRegistry
+) -> dict[str, str]:
+    """Attach what is known of the image to SUBJECT. Return {what: digest of its manifest}."""
+    files = {"sbom": make_image_sbom(request.artifact), "lock": lock.file_text()}
+    if request.reports:
+        files["report"] = request.reports[0].model_dump_json(indent=1) + "\n"
+    contents = {what: text.encode() for what, text in files.items()}
+
+    attached = {}
+    for what, content in contents.items():
+        kind, name = KINDS[what]
+        found = registry.attach(subject, kind, content, name, kind)
+        attached[what] = found.digest
+
+    statement = make_provenance(request, lock, subject.digest, registry.target, contents)
+    kind, name = KINDS["provenance"]
+    media_type = kind
+    if request.key:
+        statement = request.key.seal_statement(statement)
+        media_type = ENVELOPE
+    attached["provenance"] = registry.attach(subject, kind, statement, name, media_type).digest
+    if request.key:
+        _put_cosign_attestation(statement, subject, registry)
+    return attached
+
+
+def make_provenance(
+    request: PushRequest,
+    lock: Lock,
+    digest: str,
+    target: Base,
+    contents: dict[str, bytes],
+) -> bytes:
+    """Return the provenance of the image DIGEST as an in-toto statement (SLSA v1), as JSON.
+
+    CONTENTS are the files that are attached beside it, {what: bytes}: the statement has their
+    digests, so that who trusts it can trust them. https://slsa.dev/spec/v1.0/provenance
+    """
+    artifact = request.artifact
+    byproducts = [{"name": "image.sqsh", "digest": {"sha256": artifact.sha256}}]
+    byproducts += [
+        {"name": KINDS[what][1], "digest": {"sha256": digest_bytes(content)[7:]}}
+        for what, content in contents.items()
+    ]
+    document = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [
+            {"name": f"{target.registry}/{target.repository}", "digest": {"sha256": digest[7:]}}
+        ],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {
+                    "stack": artifact.stack,
+                    "recipe_sha256": lock.spec_sha256,
+                    "platform": artifact.platform,
+                },
+                "internalParameters": {
+                    "engine": artifact.engine,
+                    "lock_sha256": artifact.lock_sha256,
+                    "stand_in": artifact.stand_in,
+                },
+                "resolvedDependencies": list_dependencies(lock, artifact.platform),
+            },
+            "runDetails": {
+                "builder": {"id": f"urn:hpcstack:{__version__}"},
+                "metadata": {"invocationId": artifact.key},
+                "byproducts": byproducts,
+            },
+        },
+    }
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def list_dependencies(lock: Lock, platform: str) -> list[dict[str, Any]]:
+    """Return what LOCK builds an image of, as SLSA's resource descriptors."""
+    base = lock.base
+    locked = lock.platform(platform)
+    out: list[dict[str, Any]] = [
+        {
+            "uri": f"oci://{base.registry}/{base.repository}:{base.tag}",
+            "digest": {"sha256": locked.digest.removeprefix("sha256:")},
+        }
+    ]
+    out += [
+        {"uri": f"pkg:deb/{one.name}@{one.version}", "digest": _split_hash(one.hash)}
+        for one in locked.apt or ()
+    ]
+    out += [
+        {"uri": f"pkg:pypi/{one.name}@{one.version}", "digest": _split_hash(one.hashes[0])}
+        for one in locked.pip or ()
+    ]
+    out += [
+        {"uri": f"pkg:conda/{one.name}@{one.version}", "digest": {"sha256": one.sha256}}
+        for one in locked.conda or ()
+    ]
+    out += [
+        {"uri": f"urn:hpcstack:source:{name}", "digest": {"gitCommit": commit}}
+        for name, commit in lock.sources.items()
+    ]
+    return out
+
+
+def _split_hash(text: str) -> dict[str, str]:
+    """Return ALGORITHM:HEX as {algorithm: hex}; {} for an empty text."""
+    algorithm, _, value = text.partition(":")
+    return {algorithm: value} if value else {}
+
+
+def _sign(key: PrivateKey, subject: Descriptor, registry: PushRegistry) -> None:
+    """Sign SUBJECT as cosign does: by a manifest under a tag beside it."""
+    name = f"{registry.target.registry}/{registry.target.repository}"
+    statement = key.sign_image(name, subject.digest)
+    layer = registry.upload_bytes(statement.payload, STATEMENT)
+    annotated = {**layer.as_dict(), "annotations": make_signature_layer(statement)}
+    _put_beside([annotated], make_signature_tag(subject.digest), registry)
+
+
+def _put_cosign_attestation(envelope: bytes, subject: Descriptor, registry: PushRegistry) -> None:
+    """Put ENVELOPE where `cosign verify-attestation` looks for it."""
+    layer = registry.upload_bytes(envelope, ENVELOPE)
+    annotations = {"predicateType": PREDICATE, "dev.cosignproject.cosign/signature": ""}
+    tag = make_signature_tag(subject.digest).removesuffix(".sig") + ".att"
+    _put_beside([{**layer.as_dict(), "annotations": annotations}], tag, registry)
+
+
+def _put_beside(layers: Sequence[dict[str, Any]], tag: str, registry: PushRegistry) -> None:
+    """Store a manifest of LAYERS under TAG, in the form in which cosign writes one."""
+    plain = [layer["digest"] for layer in layers]
+    config = {
+        "architecture": "",
+        "os": "",
+        "config": {},
+        "rootfs": {"type": "layers", "diff_ids": plain},
+    }
+    found = registry.upload_bytes(json.dumps(config, sort_keys=True).encode(), OCI_CONFIG)
+    registry.put_manifest(
+        {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": found.as_dict(),
+            "layers": list(layers),
+        },
+        tag,
+    )
