@@ -197,7 +197,11 @@ def _store_image(
     progress = bench.progress
 
     progress.event("phase", name="inspect")
-    artifact = _describe_image(request, made)
+    if made.spliced:
+        sha256 = made.spliced.sha256  # known since it was written: no need to read it again
+    else:
+        sha256 = digest_of(made.image)
+    artifact = describe_image_of(request, made.image, sha256, made.unconfined)
 
     progress.event("phase", name="store")
     progress(f"storing {artifact.size / 1e6:.0f} MB{_describe_splice(made)}")
@@ -355,12 +359,14 @@ def make_image(
             write_text(kept, log_text, sharing.log_mode, sharing=sharing)
 
 
-def _describe_image(request: BuildRequest, made: BuildResult) -> Artifact:
-    """Return the record of the image that was MADE, with the packages that the image itself lists.
+def describe_image_of(
+    request: BuildRequest, image: Path, sha256: str, unconfined: str = ""
+) -> Artifact:
+    """Return the record of IMAGE, which was made of REQUEST, with the packages that it lists itself.
 
-    Raise BuildError where the image says that it is of another stack.
+    UNCONFINED says why programs ran beside the builder; empty where they did not. Raise BuildError
+    where the image says that it is of another stack.
     """
-    image = made.image
 
     def read(path: str) -> str:
         return read_image_file(image, path)
@@ -368,11 +374,6 @@ def _describe_image(request: BuildRequest, made: BuildResult) -> Artifact:
     about = json.loads(read(f"{HOME}/stack.json"))
     if about != json.loads(request.files[f"{CONTEXT}/stack.json"]):
         raise BuildError("the image is not of the stack that was built", "this is a bug: tell us")
-
-    if made.spliced:
-        sha256 = made.spliced.sha256  # known since it was written: no need to read it again
-    else:
-        sha256 = digest_of(image)
 
     return Artifact(
         stack=request.stack.full_name,
@@ -385,7 +386,7 @@ def _describe_image(request: BuildRequest, made: BuildResult) -> Artifact:
         base=str(about["base"]),
         adopted=describe_adopted(request.stack),
         bundled=request.bundled,
-        unconfined=made.unconfined,
+        unconfined=unconfined,
         stand_in=request.lock.stand_in(),
         suite=suite_version,
         facts=request.lock.facts(request.platform),

@@ -48,6 +48,7 @@ GROUPS = {
         "sbom": "Print an image's software bill of materials, as CycloneDX JSON.",
         "sign": "Sign an image; `hpcstack verify --signature` checks the signature.",
         "push": "Push an image to a registry, with its SBOM, lock, reports and provenance.",
+        "pull": "Bring an image that `push` put into a registry into the store, with its evidence.",
         "bundle": "Take a locked stack to machines without a network (bundle create, apply).",
         "gc": "Remove images, caches and old releases that nobody needs.",
         "cache": "Share one import of each image among nodes and users (cache get, serve, ...).",

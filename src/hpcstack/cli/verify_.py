@@ -11,6 +11,7 @@ import click
 
 from hpcstack.cli.session import Session, answer, find_image_named, json_option, show_progress
 from hpcstack.cli.several import answer_each, can_be_loaded, choose_published_versions
+from hpcstack.cli.trusting import describe_evidence, read_trusted
 
 
 @click.command("verify")
@@ -50,6 +51,12 @@ from hpcstack.cli.several import answer_each, can_be_loaded, choose_published_ve
     "--signature", "how", flag_value="signature", help="Check that the image's signature is good."
 )
 @click.option(
+    "--from",
+    "how",
+    flag_value="from",
+    help="Check an image in a registry, REGISTRY/NAME:TAG, by what `push` attached to it.",
+)
+@click.option(
     "--engine",
     default="",
     metavar="ENGINE",
@@ -61,7 +68,7 @@ from hpcstack.cli.several import answer_each, can_be_loaded, choose_published_ve
     default="",
     metavar="FILE",
     show_default="the site's keys",
-    help="Trust this public key (--signature).",
+    help="Trust this public key (--signature, --from).",
 )
 @click.option(
     "--stack",
@@ -110,6 +117,12 @@ def command(
             raise InputError(f"name 2 images, not {len(images)}", hint, page="choose-an-engine")
         one, other = (find_image_named(session, image) for image in images)
         _check_parity(session, one, other, as_json)
+        return
+    if how == "from":
+        if len(images) != 1:
+            hint = "hpcstack verify --from REGISTRY/NAME:TAG"
+            raise InputError(f"name 1 image, not {len(images)}", hint, page="push-an-image")
+        _check_pushed(session, images[0], key, as_json)
         return
     if how == "reproducible":
         if len(images) != 1:
@@ -174,6 +187,27 @@ def _check_reproducible(session: Session, name: str, engine: str, as_json: bool)
         raise AnswerIsNo(
             f"two builds of {name} with {request.engine.name} differ in {len(differ)} places"
         )
+
+
+def _check_pushed(session: Session, image: str, key: str, as_json: bool) -> None:
+    """Check an image in a registry, and whether the store has the one that was pushed.
+
+    `read_trusted` raises AnswerIsNo where something is wrong.
+    """
+    _, evidence, notes = read_trusted(session, image, key)
+    about = describe_evidence(evidence, notes)
+    here = session.store.newest(evidence.lock.stack)
+    is_same = bool(here and here.sha256 == evidence.squashfs)
+    about["here"] = "the store has the very image that was pushed" if is_same else ""
+
+    def text() -> str:
+        lines = [f"{image}: as it was pushed"]
+        lines += [
+            f"  {name}: {value}" for name, value in about.items() if value and name != "notes"
+        ]
+        return "\n".join([*lines, *(f"  NOTE: {note}" for note in notes)])
+
+    answer({"image": image, "good": True, **about}, as_json, text)
 
 
 def _check_signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:

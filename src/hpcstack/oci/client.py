@@ -302,6 +302,22 @@ class Registry:
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
 
+    def fetch_attached(self, base: Base, digest: str, subject: str, limit: int) -> bytes:
+        """Return the one file of the manifest DIGEST, which is attached to SUBJECT.
+
+        At most LIMIT bytes are taken. Raise RegistryError for a manifest that is attached to
+        something else, or holds more files than one.
+        """
+        host, url = self.place(base)
+        try:
+            _, manifest = self._manifest(url, check_digest(digest), base, host)
+            (layer,) = manifest["layers"]
+            if manifest["subject"]["digest"] != subject:
+                raise ValueError("it is attached to something else")
+            return self._blob(url, check_digest(layer["digest"]), base, host, limit)
+        except NONSENSE:
+            raise RegistryError(*make_nonsense_error(host)) from None
+
     def fetch_small(self, url: str, accept: tuple[str, ...], base: Base) -> bytes:
         """Return what BASE's registry answers to URL, at most MAX_MANIFEST bytes."""
         host, _ = self.place(base)

@@ -95,7 +95,8 @@ class _Comparison:
             old_inode = self.base.inode(old.reference) if old else None
             if inode.kind == DIR:
                 below = old_inode if old_inode and old_inode.kind == DIR else None
-                if below is None or not self._has_same_rights(below, inode):
+                is_new = below is None or not self._has_same_rights(below, inode)
+                if is_new or here in self.always:
                     self.found.changed[here] = inode
                 self._compare_folders(below, inode, here)
             elif inode.kind not in TYPES:

@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 from hpcstack.core.errors import NotInRegistry, RegistryError
-from hpcstack.oci.client import BACK_OFF, BUSY, NONSENSE, Registry
+from hpcstack.oci.client import BACK_OFF, BUSY, INDEXES, MANIFESTS, NONSENSE, Registry
 from hpcstack.oci.config import MAX_MANIFEST
+from hpcstack.oci.manifest import check_digest, list_platforms, read_platform
 from hpcstack.oci.protocol import (
     explain_unreachable,
     make_nonsense_error,
     make_refusal_error,
     parse_answer,
+    verify_digest,
 )
 
 if TYPE_CHECKING:
@@ -205,6 +207,44 @@ class PushRegistry(Registry):
         if subject and not answer.headers.get("OCI-Subject"):
             self._add_to_fallback(subject["digest"], found)
         return found
+
+    def put_manifest_again(self, there: Descriptor, tag: str) -> None:
+        """Let TAG mean the manifest THERE, which the target has."""
+        content = self.fetch_small(
+            f"{self.url}/manifests/{there.digest}", (there.media_type,), self.target
+        )
+        verify_digest(content, there.digest, self.host)
+        self._send(
+            "PUT",
+            f"{self.url}/manifests/{tag}",
+            (201, 202),
+            headers={"Content-Type": there.media_type},
+            body=lambda: content,
+        )
+
+    def list_tagged(self, tag: str) -> dict[str, Descriptor]:
+        """Return {platform: manifest} of what TAG means now; {} where there is no such tag."""
+        try:
+            content = self.fetch_small(
+                f"{self.url}/manifests/{tag}", (*INDEXES, *MANIFESTS), self.target
+            )
+            found = parse_answer(content, self.host, MAX_MANIFEST)
+            if "manifests" not in found:
+                config = self._config(self.url, found, self.target, self.host)
+                kind = str(found.get("mediaType", OCI_MANIFEST))
+                one = Descriptor(kind, digest_bytes(content), len(content))
+                return {read_platform(config): one}
+            return {
+                name: Descriptor(
+                    str(one["mediaType"]), check_digest(one["digest"]), int(one["size"])
+                )
+                for one in found["manifests"]
+                for name in list_platforms({"manifests": [one]})
+            }
+        except NotInRegistry:
+            return {}
+        except NONSENSE:
+            raise RegistryError(*make_nonsense_error(self.host)) from None
 
     def _add_to_fallback(self, subject: str, referrer: Descriptor) -> None:
         """Add REFERRER to the index under the fallback tag of SUBJECT.

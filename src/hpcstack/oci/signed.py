@@ -110,8 +110,11 @@ class Key:
         return True
 
 
-def read_key(file: str) -> Key:
-    """Read the public key in FILE: PEM, for ECDSA, RSA or Ed25519.
+NAMED_BY_SITE = "registries.NAME.signature_key in site.yaml"
+
+
+def read_key(file: str, where: str = NAMED_BY_SITE) -> Key:
+    """Read the public key in FILE: PEM, for ECDSA, RSA or Ed25519. WHERE names the file.
 
     Raise InputError if the file cannot be read, or holds anything else.
     """
@@ -125,7 +128,6 @@ def read_key(file: str) -> Key:
         load_pem_public_key,
     )
 
-    where = "registries.NAME.signature_key in site.yaml"
     try:
         public = load_pem_public_key(read_text(Path(file).expanduser(), MAX_KEY).encode())
     except OSError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -24,7 +24,14 @@ from hpcstack.lock.model import read_lock
 from hpcstack.oci.compress import compress_layer
 from hpcstack.oci.delta_layer import open_delta
 from hpcstack.oci.metadata import SINGULARITY, list_files_above, list_files_below
-from hpcstack.oci.push import OCI_CONFIG, OCI_LAYER, OCI_MANIFEST, Descriptor, digest_bytes
+from hpcstack.oci.push import (
+    OCI_CONFIG,
+    OCI_INDEX,
+    OCI_LAYER,
+    OCI_MANIFEST,
+    Descriptor,
+    digest_bytes,
+)
 from hpcstack.oci.signed import IN_TOTO, STATEMENT, make_signature_layer, make_signature_tag
 from hpcstack.recipe.model import Base
 from hpcstack.render.steps import HOME
@@ -148,7 +155,8 @@ def push_image(request: PushRequest, registry: PushRegistry, bench: Workbench) -
         "layers": [layer.as_dict() for layer in layers],
         "annotations": _make_annotations(request, lock),
     }
-    subject = registry.put_manifest(manifest, target.tag)
+    subject = registry.put_manifest(manifest)
+    _tag(subject, artifact.platform, registry)
     attached = _attach_evidence(request, lock, subject, registry)
     if request.key:
         _sign(request.key, subject, registry)
@@ -164,6 +172,28 @@ def push_image(request: PushRequest, registry: PushRegistry, bench: Workbench) -
         attached=attached,
         signed=request.key is not None,
     )
+
+
+def _tag(subject: Descriptor, platform: str, registry: PushRegistry) -> None:
+    """Let the target's tag mean SUBJECT, an image for PLATFORM.
+
+    Where it means an image for another platform already, it means both from now on: an index.
+    """
+    tag = registry.target.tag
+    others = {
+        name: one for name, one in registry.list_tagged(tag).items() if name not in ("", platform)
+    }
+    if not others:
+        registry.put_manifest_again(subject, tag)
+        return
+
+    entries = []
+    for name, one in sorted({**others, platform: subject}.items()):
+        system, _, architecture = name.partition("/")
+        about = {"os": system, "architecture": architecture}
+        entries.append({**replace(one, annotations={}).as_dict(), "platform": about})
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}
+    registry.put_manifest(index, tag)
 
 
 def _read_lock(artifact: Artifact) -> Lock:

@@ -118,14 +118,15 @@ def test_what_has_not_changed_is_not_in_it(case: Case) -> None:
 def test_what_import_has_added_is_always_in_it(case: Case) -> None:
     case.make_base(5, 20)
     (case.folder / "base/etc").mkdir()
+    (case.folder / "base/etc/empty").mkdir()
     (case.folder / "base/etc/rc").write_text("exec x\n")
     case.pack("base", "base.sqsh")
     case.change("touch new")
     case.splice()
     files = (case.folder / "base.sqsh", case.folder / "out.sqsh")
-    layer = b"".join(open_delta(*files, frozenset({"etc/rc", "etc/none"})))
+    layer = b"".join(open_delta(*files, frozenset({"etc/rc", "etc/none", "etc/empty"})))
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
-        assert tar.getnames() == ["etc", "etc/rc", "new"]
+        assert tar.getnames() == ["etc", "etc/empty", "etc/rc", "new"]
 
 
 def test_a_link_to_cuda_that_import_left_out_is_removed(case: Case) -> None:
