@@ -49,6 +49,8 @@ NEEDS = (
     "podman",
     "charliecloud",
     "chromium",
+    "oras",
+    "cosign",
     "arm64",
 )
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcstack.cli.session import Session, answer, events_option, json_option, show_progress
-from hpcstack.cli.trusting import KEY, describe_evidence, read_trusted
+from hpcstack.cli.trusting import KEY, describe_pushed, format_pushed
 
 if TYPE_CHECKING:
-    from hpcstack.publish.pull_image import Evidence
     from hpcstack.store.artifact import Artifact
 
 
@@ -29,27 +28,21 @@ def command(session: Session, image: str, key: str, events: str, as_json: bool) 
     It becomes the newest image of its stack, as if it had been built here: publish it, and test it
     on this cluster's nodes. The recipe that it was made of must be here.
     """
-    from hpcstack.publish.pull_image import pull_image
+    from hpcstack.publish.pull_image import pull_image, read_pushed
 
-    base, evidence, notes = read_trusted(session, image, key)
+    pushed = read_pushed(image, key, session.registry)
     with show_progress(f"pulling {image}", events) as progress:
-        bench = session.workbench(progress)
-        artifact = pull_image(base, evidence, session.recipe, bench)
-    document = {**artifact.as_dict(), "evidence": describe_evidence(evidence, notes)}
-    answer(document, as_json, lambda: _format_text(artifact, evidence, document["evidence"]))
+        artifact = pull_image(pushed, session.recipe, session.workbench(progress))
+    about = describe_pushed(pushed)
+    answer({**artifact.as_dict(), "pushed": about}, as_json, lambda: _format_text(artifact, about))
 
 
-def _format_text(artifact: Artifact, evidence: Evidence, about: dict[str, Any]) -> str:
+def _format_text(artifact: Artifact, about: dict[str, Any]) -> str:
     lines = [
         str(artifact.image),
-        f"  {artifact.stack}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}",
-        *(
-            f"  {name}: {value}"
-            for name, value in about.items()
-            if isinstance(value, str) and value
-        ),
-        *(f"  NOTE: {note}" for note in about["notes"]),
+        f"  {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}",
+        *format_pushed(about),
         "",
-        f"  hpcstack publish {evidence.lock.stack}",
+        f"  hpcstack publish {artifact.stack}",
     ]
     return "\n".join(lines)

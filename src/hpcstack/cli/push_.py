@@ -22,10 +22,7 @@ from hpcstack.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from hpcstack.oci.signed import PrivateKey
     from hpcstack.publish.push_image import Pushed
-    from hpcstack.recipe.model import Stack
-    from hpcstack.store.artifact import Artifact
 
 
 @click.command("push")
@@ -67,68 +64,34 @@ def command(
     a stack, or what is published as NAME/VERSION. Without a TAG, it is the stack's version. What is
     pushed runs in Docker, podman and Kubernetes, and by Pyxis, Enroot and Apptainer.
     """
-    from hpcstack.oci.push import PushRegistry
-    from hpcstack.oci.reference import parse_registry_image
-    from hpcstack.publish.push_image import PushRequest, push_image
-    from hpcstack.publish.reports import find_reports
-
-    stack, artifact = _find_image(session, name)
-    if ":" not in target.rpartition("/")[2]:
-        target = f"{target}:{stack.release_version}"
-    base = parse_registry_image(target)
-    private = None if unsigned else _read_key(session, key)
-    found = find_reports(stack.full_name, artifact.sha256, session.store)
-    request = PushRequest(stack, artifact, tuple(found), with_base, private)
-
-    with show_progress(f"pushing {artifact.stack}", events) as progress:
-        registry = PushRegistry(session.site, base, warn=say)
-        done = push_image(request, registry, session.workbench(progress))
-    answer(asdict(done), as_json, lambda: _format_text(done))
-
-
-def _find_image(session: Session, name: str) -> tuple[Stack, Artifact]:
-    """Return the image that NAME means, and the stack that it was built as.
-
-    That is a release, or the newest image of a stack whose recipe has not changed since.
-    """
-    from hpcstack.core.errors import InputError
+    from hpcstack.publish.push_image import push_image, request_push
     from hpcstack.store.find import find_stored
 
     artifact = find_stored(find_image_named(session, name), session.store)
-    recipe = session.recipe(artifact.stack)
-    if recipe.stack.checksum() != _read_spec(artifact):
-        raise InputError(
-            f"the recipe of {artifact.stack} has changed since its image was built",
-            f"hpcstack build {artifact.stack}",
-            page="push-an-image",
-        )
-    return recipe.stack, artifact
+    request = request_push(
+        session.recipe(artifact.stack),
+        artifact,
+        target,
+        session.store,
+        with_base=with_base,
+        key_file="" if unsigned else _choose_key(session, key),
+        ask_passphrase=_ask_passphrase,
+    )
+    with show_progress(f"pushing {artifact.stack}", events) as progress:
+        done = push_image(request, session.workbench(progress))
+    answer(asdict(done), as_json, lambda: _format_text(done))
 
 
-def _read_spec(artifact: Artifact) -> str:
-    """Return the checksum of the recipe that the image of ARTIFACT was built of, as it says itself."""
-    import json
-
-    from hpcstack.render.steps import HOME
-    from hpcstack.store.contents import read_optional
-
-    try:
-        return str(json.loads(read_optional(artifact.image, f"{HOME}/stack.json"))["spec_sha256"])
-    except (ValueError, KeyError, TypeError):
-        return ""
-
-
-def _read_key(session: Session, file: str) -> PrivateKey | None:
-    """Return the private key in FILE, or in the one that the site names; None without either."""
-    from hpcstack.oci.signed import read_private_key
-
+def _choose_key(session: Session, file: str) -> str:
+    """Return the file of the key to sign with; empty where neither the user nor the site has one."""
     named = file or session.site.signatures.push_with
     if not named:
         say("not signed: neither --key nor signatures.push_with in site.yaml names a key")
-        return None
-    return read_private_key(
-        named, lambda: str(click.prompt(f"passphrase of {named}", hide_input=True, err=True))
-    )
+    return named
+
+
+def _ask_passphrase(file: str) -> str:
+    return str(click.prompt(f"passphrase of {file}", hide_input=True, err=True))
 
 
 def _format_text(done: Pushed) -> str:

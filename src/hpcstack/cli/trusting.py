@@ -1,4 +1,7 @@
-"""What `pull` and `verify --from` share: which key counts, and what is said of the evidence."""
+"""What `pull` and `verify --from` share: which key counts, and what is said of an image.
+
+Tested in tests/integration/test_pushing.py.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcstack.cli.session import Session, answer
+
 if TYPE_CHECKING:
-    from hpcstack.cli.session import Session
-    from hpcstack.publish.pull_image import Evidence
-    from hpcstack.recipe.model import Base
+    from hpcstack.publish.pull_image import PushedImage
 
 KEY = click.option(
     "--key",
@@ -20,46 +23,43 @@ KEY = click.option(
 )
 
 
-def read_trusted(session: Session, image: str, key: str) -> tuple[Base, Evidence, list[str]]:
-    """Return the image that IMAGE names, its evidence, and notes on what was not checked.
-
-    Raise AnswerIsNo where something about it is wrong.
-    """
-    from hpcstack.core.errors import NotInRegistry, RegistryError
-    from hpcstack.oci.reference import parse_registry_image
-    from hpcstack.oci.signed import read_key
-    from hpcstack.publish.pull_image import check_base_layers, read_evidence
-
-    base = parse_registry_image(image)
-    named = key or session.site.registry(base.registry).signature_key
-    where = "--key" if key else f"registries.{base.registry}.signature_key in site.yaml"
-    trusted = read_key(named, where) if named else None
-
-    evidence = read_evidence(base, trusted, session.registry)
-    notes = []
-    if not trusted:
-        notes.append("no key was named: nobody vouches for it (--key FILE)")
-    try:
-        check_base_layers(base, evidence, session.registry)
-    except NotInRegistry as error:
-        notes.append(f"its base is not in its registry any more: {error.message}")
-    except RegistryError as error:
-        notes.append(f"its base's registry was not asked: {error.message}")
-    return base, evidence, notes
-
-
-def describe_evidence(evidence: Evidence, notes: list[str]) -> dict[str, Any]:
-    """Return EVIDENCE for JSON, with NOTES on what was not checked."""
-    report = evidence.report
+def describe_pushed(pushed: PushedImage) -> dict[str, Any]:
+    """Return what is known of an image in a registry, for JSON."""
+    attested = pushed.attested
+    report = attested.report
     tested = ""
     if report:
         tested = f"{report.verdict()} on {', '.join(report.nodes[:4])}, {report.started[:10]}"
     return {
-        "stack": evidence.lock.stack,
-        "digest": evidence.digest,
-        "lock": evidence.lock.digest(),
-        "squashfs": evidence.squashfs,
+        "stack": attested.lock.stack,
+        "digest": attested.digest,
+        "lock": attested.lock.digest(),
+        "squashfs": attested.squashfs,
         "tested": tested,
-        "signed by": evidence.signed_by,
-        "notes": notes,
+        "signed by": attested.signed_by,
+        "notes": pushed.notes,
     }
+
+
+def format_pushed(about: dict[str, Any]) -> list[str]:
+    """Return ABOUT, as `describe_pushed` gives it, as lines."""
+    lines = [
+        f"  {name}: {value}" for name, value in about.items() if isinstance(value, str) and value
+    ]
+    return [*lines, *(f"  NOTE: {note}" for note in about["notes"])]
+
+
+def check_pushed(session: Session, image: str, key: str, as_json: bool) -> None:
+    """Check an image in a registry, and whether the store has the one that was pushed.
+
+    `read_pushed` raises AnswerIsNo where something is wrong.
+    """
+    from hpcstack.publish.pull_image import read_pushed
+
+    pushed = read_pushed(image, key, session.registry)
+    about = describe_pushed(pushed)
+    here = session.store.newest(pushed.attested.lock.stack)
+    is_same = bool(here and here.sha256 == pushed.attested.squashfs)
+    about["here"] = "the store has the very image that was pushed" if is_same else ""
+    lines = [f"{image}: as it was pushed", *format_pushed(about)]
+    answer({"image": image, "good": True, **about}, as_json, lambda: "\n".join(lines))

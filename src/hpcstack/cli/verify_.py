@@ -11,7 +11,7 @@ import click
 
 from hpcstack.cli.session import Session, answer, find_image_named, json_option, show_progress
 from hpcstack.cli.several import answer_each, can_be_loaded, choose_published_versions
-from hpcstack.cli.trusting import describe_evidence, read_trusted
+from hpcstack.cli.trusting import check_pushed
 
 
 @click.command("verify")
@@ -122,7 +122,7 @@ def command(
         if len(images) != 1:
             hint = "hpcstack verify --from REGISTRY/NAME:TAG"
             raise InputError(f"name 1 image, not {len(images)}", hint, page="push-an-image")
-        _check_pushed(session, images[0], key, as_json)
+        check_pushed(session, images[0], key, as_json)
         return
     if how == "reproducible":
         if len(images) != 1:
@@ -187,27 +187,6 @@ def _check_reproducible(session: Session, name: str, engine: str, as_json: bool)
         raise AnswerIsNo(
             f"two builds of {name} with {request.engine.name} differ in {len(differ)} places"
         )
-
-
-def _check_pushed(session: Session, image: str, key: str, as_json: bool) -> None:
-    """Check an image in a registry, and whether the store has the one that was pushed.
-
-    `read_trusted` raises AnswerIsNo where something is wrong.
-    """
-    _, evidence, notes = read_trusted(session, image, key)
-    about = describe_evidence(evidence, notes)
-    here = session.store.newest(evidence.lock.stack)
-    is_same = bool(here and here.sha256 == evidence.squashfs)
-    about["here"] = "the store has the very image that was pushed" if is_same else ""
-
-    def text() -> str:
-        lines = [f"{image}: as it was pushed"]
-        lines += [
-            f"  {name}: {value}" for name, value in about.items() if value and name != "notes"
-        ]
-        return "\n".join([*lines, *(f"  NOTE: {note}" for note in notes)])
-
-    answer({"image": image, "good": True, **about}, as_json, text)
 
 
 def _check_signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:

@@ -107,6 +107,15 @@ class Ping:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Sent:
+    """What a registry answers to a request that changes something; its body is not read."""
+
+    status: int
+    headers: Mapping[str, str]
+    url: str
+
+
 class Registry:
     """A client for a site's registries and mirrors, with the user's own credentials.
 
@@ -504,6 +513,42 @@ class Registry:
                 answer.status_code, urlsplit(answer.url).netloc, host, base
             )
         raise make_refusal_error(answer.status_code, host, base, self.ignored.get(host))
+
+    def send(
+        self,
+        base: Base,
+        method: str,
+        url: str,
+        wanted: tuple[int, ...],
+        *,
+        headers: Mapping[str, str] | None = None,
+        **how: Any,
+    ) -> Sent:
+        """Send a request to BASE's registry; retry while it is busy or cannot be reached.
+
+        No redirect is followed. HOW is for `_once`. Raise RegistryError for a status that is not
+        one of WANTED.
+        """
+        import requests
+        from urllib3.exceptions import HTTPError
+
+        host, _ = self.place(base)
+        how["allow_redirects"] = False
+        for attempt in range(self.tries):
+            is_last = attempt + 1 == self.tries
+            try:
+                answer = self._once(url, (), base, host, more=headers, method=method, **how)
+            except (requests.RequestException, HTTPError, OSError, ValueError) as error:
+                if is_last:
+                    raise RegistryError(*explain_unreachable(host, base, error)) from None
+            else:
+                answer.close()
+                if answer.status_code in wanted:
+                    return Sent(answer.status_code, answer.headers, answer.url)
+                if answer.status_code not in BUSY or is_last:
+                    raise make_refusal_error(answer.status_code, host, base, self.ignored.get(host))
+            time.sleep(BACK_OFF * 2**attempt)
+        raise AssertionError("no attempt was made")
 
     def _small(
         self, url: str, accept: tuple[str, ...], base: Base, host: str, limit: int

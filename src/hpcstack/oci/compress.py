@@ -2,6 +2,8 @@
 
 The layer is gzip, which every tool reads: a row of members of 4 MiB each, which together are one
 gzip file (RFC 1952, 2.2). The same bytes give the same file, however many threads there are.
+
+Tested in tests/unit/oci/test_delta_layer.py.
 """
 
 from __future__ import annotations

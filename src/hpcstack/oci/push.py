@@ -6,8 +6,6 @@ of it is visible before the manifest, which comes last.
 
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md (pushing blobs and manifests,
 mounting, listing referrers; the fallback for registries without the referrers API).
-
-Tested in tests/unit/oci/test_push.py and tests/integration/test_pushing.py.
 """
 
 from __future__ import annotations
@@ -15,29 +13,21 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 from hpcstack.core.errors import NotInRegistry, RegistryError
-from hpcstack.oci.client import BACK_OFF, BUSY, INDEXES, MANIFESTS, NONSENSE, Registry
+from hpcstack.oci.client import INDEXES, MANIFESTS, NONSENSE, Registry
 from hpcstack.oci.config import MAX_MANIFEST
 from hpcstack.oci.manifest import check_digest, list_platforms, read_platform
-from hpcstack.oci.protocol import (
-    explain_unreachable,
-    make_nonsense_error,
-    make_refusal_error,
-    parse_answer,
-    verify_digest,
-)
+from hpcstack.oci.protocol import make_nonsense_error, parse_answer, verify_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import requests
-
     from hpcstack.core.progress import Say
+    from hpcstack.oci.client import Sent
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
@@ -118,8 +108,8 @@ class PushRegistry(Registry):
 
     def has_blob(self, digest: str) -> bool:
         """Return whether the target has the blob DIGEST."""
-        answer = self._send("HEAD", f"{self.url}/blobs/{digest}", (200, 404))
-        return answer.status_code == 200
+        answer = self.send(self.target, "HEAD", f"{self.url}/blobs/{digest}", (200, 404))
+        return answer.status == 200
 
     def mount_blob(self, digest: str, source: str) -> bool:
         """Let the target have the blob DIGEST of SOURCE, another repository of the same registry.
@@ -130,10 +120,12 @@ class PushRegistry(Registry):
             self.sources.add(source)
             self.tokens.clear()  # a token must allow to read the source, too
         query = urlencode({"mount": digest, "from": source})
-        answer = self._send("POST", f"{self.url}/blobs/uploads/?{query}", (201, 202, 401, 403, 404))
-        if answer.status_code == 202:  # an upload has begun instead: it is not wanted
-            self._send("DELETE", self._find_location(answer), (204, 202, 200, 404, 405))
-        return answer.status_code == 201
+        answer = self.send(
+            self.target, "POST", f"{self.url}/blobs/uploads/?{query}", (201, 202, 401, 403, 404)
+        )
+        if answer.status == 202:  # an upload has begun instead: it is not wanted
+            self.send(self.target, "DELETE", self._find_location(answer), (204, 202, 200, 404, 405))
+        return answer.status == 201
 
     def upload_blob(
         self,
@@ -149,11 +141,12 @@ class PushRegistry(Registry):
         if self.has_blob(digest):
             return False
 
-        began = self._send("POST", f"{self.url}/blobs/uploads/", (202,))
+        began = self.send(self.target, "POST", f"{self.url}/blobs/uploads/", (202,))
         place = self._find_location(began)
         parts = urlsplit(place)
         query = "&".join(filter(None, [parts.query, urlencode({"digest": digest})]))
-        self._send(
+        self.send(
+            self.target,
             "PUT",
             urlunsplit(parts._replace(query=query)),
             (201, 204),
@@ -181,7 +174,8 @@ class PushRegistry(Registry):
         content = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
         digest = digest_bytes(content)
         media_type = manifest["mediaType"]
-        answer = self._send(
+        answer = self.send(
+            self.target,
             "PUT",
             f"{self.url}/manifests/{tag or digest}",
             (201, 202),
@@ -214,7 +208,8 @@ class PushRegistry(Registry):
             f"{self.url}/manifests/{there.digest}", (there.media_type,), self.target
         )
         verify_digest(content, there.digest, self.host)
-        self._send(
+        self.send(
+            self.target,
             "PUT",
             f"{self.url}/manifests/{tag}",
             (201, 202),
@@ -288,9 +283,7 @@ class PushRegistry(Registry):
             }
         )
 
-    # -- requests
-
-    def _find_location(self, answer: requests.Response) -> str:
+    def _find_location(self, answer: Sent) -> str:
         """Return where ANSWER says that an upload goes on.
 
         Raise RegistryError where that is at another host, which must not get our token.
@@ -305,45 +298,6 @@ class PushRegistry(Registry):
             )
         # Behind a proxy that ends TLS, a registry may name itself by http.
         return urlunsplit(urlsplit(place)._replace(scheme=urlsplit(self.url).scheme))
-
-    def _send(
-        self,
-        method: str,
-        url: str,
-        wanted: tuple[int, ...],
-        *,
-        headers: dict[str, str] | None = None,
-        **how: Any,
-    ) -> requests.Response:
-        """Send a request to the target's registry; retry while it is busy or cannot be reached.
-
-        Return the response, whose status is one of WANTED. Raise RegistryError for any other.
-        """
-        import requests
-        from urllib3.exceptions import HTTPError
-
-        how["allow_redirects"] = False
-        for attempt in range(self.tries):
-            is_last = attempt + 1 == self.tries
-            try:
-                answer = self._once(
-                    url, (), self.target, self.host, more=headers, method=method, **how
-                )
-            except (requests.RequestException, HTTPError, OSError, ValueError) as error:
-                if is_last:
-                    raise RegistryError(
-                        *explain_unreachable(self.host, self.target, error)
-                    ) from None
-            else:
-                answer.close()
-                if answer.status_code in wanted:
-                    return answer
-                if answer.status_code not in BUSY or is_last:
-                    raise make_refusal_error(
-                        answer.status_code, self.host, self.target, self.ignored.get(self.host)
-                    )
-            time.sleep(BACK_OFF * 2**attempt)
-        raise AssertionError("no attempt was made")
 
 
 class _Watched:

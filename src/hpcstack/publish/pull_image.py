@@ -1,10 +1,10 @@
-"""Bring an image back that `push` has put into a registry, with its evidence.
+"""Bring an image back that `push` has put into a registry, with its attested.
 
 Nothing is believed before it is checked: the signature of the manifest, that of the provenance, the
 digests that the provenance has of what lies beside it, and that the image is the stack that the
 recipe here says.
 
-Tested in tests/unit/publish/test_pull_image.py and tests/integration/test_pushing.py.
+Tested in tests/unit/publish/test_push_image.py and tests/integration/test_pushing.py.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.build.base import find_host_platform
 from hpcstack.build.build import describe_image_of
 from hpcstack.build.request import request_build
-from hpcstack.core.errors import AnswerIsNo, InputError, NotInRegistry
+from hpcstack.core.errors import AnswerIsNo, InputError, NotInRegistry, RegistryError
 from hpcstack.core.files import digest_of
 from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.lock.model import MAX_LOCK, parse_lock
 from hpcstack.oci.importer import VERSION, pack_image
 from hpcstack.oci.push import digest_bytes, list_referrers
-from hpcstack.oci.reference import Reference
-from hpcstack.oci.signed import MAX_ENVELOPE
+from hpcstack.oci.reference import Reference, parse_registry_image
+from hpcstack.oci.signed import MAX_ENVELOPE, read_key
 from hpcstack.oci.sources import open_source
 from hpcstack.publish.push_image import KINDS, PREDICATE
 from hpcstack.recipe.model import Base
@@ -47,7 +47,7 @@ ENGINE = "pulled"  # what an image that was not built here says of its engine
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Attested:
     """What is attached to an image in a registry, checked against its provenance.
 
     SIGNED_BY names the key that has signed both the image and its provenance; it is empty where no
@@ -65,7 +65,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class _Attached:
+class _Files:
     """The files that are attached to an image, by the names of KINDS."""
 
     contents: dict[str, bytes]
@@ -82,7 +82,40 @@ class _Attached:
         return self.contents[what]
 
 
-def read_evidence(base: Base, key: Key | None, registry: Registry) -> Evidence:
+@dataclass(frozen=True)
+class PushedImage:
+    """An image in a registry, what is attached to it, and notes on what could not be checked."""
+
+    base: Base
+    attested: Attested
+    notes: tuple[str, ...] = ()
+
+
+def read_pushed(image: str, key_file: str, registry: Registry) -> PushedImage:
+    """Return the image that IMAGE names, REGISTRY/NAME:TAG, checked by what is attached to it.
+
+    KEY_FILE holds the public key of whoever pushed it; by default it is the one that the site names
+    for that registry. Raise AnswerIsNo where something is wrong.
+    """
+    base = parse_registry_image(image)
+    named = key_file or registry.site.registry(base.registry).signature_key
+    where = "--key" if key_file else f"registries.{base.registry}.signature_key in site.yaml"
+    key = read_key(named, where) if named else None
+
+    attested = read_attested(base, key, registry)
+    notes = []
+    if not key:
+        notes.append("no key was named: nobody vouches for it (--key FILE)")
+    try:
+        check_base_layers(base, attested, registry)
+    except NotInRegistry as error:
+        notes.append(f"its base is not in its registry any more: {error.message}")
+    except RegistryError as error:
+        notes.append(f"its base's registry was not asked: {error.message}")
+    return PushedImage(base, attested, tuple(notes))
+
+
+def read_attested(base: Base, key: Key | None, registry: Registry) -> Attested:
     """Return what is known of the image BASE, by what is attached to it in its registry.
 
     Raise AnswerIsNo where KEY has not signed it, or something attached is not what the provenance
@@ -111,7 +144,7 @@ def read_evidence(base: Base, key: Key | None, registry: Registry) -> Evidence:
             raise AnswerIsNo(
                 f"the report of {base.image} is not one", page="push-an-image"
             ) from None
-    return Evidence(
+    return Attested(
         digest=digest,
         platform=platform,
         lock=parse_lock(lock_text, f"the lock of {base.image}").lock,
@@ -123,7 +156,7 @@ def read_evidence(base: Base, key: Key | None, registry: Registry) -> Evidence:
     )
 
 
-def _fetch_attached(base: Base, digest: str, registry: Registry) -> _Attached:
+def _fetch_attached(base: Base, digest: str, registry: Registry) -> _Files:
     """Return what is attached to the manifest DIGEST, of each kind the last one that is listed."""
     kinds = {kind: what for what, (kind, _) in KINDS.items()}
     contents = {}
@@ -136,7 +169,7 @@ def _fetch_attached(base: Base, digest: str, registry: Registry) -> _Attached:
             contents[what] = registry.fetch_attached(base, one["digest"], digest, limit)
         except NotInRegistry:  # the list may be older than what it lists
             continue
-    return _Attached(contents)
+    return _Files(contents)
 
 
 def _open_provenance(content: bytes, base: Base, key: Key | None) -> dict[str, Any]:
@@ -173,9 +206,7 @@ def _read_unsigned(content: bytes) -> bytes:
     return content
 
 
-def _check_statement(
-    statement: dict[str, Any], digest: str, attached: _Attached, base: Base
-) -> None:
+def _check_statement(statement: dict[str, Any], digest: str, attached: _Files, base: Base) -> None:
     """Raise AnswerIsNo where STATEMENT is not about the image DIGEST, or of other files."""
     try:
         subjects = [str(one["digest"]["sha256"]) for one in statement["subject"]]
@@ -205,16 +236,16 @@ def _list_byproducts(statement: dict[str, Any]) -> dict[str, str]:
     return {str(one["name"]): str(one["digest"]["sha256"]) for one in rows}
 
 
-def check_base_layers(base: Base, evidence: Evidence, registry: Registry) -> int:
+def check_base_layers(base: Base, attested: Attested, registry: Registry) -> int:
     """Return how many layers of the image BASE are those of the base in its lock, digest by digest.
 
     Raise AnswerIsNo where they are not. The registry of that base is asked.
     """
-    lock = evidence.lock
-    digest = lock.platform(evidence.platform).digest
+    lock = attested.lock
+    digest = lock.platform(attested.platform).digest
     below = Base.model_validate({"image": f"{lock.base.registry}/{lock.base.repository}@{digest}"})
-    expected = [layer.digest for layer in registry.image(below, evidence.platform).layers]
-    found = [layer.digest for layer in registry.image(base, evidence.platform).layers]
+    expected = [layer.digest for layer in registry.image(below, attested.platform).layers]
+    found = [layer.digest for layer in registry.image(base, attested.platform).layers]
     if found[: len(expected)] != expected or len(found) != len(expected) + 1:
         raise AnswerIsNo(
             f"the layers of {base.image} are not those of {lock.base_name()} and one more",
@@ -225,17 +256,15 @@ def check_base_layers(base: Base, evidence: Evidence, registry: Registry) -> int
 
 
 def pull_image(
-    base: Base,
-    evidence: Evidence,
-    find_recipe: Callable[[str], Recipe],
-    bench: Workbench,
+    pushed: PushedImage, find_recipe: Callable[[str], Recipe], bench: Workbench
 ) -> Artifact:
-    """Import the image BASE, whose EVIDENCE was read, into the store, as an image of its stack.
+    """Import the image PUSHED into the store, as an image of its stack.
 
     FIND_RECIPE returns the recipe of a stack here. Raise InputError where that is another recipe
     than the one of which the image was made. An image that was pulled before is returned as it is.
     """
-    lock = evidence.lock
+    base, attested = pushed.base, pushed.attested
+    lock = attested.lock
     recipe = find_recipe(lock.stack)
     if recipe.stack.checksum() != lock.spec_sha256:
         raise InputError(
@@ -246,16 +275,16 @@ def pull_image(
         )
 
     site, store = bench.site, bench.store
-    named = f"{ENGINE} {evidence.digest} {VERSION} {site.build.compression}"
+    named = f"{ENGINE} {attested.digest} {VERSION} {site.build.compression}"
     key = hashlib.sha256(named.encode()).hexdigest()[:40]
     known = store.artifact(key)
     if known:
         return known
 
-    at = f"{base.registry}/{base.repository}@{evidence.digest}"
+    at = f"{base.registry}/{base.repository}@{attested.digest}"
     pinned = Base.model_validate({"image": at})
-    source = open_source(Reference("docker", base=pinned), evidence.platform, bench.registry)
-    request = request_build(recipe, lock, site, bench.runner, evidence.platform)
+    source = open_source(Reference("docker", base=pinned), attested.platform, bench.registry)
+    request = request_build(recipe, lock, site, bench.runner, attested.platform)
     with store.incoming() as incoming, make_workspace(site, bench.runner, 0) as work:
         done = pack_image(
             source,
@@ -273,5 +302,5 @@ def pull_image(
         made = describe_image_of(request, done.path, digest_of(done.path))
         artifact = replace(made, key=key, engine=ENGINE)
         log = work / "pull.log"
-        log.write_text(f"pulled from {at}\n{json.dumps(evidence.provenance, indent=1)}\n")
+        log.write_text(f"pulled from {at}\n{json.dumps(attested.provenance, indent=1)}\n")
         return store.put(artifact, incoming / IMAGE, log, lock=lock.file_text())

@@ -3,8 +3,6 @@ the evidence.
 
 The base's layers keep their digests, so a registry that has them takes no byte of them again. What
 is known of the image is attached to it: SBOM, lock, smoke reports, and its provenance.
-
-Tested in tests/unit/publish/test_push_image.py and tests/integration/test_pushing.py.
 """
 
 from __future__ import annotations
@@ -30,9 +28,18 @@ from hpcstack.oci.push import (
     OCI_LAYER,
     OCI_MANIFEST,
     Descriptor,
+    PushRegistry,
     digest_bytes,
 )
-from hpcstack.oci.signed import IN_TOTO, STATEMENT, make_signature_layer, make_signature_tag
+from hpcstack.oci.reference import parse_registry_image
+from hpcstack.oci.signed import (
+    IN_TOTO,
+    STATEMENT,
+    make_signature_layer,
+    make_signature_tag,
+    read_private_key,
+)
+from hpcstack.publish.reports import find_reports
 from hpcstack.recipe.model import Base
 from hpcstack.render.steps import HOME
 from hpcstack.squashfs.codec import Unreadable
@@ -42,16 +49,17 @@ from hpcstack.store.sbom import make_image_sbom
 from hpcstack.store.store import LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpcstack.build.workbench import Workbench
     from hpcstack.lock.model import Lock
     from hpcstack.oci.compress import CompressedLayer
-    from hpcstack.oci.push import PushRegistry
     from hpcstack.oci.signed import PrivateKey
+    from hpcstack.recipe.catalog import Recipe
     from hpcstack.recipe.model import Stack
     from hpcstack.report import Report
     from hpcstack.store.artifact import Artifact
+    from hpcstack.store.store import Store
 
 ENVELOPE = "application/vnd.dsse.envelope.v1+json"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -81,9 +89,56 @@ class PushRequest:
 
     stack: Stack
     artifact: Artifact
+    target: Base
     reports: tuple[Report, ...] = ()
     with_base: bool = False
     key: PrivateKey | None = None
+
+
+def request_push(
+    recipe: Recipe,
+    artifact: Artifact,
+    target: str,
+    store: Store,
+    *,
+    with_base: bool = False,
+    key_file: str = "",
+    ask_passphrase: Callable[[str], str] = lambda _: "",
+) -> PushRequest:
+    """Return the request to push ARTIFACT, an image of RECIPE, as TARGET: REGISTRY/NAME[:TAG].
+
+    By default the tag is the stack's version. KEY_FILE holds the private key to sign with; an empty
+    one means not to sign. ASK_PASSPHRASE is called with its name if it is encrypted. Raise
+    InputError where RECIPE has changed since the image was built of it, and for a name that is
+    none.
+    """
+    stack = recipe.stack
+    if stack.checksum() != _read_spec(artifact):
+        raise InputError(
+            f"the recipe of {artifact.stack} has changed since its image was built",
+            f"hpcstack build {artifact.stack}",
+            page="push-an-image",
+        )
+    if ":" not in target.rpartition("/")[2]:
+        target = f"{target}:{stack.release_version}"
+    key = read_private_key(key_file, lambda: ask_passphrase(key_file)) if key_file else None
+    return PushRequest(
+        stack,
+        artifact,
+        parse_registry_image(target),
+        tuple(find_reports(stack.full_name, artifact.sha256, store)),
+        with_base,
+        key,
+    )
+
+
+def _read_spec(artifact: Artifact) -> str:
+    """Return the checksum of the recipe that the image was built of, as it says itself."""
+    try:
+        said = json.loads(read_optional(artifact.image, f"{HOME}/stack.json"))
+        return str(said["spec_sha256"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 @dataclass(frozen=True)
@@ -120,13 +175,14 @@ class _BaseImage:
         ]
 
 
-def push_image(request: PushRequest, registry: PushRegistry, bench: Workbench) -> Pushed:
-    """Push the image of REQUEST to the target of REGISTRY, under the target's tag.
+def push_image(request: PushRequest, bench: Workbench) -> Pushed:
+    """Push the image of REQUEST to its target.
 
     Nothing is visible there before all of it is. Raise AnswerIsNo where the registry does not have
     the base's layers, and REQUEST does not allow to upload them.
     """
-    artifact, target = request.artifact, registry.target
+    artifact, target = request.artifact, request.target
+    registry = PushRegistry(bench.site, target, warn=bench.progress)
     lock = _read_lock(artifact)
     say = bench.progress
     base = _read_base(lock, artifact.platform, bench)
@@ -391,7 +447,7 @@ def _attach_evidence(
         found = registry.attach(subject, kind, content, name, kind)
         attached[what] = found.digest
 
-    statement = make_provenance(request, lock, subject.digest, registry.target, contents)
+    statement = make_provenance(request, lock, subject.digest, contents)
     kind, name = KINDS["provenance"]
     media_type = kind
     if request.key:
@@ -404,18 +460,14 @@ def _attach_evidence(
 
 
 def make_provenance(
-    request: PushRequest,
-    lock: Lock,
-    digest: str,
-    target: Base,
-    contents: dict[str, bytes],
+    request: PushRequest, lock: Lock, digest: str, contents: dict[str, bytes]
 ) -> bytes:
     """Return the provenance of the image DIGEST as an in-toto statement (SLSA v1), as JSON.
 
     CONTENTS are the files that are attached beside it, {what: bytes}: the statement has their
     digests, so that who trusts it can trust them. https://slsa.dev/spec/v1.0/provenance
     """
-    artifact = request.artifact
+    artifact, target = request.artifact, request.target
     byproducts = [{"name": "image.sqsh", "digest": {"sha256": artifact.sha256}}]
     byproducts += [
         {"name": KINDS[what][1], "digest": {"sha256": digest_bytes(content)[7:]}}

@@ -5,8 +5,6 @@ its base's tag begins with, a stack of the new version is added beside the old o
 matrix, or a file of its own. Else the base is changed in place, and the version stays.
 
 Pure: texts in, texts out.
-
-Tested in tests/unit/recipe/test_edit.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Find what is newer than what recipes are locked to: tags of their bases, the same tag with
 another digest, and packages.
-
-Tested in tests/unit/resolve/test_outdated.py and tests/integration/test_ngc_registry.py.
 """
 
 from __future__ import annotations

@@ -124,6 +124,10 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "lock": [((), 2, "Missing argument"), (("no-such-1",), 2, "there is no stack")],
     "diff": [((STACK,), 2, "two things are compared")],
     "outdated": [(("no-such-1",), 2, "there is no stack")],
+    "bump": [
+        ((STACK,), 2, "say where to"),
+        (("no-such-*", "--newest"), 2, "no recipe of your own"),
+    ],
     "render": [(("no-such-1",), 2, "there is no stack")],
     "import": [(("not an image",), 2, "")],
     "adopt": [
@@ -149,6 +153,11 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     ],
     "sbom": [(("no-such-1",), 2, "the store has no image")],
     "sign": [(("no-such-1",), 2, "the store has no image")],
+    "push": [
+        (("no-such-1", "r.example.org/x"), 2, "the store has no image"),
+        ((STACK, "not an image"), 2, "has changed since its image was built"),
+    ],
+    "pull": [(("not an image",), 2, "is not a valid image name")],
     "bundle": [(("create",), 2, "Missing argument"), (("apply", "none.tar"), 2, "does not exist")],
     "gc": [(("--keep", "x"), 2, "")],
     "cache": [
@@ -285,7 +294,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
 ELSEWHERE = {
     "build", "inspect", "verify", "rollback", "logs", "cancel", "report", "doctor", "hang", "requeue", "why", "import", "sign",
     "adopt",
-    "bundle", "cache", "pack", "project", "jupyter", "kernel", "tensorboard", "tunnel",
+    "bump", "bundle", "cache", "pack", "pull", "push", "project", "jupyter", "kernel", "tensorboard", "tunnel",
 }  # fmt: skip
 UNSEEN = {"outdated"}  # needs a registry with newer tags: no test looks at its JSON yet
 # What is text for a program already

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcstack.core.errors import RegistryError
-from hpcstack.oci import client, push
+from hpcstack.oci import client
 from hpcstack.oci.client import Registry
 from hpcstack.oci.push import (
     OCI_MANIFEST,
@@ -33,7 +33,6 @@ NAME = "group/mine"
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PushedTo]:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    monkeypatch.setattr(push, "BACK_OFF", 0.01)
     monkeypatch.setattr(client, "BACK_OFF", 0.01)
     with PushedTo().running() as found:
         yield found
