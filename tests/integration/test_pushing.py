@@ -9,6 +9,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -124,9 +125,24 @@ def test_the_bases_layers_are_its_own_and_not_sent(testbed: Testbed, pushing: Pu
     assert again["sent"] < 20_000, "a signature is another each time; nothing else is sent again"
 
 
+def run_by_podman(testbed: Testbed, name: str) -> str:
+    """What the image NAME:1 says of the package and the variable that the stack adds."""
+    done = testbed.bash(
+        'state=$(mktemp -d /tmp/p-XXXX); podman --root "$state/r" --runroot "$state/x" '
+        "--cgroup-manager=cgroupfs run --rm --network=none --tls-verify=false "
+        '"$1" python3 -c "$2"; status=$?; podman unshare rm -rf "$state"; exit $status',
+        f"{name}:1", "import alpha, os; print(alpha.answer, os.environ['ANSWER'])",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 @pytest.mark.podman
-def test_podman_has_the_squashfs_file_by_file(pushing: Pushing, tmp_path: Path) -> None:
-    podman = ["podman", "--root", str(tmp_path / "root"), "--runroot", str(tmp_path / "run")]
+def test_podman_has_the_squashfs_file_by_file(
+    testbed: Testbed, pushing: Pushing, tmp_path: Path
+) -> None:
+    state = Path(tempfile.mkdtemp(prefix="podman-"))  # podman takes no long path for it
+    podman = ["podman", "--root", str(tmp_path / "root"), "--runroot", str(state)]
 
     def run(*argv: str) -> str:
         done = subprocess.run([*podman, *argv], capture_output=True, text=True, check=False)
@@ -138,13 +154,10 @@ def test_podman_has_the_squashfs_file_by_file(pushing: Pushing, tmp_path: Path) 
         container = run("create", image, "true")
         run("export", "-o", str(tmp_path / "podman.tar"), container)
         about = json.loads(run("inspect", image))[0]["Config"]
-        said = run(
-            "run", "--rm", "--network=none", image, "python3", "-c",
-            "import alpha, os; print(alpha.answer, os.environ['ANSWER'])",
-        )  # fmt: skip
     finally:
         subprocess.run([*podman, "rmi", "--all", "--force"], capture_output=True, check=False)
-    assert said.splitlines()[-1] == "42 forty two"
+        shutil.rmtree(state, ignore_errors=True)
+    assert run_by_podman(testbed, pushing.name) == "42 forty two"
     assert about["Labels"]["org.example.contact"] == "us"
 
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
