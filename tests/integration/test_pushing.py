@@ -32,6 +32,10 @@ pytestmark = [
     pytest.mark.squashfs,
     pytest.mark.timeout(900),
 ]
+MANIFEST = (
+    "application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.v2+json"
+)
 # What a step can do to a base: hard links, a file that goes, a folder with a mode of its own.
 STEP = (
     "cd /opt && echo x >a && ln a b && rm /etc/debian_version && mkdir -p sub/deep && chmod 2750 sub"
@@ -98,9 +102,7 @@ def pushing(
     yield found
 
 
-def ask(
-    testbed: Testbed, path: str, kind: str = "application/vnd.oci.image.manifest.v1+json"
-) -> Any:
+def ask(testbed: Testbed, path: str, kind: str = MANIFEST) -> Any:
     request = urllib.request.Request(
         f"http://{testbed.registry}/v2/{path}", headers={"Accept": kind}
     )
@@ -114,9 +116,7 @@ def test_the_bases_layers_are_its_own_and_not_sent(testbed: Testbed, pushing: Pu
     assert done["uploaded_base"] == 0
     assert done["sent"] < 1.1 * done["delta_bytes"] + 300_000, done  # what is attached, besides
     manifest = ask(testbed, f"{name.partition('/')[2]}/manifests/1")
-    base = ask(testbed, "hpcstack-tests/debian-python/manifests/12",
-               "application/vnd.docker.distribution.manifest.v2+json, "
-               "application/vnd.oci.image.manifest.v1+json")  # fmt: skip
+    base = ask(testbed, "hpcstack-tests/debian-python/manifests/12")
     of_base = [one["digest"] for one in base["layers"]]
     assert [one["digest"] for one in manifest["layers"]][:-1] == of_base
 
@@ -177,6 +177,25 @@ def compared(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
         is_folder = stat.S_ISDIR(int(mode, 8))
         out[path] = [mode, 0 if is_folder else made, size, content, device, xattrs, same]
     return out
+
+
+@pytest.mark.enroot
+@pytest.mark.pyxis
+def test_enroot_imports_it_by_its_name(testbed: Testbed, pushing: Pushing) -> None:
+    """Enroot asks a registry whether it may before it says which formats it takes.
+
+    The nodes, which have a network of their own, reach no registry: Pyxis runs the file.
+    """
+    name = f"{testbed.registry}#{pushing.name.partition('/')[2]}:1"
+    done = testbed.bash(
+        'file=$(mktemp -u ~/pushed-XXXX.sqsh); '
+        'ENROOT_ALLOW_HTTP=yes enroot import -o "$file" "docker://$1" && '
+        'enroot start "$file" python3 -c "$2" && srun -N1 --container-image="$file" python3 -c "$2"; '
+        'status=$?; rm -f "$file"; exit $status',
+        name, "import alpha, os; print(alpha.answer, os.environ['ANSWER'])",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["42 forty two"] * 2
 
 
 def test_what_is_attached_is_checked(testbed: Testbed, pushing: Pushing) -> None:

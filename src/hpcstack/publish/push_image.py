@@ -71,11 +71,6 @@ KINDS = {
     "report": ("application/vnd.hpcstack.report.v1+json", "report.json"),
     "provenance": (IN_TOTO, "provenance.json"),
 }
-# Media types of Docker's layers, and what the same bytes are in an image of OCI's
-OF_DOCKER = {
-    "application/vnd.docker.image.rootfs.diff.tar.gzip": OCI_LAYER,
-    "application/vnd.docker.image.rootfs.diff.tar": "application/vnd.oci.image.layer.v1.tar",
-}
 MAX_LABELS = 1 << 20
 
 
@@ -157,6 +152,23 @@ class Pushed:
 
 
 @dataclass(frozen=True)
+class _Format:
+    """The media types of an image: of its manifest, its config, and the layer that is added."""
+
+    manifest: str
+    config: str
+    layer: str
+
+
+OF_OCI = _Format(OCI_MANIFEST, OCI_CONFIG, OCI_LAYER)
+OF_DOCKER = _Format(
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.container.image.v1+json",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+)
+
+
+@dataclass(frozen=True)
 class _BaseImage:
     """The base as its registry has it."""
 
@@ -165,12 +177,20 @@ class _BaseImage:
     config: dict[str, Any]
 
     @property
+    def format(self) -> _Format:
+        """The format of the base, in which what is made of it is pushed, too.
+
+        NVIDIA's images are of Docker's. Before Enroot imports an image it asks whether it may, and
+        does not say that it takes OCI's: registries of the older kind (distribution 2) then answer
+        that there is none.
+        """
+        return OF_DOCKER if self.manifest.get("mediaType") == OF_DOCKER.manifest else OF_OCI
+
+    @property
     def layers(self) -> list[Descriptor]:
-        """The layers, the lowest first, as an image of OCI's names them."""
+        """The layers, the lowest first."""
         return [
-            Descriptor(
-                OF_DOCKER.get(one["mediaType"], one["mediaType"]), one["digest"], one["size"]
-            )
+            Descriptor(one["mediaType"], one["digest"], one["size"])
             for one in self.manifest["layers"]
         ]
 
@@ -202,14 +222,14 @@ def push_image(request: PushRequest, bench: Workbench) -> Pushed:
             lambda done: say.amount("layer", done, delta.size),
         )
 
-    config = registry.upload_bytes(_make_config(request, base, delta), OCI_CONFIG)
-    layers = [*base.layers, Descriptor(OCI_LAYER, delta.digest, delta.size)]
+    kinds = base.format
+    config = registry.upload_bytes(_make_config(request, base, lock, delta), kinds.config)
+    layers = [*base.layers, Descriptor(kinds.layer, delta.digest, delta.size)]
     manifest = {
         "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
+        "mediaType": kinds.manifest,
         "config": config.as_dict(),
         "layers": [layer.as_dict() for layer in layers],
-        "annotations": _make_annotations(request, lock),
     }
     subject = registry.put_manifest(manifest)
     _tag(subject, artifact.platform, registry)
@@ -375,13 +395,16 @@ def _copy_layer(
         )
 
 
-def _make_config(request: PushRequest, base: _BaseImage, delta: CompressedLayer) -> bytes:
+def _make_config(
+    request: PushRequest, base: _BaseImage, lock: Lock, delta: CompressedLayer
+) -> bytes:
     """Return the image's config: the base's, with what the stack says over it."""
     artifact, stack = request.artifact, request.stack
     config = json.loads(json.dumps(base.config))
     run = dict(config.get("config") or {})
     run["Env"] = [f"{name}={value}" for name, value in artifact.environment.items()]
-    run["Labels"] = {**(run.get("Labels") or {}), **_read_labels(artifact)}
+    labels = run.get("Labels") or {}
+    run["Labels"] = {**labels, **_read_labels(artifact), **_describe_origin(request, lock)}
     if stack.entrypoint:
         run["Entrypoint"] = [f"{HOME}/compat.sh", *stack.entrypoint]
         run.pop("Cmd", None)
@@ -414,8 +437,11 @@ def _read_labels(artifact: Artifact) -> dict[str, str]:
     return {str(name): str(value) for name, value in own}
 
 
-def _make_annotations(request: PushRequest, lock: Lock) -> dict[str, str]:
-    """Return what the manifest says: https://github.com/opencontainers/image-spec, annotations."""
+def _describe_origin(request: PushRequest, lock: Lock) -> dict[str, str]:
+    """Return labels that say what the image is, and of what it was made.
+
+    https://github.com/opencontainers/image-spec/blob/main/annotations.md
+    """
     artifact = request.artifact
     base = lock.base
     return {
