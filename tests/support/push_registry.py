@@ -40,10 +40,14 @@ class PushedTo:
     has_referrers_api: bool = False
     mounts: bool = True  # whether it mounts blobs of other repositories
     wants_token: bool = False
-    busy: int = 0  # so many uploads are answered 503 first
+    busy: int = 0  # so many uploads are answered 503 first, and their sessions forgotten
+    keeps_elsewhere: bool = False  # whether it sends who asks for a blob to another host
+    unknown_api: int = 404  # what it answers where it has no referrers API
+    refuses: tuple[int, bytes] = (0, b"")  # what it answers to each request to change something
     location_host: str = ""  # where uploads go on; empty: here
     stored_as: str = ""  # the digest that it says it stored a manifest as; empty: the right one
     address: str = ""
+    sessions: set[str] = field(default_factory=set)
 
     @contextmanager
     def running(self) -> Iterator[PushedTo]:
@@ -92,6 +96,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(401, b"", {"WWW-Authenticate": realm})
             return
 
+        if self.owner.refuses[0] and self.command in ("POST", "PUT"):
+            self._reply(*self.owner.refuses)
+            return
         for pattern, act in ((UPLOADS, self._upload), (BLOBS, self._blob),
                              (MANIFESTS, self._manifest), (REFERRERS, self._referrers)):  # fmt: skip
             if found := pattern.fullmatch(where.path):
@@ -110,10 +117,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(201)
                 return
             host = owner.location_host or owner.address
-            place = f"http://{host}/v2/{name}/blobs/uploads/{secrets.token_hex(8)}?state=x"
+            session = secrets.token_hex(8)
+            owner.sessions.add(session)
+            place = f"http://{host}/v2/{name}/blobs/uploads/{session}?state=x"
             self._reply(202, b"", {"Location": place})
+        elif upload not in owner.sessions:
+            self._reply(404)
         elif owner.busy:
             owner.busy -= 1
+            owner.sessions.discard(upload)
             self._reply(503)
         else:
             digest = query["digest"][0]
@@ -124,6 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _blob(self, name: str, digest: str, _query: object, _body: bytes) -> None:
         found = self.owner.blobs.get((name, digest))
+        if found is not None and self.owner.keeps_elsewhere and self.command == "HEAD":
+            self._reply(307, b"", {"Location": "http://elsewhere.invalid/x"})
+            return
         self._reply(404) if found is None else self._reply(200, found)
 
     def _manifest(self, name: str, reference: str, _query: object, body: bytes) -> None:
@@ -146,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _referrers(self, name: str, digest: str, _query: object, _body: bytes) -> None:
         if not self.owner.has_referrers_api:
-            self._reply(404)
+            self._reply(self.owner.unknown_api)
             return
         found = {}
         for (repository, reference), (kind, data) in self.owner.manifests.items():

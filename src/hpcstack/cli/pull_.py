@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcstack.cli.session import Session, answer, events_option, json_option, show_progress
-from hpcstack.cli.trusting import KEY, describe_pushed, format_pushed
+from hpcstack.cli.trusting import KEY, UNSIGNED, describe_pushed, format_pushed
 
 if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 @click.command("pull")
 @click.argument("image", metavar="REGISTRY/NAME:TAG")
 @KEY
+@UNSIGNED
 @events_option
 @json_option
 @click.pass_obj
-def command(session: Session, image: str, key: str, events: str, as_json: bool) -> None:
+def command(
+    session: Session, image: str, key: str, unsigned: bool, events: str, as_json: bool
+) -> None:
     """Bring an image that `push` put into a registry into the store, with its evidence.
 
     It becomes the newest image of its stack, as if it had been built here: publish it, and test it
@@ -30,7 +33,7 @@ def command(session: Session, image: str, key: str, events: str, as_json: bool) 
     """
     from hpcstack.publish.pull_image import pull_image, read_pushed
 
-    pushed = read_pushed(image, key, session.registry)
+    pushed = read_pushed(image, key, session.registry, unsigned=unsigned)
     with show_progress(f"pulling {image}", events) as progress:
         artifact = pull_image(pushed, session.recipe, session.workbench(progress))
     about = describe_pushed(pushed)

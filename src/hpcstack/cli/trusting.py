@@ -21,6 +21,7 @@ KEY = click.option(
     show_default="registries.NAME.signature_key of site.yaml",
     help="Trust this public key.",
 )
+UNSIGNED = click.option("--unsigned", is_flag=True, help="Take it although nobody vouches for it.")
 
 
 def describe_pushed(pushed: PushedImage) -> dict[str, Any]:
@@ -33,6 +34,7 @@ def describe_pushed(pushed: PushedImage) -> dict[str, Any]:
     return {
         "stack": attested.lock.stack,
         "digest": attested.digest,
+        "platform": attested.platform,
         "lock": attested.lock.digest(),
         "squashfs": attested.squashfs,
         "tested": tested,
@@ -49,16 +51,31 @@ def format_pushed(about: dict[str, Any]) -> list[str]:
     return [*lines, *(f"  NOTE: {note}" for note in about["notes"])]
 
 
-def check_pushed(session: Session, image: str, key: str, as_json: bool) -> None:
+def check_pushed(
+    session: Session,
+    image: str,
+    key: str,
+    stack: str,
+    *,
+    unsigned: bool,
+    platform: str,
+    as_json: bool,
+) -> None:
     """Check an image in a registry, and whether the store has the one that was pushed.
 
-    `read_pushed` raises AnswerIsNo where something is wrong.
+    With STACK, it must be an image of that stack. `read_pushed` raises AnswerIsNo where something
+    is wrong.
     """
+    from hpcstack.core.errors import AnswerIsNo
     from hpcstack.publish.pull_image import read_pushed
 
-    pushed = read_pushed(image, key, session.registry)
+    pushed = read_pushed(image, key, session.registry, unsigned=unsigned, platform=platform)
+    is_of = pushed.attested.lock.stack
+    if stack and stack != is_of:
+        raise AnswerIsNo(f"{image} is an image of {is_of}, not of {stack}", page="push-an-image")
+
     about = describe_pushed(pushed)
-    here = session.store.newest(pushed.attested.lock.stack)
+    here = session.store.newest(is_of)
     is_same = bool(here and here.sha256 == pushed.attested.squashfs)
     about["here"] = "the store has the very image that was pushed" if is_same else ""
     lines = [f"{image}: as it was pushed", *format_pushed(about)]

@@ -74,7 +74,15 @@ from hpcstack.cli.trusting import check_pushed
     "--stack",
     default="",
     metavar="STACK",
-    help="Require that a file is signed as this stack (--signature).",
+    help="Require that it is signed as this stack (--signature of a file, --from).",
+)
+@click.option("--unsigned", is_flag=True, help="Check it although nobody vouches for it (--from).")
+@click.option(
+    "--platform",
+    default="",
+    metavar="PLATFORM",
+    show_default="this machine's",
+    help="Check the image for linux/amd64 or linux/arm64 (--from).",
 )
 @json_option
 @click.pass_obj
@@ -87,6 +95,8 @@ def command(
     engine: str,
     key: str,
     stack: str,
+    unsigned: bool,
+    platform: str,
     as_json: bool,
 ) -> None:
     """Check that images are intact, equivalent, reproducible or signed.
@@ -122,7 +132,15 @@ def command(
         if len(images) != 1:
             hint = "hpcstack verify --from REGISTRY/NAME:TAG"
             raise InputError(f"name 1 image, not {len(images)}", hint, page="push-an-image")
-        check_pushed(session, images[0], key, as_json)
+        check_pushed(
+            session,
+            images[0],
+            key,
+            stack,
+            unsigned=unsigned,
+            platform=platform,
+            as_json=as_json,
+        )
         return
     if how == "reproducible":
         if len(images) != 1:

@@ -34,9 +34,11 @@ from hpcstack.oci.protocol import (
     content_of,
     explain_unreachable,
     make_nonsense_error,
+    make_push_refusal,
     make_refusal_error,
     make_refused_elsewhere,
     parse_answer,
+    read_reason,
     read_repository,
     verify_digest,
 )
@@ -72,6 +74,8 @@ BUSY = (429, 500, 502, 503, 504)  # statuses after which a request is tried agai
 # A token is replaced after this fraction of its life: the token server counts from when it issued
 # the token, and its answer may have taken a while to get here.
 RENEWED = 0.9
+MAX_REASON = 64 << 10  # bytes that are read of an error
+NO_SUCH_API = (400, 404, 405, 406, 501)  # to a request that a registry does not know
 
 
 @dataclass(frozen=True)
@@ -311,11 +315,11 @@ class Registry:
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
 
-    def fetch_attached(self, base: Base, digest: str, subject: str, limit: int) -> bytes:
+    def fetch_attached(self, base: Base, digest: str, subject: str, limit: int) -> bytes | None:
         """Return the one file of the manifest DIGEST, which is attached to SUBJECT.
 
-        At most LIMIT bytes are taken. Raise RegistryError for a manifest that is attached to
-        something else, or holds more files than one.
+        None where it has more than LIMIT bytes, or the manifest is attached to something else, is
+        gone, or holds more files than one.
         """
         host, url = self.place(base)
         try:
@@ -323,9 +327,33 @@ class Registry:
             (layer,) = manifest["layers"]
             if manifest["subject"]["digest"] != subject:
                 raise ValueError("it is attached to something else")
+            if int(layer["size"]) > limit:
+                return None
             return self._blob(url, check_digest(layer["digest"]), base, host, limit)
-        except NONSENSE:
-            raise RegistryError(*make_nonsense_error(host)) from None
+        except (NotInRegistry, *NONSENSE):
+            return None
+
+    def fetch_referrers(self, base: Base, digest: str) -> list[dict[str, Any]] | None:
+        """Return what the referrers API lists of the manifest DIGEST, page by page.
+
+        None where the registry has no such API. Raise RegistryError where it does not answer.
+        """
+        host, url = self.place(base)
+        following = f"{url}/referrers/{digest}"
+        out: list[dict[str, Any]] = []
+        for _ in range(MAX_PAGES):
+            answer, content = self._small(following, INDEXES[:1], base, host, MAX_MANIFEST)
+            if answer.status_code in NO_SUCH_API and not out:
+                return None
+            if answer.status_code != 200:
+                raise make_refusal_error(answer.status_code, host, base, self.ignored.get(host))
+            out += list(parse_answer(content, host, MAX_MANIFEST).get("manifests") or [])
+            link = answer.links.get("next", {}).get("url", "")
+            following = urljoin(following, link)
+            # Another host must not be asked, least of all with the token of this one.
+            if not link or urlsplit(following)[:2] != urlsplit(url)[:2]:
+                break
+        return out
 
     def fetch_small(self, url: str, accept: tuple[str, ...], base: Base) -> bytes:
         """Return what BASE's registry answers to URL, at most MAX_MANIFEST bytes."""
@@ -384,7 +412,7 @@ class Registry:
         entry = self.site.registry(name)
         host = (entry.mirror or name).partition("/")[0]
         try:
-            with self._fetch(f"{_origin(host, entry.plain_http)}/v2/") as found:
+            with self._fetch(f"{make_origin(host, plain_http=entry.plain_http)}/v2/") as found:
                 return Ping(host, found.status_code)
         except (requests.RequestException, ValueError) as error:
             return Ping(host, error=type(error).__name__)
@@ -416,7 +444,7 @@ class Registry:
                 "correct the mirror under registries in site.yaml, or the image's name",
                 page="mirror-a-registry",
             )
-        return host, f"{_origin(host, entry.plain_http)}/v2/{repository}"
+        return host, f"{make_origin(host, plain_http=entry.plain_http)}/v2/{repository}"
 
     def _platforms(
         self, top: str, body: dict[str, Any], base: Base, host: str, url: str
@@ -522,31 +550,34 @@ class Registry:
         wanted: tuple[int, ...],
         *,
         headers: Mapping[str, str] | None = None,
+        tries: int = 0,
         **how: Any,
     ) -> Sent:
         """Send a request to BASE's registry; retry while it is busy or cannot be reached.
 
-        No redirect is followed. HOW is for `_once`. Raise RegistryError for a status that is not
-        one of WANTED.
+        No redirect is followed. There are at most TRIES attempts, or as many as for others. HOW is
+        for `_once`. Raise RegistryError for a status that is not one of WANTED.
         """
         import requests
         from urllib3.exceptions import HTTPError
 
         host, _ = self.place(base)
         how["allow_redirects"] = False
-        for attempt in range(self.tries):
-            is_last = attempt + 1 == self.tries
+        tries = tries or self.tries
+        for attempt in range(tries):
+            is_last = attempt + 1 == tries
             try:
                 answer = self._once(url, (), base, host, more=headers, method=method, **how)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 if is_last:
                     raise RegistryError(*explain_unreachable(host, base, error)) from None
             else:
-                answer.close()
-                if answer.status_code in wanted:
-                    return Sent(answer.status_code, answer.headers, answer.url)
-                if answer.status_code not in BUSY or is_last:
-                    raise make_refusal_error(answer.status_code, host, base, self.ignored.get(host))
+                with answer:
+                    if answer.status_code in wanted:
+                        return Sent(answer.status_code, answer.headers, answer.url)
+                    if answer.status_code not in BUSY or is_last:
+                        said = read_reason(answer.raw.read(MAX_REASON, decode_content=False))
+                        raise make_push_refusal(answer.status_code, host, base, said)
             time.sleep(BACK_OFF * 2**attempt)
         raise AssertionError("no attempt was made")
 
@@ -689,7 +720,7 @@ class Registry:
         )
 
 
-def _origin(host: str, plain_http: bool) -> str:
+def make_origin(host: str, *, plain_http: bool) -> str:
     """Return the scheme and host under which the registry HOST answers."""
     scheme = "http" if plain_http else "https"
     if host == "docker.io":

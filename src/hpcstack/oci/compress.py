@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MEMBER = 4 << 20  # bytes of the plain layer in each gzip member
 LEVEL = 6  # as gzip has it by default
+MOST_JOBS = 16  # threads: a login node has others to serve, and each takes 8 MiB
 GZIP = 31  # window bits of zlib for a gzip header
 
 
@@ -40,7 +41,7 @@ def compress_layer(
     """Write PIECES, a tar, to OUTPUT as gzip. ON_BYTES is told how many plain bytes are done."""
     plain, packed = hashlib.sha256(), hashlib.sha256()
     plain_size = size = 0
-    jobs = len(os.sched_getaffinity(0))
+    jobs = min(MOST_JOBS, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(jobs) as pool:
         waiting: deque[Future[bytes]] = deque()
 
@@ -55,7 +56,7 @@ def compress_layer(
             plain.update(part)
             plain_size += len(part)
             waiting.append(pool.submit(_compress, part))
-            if len(waiting) > 2 * jobs:
+            if len(waiting) > jobs:
                 write_first()
             on_bytes(plain_size)
         while waiting:

@@ -26,7 +26,6 @@ from hpcstack.squashfs.tree import list_kept_xattrs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from hpcstack.squashfs.inode import DirectoryEntry, Inode
     from hpcstack.squashfs.read import Squashfs
@@ -50,7 +49,8 @@ class Delta:
 
     CHANGED has {path: inode} of what the layer brings, without folders that only hold it; GONE the
     paths that it removes. LINKED are the names of each file that has several, by its inode's
-    number. SKIPPED are devices and sockets, which no image of ours needs.
+    number. SKIPPED are paths that the layer cannot bring: devices and sockets, and files whose names
+    would be taken for whiteouts.
     """
 
     changed: dict[bytes, Inode] = field(default_factory=dict)
@@ -99,8 +99,10 @@ class _Comparison:
                 if is_new or here in self.always:
                     self.found.changed[here] = inode
                 self._compare_folders(below, inode, here)
-            elif inode.kind not in TYPES:
+            elif inode.kind not in TYPES or name.startswith(WHITEOUT.encode()):
                 self.found.skipped.append(here)
+                if old:
+                    self.found.gone.append(here)
             else:
                 self._compare_leaves(old_inode, inode, here)
 
@@ -283,11 +285,3 @@ def _read_padded(image: Squashfs, file: Inode) -> Iterator[bytes]:
     yield from stream_content(image, file)
     if file.size % BLOCK_SIZE:
         yield bytes(BLOCK_SIZE - file.size % BLOCK_SIZE)
-
-
-def open_delta(base: Path, image: Path, always: frozenset[str]) -> Iterator[bytes]:
-    """Yield the tar of what differs between the files BASE and IMAGE; see `find_delta`."""
-    from hpcstack.squashfs.read import Squashfs
-
-    with Squashfs(base) as below, Squashfs(image) as above:
-        yield from write_delta(find_delta(below, above, always), above)

@@ -102,7 +102,8 @@ def content_of(answer: Reply, limit: int, host: str) -> bytes:
 
 def read_repository(url: str) -> str:
     """Return the repository that a URL of the distribution protocol names."""
-    return re.sub(r"^/v2/|/(manifests|blobs|tags)/[^/]*$", "", urlsplit(url).path)
+    kinds = "blobs/uploads|manifests|blobs|tags|referrers"
+    return re.sub(rf"^/v2/|/({kinds})/[^/]*$", "", urlsplit(url).path)
 
 
 Query = dict[str, "str | list[str]"]  # of a token server
@@ -300,6 +301,38 @@ def make_refusal_error(
     """
     kind = {401: LoginRefused, 403: LoginRefused, 404: NotInRegistry}.get(status, RegistryError)
     return kind(*explain_refusal(status, host, base, ignored))
+
+
+def make_push_refusal(status: int, host: str, base: Base, said: str) -> RegistryError:
+    """Return the error for STATUS, which HOST has answered to a push to BASE's repository.
+
+    SAID is what the registry gives as the reason; it may be empty.
+    """
+    name = f"{host}/{base.repository}"
+    what = f"{host} does not take what is pushed to {name} ({status})"
+    if said:
+        what += f": {said}"
+    if status in (401, 403):
+        hint = f"log in with an account that may push there: {_login_command(host, base)}"
+        return LoginRefused(what, hint)
+    hints = {
+        404: "create the project or repository there first",
+        405: "is it a registry that only mirrors another one?",
+        412: "the tag may not be changed there: name another one",
+        413: "its proxy limits the size of a request: tell the registry's admin",
+        507: "its disk or your quota is full: tell the registry's admin",
+    }
+    kind = NotInRegistry if status == 404 else RegistryError
+    return kind(what, hints.get(status, "try again later"))
+
+
+def read_reason(content: bytes) -> str:
+    """Return the first message of a registry's error, at most 200 characters; empty for none."""
+    try:
+        found = untrusted.parse_untrusted_json(content, config.MAX_OTHER)
+        return str(found["errors"][0]["message"])[:200]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return ""
 
 
 def make_refused_elsewhere(status: int, asked: str, host: str, base: Base) -> RegistryError:

@@ -10,15 +10,17 @@ mounting, listing referrers; the fallback for registries without the referrers A
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
-from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlencode, urljoin, urlsplit, urlunsplit
 
-from hpcstack.core.errors import NotInRegistry, RegistryError
-from hpcstack.oci.client import INDEXES, MANIFESTS, NONSENSE, Registry
+from hpcstack.core.errors import LoginRefused, NotInRegistry, RegistryError
+from hpcstack.oci.client import BACK_OFF, INDEXES, MANIFESTS, NONSENSE, Registry, make_origin
 from hpcstack.oci.config import MAX_MANIFEST
 from hpcstack.oci.manifest import check_digest, list_platforms, read_platform
 from hpcstack.oci.protocol import make_nonsense_error, parse_answer, verify_digest
@@ -39,6 +41,8 @@ EMPTY = b"{}"  # the config of what is no image
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 STORING_S = 900  # seconds that a registry may take to store a blob, after the last byte was sent
 MAX_REFERRERS = 1000
+REDIRECTS = (301, 302, 303, 307, 308)
+OURS = "org.hpcstack.attached"  # an annotation of what a push has attached
 
 
 def digest_bytes(content: bytes) -> str:
@@ -84,8 +88,9 @@ class PushRegistry(Registry):
         self.sources: set[str] = set()  # repositories of the registry that layers are mounted from
         entry = site.registry(target.registry)
         self.host = target.registry
-        scheme = "http" if entry.plain_http else "https"
-        self.url = f"{scheme}://{self.host}/v2/{target.repository}"
+        # Where there is a mirror, what the site says of plain http is about that.
+        plain_http = entry.plain_http and not entry.mirror
+        self.url = f"{make_origin(self.host, plain_http=plain_http)}/v2/{target.repository}"
 
     def place(self, base: Base) -> tuple[str, str]:
         """Return the host and the URL of BASE's repository; for the target, without a mirror."""
@@ -108,8 +113,10 @@ class PushRegistry(Registry):
 
     def has_blob(self, digest: str) -> bool:
         """Return whether the target has the blob DIGEST."""
-        answer = self.send(self.target, "HEAD", f"{self.url}/blobs/{digest}", (200, 404))
-        return answer.status == 200
+        # A registry that keeps blobs elsewhere sends us there, if it has the blob.
+        wanted = (200, 404, *REDIRECTS)
+        answer = self.send(self.target, "HEAD", f"{self.url}/blobs/{digest}", wanted)
+        return answer.status != 404
 
     def mount_blob(self, digest: str, source: str) -> bool:
         """Let the target have the blob DIGEST of SOURCE, another repository of the same registry.
@@ -123,6 +130,9 @@ class PushRegistry(Registry):
         answer = self.send(
             self.target, "POST", f"{self.url}/blobs/uploads/?{query}", (201, 202, 401, 403, 404)
         )
+        if answer.status in (401, 403):  # we may not read there: ask for no such token again
+            self.sources.discard(source)
+            self.tokens.clear()
         if answer.status == 202:  # an upload has begun instead: it is not wanted
             self.send(self.target, "DELETE", self._find_location(answer), (204, 202, 200, 404, 405))
         return answer.status == 201
@@ -136,11 +146,33 @@ class PushRegistry(Registry):
     ) -> bool:
         """Upload the blob DIGEST of SIZE bytes, which OPEN_BLOB opens, unless it is there.
 
-        Return whether it was sent. ON_BYTES is told how many bytes are on their way.
+        Return whether it was sent. ON_BYTES is told how many bytes are on their way. An upload that
+        breaks off is begun anew: the registry may have taken a part of it.
         """
-        if self.has_blob(digest):
-            return False
+        for attempt in range(self.tries):
+            if self.has_blob(digest):
+                return attempt > 0
+            try:
+                self._upload_once(digest, size, open_blob, on_bytes)
+            except LoginRefused:
+                raise
+            except RegistryError:
+                if attempt + 1 == self.tries:
+                    raise
+                time.sleep(BACK_OFF * 2**attempt)
+            else:
+                break
+        self.sent += size
+        return True
 
+    def _upload_once(
+        self,
+        digest: str,
+        size: int,
+        open_blob: Callable[[], BinaryIO],
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        """Begin an upload, and send the blob DIGEST in one request."""
         began = self.send(self.target, "POST", f"{self.url}/blobs/uploads/", (202,))
         place = self._find_location(began)
         parts = urlsplit(place)
@@ -153,9 +185,8 @@ class PushRegistry(Registry):
             headers={"Content-Type": "application/octet-stream", "Content-Length": str(size)},
             body=lambda: _Watched(open_blob(), size, on_bytes),
             timeout=(self.timeout, STORING_S),
+            tries=1,
         )
-        self.sent += size
-        return True
 
     def upload_bytes(self, content: bytes, media_type: str) -> Descriptor:
         """Upload CONTENT as a blob, unless it is there. Return its descriptor."""
@@ -241,33 +272,57 @@ class PushRegistry(Registry):
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(self.host)) from None
 
+    def list_layers(self, tag: str, limit: int) -> list[tuple[dict[str, Any], bytes | None]]:
+        """Return (layer, its content) of the manifest under TAG; nothing where there is none.
+
+        The content is None for a layer of more than LIMIT bytes, or that cannot be read.
+        """
+        try:
+            _, manifest = self._manifest(self.url, tag, self.target, self.host)
+        except NotInRegistry:
+            return []
+        out: list[tuple[dict[str, Any], bytes | None]] = []
+        for layer in list(manifest.get("layers") or [])[:MAX_REFERRERS]:
+            content = None
+            with contextlib.suppress(RegistryError, *NONSENSE):
+                digest = check_digest(layer["digest"])
+                content = self._blob(self.url, digest, self.target, self.host, limit)
+            out.append((layer, content))
+        return out
+
     def _add_to_fallback(self, subject: str, referrer: Descriptor) -> None:
         """Add REFERRER to the index under the fallback tag of SUBJECT.
 
-        Another one of the same kind is replaced: what a push says of an image, it says once.
+        What an earlier push has said of the same kind is replaced. What others have attached stays,
+        and what was signed stays beside what is not.
         """
         tag = make_fallback_tag(subject)
         try:
             _, index = self._manifest(self.url, tag, self.target, self.host)
-            there = list(index.get("manifests") or [])[:MAX_REFERRERS]
+            there = list(index.get("manifests") or [])
         except NotInRegistry:
             there = []
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(self.host)) from None
-        kept = [
-            one
-            for one in there
-            if isinstance(one, dict) and one.get("artifactType") != referrer.artifact_type
-        ]
-        manifests = [*kept, referrer.as_dict()]
+        mine = referrer.as_dict()
+        kept = [one for one in there if not _is_replaced(one, mine)]
+        manifests = [*kept, mine]
         self.put_manifest({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}, tag)
 
     def attach(
-        self, subject: Descriptor, artifact_type: str, content: bytes, name: str, media_type: str
+        self,
+        subject: Descriptor,
+        artifact_type: str,
+        content: bytes,
+        name: str,
+        media_type: str,
+        *,
+        signed: bool = False,
     ) -> Descriptor:
         """Attach CONTENT, a file called NAME, to the manifest SUBJECT as a referrer of its own.
 
-        Return the descriptor of the referrer's manifest.
+        SIGNED says whether a signature vouches for it. Return the descriptor of the referrer's
+        manifest.
         """
         layer = self.upload_bytes(content, media_type)
         config = self.upload_bytes(EMPTY, EMPTY_TYPE)
@@ -279,6 +334,7 @@ class PushRegistry(Registry):
                 "artifactType": artifact_type,
                 "config": config.as_dict(),
                 "layers": [titled],
+                "annotations": {OURS: "signed" if signed else "unsigned"},
                 "subject": Descriptor(subject.media_type, subject.digest, subject.size).as_dict(),
             }
         )
@@ -289,15 +345,16 @@ class PushRegistry(Registry):
         Raise RegistryError where that is at another host, which must not get our token.
         """
         location = answer.headers.get("Location", "")
-        place = urljoin(answer.url, location)
-        if not location or urlsplit(place).netloc != urlsplit(self.url).netloc:
+        place = urlsplit(urljoin(answer.url, location))
+        own = urlsplit(self.url)
+        if not location or _find_address(place) != _find_address(own):
             raise RegistryError(
-                f"{self.host} continues the upload at {urlsplit(place).netloc or 'no place'}, which "
-                "is not asked",
+                f"{self.host} continues the upload at {place.netloc or 'no place'}, which is not "
+                "asked",
                 "tell the registry's admin: it may not know its own address behind a proxy",
             )
         # Behind a proxy that ends TLS, a registry may name itself by http.
-        return urlunsplit(urlsplit(place)._replace(scheme=urlsplit(self.url).scheme))
+        return urlunsplit(place._replace(scheme=own.scheme, netloc=own.netloc))
 
 
 class _Watched:
@@ -312,9 +369,32 @@ class _Watched:
 
     def read(self, count: int = -1) -> bytes:
         data = self.file.read(count)
+        if not data and self.done < self.size and count:
+            raise OSError(f"the blob ends after {self.done} of {self.size} bytes")
         self.done += len(data)
         self.on_bytes(self.done)
         return data
+
+
+def _find_address(place: SplitResult) -> tuple[str, int | None]:
+    """Return the host and port that PLACE names; without a port, that of its scheme."""
+    try:
+        port = place.port
+    except ValueError:
+        return "", None
+    if port in (80, 443):
+        port = None
+    return place.hostname or "", port
+
+
+def _is_replaced(there: Any, mine: dict[str, Any]) -> bool:
+    """Return whether MINE, a descriptor of ours, takes the place of THERE in a list of referrers."""
+    if not isinstance(there, dict) or there.get("digest") == mine["digest"]:
+        return True
+    same_kind = there.get("artifactType") == mine.get("artifactType")
+    notes = there.get("annotations")
+    marked = notes.get(OURS) if isinstance(notes, dict) else None
+    return same_kind and marked == mine["annotations"][OURS]
 
 
 def make_fallback_tag(digest: str) -> str:
@@ -330,14 +410,11 @@ def list_referrers(registry: Registry, base: Base, digest: str) -> list[dict[str
     """
     host, url = registry.place(base)
     try:
-        try:
-            content = registry.fetch_small(f"{url}/referrers/{digest}", (OCI_INDEX,), base)
-        except NotInRegistry:
-            content = registry.fetch_small(
-                f"{url}/manifests/{make_fallback_tag(digest)}", (OCI_INDEX,), base
-            )
-        index = parse_answer(content, host, MAX_MANIFEST)
-        found = index.get("manifests") or []
+        found = registry.fetch_referrers(base, digest)
+        if found is None:
+            tag = make_fallback_tag(digest)
+            content = registry.fetch_small(f"{url}/manifests/{tag}", (OCI_INDEX,), base)
+            found = list(parse_answer(content, host, MAX_MANIFEST).get("manifests") or [])
         return list(_choose_descriptors(found[:MAX_REFERRERS]))
     except NotInRegistry:
         return []

@@ -29,9 +29,15 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import (
         EllipticCurvePrivateKey as ECPrivateKey,
     )
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as ECPublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
     from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+
+    PublicKey = ECPublicKey | RSAPublicKey | Ed25519PublicKey
 
 STATEMENT = "application/vnd.dev.cosign.simplesigning.v1+json"
 SIGNATURE = "dev.cosignproject.cosign/signature"
@@ -122,11 +128,7 @@ def read_key(file: str, where: str = NAMED_BY_SITE) -> Key:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        PublicFormat,
-        load_pem_public_key,
-    )
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
         public = load_pem_public_key(read_text(Path(file).expanduser(), MAX_KEY).encode())
@@ -148,6 +150,13 @@ def read_key(file: str, where: str = NAMED_BY_SITE) -> Key:
             f"let {where} name an ECDSA, RSA or Ed25519 key",
             page="sign-images",
         )
+    return make_key(file, public)
+
+
+def make_key(file: str, public: PublicKey) -> Key:
+    """Return PUBLIC, which FILE holds, as a key that verifies."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return Key(file, f"sha256:{hashlib.sha256(der).hexdigest()}", public)
 
@@ -157,6 +166,11 @@ class PrivateKey:
     """A private key that images are signed with."""
 
     private: ECPrivateKey | RSAPrivateKey | Ed25519PrivateKey
+
+    @property
+    def public(self) -> Key:
+        """The public half, which verifies what this key signs."""
+        return make_key("", self.private.public_key())
 
     def sign(self, payload: bytes) -> bytes:
         """Return the signature over PAYLOAD, as cosign makes it with such a key."""

@@ -9,6 +9,7 @@ Tested in tests/unit/publish/test_push_image.py and tests/integration/test_pushi
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from hpcstack.oci.push import digest_bytes, list_referrers
 from hpcstack.oci.reference import Reference, parse_registry_image
 from hpcstack.oci.signed import MAX_ENVELOPE, read_key
 from hpcstack.oci.sources import open_source
-from hpcstack.publish.push_image import KINDS, PREDICATE
+from hpcstack.publish.push_image import KINDS, PREDICATE, TESTED
 from hpcstack.recipe.model import Base
 from hpcstack.report import Report
 from hpcstack.store.artifact import IMAGE
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 MAX_ATTACHED = 64 << 20  # bytes of an SBOM or a report
+MOST_ATTACHED = 50  # files of a kind that are looked at
+MAX_NAME = 300
 ENGINE = "pulled"  # what an image that was not built here says of its engine
 
 
@@ -60,86 +63,91 @@ class Attested:
     sbom: str
     report: Report | None
     provenance: dict[str, Any] = field(repr=False)
+    pushed_as: str = ""  # REGISTRY/NAME that the provenance names
     signed_by: str = ""
     squashfs: str = ""  # sha256 of the squashfs that was pushed
 
 
 @dataclass(frozen=True)
-class _Files:
-    """The files that are attached to an image, by the names of KINDS."""
-
-    contents: dict[str, bytes]
-
-    def need(self, what: str, image: str) -> bytes:
-        """Return the content of WHAT. Raise AnswerIsNo where it is not attached to IMAGE."""
-        if what not in self.contents:
-            raise AnswerIsNo(
-                f"{image} has no {what} attached: hpcstack did not push it, or what was attached "
-                "was not copied with it",
-                "hpcstack import takes any image; oras copy --recursive copies what is attached",
-                page="push-an-image",
-            )
-        return self.contents[what]
-
-
-@dataclass(frozen=True)
 class PushedImage:
-    """An image in a registry, what is attached to it, and notes on what could not be checked."""
+    """An image in a registry, what is attached to it, and notes on what could not be checked.
+
+    BASE names it by its digest.
+    """
 
     base: Base
     attested: Attested
     notes: tuple[str, ...] = ()
 
 
-def read_pushed(image: str, key_file: str, registry: Registry) -> PushedImage:
+def read_pushed(
+    image: str, key_file: str, registry: Registry, *, unsigned: bool = False, platform: str = ""
+) -> PushedImage:
     """Return the image that IMAGE names, REGISTRY/NAME:TAG, checked by what is attached to it.
 
     KEY_FILE holds the public key of whoever pushed it; by default it is the one that the site names
-    for that registry. Raise AnswerIsNo where something is wrong.
+    for that registry. UNSIGNED allows that there is no key. PLATFORM is this machine's by default.
+    Raise AnswerIsNo where something is wrong.
     """
     base = parse_registry_image(image)
     named = key_file or registry.site.registry(base.registry).signature_key
     where = "--key" if key_file else f"registries.{base.registry}.signature_key in site.yaml"
-    key = read_key(named, where) if named else None
+    key = read_key(named, where) if named and not unsigned else None
+    if not key and not unsigned:
+        raise InputError(
+            f"nobody vouches for {image} without a key to check it with",
+            "name the public key of whoever pushed it: --key FILE; or --unsigned",
+            page="push-an-image",
+        )
 
-    attested = read_attested(base, key, registry)
+    found = registry.image(base, platform or find_host_platform())
+    # From here on its digest counts, whatever the tag will mean in a moment.
+    pinned = base.model_copy(update={"image": f"{base.registry}/{base.repository}@{found.digest}"})
+    attested = read_attested(pinned, found.platform, key, registry)
+
     notes = []
     if not key:
-        notes.append("no key was named: nobody vouches for it (--key FILE)")
+        notes.append("NOT signed: nobody vouches for it")
+    if attested.pushed_as != f"{base.registry}/{base.repository}":
+        notes.append(f"it was pushed as {attested.pushed_as}, and copied here")
+    lock = attested.lock
+    if not key and lock.base.registry not in registry.site.registries:
+        notes.append("its base's layers were not compared: an unsigned lock names its registry")
+        return PushedImage(pinned, attested, tuple(notes))
     try:
-        check_base_layers(base, attested, registry)
+        check_base_layers(pinned, attested, registry)
     except NotInRegistry as error:
         notes.append(f"its base is not in its registry any more: {error.message}")
     except RegistryError as error:
         notes.append(f"its base's registry was not asked: {error.message}")
-    return PushedImage(base, attested, tuple(notes))
+    return PushedImage(pinned, attested, tuple(notes))
 
 
-def read_attested(base: Base, key: Key | None, registry: Registry) -> Attested:
-    """Return what is known of the image BASE, by what is attached to it in its registry.
+def read_attested(base: Base, platform: str, key: Key | None, registry: Registry) -> Attested:
+    """Return what is known of the image BASE, which names a digest, by what is attached to it.
 
-    Raise AnswerIsNo where KEY has not signed it, or something attached is not what the provenance
-    says; RegistryError where the registry does not answer.
+    Others may attach files of the same kinds. What counts is a provenance that KEY has signed, and
+    the files that it names. Raise AnswerIsNo where KEY has not signed the image or none such is
+    attached; RegistryError where the registry does not answer.
     """
-    platform = find_host_platform()
-    found = registry.image(base, platform)
-    digest = found.digest
-    attached = _fetch_attached(base, digest, registry)
-
+    digest = base.digest
     if key and not any(key.has_signed(one, digest) for one in registry.statements(base, digest)):
         raise AnswerIsNo(
             f"{base.image} is not signed by the key in {key.file}",
             "do not use it, or name the key of whoever pushed it: --key",
             page="push-an-image",
         )
-    statement = _open_provenance(attached.need("provenance", base.image), base, key)
-    _check_statement(statement, digest, attached, base)
 
-    lock_text = attached.need("lock", base.image)
+    attached = _fetch_attached(base, digest, registry)
+    statement = _choose_provenance(attached.get("provenance", []), digest, base, key)
+    named = list_byproducts(statement)
+    lock = _find_named("lock", attached, named, base)
+    sbom = _find_named("sbom", attached, named, base)
     report = None
-    if "report" in attached.contents:
+    if KINDS["report"][1] in named:
+        text = _find_named("report", attached, named, base)
         try:
-            report = Report.model_validate_json(attached.contents["report"])
+            report = Report.model_validate_json(text)
         except ValueError:
             raise AnswerIsNo(
                 f"the report of {base.image} is not one", page="push-an-image"
@@ -147,56 +155,68 @@ def read_attested(base: Base, key: Key | None, registry: Registry) -> Attested:
     return Attested(
         digest=digest,
         platform=platform,
-        lock=parse_lock(lock_text, f"the lock of {base.image}").lock,
-        sbom=attached.need("sbom", base.image).decode("utf-8", "replace"),
+        lock=parse_lock(lock, f"the lock of {base.image}").lock,
+        sbom=sbom.decode("utf-8", "replace"),
         report=report,
         provenance=statement,
+        pushed_as=str(statement["subject"][0].get("name", ""))[:MAX_NAME],
         signed_by=key.file if key else "",
-        squashfs=_list_byproducts(statement).get("image.sqsh", ""),
+        squashfs=named.get("image.sqsh", ""),
     )
 
 
-def _fetch_attached(base: Base, digest: str, registry: Registry) -> _Files:
-    """Return what is attached to the manifest DIGEST, of each kind the last one that is listed."""
+def _fetch_attached(base: Base, digest: str, registry: Registry) -> dict[str, list[bytes]]:
+    """Return {what: contents} of the files that are attached to the manifest DIGEST.
+
+    What is no file of ours, or is too large, is left out.
+    """
     kinds = {kind: what for what, (kind, _) in KINDS.items()}
-    contents = {}
+    out: dict[str, list[bytes]] = {}
     for one in list_referrers(registry, base, digest):
         what = kinds.get(str(one.get("artifactType", "")))
-        if not what:
+        if not what or len(out.setdefault(what, [])) >= MOST_ATTACHED:
             continue
         limit = {"lock": MAX_LOCK, "provenance": MAX_ENVELOPE}.get(what, MAX_ATTACHED)
-        try:
-            contents[what] = registry.fetch_attached(base, one["digest"], digest, limit)
-        except NotInRegistry:  # the list may be older than what it lists
-            continue
-    return _Files(contents)
+        content = registry.fetch_attached(base, one["digest"], digest, limit)
+        if content is not None:
+            out[what].append(content)
+    return out
 
 
-def _open_provenance(content: bytes, base: Base, key: Key | None) -> dict[str, Any]:
-    """Return the statement in CONTENT, which KEY must have signed if there is one."""
-    payload: bytes | None = content
-    if key:
-        payload = key.open_envelope(content)
-        if payload is None:
-            raise AnswerIsNo(
-                f"the provenance of {base.image} is not signed by the key in {key.file}",
-                "do not use the image, or name the key of whoever pushed it: --key",
-                page="push-an-image",
-            )
-    else:
-        payload = _read_unsigned(content)
-    try:
-        return parse_untrusted_json(payload or b"", MAX_ENVELOPE)
-    except ValueError:
+def _choose_provenance(
+    found: list[bytes], digest: str, base: Base, key: Key | None
+) -> dict[str, Any]:
+    """Return the statement that counts: about DIGEST, signed by KEY, and with the newest report."""
+    statements = []
+    for content in found:
+        payload = key.open_envelope(content) if key else _read_unsigned(content)
+        statement = parse_provenance(payload, digest) if payload else None
+        if statement:
+            statements.append(statement)
+    if statements:
+        return max(statements, key=_find_test_day)
+
+    if found and key:
         raise AnswerIsNo(
-            f"the provenance of {base.image} is not a statement", page="push-an-image"
-        ) from None
+            f"no provenance of {base.image} is signed by the key in {key.file}",
+            "do not use the image, or name the key of whoever pushed it: --key",
+            page="push-an-image",
+        )
+    raise AnswerIsNo(
+        f"{base.image} has no provenance attached: hpcstack did not push it, or what was attached "
+        "was not copied with it",
+        "hpcstack import takes any image; oras copy --recursive copies what is attached",
+        page="push-an-image",
+    )
+
+
+def _find_test_day(statement: dict[str, Any]) -> str:
+    parameters = statement["predicate"].get("buildDefinition", {}).get("internalParameters", {})
+    return str(parameters.get(TESTED, ""))
 
 
 def _read_unsigned(content: bytes) -> bytes:
     """Return the statement in CONTENT, whether it is in an envelope or not."""
-    import base64
-
     try:
         found = parse_untrusted_json(content, MAX_ENVELOPE)
         if "payload" in found:
@@ -206,34 +226,38 @@ def _read_unsigned(content: bytes) -> bytes:
     return content
 
 
-def _check_statement(statement: dict[str, Any], digest: str, attached: _Files, base: Base) -> None:
-    """Raise AnswerIsNo where STATEMENT is not about the image DIGEST, or of other files."""
+def parse_provenance(payload: bytes, digest: str) -> dict[str, Any] | None:
+    """Return the provenance in PAYLOAD, if it is one of the image DIGEST; else None."""
     try:
+        statement = parse_untrusted_json(payload, MAX_ENVELOPE)
         subjects = [str(one["digest"]["sha256"]) for one in statement["subject"]]
-        is_provenance = statement["predicateType"] == PREDICATE
-        named = _list_byproducts(statement)
-    except (KeyError, TypeError, AttributeError):
-        subjects, is_provenance, named = [], False, {}
-    if not is_provenance or digest.removeprefix("sha256:") not in subjects:
-        raise AnswerIsNo(
-            f"the provenance attached to {base.image} is of something else", page="push-an-image"
-        )
-
-    for what, content in attached.contents.items():
-        if what == "provenance":
-            continue
-        if named.get(KINDS[what][1]) != digest_bytes(content).removeprefix("sha256:"):
-            raise AnswerIsNo(
-                f"the {what} attached to {base.image} is not the one that its provenance names",
-                "somebody has replaced it: do not use it",
-                page="push-an-image",
-            )
+        is_about = digest.removeprefix("sha256:") in subjects
+        list_byproducts(statement)
+        _find_test_day(statement)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return statement if is_about and statement.get("predicateType") == PREDICATE else None
 
 
-def _list_byproducts(statement: dict[str, Any]) -> dict[str, str]:
+def list_byproducts(statement: dict[str, Any]) -> dict[str, str]:
     """Return {name: sha256} of what STATEMENT says was made beside the image."""
     rows = statement["predicate"]["runDetails"]["byproducts"]
     return {str(one["name"]): str(one["digest"]["sha256"]) for one in rows}
+
+
+def _find_named(
+    what: str, attached: dict[str, list[bytes]], named: dict[str, str], base: Base
+) -> bytes:
+    """Return the attached file WHAT whose sha256 is in NAMED. Raise AnswerIsNo for none."""
+    wanted = named.get(KINDS[what][1], "")
+    for content in attached.get(what, []):
+        if digest_bytes(content).removeprefix("sha256:") == wanted:
+            return content
+    raise AnswerIsNo(
+        f"no {what} that is attached to {base.image} is the one that its provenance names",
+        "somebody has removed or replaced it: push the image again",
+        page="push-an-image",
+    )
 
 
 def check_base_layers(base: Base, attested: Attested, registry: Registry) -> int:
@@ -281,9 +305,8 @@ def pull_image(
     if known:
         return known
 
-    at = f"{base.registry}/{base.repository}@{attested.digest}"
-    pinned = Base.model_validate({"image": at})
-    source = open_source(Reference("docker", base=pinned), attested.platform, bench.registry)
+    at = base.image
+    source = open_source(Reference("docker", base=base), attested.platform, bench.registry)
     request = request_build(recipe, lock, site, bench.runner, attested.platform)
     with store.incoming() as incoming, make_workspace(site, bench.runner, 0) as work:
         done = pack_image(
@@ -302,5 +325,9 @@ def pull_image(
         made = describe_image_of(request, done.path, digest_of(done.path))
         artifact = replace(made, key=key, engine=ENGINE)
         log = work / "pull.log"
-        log.write_text(f"pulled from {at}\n{json.dumps(attested.provenance, indent=1)}\n")
+        signed = (
+            f"signed by the key in {attested.signed_by}" if attested.signed_by else "NOT signed"
+        )
+        said = json.dumps(attested.provenance, indent=1)
+        log.write_text(f"pulled from {at}, {signed}\n{said}\n")
         return store.put(artifact, incoming / IMAGE, log, lock=lock.file_text())

@@ -7,6 +7,7 @@ is known of the image is attached to it: SBOM, lock, smoke reports, and its prov
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hpcstack import __version__
 from hpcstack.build.base import provide_base
-from hpcstack.core.errors import AnswerIsNo, InputError, StoreError
+from hpcstack.core.errors import AnswerIsNo, InputError, RegistryError, StoreError
 from hpcstack.lock.model import read_lock
 from hpcstack.oci.compress import compress_layer
-from hpcstack.oci.delta_layer import open_delta
+from hpcstack.oci.delta_layer import find_delta, write_delta
 from hpcstack.oci.metadata import SINGULARITY, list_files_above, list_files_below
 from hpcstack.oci.push import (
     OCI_CONFIG,
@@ -35,6 +36,8 @@ from hpcstack.oci.reference import parse_registry_image
 from hpcstack.oci.signed import (
     IN_TOTO,
     STATEMENT,
+    CosignStatement,
+    list_statements,
     make_signature_layer,
     make_signature_tag,
     read_private_key,
@@ -43,16 +46,18 @@ from hpcstack.publish.reports import find_reports
 from hpcstack.recipe.model import Base
 from hpcstack.render.steps import HOME
 from hpcstack.squashfs.codec import Unreadable
+from hpcstack.squashfs.read import Squashfs
 from hpcstack.store.cache import cache_of
 from hpcstack.store.contents import read_optional
 from hpcstack.store.sbom import make_image_sbom
 from hpcstack.store.store import LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from hpcstack.build.workbench import Workbench
     from hpcstack.lock.model import Lock
+    from hpcstack.oci.client import Registry
     from hpcstack.oci.compress import CompressedLayer
     from hpcstack.oci.signed import PrivateKey
     from hpcstack.recipe.catalog import Recipe
@@ -61,6 +66,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
+TESTED = "tested_on"
 ENVELOPE = "application/vnd.dsse.envelope.v1+json"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:hpcstack:build:v1"
@@ -72,6 +78,9 @@ KINDS = {
     "provenance": (IN_TOTO, "provenance.json"),
 }
 MAX_LABELS = 1 << 20
+MOST_NAMED = 10
+MAX_BESIDE = 16 << 20  # bytes of a signature or an attestation beside an image
+TRIES = 4  # to fetch a layer of the base
 
 
 @dataclass(frozen=True)
@@ -114,17 +123,35 @@ def request_push(
             f"hpcstack build {artifact.stack}",
             page="push-an-image",
         )
-    if ":" not in target.rpartition("/")[2]:
-        target = f"{target}:{stack.release_version}"
+    named = _name_target(target, stack)
     key = read_private_key(key_file, lambda: ask_passphrase(key_file)) if key_file else None
     return PushRequest(
         stack,
         artifact,
-        parse_registry_image(target),
+        named,
         tuple(find_reports(stack.full_name, artifact.sha256, store)),
         with_base,
         key,
     )
+
+
+def _name_target(text: str, stack: Stack) -> Base:
+    """Return the image that TEXT names, by default with the version of STACK as its tag.
+
+    Raise InputError for a digest, and for a name without a registry: what is meant for one's own
+    must not become public by a host that was forgotten.
+    """
+    host, slash, _ = text.partition("/")
+    if "@" in text or not slash or not (set(".:") & set(host) or host == "localhost"):
+        raise InputError(
+            f"{text!r} does not say where to push to",
+            f"name a registry: hpcstack push {stack.full_name} registry.example.org/{stack.name}, "
+            "for Docker Hub docker.io/USER/NAME",
+            page="push-an-image",
+        )
+    if ":" not in text.rpartition("/")[2]:
+        text = f"{text}:{stack.release_version}"
+    return parse_registry_image(text)
 
 
 def _read_spec(artifact: Artifact) -> str:
@@ -232,10 +259,10 @@ def push_image(request: PushRequest, bench: Workbench) -> Pushed:
         "layers": [layer.as_dict() for layer in layers],
     }
     subject = registry.put_manifest(manifest)
-    _tag(subject, artifact.platform, registry)
     attached = _attach_evidence(request, lock, subject, registry)
     if request.key:
         _sign(request.key, subject, registry)
+    _tag(subject, request, registry)
 
     return Pushed(
         image=f"{target.registry}/{target.repository}:{target.tag}@{subject.digest}",
@@ -250,12 +277,13 @@ def push_image(request: PushRequest, bench: Workbench) -> Pushed:
     )
 
 
-def _tag(subject: Descriptor, platform: str, registry: PushRegistry) -> None:
-    """Let the target's tag mean SUBJECT, an image for PLATFORM.
+def _tag(subject: Descriptor, request: PushRequest, registry: PushRegistry) -> None:
+    """Let the target's tag mean SUBJECT, the image of REQUEST.
 
-    Where it means an image for another platform already, it means both from now on: an index.
+    Where it means an image for another platform already, it means both from now on: an index, which
+    is signed, too.
     """
-    tag = registry.target.tag
+    tag, platform = request.target.tag, request.artifact.platform
     others = {
         name: one for name, one in registry.list_tagged(tag).items() if name not in ("", platform)
     }
@@ -269,7 +297,10 @@ def _tag(subject: Descriptor, platform: str, registry: PushRegistry) -> None:
         about = {"os": system, "architecture": architecture}
         entries.append({**replace(one, annotations={}).as_dict(), "platform": about})
     index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}
-    registry.put_manifest(index, tag)
+    both = registry.put_manifest(index)
+    if request.key:
+        _sign(request.key, both, registry)
+    registry.put_manifest_again(both, tag)
 
 
 def _read_lock(artifact: Artifact) -> Lock:
@@ -314,11 +345,13 @@ def _write_delta(
     always = frozenset(member.name for member, _ in added)
     progress = bench.progress
     try:
-        return compress_layer(
-            open_delta(imported, artifact.image, always),
-            file,
-            lambda done: progress.amount("layer", done, 0),
-        )
+        with Squashfs(imported) as below, Squashfs(artifact.image) as above:
+            found = find_delta(below, above, always)
+            for path in found.skipped[:MOST_NAMED]:
+                progress(f"left out, as no layer can have it: /{path.decode('utf-8', 'replace')}")
+            return compress_layer(
+                write_delta(found, above), file, lambda done: progress.amount("layer", done, 0)
+            )
     except Unreadable as error:
         raise StoreError(
             f"{artifact.image}, or its base, is damaged: {error}",
@@ -385,13 +418,36 @@ def _copy_layer(
     folder = cache_of(bench.site).top
     short = layer.digest[7:19]
     with TemporaryFile(dir=folder, prefix="push-") as file:
-        for piece in bench.registry.blob(base.base, layer.digest, 0):
-            file.write(piece)
+        _fetch_layer(layer, base, bench.registry, file)
         registry.upload_blob(
             layer.digest,
             layer.size,
             lambda: _reopen(file),
             lambda done: bench.progress.amount(short, done, layer.size),
+        )
+
+
+def _fetch_layer(layer: Descriptor, base: _BaseImage, registry: Registry, file: BinaryIO) -> None:
+    """Fetch LAYER into FILE; where the connection breaks off, go on from there.
+
+    Raise RegistryError where it is not what its digest says.
+    """
+    for attempt in range(TRIES):
+        try:
+            for piece in registry.blob(base.base, layer.digest, file.tell()):
+                file.write(piece)
+            break
+        except RegistryError:
+            if attempt + 1 == TRIES:
+                raise
+    file.seek(0)
+    digest = hashlib.sha256()
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+    if f"sha256:{digest.hexdigest()}" != layer.digest:
+        raise RegistryError(
+            f"{base.base.registry} sent bytes that do not match {layer.digest}",
+            "try again; if it persists, tell the registry's admin",
         )
 
 
@@ -468,9 +524,10 @@ def _attach_evidence(
     contents = {what: text.encode() for what, text in files.items()}
 
     attached = {}
+    signed = request.key is not None
     for what, content in contents.items():
         kind, name = KINDS[what]
-        found = registry.attach(subject, kind, content, name, kind)
+        found = registry.attach(subject, kind, content, name, kind, signed=signed)
         attached[what] = found.digest
 
     statement = make_provenance(request, lock, subject.digest, contents)
@@ -479,9 +536,10 @@ def _attach_evidence(
     if request.key:
         statement = request.key.seal_statement(statement)
         media_type = ENVELOPE
-    attached["provenance"] = registry.attach(subject, kind, statement, name, media_type).digest
+    found = registry.attach(subject, kind, statement, name, media_type, signed=signed)
+    attached["provenance"] = found.digest
     if request.key:
-        _put_cosign_attestation(statement, subject, registry)
+        _put_cosign_attestation(statement, request.key, subject, registry)
     return attached
 
 
@@ -517,6 +575,8 @@ def make_provenance(
                     "engine": artifact.engine,
                     "lock_sha256": artifact.lock_sha256,
                     "stand_in": artifact.stand_in,
+                    # Of two statements on one image, the one with the newer report counts.
+                    TESTED: request.reports[0].started if request.reports else "",
                 },
                 "resolvedDependencies": list_dependencies(lock, artifact.platform),
             },
@@ -571,20 +631,48 @@ def _sign(key: PrivateKey, subject: Descriptor, registry: PushRegistry) -> None:
     statement = key.sign_image(name, subject.digest)
     layer = registry.upload_bytes(statement.payload, STATEMENT)
     annotated = {**layer.as_dict(), "annotations": make_signature_layer(statement)}
-    _put_beside([annotated], make_signature_tag(subject.digest), registry)
+
+    def is_ours(content: bytes, there: dict[str, Any]) -> bool:
+        found = list_statements({"layers": [there]})
+        return any(
+            key.public.has_signed(CosignStatement(content, signature), subject.digest)
+            for _, signature in found
+        )
+
+    _put_beside(annotated, make_signature_tag(subject.digest), is_ours, registry)
 
 
-def _put_cosign_attestation(envelope: bytes, subject: Descriptor, registry: PushRegistry) -> None:
+def _put_cosign_attestation(
+    envelope: bytes, key: PrivateKey, subject: Descriptor, registry: PushRegistry
+) -> None:
     """Put ENVELOPE where `cosign verify-attestation` looks for it."""
     layer = registry.upload_bytes(envelope, ENVELOPE)
     annotations = {"predicateType": PREDICATE, "dev.cosignproject.cosign/signature": ""}
     tag = make_signature_tag(subject.digest).removesuffix(".sig") + ".att"
-    _put_beside([{**layer.as_dict(), "annotations": annotations}], tag, registry)
+
+    def is_ours(content: bytes, _: dict[str, Any]) -> bool:
+        return key.public.open_envelope(content) is not None
+
+    _put_beside({**layer.as_dict(), "annotations": annotations}, tag, is_ours, registry)
 
 
-def _put_beside(layers: Sequence[dict[str, Any]], tag: str, registry: PushRegistry) -> None:
-    """Store a manifest of LAYERS under TAG, in the form in which cosign writes one."""
-    plain = [layer["digest"] for layer in layers]
+def _put_beside(
+    layer: dict[str, Any],
+    tag: str,
+    is_ours: Callable[[bytes, dict[str, Any]], bool],
+    registry: PushRegistry,
+) -> None:
+    """Add LAYER to the manifest under TAG, in the form in which cosign writes one.
+
+    Layers that are there stay, but for those of which IS_OURS(content, layer) is true.
+    """
+    kept = [
+        there
+        for there, content in registry.list_layers(tag, MAX_BESIDE)
+        if content is None or not is_ours(content, there)
+    ]
+    layers = [*kept, layer]
+    plain = [one["digest"] for one in layers]
     config = {
         "architecture": "",
         "os": "",
@@ -597,7 +685,7 @@ def _put_beside(layers: Sequence[dict[str, Any]], tag: str, registry: PushRegist
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
             "config": found.as_dict(),
-            "layers": list(layers),
+            "layers": layers,
         },
         tag,
     )

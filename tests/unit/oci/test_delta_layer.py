@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpcstack.oci.compress import MEMBER, compress_layer
-from hpcstack.oci.delta_layer import find_delta, open_delta
+from hpcstack.oci.delta_layer import find_delta, write_delta
 from hpcstack.oci.headers import XATTR
 from hpcstack.squashfs.read import Squashfs
 from support.splicing import Case, need_overlay
@@ -29,6 +29,11 @@ NEVER: frozenset[str] = frozenset()
 def case(tmp_path: Path) -> Case:
     need_overlay()
     return Case(tmp_path)
+
+
+def make_layer(base: Path, image: Path, always: frozenset[str] = NEVER) -> bytes:
+    with Squashfs(base) as below, Squashfs(image) as above:
+        return b"".join(write_delta(find_delta(below, above, always), above))
 
 
 def unpack(image: Path, folder: Path) -> Path:
@@ -89,7 +94,7 @@ def test_it_makes_the_image_of_its_base(case: Case, seed: int) -> None:
         case.change_by(seed * 100 + number, 5 + seed * 4)
     case.splice()
     base, image = case.folder / "base.sqsh", case.folder / "out.sqsh"
-    layer = b"".join(open_delta(base, image, NEVER))
+    layer = make_layer(base, image)
 
     expected = listing(unpack(image, case.folder / "expected"))
     top = unpack(base, case.folder / "applied")
@@ -101,7 +106,7 @@ def test_it_makes_the_image_of_its_base(case: Case, seed: int) -> None:
     shutil.move(str(case.folder / "expected"), str(case.folder / "alone/tree"))
     alone = case.pack("alone/tree", "alone.sqsh")
     top = unpack(base, case.folder / "applied")
-    apply_layer(b"".join(open_delta(base, alone, NEVER)), top)
+    apply_layer(make_layer(base, alone), top)
     assert compared(listing(top)) == compared(listing(case.folder / "alone/tree"))
 
 
@@ -109,7 +114,7 @@ def test_what_has_not_changed_is_not_in_it(case: Case) -> None:
     case.make_base(5, 200)
     case.change("mkdir -p opt/new; echo new > opt/new/file; ln -s file opt/new/link")
     case.splice()
-    layer = b"".join(open_delta(case.folder / "base.sqsh", case.folder / "out.sqsh", NEVER))
+    layer = make_layer(case.folder / "base.sqsh", case.folder / "out.sqsh")
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
         assert tar.getnames() == ["opt", "opt/new", "opt/new/file", "opt/new/link"]
     assert len(layer) < 8192
@@ -124,7 +129,7 @@ def test_what_import_has_added_is_always_in_it(case: Case) -> None:
     case.change("touch new")
     case.splice()
     files = (case.folder / "base.sqsh", case.folder / "out.sqsh")
-    layer = b"".join(open_delta(*files, frozenset({"etc/rc", "etc/none", "etc/empty"})))
+    layer = make_layer(*files, frozenset({"etc/rc", "etc/none", "etc/empty"}))
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
         assert tar.getnames() == ["etc", "etc/empty", "etc/rc", "new"]
 
@@ -138,6 +143,20 @@ def test_a_link_to_cuda_that_import_left_out_is_removed(case: Case) -> None:
     with Squashfs(case.folder / "base.sqsh") as base, Squashfs(case.folder / "out.sqsh") as image:
         delta = find_delta(base, image)
     assert delta.gone == [b"usr/local/cuda-12.6/compat/lib"]
+
+
+def test_what_no_layer_can_have_is_told(case: Case) -> None:
+    """A file with a whiteout's name would remove another one wherever the layer is unpacked."""
+    case.make_base(5, 20)
+    (case.folder / "base/keep").write_text("x")
+    (case.folder / "base/turns").write_text("x")
+    case.pack("base", "base.sqsh")
+    case.change("echo y > .wh.keep; rm turns; mknod turns p; touch new")
+    case.splice()
+    with Squashfs(case.folder / "base.sqsh") as base, Squashfs(case.folder / "out.sqsh") as image:
+        delta = find_delta(base, image)
+    assert delta.skipped == [b".wh.keep"]
+    assert sorted(delta.changed) == [b"new", b"turns"]
 
 
 @pytest.mark.parametrize("size", [0, 1, MEMBER, MEMBER + 1, 3 * MEMBER])

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,9 +14,12 @@ from hpcstack.core.errors import RegistryError
 from hpcstack.oci import client
 from hpcstack.oci.client import Registry
 from hpcstack.oci.push import (
+    OCI_INDEX,
     OCI_MANIFEST,
+    OURS,
     Descriptor,
     PushRegistry,
+    _find_address,
     digest_bytes,
     list_referrers,
     make_fallback_tag,
@@ -107,6 +111,94 @@ def test_a_token_allows_to_push_here_and_to_read_what_is_mounted(
     assert there.scopes[-1] == [f"repository:{NAME}:pull,push", "repository:base/image:pull"]
 
 
+def test_a_blob_that_is_kept_elsewhere_is_there(there: PushedTo, registry: PushRegistry) -> None:
+    """Registries over an object store send who asks for a blob to it."""
+    upload(registry)
+    there.keeps_elsewhere = True
+    assert not upload(registry)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says", "tip"),
+    [
+        (
+            404,
+            b'{"errors": [{"message": "no such project"}]}',
+            "no such project",
+            "create the project",
+        ),
+        (413, b"<html>", "(413)", "limits the size"),
+        (412, b"[]", "(412)", "name another one"),
+        (403, b"", "(403)", "docker login"),
+        (405, b"", "(405)", "mirrors another one"),
+    ],
+)
+def test_a_refusal_is_about_pushing(
+    there: PushedTo, registry: PushRegistry, status: int, body: bytes, says: str, tip: str
+) -> None:
+    there.refuses = (status, body)
+    with pytest.raises(RegistryError) as error:
+        upload(registry)
+    assert says in error.value.message
+    assert tip in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("location", "own", "same"),
+    [
+        ("https://r.example.org:443/x", "https://r.example.org/v2", True),
+        ("http://R.example.org/x", "https://r.example.org/v2", True),
+        ("https://r.example.org:5000/x", "https://r.example.org/v2", False),
+        ("https://evil.example.org/x", "https://r.example.org/v2", False),
+        ("https://r.example.org:99999999/x", "https://r.example.org/v2", False),
+    ],
+)
+def test_one_address_in_several_spellings(location: str, own: str, same: bool) -> None:
+    assert (_find_address(urlsplit(location)) == _find_address(urlsplit(own))) is same
+
+
+def test_docker_hub_has_another_host() -> None:
+    values: dict[str, Any] = {"store": "/s", "lock_dir": "/l", "module_root": "/m"}
+    registry = PushRegistry(Site.model_validate(values), Base(image="docker.io/me/x:1"))
+    assert registry.url == "https://registry-1.docker.io/v2/me/x"
+
+
+def test_plain_http_of_a_mirror_is_not_that_of_the_registry(there: PushedTo) -> None:
+    values: dict[str, Any] = {"store": "/s", "lock_dir": "/l", "module_root": "/m"}
+    entry = {"mirror": "localhost:5000", "plain_http": True}
+    site = Site.model_validate({**values, "registries": {"r.example.org": entry}})
+    assert PushRegistry(site, Base(image="r.example.org/x:1")).url.startswith(
+        "https://r.example.org/"
+    )
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 406, 501])
+def test_a_registry_without_the_api_may_say_so_in_many_ways(
+    there: PushedTo, registry: PushRegistry, status: int
+) -> None:
+    there.unknown_api = status
+    subject = registry.put_manifest(manifest_of("image"), "1")
+    registry.attach(subject, "application/x.sbom", b"x", "sbom.json", "text/plain")
+    found = list_referrers(Registry(site_of(there)), target_of(there), subject.digest)
+    assert [one["artifactType"] for one in found] == ["application/x.sbom"]
+
+
+def test_what_others_have_attached_stays(there: PushedTo, registry: PushRegistry) -> None:
+    """Also what was signed beside what is not: who checks by a key finds it still."""
+    subject = registry.put_manifest(manifest_of("image"), "1")
+    tag = make_fallback_tag(subject.digest)
+    foreign = {"mediaType": OCI_MANIFEST, "digest": digest_bytes(b"scan"), "size": 1,
+               "artifactType": "application/x.sbom", "annotations": {"by": "a scanner"}}  # fmt: skip
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [foreign]}
+    registry.put_manifest(index, tag)
+
+    for content, signed in ((b"1", True), (b"2", True), (b"3", False), (b"4", False)):
+        registry.attach(subject, "application/x.sbom", content, "x", "text/plain", signed=signed)
+    found = there.manifest(NAME, tag)["manifests"]
+    assert found[0] == foreign
+    assert [one["annotations"][OURS] for one in found[1:]] == ["signed", "unsigned"]
+
+
 @pytest.mark.parametrize("api", [True, False])
 def test_what_is_attached_is_found_again(
     there: PushedTo, registry: PushRegistry, api: bool
@@ -120,7 +212,7 @@ def test_what_is_attached_is_found_again(
     reader = Registry(site_of(there))
     found = list_referrers(reader, target_of(there), subject.digest)
     kinds = {one["digest"]: one["artifactType"] for one in found}
-    assert kinds[last.digest] == "application/x.sbom"
+    assert kinds[last.digest] == "application/x.sbom", found
     assert kinds[other.digest] == "application/x.lock"
     # The index under the fallback tag is ours to write: it names the newest of each kind.
     assert len(found) == (3 if api else 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,20 @@ from cryptography.hazmat.primitives.serialization import (
 from hpcstack.core.errors import AnswerIsNo, InputError
 from hpcstack.lock.model import LockedApt, LockedPip
 from hpcstack.oci import client
-from hpcstack.oci.push import OCI_INDEX, OCI_MANIFEST, PushRegistry, digest_bytes
-from hpcstack.oci.signed import make_signed_form, read_key, read_private_key
-from hpcstack.publish.pull_image import _check_statement, _Files
+from hpcstack.oci.client import Registry
+from hpcstack.oci.push import OCI_INDEX, OCI_MANIFEST, Descriptor, PushRegistry, digest_bytes
+from hpcstack.oci.signed import PrivateKey, make_signed_form, read_key, read_private_key
+from hpcstack.publish.pull_image import (
+    _choose_provenance,
+    _find_named,
+    list_byproducts,
+    parse_provenance,
+)
 from hpcstack.publish.push_image import (
     PushRequest,
+    _name_target,
+    _put_cosign_attestation,
+    _sign,
     _tag,
     list_dependencies,
     make_provenance,
@@ -154,27 +164,58 @@ def make_statement(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("statement", "sbom", "says"),
+    ("statement", "counts"),
     [
-        (make_statement(), b"{}", ""),
-        (make_statement(), b"{ }", "the sbom attached to .* is not the one"),
-        (make_statement(subject=[{"digest": {"sha256": "0" * 64}}]), b"{}", "is of something else"),
-        (make_statement(predicateType="https://example.org"), b"{}", "is of something else"),
-        (make_statement(predicate={}), b"{}", "is of something else"),
-        (make_statement(subject=None), b"{}", "is of something else"),
-        ({}, b"{}", "is of something else"),
-        (make_statement(predicate={"runDetails": {"byproducts": []}}), b"{}", "is not the one"),
+        (make_statement(), True),
+        (make_statement(subject=[{"digest": {"sha256": "0" * 64}}]), False),
+        (make_statement(predicateType="https://example.org"), False),
+        (make_statement(predicate={}), False),
+        (make_statement(predicate={"runDetails": {"byproducts": [{"name": "x"}]}}), False),
+        (
+            make_statement(predicate={"runDetails": {"byproducts": []}, "buildDefinition": []}),
+            False,
+        ),
+        (make_statement(subject=None), False),
+        ({}, False),
     ],
 )
-def test_what_the_provenance_does_not_name_does_not_count(
-    statement: dict[str, Any], sbom: bytes, says: str
+def test_what_is_no_provenance_of_the_image_does_not_count(
+    statement: dict[str, Any], counts: bool
 ) -> None:
-    attached = _Files({"sbom": sbom, "provenance": b""})
-    if not says:
-        _check_statement(statement, DIGEST, attached, TARGET)
-        return
-    with pytest.raises(AnswerIsNo, match=says):
-        _check_statement(statement, DIGEST, attached, TARGET)
+    assert (parse_provenance(json.dumps(statement).encode(), DIGEST) is not None) is counts
+    assert parse_provenance(b"nonsense", DIGEST) is None
+
+
+def test_the_newest_statement_counts_and_the_files_that_it_names() -> None:
+    """Several pushes, and others, may have attached files of the same kinds, in any order."""
+
+    def statement(tested: str, sbom: bytes) -> bytes:
+        found = make_statement()
+        found["predicate"]["buildDefinition"] = {"internalParameters": {"tested_on": tested}}
+        row = {"name": "sbom.json", "digest": {"sha256": digest_bytes(sbom)[7:]}}
+        found["predicate"]["runDetails"]["byproducts"] = [row]
+        return json.dumps(found).encode()
+
+    provenances = [statement("2026-11-02", b"new"), b"foreign", statement("", b"old")]
+    for found in (provenances, provenances[::-1]):
+        chosen = _choose_provenance(found, DIGEST, TARGET, None)
+        attached = {"sbom": [b"a scanner's", b"old", b"new"]}
+        assert _find_named("sbom", attached, list_byproducts(chosen), TARGET) == b"new"
+    with pytest.raises(AnswerIsNo, match="no sbom that is attached"):
+        _find_named("sbom", {"sbom": [b"x"]}, list_byproducts(chosen), TARGET)
+    with pytest.raises(AnswerIsNo, match="has no provenance attached"):
+        _choose_provenance([b"foreign"], DIGEST, TARGET, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["mine/pytorch", "pytorch", f"r.example.org/x@{DIGEST}", "r.example.org"]
+)
+def test_where_to_push_must_be_said(request_: PushRequest, text: str) -> None:
+    """`mine/pytorch` is Docker Hub's for other programs: an image must not become public by that."""
+    with pytest.raises(InputError, match="does not say where to push to"):
+        _name_target(text, request_.stack)
+    assert _name_target("r.example.org:5000/x", request_.stack).tag == "24.11"
+    assert _name_target("localhost/x:y", request_.stack).image == "localhost/x:y"
 
 
 def test_a_licence_is_said_as_far_as_it_is_known() -> None:
@@ -193,10 +234,12 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PushedTo]
         yield found
 
 
-def test_a_tag_means_the_images_of_both_platforms(there: PushedTo) -> None:
+def test_a_tag_means_the_images_of_both_platforms(there: PushedTo, request_: PushRequest) -> None:
     values: dict[str, Any] = {"store": "/s", "lock_dir": "/l", "module_root": "/m"}
     site = Site.model_validate({**values, "registries": {there.address: {"plain_http": True}}})
-    registry = PushRegistry(site, Base(image=f"{there.address}/x:1"))
+    target = Base(image=f"{there.address}/x:1")
+    registry = PushRegistry(site, target)
+    key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
 
     def push_for(architecture: str, note: str = "") -> str:
         config = json.dumps({"os": "linux", "architecture": architecture, "note": note}).encode()
@@ -204,7 +247,9 @@ def test_a_tag_means_the_images_of_both_platforms(there: PushedTo) -> None:
         subject = registry.put_manifest({
             "schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": found.as_dict(), "layers": [],
         })  # fmt: skip
-        _tag(subject, f"linux/{architecture}", registry)
+        artifact = replace(request_.artifact, platform=f"linux/{architecture}")
+        asked = replace(request_, artifact=artifact, target=target, key=key)
+        _tag(subject, asked, registry)
         return subject.digest
 
     first = push_for("amd64")
@@ -218,3 +263,25 @@ def test_a_tag_means_the_images_of_both_platforms(there: PushedTo) -> None:
     index = there.manifest("x", "1")
     found = {one["platform"]["architecture"]: one["digest"] for one in index["manifests"]}
     assert found == {"amd64": third, "arm64": other}
+
+    digest = digest_bytes(there.manifests["x", "1"][1])
+    statements = Registry(site).statements(target, digest)
+    assert any(key.public.has_signed(one, digest) for one in statements), "the index is signed"
+
+
+def test_the_signatures_of_others_stay(there: PushedTo) -> None:
+    values: dict[str, Any] = {"store": "/s", "lock_dir": "/l", "module_root": "/m"}
+    site = Site.model_validate({**values, "registries": {there.address: {"plain_http": True}}})
+    target = Base(image=f"{there.address}/x:1")
+    registry = PushRegistry(site, target)
+    subject = Descriptor(OCI_MANIFEST, DIGEST, 1)
+    keys = [PrivateKey(ec.generate_private_key(ec.SECP256R1())) for _ in range(2)]
+    for key in (*keys, *keys):
+        _sign(key, subject, registry)
+        envelope = key.seal_statement(b"{}")
+        _put_cosign_attestation(envelope, key, subject, registry)
+
+    found = Registry(site).statements(target, DIGEST)
+    assert len(found) == 2, "each key's own once"
+    assert all(any(key.public.has_signed(one, DIGEST) for one in found) for key in keys)
+    assert len(there.manifest("x", f"{DIGEST.replace(':', '-')}.att")["layers"]) == 2
