@@ -73,7 +73,11 @@ hpcstack_resolve_apt() {
     hpcstack_missing_files "${packages[@]}" >"$answers/apt.missing"
     mkdir -p "$lists/partial" "$HPCSTACK_WORK/archives/partial"
     # What is to stay as it was locked, after the base's own preferences.
-    cat /etc/apt/preferences "$want/apt-preferences" >"$HPCSTACK_WORK/preferences" 2>/dev/null || true
+    {
+        cat /etc/apt/preferences 2>/dev/null || true
+        printf '\n\n' # records end with an empty line, and the base's last one may lack it
+        cat "$want/apt-preferences"
+    } >"$HPCSTACK_WORK/preferences"
     options=(-o "Dir::State::lists=$lists" -o "Dir::Cache=$HPCSTACK_WORK" -o Debug::NoLocking=1
         -o "Dir::Etc::preferences=$HPCSTACK_WORK/preferences" -o APT::Get::Always-Include-Phased-Updates=true)
     apt-get "${options[@]}" -q update

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from hpcstack.bump import Planner, choose_newest, find_misfits, write_edit
+from hpcstack.bump import Move, Planner, choose_newest, choose_tag, find_misfits, write_edit
 from hpcstack.cli import main
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.oci import client
 from hpcstack.oci.client import Registry
 from hpcstack.recipe.catalog import Catalog
-from hpcstack.recipe.model import Base
+from hpcstack.recipe.model import Base, Stack
 from hpcstack.site.load import Site
 from support.layers import member, tar, zipped
 from support.locks import example_lock
@@ -110,7 +110,7 @@ def test_what_is_below_moves_first(folder: Path, run: Run) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     status, rows = run("mine", "top-26.08", "--to", "26.08", "--no-lock")
     assert (status, [row["file"] for row in rows]) == (0, ["", ""])
-    assert "is on 26.08-py3 already" in rows[0]["said"]
+    assert "is there already" in rows[0]["said"]
     assert before == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
@@ -125,7 +125,9 @@ def test_what_comes_with_hpcstack_is_extended(folder: Path, run: Run) -> None:
     status, rows = run("pytorch", "--to", "26.09", "--no-lock")
     assert (status, [row["stack"] for row in rows]) == (0, ["pytorch-26.09"]), rows
     text = (folder / "pytorch-26.09.yaml").read_text()
-    assert 'extends: pytorch-26.08\nname: pytorch\nversion: "26.09"' in text
+    shipped = Catalog([data.find_data_folder("recipes")]).names()
+    newest = max((name for name in shipped if name.startswith("pytorch-2")), key=str)
+    assert f'extends: {newest}\nname: pytorch\nversion: "26.09"' in text
     assert f'base: {{image: "{IMAGE}:26.09-py3"}}' in text
 
     stack = Catalog([folder, data.find_data_folder("recipes")]).find("pytorch-26.09").stack
@@ -214,6 +216,118 @@ def test_nodes_on_which_it_runs_no_longer_are_named(folder: Path) -> None:
     (found,) = find_misfits(before, had, after, lock, site)
     assert found.startswith("old: CUDA 13.0.2 has dropped the V100")
     assert find_misfits(after, lock, after, lock, site) == []
+
+
+def plan(folder: Path, stack: str, month: str = "26.08") -> tuple[Planner, Move]:
+    site = Site.model_validate(json.loads((folder.parent / "site.yaml").read_text()))
+    catalog = Catalog([folder, data.find_data_folder("recipes")])
+    planner = Planner(catalog, site, Registry(site), folder, month)
+    return planner, planner.plan(catalog.find(stack))
+
+
+def test_line_ends_and_links_stay_what_they_are(folder: Path) -> None:
+    text = (
+        MINE.replace("\n", "\r\n")
+        .replace('["24.11", "25.10"]', '\r\n  - "25.10"\r\n')
+        .replace("matrix: {version: \r\n", "matrix:\r\n  version:\r\n")
+        .replace("\r\n}\r\n", "\r\n")
+    )
+    (folder / "mine.yaml").unlink()
+    (folder / "kept").mkdir()
+    (folder / "kept/mine.txt").write_bytes(text.encode())
+    (folder / "mine.yaml").symlink_to("kept/mine.txt")
+    _, move = plan(folder, "mine-25.10")
+    assert move.edit
+    write_edit(move.edit)
+    assert (folder / "mine.yaml").is_symlink()
+    written = (folder / "kept/mine.txt").read_bytes()
+    assert b'- "26.08"\r\n' in written
+    assert b"\n" not in written.replace(b"\r\n", b"")
+
+
+def test_a_recipe_over_the_one_of_the_same_name(folder: Path, run: Run) -> None:
+    """A site's own pytorch-25.10 extends the one that comes with hpcstack."""
+    (folder / "pytorch-25.10.yaml").write_text(
+        "apiVersion: hpcstack/v1\nextends: pytorch-25.10\nname: pytorch\nversion: '25.10'\nsummary: S 25.10\n"
+    )
+    status, rows = run("*", "--to", "26.08", "--no-lock")
+    assert status == 0, rows
+    assert (folder / "pytorch-26.08.yaml").exists() or "pytorch-26.08" in [
+        row["stack"] for row in rows
+    ]
+
+
+def test_one_broken_recipe_does_not_stop_the_others(folder: Path, run: Run) -> None:
+    (folder / "wrong-25.10.yaml").write_text(
+        f"apiVersion: hpcstack/v1\nname: wrong\nversion: '25.10'\nsummary: S\nbsae: {{}}\n"
+        f"base: {{image: {IMAGE}:25.10-py3}}\n"
+    )
+    status, rows = run("*", "--to", "26.08", "--no-lock")
+    assert status == 2
+    found = {row["stack"]: row["status"] for row in rows}
+    assert found == {"wrong-25.10": 2, "mine-26.08": 0, "top-26.08": 0}
+    assert '"26.08"' in (folder / "mine.yaml").read_text()
+
+
+def test_all_stacks_of_a_file_are_locked(folder: Path) -> None:
+    (folder / "lab.yaml").write_text(
+        f"apiVersion: hpcstack/v1\nname: lab\nversion: '1.2'\nsummary: S\n"
+        f"base: {{image: {IMAGE}:25.10-py3}}\nmatrix: {{variant: [a, b]}}\n"
+    )
+    (folder / "on-1.yaml").write_text(
+        "apiVersion: hpcstack/v1\nextends: lab-1.2-a\nname: on\nversion: '1'\nsummary: S\n"
+    )
+    planner, move = plan(folder, "lab-1.2-a")
+    assert move.stacks == ("lab-1.2-a", "lab-1.2-b")
+    assert move.edit
+    assert any(
+        "on-1 of on-1.yaml extends it, and changes with it" in note for note in move.edit.notes
+    )
+    # That one is on the new base by what was planned: there is nothing to edit.
+    dragged = planner.plan(Catalog([folder]).find("on-1"))
+    assert (dragged.edit, dragged.stacks) == (None, ("on-1",))
+
+
+def test_only_what_names_the_base_gets_the_new_month(folder: Path) -> None:
+    """Versions of packages and addresses may look like a month."""
+    (folder / "pins-25.10.yaml").write_text(
+        f"apiVersion: hpcstack/v1\nname: pins\nversion: '25.10'\nsummary: S\n"
+        f"base: {{image: {IMAGE}:25.10-py3}}\n"
+        "packages: {pip: ['fsspec==2025.10.0', 'cudf==25.10.*', 'y==1.25.10']}\n"
+        "labels: {org.example.from: 'https://x/25.10/t'}\n"
+    )
+    _, move = plan(folder, "pins-25.10")
+    assert move.edit
+    for kept in ("fsspec==2025.10.0", "cudf==25.10.*", "y==1.25.10", "https://x/25.10/t"):
+        assert kept in move.edit.after
+    notes = " ".join(move.edit.notes)
+    assert "line 6 has 25.10 in it still: cudf==25.10.*" in notes
+    assert "line 7 has 25.10 in it still" in notes
+
+
+def test_it_does_not_go_back(folder: Path, run: Run) -> None:
+    status, rows = run("mine", "--to", "24.11", "--no-lock")
+    assert status == 2
+    assert "mine-25.10 is on 25.10-py3, and 24.11-py3 is older" in rows[0]["said"]
+
+
+@pytest.mark.parametrize(
+    ("version", "tag", "newer", "chosen"),
+    [
+        ("3.12", "3.12.13-slim", ["3.12.14-slim", "3.14.2-slim"], "3.12.14-slim"),
+        ("12.9", "12.9.1-ubuntu24.04", ["13.0.2-ubuntu22.04", "12.9.2-ubuntu22.04"], "12.9.1-ubuntu24.04"),
+        ("25.06", "25.06-cuda12.9-ubuntu24.04", ["26.08-cuda13.4-ubuntu24.04"], "26.08-cuda13.4-ubuntu24.04"),
+        ("1", "12.9.1-ubuntu22.04", ["13.0.2-ubuntu24.04"], "13.0.2-ubuntu24.04"),
+    ],
+)  # fmt: skip
+def test_the_newest_is_one_that_may_follow(
+    version: str, tag: str, newer: list[str], chosen: str
+) -> None:
+    stack = Stack.model_validate({
+        "apiVersion": "hpcstack/v1", "name": "x", "version": version, "summary": "S",
+        "base": {"image": f"docker.io/library/x:{tag}"},
+    })  # fmt: skip
+    assert choose_tag(stack, [tag, *newer], "") == chosen
 
 
 def test_it_asks_where_to(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

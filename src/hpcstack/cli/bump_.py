@@ -21,9 +21,11 @@ from hpcstack.cli.session import (
     say,
     show_progress,
 )
+from hpcstack.cli.several import describe_failure
 
 if TYPE_CHECKING:
     from hpcstack.bump import Move, Planner
+    from hpcstack.core.errors import HpcstackError
     from hpcstack.recipe.catalog import Recipe
 
 
@@ -69,9 +71,9 @@ def command(
             page="new-ngc-month",
         )
 
-    recipes = choose_newest(_find_recipes(session, names))
+    found, rows = _find_recipes(session, names)
     planner = Planner(session.catalog, session.site, session.registry, session.own_folder, month)
-    moves, rows = _plan_each(planner, recipes)
+    moves = _plan_each(planner, choose_newest(found), rows)
     if dry_run:
         rows += [{**_describe_move(move), "said": _foretell_move(move)} for move in moves]
     else:
@@ -83,16 +85,27 @@ def command(
         raise click.exceptions.Exit(failed[0])
 
 
-def _find_recipes(session: Session, names: tuple[str, ...]) -> list[Recipe]:
-    """Return the recipes that NAMES mean. Raise InputError for a name that means none."""
-    from hpcstack.bump import is_shipped
-    from hpcstack.core.errors import InputError
+def _find_recipes(
+    session: Session, names: tuple[str, ...]
+) -> tuple[list[Recipe], list[dict[str, Any]]]:
+    """Return the recipes that NAMES mean, and a row for each that is wrong.
 
-    out = []
+    Raise InputError for a name that means none.
+    """
+    from hpcstack.bump import is_shipped_file
+    from hpcstack.core.errors import HpcstackError, InputError
+
+    chosen: list[str] = []
     for name in names:
+        if name.endswith(".yaml"):
+            raise InputError(
+                f"{name} is a file: name the stack that is in it",
+                "hpcstack list shows all stacks",
+                page="new-ngc-month",
+            )
         if is_pattern(name):
-            found = [session.recipe(full) for full in fnmatch.filter(session.names, name)]
-            found = [recipe for recipe in found if not is_shipped(recipe)]
+            own = {full for full, path in session.names.items() if not is_shipped_file(path)}
+            found = fnmatch.filter(sorted(own), name)
             if not found:
                 raise InputError(
                     f"no recipe of your own matches {name!r}",
@@ -100,38 +113,50 @@ def _find_recipes(session: Session, names: tuple[str, ...]) -> list[Recipe]:
                     "hpcstack bump pytorch --newest",
                     page="new-ngc-month",
                 )
-            out += found
+            chosen += found
+        else:
+            family = [full for full in session.names if full.startswith(f"{name}-")]
+            chosen += family if family and name not in session.names else [name]
+
+    recipes, rows = [], []
+    for full in dict.fromkeys(chosen):
+        try:
+            recipe = session.recipe(full)
+        except HpcstackError as error:
+            if len(chosen) == 1:
+                raise
+            rows.append(_describe_failed(full, error))
             continue
+        stack = recipe.stack
+        is_named = full in names or stack.name in names
+        by_pattern = any(is_pattern(name) and fnmatch.fnmatch(full, name) for name in names)
+        # `pytorch` is not the beginning of `pytorch-lightning`; and an adopted image follows no
+        # registry, as a digest does not.
+        if is_named or (by_pattern and not stack.adopted and stack.base.tag):
+            recipes.append(recipe)
+    return recipes, rows
 
-        family = [full for full in session.names if full.startswith(f"{name}-")]
-        of_family = [session.recipe(full) for full in family]
-        of_family = [recipe for recipe in of_family if recipe.stack.name == name]
-        out += of_family or [session.recipe(name)]
-    return out
 
-
-def _plan_each(planner: Planner, recipes: list[Recipe]) -> tuple[list[Move], list[dict[str, Any]]]:
-    """Return how RECIPES are moved, and a row for each that cannot be."""
+def _plan_each(planner: Planner, recipes: list[Recipe], rows: list[dict[str, Any]]) -> list[Move]:
+    """Return how RECIPES are moved; add a row for each that cannot be to ROWS."""
     from hpcstack.core.errors import HpcstackError
 
     moves = []
-    rows = []
     # What extends another stack is planned behind it, so that it finds the new one.
     for recipe in sorted(recipes, key=planner.catalog.count_extended):
-        name = recipe.stack.full_name
         say(f"looking at the tags of {recipe.stack.base.image}")
         try:
             moves.append(planner.plan(recipe))
         except HpcstackError as error:
-            rows.append(_describe_failure(name, error))
-    return moves, rows
+            rows.append(_describe_failed(recipe.stack.full_name, error))
+    return moves
 
 
 def _make_each(
     session: Session, planner: Planner, moves: list[Move], *, lock: bool
 ) -> list[dict[str, Any]]:
-    """Write the recipes of MOVES, then LOCK one after another. Return a row for each."""
-    from hpcstack.bump import lock_moved, write_edit
+    """Write the recipes of MOVES, then LOCK one after another. Return a row for each stack."""
+    from hpcstack.bump import write_edit
     from hpcstack.core.errors import HpcstackError
 
     rows = []
@@ -142,37 +167,43 @@ def _make_each(
                 write_edit(move.edit)
             written.append(move)
         except HpcstackError as error:
-            rows.append(_describe_failure(move.recipe.stack.full_name, error))
+            rows.append(_describe_failed(move.recipe.stack.full_name, error))
 
     for move in written:
-        row = _describe_move(move)
         if not lock:
-            rows.append({**row, "said": _foretell_move(move)})
+            rows.append({**_describe_move(move), "said": _foretell_move(move)})
             continue
-        recipe = planner.catalog.find(move.stack)
-        try:
-            with show_progress(f"locking {move.stack}") as progress:
-                moved = lock_moved(move, recipe, session.workbench(progress))
-        except HpcstackError as error:
-            failure = _describe_failure(move.stack, error)
-            rows.append({**row, **failure})
-            continue
-        rows.append(
-            {
-                **row,
-                "said": moved.format_markdown(),
-                "lock": str(moved.lock),
-                "changes": [asdict(change) for change in moved.changes],
-                "misfits": moved.misfits,
-            }
-        )
+        rows += [_lock_one(session, planner, move, stack) for stack in move.stacks]
     return rows
+
+
+def _lock_one(session: Session, planner: Planner, move: Move, stack: str) -> dict[str, Any]:
+    """Lock STACK, which MOVE has moved. Return its row."""
+    from hpcstack.bump import lock_moved
+    from hpcstack.core.errors import HpcstackError
+
+    row = {**_describe_move(move), "stack": stack}
+    try:
+        with show_progress(f"locking {stack}") as progress:
+            moved = lock_moved(move, stack, planner.catalog, session.workbench(progress))
+    except HpcstackError as error:
+        return {**row, **_describe_failed(stack, error)}
+    if not move.edit and not moved.changes:
+        return {**row, "said": _foretell_move(move), "lock": str(moved.lock)}
+    return {
+        **row,
+        "from": moved.before,
+        "said": moved.format_markdown(),
+        "lock": str(moved.lock),
+        "changes": [asdict(change) for change in moved.changes],
+        "misfits": moved.misfits,
+    }
 
 
 def _describe_move(move: Move) -> dict[str, Any]:
     """Return MOVE for JSON."""
     return {
-        "stack": move.stack,
+        "stack": move.stacks[0],
         "from": move.recipe.stack.full_name,
         "status": 0,
         "file": str(move.edit.path) if move.edit else "",
@@ -185,13 +216,13 @@ def _describe_move(move: Move) -> dict[str, Any]:
 def _foretell_move(move: Move) -> str:
     """Return how the recipe of MOVE changes, as text."""
     if not move.edit:
-        return f"{move.stack} is on {move.recipe.stack.base.tag} already"
+        return f"{move.stacks[0]} is there already"
     lines = [move.format_diff()]
     lines += [f"# {one.name}: {one.before} -> {one.after}" for one in move.holds]
     lines += [f"# NOTE: {note}" for note in move.edit.notes]
     return "\n".join(lines)
 
 
-def _describe_failure(name: str, error: Any) -> dict[str, Any]:
-    hint = f" ({error.hint})" if error.hint else ""
-    return {"stack": name, "status": error.exit_code, "said": f"{name}: {error.message}{hint}"}
+def _describe_failed(name: str, error: HpcstackError) -> dict[str, Any]:
+    row = describe_failure(error)
+    return {"stack": name, **row, "said": f"{name}: {row['said']}"}

@@ -15,6 +15,7 @@ from hpcstack.cli.session import (
     answer,
     choose_stacks,
     complete_stacks,
+    is_pattern,
     json_option,
     say,
     show_progress,
@@ -81,8 +82,10 @@ def command(
         )
 
     stacks = choose_stacks(session, names)
-    if len(stacks) > 1:
-        how = _HowToLock(base_only, only)
+    if only and any(map(is_pattern, names)):
+        stacks = [name for name in stacks if _choose_only(session, name, only)]
+    if len(stacks) > 1 or any(map(is_pattern, names)):
+        how = _HowToLock(base_only, only, by_pattern=any(map(is_pattern, names)))
         _lock_or_check_each(session, stacks, how, check=check, as_json=as_json)
     elif check:
         _check_lock(session, stacks[0], as_json)
@@ -98,6 +101,7 @@ class _HowToLock:
 
     base_only: bool = False
     only: tuple[str, ...] = ()
+    by_pattern: bool = False  # of ONLY, those count that a stack adds
 
 
 def _lock_or_check_each(
@@ -129,11 +133,22 @@ def _write_lock(session: Session, name: str, how: _HowToLock) -> tuple[Path, Loc
     with show_progress(f"locking {recipe.stack.full_name}") as progress:
         bench = session.workbench(progress)
         if how.only:
-            lock, moved = lock_anew(recipe, how.only, bench)
-            _say_moved(recipe.stack.full_name, moved, how.only)
+            only = how.only
+            if how.by_pattern:
+                only = _choose_only(session, name, only)
+            lock, moved = lock_anew(recipe, only, bench)
+            _say_moved(recipe.stack.full_name, moved, only)
         else:
             lock = make_lock(recipe, bench, base_only=how.base_only)
     return LockFile(recipe, session.site).write(lock), lock
+
+
+def _choose_only(session: Session, name: str, only: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those packages of ONLY that the lock of NAME adds; none where it has no lock."""
+    from hpcstack.lock.file import LockFile
+    from hpcstack.resolve.make_lock import choose_added
+
+    return choose_added(LockFile(session.recipe(name), session.site).read(), only)
 
 
 def _say_moved(name: str, moved: list[Difference], only: tuple[str, ...]) -> None:

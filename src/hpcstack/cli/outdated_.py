@@ -20,6 +20,7 @@ from hpcstack.cli.session import (
     say,
     show_progress,
 )
+from hpcstack.cli.several import describe_failure
 
 if TYPE_CHECKING:
     from hpcstack.recipe.catalog import Recipe
@@ -48,18 +49,33 @@ def command(
     A tag that has moved to another digest is told too: that is how security rebuilds come. Without
     a STACK, all stacks that are locked here are looked at.
     """
-    from hpcstack.resolve.outdated import find_newer, list_locked_recipes
+    from hpcstack.core.errors import HpcstackError
+    from hpcstack.resolve.outdated import NewerBases, list_locked_recipes
 
     chosen = choose_stacks(session, names) if names else []
-    recipes = [session.recipe(name) for name in chosen]
     if not names:
         recipes = list_locked_recipes(session.catalog, session.site, say)
-    rows = [asdict(one) for one in find_newer(recipes, session.site, session.registry)]
-    if packages:
-        for recipe, row in zip(recipes, rows, strict=True):
-            row["packages"] = _find_packages(session, recipe)
+        chosen = [recipe.stack.full_name for recipe in recipes]
+
+    newer = NewerBases(session.site, session.registry)
+    rows: list[dict[str, Any]] = []
+    failed = 0
+    for name in chosen:
+        try:
+            recipe = session.recipe(name)
+            row = asdict(newer.find(recipe))
+            if packages:
+                row["packages"] = _find_packages(session, recipe)
+        except HpcstackError as error:
+            if len(chosen) == 1:
+                raise
+            failed = failed or error.exit_code
+            row = {"stack": name, **describe_failure(error)}
+        rows.append(row)
 
     answer(rows, as_json, lambda: _format_text(rows, packages=packages))
+    if failed:
+        raise click.exceptions.Exit(failed)
     if check and any(_is_outdated(row) for row in rows):
         raise click.exceptions.Exit(1)
 
@@ -81,6 +97,9 @@ def _format_text(rows: list[dict[str, Any]], *, packages: bool) -> str:
 
     lines = []
     for row in rows:
+        if "said" in row:
+            lines.append((row["stack"], "", "", row["said"]))
+            continue
         changes = [f"{one['name']} {one['before']} -> {one['after']}" for one in row["changes"]]
         if row["moved_to"]:
             since = f" since {row['moved_on']}" if row["moved_on"] else ""
@@ -93,7 +112,7 @@ def _format_text(rows: list[dict[str, Any]], *, packages: bool) -> str:
     found = [
         (row["stack"], one["section"], one["name"], one["before"] or "-", one["after"] or "-")
         for row in rows
-        for one in row["packages"]
+        for one in row.get("packages", ())
     ]
     if not found:
         return text + "\nevery package is the newest that is allowed"

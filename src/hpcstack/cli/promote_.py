@@ -12,7 +12,7 @@ import click
 
 from hpcstack.cli.published import DRY_RUN, REASON, make_publisher, published_arguments
 from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, show_foretold, show_published
-from hpcstack.cli.session import Session, answer, json_option
+from hpcstack.cli.session import Session, answer, is_pattern, json_option
 from hpcstack.cli.several import answer_each, choose_published_versions
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def command(
 
     publisher = make_publisher(session)
     chosen = choose_published_versions(session, names, is_waiting, "waits for promotion")
-    if len(chosen) > 1:
+    if len(chosen) > 1 or any(map(is_pattern, names)):
         _promote_each(chosen, request, publisher, foretell=dry_run or diff, as_json=as_json)
         return
 

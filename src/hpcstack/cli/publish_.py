@@ -12,7 +12,7 @@ import click
 
 from hpcstack.cli.published import DRY_RUN, REASON, make_publisher
 from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, show_foretold, show_published
-from hpcstack.cli.session import Session, answer, complete_stacks, json_option
+from hpcstack.cli.session import Session, answer, complete_stacks, is_pattern, json_option
 from hpcstack.cli.several import answer_each, choose_built_stacks
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def command(
             "--image goes with one stack", f"hpcstack publish {stacks[0]} --image {key}"
         )
 
-    if len(stacks) > 1:
+    if len(stacks) > 1 or any(map(is_pattern, names)):
         _publish_each(session, stacks, request, foretell=dry_run or diff, as_json=as_json)
     elif dry_run or diff:
         changes, files = _foretell(session, stacks[0], request)

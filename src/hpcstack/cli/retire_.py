@@ -19,7 +19,7 @@ from hpcstack.cli.published import (
     tree_of,
     with_version,
 )
-from hpcstack.cli.session import Session, json_option, say
+from hpcstack.cli.session import Session, is_pattern, json_option, say
 from hpcstack.cli.several import answer_each, can_be_loaded, choose_published_versions
 from hpcstack.releases.retirement import NOTICE_DAYS
 
@@ -101,7 +101,7 @@ def command(
     if cancel:
         counts, nothing = is_dated, "is retired"
     chosen = choose_published_versions(session, names, counts, nothing)
-    if len(chosen) > 1:
+    if len(chosen) > 1 or any(map(is_pattern, names)):
         _retire_each(session, chosen, how, as_json=as_json)
         return
 

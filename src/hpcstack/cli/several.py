@@ -16,6 +16,7 @@ from hpcstack.cli.session import Session, answer, choose_stacks, is_pattern
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hpcstack.core.errors import HpcstackError
     from hpcstack.releases.ledger import Ledger
 
     Counts = Callable[[Ledger, str], bool]
@@ -100,15 +101,21 @@ def answer_each(
 
     rows: list[dict[str, Any]] = []
     failed = 0
-    for name in names:
-        try:
-            row = act(name)
-        except HpcstackError as error:
-            failed = failed or error.exit_code
-            hint = f" ({error.hint})" if error.hint else ""
-            row = {"said": error.message + hint, "status": error.exit_code}
-        rows.append({kind: name, "status": 0, **row})
-
-    answer(rows, as_json, lambda: "\n".join(f"{row[kind]}: {row['said']}" for row in rows))
+    try:
+        for name in names:
+            try:
+                row = act(name)
+            except HpcstackError as error:
+                failed = failed or error.exit_code
+                row = describe_failure(error)
+            rows.append({kind: name, "status": 0, **row})
+    finally:  # also where somebody interrupts it: what is done is done
+        answer(rows, as_json, lambda: "\n".join(f"{row[kind]}: {row['said']}" for row in rows))
     if failed:
         raise click.exceptions.Exit(failed)
+
+
+def describe_failure(error: HpcstackError) -> dict[str, Any]:
+    """Return the row of something that ended with ERROR."""
+    hint = f" ({error.hint})" if error.hint else ""
+    return {"said": error.message + hint, "status": error.exit_code}

@@ -136,7 +136,9 @@ def command(
             page="compare-runs",
         )
     is_comparison = len(names) == 2 and not any(map(is_pattern, names))
-    names = tuple(choose_built_stacks(session, names))
+    is_of_pattern = any(map(is_pattern, names))
+    if not is_comparison:
+        names = tuple(choose_built_stacks(session, names))
     _refuse_useless_options(names, options, sweep=sweep, drain=drain, bisect=bisect)
 
     own = session.list_own_checks(names)
@@ -160,7 +162,7 @@ def command(
         from hpcstack.cli.comparing import compare_runs
 
         compare_runs(session, names, request, options, as_json=as_json)
-    if len(names) > 1:
+    if len(names) > 1 or is_of_pattern:
         return _test_each(session, names, request, options, strict=strict, as_json=as_json)
 
     report, folder = test_one(session, names[0], request, options)

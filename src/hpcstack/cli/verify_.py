@@ -9,7 +9,14 @@ from typing import Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, find_image_named, json_option, show_progress
+from hpcstack.cli.session import (
+    Session,
+    answer,
+    find_image_named,
+    is_pattern,
+    json_option,
+    show_progress,
+)
 from hpcstack.cli.several import answer_each, can_be_loaded, choose_published_versions
 from hpcstack.cli.trusting import check_pushed
 
@@ -235,13 +242,13 @@ def _check_images(
     if not images:
         raise InputError("name an image", "hpcstack verify IMAGE, or hpcstack verify --all")
     chosen = choose_published_versions(session, images, can_be_loaded, "can be loaded")
-    if signature and len(chosen) > 1:
+    if signature and (len(chosen) > 1 or any(map(is_pattern, images))):
         if stack:
             raise InputError("--stack goes with one image", "hpcstack verify --signature IMAGE")
         _check_each_signature(session, chosen, key, as_json)
     elif signature:
         _check_signature(session, find_image_named(session, chosen[0]), key, stack, as_json)
-    elif len(chosen) > 1:
+    elif len(chosen) > 1 or any(map(is_pattern, images)):
         _check_each_stored(session, chosen, as_json)
     else:
         _check_stored(session, find_image_named(session, chosen[0]), as_json)

@@ -86,6 +86,8 @@ def find_staleness(stack: Stack, lock: Lock, project_sha256: str = "") -> list[s
     locked = (lock.base.registry, lock.base.repository, lock.base.tag)
     if locked != (stack.base.registry, stack.base.repository, stack.base.tag):
         reasons.append(f"the base was {'/'.join(locked[:2])}:{locked[2]} and is {stack.base.image}")
+    if stack.base.digest and stack.base.digest != lock.base.index_digest:
+        reasons.append(f"the base was {lock.base.index_digest} and is {stack.base.digest}")
     missing = [name for name in stack.base.platforms if name not in lock.base.platforms]
     if missing:
         reasons.append(f"platforms that are not locked: {', '.join(missing)}")

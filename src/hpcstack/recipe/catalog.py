@@ -120,12 +120,19 @@ class Catalog:
 
     def count_extended(self, recipe: Recipe) -> int:
         """Return how many stacks RECIPE extends, directly and by others; templates do not count."""
-        extended = self._read_raw(recipe.path).value.get("extends", "_")
-        if not isinstance(extended, str) or extended.startswith("_"):
-            return 0
-        folders = [recipe.path.parent, *self.folders]
-        below = Catalog(folders, self.policy, self.raw, planned=self.planned)
-        return 1 + below.count_extended(below.find(extended))
+        path = recipe.path
+        chain: tuple[Path, ...] = ()
+        while True:
+            extended = self._read_raw(path).value.get("extends", "_")
+            if not isinstance(extended, str) or extended.startswith("_"):
+                return len(chain)
+            # A recipe may extend the one of the same name in a later folder.
+            chain = (*chain, path.resolve())
+            below = Catalog([path.parent, *self.folders], raw=self.raw, planned=self.planned)
+            found = next(below._find_stacks(extended, chain), None)
+            if found is None:
+                return len(chain)
+            path = found[0]
 
     def layer(self, name: str) -> tuple[str, tuple[str, ...]] | None:
         """Return (full name of the stack below, pip's packages) of a recipe that only adds those.

@@ -68,9 +68,13 @@ class RecipeEdit:
     notes: tuple[str, ...] = ()
 
 
+def find_numbers(tag: str) -> list[str]:
+    """Return the numbers in TAG: 26.08 and 24.04 of `26.08-ubuntu24.04`."""
+    return [found[0] for found in NUMBER.finditer(tag)]
+
+
 def _find_number(tag: str) -> str:
-    found = NUMBER.search(tag)
-    return found[0] if found else ""
+    return next(iter(find_numbers(tag)), "")
 
 
 def move_recipe(
@@ -89,7 +93,11 @@ def move_recipe(
     entry = _find_matrix_entry(recipe, text)
     if entry is not None:
         after = _add_entry(text, *entry, base)
-        return RecipeEdit(recipe.path, text, after, name, _list_notes(base))
+        notes = _list_notes(base)
+        matrix = _find_key(_compose(text), "matrix")
+        if matrix and _find_key(matrix[1], "exclude"):
+            notes += (f"look whether the matrix's `exclude` is to hold for {base.month}, too",)
+        return RecipeEdit(recipe.path, text, after, name, notes)
     return _copy_file(recipe, text, base, name, has_stack)
 
 
@@ -186,7 +194,8 @@ def _begins_with(version: str, start: str) -> bool:
 
 def _renew_month(text: str, base: NewBase) -> str:
     """Return TEXT with the new tag in place of the old one, and the new month of the old one."""
-    return _month_pattern(base).sub(base.month, text.replace(base.had_tag, base.tag))
+    tag = re.compile(rf"(?<![0-9.A-Za-z]){re.escape(base.had_tag)}(?![0-9A-Za-z])(?!\.[0-9])")
+    return _month_pattern(base).sub(base.month, tag.sub(base.tag, text))
 
 
 def _list_notes(base: NewBase) -> tuple[str, ...]:
@@ -200,7 +209,9 @@ def _compose(text: str) -> Node:
     """Return the nodes of TEXT, whose marks are places in it; it is known to be a mapping."""
     import yaml
 
-    return yaml.compose(text, Loader=yaml.SafeLoader)
+    # The loader by which recipes are read, as libyaml takes some texts that PyYAML's own does not.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.compose(text, Loader=loader)
 
 
 def _find_key(node: Node | None, name: str) -> tuple[Node, Node] | None:
@@ -362,14 +373,20 @@ def _add_entry(text: str, axis: Node, number: int, base: NewBase) -> str:
         changes += _renew_all(text, last, base)
     copied = _apply(text[:end], changes)[start:]
 
+    line_end = _find_line_end(text)
     if axis.flow_style:
         return text[:end] + ", " + copied + text[end:]
     begin_of_line = text.rfind("\n", 0, start) + 1
     opening = text[begin_of_line:start]  # the indentation, and the dash of a list
     end_of_line = text.find("\n", end)
     if end_of_line < 0:
-        return text + "\n" + opening + copied + "\n"
-    return text[: end_of_line + 1] + opening + copied + "\n" + text[end_of_line + 1 :]
+        return text + line_end + opening + copied + line_end
+    return text[: end_of_line + 1] + opening + copied + line_end + text[end_of_line + 1 :]
+
+
+def _find_line_end(text: str) -> str:
+    """Return how the lines of TEXT end."""
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _renew_all(text: str, mapping: Node, base: NewBase) -> list[_Replacement]:
@@ -378,17 +395,29 @@ def _renew_all(text: str, mapping: Node, base: NewBase) -> list[_Replacement]:
     The new month stands in each of its values, the summary is adapted, and the days on which the
     old stack ends are cut.
     """
-    cut = list(_cut_pair(text, mapping, "lifecycle"))
+    out = list(_cut_pair(text, mapping, "lifecycle"))
     summary = _find_key(mapping, "summary")
-    out = list(cut)
     if summary:
         adapted = adapt_summary(summary[1].value, base)
         if adapted != summary[1].value:
             out.append(_replace_scalar(summary[1], adapted))
-    for key, value in mapping.value if mapping.id == "mapping" else ():
-        if key.value not in ("summary", "lifecycle", "apiVersion"):
-            out += _change_scalars(value, lambda value: _renew_month(value, base))
+    below = _find_key(mapping, "base")
+    image = _find_key(below[1], "image") if below else None
+    named = [image, *(_find_key(mapping, key) for key in ("version", "extends"))]
+    for pair in filter(None, named):
+        out += _change_scalars(pair[1], lambda value: _renew_month(value, base))
     return out
+
+
+def _find_other_months(tree: Node, base: NewBase) -> Iterator[str]:
+    """Yield a note for each value in TREE, a recipe for BASE, that has the old month in it still.
+
+    It may be the version of a package, or a part of an address: whoever wrote it knows.
+    """
+    for node in _list_scalars(tree):
+        if _month_pattern(base).search(node.value):
+            line = node.start_mark.line + 1
+            yield f"line {line} has {base.had_month} in it still: {node.value.splitlines()[0][:60]}"
 
 
 def _copy_file(
@@ -411,7 +440,9 @@ def _copy_file(
     # A file whose matrix makes several variants is named after what they have in common.
     stem = f"{recipe.stack.name}-{base.month}" if _find_key(tree, "matrix") else name
     path = recipe.path.with_name(f"{stem}{SUFFIX}")
-    return RecipeEdit(path, "", _apply(text, changes), name, tuple(notes))
+    after = _apply(text, changes)
+    notes += _find_other_months(_compose(after), base)
+    return RecipeEdit(path, "", after, name, tuple(notes))
 
 
 def set_base(edit: RecipeEdit, image: str) -> RecipeEdit:
@@ -429,7 +460,7 @@ def set_base(edit: RecipeEdit, image: str) -> RecipeEdit:
     last = max((_find_key(tree, key) for key in ("name", "version", "variant")), key=_place_of_pair)
     assert last is not None
     end = edit.after.find("\n", _end_of_content(edit.after, last[1]))
-    line = f'base: {{image: "{image}"}}\n'
+    line = f'base: {{image: "{image}"}}{_find_line_end(edit.after)}'
     after = edit.after[: end + 1] + line + edit.after[end + 1 :]
     return RecipeEdit(edit.path, edit.before, after, edit.stack, edit.notes)
 

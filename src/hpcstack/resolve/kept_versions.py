@@ -8,6 +8,7 @@ Pure.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,8 @@ def keep_all_but(stack: Stack, lock: Lock, only: Sequence[str]) -> KeptVersions:
     base = stack.base
     locked = (lock.base.registry, lock.base.repository, lock.base.tag)
     has_all = all(one in lock.base.platforms for one in base.platforms)
-    if locked != (base.registry, base.repository, base.tag) or not has_all:
+    same_digest = base.digest in ("", lock.base.index_digest)
+    if locked != (base.registry, base.repository, base.tag) or not same_digest or not has_all:
         raise InputError(
             f"the lock of {name} is of another base: with --only, the base stays",
             f"hpcstack lock {name}",
@@ -103,14 +105,14 @@ def keep_all_but(stack: Stack, lock: Lock, only: Sequence[str]) -> KeptVersions:
 def _list_asked(stack: Stack) -> Iterator[str]:
     """Yield the names of what STACK asks for itself."""
     packages = stack.packages
-    yield from packages.apt
+    yield from (re.split("[=/<>]", text)[0] for text in packages.apt)
     yield from (source.name for source in packages.source)
     for text in (*packages.pip, *packages.constraints):
         requirement = _parse_requirement(text)
         if requirement:
             yield requirement.name
     for text in packages.conda.packages:
-        yield text.partition("=")[0].partition("<")[0].partition(">")[0].strip()
+        yield re.split(r"[=<>!~\s]", text.strip())[0]
 
 
 def _refuse_contradictions(stack: Stack, kept: KeptVersions) -> None:
@@ -147,7 +149,27 @@ def _takes(requirement: Requirement, version: str) -> bool:
         return True
 
 
-def keep_builders(had: LockedPlatform, now: LockedPlatform) -> LockedPlatform:
+def keep_entries(kept: KeptVersions, platform: str, now: LockedPlatform) -> LockedPlatform:
+    """Return NOW, with the very entry that is locked for each package that stays: also its hashes.
+
+    What source distributions are built with stays, too, unless other ones are built now.
+    """
+    had = kept.lock.platform(platform)
+    changes: dict[str, object] = {}
+    for kind in ("apt", "pip", "conda"):
+        entries = getattr(now, kind)
+        if entries is None:
+            continue
+        locked = {
+            (one.name, one.version): one
+            for one in getattr(had, kind) or ()
+            if not kept.moves(one.name)
+        }
+        changes[kind] = tuple(locked.get((one.name, one.version), one) for one in entries)
+    return _keep_builders(had, now.model_copy(update=changes))
+
+
+def _keep_builders(had: LockedPlatform, now: LockedPlatform) -> LockedPlatform:
     """Return NOW with what source distributions are built with as HAD has it.
 
     Where other distributions are built now, what builds them is as it was found now.
@@ -159,6 +181,21 @@ def keep_builders(had: LockedPlatform, now: LockedPlatform) -> LockedPlatform:
     if had.pip_build is None or list_sources(had) != list_sources(now):
         return now
     return now.model_copy(update={"pip_build": had.pip_build})
+
+
+def refuse_other_commit(kept: KeptVersions, name: str, ref: str, commit: str) -> None:
+    """Raise InputError where the source NAME stays, and its REF names another COMMIT now.
+
+    The recipe has changed since it was locked, perhaps in this ref: a lock does not say of which
+    ref a commit was.
+    """
+    locked = kept.lock.sources.get(name, "")
+    if locked and locked != commit:
+        raise InputError(
+            f"{name} is locked to {locked[:12]}, and {ref} is {commit[:12]} now",
+            f"lock it anew as well: --only {name}; or write the locked commit into the recipe",
+            page="new-ngc-month",
+        )
 
 
 def refuse_gone(kept: KeptVersions, platform: str, now: LockedPlatform) -> None:

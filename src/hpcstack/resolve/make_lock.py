@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from hpcstack.core.errors import InputError, RegistryError
 from hpcstack.lock.diff import diff_locks
 from hpcstack.lock.file import LockFile
@@ -16,7 +18,7 @@ from hpcstack.lock.known import make_known_lock
 from hpcstack.lock.model import TEMPLATE_VERSION
 from hpcstack.recipe.adopted import refuse_adopted
 from hpcstack.resolve.base import resolve_base
-from hpcstack.resolve.kept_versions import keep_all_but
+from hpcstack.resolve.kept_versions import keep_all_but, list_added
 from hpcstack.resolve.signed_base import record_signature
 
 if TYPE_CHECKING:
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
     from hpcstack.oci.client import Registry
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.site.load import Site
+
+
+def choose_added(lock: Lock | None, only: Sequence[str]) -> tuple[str, ...]:
+    """Return those packages of ONLY that LOCK adds to its base; none without a lock."""
+    added = list_added(lock) if lock else set()
+    return tuple(name for name in only if canonicalize_name(name) in added)
 
 
 def lock_anew(

@@ -4,7 +4,7 @@ another digest, and packages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, ProblemsError
@@ -14,8 +14,6 @@ from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import read_base_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.progress import Say
     from hpcstack.lock.diff import Difference
@@ -64,52 +62,60 @@ def list_locked_recipes(catalog: Catalog, site: Site, say: Say) -> list[Recipe]:
     return out
 
 
-def find_newer(recipes: Sequence[Recipe], site: Site, registry: Registry) -> Iterator[NewerBase]:
-    """Yield what is newer for each of RECIPES. Each repository is asked for its tags once."""
-    tags: dict[str, list[str]] = {}
-    for recipe in recipes:
+@dataclass
+class NewerBases:
+    """Finds what is newer for one recipe after another; each registry is asked for a thing once."""
+
+    site: Site
+    registry: Registry
+    tags: dict[str, list[str]] = field(default_factory=dict)  # {repository: its tags}
+    facts: dict[str, dict[str, str]] = field(default_factory=dict)  # {image: what it contains}
+    moved: dict[str, tuple[str, str]] = field(default_factory=dict)  # {image: its digest, its day}
+
+    def find(self, recipe: Recipe) -> NewerBase:
+        """Return what is newer for RECIPE. Raise RegistryError where its registry says nothing."""
         base = recipe.stack.base
         repository = f"{base.registry}/{base.repository}"
-        if repository not in tags:
-            tags[repository] = registry.tags(base)
+        if repository not in self.tags:
+            self.tags[repository] = self.registry.tags(base)
         newer = []
         if base.tag:  # a base that is named by its digest alone has no newer one
-            newer = find_newer_tags(base.tag, tags[repository])
+            newer = find_newer_tags(base.tag, self.tags[repository])
 
-        lock = LockFile(recipe, site).read()
+        lock = LockFile(recipe, self.site).read()
         newest = ""
         changes: list[Difference] = []
         if newer:
             newest = newer[-1]
             had = read_facts_of(read_base_environment(recipe, lock))
-            latest = base.model_copy(
-                update={"image": f"{repository}:{newest}", "platforms": base.platforms[:1]}
-            )
-            changes = list(diff_contents(had, registry.facts(latest)))
-        moved = _find_moved(base, lock, registry) if lock else ("", "")
-        yield NewerBase(
+            image = f"{repository}:{newest}"
+            if image not in self.facts:
+                latest = base.model_copy(update={"image": image, "platforms": base.platforms[:1]})
+                self.facts[image] = self.registry.facts(latest)
+            changes = list(diff_contents(had, self.facts[image]))
+        moved = self._find_moved(base, lock) if lock else ("", "")
+        return NewerBase(
             recipe.stack.full_name, repository, base.tag, newest, newer, changes, *moved
         )
 
+    def _find_moved(self, base: Base, lock: Lock) -> tuple[str, str]:
+        """Return the digest of BASE's tag and the day of its image, where LOCK has another digest.
 
-def _find_moved(base: Base, lock: Lock, registry: Registry) -> tuple[str, str]:
-    """Return the digest of BASE's tag and the day of its image, where LOCK has another digest.
-
-    Two empty texts where it has the same, or BASE names its digest itself.
-    """
-    same_tag = (lock.base.registry, lock.base.repository, lock.base.tag) == (
-        base.registry,
-        base.repository,
-        base.tag,
-    )
-    if base.digest or not same_tag:
-        return "", ""
-    digest = registry.digest(base)
-    if digest == lock.base.index_digest:
-        return "", ""
-
-    configs = registry.look_up(base).configs
-    return digest, configs[base.platforms[0]].get("created", "")
+        Two empty texts where it has the same, or BASE names its digest itself.
+        """
+        locked = (lock.base.registry, lock.base.repository, lock.base.tag)
+        if base.digest or locked != (base.registry, base.repository, base.tag):
+            return "", ""
+        if base.image not in self.moved:
+            self.moved[base.image] = self.registry.digest(base), ""
+        digest, day = self.moved[base.image]
+        if digest == lock.base.index_digest:
+            return "", ""
+        if not day:
+            configs = self.registry.look_up(base).configs
+            day = configs[base.platforms[0]].get("created", "")
+            self.moved[base.image] = digest, day
+        return digest, day
 
 
 def find_newer_packages(recipe: Recipe, bench: Workbench) -> list[Difference]:

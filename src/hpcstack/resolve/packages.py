@@ -32,7 +32,7 @@ from hpcstack.resolve.answers import (
     read_pip,
     want_files,
 )
-from hpcstack.resolve.kept_versions import keep_builders, refuse_gone
+from hpcstack.resolve.kept_versions import keep_entries, refuse_gone, refuse_other_commit
 from hpcstack.store.cache import cache_of
 from hpcstack.store.workspace import make_workspace
 
@@ -65,7 +65,7 @@ def resolve_packages(
     asks for, BuildError if they fail.
     """
     sources = {
-        source.name: source.commit or _choose_commit(source, kept, bench)
+        source.name: source.commit or _choose_commit(source, lock, kept, bench)
         for source in stack.packages.source
     }
     platforms = dict(lock.base.platforms)
@@ -76,6 +76,10 @@ def resolve_packages(
             old = before.base.platforms[name]
             if old.digest == locked.digest:
                 platforms[name] = old
+        if kept and KERNEL_NAMES[name] != machine.machine():
+            bench.progress(
+                f"{name} cannot be asked on this machine: run the same on one of its kind"
+            )
 
     base = lock.base.model_copy(update={"platforms": platforms})
     whole = lock.model_copy(update={"base": base, "sources": sources})
@@ -98,12 +102,19 @@ def refuse_other_files(project: ProjectRequirements, lock: Lock) -> None:
         )
 
 
-def _choose_commit(source: Source, kept: KeptVersions | None, bench: Workbench) -> str:
-    """Return the commit that is locked for SOURCE, where it is in KEPT; else what its ref names."""
+def _choose_commit(source: Source, lock: Lock, kept: KeptVersions | None, bench: Workbench) -> str:
+    """Return the commit that is locked for SOURCE, where it is in KEPT; else what its ref names.
+
+    LOCK is the new one. Raise InputError where the recipe has changed, and the ref names another.
+    """
     locked = kept.lock.sources.get(source.name, "") if kept else ""
-    if kept and locked and not kept.moves(source.name):
+    stays = kept is not None and locked and not kept.moves(source.name)
+    if kept and stays and kept.lock.spec_sha256 == lock.spec_sha256:
         return locked
-    return _find_commit(source, bench.site, bench.runner)
+    commit = _find_commit(source, bench.site, bench.runner)
+    if kept and stays:
+        refuse_other_commit(kept, source.name, source.ref, commit)
+    return commit
 
 
 def _find_commit(source: Source, site: Site, runner: Runner) -> str:
@@ -229,7 +240,7 @@ def _ask_base(
         whole = locked.model_copy(update=found)
         if kept:
             refuse_gone(kept, platform, whole)
-            return keep_builders(kept.lock.platform(platform), whole)
+            return keep_entries(kept, platform, whole)
         return whole
 
 

@@ -252,5 +252,4 @@ def test_a_mirror_is_for_reading(there: PushedTo) -> None:
     entry = site.registries[there.address].model_copy(update={"mirror": "mirror.example.org/m"})
     mirrored = site.model_copy(update={"registries": {there.address: entry}})
     registry = PushRegistry(mirrored, target_of(there))
-    assert upload(registry)
-    assert registry.place(target_of(there)) == (there.address, f"http://{there.address}/v2/{NAME}")
+    assert registry.place(target_of(there)) == (there.address, f"https://{there.address}/v2/{NAME}")

@@ -12,9 +12,10 @@ from hpcstack.recipe.model import Stack
 from hpcstack.resolve.kept_versions import (
     KeptVersions,
     keep_all_but,
-    keep_builders,
+    keep_entries,
     list_added,
     refuse_gone,
+    refuse_other_commit,
 )
 from support.locks import base_lock
 
@@ -121,10 +122,45 @@ def test_what_apt_no_longer_has_is_told() -> None:
 
 
 def test_what_builds_a_source_distribution_stays_with_it() -> None:
-    had = make_lock(make_stack(), pip_build=PIP[:1]).platform(PLATFORM)
-    now = had.model_copy(update={"pip_build": PIP})
-    assert keep_builders(had, now).pip_build == PIP[:1]
+    lock = make_lock(make_stack(), pip_build=PIP[:1])
+    kept = KeptVersions(lock, frozenset({"urllib3"}))
+    now = lock.platform(PLATFORM).model_copy(update={"pip_build": PIP})
+    assert keep_entries(kept, PLATFORM, now).pip_build == PIP[:1]
 
     newer = PIP[1].model_copy(update={"version": "2.0"})
     moved = now.model_copy(update={"pip": (PIP[0], newer)})
-    assert keep_builders(had, moved).pip_build == PIP
+    assert keep_entries(kept, PLATFORM, moved).pip_build == PIP
+
+
+def test_what_stays_keeps_its_hashes() -> None:
+    """An index that serves another file under a locked version must not move the lock unseen."""
+    lock = make_lock(make_stack())
+    kept = KeptVersions(lock, frozenset({"urllib3"}))
+    other = (f"sha256:{'1' * 64}",)
+    swapped = tuple(one.model_copy(update={"hashes": other}) for one in PIP)
+    now = lock.platform(PLATFORM).model_copy(update={"pip": swapped})
+    found = keep_entries(kept, PLATFORM, now).pip or ()
+    assert {one.name: one.hashes for one in found} == {"urllib3": other, "Six_Pack": HASH}
+
+
+def test_a_source_whose_ref_names_another_commit_is_told() -> None:
+    kept = KeptVersions(make_lock(make_stack()), frozenset({"urllib3"}))
+    refuse_other_commit(kept, "nccl-tests", "v1", "a" * 40)
+    refuse_other_commit(kept, "new", "v1", "b" * 40)
+    with pytest.raises(InputError, match="is locked to aaaaaaaaaaaa, and v2 is bbbbbbbbbbbb now"):
+        refuse_other_commit(kept, "nccl-tests", "v2", "b" * 40)
+
+
+@pytest.mark.parametrize("text", ["curl", "curl=8.5.0-2ubuntu10", "curl/jammy"])
+def test_an_apt_package_is_known_by_its_name(text: str) -> None:
+    stack = make_stack(apt=[text]) if "/" not in text else make_stack(apt=["curl"])
+    assert keep_all_but(stack, make_lock(stack), ["curl"]).moves("curl")
+
+
+def test_a_digest_that_the_recipe_names_is_the_locks() -> None:
+    stack = make_stack()
+    digest = f"sha256:{'9' * 64}"
+    image = f"nvcr.io/nvidia/pytorch:24.11-py3@{digest}"
+    pinned = stack.model_copy(update={"base": stack.base.model_copy(update={"image": image})})
+    with pytest.raises(InputError, match="is of another base"):
+        keep_all_but(pinned, make_lock(stack), ["urllib3"])

@@ -16,7 +16,7 @@ from hpcstack.oci import client
 from hpcstack.oci.client import Registry
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.resolve.base import resolve_base
-from hpcstack.resolve.outdated import find_newer
+from hpcstack.resolve.outdated import NewerBases
 from hpcstack.site.load import Site, load_site
 from support.layers import member, tar, zipped
 from support.ngc_registry import REGISTRY, NgcRegistry, resolve_here
@@ -82,13 +82,13 @@ def test_a_tag_that_has_moved_is_told(
     recipe = Catalog(site.recipe_dirs).find("mine-24.11")
     registry = Registry(site)
     LockFile(recipe, site).write(resolve_base(recipe.stack, registry))
-    (before,) = find_newer([recipe], site, registry)
+    before = NewerBases(site, registry).find(recipe)
     assert (before.moved_to, before.newer) == ("", [])
     assert run("outdated", "--check") == 0
     capsys.readouterr()
 
     digest = publish(ngc, b"second", created)
-    (after,) = find_newer([recipe], site, registry)
+    after = NewerBases(site, registry).find(recipe)
     assert (after.moved_to, after.moved_on) == (digest, day)
     assert run("outdated", "mine-*", "--check") == 1
     said = capsys.readouterr().out
@@ -111,5 +111,5 @@ def test_a_recipe_that_names_its_digest_does_not_move(ngc: NgcRegistry, site: Si
     lock = resolve_base(Catalog(site.recipe_dirs).find("mine-24.11").stack, Registry(site))
     LockFile(recipe, site).write(lock)
     publish(ngc, b"second")
-    (found,) = find_newer([recipe], site, Registry(site))
+    found = NewerBases(site, Registry(site)).find(recipe)
     assert found.moved_to == ""
