@@ -83,7 +83,7 @@ def command(
 
     stacks = choose_stacks(session, names)
     if only and any(map(is_pattern, names)):
-        stacks = [name for name in stacks if _choose_only(session, name, only)]
+        stacks = _choose_adding(session, stacks, only)
     if len(stacks) > 1 or any(map(is_pattern, names)):
         how = _HowToLock(base_only, only, by_pattern=any(map(is_pattern, names)))
         _lock_or_check_each(session, stacks, how, check=check, as_json=as_json)
@@ -141,6 +141,30 @@ def _write_lock(session: Session, name: str, how: _HowToLock) -> tuple[Path, Loc
         else:
             lock = make_lock(recipe, bench, base_only=how.base_only)
     return LockFile(recipe, session.site).write(lock), lock
+
+
+def _choose_adding(session: Session, stacks: list[str], only: tuple[str, ...]) -> list[str]:
+    """Return those of STACKS whose locks add one of the packages ONLY. InputError for none.
+
+    A recipe that is wrong is among them: locking it says what is wrong.
+    """
+    from hpcstack.core.errors import InputError
+
+    out = []
+    for name in stacks:
+        try:
+            adds = bool(_choose_only(session, name, only))
+        except InputError:
+            adds = True
+        if adds:
+            out.append(name)
+    if not out:
+        raise InputError(
+            f"no lock of these stacks adds {', '.join(only)}",
+            f"hpcstack find {only[0]} says what has it",
+            page="new-ngc-month",
+        )
+    return out
 
 
 def _choose_only(session: Session, name: str, only: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from hpcstack.cli.resources import resource_options
 from hpcstack.cli.session import (
     Session,
     answer,
+    choose_stacks,
     complete_stacks,
     is_pattern,
     json_option,
@@ -128,7 +129,7 @@ def command(
     from hpcstack_smoke.select import MINUTES
 
     if list_:
-        return _list_checks(session, names, as_json)
+        return _list_checks(session, tuple(choose_stacks(session, names)), as_json)
     if not names:
         raise InputError(
             "name one stack, or two to compare",

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from hpcstack.cli import main
+from hpcstack.cli.lock_ import _choose_adding, _choose_only
 from hpcstack.cli.session import Session
 from hpcstack.cli.several import choose_built_stacks, choose_published_versions
 from hpcstack.core.errors import InputError
 from hpcstack.publish.make_release import is_waiting
+from hpcstack.resolve.kept_versions import list_added
+from support.locks import example_lock
 from support.modules import Place
 
 Run = Callable[..., tuple[int, Any]]
@@ -135,3 +138,18 @@ def test_verify_takes_what_can_be_loaded(place: Place, run: Run) -> None:
     status, rows = run("verify", "*/25.*")
     assert status != 0
     assert [row["status"] == 0 for row in rows] == [False, True]
+
+
+def test_a_pattern_of_locks_means_those_that_add_the_package(place: Place, run: Run) -> None:
+    """A security fix over all stacks: those that have nothing of it are not failures."""
+    stack = place.stack("pytorch-24.11")
+    place.site.lock_dir.mkdir(parents=True, exist_ok=True)
+    lock = example_lock(stack)
+    (place.site.lock_dir / "pytorch-24.11.lock.json").write_text(lock.file_text())
+    added = sorted(list_added(lock))
+    session = Session("", ())
+    stacks = [f"pytorch-{month}" for month in MONTHS]
+    assert _choose_adding(session, stacks, (added[0], "no-such")) == ["pytorch-24.11"]
+    assert _choose_only(session, "pytorch-24.11", (added[0], "no-such")) == (added[0],)
+    with pytest.raises(InputError, match="no lock of these stacks adds no-such"):
+        _choose_adding(session, stacks, ("no-such",))
