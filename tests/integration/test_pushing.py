@@ -124,14 +124,25 @@ def test_the_bases_layers_are_its_own_and_not_sent(testbed: Testbed, pushing: Pu
     assert again["sent"] < 20_000, "a signature is another each time; nothing else is sent again"
 
 
+# podman keeps a process for the namespace of a user, which must be this test's own, and end with it.
+BY_PODMAN = """\
+state=$(mktemp -d /tmp/p-XXXX)
+export XDG_RUNTIME_DIR=$state/run
+mkdir -m 700 "$XDG_RUNTIME_DIR"
+podman --root "$state/r" --runroot "$state/x" --cgroup-manager=cgroupfs \\
+    run --rm --network=none --tls-verify=false "$1" python3 -c "$2"
+status=$?
+podman unshare rm -rf "$state/r" "$state/x"
+kill -KILL "$(cat "$XDG_RUNTIME_DIR/libpod/tmp/pause.pid")"
+rm -rf "$state"
+exit $status
+"""
+
+
 def run_by_podman(testbed: Testbed, name: str) -> str:
     """What the image NAME:1 says of the package and the variable that the stack adds."""
-    done = testbed.bash(
-        'state=$(mktemp -d /tmp/p-XXXX); podman --root "$state/r" --runroot "$state/x" '
-        "--cgroup-manager=cgroupfs run --rm --network=none --tls-verify=false "
-        '"$1" python3 -c "$2"; status=$?; podman unshare rm -rf "$state"; exit $status',
-        f"{name}:1", "import alpha, os; print(alpha.answer, os.environ['ANSWER'])",
-    )  # fmt: skip
+    program = "import alpha, os; print(alpha.answer, os.environ['ANSWER'])"
+    done = testbed.bash(BY_PODMAN, f"{name}:1", program)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
