@@ -46,6 +46,6 @@ def _format_text(artifact: Artifact, about: dict[str, Any]) -> str:
         f"  {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}",
         *format_pushed(about),
         "",
-        f"  hpcstack publish {artifact.stack}",
+        f"  hpcstack publish {artifact.stack} --image {artifact.key[:12]}",
     ]
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 What the registry has is not sent again: layers of another of its repositories are mounted, and a
 blob or a manifest that is there is left. So an interrupted push can simply be repeated, and nothing
-of it is visible before the manifest, which comes last.
+of it is visible before its tag, which comes last.
 
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md (pushing blobs and manifests,
 mounting, listing referrers; the fallback for registries without the referrers API).
@@ -127,12 +127,13 @@ class PushRegistry(Registry):
             self.sources.add(source)
             self.tokens.clear()  # a token must allow to read the source, too
         query = urlencode({"mount": digest, "from": source})
-        answer = self.send(
-            self.target, "POST", f"{self.url}/blobs/uploads/?{query}", (201, 202, 401, 403, 404)
-        )
-        if answer.status in (401, 403):  # we may not read there: ask for no such token again
+        place = f"{self.url}/blobs/uploads/?{query}"
+        try:
+            answer = self.send(self.target, "POST", place, (201, 202, 404))
+        except LoginRefused:  # we may not read there: ask for no such token again
             self.sources.discard(source)
             self.tokens.clear()
+            return False
         if answer.status == 202:  # an upload has begun instead: it is not wanted
             self.send(self.target, "DELETE", self._find_location(answer), (204, 202, 200, 404, 405))
         return answer.status == 201
@@ -247,6 +248,7 @@ class PushRegistry(Registry):
             headers={"Content-Type": there.media_type},
             body=lambda: content,
         )
+        self.sent += len(content)
 
     def list_tagged(self, tag: str) -> dict[str, Descriptor]:
         """Return {platform: manifest} of what TAG means now; {} where there is no such tag."""

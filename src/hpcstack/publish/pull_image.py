@@ -1,4 +1,4 @@
-"""Bring an image back that `push` has put into a registry, with its attested.
+"""Bring an image back that `push` has put into a registry, with its evidence.
 
 Nothing is believed before it is checked: the signature of the manifest, that of the provenance, the
 digests that the provenance has of what lies beside it, and that the image is the stack that the

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from hpcstack import __version__
 from hpcstack.build.base import provide_base
 from hpcstack.core.errors import AnswerIsNo, InputError, RegistryError, StoreError
+from hpcstack.core.files import writing_below
+from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.lock.model import read_lock
 from hpcstack.oci.compress import compress_layer
 from hpcstack.oci.delta_layer import find_delta, write_delta
@@ -53,7 +55,7 @@ from hpcstack.store.sbom import make_image_sbom
 from hpcstack.store.store import LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hpcstack.build.workbench import Workbench
     from hpcstack.lock.model import Lock
@@ -157,9 +159,9 @@ def _name_target(text: str, stack: Stack) -> Base:
 def _read_spec(artifact: Artifact) -> str:
     """Return the checksum of the recipe that the image was built of, as it says itself."""
     try:
-        said = json.loads(read_optional(artifact.image, f"{HOME}/stack.json"))
-        return str(said["spec_sha256"])
-    except (ValueError, KeyError, TypeError):
+        text = read_optional(artifact.image, f"{HOME}/stack.json")
+        return str(parse_untrusted_json(text.encode(), MAX_LABELS)["spec_sha256"])
+    except (ValueError, KeyError):
         return ""
 
 
@@ -235,8 +237,7 @@ def push_image(request: PushRequest, bench: Workbench) -> Pushed:
     base = _read_base(lock, artifact.platform, bench)
 
     with ExitStack() as stack:
-        folder = cache_of(bench.site).top
-        file = stack.enter_context(TemporaryFile(dir=folder, prefix="push-"))
+        file = stack.enter_context(_make_file(bench))
         say(f"comparing {artifact.stack} with its base")
         delta = _write_delta(request, base, lock, file, bench)
 
@@ -345,7 +346,11 @@ def _write_delta(
     always = frozenset(member.name for member, _ in added)
     progress = bench.progress
     try:
-        with Squashfs(imported) as below, Squashfs(artifact.image) as above:
+        with (
+            writing_below(cache_of(bench.site).top, "the layer was not written"),
+            Squashfs(imported) as below,
+            Squashfs(artifact.image) as above,
+        ):
             found = find_delta(below, above, always)
             for path in found.skipped[:MOST_NAMED]:
                 progress(f"left out, as no layer can have it: /{path.decode('utf-8', 'replace')}")
@@ -358,6 +363,16 @@ def _write_delta(
             "hpcstack verify says which",
             page="repair-what-is-published",
         ) from None
+
+
+@contextmanager
+def _make_file(bench: Workbench) -> Iterator[BinaryIO]:
+    """Yield a file without a name, beside the caches, which are large. It ends with the block."""
+    folder = cache_of(bench.site).top
+    with writing_below(folder, "no file for a layer could be made", bench.site.sharing):
+        pass  # the folder is there now, and is the group's
+    with TemporaryFile(dir=folder, prefix="push-") as file:
+        yield file
 
 
 def _reopen(file: BinaryIO) -> BinaryIO:
@@ -415,10 +430,10 @@ def _copy_layer(
     layer: Descriptor, base: _BaseImage, registry: PushRegistry, bench: Workbench
 ) -> None:
     """Fetch LAYER from the base's registry, and upload it."""
-    folder = cache_of(bench.site).top
     short = layer.digest[7:19]
-    with TemporaryFile(dir=folder, prefix="push-") as file:
-        _fetch_layer(layer, base, bench.registry, file)
+    with _make_file(bench) as file:
+        with writing_below(cache_of(bench.site).top, "a layer of the base was not kept"):
+            _fetch_layer(layer, base, bench.registry, file)
         registry.upload_blob(
             layer.digest,
             layer.size,
@@ -486,11 +501,10 @@ def _read_labels(artifact: Artifact) -> dict[str, str]:
     """Return the labels that the image names itself."""
     text = read_optional(artifact.image, f"{SINGULARITY}/labels.json")
     try:
-        found = json.loads(text[:MAX_LABELS])
+        found = parse_untrusted_json(text.encode(), MAX_LABELS)
     except ValueError:
         return {}
-    own = found.items() if isinstance(found, dict) else ()
-    return {str(name): str(value) for name, value in own}
+    return {str(name): str(value) for name, value in found.items()}
 
 
 def _describe_origin(request: PushRequest, lock: Lock) -> dict[str, str]:

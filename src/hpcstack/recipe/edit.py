@@ -392,8 +392,8 @@ def _find_line_end(text: str) -> str:
 def _renew_all(text: str, mapping: Node, base: NewBase) -> list[_Replacement]:
     """Return what makes MAPPING, a recipe or a part of one, that of a stack on BASE.
 
-    The new month stands in each of its values, the summary is adapted, and the days on which the
-    old stack ends are cut.
+    The new month stands in its version, its base and what it extends, the summary is adapted, and
+    the days on which the old stack ends are cut.
     """
     out = list(_cut_pair(text, mapping, "lifecycle"))
     summary = _find_key(mapping, "summary")
