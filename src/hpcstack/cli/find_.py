@@ -6,13 +6,13 @@ Tested in tests/unit/cli/test_verbs.py.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.published import tree_of
 from hpcstack.cli.session import Session, answer, format_table, json_option, say
+from hpcstack.core.clock import read_clock
 
 if TYPE_CHECKING:
     from hpcstack.publish.search import Hit
@@ -66,7 +66,7 @@ def _count_people(session: Session, hits: list[Hit]) -> tuple[list[Hit], list[st
     if not any(hit.releases for hit in hits) or not session.site.usage.files:
         return hits, []
     try:
-        usage = count_usage(session.site, tree_of(session), DAYS, datetime.now(timezone.utc))
+        usage = count_usage(session.site, tree_of(session), DAYS, read_clock())
     except HpcstackError as error:
         return hits, [f"who uses them is not known: {error.message}"]
     notes = [f"people are counted since {usage.since}"]

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.published import make_publisher
-from hpcstack.cli.session import Session, answer, format_table, json_option, say
+from hpcstack.cli.session import Session, answer, format_table, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hpcstack.publish.gc import Item
-    from hpcstack.releases.ledger import Event, Ledger
 
 MOST_LINES = 12  # of one kind; more are shown as one line with their sum
 
@@ -45,6 +42,7 @@ def command(
     """
     from hpcstack.core.errors import InputError, format_count
     from hpcstack.publish import gc
+    from hpcstack.publish.purge import remove_items
 
     if not 0 <= older_than < 1e6:
         raise InputError(f"--older-than {older_than:g}: a number of days, 0 or more")
@@ -52,11 +50,7 @@ def command(
     found = gc.list_items(session.site, session.runner, older_than, slurm=not no_slurm)
     going = [item for item in found if not item.keep]
     if not dry_run:
-        releases = [item.what for item in going if item.kind == "release"]
-        _purge_releases(session, releases, slurm=not no_slurm)
-        for item in going:
-            say(f"removing {item.kind} {item.what or item.path.name}")
-            gc.remove_item(item, session.site)
+        remove_items(going, make_publisher(session, slurm=not no_slurm))
 
     total = sum(item.size for item in going)
     document = {
@@ -114,37 +108,6 @@ def _sum_up(kind: str, items: list[Item]) -> tuple[str, ...]:
     """
     size = sum(item.size for item in items)
     return kind, f"{len(items)} of them", "", "", f"{size / 1e6:.0f} MB", "", "GO: --all names each"
-
-
-def _purge_releases(session: Session, releases: list[str], *, slurm: bool) -> None:
-    """Record in their ledgers that RELEASES, such as `pytorch/24.11-r1`, are gone.
-
-    This also removes their modulefiles, and comes before their files are removed: no module may
-    offer an image that is gone.
-    """
-    from dataclasses import replace
-
-    for site in session.site.every_architecture():
-        publisher = replace(make_publisher(session, slurm=slurm), site=site)
-        tree = publisher.tree
-        names = {release.partition("/")[0] for release in releases} & set(tree.names())
-        for name in sorted(names):
-            # a release of another architecture is not in the ledger of this one's tree
-            known = {entry.release for entry in tree.ledger(name).entries}
-            own = [
-                release
-                for head, _, release in (one.partition("/") for one in releases)
-                if head == name and release in known
-            ]
-            if own:
-                publisher.change(name, "gc", _make_purge(own), force=True)
-
-
-def _make_purge(releases: list[str]) -> Callable[[Ledger, Event], Ledger]:
-    """Return the change of a ledger that records that the files of RELEASES are gone."""
-    from hpcstack.releases.changes import purge_releases
-
-    return lambda ledger, event: purge_releases(ledger, releases, event)
 
 
 def _item_document(item: object) -> dict[str, object]:

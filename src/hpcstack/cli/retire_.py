@@ -6,7 +6,6 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_release_verbs.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,14 +20,13 @@ from hpcstack.cli.published import (
 )
 from hpcstack.cli.session import Session, is_pattern, json_option, say
 from hpcstack.cli.several import answer_each, can_be_loaded, choose_published_versions
+from hpcstack.core.clock import read_clock
 from hpcstack.releases.retirement import NOTICE_DAYS
 
 if TYPE_CHECKING:
     from hpcstack.publish.usage import Notice
     from hpcstack.releases.ledger import Ledger
     from hpcstack.releases.retirement import Retirement
-
-NOTIFIED_DAYS = 90  # who used it in these is written to
 
 
 @click.command("retire")
@@ -175,16 +173,16 @@ def _retire_one(session: Session, name: str, how: _HowToRetire) -> tuple[dict[st
 
 def _write_notices(session: Session, version: str, dates: dict[str, str]) -> list[Notice]:
     """Return a message to each user of VERSION, as the site's logs know them."""
-    from hpcstack.publish.usage import count_usage, write_notices
+    from hpcstack.publish.usage import NOTIFIED_DAYS, count_usage, write_notices
 
-    now = datetime.now(timezone.utc)
+    now = read_clock()
     usage = count_usage(session.site, tree_of(session), NOTIFIED_DAYS, now, (), version)
     return write_notices(usage, session.site, version, dates)
 
 
 def _notify(session: Session, notices: list[Notice], *, dry_run: bool) -> dict[str, Any]:
     """Send NOTICES by the site's command, or print them; return whom they were for."""
-    from hpcstack.publish.usage import send_notices
+    from hpcstack.publish.usage import NOTIFIED_DAYS, send_notices
 
     users = [one.user for one in notices]
     may_name = session.site.usage.names

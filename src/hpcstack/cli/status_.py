@@ -6,7 +6,6 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_rebuilding.py.
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import click
 
 from hpcstack.cli.published import add_optional_name, split_published, tree_of
 from hpcstack.cli.session import Session, answer, format_table, json_option, say
+from hpcstack.core.clock import read_clock
 from hpcstack.core.errors import format_count
 
 # A note where the site requires signatures: which ways to an image do not ask for them.
@@ -135,7 +135,9 @@ def _write_metrics(session: Session, path: Path, wrong: int) -> None:
             say(f"NOTE: {error.message}")
     images = [one.artifact for one in holdings.images]
     has_database = bool(session.site.audit.database)
-    text = render_metrics(ledgers, images, wrong, audits, time.time(), has_database=has_database)
+    text = render_metrics(
+        ledgers, images, wrong, audits, read_clock().timestamp(), has_database=has_database
+    )
     write_output(path, text)
 
 

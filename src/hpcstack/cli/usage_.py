@@ -12,6 +12,7 @@ import click
 
 from hpcstack.cli.published import add_optional_name, tree_of
 from hpcstack.cli.session import Session, answer, format_table, json_option
+from hpcstack.core.clock import read_clock
 
 if TYPE_CHECKING:
     from hpcstack.publish.usage import ReleaseUse, Usage
@@ -65,7 +66,7 @@ def command(
             "usage.names in site.yaml; without --names they are counted",
             page="see-who-uses-what",
         )
-    now = datetime.now(timezone.utc)
+    now = read_clock()
     usage = count_usage(session.site, tree_of(session), days, now, logs, name)
     document = {
         "since": usage.since,

@@ -28,11 +28,13 @@ FAMILIES_BY_DEFAULT = ("node", "fabric", "io", "tasks")  # for a recipe that nam
 class Obstacle:
     """One reason that keeps the gate shut.
 
-    `not_run` says that the report merely lacks the check: another report may have it.
+    `not_run` says that the report merely lacks the check: another report may have it. `outdated`
+    says that a new run might have it: the check is another one by now.
     """
 
     reason: str
     not_run: bool = False
+    outdated: bool = False
 
     def __str__(self) -> str:
         return self.reason
@@ -127,7 +129,7 @@ def find_obstacles(
             out.append(Obstacle(f"{code} is {outcome.status}: {why}"))
         elif code in own and outcome.versions.get(DEFINITION) != own[code].digest():
             why = f"{code} has been changed since that run: it checks something else now"
-            out.append(Obstacle(why, not_run=True))
+            out.append(Obstacle(why, not_run=True, outdated=True))
 
     # A check that nobody requires does not have to run, but if it ran it must not have failed.
     failed = [one for one in report.outcomes if one.status in ("FAIL", "ERROR")]

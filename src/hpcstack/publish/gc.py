@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
+from hpcstack.core.clock import read_clock
 from hpcstack.core.errors import InputError, SlurmError, StoreError
 from hpcstack.core.files import read_bytes
 from hpcstack.core.lease import make_label, may_have_living_owner
@@ -89,7 +89,7 @@ def _list_releases(site: Site, store: Store, used: str) -> Iterator[Item]:
 
     A release that gc has taken, and whose folder is there, is a left-over.
     """
-    now = datetime.now(timezone.utc)
+    now = read_clock()
     trees = [open_tree(one) for one in site.every_architecture()]
     for ledger in [tree.ledger(name, to_change=True) for tree in trees for name in tree.names()]:
         for entry in ledger.entries:
@@ -118,7 +118,7 @@ def _parse_moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        return datetime.now(timezone.utc)
+        return read_clock()
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
@@ -172,7 +172,7 @@ def _make_left_over(path: Path, prefix: str = "") -> Item:
 def _make_item(kind: str, path: Path, keep: str, days: float, what: str = "") -> Item:
     # The change time: the modification time of an image is not when it was made here.
     changed = path.lstat().st_ctime
-    age = (time.time() - changed) / DAY
+    age = (read_clock().timestamp() - changed) / DAY
     young = f"younger than {days:g} days" if age < days else ""
     made = datetime.fromtimestamp(changed, timezone.utc).date().isoformat()
     size = descriptors.count_bytes(path)

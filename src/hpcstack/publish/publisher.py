@@ -14,12 +14,12 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack import __version__
 from hpcstack.core import descriptors
+from hpcstack.core.clock import read_clock
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import read_text, without_links, write_tree
 from hpcstack.core.lease import hold_lease
@@ -575,7 +575,7 @@ class Publisher:
 
 def stamp_now() -> str:
     """Return the time in UTC as ISO 8601, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return read_clock().isoformat(timespec="seconds")
 
 
 def _digest_of_contents(release: Release) -> str:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hpcstack.oci.client import Registry
     from hpcstack.oci.signed import Key
     from hpcstack.recipe.catalog import Recipe
+    from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
 MAX_ATTACHED = 64 << 20  # bytes of an SBOM or a report
@@ -279,6 +280,17 @@ def check_base_layers(base: Base, attested: Attested, registry: Registry) -> int
     return len(expected)
 
 
+def _make_key(pushed: PushedImage, site: Site) -> str:
+    """Return the key that the image PUSHED has in the store, once it is there."""
+    named = f"{ENGINE} {pushed.attested.digest} {VERSION} {site.build.compression}"
+    return hashlib.sha256(named.encode()).hexdigest()[:40]
+
+
+def find_pulled(pushed: PushedImage, bench: Workbench) -> Artifact | None:
+    """Return the image PUSHED where it was pulled before; else None."""
+    return bench.store.artifact(_make_key(pushed, bench.site))
+
+
 def pull_image(
     pushed: PushedImage, find_recipe: Callable[[str], Recipe], bench: Workbench
 ) -> Artifact:
@@ -299,9 +311,8 @@ def pull_image(
         )
 
     site, store = bench.site, bench.store
-    named = f"{ENGINE} {attested.digest} {VERSION} {site.build.compression}"
-    key = hashlib.sha256(named.encode()).hexdigest()[:40]
-    known = store.artifact(key)
+    key = _make_key(pushed, site)
+    known = find_pulled(pushed, bench)
     if known:
         return known
 

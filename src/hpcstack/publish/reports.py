@@ -111,17 +111,7 @@ def require_proof(
     over for an older one. One in which something is wrong decides, unless the caller NAMED the
     reports: then any of them may open the gate. AnswerIsNo says why the gate is shut.
     """
-    shown: list[Report] = []
-    reasons: list[str] = []
-    for kind in _list_kinds_to_prove(artifact, site):
-        of_kind = [one for one in given if not kind or one.node_type == kind]
-        good, why = _choose_report(stack, artifact, site, of_kind, named)
-        if good:
-            shown.append(good)
-        prefix = f"{kind}: " if kind else ""
-        reasons += [f"{prefix}{obstacle}" for obstacle in why]
-    reasons += explain_shut_gate(artifact, site)
-
+    shown, reasons = judge_reports(stack, artifact, site, given, named=named)
     if not reasons:
         return shown[0], ""
     if override:
@@ -140,6 +130,26 @@ def require_proof(
     )
 
 
+def judge_reports(
+    stack: Stack, artifact: Artifact, site: Site, given: list[Report], *, named: bool = False
+) -> tuple[list[Report], list[str]]:
+    """Return the reports in GIVEN that count, and why the gate to production is shut.
+
+    Where it is open, the second list is empty. See `require_proof`.
+    """
+    shown: list[Report] = []
+    reasons: list[str] = []
+    for kind in _list_kinds_to_prove(artifact, site):
+        of_kind = [one for one in given if not kind or one.node_type == kind]
+        good, why = choose_report(stack, artifact, site, of_kind, named=named)
+        if good:
+            shown.append(good)
+        prefix = f"{kind}: " if kind else ""
+        reasons += [f"{prefix}{obstacle}" for obstacle in why]
+    reasons += explain_shut_gate(artifact, site)
+    return shown, reasons
+
+
 def _list_kinds_to_prove(artifact: Artifact, site: Site) -> list[str]:
     """Return the node types that must each have a report: those of `modules.prove_on` that can run
     the image.
@@ -154,10 +164,13 @@ def _list_kinds_to_prove(artifact: Artifact, site: Site) -> list[str]:
     return asked or [""]
 
 
-def _choose_report(
-    stack: Stack, artifact: Artifact, site: Site, given: list[Report], named: bool
+def choose_report(
+    stack: Stack, artifact: Artifact, site: Site, given: list[Report], *, named: bool = False
 ) -> tuple[Report | None, list[Obstacle]]:
-    """Return (the report that opens the gate, []), or (None, why it is shut)."""
+    """Return (the report in GIVEN that opens the gate, []), or (None, why it is shut).
+
+    GIVEN are of one node type, the newest first. See `require_proof` for NAMED.
+    """
     first: list[Obstacle] = []
     for report in given:
         found = _find_obstacles_at(stack, artifact, site, report)

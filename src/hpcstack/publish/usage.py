@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hpcstack.releases.tree import Tree
     from hpcstack.site.load import Site
 
+NOTIFIED_DAYS = 90  # who used a version in these is written to when it is retired
 LONGEST = 2048  # bytes of a line; the rest of a longer one is passed over
 
 
@@ -210,10 +211,7 @@ def write_notices(usage: Usage, site: Site, version: str, dates: dict[str, str])
     return [
         Notice(
             user,
-            tuple(
-                word.replace("{user}", user).replace("{subject}", subject)
-                for word in site.usage.mail
-            ),
+            make_mail_command(site, user, subject),
             text,
         )
         for user in users
@@ -232,11 +230,26 @@ def send_notices(notices: Sequence[Notice], runner: Runner) -> list[str]:
         except KeyError:
             failed.append(f"{notice.user}: this machine knows no such user")
             continue
-        with tempfile.NamedTemporaryFile("w", prefix="hpcstack-notice-") as file:
-            file.write(notice.text)
-            file.flush()
-            done = runner.output(notice.command, stdin=Path(file.name))
-        if done.status:
-            said = " ".join(done.tail)[-200:]
-            failed.append(f"{notice.user}: {notice.command[0]} ended with {done.status}: {said}")
+        why = send_message(notice.command, notice.text, runner)
+        if why:
+            failed.append(f"{notice.user}: {why}")
     return failed
+
+
+def send_message(command: Sequence[str], text: str, runner: Runner) -> str:
+    """Run COMMAND with TEXT as its input. Return why it was not sent; empty where it was."""
+    with tempfile.NamedTemporaryFile("w", prefix="hpcstack-notice-") as file:
+        file.write(text)
+        file.flush()
+        done = runner.output(command, stdin=Path(file.name))
+    if not done.status:
+        return ""
+    said = " ".join(done.tail)[-200:]
+    return f"{command[0]} ended with {done.status}: {said}"
+
+
+def make_mail_command(site: Site, user: str, subject: str) -> tuple[str, ...]:
+    """Return the site's command that sends a message to USER; empty where it has none."""
+    return tuple(
+        word.replace("{user}", user).replace("{subject}", subject) for word in site.usage.mail
+    )

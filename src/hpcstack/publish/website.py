@@ -9,10 +9,10 @@ import contextlib
 import json
 import shutil
 import uuid
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hpcstack import report as reports
+from hpcstack.core.clock import read_clock
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import write_text
 from hpcstack.hardware.compatibility import read_driver_needs
@@ -66,7 +66,7 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
         "site": site.name,
         "modulepath": str(tree.core),
         "tclpath": str(tree.core.with_name(TCL)),
-        "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "made": read_clock().strftime("%Y-%m-%d %H:%M UTC"),
     }
     for one in stacks:
         out[one["page"]] = fill_page("modules", "catalog-stack.html.j2", one=one, **shared)

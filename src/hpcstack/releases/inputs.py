@@ -8,9 +8,10 @@ Tested in tests/unit/cli/test_verbs.py.
 from __future__ import annotations
 
 import re
-from datetime import date, datetime, timezone
+from datetime import date
 
 from hpcstack.core.characters import CONTROL
+from hpcstack.core.clock import read_clock
 from hpcstack.core.errors import InputError
 
 DAY = re.compile(r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")
@@ -44,7 +45,7 @@ def parse_day(text: str, option: str) -> str:
 
 def stamp_today() -> str:
     """Return the day in UTC, as `2027-01-31`."""
-    return datetime.now(timezone.utc).date().isoformat()
+    return read_clock().date().isoformat()
 
 
 def module_name(full: str) -> str:

@@ -10,9 +10,9 @@ import os
 import time
 import uuid
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from hpcstack.core.clock import read_clock
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, SlurmError, did_you_mean, format_count
 from hpcstack.core.files import write_text, write_tree
@@ -99,7 +99,7 @@ def prepare_run(
 
     On nodes without real GPUs that is what RESOURCES say, or CPU_RANKS.
     """
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    stamp = read_clock().strftime("%Y%m%dT%H%M%SZ")
     parent = request.parent or find_state_folder() / "tests" / stack.full_name
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.own_store, sharing=site.sharing).acting("no folder for the run"):
@@ -247,7 +247,7 @@ def run_suite(
     say(f"{run.world} ranks on {nodes} by {plan.runtime} ({plan.reason})")
 
     began = time.monotonic()
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    started = read_clock().isoformat(timespec="seconds")
     step = runner.logged(
         list(plan.argv), folder / "step.log", env=plan.environment, on_line=watch_steps(say)
     )

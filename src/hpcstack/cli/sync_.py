@@ -1,0 +1,113 @@
+"""`hpcstack sync`.
+
+Tested in tests/unit/cli/test_sync.py and tests/integration/test_syncing.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcstack.cli.published import make_publisher
+from hpcstack.cli.session import (
+    Session,
+    answer,
+    echo,
+    events_option,
+    format_table,
+    json_option,
+    show_progress,
+)
+
+if TYPE_CHECKING:
+    from hpcstack.sync.result import Result
+
+
+@click.command("sync")
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Only show what differs, and what would be done.")
+@click.option("--check", is_flag=True, help="As --dry-run, and exit 1 if anything differs.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    help="Only this name of the declaration. May be given several times.",
+)
+@click.option("--html", default="", metavar="FILE", help="Also write one self-contained HTML page.")
+@click.option("--markdown", default="", metavar="FILE", help="Also write Markdown.")
+@events_option
+@json_option
+@click.pass_obj
+def command(
+    session: Session,
+    folder: Path,
+    dry_run: bool,
+    check: bool,
+    only: tuple[str, ...],
+    html: str,
+    markdown: str,
+    events: str,
+    as_json: bool,
+) -> None:
+    """Publish what a folder declares.
+
+    Stacks are locked, built, tested, published in testing and promoted where the gate opens;
+    versions that are not declared any more are retired; damage is repaired. Run it again after
+    anything: it goes on where it is. Names that the folder does not declare are left alone.
+    """
+    from hpcstack.sync.converge import converge, foretell
+    from hpcstack.sync.folder import read_folder
+    from hpcstack.sync.look import Means
+    from hpcstack.sync.result import make_document
+
+    declared = read_folder(folder)
+    only_shows = dry_run or check
+    doing = "comparing" if only_shows else "syncing"
+    with show_progress(f"{doing} {folder}", events) as progress:
+        means = Means(
+            session.catalog,
+            make_publisher(session),
+            session.workbench(progress),
+            tuple(session.words()),
+        )
+        result = (foretell if only_shows else converge)(declared, means, only)
+
+    _write_forms(session, result, html, markdown)
+    if "-" not in (html, markdown):
+        answer(make_document(result), as_json, lambda: _format_text(result))
+    if check and result.differs:
+        raise click.exceptions.Exit(1)
+    if not only_shows and result.exit_code:
+        raise click.exceptions.Exit(result.exit_code)
+
+
+def _write_forms(session: Session, result: Result, html: str, markdown: str) -> None:
+    """Write the report in the forms that are asked for; to stdout where FILE is `-`."""
+    from hpcstack.core.outputs import write_output
+    from hpcstack.sync.page import render_markdown, render_page
+
+    for path, render in ((html, render_page), (markdown, render_markdown)):
+        if path == "-":
+            echo(render(result).rstrip("\n"))
+        elif path:
+            with session.store.acting(f"{path} was not written"):
+                write_output(Path(path), render(result))
+
+
+def _format_text(result: Result) -> str:
+    from hpcstack.sync.result import list_deeds, list_rows, list_steps, list_wrong, summarise
+
+    lines = [format_table(list_rows(result), ("RELEASE", "STATUS", "WHY")).rstrip("\n"), ""]
+    for head, items in (
+        ("done:", list_deeds(result)),
+        ("would do:" if result.dry_run else "left to do:", list_steps(result)),
+        ("look at:", list_wrong(result)),
+    ):
+        if items:
+            lines += [head, *(f"  {one}" for one in items), ""]
+    if result.undeclared:
+        lines += [f"not declared, and left alone: {', '.join(result.undeclared)}", ""]
+    lines.append(summarise(result))
+    return "\n".join(lines)

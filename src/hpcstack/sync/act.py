@@ -1,0 +1,208 @@
+"""Carries out the steps of a plan, one at a time. Each ends as a verb of its own would.
+
+Tested in tests/integration/test_syncing.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcstack.build.batch import BatchBuild, build_on_slurm
+from hpcstack.core.errors import AnswerIsNo, BuildError, HpcstackError, InputError
+from hpcstack.launch.resources import Resources
+from hpcstack.lock.file import LockFile
+from hpcstack.publish.make_release import (
+    ReleaseRequest,
+    find_candidate_of_recipe,
+    find_candidate_of_release,
+    release_candidate,
+)
+from hpcstack.publish.pull_image import pull_image, read_pushed
+from hpcstack.publish.repair import repair_names
+from hpcstack.publish.reports import share_report
+from hpcstack.releases.changes import choose_default, retire_version
+from hpcstack.releases.inputs import stamp_today
+from hpcstack.resolve.build_stack import BuildOptions, build_stack
+from hpcstack.resolve.make_lock import make_lock
+from hpcstack.slurm.options import SlurmOptions
+from hpcstack.suite.judged_run import run_and_judge
+from hpcstack.suite.run import SuiteRequest
+from hpcstack.sync.look import choose_tier, make_strict_site
+from hpcstack.sync.plan import OF_SYNC
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcstack.publish.publisher import Publisher
+    from hpcstack.releases.ledger import Dates, Event, Ledger
+    from hpcstack.sync.declaration import Builds, Declared
+    from hpcstack.sync.look import Means
+    from hpcstack.sync.plan import Step
+
+
+def carry_out(step: Step, name: str, declared: Declared, reason: str, means: Means) -> str:
+    """Do STEP, which is about NAME, and return in words what came of it.
+
+    REASON goes into the history. Raise HpcstackError where it cannot be done.
+    """
+    if step.verb == "repair":
+        return _repair(name, means)
+    if step.verb == "lock":
+        return _lock(step, means)
+    if step.verb == "build":
+        return _build_here(step, means)
+    if step.verb == "pull":
+        return _pull(step, declared, means)
+    if step.verb == "test":
+        return _test(step, declared, means)
+    if step.verb == "publish":
+        return _publish(step, reason, means)
+    if step.verb == "promote":
+        return _promote(step, declared, reason, means)
+    return _change(step, name, reason, means)
+
+
+def _repair(name: str, means: Means) -> str:
+    done = repair_names(means.publisher, [name])
+    if done.left:
+        raise AnswerIsNo(str(done.left[0]), f"hpcstack repair {name}")
+    return f"{len(done.mended)} put right"
+
+
+def _lock(step: Step, means: Means) -> str:
+    recipe = means.catalog.find(step.subject)
+    path = LockFile(recipe, means.site).write(make_lock(recipe, means.bench))
+    return f"wrote {path}: commit it"
+
+
+def _build_here(step: Step, means: Means) -> str:
+    options = BuildOptions(platform=means.site.tree_platform)
+    built = build_stack(means.catalog.find(step.subject), options, means.bench)
+    return str(built.artifact.image)
+
+
+def build_as_jobs(
+    steps: Sequence[Step], builds: Builds, means: Means
+) -> dict[Step, str | HpcstackError]:
+    """Build what STEPS ask for as jobs, and wait for them. Return what came of each."""
+    site, bench = means.site, means.bench
+    batch = []
+    for step in steps:
+        platform = site.tree_platform or means.catalog.find(step.subject).stack.base.platforms[0]
+        words = BuildOptions(platform=platform).words()
+        batch.append(BatchBuild(step.subject, platform, tuple(words)))
+    try:
+        outcomes = build_on_slurm(
+            batch,
+            site,
+            means.words,
+            builds.limit,
+            builds.partition,
+            bench.runner,
+            bench.progress,
+        )
+    except HpcstackError as error:
+        return dict.fromkeys(steps, error)
+
+    by_stack = {one.stack: one for one in outcomes}
+    out: dict[Step, str | HpcstackError] = {}
+    for step in steps:
+        outcome = by_stack[step.subject]
+        if outcome.status == 0:
+            out[step] = str(outcome.artifact.get("image", "built"))
+            continue
+        lines = outcome.said.splitlines()
+        failed = BuildError(lines[-1] if lines else "the build failed", f"its log: {outcome.log}")
+        failed.exit_code = outcome.status
+        out[step] = failed
+    return out
+
+
+def _pull(step: Step, declared: Declared, means: Means) -> str:
+    image = f"{declared.pull_from}:{step.version}"
+    registry = means.bench.registry
+    pushed = read_pushed(image, "", registry, platform=means.site.tree_platform)
+    if pushed.attested.lock.stack != step.subject:
+        raise InputError(
+            f"{image} is {pushed.attested.lock.stack}, not {step.subject}",
+            "`from` in the declaration",
+            page="declare-releases",
+        )
+    return str(pull_image(pushed, means.catalog.find, means.bench).image)
+
+
+def _test(step: Step, declared: Declared, means: Means) -> str:
+    """Run the suite in the image on the step's partition. A verdict is an answer, whatever it is."""
+    site, bench, prove = means.site, means.bench, declared.prove
+    stack = means.catalog.find(step.subject).stack
+    _point_stack(step, means)
+    # Nobody waits for a queue for ever: what gets no nodes in time is tried again by the next sync.
+    limit = SlurmOptions.parse((f"--immediate={prove.wait * 60}",))
+    asked = Resources(nodes=prove.nodes, partition=step.partition, time=prove.time, extra=limit)
+    tier = choose_tier(site, prove)
+    report, folder = run_and_judge(
+        stack, SuiteRequest(tier=tier), asked, site, bench.runner, bench.progress
+    )
+    share_report(report, means.publisher.store)
+    tested = means.publisher.store.artifact(step.image)
+    if tested is None or report.image_sha256 != tested.sha256:
+        raise AnswerIsNo(
+            f"somebody built another image of {step.subject} meanwhile, and that one was tested",
+            "run hpcstack sync again",
+            page="declare-releases",
+        )
+    return f"{report.verdict()}: {folder}"
+
+
+def _point_stack(step: Step, means: Means) -> None:
+    """Let the step's image be the newest of its stack, as `build` does: that is what is tested."""
+    store = means.publisher.store
+    artifact = store.artifact(step.image)
+    assert artifact
+    store.point(artifact.stack, artifact.key, artifact.platform)
+    store.point(artifact.stack, artifact.key)
+
+
+def _publish(step: Step, reason: str, means: Means) -> str:
+    recipe = means.catalog.find(step.subject)
+    request = ReleaseRequest(reason=reason, key=step.image)
+    done = release_candidate(
+        find_candidate_of_recipe(recipe, request, means.publisher), request, means.publisher
+    )
+    return f"{done.release}: {done.load}"
+
+
+def _promote(step: Step, declared: Declared, reason: str, means: Means) -> str:
+    publisher = _with_strict_gate(declared, means)
+    request = ReleaseRequest("production", reason=reason)
+    candidate = find_candidate_of_release(step.subject, request, publisher)
+    done = release_candidate(candidate, request, means.publisher)
+    return f"{done.release}: {done.load}"
+
+
+def _with_strict_gate(declared: Declared, means: Means) -> Publisher:
+    return replace(means.publisher, site=make_strict_site(means.site, declared.prove))
+
+
+def _change(step: Step, name: str, reason: str, means: Means) -> str:
+    """Choose the default, or give a version its dates."""
+
+    def act(ledger: Ledger, event: Event) -> Ledger:
+        if step.verb == "default":
+            return choose_default(ledger, step.version, event)
+        dates = step.dates
+        assert dates is not None
+        return retire_version(ledger, step.version, dates, stamp_today(), event)
+
+    after = means.publisher.change(name, OF_SYNC + step.verb, act, reason)
+    return _describe_change(step, after)
+
+
+def _describe_change(step: Step, after: Ledger) -> str:
+    if step.verb == "default":
+        return f"module load {after.name} is {after.default or 'nothing'}"
+    dates: Dates | None = after.dates.get(step.version)
+    if not dates or not (dates.deprecate or dates.remove):
+        return "it is no longer retired"
+    return f"warned from {dates.deprecate}, refused from {dates.remove or 'no day'}"

@@ -1,0 +1,258 @@
+"""Makes what is published what a folder declares. May be killed anywhere, and is then run again.
+
+Nothing is remembered from run to run but who was told what: each run looks at what is so, plans,
+takes one step, and looks again. A version that fails stops there, and no other with it.
+
+Tested in tests/integration/test_syncing.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+from hpcstack.core.clock import read_clock
+from hpcstack.core.errors import AnswerIsNo, HpcstackError, InputError, did_you_mean
+from hpcstack.core.lease import PATIENCE_S, hold_lease
+from hpcstack.publish import gc
+from hpcstack.publish.provenance import find_commit
+from hpcstack.publish.purge import remove_items
+from hpcstack.sync.act import build_as_jobs, carry_out
+from hpcstack.sync.look import look_at_name, read_known_recipes
+from hpcstack.sync.plan import NamePlan, Step, plan_name
+from hpcstack.sync.result import Deed, NameResult, Result, describe_step, make_failure
+from hpcstack.sync.tell import begin_telling, tell_everybody
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from hpcstack.sync.folder import DeclaredFolder
+    from hpcstack.sync.look import KnownRecipes, Means
+
+MOST_TURNS = 20  # steps of one version in one run; more means that they do not help
+
+
+def foretell(folder: DeclaredFolder, means: Means, only: Sequence[str] = ()) -> Result:
+    """Return what differs from what FOLDER declares. Nothing is written.
+
+    ONLY are the names that are looked at; by default all.
+    """
+    result = _begin(folder, means, dry_run=True)
+    known = read_known_recipes(means.catalog)
+    for name in choose_names(folder, only):
+        run = _NameRun(name, folder, known, means, result.commit)
+        result.names.append(NameResult(name, folder.files[name], run.plan()))
+    return result
+
+
+def converge(folder: DeclaredFolder, means: Means, only: Sequence[str] = ()) -> Result:
+    """Do what is needed so that FOLDER is true, for the names ONLY or all. Return what was done.
+
+    Raise AnswerIsNo where another sync of the same module tree is at work.
+    """
+    names = choose_names(folder, only)
+    with _alone(means):
+        result = _begin(folder, means, dry_run=False)
+        known = read_known_recipes(means.catalog)
+        runs = [_NameRun(name, folder, known, means, result.commit) for name in names]
+        declared = {name: folder.declaration.releases[name] for name in names}
+        telling = begin_telling(find_state_of_sync(means), declared, means.publisher)
+
+        for run in runs:
+            run.repair()
+        # What needs no build comes first: it does not wait for those that do.
+        for run in runs:
+            run.advance_versions()
+        _build_all(runs, folder, means)
+        for run in runs:
+            run.advance_versions()
+        for run in runs:
+            run.change()
+        if folder.declaration.prune and not only:
+            _prune(folder, means, result)
+
+        result.names = [run.finish() for run in runs]
+        result.notes += tell_everybody(telling, declared, result, means.publisher)
+    return result
+
+
+def choose_names(folder: DeclaredFolder, only: Sequence[str]) -> list[str]:
+    """Return the declared names that ONLY asks for, or all. InputError for one that is not there."""
+    known = folder.declaration.releases
+    for name in only:
+        if name not in known:
+            raise InputError(
+                f"{folder.folder} declares no {name!r}{did_you_mean(name, list(known))}",
+                f"declared are: {', '.join(known)}",
+                page="declare-releases",
+            )
+    return [name for name in known if not only or name in only]
+
+
+def find_state_of_sync(means: Means) -> Path:
+    """Return the folder where syncs of this module tree keep their lease and who was told what."""
+    tree = hashlib.sha256(str(means.site.module_tree).encode()).hexdigest()[:12]
+    return means.publisher.store.top / "sync" / tree
+
+
+@contextlib.contextmanager
+def _alone(means: Means) -> Iterator[None]:
+    """Keep other syncs of this module tree out for the time of the block.
+
+    One whose machine has died is noticed after a while, so a little is waited.
+    """
+    store, site = means.publisher.store, means.site
+    folder = find_state_of_sync(means)
+    owner: list[str] = []
+
+    def note(who: str) -> None:
+        owner.append(who)
+        means.bench.progress(f"waiting for another sync: {who}")
+
+    deadline = time.monotonic() + PATIENCE_S + 10
+    with contextlib.ExitStack() as stack:
+        with store.acting("sync cannot begin"):
+            site.sharing.make_folder(folder.parent)
+            lease = hold_lease(
+                folder / "lease", note, lambda: time.monotonic() > deadline, site.sharing
+            )
+            held = stack.enter_context(lease)
+        if not held:
+            raise AnswerIsNo(
+                f"another sync is at work: {owner[-1] if owner else folder}",
+                "wait until it has ended",
+                page="declare-releases",
+            )
+        yield
+
+
+def _begin(folder: DeclaredFolder, means: Means, *, dry_run: bool) -> Result:
+    """Return an empty result, with what is published and not declared."""
+    first = min(folder.files.values())
+    tree = means.publisher.tree
+    declared = folder.declaration.releases
+    return Result(
+        site=means.site.name,
+        folder=folder.folder,
+        made=f"{read_clock():%Y-%m-%d %H:%M} UTC",
+        commit=find_commit(first, means.bench.runner),
+        dry_run=dry_run,
+        undeclared=[name for name in tree.names() if name not in declared],
+    )
+
+
+class _NameRun:
+    """One name in one run of sync: its plans, what was done, and which versions have failed."""
+
+    def __init__(
+        self, name: str, folder: DeclaredFolder, known: KnownRecipes, means: Means, commit: str
+    ) -> None:
+        self.name = name
+        self.declared = folder.declaration.releases[name]
+        self.file = folder.files[name]
+        self.builds_here = folder.declaration.build.on == "here"
+        self.known = known
+        self.means = means
+        at = f" at {commit[:12]}" if commit else ""
+        self.reason = f"declared in {self.file.name}{at}"
+        self.deeds: list[Deed] = []
+        self.stopped: set[str] = set()  # versions that have failed in this run
+
+    def plan(self) -> NamePlan:
+        """Return what is to be done, by what is so now."""
+        seen = look_at_name(self.name, self.declared, self.known, self.means)
+        return plan_name(self.name, self.declared, seen, read_clock())
+
+    def repair(self) -> None:
+        for step in self.plan().repairs:
+            self.do(step)
+
+    def advance_versions(self) -> None:
+        """Take the steps of each version, until it is as declared, fails, waits or is to be built."""
+        turns = 0
+        tried: set[Step] = set()
+        while step := self._find_next(turns):
+            turns += 1
+            if step in tried:
+                self.fail(step, AnswerIsNo("it was done, and is to be done again"))
+                continue
+            tried.add(step)
+            self.do(step)
+
+    def _find_next(self, turns: int) -> Step | None:
+        """Return the next step of a version that can go on."""
+        if turns > MOST_TURNS * max(len(self.known.versions.get(self.name, {})), 1):
+            return None
+        for version in self.plan().versions:
+            if version.version in self.stopped or not version.steps:
+                continue
+            step = version.steps[0]
+            if step.verb != "build" or self.builds_here:
+                return step
+        return None
+
+    def list_builds(self) -> list[Step]:
+        """Return the builds that the versions wait for."""
+        return [
+            one.steps[0]
+            for one in self.plan().versions
+            if one.steps and one.steps[0].verb == "build" and one.version not in self.stopped
+        ]
+
+    def change(self) -> None:
+        """Choose the default, and retire what is over."""
+        for step in self.plan().changes:
+            self.do(step)
+
+    def do(self, step: Step) -> None:
+        """Take STEP, and keep what came of it."""
+        progress = self.means.bench.progress
+        progress(str(step))
+        try:
+            said = carry_out(step, self.name, self.declared, self.reason, self.means)
+        except HpcstackError as error:
+            self.fail(step, error)
+        else:
+            self.deeds.append(Deed(step, said))
+
+    def fail(self, step: Step, error: HpcstackError) -> None:
+        """Keep that STEP has failed: its version goes no further in this run."""
+        first = error.message.splitlines()[0]
+        self.means.bench.progress(f"{describe_step(step)} FAILED: {first}")
+        self.deeds.append(make_failure(step, error))
+        if step.version:
+            self.stopped.add(step.version)
+
+    def finish(self) -> NameResult:
+        return NameResult(self.name, self.file, self.plan(), self.deeds)
+
+
+def _build_all(runs: Sequence[_NameRun], folder: DeclaredFolder, means: Means) -> None:
+    """Build as jobs what RUNS wait for, all at once."""
+    of_step = {step: run for run in runs for step in run.list_builds()}
+    if not of_step:
+        return
+    for step, came in build_as_jobs(list(of_step), folder.declaration.build, means).items():
+        run = of_step[step]
+        if isinstance(came, HpcstackError):
+            run.fail(step, came)
+        else:
+            run.deeds.append(Deed(step, came))
+
+
+def _prune(folder: DeclaredFolder, means: Means, result: Result) -> None:
+    """Remove what nobody needs, as `hpcstack gc` does; RESULT gets what went."""
+    assert folder.declaration.prune
+    try:
+        found = gc.list_items(means.site, means.bench.runner, folder.declaration.prune.days)
+        going = [item for item in found if not item.keep]
+        remove_items(going, means.publisher)
+    except HpcstackError as error:
+        result.prune_failure = make_failure(Step("prune", str(folder.folder), "declared"), error)
+    else:
+        result.pruned = [
+            f"prune {item.kind} {item.what or item.path.name[:12]}: {item.why}" for item in going
+        ]

@@ -1,0 +1,186 @@
+"""Looks at what is so of a declared name: recipes, locks, images, reports, ledger, damage.
+
+Reads only; a registry is asked only for names that are pulled.
+
+Tested in tests/integration/test_syncing.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import HpcstackError, StoreError
+from hpcstack.lock.file import LockFile
+from hpcstack.publish.damage import find_damage
+from hpcstack.publish.pull_image import find_pulled, read_pushed
+from hpcstack.publish.reports import choose_report, find_reports, judge_reports
+from hpcstack.resolve.build_stack import BuildOptions, request_stack
+from hpcstack.sync.plan import choose_versions
+from hpcstack.sync.state import ImageState, NameState, ProofState, StackState
+from hpcstack_smoke.select import TIERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcstack.build.workbench import Workbench
+    from hpcstack.publish.publisher import Publisher
+    from hpcstack.recipe.catalog import Catalog, Recipe
+    from hpcstack.report import Report
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+    from hpcstack.sync.declaration import Declared, Proof
+
+BAD = ("FAIL", "ERROR")  # outcomes of a check that has failed
+
+
+@dataclass(frozen=True)
+class Means:
+    """What sync works with."""
+
+    catalog: Catalog
+    publisher: Publisher
+    bench: Workbench
+    words: tuple[str, ...]  # of this hpcstack's options, for its jobs
+
+    @property
+    def site(self) -> Site:
+        """The site, whose module tree is that of the publisher."""
+        return self.publisher.site
+
+
+@dataclass(frozen=True)
+class KnownRecipes:
+    """{name: {version: full name of its stack}} of all recipes, and files that cannot be read."""
+
+    versions: dict[str, dict[str, str]]
+    unreadable: dict[str, str]  # {stem of a file: what is wrong with it}
+
+    def list_unreadable(self, name: str) -> tuple[str, ...]:
+        """Return what is wrong with the files that may hold versions of NAME."""
+        return tuple(
+            what
+            for stem, what in self.unreadable.items()
+            if stem == name or stem.startswith(f"{name}-")
+        )
+
+
+def read_known_recipes(catalog: Catalog) -> KnownRecipes:
+    """Return what CATALOG has. A file that cannot be read hides nothing: it is named."""
+    versions: dict[str, dict[str, str]] = {}
+    unreadable = {}
+    for path in catalog.files():
+        try:
+            recipes = catalog.read(path)
+        except HpcstackError as error:
+            unreadable[path.stem] = error.message.splitlines()[0]
+            continue
+        for recipe in recipes:
+            stack = recipe.stack
+            versions.setdefault(stack.name, {}).setdefault(stack.release_version, stack.full_name)
+    return KnownRecipes(versions, unreadable)
+
+
+def look_at_name(name: str, declared: Declared, known: KnownRecipes, means: Means) -> NameState:
+    """Return what is so of NAME."""
+    site, publisher = means.site, means.publisher
+    stacks = known.versions.get(name, {})
+    chosen = choose_versions(declared, stacks)
+    return NameState(
+        ledger=publisher.tree.ledger(name),
+        stacks=tuple(look_at_stack(one, stacks[one], declared, means) for one in chosen),
+        damage=tuple(find_damage(publisher.tree, publisher.store, name)),
+        unreadable=known.list_unreadable(name),
+        second_person=site.modules.approve == "other",
+    )
+
+
+def look_at_stack(version: str, full: str, declared: Declared, means: Means) -> StackState:
+    """Return what is so of VERSION, which is the stack FULL."""
+    partitions = declared.prove.partitions or ("",)
+    unknown = StackState(version, full, proofs=tuple(map(ProofState, partitions)))
+    try:
+        recipe = means.catalog.find(full)
+        stale = _find_staleness(recipe, declared, means)
+        if stale:
+            return replace(unknown, stale=stale)
+        artifact = _find_image(recipe, declared, means)
+    except HpcstackError as error:
+        return replace(unknown, problem=error.message.splitlines()[0])
+    if artifact is None:
+        return unknown
+
+    store = means.publisher.store
+    reports = find_reports(full, artifact.sha256, store)
+    site = make_strict_site(means.site, declared.prove)
+    proofs = tuple(_judge_partition(one, recipe, artifact, site, reports) for one in partitions)
+    shut: list[str] = []
+    if all(not one.reasons for one in proofs):
+        _, shut = judge_reports(recipe.stack, artifact, site, reports)
+    image = ImageState(artifact.key, artifact.sha256)
+    return replace(unknown, image=image, proofs=proofs, shut=tuple(shut))
+
+
+def _find_staleness(recipe: Recipe, declared: Declared, means: Means) -> tuple[str, ...]:
+    """Return why RECIPE is to be locked. What is pulled or adopted has its lock already."""
+    if declared.pull_from or recipe.stack.adopted:
+        return ()
+    return LockFile(recipe, means.site).state().reasons
+
+
+def _find_image(recipe: Recipe, declared: Declared, means: Means) -> Artifact | None:
+    """Return the image that the lock of RECIPE, or its registry, means now, if it is there."""
+    store = means.publisher.store
+    stack = recipe.stack
+    if stack.adopted:
+        return store.newest(stack.full_name)
+    if declared.pull_from:
+        named = f"{declared.pull_from}:{stack.release_version}"
+        pushed = read_pushed(named, "", means.bench.registry, platform=means.site.tree_platform)
+        return find_pulled(pushed, means.bench)
+    options = BuildOptions(platform=means.site.tree_platform)
+    request = request_stack(recipe, options, means.bench, dry=True)
+    with contextlib.suppress(StoreError):  # a damaged image is built again
+        return store.artifact(request.key)
+    return None
+
+
+def make_strict_site(site: Site, prove: Proof) -> Site:
+    """Return SITE with the gate that PROVE asks for: never less than the site itself asks for."""
+    kinds = [site.kind(partition) for partition in prove.partitions]
+    own = site.modules
+    changes = {
+        "tier": choose_tier(site, prove),
+        "prove_on": tuple(dict.fromkeys([*own.prove_on, *filter(None, kinds)])),
+    }
+    return site.model_copy(update={"modules": own.model_copy(update=changes)})
+
+
+def choose_tier(site: Site, prove: Proof) -> str:
+    """Return the tier of tests: the higher one of the site's and the declared one."""
+    tiers = (site.modules.tier, prove.tier or site.modules.tier)
+    return max(tiers, key=TIERS.index)
+
+
+def _judge_partition(
+    partition: str, recipe: Recipe, artifact: Artifact, site: Site, reports: Sequence[Report]
+) -> ProofState:
+    """Return what REPORTS, the newest first, say of the image on the nodes of PARTITION."""
+    kind = site.kind(partition)
+    of_kind = [one for one in reports if one.node_type == kind]
+    good, why = choose_report(recipe.stack, artifact, site, of_kind)
+    if good:
+        return ProofState(partition, tested=good.started)
+
+    # A report of a lower tier does not count as a try.
+    tiers = TIERS[TIERS.index(site.modules.tier) :]
+    enough = [one for one in of_kind if one.tier in tiers]
+    newest = enough[0] if enough else None
+    return ProofState(
+        partition,
+        tuple(map(str, why)),
+        newest.started if newest else "",
+        failed=bool(newest and any(one.status in BAD for one in newest.outcomes)),
+        outdated=any(one.outdated for one in why),
+    )

@@ -1,0 +1,497 @@
+"""Compares what is declared with what is so, and says what is to be done. Pure.
+
+A plan is made anew after each step, so that only its first step counts; the others are foreseen.
+What people have taken away stays away: a release that was rolled back, withdrawn or removed is not
+published again, and a version that somebody retired is not brought back, until the declaration, the
+recipe or the lock says something new. Nothing is retired before what takes its place is there.
+
+Tested in tests/unit/sync/test_plan.py.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Literal
+
+from hpcstack.publish.repair import can_be_mended
+from hpcstack.releases.ledger import Dates, make_version_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hpcstack.releases.ledger import Entry, Ledger
+    from hpcstack.sync.declaration import Declared, VersionDates
+    from hpcstack.sync.state import ImageState, NameState, ProofState, StackState
+
+Verb = Literal[
+    "repair",
+    "lock",
+    "build",
+    "pull",
+    "test",
+    "publish",
+    "promote",
+    "default",
+    "retire",
+    "unretire",
+    "prune",
+]
+# How it is with a version or a name:
+#   done    as declared
+#   todo    something is to be done
+#   waits   it will be as declared by itself: a day comes, nodes are free, a second person acts
+#   held    a person has done something that sync does not take back
+#   failed  it is not as declared, and somebody must look at it
+Status = Literal["done", "todo", "waits", "held", "failed"]
+OF_SYNC = "sync "  # how the verbs begin that sync writes into a history
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do: VERB to SUBJECT, a stack, NAME/VERSION, NAME/RELEASE or a name."""
+
+    verb: Verb
+    subject: str
+    why: str
+    version: str = ""
+    partition: str = ""
+    image: str = ""  # its key, where it is there already
+    dates: Dates | None = None
+
+    def __str__(self) -> str:
+        where = f" on {self.partition or 'the default partition'}" if self.verb == "test" else ""
+        return f"{self.verb} {self.subject}{where}: {self.why}"
+
+
+@dataclass(frozen=True)
+class VersionPlan:
+    """What is to be done for one version, and how it is with it."""
+
+    version: str
+    status: Status
+    note: str
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class NamePlan:
+    """What is to be done for one name.
+
+    `repairs` come before, and `changes` (default and retirements) after those of its versions.
+    """
+
+    name: str
+    versions: tuple[VersionPlan, ...]
+    repairs: tuple[Step, ...] = ()
+    changes: tuple[Step, ...] = ()
+    notes: tuple[tuple[Status, str], ...] = ()  # about the name itself
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps, in their order."""
+        of_versions = (step for one in self.versions for step in one.steps)
+        return (*self.repairs, *of_versions, *self.changes)
+
+    @property
+    def status(self) -> Status:
+        """How it is with the name as a whole: the worst of its parts."""
+        found = {one.status for one in self.versions} | {status for status, _ in self.notes}
+        if self.repairs or self.changes:
+            found.add("todo")
+        order: tuple[Status, ...] = ("failed", "held", "todo", "waits", "done")
+        return next((status for status in order if status in found), "done")
+
+
+def choose_versions(declared: Declared, known: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the KNOWN versions that are DECLARED, the oldest first."""
+    patterns = declared.versions or ("*",)
+    fitting = [
+        one for one in known if _matches(one, patterns) and not _matches(one, declared.without)
+    ]
+    ordered = sorted(set(fitting), key=make_version_key)
+    if not declared.newest:
+        return tuple(ordered)
+
+    months = list(dict.fromkeys(_month_of(one) for one in ordered))
+    newest = sorted(months, key=make_version_key)[-declared.newest :]
+    return tuple(one for one in ordered if _month_of(one) in newest)
+
+
+def _matches(version: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(version, pattern) for pattern in patterns)
+
+
+def _month_of(version: str) -> str:
+    """Return what VERSION shares with its variants: 25.10 of 25.10-deepspeed."""
+    return version.partition("-")[0]
+
+
+def plan_name(name: str, declared: Declared, seen: NameState, now: datetime) -> NamePlan:
+    """Return what is to be done so that NAME becomes what is DECLARED."""
+    ledger, today = seen.ledger, now.date().isoformat()
+    notes: list[tuple[Status, str]] = []
+    repairs = _plan_repairs(name, seen, notes)
+    if declared.hold:
+        notes.append(("held", f"held by the declaration: {declared.hold}"))
+        return NamePlan(name, (), repairs, (), tuple(notes))
+    if not seen.stacks and not seen.unreadable:
+        notes.append(("failed", f"no recipe of {name} has a version that is declared"))
+
+    ending = _find_ending(declared, ledger, today)
+    stacks = [one for one in seen.stacks if one.version not in ending]
+    versions = tuple(plan_version(name, one, declared, seen, now) for one in stacks)
+    lasting = [one.version for one in stacks]
+    changes = [
+        *_plan_default(name, declared, ledger, notes),
+        *_plan_dates(name, declared, seen, lasting, today, notes),
+    ]
+    return NamePlan(name, versions, repairs, tuple(changes), tuple(notes))
+
+
+def _find_ending(declared: Declared, ledger: Ledger, today: str) -> set[str]:
+    """Return the versions whose last day has passed, by the declaration or by their recipes."""
+    by_folder = {
+        version
+        for version, dates in declared.dates.items()
+        if dates.refuse and dates.refuse <= today
+    }
+    by_recipe = {
+        version
+        for version, dates in ledger.dates.items()
+        if dates.origin == "recipe" and dates.refuses(today) and version not in declared.dates
+    }
+    return by_folder | by_recipe
+
+
+def _plan_repairs(name: str, seen: NameState, notes: list[tuple[Status, str]]) -> tuple[Step, ...]:
+    """Return the step that mends what was damaged; add to NOTES what it cannot mend."""
+    mendable = [one for one in seen.damage if can_be_mended(one)]
+    notes += [("failed", str(one)) for one in seen.damage if one not in mendable]
+    if not mendable:
+        return ()
+    more = f" and {len(mendable) - 1} more" if len(mendable) > 1 else ""
+    return (Step("repair", name, f"{mendable[0].subject}: {mendable[0].what}{more}"),)
+
+
+# -- versions
+
+
+def plan_version(
+    name: str, stack: StackState, declared: Declared, seen: NameState, now: datetime
+) -> VersionPlan:
+    """Return what is to be done so that a version of NAME gets into its channel."""
+    version, ledger = stack.version, seen.ledger
+    if stack.problem:
+        return VersionPlan(version, "failed", stack.problem)
+
+    steps = _plan_image(stack, declared)
+    if steps:
+        steps += [
+            Step("test", stack.stack, "its image is new", version, one.partition)
+            for one in stack.proofs
+        ]
+        steps.append(Step("publish", stack.stack, "its image is new", version))
+        if declared.channel == "production":
+            steps.append(Step("promote", f"{name}/{version}", _describe_gate(declared), version))
+        return VersionPlan(version, "todo", steps[0].why, tuple(steps))
+
+    assert stack.image
+    withdrawn = _find_withdrawn(ledger, version, stack.image)
+    if withdrawn and is_dated_by_sync(ledger, version) and not ledger.aliased(version):
+        return VersionPlan(version, "todo", "it comes back")
+    if withdrawn:
+        return VersionPlan(version, "held", withdrawn)
+    there = _find_live(ledger, version, stack.image, declared.channel)
+    if there:
+        return VersionPlan(version, "done", f"in {there.channel} as {there.release}")
+    return _plan_release(name, stack, declared, seen, now)
+
+
+def _plan_image(stack: StackState, declared: Declared) -> list[Step]:
+    """Return the steps that make the image of STACK; none where it is there."""
+    out = []
+    if stack.stale:
+        out.append(Step("lock", stack.stack, "; ".join(stack.stale), stack.version))
+    if stack.stale or not stack.image:
+        verb: Verb = "pull" if declared.pull_from else "build"
+        why = f"{declared.pull_from} has another image" if declared.pull_from else "it is not built"
+        out.append(Step(verb, stack.stack, why, stack.version))
+    return out
+
+
+def _plan_release(
+    name: str, stack: StackState, declared: Declared, seen: NameState, now: datetime
+) -> VersionPlan:
+    """Return what is to be done for an image that is there, and not in its channel."""
+    version, ledger = stack.version, seen.ledger
+    assert stack.image
+    due = [one for one in stack.proofs if one.reasons and _is_due(one, declared, now)]
+    key = stack.image.key
+    steps = [Step("test", stack.stack, one.reasons[0], version, one.partition, key) for one in due]
+    in_testing = _find_live(ledger, version, stack.image, "testing")
+    not_proven = [one for one in stack.proofs if one.reasons and one not in due]
+
+    # What has failed reaches nobody, not even in testing.
+    failed = [one for one in not_proven if one.failed]
+    if failed:
+        return VersionPlan(version, "failed", _describe_proofs(failed), tuple(steps))
+    if not in_testing:
+        steps.append(Step("publish", stack.stack, "its image is not published", version, image=key))
+    if declared.channel == "testing":
+        return VersionPlan(version, "todo", steps[0].why, tuple(steps))
+
+    if not_proven:
+        return VersionPlan(version, "failed", _describe_proofs(not_proven), tuple(steps))
+    if stack.shut and not due:
+        shut = f"the gate is shut: {'; '.join(stack.shut[:5])}"
+        return VersionPlan(version, "failed", shut, tuple(steps))
+
+    day = _find_day(declared, in_testing, now)
+    if day > now.date().isoformat():
+        status: Status = "todo" if steps else "waits"
+        return VersionPlan(version, status, f"in testing until {day}", tuple(steps))
+    if seen.second_person:
+        status = "todo" if steps else "waits"
+        return VersionPlan(version, status, "a second person promotes it", tuple(steps))
+
+    subject = f"{name}/{in_testing.release}" if in_testing else f"{name}/{version}"
+    steps.append(Step("promote", subject, _describe_gate(declared), version))
+    return VersionPlan(version, "todo", steps[0].why, tuple(steps))
+
+
+def _is_due(proof: ProofState, declared: Declared, now: datetime) -> bool:
+    """Return whether the suite is to be run for PROOF, which is not given, today."""
+    if not proof.tested or proof.outdated:
+        return True
+    return _read_moment(proof.tested) + timedelta(days=declared.prove.again) <= now
+
+
+def _read_moment(text: str) -> datetime:
+    """Return the time TEXT, as a report or a ledger has it. One without a zone is in UTC."""
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return datetime.fromtimestamp(0, timezone.utc)
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
+def _describe_proofs(proofs: Sequence[ProofState]) -> str:
+    """Return in words why PROOFS, of partitions, are not given."""
+    return "; ".join(
+        f"not proven on {one.partition or 'the default partition'}: {'; '.join(one.reasons[:3])}"
+        for one in proofs
+    )
+
+
+def _describe_gate(declared: Declared) -> str:
+    """Return in words what a promotion waits for."""
+    parts = ["once it is proven"]
+    if declared.gate.days:
+        parts.append(f"after {declared.gate.days} days in testing")
+    if declared.gate.not_before:
+        parts.append(f"not before {declared.gate.not_before}")
+    return ", ".join(parts)
+
+
+def _find_day(declared: Declared, in_testing: Entry | None, now: datetime) -> str:
+    """Return the day from which the release may be promoted, `2027-01-31`."""
+    since = _read_moment(in_testing.made) if in_testing else now
+    day = (since + timedelta(days=declared.gate.days)).date().isoformat()
+    return max(day, declared.gate.not_before or "")
+
+
+def _find_live(ledger: Ledger, version: str, image: ImageState, channel: str) -> Entry | None:
+    """Return VERSION's live release of IMAGE in CHANNEL; None where there is none.
+
+    What is in production is in testing, too.
+    """
+    # Where the version means another image, an older release of this one is not what users load.
+    meant = ledger.aliased(version)
+    least = meant.number if meant and meant.sha256 != image.sha256 else 0
+    live = [
+        one
+        for one in ledger.of(version)
+        if one.state == "live" and one.sha256 == image.sha256 and one.number >= least
+    ]
+    proven = [one for one in live if one.channel == "production"]
+    if proven:
+        return proven[-1]
+    if channel == "testing" and live:
+        return live[-1]
+    return None
+
+
+def _find_withdrawn(ledger: Ledger, version: str, image: ImageState) -> str:
+    """Return in words who took IMAGE away, and why; empty where nobody has.
+
+    A version that is retired by its dates counts as taken away.
+    """
+    same = [one for one in ledger.of(version) if one.sha256 == image.sha256]
+    if not same:
+        return ""
+    newest = same[-1]
+    was_promoted = any(one.channel == "production" for one in same)
+    is_in_production = any(one.channel == "production" and one.state == "live" for one in same)
+    is_taken = newest.state != "live" or (was_promoted and not is_in_production)
+    if not is_taken:
+        return ""
+
+    taken = newest if newest.state != "live" else same[0]
+    event = _find_last_event(ledger, taken.release)
+    who = f" by {event[0]}" if event else ""
+    why = f": {event[1]}" if event and event[1] else ""
+    day = (taken.since or taken.made)[:10]
+    return f"{ledger.name}/{taken.release} is {taken.state} since {day}{who}{why}"
+
+
+def _find_last_event(ledger: Ledger, release: str) -> tuple[str, str] | None:
+    """Return (who, why) of the last event that changed the state of RELEASE."""
+    for event in reversed(ledger.events):
+        if release in ((event.before or {}).get("states") or {}):
+            return event.by, event.reason
+    return None
+
+
+# -- the default, and dates
+
+
+def _plan_default(
+    name: str, declared: Declared, ledger: Ledger, notes: list[tuple[Status, str]]
+) -> list[Step]:
+    """Return the step that chooses the default; add to NOTES what it waits for."""
+    if not declared.default or not ledger.entries:
+        return []
+    wanted = "" if declared.default == "newest" else declared.default
+    if ledger.pinned == wanted:
+        return []
+    if wanted and wanted not in ledger.aliases:
+        notes.append(("waits", f"the default will be {wanted} once it is published"))
+        return []
+    if not wanted and not ledger.aliases:
+        return []
+    was = ledger.pinned or "the newest in production"
+    return [Step("default", f"{name}/{wanted}" if wanted else name, f"it is {was}", wanted)]
+
+
+def _plan_dates(
+    name: str,
+    declared: Declared,
+    seen: NameState,
+    lasting: Sequence[str],
+    today: str,
+    notes: list[tuple[Status, str]],
+) -> list[Step]:
+    """Return the steps that retire what is over, and that bring back what sync had retired.
+
+    LASTING are the versions that are declared to stay. NOTES gets what speaks against a step.
+    """
+    ledger = seen.ledger
+    out: list[Step] = []
+    loadable = {one.version for one in ledger.entries if one.state == "live"} | {*ledger.aliases}
+    retired = {one.version for one in ledger.entries if one.state == "retired"}
+    for version in sorted(loadable | retired.intersection(lasting), key=make_version_key):
+        old = ledger.dates.get(version, Dates())
+        wanted = _choose_dates(version, name, declared, seen, lasting, today, notes)
+        if wanted is None:
+            continue
+        subject = f"{name}/{version}"
+        if _is_same(wanted, old):
+            if wanted.refuses(today) and version in loadable:
+                why = f"it is refused since {wanted.remove}"
+                out.append(Step("retire", subject, why, version, dates=old))
+            continue
+        verb: Verb = "retire" if wanted.deprecate or wanted.remove else "unretire"
+        why = "it is declared" if verb == "unretire" else _describe_dates(wanted)
+        out.append(Step(verb, subject, why, version, dates=wanted))
+    return out
+
+
+def _is_same(one: Dates, other: Dates) -> bool:
+    """Return whether ONE and OTHER say the same, whoever has set them."""
+    return replace(one, origin="") == replace(other, origin="")
+
+
+def _describe_dates(dates: Dates) -> str:
+    days = ((dates.deprecate, "warned"), (dates.remove, "refused"))
+    return ", ".join(f"{what} from {day}" for day, what in days if day)
+
+
+def _choose_dates(
+    version: str,
+    name: str,
+    declared: Declared,
+    seen: NameState,
+    lasting: Sequence[str],
+    today: str,
+    notes: list[tuple[Status, str]],
+) -> Dates | None:
+    """Return the dates that VERSION shall have; None where they shall stay as they are."""
+    ledger = seen.ledger
+    old = ledger.dates.get(version, Dates())
+    explicit = declared.dates.get(version)
+    is_dated = bool(old.deprecate or old.remove)
+    by_person = is_dated and old.origin != "recipe" and not is_dated_by_sync(ledger, version)
+
+    if explicit:
+        wanted = _read_dates(explicit, old, today)
+        if by_person and old.refuses(today) and not wanted.refuses(today):
+            notes.append(("held", f"{version} was retired by hand on {old.remove}"))
+            return None
+        return wanted
+
+    if version in lasting:
+        if by_person:
+            days = _describe_dates(old)
+            notes.append(("held", f"{version} was retired by hand: {days}"))
+        if is_dated and is_dated_by_sync(ledger, version):
+            return Dates()
+        return None
+
+    if old.remove:
+        return old  # its day comes, or has come
+    if seen.unreadable:
+        what = f"{version} stays: {seen.unreadable[0]} cannot be read, and may declare it"
+        notes.append(("failed", what))
+        return None
+    missing = [one for one in lasting if not _is_there(ledger, one, declared, today)]
+    if missing or not lasting:
+        lacking = ", ".join(missing) or "anything that takes its place"
+        notes.append(("waits", f"{version} stays until {lacking} is in {declared.channel}"))
+        return None
+
+    own = declared.retire
+    end = date.fromisoformat(today) + timedelta(days=own.days)
+    successor = f"{name}/{_choose_successor(ledger, lasting)}"
+    return Dates(old.deprecate or today, end.isoformat(), successor, own.reason)
+
+
+def is_dated_by_sync(ledger: Ledger, version: str) -> bool:
+    """Return whether the dates of VERSION were set by sync, and not by a person since."""
+    for event in reversed(ledger.events):
+        if version in ((event.before or {}).get("dates") or {}):
+            return event.verb.startswith(OF_SYNC)
+    return False
+
+
+def _read_dates(explicit: VersionDates, old: Dates, today: str) -> Dates:
+    """Return the dates that the declaration gives; warnings begin today by default."""
+    begin = explicit.warn or old.deprecate or today
+    if explicit.refuse and explicit.refuse < begin:
+        begin = explicit.refuse
+    return Dates(begin, explicit.refuse or "", explicit.successor, explicit.reason)
+
+
+def _is_there(ledger: Ledger, version: str, declared: Declared, today: str) -> bool:
+    """Return whether VERSION can be loaded, in the channel that is declared."""
+    meant = ledger.aliased(version)
+    if not meant or ledger.dates.get(version, Dates()).refuses(today):
+        return False
+    return declared.channel == "testing" or meant.channel == "production"
+
+
+def _choose_successor(ledger: Ledger, lasting: Sequence[str]) -> str:
+    """Return the version that users of a retired one should load: the default, or the newest."""
+    default = ledger.default.rpartition("-r")[0]
+    return default if default in lasting else lasting[-1]

@@ -1,0 +1,219 @@
+"""What a sync has found and done, as data, and as the lines of a terminal.
+
+Tested in tests/unit/sync/test_page.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.errors import HpcstackError
+    from hpcstack.sync.plan import NamePlan, Status, Step, VersionPlan
+
+
+@dataclass(frozen=True)
+class Deed:
+    """A step that was carried out, or that failed, and what came of it."""
+
+    step: Step
+    said: str
+    hint: str = ""
+    exit_code: int = 0  # of a failure
+
+
+@dataclass
+class NameResult:
+    """How it is with one name: what is left to be done, and what was."""
+
+    name: str
+    file: Path  # that declares it
+    plan: NamePlan
+    deeds: list[Deed] = field(default_factory=list)
+
+    @property
+    def failures(self) -> list[Deed]:
+        return [one for one in self.deeds if one.exit_code]
+
+    def find_failure(self, version: str) -> Deed | None:
+        """Return what has failed of VERSION, or of the name itself where it is empty."""
+        return next((one for one in self.failures if one.step.version == version), None)
+
+    def status_of(self, version: VersionPlan) -> tuple[Status, str]:
+        """Return how it is with VERSION, and why."""
+        failure = self.find_failure(version.version)
+        if failure:
+            return "failed", f"{failure.step.verb}: {failure.said}"
+        return version.status, version.note
+
+    @property
+    def status(self) -> Status:
+        """How it is with the name as a whole."""
+        return "failed" if self.failures else self.plan.status
+
+
+@dataclass
+class Result:
+    """What a sync has found and done."""
+
+    site: str
+    folder: Path
+    made: str  # when, as 2027-01-31 06:00 UTC
+    commit: str  # of the folder; empty where it is in no repository
+    dry_run: bool
+    names: list[NameResult] = field(default_factory=list)
+    pruned: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    undeclared: list[str] = field(default_factory=list)  # names that are published nevertheless
+    prune_failure: Deed | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all is as declared, or will be by itself; else the first failure's, or 1."""
+        failures = [deed for one in self.names for deed in one.failures]
+        if self.prune_failure:
+            failures.append(self.prune_failure)
+        if failures:
+            return failures[0].exit_code
+        wrong = [one for one in self.names if one.status in ("failed", "held")]
+        return 1 if wrong else 0
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is a step to take, or something that is not as declared."""
+        return self.exit_code != 0 or any(one.plan.steps for one in self.names)
+
+
+# the words that people read for a status
+WORDS: dict[Status, str] = {
+    "done": "as declared",
+    "todo": "to do",
+    "waits": "waits",
+    "held": "HELD",
+    "failed": "FAILED",
+}
+
+
+def list_rows(result: Result) -> list[tuple[str, str, str]]:
+    """Return (release, status in words, why) of each version, and of what is about a name."""
+    rows = []
+    for one in result.names:
+        for version in one.plan.versions:
+            status, why = one.status_of(version)
+            rows.append((f"{one.name}/{version.version}", WORDS[status], why))
+        rows += [(one.name, WORDS[status], why) for status, why in one.plan.notes]
+        shown = {version.version for version in one.plan.versions}
+        rows += [
+            (deed.step.subject, WORDS["failed"], f"{deed.step.verb}: {deed.said}")
+            for deed in one.failures
+            if deed.step.version not in shown
+        ]
+    return rows
+
+
+def list_steps(result: Result) -> list[str]:
+    """Return the steps that are left, a line each, in their order."""
+    return [str(step) for one in result.names for step in one.plan.steps]
+
+
+def list_deeds(result: Result) -> list[str]:
+    """Return what was done, a line each."""
+    return [
+        f"{describe_step(deed.step)}: {deed.said}"
+        for one in result.names
+        for deed in one.deeds
+        if not deed.exit_code
+    ] + result.pruned
+
+
+def list_wrong(result: Result) -> list[str]:
+    """Return what somebody must look at, a line each, with what to type next where that is known."""
+    out = []
+    for one in result.names:
+        for deed in one.failures:
+            hint = f" ({deed.hint})" if deed.hint else ""
+            out.append(f"{describe_step(deed.step)}: {deed.said}{hint}")
+    out += [f"{name}: {why}" for name, status, why in list_rows(result) if status == WORDS["held"]]
+    if result.prune_failure:
+        out.append(f"prune: {result.prune_failure.said}")
+    return out + result.notes
+
+
+def describe_step(step: Step) -> str:
+    """Return STEP without why it is taken."""
+    where = f" on {step.partition or 'the default partition'}" if step.verb == "test" else ""
+    return f"{step.verb} {step.subject}{where}"
+
+
+def summarise(result: Result) -> str:
+    """Return in a sentence how it is with all that is declared."""
+    statuses = Counter(status for _, status, _ in list_rows(result))
+    order = [WORDS[one] for one in ("failed", "held", "todo", "waits", "done")]
+    counts = ", ".join(f"{statuses[word]} {word}" for word in order if statuses[word])
+    return counts or "nothing is declared"
+
+
+def make_document(result: Result) -> dict[str, Any]:
+    """Return RESULT as the document of `--json`."""
+    return {
+        "folder": str(result.folder),
+        "commit": result.commit,
+        "made": result.made,
+        "dry_run": result.dry_run,
+        "status": result.exit_code,
+        "names": [_describe_name(one) for one in result.names],
+        "pruned": result.pruned,
+        "notes": result.notes,
+        "undeclared": result.undeclared,
+    }
+
+
+def _describe_name(one: NameResult) -> dict[str, Any]:
+    versions = []
+    for version in one.plan.versions:
+        status, why = one.status_of(version)
+        steps = [describe_step_as_data(step) for step in version.steps]
+        versions.append({"version": version.version, "status": status, "why": why, "steps": steps})
+    return {
+        "name": one.name,
+        "file": str(one.file),
+        "status": one.status,
+        "versions": versions,
+        "repairs": [describe_step_as_data(step) for step in one.plan.repairs],
+        "changes": [describe_step_as_data(step) for step in one.plan.changes],
+        "notes": [{"status": status, "why": why} for status, why in one.plan.notes],
+        "done": [_describe_deed(deed) for deed in one.deeds if not deed.exit_code],
+        "failed": [_describe_deed(deed) for deed in one.failures],
+    }
+
+
+def describe_step_as_data(step: Step) -> dict[str, Any]:
+    """Return STEP as a document."""
+    out: dict[str, Any] = {"verb": step.verb, "subject": step.subject, "why": step.why}
+    if step.verb == "test":
+        out["partition"] = step.partition
+    if step.dates:
+        out["dates"] = {
+            "warn": step.dates.deprecate,
+            "refuse": step.dates.remove,
+            "successor": step.dates.successor,
+        }
+    return out
+
+
+def _describe_deed(deed: Deed) -> dict[str, Any]:
+    out = {**describe_step_as_data(deed.step), "said": deed.said}
+    if deed.exit_code:
+        out |= {"hint": deed.hint, "exit_code": deed.exit_code}
+    return out
+
+
+def make_failure(step: Step, error: HpcstackError) -> Deed:
+    """Return that STEP has failed with ERROR."""
+    said = error.message.splitlines()
+    more = "; ".join(line.strip() for line in said[1:4])
+    return Deed(step, said[0] + (f" {more}" if more else ""), error.hint, error.exit_code)
