@@ -29,7 +29,7 @@ GROUPS = {
         "list": "List the stacks that can be built, what is proven of each, and which are built.",
         "show": "Show a stack's spec or the site's configuration, with the origin of each value.",
         "lint": "Check recipes, and report all problems at once.",
-        "schema": "Print the JSON Schema of a recipe or of site.yaml, for editors.",
+        "schema": "Print the JSON Schema of a recipe, of site.yaml or of declared releases, for editors.",
         "lock": "Pin a stack's base image, packages and sources to exact versions and digests.",
         "diff": "Show what differs between two stacks or two locks.",
         "outdated": "Look for newer tags of a base image, and show what the newest would change.",
@@ -54,6 +54,7 @@ GROUPS = {
         "cache": "Share one import of each image among nodes and users (cache get, serve, ...).",
     },
     "What users load": {
+        "sync": "Publish what a folder declares.",
         "publish": "Publish a built image as a release with a module.",
         "promote": "Promote a testing release to production, with a report that proves it.",
         "rollback": "Return a version to an earlier release.",

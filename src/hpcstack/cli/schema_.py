@@ -13,22 +13,21 @@ from hpcstack.cli.session import echo
 @click.option(
     "--site", "of_site", is_flag=True, help="Print the schema of site.yaml instead of a recipe's."
 )
-def command(of_site: bool) -> None:
-    """Print the JSON Schema of a recipe or of site.yaml, for editors."""
-    if of_site:
-        from hpcstack.site.load import SYSTEM, Site
+@click.option(
+    "--releases",
+    "of_releases",
+    is_flag=True,
+    help="Print the schema of declared releases instead of a recipe's.",
+)
+def command(of_site: bool, of_releases: bool) -> None:
+    """Print the JSON Schema of a recipe, of site.yaml or of declared releases, for editors."""
+    from hpcstack.core.errors import InputError
+    from hpcstack.schemas import make_schema
 
-        schema = Site.model_json_schema(by_alias=True)
-        # site/load.py takes this key out before the model sees the rest.
-        schema["properties"]["force"] = {
-            "type": "object",
-            "description": f"In {SYSTEM} alone: keys that no later file overrides.",
-            "examples": [{"runtime": "pyxis"}],
-        }
+    if of_site and of_releases:
+        raise InputError("--site and --releases exclude each other", "hpcstack schema --releases")
+    if of_releases:
+        schema = make_schema("releases")
     else:
-        from hpcstack.recipe.schema import make_file_schema
-
-        schema = make_file_schema()
-
-    dialect = "https://json-schema.org/draft/2020-12/schema"
-    echo(json.dumps({"$schema": dialect, **schema}, indent=1))
+        schema = make_schema("site" if of_site else "recipe")
+    echo(json.dumps(schema, indent=1))

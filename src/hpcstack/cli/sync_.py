@@ -22,7 +22,7 @@ from hpcstack.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from hpcstack.sync.result import Result
+    from hpcstack.sync.result import SyncResult
 
 
 @click.command("sync")
@@ -57,7 +57,7 @@ def command(
     versions that are not declared any more are retired; damage is repaired. Run it again after
     anything: it goes on where it is. Names that the folder does not declare are left alone.
     """
-    from hpcstack.sync.converge import converge, foretell
+    from hpcstack.sync.converge import converge_releases, foretell_sync
     from hpcstack.sync.folder import read_folder
     from hpcstack.sync.look import Means
     from hpcstack.sync.result import make_document
@@ -72,7 +72,7 @@ def command(
             session.workbench(progress),
             tuple(session.words()),
         )
-        result = (foretell if only_shows else converge)(declared, means, only)
+        result = (foretell_sync if only_shows else converge_releases)(declared, means, only)
 
     _write_forms(session, result, html, markdown)
     if "-" not in (html, markdown):
@@ -83,12 +83,12 @@ def command(
         raise click.exceptions.Exit(result.exit_code)
 
 
-def _write_forms(session: Session, result: Result, html: str, markdown: str) -> None:
+def _write_forms(session: Session, result: SyncResult, html: str, markdown: str) -> None:
     """Write the report in the forms that are asked for; to stdout where FILE is `-`."""
     from hpcstack.core.outputs import write_output
-    from hpcstack.sync.page import render_markdown, render_page
+    from hpcstack.sync.page import render_sync_markdown, render_sync_page
 
-    for path, render in ((html, render_page), (markdown, render_markdown)):
+    for path, render in ((html, render_sync_page), (markdown, render_sync_markdown)):
         if path == "-":
             echo(render(result).rstrip("\n"))
         elif path:
@@ -96,10 +96,16 @@ def _write_forms(session: Session, result: Result, html: str, markdown: str) -> 
                 write_output(Path(path), render(result))
 
 
-def _format_text(result: Result) -> str:
-    from hpcstack.sync.result import list_deeds, list_rows, list_steps, list_wrong, summarise
+def _format_text(result: SyncResult) -> str:
+    from hpcstack.sync.result import (
+        list_deeds,
+        list_steps,
+        list_sync_rows,
+        list_wrong,
+        summarise_result,
+    )
 
-    lines = [format_table(list_rows(result), ("RELEASE", "STATUS", "WHY")).rstrip("\n"), ""]
+    lines = [format_table(list_sync_rows(result), ("RELEASE", "STATUS", "WHY")).rstrip("\n"), ""]
     for head, items in (
         ("done:", list_deeds(result)),
         ("would do:" if result.dry_run else "left to do:", list_steps(result)),
@@ -109,5 +115,5 @@ def _format_text(result: Result) -> str:
             lines += [head, *(f"  {one}" for one in items), ""]
     if result.undeclared:
         lines += [f"not declared, and left alone: {', '.join(result.undeclared)}", ""]
-    lines.append(summarise(result))
+    lines.append(summarise_result(result))
     return "\n".join(lines)

@@ -58,6 +58,11 @@ class Damage:
         return f"{self.subject}: {self.what}: {self.remedy}"
 
 
+def can_be_mended(damage: Damage) -> bool:
+    """Whether `repair.repair_names` puts DAMAGE right."""
+    return damage.repair == "state" or (damage.repair == "file" and damage.text is not None)
+
+
 def list_names_with_traces(tree: Tree) -> list[str]:
     """Return every name of which the tree holds something.
 

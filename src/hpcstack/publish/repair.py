@@ -17,6 +17,7 @@ from hpcstack.core import descriptors
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.publish.damage import (
     Damage,
+    can_be_mended,
     find_damage,
     find_whole_generations,
     list_names_with_traces,
@@ -67,11 +68,6 @@ def repair_names(publisher: Publisher, names: list[str], subject: str = "") -> R
     if mended or tree.stale or is_cache_missing(tree):
         cache = rebuild_cache(tree, publisher.runner)
     return Repaired(tuple(one for one in mended if one not in left), tuple(left), cache)
-
-
-def can_be_mended(damage: Damage) -> bool:
-    """Whether `repair_names` puts DAMAGE right."""
-    return damage.repair == "state" or (damage.repair == "file" and damage.text is not None)
 
 
 def _find_damage_of(publisher: Publisher, name: str, subject: str) -> list[Damage]:

@@ -12,13 +12,6 @@ from hpcstack.build.batch import BatchBuild, build_on_slurm
 from hpcstack.core.errors import AnswerIsNo, BuildError, HpcstackError, InputError
 from hpcstack.launch.resources import Resources
 from hpcstack.lock.file import LockFile
-from hpcstack.publish.make_release import (
-    ReleaseRequest,
-    find_candidate_of_recipe,
-    find_candidate_of_release,
-    release_candidate,
-)
-from hpcstack.publish.pull_image import pull_image, read_pushed
 from hpcstack.publish.repair import repair_names
 from hpcstack.publish.reports import share_report
 from hpcstack.releases.changes import choose_default, retire_version
@@ -38,10 +31,10 @@ if TYPE_CHECKING:
     from hpcstack.releases.ledger import Dates, Event, Ledger
     from hpcstack.sync.declaration import Builds, Declared
     from hpcstack.sync.look import Means
-    from hpcstack.sync.plan import Step
+    from hpcstack.sync.plan import SyncStep
 
 
-def carry_out(step: Step, name: str, declared: Declared, reason: str, means: Means) -> str:
+def carry_out(step: SyncStep, name: str, declared: Declared, reason: str, means: Means) -> str:
     """Do STEP, which is about NAME, and return in words what came of it.
 
     REASON goes into the history. Raise HpcstackError where it cannot be done.
@@ -70,21 +63,21 @@ def _repair(name: str, means: Means) -> str:
     return f"{len(done.mended)} put right"
 
 
-def _lock(step: Step, means: Means) -> str:
+def _lock(step: SyncStep, means: Means) -> str:
     recipe = means.catalog.find(step.subject)
     path = LockFile(recipe, means.site).write(make_lock(recipe, means.bench))
     return f"wrote {path}: commit it"
 
 
-def _build_here(step: Step, means: Means) -> str:
+def _build_here(step: SyncStep, means: Means) -> str:
     options = BuildOptions(platform=means.site.tree_platform)
     built = build_stack(means.catalog.find(step.subject), options, means.bench)
     return str(built.artifact.image)
 
 
 def build_as_jobs(
-    steps: Sequence[Step], builds: Builds, means: Means
-) -> dict[Step, str | HpcstackError]:
+    steps: Sequence[SyncStep], builds: Builds, means: Means
+) -> dict[SyncStep, str | HpcstackError]:
     """Build what STEPS ask for as jobs, and wait for them. Return what came of each."""
     site, bench = means.site, means.bench
     batch = []
@@ -106,7 +99,7 @@ def build_as_jobs(
         return dict.fromkeys(steps, error)
 
     by_stack = {one.stack: one for one in outcomes}
-    out: dict[Step, str | HpcstackError] = {}
+    out: dict[SyncStep, str | HpcstackError] = {}
     for step in steps:
         outcome = by_stack[step.subject]
         if outcome.status == 0:
@@ -119,7 +112,9 @@ def build_as_jobs(
     return out
 
 
-def _pull(step: Step, declared: Declared, means: Means) -> str:
+def _pull(step: SyncStep, declared: Declared, means: Means) -> str:
+    from hpcstack.publish.pull_image import pull_image, read_pushed
+
     image = f"{declared.pull_from}:{step.version}"
     registry = means.bench.registry
     pushed = read_pushed(image, "", registry, platform=means.site.tree_platform)
@@ -132,7 +127,7 @@ def _pull(step: Step, declared: Declared, means: Means) -> str:
     return str(pull_image(pushed, means.catalog.find, means.bench).image)
 
 
-def _test(step: Step, declared: Declared, means: Means) -> str:
+def _test(step: SyncStep, declared: Declared, means: Means) -> str:
     """Run the suite in the image on the step's partition. A verdict is an answer, whatever it is."""
     site, bench, prove = means.site, means.bench, declared.prove
     stack = means.catalog.find(step.subject).stack
@@ -155,7 +150,7 @@ def _test(step: Step, declared: Declared, means: Means) -> str:
     return f"{report.verdict()}: {folder}"
 
 
-def _point_stack(step: Step, means: Means) -> None:
+def _point_stack(step: SyncStep, means: Means) -> None:
     """Let the step's image be the newest of its stack, as `build` does: that is what is tested."""
     store = means.publisher.store
     artifact = store.artifact(step.image)
@@ -164,7 +159,13 @@ def _point_stack(step: Step, means: Means) -> None:
     store.point(artifact.stack, artifact.key)
 
 
-def _publish(step: Step, reason: str, means: Means) -> str:
+def _publish(step: SyncStep, reason: str, means: Means) -> str:
+    from hpcstack.publish.make_release import (
+        ReleaseRequest,
+        find_candidate_of_recipe,
+        release_candidate,
+    )
+
     recipe = means.catalog.find(step.subject)
     request = ReleaseRequest(reason=reason, key=step.image)
     done = release_candidate(
@@ -173,7 +174,13 @@ def _publish(step: Step, reason: str, means: Means) -> str:
     return f"{done.release}: {done.load}"
 
 
-def _promote(step: Step, declared: Declared, reason: str, means: Means) -> str:
+def _promote(step: SyncStep, declared: Declared, reason: str, means: Means) -> str:
+    from hpcstack.publish.make_release import (
+        ReleaseRequest,
+        find_candidate_of_release,
+        release_candidate,
+    )
+
     publisher = _with_strict_gate(declared, means)
     request = ReleaseRequest("production", reason=reason)
     candidate = find_candidate_of_release(step.subject, request, publisher)
@@ -185,7 +192,7 @@ def _with_strict_gate(declared: Declared, means: Means) -> Publisher:
     return replace(means.publisher, site=make_strict_site(means.site, declared.prove))
 
 
-def _change(step: Step, name: str, reason: str, means: Means) -> str:
+def _change(step: SyncStep, name: str, reason: str, means: Means) -> str:
     """Choose the default, or give a version its dates."""
 
     def act(ledger: Ledger, event: Event) -> Ledger:
@@ -199,7 +206,7 @@ def _change(step: Step, name: str, reason: str, means: Means) -> str:
     return _describe_change(step, after)
 
 
-def _describe_change(step: Step, after: Ledger) -> str:
+def _describe_change(step: SyncStep, after: Ledger) -> str:
     if step.verb == "default":
         return f"module load {after.name} is {after.default or 'nothing'}"
     dates: Dates | None = after.dates.get(step.version)

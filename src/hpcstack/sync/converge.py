@@ -21,8 +21,8 @@ from hpcstack.publish.provenance import find_commit
 from hpcstack.publish.purge import remove_items
 from hpcstack.sync.act import build_as_jobs, carry_out
 from hpcstack.sync.look import look_at_name, read_known_recipes
-from hpcstack.sync.plan import NamePlan, Step, plan_name
-from hpcstack.sync.result import Deed, NameResult, Result, describe_step, make_failure
+from hpcstack.sync.plan import NamePlan, SyncStep, plan_name
+from hpcstack.sync.result import Deed, NameResult, SyncResult, make_failure, name_step
 from hpcstack.sync.tell import begin_telling, tell_everybody
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_TURNS = 20  # steps of one version in one run; more means that they do not help
 
 
-def foretell(folder: DeclaredFolder, means: Means, only: Sequence[str] = ()) -> Result:
+def foretell_sync(folder: DeclaredFolder, means: Means, only: Sequence[str] = ()) -> SyncResult:
     """Return what differs from what FOLDER declares. Nothing is written.
 
     ONLY are the names that are looked at; by default all.
@@ -48,7 +48,7 @@ def foretell(folder: DeclaredFolder, means: Means, only: Sequence[str] = ()) -> 
     return result
 
 
-def converge(folder: DeclaredFolder, means: Means, only: Sequence[str] = ()) -> Result:
+def converge_releases(folder: DeclaredFolder, means: Means, only: Sequence[str] = ()) -> SyncResult:
     """Do what is needed so that FOLDER is true, for the names ONLY or all. Return what was done.
 
     Raise AnswerIsNo where another sync of the same module tree is at work.
@@ -129,12 +129,12 @@ def _alone(means: Means) -> Iterator[None]:
         yield
 
 
-def _begin(folder: DeclaredFolder, means: Means, *, dry_run: bool) -> Result:
+def _begin(folder: DeclaredFolder, means: Means, *, dry_run: bool) -> SyncResult:
     """Return an empty result, with what is published and not declared."""
     first = min(folder.files.values())
     tree = means.publisher.tree
     declared = folder.declaration.releases
-    return Result(
+    return SyncResult(
         site=means.site.name,
         folder=folder.folder,
         made=f"{read_clock():%Y-%m-%d %H:%M} UTC",
@@ -173,7 +173,7 @@ class _NameRun:
     def advance_versions(self) -> None:
         """Take the steps of each version, until it is as declared, fails, waits or is to be built."""
         turns = 0
-        tried: set[Step] = set()
+        tried: set[SyncStep] = set()
         while step := self._find_next(turns):
             turns += 1
             if step in tried:
@@ -182,7 +182,7 @@ class _NameRun:
             tried.add(step)
             self.do(step)
 
-    def _find_next(self, turns: int) -> Step | None:
+    def _find_next(self, turns: int) -> SyncStep | None:
         """Return the next step of a version that can go on."""
         if turns > MOST_TURNS * max(len(self.known.versions.get(self.name, {})), 1):
             return None
@@ -194,7 +194,7 @@ class _NameRun:
                 return step
         return None
 
-    def list_builds(self) -> list[Step]:
+    def list_builds(self) -> list[SyncStep]:
         """Return the builds that the versions wait for."""
         return [
             one.steps[0]
@@ -207,7 +207,7 @@ class _NameRun:
         for step in self.plan().changes:
             self.do(step)
 
-    def do(self, step: Step) -> None:
+    def do(self, step: SyncStep) -> None:
         """Take STEP, and keep what came of it."""
         progress = self.means.bench.progress
         progress(str(step))
@@ -218,10 +218,10 @@ class _NameRun:
         else:
             self.deeds.append(Deed(step, said))
 
-    def fail(self, step: Step, error: HpcstackError) -> None:
+    def fail(self, step: SyncStep, error: HpcstackError) -> None:
         """Keep that STEP has failed: its version goes no further in this run."""
         first = error.message.splitlines()[0]
-        self.means.bench.progress(f"{describe_step(step)} FAILED: {first}")
+        self.means.bench.progress(f"{name_step(step)} FAILED: {first}")
         self.deeds.append(make_failure(step, error))
         if step.version:
             self.stopped.add(step.version)
@@ -243,7 +243,7 @@ def _build_all(runs: Sequence[_NameRun], folder: DeclaredFolder, means: Means) -
             run.deeds.append(Deed(step, came))
 
 
-def _prune(folder: DeclaredFolder, means: Means, result: Result) -> None:
+def _prune(folder: DeclaredFolder, means: Means, result: SyncResult) -> None:
     """Remove what nobody needs, as `hpcstack gc` does; RESULT gets what went."""
     assert folder.declaration.prune
     try:
@@ -251,7 +251,9 @@ def _prune(folder: DeclaredFolder, means: Means, result: Result) -> None:
         going = [item for item in found if not item.keep]
         remove_items(going, means.publisher)
     except HpcstackError as error:
-        result.prune_failure = make_failure(Step("prune", str(folder.folder), "declared"), error)
+        result.prune_failure = make_failure(
+            SyncStep("prune", str(folder.folder), "declared"), error
+        )
     else:
         result.pruned = [
             f"prune {item.kind} {item.what or item.path.name[:12]}: {item.why}" for item in going

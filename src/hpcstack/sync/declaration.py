@@ -80,7 +80,7 @@ class Gate(Model):
     not_before: Day | None = Field(None, description="No promotion before this day.")
 
 
-class Retirement(Model):
+class RetirementRule(Model):
     """How a version leaves that is not declared any more."""
 
     days: int = Field(
@@ -136,7 +136,7 @@ class Declared(Model):
     )
     prove: Proof = Field(default_factory=Proof)
     gate: Gate = Field(default_factory=Gate)
-    retire: Retirement = Field(default_factory=Retirement)
+    retire: RetirementRule = Field(default_factory=RetirementRule)
     dates: dict[VersionName, VersionDates] = Field(
         default_factory=dict, description="{version: its days}."
     )

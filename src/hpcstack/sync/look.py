@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, StoreError
 from hpcstack.lock.file import LockFile
-from hpcstack.publish.damage import find_damage
-from hpcstack.publish.pull_image import find_pulled, read_pushed
+from hpcstack.publish.damage import can_be_mended, find_damage
 from hpcstack.publish.reports import choose_report, find_reports, judge_reports
 from hpcstack.resolve.build_stack import BuildOptions, request_stack
 from hpcstack.sync.plan import choose_versions
@@ -87,10 +86,12 @@ def look_at_name(name: str, declared: Declared, known: KnownRecipes, means: Mean
     site, publisher = means.site, means.publisher
     stacks = known.versions.get(name, {})
     chosen = choose_versions(declared, stacks)
+    damage = find_damage(publisher.tree, publisher.store, name)
     return NameState(
         ledger=publisher.tree.ledger(name),
         stacks=tuple(look_at_stack(one, stacks[one], declared, means) for one in chosen),
-        damage=tuple(find_damage(publisher.tree, publisher.store, name)),
+        damage=tuple(one for one in damage if can_be_mended(one)),
+        lost=tuple(one for one in damage if not can_be_mended(one)),
         unreadable=known.list_unreadable(name),
         second_person=site.modules.approve == "other",
     )
@@ -136,6 +137,8 @@ def _find_image(recipe: Recipe, declared: Declared, means: Means) -> Artifact | 
     if stack.adopted:
         return store.newest(stack.full_name)
     if declared.pull_from:
+        from hpcstack.publish.pull_image import find_pulled, read_pushed
+
         named = f"{declared.pull_from}:{stack.release_version}"
         pushed = read_pushed(named, "", means.bench.registry, platform=means.site.tree_platform)
         return find_pulled(pushed, means.bench)

@@ -11,14 +11,14 @@ from hpcstack.render.template import fill_page, read_data_file
 from hpcstack.sync.result import (
     WORDS,
     list_deeds,
-    list_rows,
     list_steps,
+    list_sync_rows,
     list_wrong,
-    summarise,
+    summarise_result,
 )
 
 if TYPE_CHECKING:
-    from hpcstack.sync.result import Result
+    from hpcstack.sync.result import SyncResult
 
 # classes of catalog.css
 CLASSES = {
@@ -30,28 +30,28 @@ CLASSES = {
 }
 
 
-def render_page(result: Result) -> str:
+def render_sync_page(result: SyncResult) -> str:
     """Return the report as an HTML page that needs no other file."""
     return fill_page(
         "modules",
         "sync.html.j2",
         result=result,
         style=read_data_file("modules", "catalog.css"),
-        summary=summarise(result),
-        rows=[(*row, CLASSES[row[1]]) for row in list_rows(result)],
+        summary=summarise_result(result),
+        rows=[(*row, CLASSES[row[1]]) for row in list_sync_rows(result)],
         steps=list_steps(result),
         deeds=list_deeds(result),
         wrong=list_wrong(result),
     )
 
 
-def render_markdown(result: Result) -> str:
+def render_sync_markdown(result: SyncResult) -> str:
     """Return the report as Markdown, with what was written by others in code spans."""
     title = "What would change" if result.dry_run else "What was done"
-    lines = [f"## {title}: {summarise(result)}", ""]
+    lines = [f"## {title}: {summarise_result(result)}", ""]
     if result.commit:
         lines += [f"`{result.folder}` at `{result.commit}`", ""]
-    rows = list_rows(result)
+    rows = list_sync_rows(result)
     if rows:
         lines += ["| release | status | |", "|---|---|---|"]
         lines += [f"| {_code(name)} | {status} | {_code(why)} |" for name, status, why in rows]

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Literal
 
-from hpcstack.publish.repair import can_be_mended
 from hpcstack.releases.ledger import Dates, make_version_key
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ OF_SYNC = "sync "  # how the verbs begin that sync writes into a history
 
 
 @dataclass(frozen=True)
-class Step:
+class SyncStep:
     """One thing to do: VERB to SUBJECT, a stack, NAME/VERSION, NAME/RELEASE or a name."""
 
     verb: Verb
@@ -72,7 +71,7 @@ class VersionPlan:
     version: str
     status: Status
     note: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[SyncStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,12 @@ class NamePlan:
 
     name: str
     versions: tuple[VersionPlan, ...]
-    repairs: tuple[Step, ...] = ()
-    changes: tuple[Step, ...] = ()
+    repairs: tuple[SyncStep, ...] = ()
+    changes: tuple[SyncStep, ...] = ()
     notes: tuple[tuple[Status, str], ...] = ()  # about the name itself
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[SyncStep, ...]:
         """All steps, in their order."""
         of_versions = (step for one in self.versions for step in one.steps)
         return (*self.repairs, *of_versions, *self.changes)
@@ -165,14 +164,15 @@ def _find_ending(declared: Declared, ledger: Ledger, today: str) -> set[str]:
     return by_folder | by_recipe
 
 
-def _plan_repairs(name: str, seen: NameState, notes: list[tuple[Status, str]]) -> tuple[Step, ...]:
+def _plan_repairs(
+    name: str, seen: NameState, notes: list[tuple[Status, str]]
+) -> tuple[SyncStep, ...]:
     """Return the step that mends what was damaged; add to NOTES what it cannot mend."""
-    mendable = [one for one in seen.damage if can_be_mended(one)]
-    notes += [("failed", str(one)) for one in seen.damage if one not in mendable]
-    if not mendable:
+    notes += [("failed", str(one)) for one in seen.lost]
+    if not seen.damage:
         return ()
-    more = f" and {len(mendable) - 1} more" if len(mendable) > 1 else ""
-    return (Step("repair", name, f"{mendable[0].subject}: {mendable[0].what}{more}"),)
+    more = f" and {len(seen.damage) - 1} more" if len(seen.damage) > 1 else ""
+    return (SyncStep("repair", name, f"{seen.damage[0].subject}: {seen.damage[0].what}{more}"),)
 
 
 # -- versions
@@ -189,12 +189,14 @@ def plan_version(
     steps = _plan_image(stack, declared)
     if steps:
         steps += [
-            Step("test", stack.stack, "its image is new", version, one.partition)
+            SyncStep("test", stack.stack, "its image is new", version, one.partition)
             for one in stack.proofs
         ]
-        steps.append(Step("publish", stack.stack, "its image is new", version))
+        steps.append(SyncStep("publish", stack.stack, "its image is new", version))
         if declared.channel == "production":
-            steps.append(Step("promote", f"{name}/{version}", _describe_gate(declared), version))
+            steps.append(
+                SyncStep("promote", f"{name}/{version}", _describe_gate(declared), version)
+            )
         return VersionPlan(version, "todo", steps[0].why, tuple(steps))
 
     assert stack.image
@@ -209,15 +211,15 @@ def plan_version(
     return _plan_release(name, stack, declared, seen, now)
 
 
-def _plan_image(stack: StackState, declared: Declared) -> list[Step]:
+def _plan_image(stack: StackState, declared: Declared) -> list[SyncStep]:
     """Return the steps that make the image of STACK; none where it is there."""
     out = []
     if stack.stale:
-        out.append(Step("lock", stack.stack, "; ".join(stack.stale), stack.version))
+        out.append(SyncStep("lock", stack.stack, "; ".join(stack.stale), stack.version))
     if stack.stale or not stack.image:
         verb: Verb = "pull" if declared.pull_from else "build"
         why = f"{declared.pull_from} has another image" if declared.pull_from else "it is not built"
-        out.append(Step(verb, stack.stack, why, stack.version))
+        out.append(SyncStep(verb, stack.stack, why, stack.version))
     return out
 
 
@@ -229,7 +231,9 @@ def _plan_release(
     assert stack.image
     due = [one for one in stack.proofs if one.reasons and _is_due(one, declared, now)]
     key = stack.image.key
-    steps = [Step("test", stack.stack, one.reasons[0], version, one.partition, key) for one in due]
+    steps = [
+        SyncStep("test", stack.stack, one.reasons[0], version, one.partition, key) for one in due
+    ]
     in_testing = _find_live(ledger, version, stack.image, "testing")
     not_proven = [one for one in stack.proofs if one.reasons and one not in due]
 
@@ -238,7 +242,9 @@ def _plan_release(
     if failed:
         return VersionPlan(version, "failed", _describe_proofs(failed), tuple(steps))
     if not in_testing:
-        steps.append(Step("publish", stack.stack, "its image is not published", version, image=key))
+        steps.append(
+            SyncStep("publish", stack.stack, "its image is not published", version, image=key)
+        )
     if declared.channel == "testing":
         return VersionPlan(version, "todo", steps[0].why, tuple(steps))
 
@@ -257,7 +263,7 @@ def _plan_release(
         return VersionPlan(version, status, "a second person promotes it", tuple(steps))
 
     subject = f"{name}/{in_testing.release}" if in_testing else f"{name}/{version}"
-    steps.append(Step("promote", subject, _describe_gate(declared), version))
+    steps.append(SyncStep("promote", subject, _describe_gate(declared), version))
     return VersionPlan(version, "todo", steps[0].why, tuple(steps))
 
 
@@ -359,7 +365,7 @@ def _find_last_event(ledger: Ledger, release: str) -> tuple[str, str] | None:
 
 def _plan_default(
     name: str, declared: Declared, ledger: Ledger, notes: list[tuple[Status, str]]
-) -> list[Step]:
+) -> list[SyncStep]:
     """Return the step that chooses the default; add to NOTES what it waits for."""
     if not declared.default or not ledger.entries:
         return []
@@ -372,7 +378,7 @@ def _plan_default(
     if not wanted and not ledger.aliases:
         return []
     was = ledger.pinned or "the newest in production"
-    return [Step("default", f"{name}/{wanted}" if wanted else name, f"it is {was}", wanted)]
+    return [SyncStep("default", f"{name}/{wanted}" if wanted else name, f"it is {was}", wanted)]
 
 
 def _plan_dates(
@@ -382,13 +388,13 @@ def _plan_dates(
     lasting: Sequence[str],
     today: str,
     notes: list[tuple[Status, str]],
-) -> list[Step]:
+) -> list[SyncStep]:
     """Return the steps that retire what is over, and that bring back what sync had retired.
 
     LASTING are the versions that are declared to stay. NOTES gets what speaks against a step.
     """
     ledger = seen.ledger
-    out: list[Step] = []
+    out: list[SyncStep] = []
     loadable = {one.version for one in ledger.entries if one.state == "live"} | {*ledger.aliases}
     retired = {one.version for one in ledger.entries if one.state == "retired"}
     for version in sorted(loadable | retired.intersection(lasting), key=make_version_key):
@@ -400,11 +406,11 @@ def _plan_dates(
         if _is_same(wanted, old):
             if wanted.refuses(today) and version in loadable:
                 why = f"it is refused since {wanted.remove}"
-                out.append(Step("retire", subject, why, version, dates=old))
+                out.append(SyncStep("retire", subject, why, version, dates=old))
             continue
         verb: Verb = "retire" if wanted.deprecate or wanted.remove else "unretire"
         why = "it is declared" if verb == "unretire" else _describe_dates(wanted)
-        out.append(Step(verb, subject, why, version, dates=wanted))
+        out.append(SyncStep(verb, subject, why, version, dates=wanted))
     return out
 
 

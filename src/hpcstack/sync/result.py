@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.core.errors import HpcstackError
-    from hpcstack.sync.plan import NamePlan, Status, Step, VersionPlan
+    from hpcstack.sync.plan import NamePlan, Status, SyncStep, VersionPlan
 
 
 @dataclass(frozen=True)
 class Deed:
     """A step that was carried out, or that failed, and what came of it."""
 
-    step: Step
+    step: SyncStep
     said: str
     hint: str = ""
     exit_code: int = 0  # of a failure
@@ -57,7 +57,7 @@ class NameResult:
 
 
 @dataclass
-class Result:
+class SyncResult:
     """What a sync has found and done."""
 
     site: str
@@ -98,7 +98,7 @@ WORDS: dict[Status, str] = {
 }
 
 
-def list_rows(result: Result) -> list[tuple[str, str, str]]:
+def list_sync_rows(result: SyncResult) -> list[tuple[str, str, str]]:
     """Return (release, status in words, why) of each version, and of what is about a name."""
     rows = []
     for one in result.names:
@@ -115,49 +115,51 @@ def list_rows(result: Result) -> list[tuple[str, str, str]]:
     return rows
 
 
-def list_steps(result: Result) -> list[str]:
+def list_steps(result: SyncResult) -> list[str]:
     """Return the steps that are left, a line each, in their order."""
     return [str(step) for one in result.names for step in one.plan.steps]
 
 
-def list_deeds(result: Result) -> list[str]:
+def list_deeds(result: SyncResult) -> list[str]:
     """Return what was done, a line each."""
     return [
-        f"{describe_step(deed.step)}: {deed.said}"
+        f"{name_step(deed.step)}: {deed.said}"
         for one in result.names
         for deed in one.deeds
         if not deed.exit_code
     ] + result.pruned
 
 
-def list_wrong(result: Result) -> list[str]:
+def list_wrong(result: SyncResult) -> list[str]:
     """Return what somebody must look at, a line each, with what to type next where that is known."""
     out = []
     for one in result.names:
         for deed in one.failures:
             hint = f" ({deed.hint})" if deed.hint else ""
-            out.append(f"{describe_step(deed.step)}: {deed.said}{hint}")
-    out += [f"{name}: {why}" for name, status, why in list_rows(result) if status == WORDS["held"]]
+            out.append(f"{name_step(deed.step)}: {deed.said}{hint}")
+    out += [
+        f"{name}: {why}" for name, status, why in list_sync_rows(result) if status == WORDS["held"]
+    ]
     if result.prune_failure:
         out.append(f"prune: {result.prune_failure.said}")
     return out + result.notes
 
 
-def describe_step(step: Step) -> str:
+def name_step(step: SyncStep) -> str:
     """Return STEP without why it is taken."""
     where = f" on {step.partition or 'the default partition'}" if step.verb == "test" else ""
     return f"{step.verb} {step.subject}{where}"
 
 
-def summarise(result: Result) -> str:
+def summarise_result(result: SyncResult) -> str:
     """Return in a sentence how it is with all that is declared."""
-    statuses = Counter(status for _, status, _ in list_rows(result))
+    statuses = Counter(status for _, status, _ in list_sync_rows(result))
     order = [WORDS[one] for one in ("failed", "held", "todo", "waits", "done")]
     counts = ", ".join(f"{statuses[word]} {word}" for word in order if statuses[word])
     return counts or "nothing is declared"
 
 
-def make_document(result: Result) -> dict[str, Any]:
+def make_document(result: SyncResult) -> dict[str, Any]:
     """Return RESULT as the document of `--json`."""
     return {
         "folder": str(result.folder),
@@ -191,7 +193,7 @@ def _describe_name(one: NameResult) -> dict[str, Any]:
     }
 
 
-def describe_step_as_data(step: Step) -> dict[str, Any]:
+def describe_step_as_data(step: SyncStep) -> dict[str, Any]:
     """Return STEP as a document."""
     out: dict[str, Any] = {"verb": step.verb, "subject": step.subject, "why": step.why}
     if step.verb == "test":
@@ -212,7 +214,7 @@ def _describe_deed(deed: Deed) -> dict[str, Any]:
     return out
 
 
-def make_failure(step: Step, error: HpcstackError) -> Deed:
+def make_failure(step: SyncStep, error: HpcstackError) -> Deed:
     """Return that STEP has failed with ERROR."""
     said = error.message.splitlines()
     more = "; ".join(line.strip() for line in said[1:4])

@@ -51,6 +51,7 @@ class NameState:
 
     ledger: Ledger
     stacks: tuple[StackState, ...]  # of the versions that are declared, the oldest first
-    damage: tuple[Damage, ...] = ()
+    damage: tuple[Damage, ...] = ()  # that can be repaired
+    lost: tuple[Damage, ...] = ()  # that cannot
     unreadable: tuple[str, ...] = ()  # recipes that cannot be read: nobody knows what they declare
     second_person: bool = False  # the site wants another person to promote

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from hpcstack.publish.usage import Notice
     from hpcstack.releases.ledger import Event, Ledger
     from hpcstack.sync.declaration import Declared
-    from hpcstack.sync.result import NameResult, Result
+    from hpcstack.sync.result import NameResult, SyncResult
 
 MAX_TOLD = 16 << 20  # bytes of a file
 
 
 @dataclass
-class Told:
+class ToldOfName:
     """Who was told what of one name.
 
     `events` is {address: how many events of the history}, `problems` {address: digest of what was
@@ -55,20 +55,22 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Telling:
+class Notifications:
     """What a run needs to tell people: its folder, and who was told what before."""
 
     folder: Path
-    told: dict[str, Told]  # {name: ...}
+    told: dict[str, ToldOfName]  # {name: ...}
 
 
-def begin_telling(folder: Path, declared: dict[str, Declared], publisher: Publisher) -> Telling:
+def begin_telling(
+    folder: Path, declared: dict[str, Declared], publisher: Publisher
+) -> Notifications:
     """Return who was told what of the names DECLARED, before anything changes.
 
     Whoever is new is told of nothing that happened before, and that is written down at once: what
     this run does is told by the next one, if this one is killed.
     """
-    telling = Telling(folder, {name: read_told(folder, name) for name in declared})
+    telling = Notifications(folder, {name: read_told(folder, name) for name in declared})
     for name, one in declared.items():
         told = telling.told[name]
         new = [address for address in one.tell if address not in told.events]
@@ -79,20 +81,20 @@ def begin_telling(folder: Path, declared: dict[str, Declared], publisher: Publis
     return telling
 
 
-def read_told(folder: Path, name: str) -> Told:
+def read_told(folder: Path, name: str) -> ToldOfName:
     """Return who was told what of NAME; nobody and nothing where the file is not there, or torn."""
     try:
         found = parse_untrusted_json(read_bytes(folder / f"{name}.json", MAX_TOLD), MAX_TOLD)
-        return Told(
+        return ToldOfName(
             {str(who): int(count) for who, count in found["events"].items()},
             {str(who): str(digest) for who, digest in found["problems"].items()},
             {str(what): [str(one) for one in who] for what, who in found["users"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, HpcstackError):
-        return Told()
+        return ToldOfName()
 
 
-def write_told(telling: Telling, name: str, publisher: Publisher) -> None:
+def write_told(telling: Notifications, name: str, publisher: Publisher) -> None:
     """Write down who was told what of NAME."""
     told = telling.told[name]
     document: dict[str, Any] = {
@@ -108,7 +110,7 @@ def write_told(telling: Telling, name: str, publisher: Publisher) -> None:
 
 
 def tell_everybody(
-    telling: Telling, declared: dict[str, Declared], result: Result, publisher: Publisher
+    telling: Notifications, declared: dict[str, Declared], result: SyncResult, publisher: Publisher
 ) -> list[str]:
     """Tell whoever is to be told of RESULT. Return what could not be sent, and why, in words."""
     out = []
@@ -125,7 +127,11 @@ def tell_everybody(
 
 
 def _tell_of_name(
-    telling: Telling, one: NameResult, declared: Declared, result: Result, publisher: Publisher
+    telling: Notifications,
+    one: NameResult,
+    declared: Declared,
+    result: SyncResult,
+    publisher: Publisher,
 ) -> list[str]:
     """Tell the addresses of a name what has changed, and what is not as declared."""
     told = telling.told[one.name]
@@ -181,7 +187,7 @@ def describe_counts(changes: int, problems: int) -> str:
 
 
 def write_message(
-    ledger: Ledger, news: Sequence[Event], problems: Sequence[str], result: Result
+    ledger: Ledger, news: Sequence[Event], problems: Sequence[str], result: SyncResult
 ) -> str:
     """Return the text of a message: what has changed, and what is not as declared."""
     lines = []
@@ -212,7 +218,7 @@ def describe_event(ledger: Ledger, event: Event) -> str:
 # -- users of what is retired
 
 
-def _tell_users(telling: Telling, name: str, publisher: Publisher) -> list[str]:
+def _tell_users(telling: Notifications, name: str, publisher: Publisher) -> list[str]:
     """Write to the users of each version of NAME that sync has retired, once for each last day."""
     tree, site, today = publisher.tree, publisher.site, stamp_today()
     ledger = tree.ledger(name)
