@@ -22,17 +22,17 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serve_index(folder: Path) -> Iterator[str]:
-    """FOLDER, of the projects' own folders, as an index; its URL."""
+def serve_index(folder: Path, address: str = "127.0.0.1") -> Iterator[str]:
+    """FOLDER, of the projects' own folders, as an index at ADDRESS of this machine; its URL."""
     for project in (folder / "simple").iterdir():
         links = "".join(
             f'<a href="{path.name}">{path.name}</a><br>' for path in sorted(project.iterdir())
         )
         (project / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    server = ThreadingHTTPServer((address, 0), functools.partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/simple"
+        yield f"http://{address}:{server.server_port}/simple"
     finally:
         server.shutdown()
         server.server_close()

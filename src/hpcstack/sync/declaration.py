@@ -113,7 +113,7 @@ class VersionDates(Model):
 class Declared(Model):
     """What is published under one name.
 
-    `newest 3` is short for {newest: 3}, and a list of versions for {versions: [...]}.
+    In `releases`, `newest 3` is short for {newest: 3}, and a list of versions for {versions: [...]}.
     """
 
     versions: Patterns = Field(
@@ -154,17 +154,25 @@ class Declared(Model):
         (), description="Who is told of changes and failures, by usage.mail of site.yaml."
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_short_form(cls, value: Any) -> Any:
-        if isinstance(value, list):
-            return {"versions": value}
-        if isinstance(value, str):
-            match = SHORT_NEWEST.fullmatch(value)
-            if not match:
-                raise ValueError("write `newest 3`, a list of versions, or a mapping")
-            return {"newest": match[1]}
-        return value
+
+def _expand_short_form(value: Any) -> Any:
+    """Return VALUE as a mapping, where it is `newest 3` or a list of versions."""
+    if isinstance(value, list):
+        return {"versions": value}
+    if isinstance(value, str):
+        match = SHORT_NEWEST.fullmatch(value)
+        if not match:
+            raise ValueError("write `newest 3`, a list of versions, or a mapping")
+        return {"newest": match[1]}
+    return value
+
+
+DeclaredName = Annotated[
+    Declared,
+    BeforeValidator(
+        _expand_short_form, json_schema_input_type=str | tuple[VersionPattern, ...] | Declared
+    ),
+]
 
 
 class Builds(Model):
@@ -192,9 +200,9 @@ class Declaration(Model):
     defaults: Declared = Field(
         default_factory=Declared, description="What each name has that says nothing else."
     )
-    build: Builds = Field(default_factory=Builds)
+    build: Builds = Field(default_factory=Builds, description="How images are built.")
     prune: Prune | None = Field(None, description="By default nothing is removed.")
-    releases: dict[ModuleName, Declared] = Field(
+    releases: dict[ModuleName, DeclaredName] = Field(
         default_factory=dict, description="{name of a module: what is published of it}."
     )
 

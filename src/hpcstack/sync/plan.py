@@ -131,9 +131,10 @@ def plan_name(name: str, declared: Declared, seen: NameState, now: datetime) -> 
     """Return what is to be done so that NAME becomes what is DECLARED."""
     ledger, today = seen.ledger, now.date().isoformat()
     notes: list[tuple[Status, str]] = []
+    notes += [("failed", f"a recipe cannot be read: {what}") for what in seen.unreadable]
     repairs = _plan_repairs(name, seen, notes)
     if declared.hold:
-        notes.append(("held", f"held by the declaration: {declared.hold}"))
+        notes.append(("waits", f"held by the declaration: {declared.hold}"))
         return NamePlan(name, (), repairs, (), tuple(notes))
     if not seen.stacks and not seen.unreadable:
         notes.append(("failed", f"no recipe of {name} has a version that is declared"))
@@ -458,8 +459,7 @@ def _choose_dates(
     if old.remove:
         return old  # its day comes, or has come
     if seen.unreadable:
-        what = f"{version} stays: {seen.unreadable[0]} cannot be read, and may declare it"
-        notes.append(("failed", what))
+        notes.append(("waits", f"{version} stays until all recipes of {name} can be read"))
         return None
     missing = [one for one in lasting if not _is_there(ledger, one, declared, today)]
     if missing or not lasting:
