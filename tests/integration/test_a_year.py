@@ -312,7 +312,7 @@ def check_the_end(year: Year) -> None:
     catalog = json.loads(year.testbed.run("cat", f"{pages}/catalog.json", check=True).stdout)
     assert {one["alias"] for one in catalog["stacks"]} == {f"demo/{one}" for one in loadable}
 
-    history = json.loads(year.at("2027-12-20", "history", "demo", "--json"))
+    history = json.loads(year.at("2027-12-20", "history", "demo", "--json"))["events"]
     verbs = [one["verb"] for one in history]
     good = [one for one in MONTHS if one != BAD]
     promoted = [one["version"] for one in history if one["verb"] == "promote"]
@@ -334,7 +334,9 @@ def check_the_end(year: Year) -> None:
     assert mail.count("is held") == 0
 
     images = json.loads(year.at("2027-12-20", "images", "--json"))
-    assert len(images) <= 6, "what nobody needs is pruned"
+    assert {one["stack"] for one in images} == {
+        f"demo-{one}" for one in ("27.07", "27.08", *loadable)
+    }, "what nobody needs is pruned, once its release has been retired for two months"
     loaded = year.testbed.bash(
         'module use "$1/modules/Core" && module load demo && echo "$HPCSTACK_RELEASE"',
         str(year.top),

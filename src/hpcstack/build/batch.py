@@ -122,12 +122,13 @@ def build_on_slurm(
     partition: str,
     runner: Runner,
     progress: Progress,
+    hint: str = "hpcstack build --partition names another one",
 ) -> list[BuildOutcome]:
     """Build BUILDS by job arrays of which at most LIMIT elements run at once, and wait for all.
 
     They run in PARTITION, or by default where nodes of their platform are. OWN are hpcstack's
-    global options. The outcomes are in the order of the arrays. Whatever interrupts it, the jobs
-    that it has submitted are cancelled.
+    global options. HINT says what to do where Slurm refuses them. The outcomes are in the order of
+    the arrays. Whatever interrupts it, the jobs that it has submitted are cancelled.
     """
     store = open_store(site)
     logs = store.top / "logs" / f"batch-{uuid.uuid4().hex[:8]}"
@@ -156,7 +157,7 @@ def build_on_slurm(
             path = logs / (f"build-{turn}.sbatch" if turn else "build.sbatch")
             with store.acting("the job was not written"):
                 write_text(path, text)
-            job = slurm.submit_job(path, hint="hpcstack build --partition names another one")
+            job = slurm.submit_job(path, hint=hint)
 
             where = f" for {platform} in {place}" if several else ""
             progress(

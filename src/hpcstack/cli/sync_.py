@@ -1,6 +1,6 @@
 """`hpcstack sync`.
 
-Tested in tests/unit/cli/test_sync.py and tests/integration/test_syncing.py.
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_syncing.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from hpcstack.cli.session import (
 )
 
 if TYPE_CHECKING:
+    from hpcstack.core.progress import Progress
+    from hpcstack.sync.look import Means
     from hpcstack.sync.result import SyncResult
 
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option("--html", default="", metavar="FILE", help="Also write one self-contained HTML page.")
 @click.option("--markdown", default="", metavar="FILE", help="Also write Markdown.")
+@click.option("--quiet", is_flag=True, help="Print only what was done and what is wrong: for cron.")
 @events_option
 @json_option
 @click.pass_obj
@@ -48,6 +51,7 @@ def command(
     only: tuple[str, ...],
     html: str,
     markdown: str,
+    quiet: bool,
     events: str,
     as_json: bool,
 ) -> None:
@@ -57,30 +61,40 @@ def command(
     versions that are not declared any more are retired; damage is repaired. Run it again after
     anything: it goes on where it is. Names that the folder does not declare are left alone.
     """
+    from hpcstack.core.progress import Progress
     from hpcstack.sync.converge import converge_releases, foretell_sync
     from hpcstack.sync.folder import read_folder
-    from hpcstack.sync.look import Means
     from hpcstack.sync.result import make_document
 
     declared = read_folder(folder)
     only_shows = dry_run or check
-    doing = "comparing" if only_shows else "syncing"
-    with show_progress(f"{doing} {folder}", events) as progress:
-        means = Means(
-            session.catalog,
-            make_publisher(session),
-            session.workbench(progress),
-            tuple(session.words()),
-        )
-        result = (foretell_sync if only_shows else converge_releases)(declared, means, only)
+    act = foretell_sync if only_shows else converge_releases
+    if quiet:
+        result = act(declared, _make_means(session, Progress()), only)
+    else:
+        doing = "comparing" if only_shows else "syncing"
+        with show_progress(f"{doing} {folder}", events) as progress:
+            result = act(declared, _make_means(session, progress), only)
 
     _write_forms(session, result, html, markdown)
-    if "-" not in (html, markdown):
+    is_shown = not quiet or result.exit_code or result.has_done_something
+    if is_shown and "-" not in (html, markdown):
         answer(make_document(result), as_json, lambda: _format_text(result))
     if check and result.differs:
         raise click.exceptions.Exit(1)
     if not only_shows and result.exit_code:
         raise click.exceptions.Exit(result.exit_code)
+
+
+def _make_means(session: Session, progress: Progress) -> Means:
+    """Return what sync works with, which reports to PROGRESS."""
+    from dataclasses import replace
+
+    from hpcstack.sync.look import Means
+
+    publisher = replace(make_publisher(session), say=progress)
+    bench = session.workbench(progress)
+    return Means(session.catalog, publisher, bench, tuple(session.words()))
 
 
 def _write_forms(session: Session, result: SyncResult, html: str, markdown: str) -> None:

@@ -63,10 +63,18 @@ class Item:
     why: str = ""  # why it goes, if it does
 
 
-def list_items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> list[Item]:
+def list_items(
+    site: Site,
+    runner: Runner,
+    days: float,
+    *,
+    slurm: bool = True,
+    over: frozenset[str] = frozenset(),
+) -> list[Item]:
     """Return all that takes room, each with why it stays, if it does.
 
-    DAYS is the age below which nothing goes. For a user with a store of his own over the site's
+    DAYS is the age below which nothing goes. OVER are stacks whose newest image counts as any
+    other: nobody is to build on it again. For a user with a store of his own over the site's
     this is that store: the site's is not looked at. SlurmError where Slurm cannot be asked for the
     jobs, unless SLURM is False.
     """
@@ -78,7 +86,7 @@ def list_items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -
     if site.own_store == site.store:
         releases = list(_list_releases(site, store, used))
     going = {item.what for item in releases if not item.keep}
-    images = list(_list_images(store, used, days, going))
+    images = list(_list_images(store, used, days, going, over))
     busy = "somebody is building" if is_busy(cache) else ""
     cached = _list_caches(cache.top, open_own_cache(site).top, used, days, busy)
     return sorted([*releases, *images, *cached], key=lambda item: (item.kind, item.path))
@@ -122,10 +130,16 @@ def _parse_moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
-def _list_images(store: Store, used: str, days: float, going: set[str]) -> Iterator[Item]:
-    """Yield the images of STORE. A release in GOING keeps no image."""
+def _list_images(
+    store: Store, used: str, days: float, going: set[str], over: frozenset[str]
+) -> Iterator[Item]:
+    """Yield the images of STORE. A release in GOING keeps no image, and no stack in OVER does."""
     published = {record.key: name for name, record in read_releases(store) if name not in going}
-    newest = {artifact.key: artifact.stack for artifact in store.newest_images()}
+    newest = {
+        artifact.key: artifact.stack
+        for artifact in store.newest_images()
+        if artifact.stack not in over
+    }
     top = store.top / "images"
     folders = sorted(top.glob("[!.]*")) if top.is_dir() else []
     for folder in folders:

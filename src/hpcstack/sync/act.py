@@ -25,7 +25,7 @@ from hpcstack.sync.look import choose_tier, make_strict_site
 from hpcstack.sync.plan import OF_SYNC
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpcstack.publish.publisher import Publisher
     from hpcstack.releases.ledger import Dates, Event, Ledger
@@ -39,20 +39,18 @@ def carry_out(step: SyncStep, name: str, declared: Declared, reason: str, means:
 
     REASON goes into the history. Raise HpcstackError where it cannot be done.
     """
-    if step.verb == "repair":
-        return _repair(name, means)
-    if step.verb == "lock":
-        return _lock(step, means)
-    if step.verb == "build":
-        return _build_here(step, means)
-    if step.verb == "pull":
-        return _pull(step, declared, means)
-    if step.verb == "test":
-        return _test(step, declared, means)
-    if step.verb == "publish":
-        return _publish(step, reason, means)
-    if step.verb == "promote":
-        return _promote(step, declared, reason, means)
+    acts: dict[str, Callable[[], str]] = {
+        "repair": lambda: _repair(name, means),
+        "rebuild": lambda: _rebuild(name, means),
+        "lock": lambda: _lock(step, means),
+        "build": lambda: _build_here(step, means),
+        "pull": lambda: _pull(step, declared, means),
+        "test": lambda: _test(step, declared, means),
+        "publish": lambda: _publish(step, reason, means),
+        "promote": lambda: _promote(step, declared, reason, means),
+    }
+    if step.verb in acts:
+        return acts[step.verb]()
     return _change(step, name, reason, means)
 
 
@@ -61,6 +59,18 @@ def _repair(name: str, means: Means) -> str:
     if done.left:
         raise AnswerIsNo(str(done.left[0]), f"hpcstack repair {name}")
     return f"{len(done.mended)} put right"
+
+
+def _rebuild(name: str, means: Means) -> str:
+    """Bring back the images of NAME to the same bytes, and read those that are back already."""
+    from hpcstack.publish.rebuild import list_releases_without_images, rebuild_images
+
+    releases = list_releases_without_images(means.publisher, [name])
+    done = rebuild_images(means.publisher, means.bench, releases)
+    for one in done:
+        if one.failed:
+            raise AnswerIsNo(f"the image of {one.release} is not back: {one.failed}", one.remedy)
+    return f"{', '.join(one.release for one in done)} as they were"
 
 
 def _lock(step: SyncStep, means: Means) -> str:
@@ -94,6 +104,7 @@ def build_as_jobs(
             builds.partition,
             bench.runner,
             bench.progress,
+            hint="build.partition of the declaration names another one",
         )
     except HpcstackError as error:
         return dict.fromkeys(steps, error)

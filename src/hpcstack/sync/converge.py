@@ -21,7 +21,7 @@ from hpcstack.publish.provenance import find_commit
 from hpcstack.publish.purge import remove_items
 from hpcstack.sync.act import build_as_jobs, carry_out
 from hpcstack.sync.look import look_at_name, read_known_recipes
-from hpcstack.sync.plan import NamePlan, SyncStep, plan_name
+from hpcstack.sync.plan import NamePlan, SyncStep, choose_versions, plan_name
 from hpcstack.sync.result import Deed, NameResult, SyncResult, make_failure, name_step
 from hpcstack.sync.tell import begin_telling, tell_everybody
 
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from hpcstack.sync.declaration import Prune
     from hpcstack.sync.folder import DeclaredFolder
     from hpcstack.sync.look import KnownRecipes, Means
+    from hpcstack.sync.plan import Verb
 
 MOST_TURNS = 20  # steps of one version in one run; more means that they do not help
 
@@ -62,7 +64,7 @@ def converge_releases(folder: DeclaredFolder, means: Means, only: Sequence[str] 
         telling = begin_telling(find_state_of_sync(means), declared, means.publisher)
 
         for run in runs:
-            run.repair()
+            run.repair("repair")
         # What needs no build comes first: it does not wait for those that do.
         for run in runs:
             run.advance_versions()
@@ -70,9 +72,11 @@ def converge_releases(folder: DeclaredFolder, means: Means, only: Sequence[str] 
         for run in runs:
             run.advance_versions()
         for run in runs:
+            run.repair("rebuild")
             run.change()
         if folder.declaration.prune and not only:
-            _prune(folder, means, result)
+            over = frozenset(stack for run in runs for stack in run.list_stacks_over())
+            _prune(folder.declaration.prune, over, means, result)
 
         result.names = [run.finish() for run in runs]
         result.notes += tell_everybody(telling, declared, result, means.publisher)
@@ -166,9 +170,11 @@ class _NameRun:
         seen = look_at_name(self.name, self.declared, self.known, self.means)
         return plan_name(self.name, self.declared, seen, read_clock())
 
-    def repair(self) -> None:
+    def repair(self, verb: Verb) -> None:
+        """Mend files (VERB is repair), or images (rebuild): many of these are back by builds."""
         for step in self.plan().repairs:
-            self.do(step)
+            if step.verb == verb:
+                self.do(step)
 
     def advance_versions(self) -> None:
         """Take the steps of each version, until it is as declared, fails, waits or is to be built."""
@@ -226,6 +232,16 @@ class _NameRun:
         if step.version:
             self.stopped.add(step.version)
 
+    def list_stacks_over(self) -> list[str]:
+        """Return the stacks of versions that are neither declared nor can be loaded any more."""
+        ledger = self.means.publisher.tree.ledger(self.name)
+        known = self.known.versions.get(self.name, {})
+        if self.known.list_unreadable(self.name):
+            return []
+        lasting = {*choose_versions(self.declared, known), *ledger.aliases}
+        versions = {*known, *(one.version for one in ledger.entries)}
+        return [f"{self.name}-{version}" for version in versions - lasting]
+
     def finish(self) -> NameResult:
         return NameResult(self.name, self.file, self.plan(), self.deeds)
 
@@ -243,16 +259,18 @@ def _build_all(runs: Sequence[_NameRun], folder: DeclaredFolder, means: Means) -
             run.deeds.append(Deed(step, came))
 
 
-def _prune(folder: DeclaredFolder, means: Means, result: SyncResult) -> None:
-    """Remove what nobody needs, as `hpcstack gc` does; RESULT gets what went."""
-    assert folder.declaration.prune
+def _prune(prune: Prune, over: frozenset[str], means: Means, result: SyncResult) -> None:
+    """Remove what nobody needs, as `hpcstack gc` does; RESULT gets what went.
+
+    OVER are stacks of which no image is needed any more.
+    """
     try:
-        found = gc.list_items(means.site, means.bench.runner, folder.declaration.prune.days)
+        found = gc.list_items(means.site, means.bench.runner, prune.days, over=over)
         going = [item for item in found if not item.keep]
         remove_items(going, means.publisher)
     except HpcstackError as error:
         result.prune_failure = make_failure(
-            SyncStep("prune", str(folder.folder), "declared"), error
+            SyncStep("prune", str(result.folder), "declared"), error
         )
     else:
         result.pruned = [

@@ -1,8 +1,6 @@
 """Reads a folder of declared releases: every *.yaml in it, as one declaration.
 
 What is wrong is named with its file and line. A name that two files declare is refused.
-
-Tested in tests/unit/sync/test_folder.py.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ MAX_BYTES = 1 << 20  # of a file
 MOST_FILES = 500
 OF_ALL = ("defaults", "build", "prune")  # keys that one file alone may have
 PAGE = "declare-releases"
+HINT = "correct the file; hpcstack schema --releases has all keys"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def read_folder(folder: Path) -> DeclaredFolder:
     problems = [one for document in documents.values() for one in _find_problems(document)]
     problems += _find_conflicts(documents)
     if problems:
-        raise ProblemsError(problems, page=PAGE)
+        raise ProblemsError(problems, HINT, page=PAGE)
 
     merged: dict[str, Any] = {"releases": {}}
     files: dict[str, Path] = {}

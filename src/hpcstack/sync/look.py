@@ -91,7 +91,8 @@ def look_at_name(name: str, declared: Declared, known: KnownRecipes, means: Mean
         ledger=publisher.tree.ledger(name),
         stacks=tuple(look_at_stack(one, stacks[one], declared, means) for one in chosen),
         damage=tuple(one for one in damage if can_be_mended(one)),
-        lost=tuple(one for one in damage if not can_be_mended(one)),
+        images=tuple(one for one in damage if one.repair == "image"),
+        lost=tuple(one for one in damage if one.repair != "image" and not can_be_mended(one)),
         unreadable=known.list_unreadable(name),
         second_person=site.modules.approve == "other",
     )

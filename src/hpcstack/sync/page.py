@@ -1,7 +1,4 @@
-"""The report of a sync as one self-contained page, and as Markdown for a merge request.
-
-Tested in tests/unit/sync/test_page.py.
-"""
+"""The report of a sync as one self-contained page, and as Markdown for a merge request."""
 
 from __future__ import annotations
 

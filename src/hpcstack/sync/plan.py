@@ -4,8 +4,6 @@ A plan is made anew after each step, so that only its first step counts; the oth
 What people have taken away stays away: a release that was rolled back, withdrawn or removed is not
 published again, and a version that somebody retired is not brought back, until the declaration, the
 recipe or the lock says something new. Nothing is retired before what takes its place is there.
-
-Tested in tests/unit/sync/test_plan.py.
 """
 
 from __future__ import annotations
@@ -20,12 +18,14 @@ from hpcstack.releases.ledger import Dates, make_version_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from hpcstack.publish.damage import Damage
     from hpcstack.releases.ledger import Entry, Ledger
     from hpcstack.sync.declaration import Declared, VersionDates
     from hpcstack.sync.state import ImageState, NameState, ProofState, StackState
 
 Verb = Literal[
     "repair",
+    "rebuild",
     "lock",
     "build",
     "pull",
@@ -78,7 +78,8 @@ class VersionPlan:
 class NamePlan:
     """What is to be done for one name.
 
-    `repairs` come before, and `changes` (default and retirements) after those of its versions.
+    `repairs` of files come before those of its versions, repairs of images and `changes` (default
+    and retirements) after them.
     """
 
     name: str
@@ -168,12 +169,18 @@ def _find_ending(declared: Declared, ledger: Ledger, today: str) -> set[str]:
 def _plan_repairs(
     name: str, seen: NameState, notes: list[tuple[Status, str]]
 ) -> tuple[SyncStep, ...]:
-    """Return the step that mends what was damaged; add to NOTES what it cannot mend."""
+    """Return the steps that mend what was damaged; add to NOTES what they cannot mend."""
     notes += [("failed", str(one)) for one in seen.lost]
-    if not seen.damage:
-        return ()
-    more = f" and {len(seen.damage) - 1} more" if len(seen.damage) > 1 else ""
-    return (SyncStep("repair", name, f"{seen.damage[0].subject}: {seen.damage[0].what}{more}"),)
+    found: tuple[tuple[Verb, tuple[Damage, ...]], ...] = (
+        ("repair", seen.damage),
+        ("rebuild", seen.images),
+    )
+    out = []
+    for verb, damage in found:
+        if damage:
+            more = f" and {len(damage) - 1} more" if len(damage) > 1 else ""
+            out.append(SyncStep(verb, name, f"{damage[0].subject}: {damage[0].what}{more}"))
+    return tuple(out)
 
 
 # -- versions

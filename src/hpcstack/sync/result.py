@@ -83,6 +83,11 @@ class SyncResult:
         return 1 if wrong else 0
 
     @property
+    def has_done_something(self) -> bool:
+        """Whether a step was taken, or something was pruned."""
+        return bool(self.pruned) or any(one.deeds for one in self.names)
+
+    @property
     def differs(self) -> bool:
         """Whether there is a step to take, or something that is not as declared."""
         return self.exit_code != 0 or any(one.plan.steps for one in self.names)

@@ -52,6 +52,7 @@ class NameState:
     ledger: Ledger
     stacks: tuple[StackState, ...]  # of the versions that are declared, the oldest first
     damage: tuple[Damage, ...] = ()  # that can be repaired
-    lost: tuple[Damage, ...] = ()  # that cannot
+    images: tuple[Damage, ...] = ()  # damage of images, which can be built again
+    lost: tuple[Damage, ...] = ()  # damage that nobody can repair here
     unreadable: tuple[str, ...] = ()  # recipes that cannot be read: nobody knows what they declare
     second_person: bool = False  # the site wants another person to promote

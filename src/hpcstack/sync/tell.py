@@ -2,8 +2,6 @@
 
 Who was told of what is kept beside the lease of sync, a file for each name, and written after each
 message. So a run that is killed loses no message; at worst one is sent twice.
-
-Tested in tests/unit/sync/test_tell.py.
 """
 
 from __future__ import annotations

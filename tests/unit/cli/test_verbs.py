@@ -120,7 +120,16 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "list": [(("--bogus",), 2, "No such option")],
     "show": [((), 2, "say which stack, or --site"), (("pytroch-24.11",), 2, "did you mean")],
     "lint": [((), 2, "say which recipes")],
-    "schema": [(("extra",), 2, "unexpected extra argument")],
+    "schema": [
+        (("extra",), 2, "unexpected extra argument"),
+        (("--site", "--releases"), 2, "exclude each other"),
+    ],
+    "sync": [
+        ((), 2, "Missing argument"),
+        (("no-such-folder",), 2, "no such folder"),
+        (("recipes",), 2, "has no *.yaml that declares releases"),
+        (("site.yaml",), 2, "unknown key 'store'"),
+    ],
     "lock": [((), 2, "Missing argument"), (("no-such-1",), 2, "there is no stack")],
     "diff": [((STACK,), 2, "two things are compared")],
     "outdated": [(("no-such-1",), 2, "there is no stack")],
@@ -295,6 +304,7 @@ ELSEWHERE = {
     "build", "inspect", "verify", "rollback", "logs", "cancel", "report", "doctor", "hang", "requeue", "why", "import", "sign",
     "adopt",
     "bump", "bundle", "cache", "pack", "pull", "push", "project", "jupyter", "kernel", "tensorboard", "tunnel",
+    "sync",
 }  # fmt: skip
 UNSEEN = {"outdated"}  # needs a registry with newer tags: no test looks at its JSON yet
 # What is text for a program already

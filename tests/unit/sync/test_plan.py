@@ -295,6 +295,10 @@ def test_a_name_on_hold_is_only_repaired() -> None:
     ledger = publish(EMPTY, "25.09", "A")
     held = plan(Declared(hold="maintenance"), ledger, stack("25.10"), damage=(damage,))
     assert say(held) == ["repair demo"]
+    gone = replace(damage, repair="image", subject="demo/25.09-r1")
+    both = plan(Declared(), ledger, stack("25.09", "A"), damage=(damage,), images=(gone, gone))
+    assert say(both) == ["repair demo", "rebuild demo"]
+    assert "and 1 more" in both.steps[1].why
     lost = replace(damage, repair="nothing")
     assert plan(Declared(), ledger, stack("25.09", "A"), lost=(lost,)).status == "failed"
 
