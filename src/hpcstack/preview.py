@@ -5,8 +5,9 @@ Tested in tests/unit/lock/test_known.py and tests/unit/render/test_render.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from hpcstack.core.errors import InputError
 from hpcstack.core.quote import join_lines
 from hpcstack.lock.known import list_lacking
 from hpcstack.publish.modulefile import (
@@ -20,13 +21,54 @@ from hpcstack.publish.modulefile import (
 from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.layout import name_dates_file
 from hpcstack.render import readback
+from hpcstack.render.edf import render_edf
 from hpcstack.render.image import render_image_files
+from hpcstack.render.kubernetes import ClusterJob, render_job_set, render_train_job
 from hpcstack.render.launchers import render_launcher_files
+from hpcstack.render.reframe import render_reframe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpcstack.lock.model import Lock
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
+
+FrontEnd = Literal["edf", "kubernetes", "jobset", "reframe"]
+
+
+def render_for_front_end(
+    kind: FrontEnd,
+    stack: Stack,
+    site: Site,
+    *,
+    image: str,
+    command: Sequence[str],
+    nodes: int,
+    gpus: int | None,
+    own: Sequence[str],
+) -> str:
+    """Return the file by which another front end runs STACK.
+
+    IMAGE is a registry's, or the path of a squashfs. COMMAND runs in it, on NODES nodes with GPUS
+    GPUs each: by default as many as SITE's default partition has. OWN are the words that start this
+    hpcstack. InputError where the front end needs something that is not said.
+    """
+    if kind == "edf":
+        return render_edf(stack, site, image)
+    if kind == "reframe":
+        return render_reframe(stack, own, nodes, site.modules.tier)
+
+    node = site.node_type()
+    if gpus is None and not (node and node.real_gpus):
+        raise InputError(
+            "how many GPUs has a node of that cluster?",
+            "--gpus-per-node N, or 0",
+            page="other-front-ends",
+        )
+    count = gpus if gpus is not None else node.real_gpus if node else 0
+    job = ClusterJob(image, tuple(command), nodes, count)
+    return render_train_job(stack, job) if kind == "kubernetes" else render_job_set(stack, job)
 
 
 def render_stack(

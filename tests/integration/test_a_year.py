@@ -276,7 +276,7 @@ def find_a_hole(year: Year, sync: Any) -> None:
     assert "TEST-2027-1" in found
 
     publish_package(year, "1.1")
-    year.at("2027-07-12", "lock", "demo-27.0[3467]", "--only", "alpha")
+    year.at("2027-07-12", "lock", "demo-27.0[467]", "--only", "alpha")
     sync("2027-07-12")
     sync("2027-07-20")
     assert year.loads()["27.07"] == "27.07-r4"
@@ -317,7 +317,7 @@ def check_the_end(year: Year) -> None:
     good = [one for one in MONTHS if one != BAD]
     promoted = [one["version"] for one in history if one["verb"] == "promote"]
     assert set(promoted) == set(good)
-    assert len(promoted) == len(good) + 4 + 1, "each once, the mended ones twice, one three times"
+    assert len(promoted) == len(good) + 3 + 1, "each once, the mended ones twice, one three times"
     assert verbs.count("rollback") == 1
     assert "repair" not in verbs
     retired = [one["version"] for one in history if one["verb"] == "sync retire"]

@@ -43,6 +43,7 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
         dockerfile=quote.quote_dockerfile,
         argv=quote.quote_exec_form,
         line=quote.join_lines,
+        python=ascii,
         unbroken=quote.check_unbroken,
     )
     return environment
