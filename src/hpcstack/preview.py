@@ -62,7 +62,7 @@ def render_for_front_end(
     node = site.node_type()
     if gpus is None and not (node and node.real_gpus):
         raise InputError(
-            "how many GPUs has a node of that cluster?",
+            "how many GPUs does each node have?",
             "--gpus-per-node N, or 0",
             page="other-front-ends",
         )

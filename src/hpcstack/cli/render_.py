@@ -100,7 +100,7 @@ def command(
     With --format, one file is printed, for another front end than hpcstack's own launchers.
     """
     if kind:
-        asked = _Asked(image, words, nodes, gpus)
+        asked = _RunAsked(image, words, nodes, gpus)
         _render_for_front_end(session, name, kind, asked, output, as_json=as_json)
         return
     if words or image or gpus is not None:
@@ -115,7 +115,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _RunAsked:
     """What was asked of another front end."""
 
     image: str
@@ -125,13 +125,17 @@ class _Asked:
 
 
 def _render_for_front_end(
-    session: Session, name: str, kind: FrontEnd, asked: _Asked, output: str, *, as_json: bool
+    session: Session, name: str, kind: FrontEnd, asked: _RunAsked, output: str, *, as_json: bool
 ) -> None:
     """Print, or write to OUTPUT, the one file by which another front end runs the stack."""
     from hpcstack.core.errors import InputError
     from hpcstack.core.outputs import write_output
     from hpcstack.preview import render_for_front_end
 
+    if asked.words and kind in ("edf", "reframe"):
+        raise InputError(
+            f"--format {kind} takes no command", "leave it out", page="other-front-ends"
+        )
     stack = session.recipe(name).stack
     image = asked.image
     if kind == "edf" and not image:

@@ -66,6 +66,7 @@ def command(
     from hpcstack.sync.folder import read_folder
     from hpcstack.sync.result import make_document
 
+    _check_outputs(html, markdown)
     declared = read_folder(folder)
     only_shows = dry_run or check
     act = foretell_sync if only_shows else converge_releases
@@ -76,14 +77,16 @@ def command(
         with show_progress(f"{doing} {folder}", events) as progress:
             result = act(declared, _make_means(session, progress), only)
 
-    _write_forms(session, result, html, markdown)
+    status = 0 if only_shows else result.exit_code
+    if check and result.differs:
+        status = 1
     is_shown = not quiet or result.exit_code or result.has_done_something
     if is_shown and "-" not in (html, markdown):
-        answer(make_document(result), as_json, lambda: _format_text(result))
-    if check and result.differs:
-        raise click.exceptions.Exit(1)
-    if not only_shows and result.exit_code:
-        raise click.exceptions.Exit(result.exit_code)
+        document = {**make_document(result), "status": status}
+        answer(document, as_json, lambda: _format_text(result, quiet=quiet))
+    _write_forms(session, result, html, markdown)
+    if status:
+        raise click.exceptions.Exit(status)
 
 
 def _make_means(session: Session, progress: Progress) -> Means:
@@ -95,6 +98,15 @@ def _make_means(session: Session, progress: Progress) -> Means:
     publisher = replace(make_publisher(session), say=progress)
     bench = session.workbench(progress)
     return Means(session.catalog, publisher, bench, tuple(session.words()))
+
+
+def _check_outputs(*paths: str) -> None:
+    """Raise InputError or StoreError for an output that could not be written in the end."""
+    from hpcstack.core.outputs import is_special, new_file
+
+    for path in paths:
+        if path not in ("", "-") and not is_special(Path(path)):
+            new_file(Path(path), force=True)
 
 
 def _write_forms(session: Session, result: SyncResult, html: str, markdown: str) -> None:
@@ -110,8 +122,10 @@ def _write_forms(session: Session, result: SyncResult, html: str, markdown: str)
                 write_output(Path(path), render(result))
 
 
-def _format_text(result: SyncResult) -> str:
+def _format_text(result: SyncResult, *, quiet: bool) -> str:
+    """Return the answer as text. A QUIET one leaves out what is as declared."""
     from hpcstack.sync.result import (
+        WORDS,
         list_deeds,
         list_steps,
         list_sync_rows,
@@ -119,7 +133,12 @@ def _format_text(result: SyncResult) -> str:
         summarise_result,
     )
 
-    lines = [format_table(list_sync_rows(result), ("RELEASE", "STATUS", "WHY")).rstrip("\n"), ""]
+    rows = list_sync_rows(result)
+    if quiet:
+        rows = [row for row in rows if row[1] != WORDS["done"]]
+    lines = []
+    if rows:
+        lines += [format_table(rows, ("RELEASE", "STATUS", "WHY")).rstrip("\n"), ""]
     for head, items in (
         ("done:", list_deeds(result)),
         ("would do:" if result.dry_run else "left to do:", list_steps(result)),
@@ -127,7 +146,7 @@ def _format_text(result: SyncResult) -> str:
     ):
         if items:
             lines += [head, *(f"  {one}" for one in items), ""]
-    if result.undeclared:
+    if result.undeclared and not quiet:
         lines += [f"not declared, and left alone: {', '.join(result.undeclared)}", ""]
     lines.append(summarise_result(result))
     return "\n".join(lines)

@@ -389,7 +389,10 @@ class Publisher:
         meant = ledger.aliased(entry.version)
         # Where the version means another release, publishing anew moves the alias to ENTRY, except
         # where ENTRY is for testing and the version means a production release.
-        keeps_alias = meant and meant.channel == "production" and entry.channel != "production"
+        # An older testing release does not count where production has moved on to another image.
+        is_newest = meant and (last.number > meant.number or last.sha256 == meant.sha256)
+        is_beside = meant and meant.channel == "production" and entry.channel != "production"
+        keeps_alias = is_beside and is_newest
         if meant and meant.release != last.release and not keeps_alias:
             return None
 

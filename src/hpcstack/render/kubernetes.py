@@ -167,8 +167,11 @@ def _make_resources(job: ClusterJob) -> dict[str, Any]:
 
 
 def _escape_words(words: Sequence[str]) -> list[str]:
-    """Return WORDS so that Kubernetes fills nothing in: it reads `$(NAME)` as a variable."""
-    return [word.replace("$(", "$$(") for word in words]
+    """Return WORDS so that Kubernetes fills nothing in.
+
+    It reads `$(NAME)` as a variable, and `$$` as `$`.
+    """
+    return [word.replace("$", "$$") for word in words]
 
 
 def _dump(document: dict[str, Any]) -> str:

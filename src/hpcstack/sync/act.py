@@ -5,11 +5,19 @@ Tested in tests/integration/test_syncing.py.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.build.batch import BatchBuild, build_on_slurm
-from hpcstack.core.errors import AnswerIsNo, BuildError, HpcstackError, InputError
+from hpcstack.core.errors import (
+    AnswerIsNo,
+    BuildError,
+    HpcstackError,
+    InputError,
+    SlurmError,
+    format_count,
+)
 from hpcstack.launch.resources import Resources
 from hpcstack.lock.file import LockFile
 from hpcstack.publish.repair import repair_names
@@ -34,6 +42,13 @@ if TYPE_CHECKING:
     from hpcstack.sync.plan import SyncStep
 
 
+SLACK_S = 5.0  # so much earlier than asked for, srun may give up waiting for nodes
+
+
+class NoNodesInTime(SlurmError):
+    """A test was given no nodes in the time that the declaration allows."""
+
+
 def carry_out(step: SyncStep, name: str, declared: Declared, reason: str, means: Means) -> str:
     """Do STEP, which is about NAME, and return in words what came of it.
 
@@ -56,8 +71,9 @@ def carry_out(step: SyncStep, name: str, declared: Declared, reason: str, means:
 
 def _repair(name: str, means: Means) -> str:
     done = repair_names(means.publisher, [name])
-    if done.left:
-        raise AnswerIsNo(str(done.left[0]), f"hpcstack repair {name}")
+    left = [one for one in done.left if one.repair != "image"]
+    if left:
+        raise AnswerIsNo(str(left[0]), f"hpcstack repair {name}")
     return f"{len(done.mended)} put right"
 
 
@@ -116,11 +132,18 @@ def build_as_jobs(
         if outcome.status == 0:
             out[step] = str(outcome.artifact.get("image", "built"))
             continue
-        lines = outcome.said.splitlines()
-        failed = BuildError(lines[-1] if lines else "the build failed", f"its log: {outcome.log}")
+        said = _find_error_line(outcome.said)
+        failed = BuildError(said or "the build failed", f"its log: {outcome.log}")
         failed.exit_code = outcome.status
         out[step] = failed
     return out
+
+
+def _find_error_line(said: str) -> str:
+    """Return the line of hpcstack's own output SAID that tells the error; else the last one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR: ")]
+    return errors[-1].removeprefix("ERROR: ") if errors else "".join(lines[-1:])
 
 
 def _pull(step: SyncStep, declared: Declared, means: Means) -> str:
@@ -147,9 +170,18 @@ def _test(step: SyncStep, declared: Declared, means: Means) -> str:
     limit = SlurmOptions.parse((f"--immediate={prove.wait * 60}",))
     asked = Resources(nodes=prove.nodes, partition=step.partition, time=prove.time, extra=limit)
     tier = choose_tier(site, prove)
-    report, folder = run_and_judge(
-        stack, SuiteRequest(tier=tier), asked, site, bench.runner, bench.progress
-    )
+    began = time.monotonic()
+    try:
+        report, folder = run_and_judge(
+            stack, SuiteRequest(tier=tier), asked, site, bench.runner, bench.progress
+        )
+    except SlurmError as error:
+        if time.monotonic() - began < prove.wait * 60 - SLACK_S:
+            raise
+        raise NoNodesInTime(
+            f"no nodes within {format_count(prove.wait, 'minute')}: the next sync tries again",
+            error.hint,
+        ) from None
     share_report(report, means.publisher.store)
     tested = means.publisher.store.artifact(step.image)
     if tested is None or report.image_sha256 != tested.sha256:
@@ -213,7 +245,9 @@ def _change(step: SyncStep, name: str, reason: str, means: Means) -> str:
         assert dates is not None
         return retire_version(ledger, step.version, dates, stamp_today(), event)
 
-    after = means.publisher.change(name, OF_SYNC + step.verb, act, reason)
+    # The plan has seen to it that what is declared can be loaded in its place.
+    is_meant = step.verb == "retire"
+    after = means.publisher.change(name, OF_SYNC + step.verb, act, reason, force=is_meant)
     return _describe_change(step, after)
 
 

@@ -14,12 +14,19 @@ import time
 from typing import TYPE_CHECKING
 
 from hpcstack.core.clock import read_clock
-from hpcstack.core.errors import AnswerIsNo, HpcstackError, InputError, did_you_mean
+from hpcstack.core.errors import (
+    AnswerIsNo,
+    HpcstackError,
+    InputError,
+    did_you_mean,
+    format_count,
+)
 from hpcstack.core.lease import PATIENCE_S, hold_lease
 from hpcstack.publish import gc
 from hpcstack.publish.provenance import find_commit
 from hpcstack.publish.purge import remove_items
-from hpcstack.sync.act import build_as_jobs, carry_out
+from hpcstack.releases.tree import open_tree
+from hpcstack.sync.act import NoNodesInTime, build_as_jobs, carry_out
 from hpcstack.sync.look import look_at_name, read_known_recipes
 from hpcstack.sync.plan import NamePlan, SyncStep, choose_versions, plan_name
 from hpcstack.sync.result import Deed, NameResult, SyncResult, make_failure, name_step
@@ -29,12 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from hpcstack.site.load import Site
     from hpcstack.sync.declaration import Prune
     from hpcstack.sync.folder import DeclaredFolder
     from hpcstack.sync.look import KnownRecipes, Means
     from hpcstack.sync.plan import Verb
-
-MOST_TURNS = 20  # steps of one version in one run; more means that they do not help
 
 
 def foretell_sync(folder: DeclaredFolder, means: Means, only: Sequence[str] = ()) -> SyncResult:
@@ -42,11 +48,14 @@ def foretell_sync(folder: DeclaredFolder, means: Means, only: Sequence[str] = ()
 
     ONLY are the names that are looked at; by default all.
     """
+    names = choose_names(folder, only)
+    check_partitions(folder, names, means.site)
     result = _begin(folder, means, dry_run=True)
     known = read_known_recipes(means.catalog)
-    for name in choose_names(folder, only):
-        run = _NameRun(name, folder, known, means, result.commit)
-        result.names.append(NameResult(name, folder.files[name], run.plan()))
+    runs = [_NameRun(name, folder, known, means, result.commit) for name in names]
+    result.names = [run.finish() for run in runs]
+    if folder.declaration.prune and not only:
+        _foretell_pruning(folder.declaration.prune, _list_over(runs), means, result)
     return result
 
 
@@ -56,6 +65,7 @@ def converge_releases(folder: DeclaredFolder, means: Means, only: Sequence[str] 
     Raise AnswerIsNo where another sync of the same module tree is at work.
     """
     names = choose_names(folder, only)
+    check_partitions(folder, names, means.site)
     with _alone(means):
         result = _begin(folder, means, dry_run=False)
         known = read_known_recipes(means.catalog)
@@ -65,6 +75,7 @@ def converge_releases(folder: DeclaredFolder, means: Means, only: Sequence[str] 
 
         for run in runs:
             run.repair("repair")
+            run.bring_back()
         # What needs no build comes first: it does not wait for those that do.
         for run in runs:
             run.advance_versions()
@@ -75,8 +86,7 @@ def converge_releases(folder: DeclaredFolder, means: Means, only: Sequence[str] 
             run.repair("rebuild")
             run.change()
         if folder.declaration.prune and not only:
-            over = frozenset(stack for run in runs for stack in run.list_stacks_over())
-            _prune(folder.declaration.prune, over, means, result)
+            _prune(folder.declaration.prune, _list_over(runs), means, result)
 
         result.names = [run.finish() for run in runs]
         result.notes += tell_everybody(telling, declared, result, means.publisher)
@@ -94,6 +104,19 @@ def choose_names(folder: DeclaredFolder, only: Sequence[str]) -> list[str]:
                 page="declare-releases",
             )
     return [name for name in known if not only or name in only]
+
+
+def check_partitions(folder: DeclaredFolder, names: Sequence[str], site: Site) -> None:
+    """Raise InputError for a partition of NAMES that SITE does not know."""
+    for name in names:
+        for one in folder.declaration.releases[name].prove.partitions:
+            if site.partitions and one not in site.partitions:
+                raise InputError(
+                    f"{folder.files[name]}: {name}: site.yaml has no partition {one!r}"
+                    f"{did_you_mean(one, list(site.partitions))}",
+                    f"known: {', '.join(site.partitions)}",
+                    page="declare-releases",
+                )
 
 
 def find_state_of_sync(means: Means) -> Path:
@@ -164,10 +187,15 @@ class _NameRun:
         self.reason = f"declared in {self.file.name}{at}"
         self.deeds: list[Deed] = []
         self.stopped: set[str] = set()  # versions that have failed in this run
+        self.waiting: dict[str, str] = {}  # {version: why its test waits}
+        self.tried: set[tuple[str, ...]] = set()
 
     def plan(self) -> NamePlan:
         """Return what is to be done, by what is so now."""
-        seen = look_at_name(self.name, self.declared, self.known, self.means)
+        try:
+            seen = look_at_name(self.name, self.declared, self.known, self.means)
+        except HpcstackError as error:  # one name that cannot be looked at holds up no other
+            return NamePlan(self.name, (), notes=(("failed", error.message.splitlines()[0]),))
         return plan_name(self.name, self.declared, seen, read_clock())
 
     def repair(self, verb: Verb) -> None:
@@ -178,27 +206,35 @@ class _NameRun:
 
     def advance_versions(self) -> None:
         """Take the steps of each version, until it is as declared, fails, waits or is to be built."""
-        turns = 0
-        tried: set[SyncStep] = set()
-        while step := self._find_next(turns):
-            turns += 1
-            if step in tried:
+        while step := self._find_next():
+            mark = _make_mark(step)
+            if mark in self.tried:
                 self.fail(step, AnswerIsNo("it was done, and is to be done again"))
                 continue
-            tried.add(step)
+            self.tried.add(mark)
             self.do(step)
 
-    def _find_next(self, turns: int) -> SyncStep | None:
+    def _find_next(self) -> SyncStep | None:
         """Return the next step of a version that can go on."""
-        if turns > MOST_TURNS * max(len(self.known.versions.get(self.name, {})), 1):
-            return None
         for version in self.plan().versions:
             if version.version in self.stopped or not version.steps:
                 continue
             step = version.steps[0]
+            if version.version in self.waiting:
+                # Another partition may have nodes. Nothing else goes on without the proof.
+                tests = [one for one in version.steps if one.verb == "test"]
+                left = [one for one in tests if _make_mark(one) not in self.tried]
+                if not left:
+                    continue
+                step = left[0]
             if step.verb != "build" or self.builds_here:
                 return step
         return None
+
+    def bring_back(self) -> None:
+        """Let versions be loaded again that sync had retired, and that are declared again."""
+        for step in self.plan().returns:
+            self.do(step)
 
     def list_builds(self) -> list[SyncStep]:
         """Return the builds that the versions wait for."""
@@ -219,6 +255,9 @@ class _NameRun:
         progress(str(step))
         try:
             said = carry_out(step, self.name, self.declared, self.reason, self.means)
+        except NoNodesInTime as error:
+            self.waiting[step.version] = error.message
+            progress(error.message)
         except HpcstackError as error:
             self.fail(step, error)
         else:
@@ -234,16 +273,37 @@ class _NameRun:
 
     def list_stacks_over(self) -> list[str]:
         """Return the stacks of versions that are neither declared nor can be loaded any more."""
-        ledger = self.means.publisher.tree.ledger(self.name)
         known = self.known.versions.get(self.name, {})
-        if self.known.list_unreadable(self.name):
+        chosen = choose_versions(self.declared, known)
+        if self.declared.hold or not chosen or self.known.list_unreadable(self.name):
             return []
-        lasting = {*choose_versions(self.declared, known), *ledger.aliases}
-        versions = {*known, *(one.version for one in ledger.entries)}
-        return [f"{self.name}-{version}" for version in versions - lasting]
+        states: dict[str, set[str]] = {}
+        for site in self.means.site.every_architecture():
+            for entry in open_tree(site).ledger(self.name).entries:
+                states.setdefault(entry.version, set()).add(entry.state)
+        # What was never published may be somebody's work.
+        over = {
+            version
+            for version, found in states.items()
+            if found <= {"retired", "removed", "gone"} and version not in chosen
+        }
+        return [f"{self.name}-{version}" for version in sorted(over)]
 
     def finish(self) -> NameResult:
-        return NameResult(self.name, self.file, self.plan(), self.deeds)
+        return NameResult(self.name, self.file, self.plan(), self.deeds, self.waiting)
+
+
+def _make_mark(step: SyncStep) -> tuple[str, ...]:
+    """Return what makes two steps the same one, whatever their reasons."""
+    return step.verb, step.subject, step.partition, step.image
+
+
+def _list_over(runs: Sequence[_NameRun]) -> frozenset[str]:
+    """Return the stacks of all RUNS of which no image is needed any more."""
+    try:
+        return frozenset(stack for run in runs for stack in run.list_stacks_over())
+    except HpcstackError:  # a ledger that cannot be read: nothing counts as over
+        return frozenset()
 
 
 def _build_all(runs: Sequence[_NameRun], folder: DeclaredFolder, means: Means) -> None:
@@ -257,6 +317,22 @@ def _build_all(runs: Sequence[_NameRun], folder: DeclaredFolder, means: Means) -
             run.fail(step, came)
         else:
             run.deeds.append(Deed(step, came))
+            if step in run.list_builds():
+                run.fail(step, AnswerIsNo("it was built, and is not what its lock means here"))
+
+
+def _foretell_pruning(prune: Prune, over: frozenset[str], means: Means, result: SyncResult) -> None:
+    """Let RESULT say what would be pruned now, a line for each kind."""
+    try:
+        found = gc.list_items(means.site, means.bench.runner, prune.days, over=over)
+    except HpcstackError as error:
+        result.would_prune = [f"prune: {error.message.splitlines()[0]}"]
+        return
+    going = [item for item in found if not item.keep]
+    for kind in sorted({item.kind for item in going}):
+        of_kind = [item for item in going if item.kind == kind]
+        size = sum(item.size for item in of_kind) / 1e9
+        result.would_prune.append(f"prune {format_count(len(of_kind), kind)}, {size:.2f} GB")
 
 
 def _prune(prune: Prune, over: frozenset[str], means: Means, result: SyncResult) -> None:

@@ -69,7 +69,7 @@ class Proof(Model):
         60, ge=1, description="Minutes to wait for nodes. After that the next sync tries again."
     )
     again: int = Field(
-        7, ge=0, description="Days after which a test that did not pass is run again."
+        7, ge=1, description="Days after which a test that did not pass is run again."
     )
 
 
@@ -157,13 +157,13 @@ class Declared(Model):
 
 def _expand_short_form(value: Any) -> Any:
     """Return VALUE as a mapping, where it is `newest 3` or a list of versions."""
-    if isinstance(value, list):
-        return {"versions": value}
-    if isinstance(value, str):
-        match = SHORT_NEWEST.fullmatch(value)
-        if not match:
-            raise ValueError("write `newest 3`, a list of versions, or a mapping")
+    match = SHORT_NEWEST.fullmatch(value) if isinstance(value, str) else None
+    if match:
         return {"newest": match[1]}
+    if isinstance(value, list) and value:
+        return {"versions": value}
+    if not isinstance(value, dict):
+        raise ValueError("write `newest 3`, a list of versions, or a mapping")
     return value
 
 

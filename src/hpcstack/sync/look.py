@@ -11,10 +11,11 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import HpcstackError, StoreError
+from hpcstack.core.errors import HpcstackError, InputError, StoreError, did_you_mean
 from hpcstack.lock.file import LockFile
 from hpcstack.publish.damage import can_be_mended, find_damage
 from hpcstack.publish.reports import choose_report, find_reports, judge_reports
+from hpcstack.releases.ledger import Ledger
 from hpcstack.resolve.build_stack import BuildOptions, request_stack
 from hpcstack.sync.plan import choose_versions
 from hpcstack.sync.state import ImageState, NameState, ProofState, StackState
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hpcstack.report import Report
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
+    from hpcstack.store.store import Store
     from hpcstack.sync.declaration import Declared, Proof
 
 BAD = ("FAIL", "ERROR")  # outcomes of a check that has failed
@@ -61,7 +63,7 @@ class KnownRecipes:
         return tuple(
             what
             for stem, what in self.unreadable.items()
-            if stem == name or stem.startswith(f"{name}-")
+            if stem == name or stem.startswith(f"{name}-") or name.startswith(f"{stem}-")
         )
 
 
@@ -84,26 +86,38 @@ def read_known_recipes(catalog: Catalog) -> KnownRecipes:
 def look_at_name(name: str, declared: Declared, known: KnownRecipes, means: Means) -> NameState:
     """Return what is so of NAME."""
     site, publisher = means.site, means.publisher
+    damage = find_damage(publisher.tree, publisher.store, name)
+    mendable = tuple(one for one in damage if can_be_mended(one))
+    try:
+        ledger = publisher.tree.ledger(name)
+    except StoreError as error:
+        return NameState(Ledger(name), (), mendable, torn=error.message)
+
     stacks = known.versions.get(name, {})
     chosen = choose_versions(declared, stacks)
-    damage = find_damage(publisher.tree, publisher.store, name)
+    over = {f"{name}/{one.release}" for one in ledger.entries if one.state in ("removed", "gone")}
+    of_images = tuple(one for one in damage if one.repair == "image")
     return NameState(
-        ledger=publisher.tree.ledger(name),
+        ledger=ledger,
         stacks=tuple(look_at_stack(one, stacks[one], declared, means) for one in chosen),
-        damage=tuple(one for one in damage if can_be_mended(one)),
-        images=tuple(one for one in damage if one.repair == "image"),
-        lost=tuple(one for one in damage if one.repair != "image" and not can_be_mended(one)),
+        damage=mendable,
+        images=tuple(one for one in of_images if one.subject not in over),
+        lost=tuple(one for one in damage if one not in of_images and one not in mendable),
         unreadable=known.list_unreadable(name),
+        known=tuple(stacks),
+        meant="" if stacks else did_you_mean(name, list(known.versions)),
         second_person=site.modules.approve == "other",
     )
 
 
 def look_at_stack(version: str, full: str, declared: Declared, means: Means) -> StackState:
     """Return what is so of VERSION, which is the stack FULL."""
-    partitions = declared.prove.partitions or ("",)
-    unknown = StackState(version, full, proofs=tuple(map(ProofState, partitions)))
+    unknown = StackState(version, full)
     try:
         recipe = means.catalog.find(full)
+        platform = means.site.tree_platform or recipe.stack.base.platforms[0]
+        partitions = list_partitions(means.site, declared.prove, platform)
+        unknown = replace(unknown, proofs=tuple(map(ProofState, partitions)))
         stale = _find_staleness(recipe, declared, means)
         if stale:
             return replace(unknown, stale=stale)
@@ -136,18 +150,49 @@ def _find_image(recipe: Recipe, declared: Declared, means: Means) -> Artifact | 
     store = means.publisher.store
     stack = recipe.stack
     if stack.adopted:
-        return store.newest(stack.full_name)
+        return find_newest_if_any(stack.full_name, store, means.site.tree_platform)
     if declared.pull_from:
         from hpcstack.publish.pull_image import find_pulled, read_pushed
 
         named = f"{declared.pull_from}:{stack.release_version}"
         pushed = read_pushed(named, "", means.bench.registry, platform=means.site.tree_platform)
+        if pushed.attested.lock.spec_sha256 != stack.checksum():
+            raise InputError(
+                f"{named} was made of another recipe than the {stack.full_name} that is here",
+                "take the recipe that it was made of",
+                page="declare-releases",
+            )
         return find_pulled(pushed, means.bench)
     options = BuildOptions(platform=means.site.tree_platform)
     request = request_stack(recipe, options, means.bench, dry=True)
     with contextlib.suppress(StoreError):  # a damaged image is built again
         return store.artifact(request.key)
     return None
+
+
+def find_newest_if_any(stack: str, store: Store, platform: str) -> Artifact | None:
+    """Return the newest image of STACK, for PLATFORM where one is named."""
+    return store.newest_for(stack, platform) if platform else store.newest(stack)
+
+
+def list_partitions(site: Site, prove: Proof, platform: str) -> tuple[str, ...]:
+    """Return the partitions that must prove an image for PLATFORM.
+
+    They are those that are declared and that run such images, and one for each further node type of
+    the site's modules.prove_on. By default it is Slurm's default partition, which is empty here.
+    """
+    named = list(prove.partitions)
+    covered = {site.kind(one) for one in named}
+    for kind in site.modules.prove_on:
+        of_kind = [one for one, row in site.partitions.items() if row.node_type == kind]
+        if kind not in covered and of_kind:
+            named.append(of_kind[0])
+    fitting = []
+    for one in named or [""]:
+        node = site.node_type(one)
+        if node is None or node.platform == platform:
+            fitting.append(one)
+    return tuple(fitting)
 
 
 def make_strict_site(site: Site, prove: Proof) -> Site:

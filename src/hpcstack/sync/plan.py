@@ -78,13 +78,14 @@ class VersionPlan:
 class NamePlan:
     """What is to be done for one name.
 
-    `repairs` of files come before those of its versions, repairs of images and `changes` (default
-    and retirements) after them.
+    `repairs` of files and `returns` (of versions that sync had retired) come before those of its
+    versions, repairs of images and `changes` (default and retirements) after them.
     """
 
     name: str
     versions: tuple[VersionPlan, ...]
     repairs: tuple[SyncStep, ...] = ()
+    returns: tuple[SyncStep, ...] = ()
     changes: tuple[SyncStep, ...] = ()
     notes: tuple[tuple[Status, str], ...] = ()  # about the name itself
 
@@ -92,13 +93,13 @@ class NamePlan:
     def steps(self) -> tuple[SyncStep, ...]:
         """All steps, in their order."""
         of_versions = (step for one in self.versions for step in one.steps)
-        return (*self.repairs, *of_versions, *self.changes)
+        return (*self.repairs, *self.returns, *of_versions, *self.changes)
 
     @property
     def status(self) -> Status:
         """How it is with the name as a whole: the worst of its parts."""
         found = {one.status for one in self.versions} | {status for status, _ in self.notes}
-        if self.repairs or self.changes:
+        if self.repairs or self.returns or self.changes:
             found.add("todo")
         order: tuple[Status, ...] = ("failed", "held", "todo", "waits", "done")
         return next((status for status in order if status in found), "done")
@@ -134,21 +135,42 @@ def plan_name(name: str, declared: Declared, seen: NameState, now: datetime) -> 
     notes: list[tuple[Status, str]] = []
     notes += [("failed", f"a recipe cannot be read: {what}") for what in seen.unreadable]
     repairs = _plan_repairs(name, seen, notes)
+    # Where nobody knows what is published, publishing would bury what a person can still save.
+    if seen.torn or any(one.subject == name for one in seen.lost):
+        if seen.torn:
+            notes.append(("failed", seen.torn))
+        return NamePlan(name, (), repairs, notes=tuple(notes))
     if declared.hold:
         notes.append(("waits", f"held by the declaration: {declared.hold}"))
-        return NamePlan(name, (), repairs, (), tuple(notes))
+        return NamePlan(name, (), repairs, notes=tuple(notes))
     if not seen.stacks and not seen.unreadable:
-        notes.append(("failed", f"no recipe of {name} has a version that is declared"))
+        notes.append(("failed", f"no recipe of {name} has a version that is declared{seen.meant}"))
+    notes += [("failed", what) for what in _find_unmatched(name, declared, seen)]
 
     ending = _find_ending(declared, ledger, today)
     stacks = [one for one in seen.stacks if one.version not in ending]
     versions = tuple(plan_version(name, one, declared, seen, now) for one in stacks)
     lasting = [one.version for one in stacks]
+    dates = _plan_dates(name, declared, seen, lasting, today, notes)
     changes = [
-        *_plan_default(name, declared, ledger, notes),
-        *_plan_dates(name, declared, seen, lasting, today, notes),
+        *_plan_default(name, declared, ledger, lasting, today, notes),
+        *(step for step in dates if step.verb == "retire"),
     ]
-    return NamePlan(name, versions, repairs, tuple(changes), tuple(notes))
+    returns = tuple(step for step in dates if step.verb == "unretire")
+    return NamePlan(name, versions, repairs, returns, tuple(changes), tuple(notes))
+
+
+def _find_unmatched(name: str, declared: Declared, seen: NameState) -> list[str]:
+    """Return what the declaration names that neither a recipe nor a release has: typing errors."""
+    if seen.unreadable:
+        return []
+    known = {*seen.known, *(one.version for one in seen.ledger.entries)}
+    named = [*declared.versions, *declared.without, *declared.dates]
+    return [
+        f"no recipe of {name} has {pattern!r}, which is declared"
+        for pattern in dict.fromkeys(named)
+        if not any(_matches(one, [pattern]) for one in known)
+    ]
 
 
 def _find_ending(declared: Declared, ledger: Ledger, today: str) -> set[str]:
@@ -208,11 +230,16 @@ def plan_version(
         return VersionPlan(version, "todo", steps[0].why, tuple(steps))
 
     assert stack.image
-    withdrawn = _find_withdrawn(ledger, version, stack.image)
-    if withdrawn and is_dated_by_sync(ledger, version) and not ledger.aliased(version):
+    there = _find_live(ledger, version, stack.image, "production")
+    if there:
+        return VersionPlan(version, "done", f"in {there.channel} as {there.release}")
+    taken = _find_taken(ledger, version, stack.image)
+    by_sync = is_dated_by_sync(ledger, version)
+    if taken and taken.state == "retired" and by_sync:
         return VersionPlan(version, "todo", "it comes back")
-    if withdrawn:
-        return VersionPlan(version, "held", withdrawn)
+    # What sync itself had retired, and gc has taken, is published anew.
+    if taken and not (taken.state == "gone" and by_sync):
+        return VersionPlan(version, "held", _describe_taken(ledger, taken))
     there = _find_live(ledger, version, stack.image, declared.channel)
     if there:
         return VersionPlan(version, "done", f"in {there.channel} as {there.release}")
@@ -262,10 +289,11 @@ def _plan_release(
         shut = f"the gate is shut: {'; '.join(stack.shut[:5])}"
         return VersionPlan(version, "failed", shut, tuple(steps))
 
-    day = _find_day(declared, in_testing, now)
-    if day > now.date().isoformat():
+    due_at = _find_due(declared, in_testing, now)
+    if due_at > now:
         status: Status = "todo" if steps else "waits"
-        return VersionPlan(version, status, f"in testing until {day}", tuple(steps))
+        note = f"in testing until {due_at.date().isoformat()}"
+        return VersionPlan(version, status, note, tuple(steps))
     if seen.second_person:
         status = "todo" if steps else "waits"
         return VersionPlan(version, status, "a second person promotes it", tuple(steps))
@@ -309,11 +337,11 @@ def _describe_gate(declared: Declared) -> str:
     return ", ".join(parts)
 
 
-def _find_day(declared: Declared, in_testing: Entry | None, now: datetime) -> str:
-    """Return the day from which the release may be promoted, `2027-01-31`."""
+def _find_due(declared: Declared, in_testing: Entry | None, now: datetime) -> datetime:
+    """Return from when on the release may be promoted."""
     since = _read_moment(in_testing.made) if in_testing else now
-    day = (since + timedelta(days=declared.gate.days)).date().isoformat()
-    return max(day, declared.gate.not_before or "")
+    due = since + timedelta(days=declared.gate.days)
+    return max(due, _read_moment(declared.gate.not_before or ""))
 
 
 def _find_live(ledger: Ledger, version: str, image: ImageState, channel: str) -> Entry | None:
@@ -337,27 +365,29 @@ def _find_live(ledger: Ledger, version: str, image: ImageState, channel: str) ->
     return None
 
 
-def _find_withdrawn(ledger: Ledger, version: str, image: ImageState) -> str:
-    """Return in words who took IMAGE away, and why; empty where nobody has.
+def _find_taken(ledger: Ledger, version: str, image: ImageState) -> Entry | None:
+    """Return the newest release of IMAGE, if it was taken away; else None.
 
-    A version that is retired by its dates counts as taken away.
+    A version that is retired by its dates counts as taken away, too.
     """
     same = [one for one in ledger.of(version) if one.sha256 == image.sha256]
     if not same:
-        return ""
+        return None
     newest = same[-1]
-    was_promoted = any(one.channel == "production" for one in same)
-    is_in_production = any(one.channel == "production" and one.state == "live" for one in same)
-    is_taken = newest.state != "live" or (was_promoted and not is_in_production)
-    if not is_taken:
-        return ""
+    if newest.state != "live":
+        return newest
+    promoted = [one for one in same if one.channel == "production"]
+    return promoted[-1] if promoted and promoted[-1].state != "live" else None
 
-    taken = newest if newest.state != "live" else same[0]
+
+def _describe_taken(ledger: Ledger, taken: Entry) -> str:
+    """Return in words who took the release TAKEN away, and why."""
     event = _find_last_event(ledger, taken.release)
     who = f" by {event[0]}" if event else ""
     why = f": {event[1]}" if event and event[1] else ""
     day = (taken.since or taken.made)[:10]
-    return f"{ledger.name}/{taken.release} is {taken.state} since {day}{who}{why}"
+    what = f"{ledger.name}/{taken.release} is {taken.state} since {day}{who}{why}"
+    return f"{what}. Another image, by recipe or lock, goes on; `without` leaves the version out"
 
 
 def _find_last_event(ledger: Ledger, release: str) -> tuple[str, str] | None:
@@ -372,21 +402,29 @@ def _find_last_event(ledger: Ledger, release: str) -> tuple[str, str] | None:
 
 
 def _plan_default(
-    name: str, declared: Declared, ledger: Ledger, notes: list[tuple[Status, str]]
+    name: str,
+    declared: Declared,
+    ledger: Ledger,
+    lasting: Sequence[str],
+    today: str,
+    notes: list[tuple[Status, str]],
 ) -> list[SyncStep]:
     """Return the step that chooses the default; add to NOTES what it waits for."""
     if not declared.default or not ledger.entries:
         return []
     wanted = "" if declared.default == "newest" else declared.default
+    if wanted and wanted not in lasting:
+        notes.append(("failed", f"the default is to be {wanted}, which is not declared"))
+        return []
     if ledger.pinned == wanted:
         return []
-    if wanted and wanted not in ledger.aliases:
-        notes.append(("waits", f"the default will be {wanted} once it is published"))
+    if wanted and not _is_there(ledger, wanted, declared, today):
+        notes.append(("waits", f"the default will be {wanted} once it is in {declared.channel}"))
         return []
     if not wanted and not ledger.aliases:
         return []
-    was = ledger.pinned or "the newest in production"
-    return [SyncStep("default", f"{name}/{wanted}" if wanted else name, f"it is {was}", wanted)]
+    was = f"somebody chose {ledger.pinned}" if ledger.pinned else "it is the newest in production"
+    return [SyncStep("default", f"{name}/{wanted}" if wanted else name, was, wanted)]
 
 
 def _plan_dates(
@@ -404,8 +442,8 @@ def _plan_dates(
     ledger = seen.ledger
     out: list[SyncStep] = []
     loadable = {one.version for one in ledger.entries if one.state == "live"} | {*ledger.aliases}
-    retired = {one.version for one in ledger.entries if one.state == "retired"}
-    for version in sorted(loadable | retired.intersection(lasting), key=make_version_key):
+    once = {one.version for one in ledger.entries}
+    for version in sorted(loadable | once.intersection(lasting), key=make_version_key):
         old = ledger.dates.get(version, Dates())
         wanted = _choose_dates(version, name, declared, seen, lasting, today, notes)
         if wanted is None:
@@ -450,27 +488,44 @@ def _choose_dates(
 
     if explicit:
         wanted = _read_dates(explicit, old, today)
-        if by_person and old.refuses(today) and not wanted.refuses(today):
-            notes.append(("held", f"{version} was retired by hand on {old.remove}"))
+        ends_earlier = bool(old.remove) and (not wanted.remove or old.remove < wanted.remove)
+        if by_person and ends_earlier:
+            notes.append(("held", _describe_by_hand(name, version, old)))
             return None
         return wanted
 
     if version in lasting:
         if by_person:
-            days = _describe_dates(old)
-            notes.append(("held", f"{version} was retired by hand: {days}"))
-        if is_dated and is_dated_by_sync(ledger, version):
-            return Dates()
-        return None
+            notes.append(("held", _describe_by_hand(name, version, old)))
+        comes_back = is_dated and is_dated_by_sync(ledger, version)
+        return Dates() if comes_back else None
+    return _choose_last_days(version, name, declared, seen, lasting, today, notes)
 
+
+def _choose_last_days(
+    version: str,
+    name: str,
+    declared: Declared,
+    seen: NameState,
+    lasting: Sequence[str],
+    today: str,
+    notes: list[tuple[Status, str]],
+) -> Dates | None:
+    """Return the dates of VERSION, which is not declared; None where it stays for now."""
+    ledger = seen.ledger
+    old = ledger.dates.get(version, Dates())
     if old.remove:
         return old  # its day comes, or has come
+    speaks_against = _find_keeper(version, declared, seen, lasting)
+    if speaks_against:
+        notes.append(speaks_against)
+        return None
     if seen.unreadable:
         notes.append(("waits", f"{version} stays until all recipes of {name} can be read"))
         return None
     missing = [one for one in lasting if not _is_there(ledger, one, declared, today)]
     if missing or not lasting:
-        lacking = ", ".join(missing) or "anything that takes its place"
+        lacking = ", ".join(missing) or "something that replaces it"
         notes.append(("waits", f"{version} stays until {lacking} is in {declared.channel}"))
         return None
 
@@ -478,6 +533,47 @@ def _choose_dates(
     end = date.fromisoformat(today) + timedelta(days=own.days)
     successor = f"{name}/{_choose_successor(ledger, lasting)}"
     return Dates(old.deprecate or today, end.isoformat(), successor, own.reason)
+
+
+def _describe_by_hand(name: str, version: str, dates: Dates) -> str:
+    """Return in words that a person gave VERSION its DATES, and what to type."""
+    return (
+        f"{version} was retired by hand: {_describe_dates(dates)}; "
+        f"hpcstack retire {name}/{version} --cancel brings it back, `without` leaves it out"
+    )
+
+
+def _find_keeper(
+    version: str, declared: Declared, seen: NameState, lasting: Sequence[str]
+) -> tuple[Status, str] | None:
+    """Return what keeps VERSION from being retired: a person, or what looks like a mistake."""
+    ledger = seen.ledger
+    if _was_kept_by_person(ledger, version):
+        return "held", f"somebody keeps {version}, which sync had retired"
+    if ledger.pinned == version and not declared.default:
+        return "held", f"somebody chose {version}, which is not declared, as the default"
+    if _matches(version, declared.without) or version in seen.known:
+        return None
+    if declared.versions and _matches(version, declared.versions) and not declared.newest:
+        return "failed", f"{version} is declared, and its recipe is not there"
+    newest = max(lasting, key=make_version_key, default="")
+    if newest and make_version_key(version) > make_version_key(newest):
+        return "failed", (
+            f"{version} is newer than all that is declared, and its recipe is not there: "
+            "if it is to go, name it in `without`"
+        )
+    return None
+
+
+def _was_kept_by_person(ledger: Ledger, version: str) -> bool:
+    """Return whether a person took back the dates that sync had given to VERSION."""
+    verbs = [
+        event.verb
+        for event in ledger.events
+        if version in ((event.before or {}).get("dates") or {})
+    ]
+    given = any(verb == f"{OF_SYNC}retire" for verb in verbs)
+    return given and not verbs[-1].startswith(OF_SYNC)
 
 
 def is_dated_by_sync(ledger: Ledger, version: str) -> bool:

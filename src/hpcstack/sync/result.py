@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hpcstack.core.errors import InputError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -34,6 +36,7 @@ class NameResult:
     file: Path  # that declares it
     plan: NamePlan
     deeds: list[Deed] = field(default_factory=list)
+    waiting: dict[str, str] = field(default_factory=dict)  # {version: why its test waits}
 
     @property
     def failures(self) -> list[Deed]:
@@ -48,6 +51,8 @@ class NameResult:
         failure = self.find_failure(version.version)
         if failure:
             return "failed", f"{failure.step.verb}: {failure.said}"
+        if version.version in self.waiting:
+            return "waits", self.waiting[version.version]
         return version.status, version.note
 
     @property
@@ -67,7 +72,8 @@ class SyncResult:
     dry_run: bool
     names: list[NameResult] = field(default_factory=list)
     pruned: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # messages that could not be sent
+    would_prune: list[str] = field(default_factory=list)
     undeclared: list[str] = field(default_factory=list)  # names that are published nevertheless
     prune_failure: Deed | None = None
 
@@ -80,7 +86,7 @@ class SyncResult:
         if failures:
             return failures[0].exit_code
         wrong = [one for one in self.names if one.status in ("failed", "held")]
-        return 1 if wrong else 0
+        return 1 if wrong or self.notes else 0
 
     @property
     def has_done_something(self) -> bool:
@@ -122,7 +128,7 @@ def list_sync_rows(result: SyncResult) -> list[tuple[str, str, str]]:
 
 def list_steps(result: SyncResult) -> list[str]:
     """Return the steps that are left, a line each, in their order."""
-    return [str(step) for one in result.names for step in one.plan.steps]
+    return [str(step) for one in result.names for step in one.plan.steps] + result.would_prune
 
 
 def list_deeds(result: SyncResult) -> list[str]:
@@ -144,6 +150,12 @@ def list_wrong(result: SyncResult) -> list[str]:
             out.append(f"{name_step(deed.step)}: {deed.said}{hint}")
     out += [
         f"{name}: {why}" for name, status, why in list_sync_rows(result) if status == WORDS["held"]
+    ]
+    told = [f"{one.step.verb}: {one.said}" for each in result.names for one in each.failures]
+    out += [
+        f"{name}: {why}"
+        for name, status, why in list_sync_rows(result)
+        if status == WORDS["failed"] and why not in told
     ]
     if result.prune_failure:
         out.append(f"prune: {result.prune_failure.said}")
@@ -171,9 +183,9 @@ def make_document(result: SyncResult) -> dict[str, Any]:
         "commit": result.commit,
         "made": result.made,
         "dry_run": result.dry_run,
-        "status": result.exit_code,
         "names": [_describe_name(one) for one in result.names],
         "pruned": result.pruned,
+        "would_prune": result.would_prune,
         "notes": result.notes,
         "undeclared": result.undeclared,
     }
@@ -191,6 +203,7 @@ def _describe_name(one: NameResult) -> dict[str, Any]:
         "status": one.status,
         "versions": versions,
         "repairs": [describe_step_as_data(step) for step in one.plan.repairs],
+        "returns": [describe_step_as_data(step) for step in one.plan.returns],
         "changes": [describe_step_as_data(step) for step in one.plan.changes],
         "notes": [{"status": status, "why": why} for status, why in one.plan.notes],
         "done": [_describe_deed(deed) for deed in one.deeds if not deed.exit_code],
@@ -223,4 +236,6 @@ def make_failure(step: SyncStep, error: HpcstackError) -> Deed:
     """Return that STEP has failed with ERROR."""
     said = error.message.splitlines()
     more = "; ".join(line.strip() for line in said[1:4])
-    return Deed(step, said[0] + (f" {more}" if more else ""), error.hint, error.exit_code)
+    # 2 says that the declaration is wrong and nothing was done, which a step cannot know.
+    code = 1 if error.exit_code == InputError.exit_code else error.exit_code
+    return Deed(step, said[0] + (f" {more}" if more else ""), error.hint, code)

@@ -49,10 +49,13 @@ class StackState:
 class NameState:
     """What is so of one declared name."""
 
-    ledger: Ledger
+    ledger: Ledger  # empty where it cannot be read
     stacks: tuple[StackState, ...]  # of the versions that are declared, the oldest first
     damage: tuple[Damage, ...] = ()  # that can be repaired
     images: tuple[Damage, ...] = ()  # damage of images, which can be built again
     lost: tuple[Damage, ...] = ()  # damage that nobody can repair here
     unreadable: tuple[str, ...] = ()  # recipes that cannot be read: nobody knows what they declare
+    torn: str = ""  # why the ledger cannot be read
+    meant: str = ""  # `, did you mean ...` where no recipe has the name
+    known: tuple[str, ...] = ()  # the versions that recipes of the name have, declared or not
     second_person: bool = False  # the site wants another person to promote

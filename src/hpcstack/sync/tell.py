@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import pwd
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.clock import read_clock
-from hpcstack.core.errors import HpcstackError, format_count
+from hpcstack.core.errors import HpcstackError, format_count, sanitize_for_terminal
 from hpcstack.core.files import read_bytes, write_text
 from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.publish.usage import (
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.publish.publisher import Publisher
-    from hpcstack.publish.usage import Notice
+    from hpcstack.publish.usage import Usage
     from hpcstack.releases.ledger import Event, Ledger
     from hpcstack.sync.declaration import Declared
     from hpcstack.sync.result import NameResult, SyncResult
 
 MAX_TOLD = 16 << 20  # bytes of a file
+MOST_OF_LINE = 500  # characters
 
 
 @dataclass
@@ -166,7 +168,13 @@ def list_problems_of(one: NameResult) -> list[str]:
         if status in ("failed", "held"):
             out.append(f"{one.name}/{version.version}: {why}")
     out += [f"{one.name}: {why}" for status, why in one.plan.notes if status in ("failed", "held")]
-    return out
+    shown = {version.version for version in one.plan.versions}
+    out += [
+        f"{deed.step.verb} {deed.step.subject}: {deed.said}"
+        for deed in one.failures
+        if deed.step.version not in shown or deed.step.verb in ("default", "retire", "unretire")
+    ]
+    return list(dict.fromkeys(out))
 
 
 def digest_problems(problems: Sequence[str]) -> str:
@@ -190,14 +198,23 @@ def write_message(
     """Return the text of a message: what has changed, and what is not as declared."""
     lines = []
     if news:
-        lines += ["What has changed:", *(f"  {describe_event(ledger, event)}" for event in news)]
+        said = [describe_event(ledger, event) for event in news]
+        lines += ["What has changed:", *(f"  {make_one_line(one)}" for one in said)]
     if problems:
-        lines += ["What is not as declared:", *(f"  {one}" for one in problems)]
+        lines += ["What is not as declared:", *(f"  {make_one_line(one)}" for one in problems)]
     if not problems:
         lines.append("Nothing is wrong.")
     where = f"{result.folder} at {result.commit[:12]}" if result.commit else str(result.folder)
     lines += ["", f"Declared in {where}; hpcstack history {ledger.name} has all of it."]
     return "\n".join(lines) + "\n"
+
+
+def make_one_line(text: str) -> str:
+    """Return TEXT without line breaks and control characters.
+
+    Some of it comes out of images. A mail program may take a line that begins with ~ as a command.
+    """
+    return " ".join(sanitize_for_terminal(text).split())[:MOST_OF_LINE]
 
 
 def describe_event(ledger: Ledger, event: Event) -> str:
@@ -235,6 +252,7 @@ def _tell_users(telling: Notifications, name: str, publisher: Publisher) -> list
             out.append(f"{full}: its users were not told: {error.message}")
             continue
 
+        usage = _leave_out_unknown_users(usage)
         told = telling.told[name].users.setdefault(f"{version} {dates.remove}", [])
         as_text = {
             "deprecate": dates.deprecate,
@@ -245,7 +263,7 @@ def _tell_users(telling: Notifications, name: str, publisher: Publisher) -> list
         for notice in write_notices(usage, site, full, as_text):
             if notice.user in told:
                 continue
-            why = _send_notice(notice, publisher)
+            why = send_message(notice.command, notice.text, publisher.runner)
             if why:
                 out.append(f"{full}: {notice.user if site.usage.names else 'a user'}: {why}")
                 continue
@@ -254,13 +272,21 @@ def _tell_users(telling: Notifications, name: str, publisher: Publisher) -> list
     return out
 
 
-def _send_notice(notice: Notice, publisher: Publisher) -> str:
-    """Send NOTICE; return why it was not sent. A user whom this machine does not know is left out.
+def _leave_out_unknown_users(usage: Usage) -> Usage:
+    """Return USAGE without users whom this machine does not know.
 
     Anybody can write a name into a log.
     """
+    releases = [
+        replace(one, users=Counter({user: n for user, n in one.users.items() if _is_user(user)}))
+        for one in usage.releases
+    ]
+    return replace(usage, releases=releases)
+
+
+def _is_user(name: str) -> bool:
     try:
-        pwd.getpwnam(notice.user)
+        pwd.getpwnam(name)
     except KeyError:
-        return ""
-    return send_message(notice.command, notice.text, publisher.runner)
+        return False
+    return True

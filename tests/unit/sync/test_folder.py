@@ -46,6 +46,9 @@ def test_a_single_file_will_do(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("releases: {pytorch: newest}", "write `newest 3`"),
+        ("releases: {pytorch: []}", "write `newest 3`"),
+        ("releases: {pytorch: }", "write `newest 3`"),
+        ("releases: {a: {prove: {again: 0}}}", "greater than or equal to 1"),
         ("releases:\n  pytorch: {newst: 3}", ":2:13: releases.pytorch.newst: unknown key 'newst'"),
         ("releases: {PyTorch: newest 3}", "releases"),
         ("releases: {a: {prove: {nodes: 0}}}", "greater than or equal to 1"),

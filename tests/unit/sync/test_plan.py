@@ -125,6 +125,9 @@ def test_a_release_waits_in_testing() -> None:
     found = plan(declared, ledger, stack("25.10", "A"), moment=NOW + timedelta(days=1))
     assert say(found) == ["promote demo/25.10-r1"]
 
+    late = publish(EMPTY, "25.10", "A", "testing", NOW - timedelta(days=7, seconds=-1))
+    assert plan(declared, late, stack("25.10", "A")).status == "waits", "a week is a week"
+
     later = Declared.model_validate({"gate": {"not_before": "2027-04-01"}})
     assert (
         plan(later, ledger, stack("25.10", "A")).versions[0].note == "in testing until 2027-04-01"
@@ -161,6 +164,83 @@ def test_a_test_that_did_not_pass_is_run_again(days: int, tests: bool) -> None:
     assert "test demo-25.10" in say(
         plan(Declared(), EMPTY, stack("25.10", "A", proofs=(outdated,)))
     )
+
+
+def test_where_nobody_knows_what_is_published_nothing_is() -> None:
+    """A lost state is a person's to restore, and a torn ledger is repaired first."""
+    lost = Damage("demo", "its state is gone", "hpcstack repair demo --generation N", "nothing")
+    found = plan(Declared(), EMPTY, stack("25.10", "A"), lost=(lost,))
+    assert (found.status, say(found)) == ("failed", [])
+    mendable = replace(lost, repair="file")
+    torn = plan(Declared(), EMPTY, damage=(mendable,), torn="ledger.json is damaged")
+    assert (torn.status, say(torn)) == ("failed", ["repair demo"])
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        Declared(versions=("25.09", "25.10")),
+        Declared(versions=("25.10",), without=("25.1O",)),
+        Declared.model_validate({"dates": {"25.1l": {"warn": "2027-01-01"}}}),
+    ],
+)
+def test_what_is_declared_and_not_there_is_named(declared: Declared) -> None:
+    found = plan(declared, publish(EMPTY, "25.10", "A"), stack("25.10", "A"), known=("25.10",))
+    assert found.status == "failed"
+
+
+def test_a_recipe_that_has_gone_astray_retires_nothing() -> None:
+    ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
+    for declared in (Declared(versions=("25.09", "25.10")), Declared(newest=1)):
+        found = plan(declared, ledger, stack("25.09", "A"), known=("25.09",))
+        assert (found.status, say(found)) == ("failed", [])
+    out = plan(Declared(without=("25.10",)), ledger, stack("25.09", "A"), known=("25.09", "25.10"))
+    assert say(out) == ["retire demo/25.10"]
+
+
+def test_who_keeps_a_version_is_believed() -> None:
+    ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
+    ledger = change(ledger, plan(Declared(), ledger, stack("25.10", "B")).steps[0])
+    kept = SyncStep("unretire", "demo/25.09", "", "25.09", dates=Dates())
+    found = plan(Declared(), change(ledger, kept, verb="retire --cancel"), stack("25.10", "B"))
+    assert (found.status, say(found)) == ("held", [])
+
+    event = Event(stamp(NOW), "ann", "default", "")
+    pinned = changes.choose_default(
+        publish(publish(EMPTY, "25.09", "A"), "25.10", "B"), "25.09", event
+    )
+    assert plan(Declared(), pinned, stack("25.10", "B")).status == "held"
+    assert say(plan(Declared(default="newest"), pinned, stack("25.10", "B"))) == [
+        "default demo",
+        "retire demo/25.09",
+    ]
+
+
+def test_an_earlier_day_of_a_persons_counts() -> None:
+    ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
+    soon = SyncStep("retire", "demo/25.09", "", "25.09", dates=Dates("2027-03-01", "2027-03-05"))
+    ledger = change(ledger, soon, verb="retire")
+    declared = Declared.model_validate({"dates": {"25.09": {"refuse": "2027-06-01"}}})
+    found = plan(declared, ledger, stack("25.09", "A"), stack("25.10", "B"))
+    assert (found.status, say(found)) == ("held", [])
+
+
+def test_what_was_pruned_is_published_anew() -> None:
+    ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
+    ledger = change(ledger, plan(Declared(), ledger, stack("25.10", "B")).steps[0])
+    later = NOW + timedelta(days=40)
+    ledger = change(
+        ledger, plan(Declared(), ledger, stack("25.10", "B"), moment=later).steps[0], later
+    )
+    ledger = changes.purge_releases(ledger, ["25.09-r1"], Event(stamp(later), "me", "gc", ""))
+    back = plan(Declared(), ledger, stack("25.09", "A"), stack("25.10", "B"), moment=later)
+    assert say(back)[:2] == ["unretire demo/25.09", "publish demo-25.09"]
+
+
+def test_what_is_in_production_is_not_held_for_a_removed_test() -> None:
+    ledger = publish(publish(EMPTY, "25.10", "A"), "25.10", "A", "testing")
+    ledger = changes.remove_releases(ledger, ["25.10-r2"], Event(stamp(NOW), "ann", "remove", ""))
+    assert plan(Declared(), ledger, stack("25.10", "A")).status == "done"
 
 
 def test_a_shut_gate_keeps_it_in_testing() -> None:
@@ -287,7 +367,12 @@ def test_the_default() -> None:
     assert plan(Declared(), ledger, *stacks).status == "done", "what nobody declares is left alone"
     found = plan(Declared(default="newest"), ledger, *stacks)
     assert change(ledger, found.steps[0]).default == "25.10-r1"
-    assert plan(Declared(default="26.01"), ledger, *stacks).status == "waits"
+    assert plan(Declared(default="26.01"), ledger, *stacks).status == "failed"
+    tested = publish(ledger, "25.11", "C", "testing")
+    waiting = (*stacks, stack("25.11", "C", proofs=(UNTESTED,)))
+    found = plan(Declared(default="25.11"), tested, *waiting)
+    assert not found.changes
+    assert ("waits", "the default will be 25.11 once it is in production") in found.notes
 
 
 def test_a_name_on_hold_is_only_repaired() -> None:
@@ -354,7 +439,7 @@ class Imagined:
             if version in self.failing:
                 proof = ProofState("dgx", ("x is FAIL",), stamp(self.moment), failed=True)
             stacks.append(stack(version, self.images[version], proofs=(proof,)))
-        return NameState(self.ledger, tuple(stacks))
+        return NameState(self.ledger, tuple(stacks), known=tuple(self.images))
 
     def plan(self) -> NamePlan:
         return plan_name("demo", self.declared, self.look(), self.moment)

@@ -13,8 +13,8 @@ import pytest
 from hpcstack.releases.changes import retire_version
 from hpcstack.releases.ledger import Dates
 from hpcstack.sync.declaration import Declared
-from hpcstack.sync.plan import NamePlan, VersionPlan
-from hpcstack.sync.result import NameResult, SyncResult
+from hpcstack.sync.plan import NamePlan, SyncStep, VersionPlan
+from hpcstack.sync.result import Deed, NameResult, SyncResult
 from hpcstack.sync.tell import begin_telling, read_told, tell_everybody
 from support.modules import Place
 
@@ -103,6 +103,26 @@ def test_what_is_wrong_is_told_once_and_its_end_too(mail: Mail) -> None:
     assert "all is as declared again" in mail.read()
     mail.run(notes=(("held", "somebody retired it"),))
     assert "somebody retired it" in mail.read()
+
+
+def test_a_message_has_no_line_of_others(mail: Mail) -> None:
+    """A mail program takes a line that begins with ~ as a command."""
+    mail.run()
+    mail.run(VersionPlan("24.11", "failed", "x is FAIL\n~! touch /tmp/x\n\x1b[2J"))
+    said = mail.read()
+    assert "x is FAIL ~! touch /tmp/x" in said
+    assert not any(line.startswith("~") or "\x1b" in line for line in said.splitlines())
+
+
+def test_a_failed_retirement_is_told(mail: Mail) -> None:
+    step = SyncStep("retire", "pytorch/24.10", "over", "24.10")
+    telling = begin_telling(mail.top / "told", mail.declared, mail.place.publisher)
+    found = NameResult(
+        "pytorch", Path("p.yaml"), NamePlan("pytorch", ()), [Deed(step, "refused", "", 1)]
+    )
+    result = SyncResult("here", Path("f"), "now", "", dry_run=False, names=[found])
+    tell_everybody(telling, mail.declared, result, mail.place.publisher)
+    assert "retire pytorch/24.10: refused" in mail.read()
 
 
 def test_what_was_not_sent_is_sent_later(mail: Mail) -> None:
