@@ -28,7 +28,7 @@ from hpcstack.publish.purge import remove_items
 from hpcstack.releases.tree import open_tree
 from hpcstack.sync.act import NoNodesInTime, build_as_jobs, carry_out
 from hpcstack.sync.look import look_at_name, read_known_recipes
-from hpcstack.sync.plan import NamePlan, SyncStep, choose_versions, plan_name
+from hpcstack.sync.plan import NamePlan, SyncStep, choose_versions, matches_any, plan_name
 from hpcstack.sync.result import Deed, NameResult, SyncResult, make_failure, name_step
 from hpcstack.sync.tell import begin_telling, tell_everybody
 
@@ -281,13 +281,18 @@ class _NameRun:
         for site in self.means.site.every_architecture():
             for entry in open_tree(site).ledger(self.name).entries:
                 states.setdefault(entry.version, set()).add(entry.state)
-        # What was never published may be somebody's work.
+        # What was never published may be somebody's work, unless the declaration leaves it out.
+        states |= {one: set() for one in known if one not in states and self.leaves_out(one)}
         over = {
             version
             for version, found in states.items()
             if found <= {"retired", "removed", "gone"} and version not in chosen
         }
         return [f"{self.name}-{version}" for version in sorted(over)]
+
+    def leaves_out(self, version: str) -> bool:
+        """Return whether the declaration names VERSION as one that is not published."""
+        return matches_any(version, self.declared.without)
 
     def finish(self) -> NameResult:
         return NameResult(self.name, self.file, self.plan(), self.deeds, self.waiting)

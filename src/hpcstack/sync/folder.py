@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20  # of a file
 MOST_FILES = 500
 OF_ALL = ("defaults", "build", "prune")  # keys that one file alone may have
-PAGE = "declare-releases"
 HINT = "correct the file; hpcstack schema --releases has all keys"
 
 
@@ -49,7 +48,7 @@ def read_folder(folder: Path) -> DeclaredFolder:
     problems = [one for document in documents.values() for one in _find_problems(document)]
     problems += _find_conflicts(documents)
     if problems:
-        raise ProblemsError(problems, HINT, page=PAGE)
+        raise ProblemsError(problems, HINT, page="declare-releases")
 
     merged: dict[str, Any] = {"releases": {}}
     files: dict[str, Path] = {}
@@ -61,7 +60,9 @@ def read_folder(folder: Path) -> DeclaredFolder:
             files[name] = path
     if not files:
         raise InputError(
-            f"{folder} declares no releases", "releases: {pytorch: newest 3}", page=PAGE
+            f"{folder} declares no releases",
+            "releases: {pytorch: newest 3}",
+            page="declare-releases",
         )
 
     declaration = Declaration.model_validate(merged)
@@ -77,7 +78,9 @@ def _list_files(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder", "hpcstack sync FOLDER", page=PAGE)
+        raise InputError(
+            f"{folder}: no such folder", "hpcstack sync FOLDER", page="declare-releases"
+        )
     found = sorted(
         path
         for path in folder.iterdir()
@@ -87,10 +90,10 @@ def _list_files(folder: Path) -> list[Path]:
         raise InputError(
             f"{folder} has no *.yaml that declares releases",
             f"write {folder / 'releases.yaml'}",
-            page=PAGE,
+            page="declare-releases",
         )
     if len(found) > MOST_FILES:
-        raise InputError(f"{folder} has more than {MOST_FILES} files", page=PAGE)
+        raise InputError(f"{folder} has more than {MOST_FILES} files", page="declare-releases")
     return found
 
 
@@ -99,14 +102,14 @@ def _read_document(path: Path) -> Document:
     try:
         document = parse_yaml(read_yaml_text(path, MAX_BYTES), str(path))
     except ValueError as error:
-        raise InputError(f"{path}: {error}", page=PAGE) from None
+        raise InputError(f"{path}: {error}", page="declare-releases") from None
     except ProblemsError as error:
-        raise ProblemsError(error.problems, error.hint, page=PAGE) from None
+        raise ProblemsError(error.problems, error.hint, page="declare-releases") from None
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, dict):
         what = "a file of releases is a mapping, e.g. releases: {pytorch: newest 3}"
-        raise ProblemsError([document.problem((), what)], page=PAGE)
+        raise ProblemsError([document.problem((), what)], page="declare-releases")
     return document
 
 

@@ -109,7 +109,9 @@ def choose_versions(declared: Declared, known: Iterable[str]) -> tuple[str, ...]
     """Return those of the KNOWN versions that are DECLARED, the oldest first."""
     patterns = declared.versions or ("*",)
     fitting = [
-        one for one in known if _matches(one, patterns) and not _matches(one, declared.without)
+        one
+        for one in known
+        if matches_any(one, patterns) and not matches_any(one, declared.without)
     ]
     ordered = sorted(set(fitting), key=make_version_key)
     if not declared.newest:
@@ -120,7 +122,8 @@ def choose_versions(declared: Declared, known: Iterable[str]) -> tuple[str, ...]
     return tuple(one for one in ordered if _month_of(one) in newest)
 
 
-def _matches(version: str, patterns: Iterable[str]) -> bool:
+def matches_any(version: str, patterns: Iterable[str]) -> bool:
+    """Return whether VERSION matches one of PATTERNS, as in a shell."""
     return any(fnmatch.fnmatchcase(version, pattern) for pattern in patterns)
 
 
@@ -169,7 +172,7 @@ def _find_unmatched(name: str, declared: Declared, seen: NameState) -> list[str]
     return [
         f"no recipe of {name} has {pattern!r}, which is declared"
         for pattern in dict.fromkeys(named)
-        if not any(_matches(one, [pattern]) for one in known)
+        if not any(matches_any(one, [pattern]) for one in known)
     ]
 
 
@@ -552,9 +555,9 @@ def _find_keeper(
         return "held", f"somebody keeps {version}, which sync had retired"
     if ledger.pinned == version and not declared.default:
         return "held", f"somebody chose {version}, which is not declared, as the default"
-    if _matches(version, declared.without) or version in seen.known:
+    if matches_any(version, declared.without) or version in seen.known:
         return None
-    if declared.versions and _matches(version, declared.versions) and not declared.newest:
+    if declared.versions and matches_any(version, declared.versions) and not declared.newest:
         return "failed", f"{version} is declared, and its recipe is not there"
     newest = max(lasting, key=make_version_key, default="")
     if newest and make_version_key(version) > make_version_key(newest):
