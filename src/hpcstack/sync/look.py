@@ -8,7 +8,7 @@ Tested in tests/integration/test_syncing.py.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, InputError, StoreError, did_you_mean
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from hpcstack.build.workbench import Workbench
     from hpcstack.publish.publisher import Publisher
+    from hpcstack.publish.pull_image import PushedImage
     from hpcstack.recipe.catalog import Catalog, Recipe
     from hpcstack.report import Report
     from hpcstack.site.load import Site
@@ -44,6 +45,8 @@ class Means:
     publisher: Publisher
     bench: Workbench
     words: tuple[str, ...]  # of this hpcstack's options, for its jobs
+    # {REGISTRY/NAME:TAG: what it means}: asked once in a run
+    pushed: dict[str, PushedImage] = field(default_factory=dict)
 
     @property
     def site(self) -> Site:
@@ -155,7 +158,10 @@ def _find_image(recipe: Recipe, declared: Declared, means: Means) -> Artifact | 
         from hpcstack.publish.pull_image import find_pulled, read_pushed
 
         named = f"{declared.pull_from}:{stack.release_version}"
-        pushed = read_pushed(named, "", means.bench.registry, platform=means.site.tree_platform)
+        pushed = means.pushed.get(named) or read_pushed(
+            named, "", means.bench.registry, platform=means.site.tree_platform
+        )
+        means.pushed[named] = pushed
         if pushed.attested.lock.spec_sha256 != stack.checksum():
             raise InputError(
                 f"{named} was made of another recipe than the {stack.full_name} that is here",

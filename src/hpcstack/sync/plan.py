@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hpcstack.publish.damage import Damage
-    from hpcstack.releases.ledger import Entry, Ledger
+    from hpcstack.releases.ledger import Entry, Event, Ledger
     from hpcstack.sync.declaration import Declared, VersionDates
     from hpcstack.sync.state import ImageState, NameState, ProofState, StackState
 
@@ -148,29 +148,36 @@ def plan_name(name: str, declared: Declared, seen: NameState, now: datetime) -> 
         return NamePlan(name, (), repairs, notes=tuple(notes))
     if not seen.stacks and not seen.unreadable:
         notes.append(("failed", f"no recipe of {name} has a version that is declared{seen.meant}"))
-    notes += [("failed", what) for what in _find_unmatched(name, declared, seen)]
+    unmatched = _find_unmatched(declared, seen)
+    notes += [
+        ("failed", f"no recipe of {name} has {pattern!r}, which is declared")
+        for pattern in unmatched
+    ]
 
     ending = _find_ending(declared, ledger, today)
     stacks = [one for one in seen.stacks if one.version not in ending]
     versions = tuple(plan_version(name, one, declared, seen, now) for one in stacks)
     lasting = [one.version for one in stacks]
     dates = _plan_dates(name, declared, seen, lasting, today, notes)
-    changes = [
-        *_plan_default(name, declared, ledger, lasting, today, notes),
-        *(step for step in dates if step.verb == "retire"),
-    ]
+    retiring = [step for step in dates if step.verb == "retire"]
+    if unmatched:
+        # What looks like a typing error may have meant one of these.
+        is_dated = {version for version, one in ledger.dates.items() if one.remove}
+        is_dated |= {*declared.dates}
+        retiring = [step for step in retiring if step.version in is_dated]
+    changes = [*_plan_default(name, declared, ledger, lasting, today, notes), *retiring]
     returns = tuple(step for step in dates if step.verb == "unretire")
     return NamePlan(name, versions, repairs, returns, tuple(changes), tuple(notes))
 
 
-def _find_unmatched(name: str, declared: Declared, seen: NameState) -> list[str]:
-    """Return what the declaration names that neither a recipe nor a release has: typing errors."""
+def _find_unmatched(declared: Declared, seen: NameState) -> list[str]:
+    """Return the versions and patterns of the declaration that no recipe and no release has."""
     if seen.unreadable:
         return []
     known = {*seen.known, *(one.version for one in seen.ledger.entries)}
     named = [*declared.versions, *declared.without, *declared.dates]
     return [
-        f"no recipe of {name} has {pattern!r}, which is declared"
+        pattern
         for pattern in dict.fromkeys(named)
         if not any(matches_any(one, [pattern]) for one in known)
     ]
@@ -237,7 +244,7 @@ def plan_version(
     if there:
         return VersionPlan(version, "done", f"in {there.channel} as {there.release}")
     taken = _find_taken(ledger, version, stack.image)
-    by_sync = is_dated_by_sync(ledger, version)
+    by_sync = taken is not None and _was_taken_by_sync(ledger, taken)
     if taken and taken.state == "retired" and by_sync:
         return VersionPlan(version, "todo", "it comes back")
     # What sync itself had retired, and gc has taken, is published anew.
@@ -386,18 +393,25 @@ def _find_taken(ledger: Ledger, version: str, image: ImageState) -> Entry | None
 def _describe_taken(ledger: Ledger, taken: Entry) -> str:
     """Return in words who took the release TAKEN away, and why."""
     event = _find_last_event(ledger, taken.release)
-    who = f" by {event[0]}" if event else ""
-    why = f": {event[1]}" if event and event[1] else ""
+    who = f" by {event.by}" if event else ""
+    why = f": {event.reason}" if event and event.reason else ""
     day = (taken.since or taken.made)[:10]
     what = f"{ledger.name}/{taken.release} is {taken.state} since {day}{who}{why}"
     return f"{what}. Another image, by recipe or lock, goes on; `without` leaves the version out"
 
 
-def _find_last_event(ledger: Ledger, release: str) -> tuple[str, str] | None:
-    """Return (who, why) of the last event that changed the state of RELEASE."""
+def _was_taken_by_sync(ledger: Ledger, taken: Entry) -> bool:
+    """Return whether sync took the release TAKEN away, by days that it had given to its version."""
+    event = _find_last_event(ledger, taken.release)
+    is_by_sync = event is not None and event.verb.startswith(OF_SYNC)
+    return is_by_sync and is_dated_by_sync(ledger, taken.version)
+
+
+def _find_last_event(ledger: Ledger, release: str) -> Event | None:
+    """Return the last event that changed the state of RELEASE, but for gc's."""
     for event in reversed(ledger.events):
-        if release in ((event.before or {}).get("states") or {}):
-            return event.by, event.reason
+        if event.verb != "gc" and release in ((event.before or {}).get("states") or {}):
+            return event
     return None
 
 

@@ -189,6 +189,27 @@ def test_what_is_declared_and_not_there_is_named(declared: Declared) -> None:
     assert found.status == "failed"
 
 
+def test_a_typing_error_retires_nothing() -> None:
+    ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
+    declared = Declared(versions=("25.09", "25.l0"))
+    found = plan(declared, ledger, stack("25.09", "A"), known=("25.09", "25.10"))
+    assert (found.status, say(found)) == ("failed", [])
+
+
+def test_a_rolled_back_image_stays_away_after_it_was_pruned() -> None:
+    """Although sync had once retired its version, and brought it back."""
+    ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
+    ledger = change(ledger, plan(Declared(), ledger, stack("25.10", "B")).steps[0])
+    back = plan(Declared(), ledger, stack("25.09", "A"), stack("25.10", "B")).steps[0]
+    ledger = publish(change(ledger, back), "25.09", "C")
+    event = Event(stamp(NOW), "ann", "rollback", "", reason="it diverges")
+    ledger = changes.roll_back_version(ledger, "25.09", "", event)
+    ledger = changes.purge_releases(ledger, ["25.09-r2"], Event(stamp(NOW), "me", "gc", ""))
+    found = plan(Declared(), ledger, stack("25.09", "C"), stack("25.10", "B"))
+    assert (found.status, say(found)) == ("held", [])
+    assert "by ann: it diverges" in found.versions[0].note
+
+
 def test_a_recipe_that_has_gone_astray_retires_nothing() -> None:
     ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
     for declared in (Declared(versions=("25.09", "25.10")), Declared(newest=1)):
