@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hpcstack.sync.plan import SyncStep
 
 
+REFUSED = "Unable to allocate resources"  # srun, in libsrun/allocate.c
 SLACK_S = 5.0  # so much earlier than asked for, srun may give up waiting for nodes
 
 
@@ -74,7 +75,7 @@ def _repair(name: str, means: Means) -> str:
     left = [one for one in done.left if one.repair != "image"]
     if left:
         raise AnswerIsNo(str(left[0]), f"hpcstack repair {name}")
-    return f"{len(done.mended)} put right"
+    return f"repaired {format_count(len(done.mended), 'file')}"
 
 
 def _rebuild(name: str, means: Means) -> str:
@@ -86,7 +87,7 @@ def _rebuild(name: str, means: Means) -> str:
     for one in done:
         if one.failed:
             raise AnswerIsNo(f"the image of {one.release} is not back: {one.failed}", one.remedy)
-    return f"{', '.join(one.release for one in done)} as they were"
+    return f"{', '.join(one.release for one in done)} restored to the same bytes"
 
 
 def _lock(step: SyncStep, means: Means) -> str:
@@ -176,7 +177,9 @@ def _test(step: SyncStep, declared: Declared, means: Means) -> str:
             stack, SuiteRequest(tier=tier), asked, site, bench.runner, bench.progress
         )
     except SlurmError as error:
-        if time.monotonic() - began < prove.wait * 60 - SLACK_S:
+        # A step that was never given nodes ends by srun's own words, and when its time is over.
+        waited = time.monotonic() - began >= prove.wait * 60 - SLACK_S
+        if not waited or REFUSED not in error.message:
             raise
         raise NoNodesInTime(
             f"no nodes within {format_count(prove.wait, 'minute')}: the next sync tries again",
@@ -257,4 +260,4 @@ def _describe_change(step: SyncStep, after: Ledger) -> str:
     dates: Dates | None = after.dates.get(step.version)
     if not dates or not (dates.deprecate or dates.remove):
         return "it is no longer retired"
-    return f"warned from {dates.deprecate}, refused from {dates.remove or 'no day'}"
+    return f"warned from {dates.deprecate}, {f'refused from {dates.remove}' if dates.remove else 'no day of refusal'}"

@@ -1,7 +1,7 @@
 """Makes what is published what a folder declares. May be killed anywhere, and is then run again.
 
-Nothing is remembered from run to run but who was told what: each run looks at what is so, plans,
-takes one step, and looks again. A version that fails stops there, and no other with it.
+From run to run, only who was told what is remembered: each run looks at what is so, plans, takes
+one step, and looks again. A version that fails stops there, and no other with it.
 
 Tested in tests/integration/test_syncing.py.
 """
@@ -209,7 +209,9 @@ class _NameRun:
         while step := self._find_next():
             mark = _make_mark(step)
             if mark in self.tried:
-                self.fail(step, AnswerIsNo("it was done, and is to be done again"))
+                self.fail(
+                    step, AnswerIsNo("it succeeded, and is still needed: look at what it left")
+                )
                 continue
             self.tried.add(mark)
             self.do(step)
@@ -323,7 +325,7 @@ def _build_all(runs: Sequence[_NameRun], folder: DeclaredFolder, means: Means) -
         else:
             run.deeds.append(Deed(step, came))
             if step in run.list_builds():
-                run.fail(step, AnswerIsNo("it was built, and is not what its lock means here"))
+                run.fail(step, AnswerIsNo("the job built another image than its lock means here"))
 
 
 def _foretell_pruning(prune: Prune, over: frozenset[str], means: Means, result: SyncResult) -> None:

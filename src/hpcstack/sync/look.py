@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import HpcstackError, InputError, StoreError, did_you_mean
 from hpcstack.lock.file import LockFile
 from hpcstack.publish.damage import can_be_mended, find_damage
+from hpcstack.publish.publishable import choose_dates
 from hpcstack.publish.reports import choose_report, find_reports, judge_reports
 from hpcstack.releases.ledger import Ledger
 from hpcstack.resolve.build_stack import BuildOptions, request_stack
@@ -120,7 +121,11 @@ def look_at_stack(version: str, full: str, declared: Declared, means: Means) -> 
         recipe = means.catalog.find(full)
         platform = means.site.tree_platform or recipe.stack.base.platforms[0]
         partitions = list_partitions(means.site, declared.prove, platform)
-        unknown = replace(unknown, proofs=tuple(map(ProofState, partitions)))
+        unknown = replace(
+            unknown,
+            proofs=tuple(map(ProofState, partitions)),
+            lifecycle=choose_dates(recipe.stack),
+        )
         stale = _find_staleness(recipe, declared, means)
         if stale:
             return replace(unknown, stale=stale)

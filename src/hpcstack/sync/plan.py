@@ -150,14 +150,25 @@ def plan_name(name: str, declared: Declared, seen: NameState, now: datetime) -> 
         notes.append(("failed", f"no recipe of {name} has a version that is declared{seen.meant}"))
     unmatched = _find_unmatched(declared, seen)
     notes += [
-        ("failed", f"no recipe of {name} has {pattern!r}, which is declared")
+        ("failed", f"no recipe of {name} matches {pattern!r}, which the declaration names")
         for pattern in unmatched
     ]
 
-    ending = _find_ending(declared, ledger, today)
-    stacks = [one for one in seen.stacks if one.version not in ending]
-    versions = tuple(plan_version(name, one, declared, seen, now) for one in stacks)
-    lasting = [one.version for one in stacks]
+    ending = _find_ending(declared, seen, today)
+    lasting = [one.version for one in seen.stacks if one.version not in ending]
+    versions = [
+        plan_version(name, one, declared, seen, now)
+        for one in seen.stacks
+        if one.version in lasting
+    ]
+    if any(pattern in declared.without for pattern in unmatched):
+        versions = [_stop_version(one) for one in versions]
+    ended = [
+        VersionPlan(one.version, "done", f"refused since {ending[one.version]}, as declared")
+        for one in seen.stacks
+        if one.version in ending
+    ]
+
     dates = _plan_dates(name, declared, seen, lasting, today, notes)
     retiring = [step for step in dates if step.verb == "retire"]
     if unmatched:
@@ -165,9 +176,23 @@ def plan_name(name: str, declared: Declared, seen: NameState, now: datetime) -> 
         is_dated = {version for version, one in ledger.dates.items() if one.remove}
         is_dated |= {*declared.dates}
         retiring = [step for step in retiring if step.version in is_dated]
-    changes = [*_plan_default(name, declared, ledger, lasting, today, notes), *retiring]
-    returns = tuple(step for step in dates if step.verb == "unretire")
-    return NamePlan(name, versions, repairs, returns, tuple(changes), tuple(notes))
+    default = _plan_default(name, declared, seen, lasting, today, notes)
+    return NamePlan(
+        name,
+        versions=(*ended, *versions),
+        repairs=repairs,
+        returns=tuple(step for step in dates if step.verb == "unretire"),
+        changes=(*default, *retiring),
+        notes=tuple(notes),
+    )
+
+
+def _stop_version(plan: VersionPlan) -> VersionPlan:
+    """Return PLAN without steps: the version may be one that a mistyped `without` has meant."""
+    if not plan.steps:
+        return plan
+    why = "it stays as it is until `without` is corrected"
+    return VersionPlan(plan.version, "waits", why)
 
 
 def _find_unmatched(declared: Declared, seen: NameState) -> list[str]:
@@ -183,19 +208,14 @@ def _find_unmatched(declared: Declared, seen: NameState) -> list[str]:
     ]
 
 
-def _find_ending(declared: Declared, ledger: Ledger, today: str) -> set[str]:
-    """Return the versions whose last day has passed, by the declaration or by their recipes."""
-    by_folder = {
-        version
-        for version, dates in declared.dates.items()
-        if dates.refuse and dates.refuse <= today
-    }
-    by_recipe = {
-        version
-        for version, dates in ledger.dates.items()
-        if dates.origin == "recipe" and dates.refuses(today) and version not in declared.dates
-    }
-    return by_folder | by_recipe
+def _find_ending(declared: Declared, seen: NameState, today: str) -> dict[str, str]:
+    """Return {version: its last day} of those that are refused by now.
+
+    The declaration's days come before those of a recipe's `lifecycle`.
+    """
+    days = {one.version: one.lifecycle.remove for one in seen.stacks}
+    days |= {version: dates.refuse or "" for version, dates in declared.dates.items()}
+    return {version: day for version, day in days.items() if day and day <= today}
 
 
 def _plan_repairs(
@@ -225,6 +245,10 @@ def plan_version(
     version, ledger = stack.version, seen.ledger
     if stack.problem:
         return VersionPlan(version, "failed", stack.problem)
+    dates = ledger.dates.get(version, Dates())
+    if dates.refuses(now.date().isoformat()) and _is_dated_by_person(ledger, version):
+        # Days belong to the version: another image would be refused as well.
+        return VersionPlan(version, "held", _describe_by_hand(name, version, dates))
 
     steps = _plan_image(stack, declared)
     if steps:
@@ -243,11 +267,12 @@ def plan_version(
     there = _find_live(ledger, version, stack.image, "production")
     if there:
         return VersionPlan(version, "done", f"in {there.channel} as {there.release}")
+    # An image that is not live was retired, and comes back with its version; or its files are gone
+    # after sync had retired it, and it is published anew; or a person took it away.
     taken = _find_taken(ledger, version, stack.image)
     by_sync = taken is not None and _was_taken_by_sync(ledger, taken)
     if taken and taken.state == "retired" and by_sync:
         return VersionPlan(version, "todo", "it comes back")
-    # What sync itself had retired, and gc has taken, is published anew.
     if taken and not (taken.state == "gone" and by_sync):
         return VersionPlan(version, "held", _describe_taken(ledger, taken))
     there = _find_live(ledger, version, stack.image, declared.channel)
@@ -359,7 +384,8 @@ def _find_live(ledger: Ledger, version: str, image: ImageState, channel: str) ->
 
     What is in production is in testing, too.
     """
-    # Where the version means another image, an older release of this one is not what users load.
+    # Where the version means another image, an older release of this one is not what users load:
+    # r2 of image A does not count once the version means r4 of image B.
     meant = ledger.aliased(version)
     least = meant.number if meant and meant.sha256 != image.sha256 else 0
     live = [
@@ -396,8 +422,11 @@ def _describe_taken(ledger: Ledger, taken: Entry) -> str:
     who = f" by {event.by}" if event else ""
     why = f": {event.reason}" if event and event.reason else ""
     day = (taken.since or taken.made)[:10]
-    what = f"{ledger.name}/{taken.release} is {taken.state} since {day}{who}{why}"
-    return f"{what}. Another image, by recipe or lock, goes on; `without` leaves the version out"
+    what = f"{ledger.name}/{taken.release} has been {taken.state} since {day}{who}{why}"
+    return (
+        f"{what}. sync publishes another image once recipe or lock make one; to leave the version "
+        "out, name it in `without`"
+    )
 
 
 def _was_taken_by_sync(ledger: Ledger, taken: Entry) -> bool:
@@ -421,17 +450,20 @@ def _find_last_event(ledger: Ledger, release: str) -> Event | None:
 def _plan_default(
     name: str,
     declared: Declared,
-    ledger: Ledger,
+    seen: NameState,
     lasting: Sequence[str],
     today: str,
     notes: list[tuple[Status, str]],
 ) -> list[SyncStep]:
     """Return the step that chooses the default; add to NOTES what it waits for."""
+    ledger = seen.ledger
     if not declared.default or not ledger.entries:
         return []
     wanted = "" if declared.default == "newest" else declared.default
     if wanted and wanted not in lasting:
-        notes.append(("failed", f"the default is to be {wanted}, which is not declared"))
+        is_ended = any(one.version == wanted for one in seen.stacks)
+        why = "is refused by now" if is_ended else "is not declared"
+        notes.append(("failed", f"the default is to be {wanted}, which {why}"))
         return []
     if ledger.pinned == wanted:
         return []
@@ -468,7 +500,7 @@ def _plan_dates(
         subject = f"{name}/{version}"
         if _is_same(wanted, old):
             if wanted.refuses(today) and version in loadable:
-                why = f"it is refused since {wanted.remove}"
+                why = f"it has been refused since {wanted.remove}"
                 out.append(SyncStep("retire", subject, why, version, dates=old))
             continue
         verb: Verb = "retire" if wanted.deprecate or wanted.remove else "unretire"
@@ -501,9 +533,12 @@ def _choose_dates(
     old = ledger.dates.get(version, Dates())
     explicit = declared.dates.get(version)
     is_dated = bool(old.deprecate or old.remove)
-    by_person = is_dated and old.origin != "recipe" and not is_dated_by_sync(ledger, version)
+    by_person = _is_dated_by_person(ledger, version)
 
     if explicit:
+        if not is_dated and _was_kept_by_person(ledger, version):
+            notes.append(("held", _describe_kept(name, version)))
+            return None
         wanted = _read_dates(explicit, old, today)
         ends_earlier = bool(old.remove) and (not wanted.remove or old.remove < wanted.remove)
         if by_person and ends_earlier:
@@ -512,10 +547,11 @@ def _choose_dates(
         return wanted
 
     if version in lasting:
-        if by_person:
+        if by_person and not old.refuses(today):  # else its row says so
             notes.append(("held", _describe_by_hand(name, version, old)))
-        comes_back = is_dated and is_dated_by_sync(ledger, version)
-        return Dates() if comes_back else None
+        # What sync had set goes, and what the recipe says now counts.
+        of_recipe = next(one.lifecycle for one in seen.stacks if one.version == version)
+        return None if by_person else of_recipe
     return _choose_last_days(version, name, declared, seen, lasting, today, notes)
 
 
@@ -542,7 +578,7 @@ def _choose_last_days(
         return None
     missing = [one for one in lasting if not _is_there(ledger, one, declared, today)]
     if missing or not lasting:
-        lacking = ", ".join(missing) or "something that replaces it"
+        lacking = ", ".join(missing) or "a replacement"
         notes.append(("waits", f"{version} stays until {lacking} is in {declared.channel}"))
         return None
 
@@ -565,11 +601,12 @@ def _find_keeper(
 ) -> tuple[Status, str] | None:
     """Return what keeps VERSION from being retired: a person, or what looks like a mistake."""
     ledger = seen.ledger
-    if _was_kept_by_person(ledger, version):
-        return "held", f"somebody keeps {version}, which sync had retired"
+    is_left_out = matches_any(version, declared.without)
+    if _was_kept_by_person(ledger, version) and not is_left_out:
+        return "held", _describe_kept(ledger.name, version)
     if ledger.pinned == version and not declared.default:
         return "held", f"somebody chose {version}, which is not declared, as the default"
-    if matches_any(version, declared.without) or version in seen.known:
+    if is_left_out or version in seen.known:
         return None
     if declared.versions and matches_any(version, declared.versions) and not declared.newest:
         return "failed", f"{version} is declared, and its recipe is not there"
@@ -580,6 +617,22 @@ def _find_keeper(
             "if it is to go, name it in `without`"
         )
     return None
+
+
+def _describe_kept(name: str, version: str) -> str:
+    """Return in words that a person cancelled the retirement of VERSION, and what ends that."""
+    return (
+        f"somebody cancelled the retirement of {version}: declare it, name it in `without`, or "
+        f"type hpcstack retire {name}/{version}"
+    )
+
+
+def _is_dated_by_person(ledger: Ledger, version: str) -> bool:
+    """Return whether VERSION has dates that a person has set."""
+    dates = ledger.dates.get(version, Dates())
+    if not (dates.deprecate or dates.remove) or dates.origin == "recipe":
+        return False
+    return not is_dated_by_sync(ledger, version)
 
 
 def _was_kept_by_person(ledger: Ledger, version: str) -> bool:

@@ -51,7 +51,7 @@ class NameResult:
         failure = self.find_failure(version.version)
         if failure:
             return "failed", f"{failure.step.verb}: {failure.said}"
-        if version.version in self.waiting:
+        if version.version in self.waiting and version.status not in ("failed", "held"):
             return "waits", self.waiting[version.version]
         return version.status, version.note
 
@@ -79,7 +79,9 @@ class SyncResult:
 
     @property
     def exit_code(self) -> int:
-        """0 where all is as declared, or will be by itself; else the first failure's, or 1."""
+        """0 where all is as declared, waits or is left to the next run; else the first failure's,
+        or 1.
+        """
         failures = [deed for one in self.names for deed in one.failures]
         if self.prune_failure:
             failures.append(self.prune_failure)

@@ -8,9 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcstack.releases.ledger import Dates
+
 if TYPE_CHECKING:
     from hpcstack.publish.damage import Damage
     from hpcstack.releases.ledger import Ledger
+
+
+NO_DATES = Dates(origin="recipe")
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class StackState:
     image: ImageState | None = None  # the image that its lock, or its registry, means now
     proofs: tuple[ProofState, ...] = ()  # one for each partition that must prove it
     shut: tuple[str, ...] = ()  # why the gate to production is shut to the image
+    lifecycle: Dates = NO_DATES  # what its recipe says
 
 
 @dataclass(frozen=True)

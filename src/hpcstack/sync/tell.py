@@ -14,7 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.clock import read_clock
-from hpcstack.core.errors import HpcstackError, format_count, sanitize_for_terminal
+from hpcstack.core.errors import (
+    HpcstackError,
+    StoreError,
+    format_count,
+    sanitize_for_terminal,
+)
 from hpcstack.core.files import read_bytes, write_text
 from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.publish.usage import (
@@ -74,10 +79,14 @@ def begin_telling(
     for name, one in declared.items():
         told = telling.told[name]
         new = [address for address in one.tell if address not in told.events]
-        if new:
+        if not new:
+            continue
+        try:
             count = len(publisher.tree.ledger(name).events)
-            told.events |= dict.fromkeys(new, count)
-            write_told(telling, name, publisher)
+        except StoreError:  # it cannot be read: the run says so, and nobody is told of it yet
+            continue
+        told.events |= dict.fromkeys(new, count)
+        write_told(telling, name, publisher)
     return telling
 
 
@@ -116,10 +125,13 @@ def tell_everybody(
     out = []
     for one in result.names:
         declares = declared[one.name]
-        if declares.tell:
-            out += _tell_of_name(telling, one, declares, result, publisher)
-        if declares.retire.notify:
-            out += _tell_users(telling, one.name, publisher)
+        try:
+            if declares.tell:
+                out += _tell_of_name(telling, one, declares, result, publisher)
+            if declares.retire.notify:
+                out += _tell_users(telling, one.name, publisher)
+        except StoreError as error:
+            out.append(f"{one.name}: nobody was told: {error.message.splitlines()[0]}")
     return out
 
 
@@ -137,7 +149,7 @@ def _tell_of_name(
     told = telling.told[one.name]
     ledger = publisher.tree.ledger(one.name)
     problems = list_problems_of(one)
-    digest = digest_problems(problems)
+    digest = digest_problems(mark_problems_of(one))
     out = []
     for address in declared.tell:
         news = ledger.events[told.events.get(address, 0) :]
@@ -175,6 +187,19 @@ def list_problems_of(one: NameResult) -> list[str]:
         if deed.step.version not in shown or deed.step.verb in ("default", "retire", "unretire")
     ]
     return list(dict.fromkeys(out))
+
+
+def mark_problems_of(one: NameResult) -> list[str]:
+    """Return what makes the problems of a name the same ones as those of another run.
+
+    The words of a failed step hold numbers of jobs and names of files: they do not count.
+    """
+    out = [f"{deed.step.verb} {deed.step.subject} {deed.exit_code}" for deed in one.failures]
+    failed = {deed.step.version for deed in one.failures}
+    for version in one.plan.versions:
+        if version.status in ("failed", "held") and version.version not in failed:
+            out.append(f"{version.version}: {version.note}")
+    return out + [why for status, why in one.plan.notes if status in ("failed", "held")]
 
 
 def digest_problems(problems: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ becomes markup.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,16 @@ def test_a_failure_decides() -> None:
     assert row[1:] == ("FAILED", "build: no space left in /tmp")
     assert "its log: x" in render_sync_page(result)
     assert make_document(result)["names"][0]["failed"][0]["exit_code"] == 4
+
+
+def test_a_wait_hides_no_failure() -> None:
+    plan = NamePlan("demo", (VersionPlan("25.10", "failed", "x is FAIL on gh200"),))
+    name = NameResult("demo", Path("demo.yaml"), plan, waiting={"25.10": "no nodes on dgx"})
+    (row,) = list_sync_rows(make_result(names=[name]))
+    assert row == ("demo/25.10", "FAILED", "x is FAIL on gh200")
+    waits = replace(plan, versions=(VersionPlan("25.10", "todo", ""),))
+    (row,) = list_sync_rows(make_result(names=[replace(name, plan=waits)]))
+    assert row == ("demo/25.10", "waits", "no nodes on dgx")
 
 
 def test_all_is_well() -> None:

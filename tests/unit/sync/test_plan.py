@@ -210,6 +210,45 @@ def test_a_rolled_back_image_stays_away_after_it_was_pruned() -> None:
     assert "by ann: it diverges" in found.versions[0].note
 
 
+def test_a_typing_error_in_without_publishes_nothing() -> None:
+    declared = Declared(without=("25.l0",))
+    ledger = publish(EMPTY, "25.09", "A")
+    stacks = (stack("25.09", "A"), stack("25.10", "B"))
+    found = plan(declared, ledger, *stacks, known=("25.09", "25.10"))
+    assert (found.status, say(found)) == ("failed", [])
+    assert [one.status for one in found.versions] == ["done", "waits"]
+
+
+def test_what_a_person_retired_gets_no_new_image() -> None:
+    """It would be refused as well: days belong to the version."""
+    ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
+    now = SyncStep("retire", "demo/25.09", "", "25.09", dates=Dates("2027-03-01", "2027-03-01"))
+    ledger = change(ledger, now, verb="retire")
+    found = plan(Declared(), ledger, stack("25.09", "C"), stack("25.10", "B"))
+    assert (found.status, say(found)) == ("held", [])
+    assert "hpcstack retire demo/25.09 --cancel" in found.versions[0].note
+
+
+def test_the_recipes_last_day_counts_as_it_is_now() -> None:
+    days = Dates("2027-02-01", "2027-04-01", origin="recipe")
+    ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
+    old, new = stack("25.09", "A", lifecycle=days), stack("25.10", "B")
+    found = plan(Declared(), ledger, old, new)
+    assert [one.dates for one in found.steps] == [days]
+    ledger = change(ledger, found.steps[0])
+    assert plan(Declared(), ledger, old, new).status == "done"
+
+    # The recipe's day is put off, or taken away.
+    later = replace(old, lifecycle=replace(days, remove="2027-06-01"))
+    assert [one.dates for one in plan(Declared(), ledger, later, new).steps] == [later.lifecycle]
+    assert say(plan(Declared(), ledger, stack("25.09", "A"), new)) == ["unretire demo/25.09"]
+
+    over = datetime(2027, 4, 1, tzinfo=timezone.utc)
+    ended = plan(Declared(default="25.09"), ledger, old, new, moment=over)
+    assert "retire demo/25.09" in say(ended)
+    assert ("failed", "the default is to be 25.09, which is refused by now") in ended.notes
+
+
 def test_a_recipe_that_has_gone_astray_retires_nothing() -> None:
     ledger = publish(publish(EMPTY, "25.09", "A"), "25.10", "B")
     for declared in (Declared(versions=("25.09", "25.10")), Declared(newest=1)):
@@ -225,6 +264,12 @@ def test_who_keeps_a_version_is_believed() -> None:
     kept = SyncStep("unretire", "demo/25.09", "", "25.09", dates=Dates())
     found = plan(Declared(), change(ledger, kept, verb="retire --cancel"), stack("25.10", "B"))
     assert (found.status, say(found)) == ("held", [])
+
+    cancelled = change(ledger, kept, verb="retire --cancel")
+    out = Declared(without=("25.09",))
+    assert say(plan(out, cancelled, stack("25.10", "B"))) == ["retire demo/25.09"], "git says so"
+    dated = Declared.model_validate({"dates": {"25.09": {"refuse": "2027-04-01"}}})
+    assert plan(dated, cancelled, stack("25.09", "A"), stack("25.10", "B")).status == "held"
 
     event = Event(stamp(NOW), "ann", "default", "")
     pinned = changes.choose_default(
@@ -277,7 +322,9 @@ def test_what_a_person_took_back_stays_away() -> None:
     ledger = changes.roll_back_version(ledger, "25.10", "", event)
     found = plan(Declared(), ledger, stack("25.10", "B"))
     assert (found.status, say(found)) == ("held", [])
-    assert "25.10-r2 is withdrawn since 2027-03-01 by ann: it diverges" in found.versions[0].note
+    assert (
+        "25.10-r2 has been withdrawn since 2027-03-01 by ann: it diverges" in found.versions[0].note
+    )
 
     # Another image goes on, and so does the recipe that is put back.
     assert say(plan(Declared(), ledger, stack("25.10", "C")))[-1] == "promote demo/25.10"
@@ -316,7 +363,7 @@ def test_what_is_declared_again_comes_back() -> None:
     ledger = change(ledger, plan(Declared(), ledger, stack("25.10", "B")).steps[0])
     back = plan(Declared(), ledger, stack("25.09", "A"), stack("25.10", "B"))
     assert say(back) == ["unretire demo/25.09"]
-    assert change(ledger, back.steps[0]).dates["25.09"] == Dates()
+    assert change(ledger, back.steps[0]).dates["25.09"] == Dates(origin="recipe")
 
     # Also after its day.
     later = NOW + timedelta(days=40)
@@ -358,7 +405,10 @@ def test_declared_days_are_set_and_kept() -> None:
 
     over = datetime(2027, 5, 1, tzinfo=timezone.utc)
     found = plan(declared, ledger, *stacks, moment=over)
-    assert [one.version for one in found.versions] == ["25.10"]
+    assert [one.note for one in found.versions] == [
+        "refused since 2027-05-01, as declared",
+        "in production as 25.10-r1",
+    ]
     assert say(found) == ["retire demo/25.09"]
     ledger = change(ledger, found.steps[0], over)
     assert plan(declared, ledger, *stacks, moment=over).status == "done"

@@ -114,6 +114,30 @@ def test_a_message_has_no_line_of_others(mail: Mail) -> None:
     assert not any(line.startswith("~") or "\x1b" in line for line in said.splitlines())
 
 
+def test_a_failure_is_told_once_whatever_job_it_was(mail: Mail) -> None:
+    step = SyncStep("build", "pytorch-24.11", "not built", "24.11")
+
+    def run(said: str) -> str:
+        telling = begin_telling(mail.top / "told", mail.declared, mail.place.publisher)
+        plan = NamePlan("pytorch", (VersionPlan("24.11", "todo", "", (step,)),))
+        found = NameResult("pytorch", Path("p.yaml"), plan, [Deed(step, said, "", 4)])
+        result = SyncResult("here", Path("f"), "now", "", dry_run=False, names=[found])
+        tell_everybody(telling, mail.declared, result, mail.place.publisher)
+        return mail.read()
+
+    assert "build: job 12 failed" in run("job 12 failed")
+    assert run("job 13 failed") == ""
+
+
+def test_a_ledger_that_cannot_be_read_ends_nothing(mail: Mail) -> None:
+    mail.run()
+    state = mail.place.site.module_root / "state/pytorch/current/ledger.json"
+    state.write_text("{")
+    assert "nobody was told" in mail.run(VersionPlan("24.11", "failed", "x"))[0]
+    mail.declared = {"pytorch": Declared(tell=("somebody-new",))}
+    mail.run()
+
+
 def test_a_failed_retirement_is_told(mail: Mail) -> None:
     step = SyncStep("retire", "pytorch/24.10", "over", "24.10")
     telling = begin_telling(mail.top / "told", mail.declared, mail.place.publisher)
