@@ -391,8 +391,12 @@ def test_more_than_one_task_is_refused(testbed: Testbed, built: dict[str, Any]) 
 @pytest.mark.apptainer
 def test_without_slurm_it_runs_here(testbed: Testbed, start: Callable[..., PageJob]) -> None:
     enter = f"cd ~/{TOP} && export XDG_DATA_HOME=$PWD/share XDG_STATE_HOME=$PWD/state; "
+    # It ends as soon as it has said where it is: on a busy machine that takes a while.
     said = testbed.bash(
-        f"{enter} timeout -s INT 12 hpcstack jupyter {STACK} --runtime local -- --port 23456 2>&1",
+        f"{enter} timeout 120 hpcstack jupyter {STACK} --runtime local -- --port 23456 "
+        ">here.log 2>&1 & starts=$!; "
+        "while kill -0 $starts && ! grep -q http://localhost:23456/lab here.log; do sleep 0.3; done; "
+        "kill $starts; wait $starts; cat here.log",
         check=False,
     )
     assert "http://localhost:23456/lab" in said.stdout

@@ -247,7 +247,8 @@ def test_jobs_outlive_an_upgrade_and_a_rollback(
     assert {running, pending, watched, cancelled} <= numbers
     said = json.loads(installed.run(f"hpcstack logs {running} --json"))
     assert said["job"] == running
-    [step] = json.loads(installed.run(f"hpcstack hang {running} --json"))["steps"]
+    # A rank that is just starting its next sleep stands out, and the answer is no.
+    [step] = json.loads(installed.run(f"hpcstack hang {running} --json || [ $? = 1 ]"))["steps"]
     assert sorted(rank for group in step["groups"] for rank in group["ranks"]) == [0, 1]
     installed.run(f"hpcstack cancel {cancelled}")
 
