@@ -169,14 +169,15 @@ def plan_name(name: str, declared: Declared, seen: NameState, now: datetime) -> 
         if one.version in ending
     ]
 
-    dates = _plan_dates(name, declared, seen, lasting, today, notes)
+    of = _DeclaredAndSeen(name, declared, seen, lasting, today, notes)
+    dates = _plan_dates(of)
     retiring = [step for step in dates if step.verb == "retire"]
     if unmatched:
         # What looks like a typing error may have meant one of these.
         is_dated = {version for version, one in ledger.dates.items() if one.remove}
         is_dated |= {*declared.dates}
         retiring = [step for step in retiring if step.version in is_dated]
-    default = _plan_default(name, declared, seen, lasting, today, notes)
+    default = _plan_default(of)
     return NamePlan(
         name,
         versions=(*ended, *versions),
@@ -447,59 +448,65 @@ def _find_last_event(ledger: Ledger, release: str) -> Event | None:
 # -- the default, and dates
 
 
-def _plan_default(
-    name: str,
-    declared: Declared,
-    seen: NameState,
-    lasting: Sequence[str],
-    today: str,
-    notes: list[tuple[Status, str]],
-) -> list[SyncStep]:
-    """Return the step that chooses the default; add to NOTES what it waits for."""
-    ledger = seen.ledger
+@dataclass(frozen=True)
+class _DeclaredAndSeen:
+    """A name as it is declared and as it is TODAY.
+
+    LASTING are the versions that are declared to stay. What speaks against a step goes into NOTES.
+    """
+
+    name: str
+    declared: Declared
+    seen: NameState
+    lasting: Sequence[str]
+    today: str
+    notes: list[tuple[Status, str]]
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.seen.ledger
+
+    def note(self, status: Status, what: str) -> None:
+        """Add to the notes that it is so with the name."""
+        self.notes.append((status, what))
+
+
+def _plan_default(of: _DeclaredAndSeen) -> list[SyncStep]:
+    """Return the step that chooses the default."""
+    declared, ledger = of.declared, of.ledger
     if not declared.default or not ledger.entries:
         return []
     wanted = "" if declared.default == "newest" else declared.default
-    if wanted and wanted not in lasting:
-        is_ended = any(one.version == wanted for one in seen.stacks)
+    if wanted and wanted not in of.lasting:
+        is_ended = any(one.version == wanted for one in of.seen.stacks)
         why = "is refused by now" if is_ended else "is not declared"
-        notes.append(("failed", f"the default is to be {wanted}, which {why}"))
+        of.note("failed", f"the default is to be {wanted}, which {why}")
         return []
     if ledger.pinned == wanted:
         return []
-    if wanted and not _is_there(ledger, wanted, declared, today):
-        notes.append(("waits", f"the default will be {wanted} once it is in {declared.channel}"))
+    if wanted and not _is_there(ledger, wanted, declared, of.today):
+        of.note("waits", f"the default will be {wanted} once it is in {declared.channel}")
         return []
     if not wanted and not ledger.aliases:
         return []
     was = f"somebody chose {ledger.pinned}" if ledger.pinned else "it is the newest in production"
-    return [SyncStep("default", f"{name}/{wanted}" if wanted else name, was, wanted)]
+    return [SyncStep("default", f"{of.name}/{wanted}" if wanted else of.name, was, wanted)]
 
 
-def _plan_dates(
-    name: str,
-    declared: Declared,
-    seen: NameState,
-    lasting: Sequence[str],
-    today: str,
-    notes: list[tuple[Status, str]],
-) -> list[SyncStep]:
-    """Return the steps that retire what is over, and that bring back what sync had retired.
-
-    LASTING are the versions that are declared to stay. NOTES gets what speaks against a step.
-    """
-    ledger = seen.ledger
+def _plan_dates(of: _DeclaredAndSeen) -> list[SyncStep]:
+    """Return the steps that give versions their days, and that bring back what sync had retired."""
+    ledger = of.ledger
     out: list[SyncStep] = []
     loadable = {one.version for one in ledger.entries if one.state == "live"} | {*ledger.aliases}
     once = {one.version for one in ledger.entries}
-    for version in sorted(loadable | once.intersection(lasting), key=make_version_key):
+    for version in sorted(loadable | once.intersection(of.lasting), key=make_version_key):
         old = ledger.dates.get(version, Dates())
-        wanted = _choose_dates(version, name, declared, seen, lasting, today, notes)
+        wanted = _choose_dates(version, of)
         if wanted is None:
             continue
-        subject = f"{name}/{version}"
+        subject = f"{of.name}/{version}"
         if _is_same(wanted, old):
-            if wanted.refuses(today) and version in loadable:
+            if wanted.refuses(of.today) and version in loadable:
                 why = f"it has been refused since {wanted.remove}"
                 out.append(SyncStep("retire", subject, why, version, dates=old))
             continue
@@ -519,73 +526,57 @@ def _describe_dates(dates: Dates) -> str:
     return ", ".join(f"{what} from {day}" for day, what in days if day)
 
 
-def _choose_dates(
-    version: str,
-    name: str,
-    declared: Declared,
-    seen: NameState,
-    lasting: Sequence[str],
-    today: str,
-    notes: list[tuple[Status, str]],
-) -> Dates | None:
+def _choose_dates(version: str, of: _DeclaredAndSeen) -> Dates | None:
     """Return the dates that VERSION shall have; None where they shall stay as they are."""
-    ledger = seen.ledger
+    ledger = of.ledger
     old = ledger.dates.get(version, Dates())
-    explicit = declared.dates.get(version)
+    explicit = of.declared.dates.get(version)
     is_dated = bool(old.deprecate or old.remove)
     by_person = _is_dated_by_person(ledger, version)
 
     if explicit:
         if not is_dated and _was_kept_by_person(ledger, version):
-            notes.append(("held", _describe_kept(name, version)))
+            of.note("held", _describe_kept(of.name, version))
             return None
-        wanted = _read_dates(explicit, old, today)
+        wanted = _read_dates(explicit, old, of.today)
         ends_earlier = bool(old.remove) and (not wanted.remove or old.remove < wanted.remove)
         if by_person and ends_earlier:
-            notes.append(("held", _describe_by_hand(name, version, old)))
+            of.note("held", _describe_by_hand(of.name, version, old))
             return None
         return wanted
 
-    if version in lasting:
-        if by_person and not old.refuses(today):  # else its row says so
-            notes.append(("held", _describe_by_hand(name, version, old)))
-        # What sync had set goes, and what the recipe says now counts.
-        of_recipe = next(one.lifecycle for one in seen.stacks if one.version == version)
-        return None if by_person else of_recipe
-    return _choose_last_days(version, name, declared, seen, lasting, today, notes)
+    if version in of.lasting:
+        if by_person and not old.refuses(of.today):  # else its row says so
+            of.note("held", _describe_by_hand(of.name, version, old))
+        # What sync had set goes, and what the recipe says now counts, if it can be read.
+        stack = next(one for one in of.seen.stacks if one.version == version)
+        return None if by_person or stack.problem else stack.lifecycle
+    return _choose_last_days(version, of)
 
 
-def _choose_last_days(
-    version: str,
-    name: str,
-    declared: Declared,
-    seen: NameState,
-    lasting: Sequence[str],
-    today: str,
-    notes: list[tuple[Status, str]],
-) -> Dates | None:
+def _choose_last_days(version: str, of: _DeclaredAndSeen) -> Dates | None:
     """Return the dates of VERSION, which is not declared; None where it stays for now."""
-    ledger = seen.ledger
+    declared, ledger = of.declared, of.ledger
     old = ledger.dates.get(version, Dates())
     if old.remove:
         return old  # its day comes, or has come
-    speaks_against = _find_keeper(version, declared, seen, lasting)
+    speaks_against = _find_keeper(version, of)
     if speaks_against:
-        notes.append(speaks_against)
+        of.note(*speaks_against)
         return None
-    if seen.unreadable:
-        notes.append(("waits", f"{version} stays until all recipes of {name} can be read"))
+    if of.seen.unreadable:
+        of.note("waits", f"{version} stays until all recipes of {of.name} can be read")
         return None
-    missing = [one for one in lasting if not _is_there(ledger, one, declared, today)]
-    if missing or not lasting:
+    missing = [one for one in of.lasting if not _is_there(ledger, one, declared, of.today)]
+    if missing or not of.lasting:
         lacking = ", ".join(missing) or "a replacement"
-        notes.append(("waits", f"{version} stays until {lacking} is in {declared.channel}"))
+        of.note("waits", f"{version} stays until {lacking} is in {declared.channel}")
         return None
 
     own = declared.retire
-    end = date.fromisoformat(today) + timedelta(days=own.days)
-    successor = f"{name}/{_choose_successor(ledger, lasting)}"
-    return Dates(old.deprecate or today, end.isoformat(), successor, own.reason)
+    end = date.fromisoformat(of.today) + timedelta(days=own.days)
+    successor = f"{of.name}/{_choose_successor(ledger, of.lasting)}"
+    return Dates(old.deprecate or of.today, end.isoformat(), successor, own.reason)
 
 
 def _describe_by_hand(name: str, version: str, dates: Dates) -> str:
@@ -596,21 +587,19 @@ def _describe_by_hand(name: str, version: str, dates: Dates) -> str:
     )
 
 
-def _find_keeper(
-    version: str, declared: Declared, seen: NameState, lasting: Sequence[str]
-) -> tuple[Status, str] | None:
+def _find_keeper(version: str, of: _DeclaredAndSeen) -> tuple[Status, str] | None:
     """Return what keeps VERSION from being retired: a person, or what looks like a mistake."""
-    ledger = seen.ledger
+    declared, ledger = of.declared, of.ledger
     is_left_out = matches_any(version, declared.without)
     if _was_kept_by_person(ledger, version) and not is_left_out:
         return "held", _describe_kept(ledger.name, version)
     if ledger.pinned == version and not declared.default:
         return "held", f"somebody chose {version}, which is not declared, as the default"
-    if is_left_out or version in seen.known:
+    if is_left_out or version in of.seen.known:
         return None
     if declared.versions and matches_any(version, declared.versions) and not declared.newest:
         return "failed", f"{version} is declared, and its recipe is not there"
-    newest = max(lasting, key=make_version_key, default="")
+    newest = max(of.lasting, key=make_version_key, default="")
     if newest and make_version_key(version) > make_version_key(newest):
         return "failed", (
             f"{version} is newer than all that is declared, and its recipe is not there: "

@@ -243,6 +243,9 @@ def test_the_recipes_last_day_counts_as_it_is_now() -> None:
     assert [one.dates for one in plan(Declared(), ledger, later, new).steps] == [later.lifecycle]
     assert say(plan(Declared(), ledger, stack("25.09", "A"), new)) == ["unretire demo/25.09"]
 
+    # A recipe that cannot be read says nothing of its days.
+    assert say(plan(Declared(), ledger, stack("25.09", problem="no such file"), new)) == []
+
     over = datetime(2027, 4, 1, tzinfo=timezone.utc)
     ended = plan(Declared(default="25.09"), ledger, old, new, moment=over)
     assert "retire demo/25.09" in say(ended)
