@@ -59,16 +59,24 @@ def render_for_front_end(
     if kind == "reframe":
         return render_reframe(stack, own, nodes, site.modules.tier)
 
+    if gpus is None:
+        gpus = _count_gpus_of_site(site)
+    job = ClusterJob(image, tuple(command), nodes, gpus)
+    if kind == "kubernetes":
+        return render_train_job(stack, job)
+    return render_job_set(stack, job)
+
+
+def _count_gpus_of_site(site: Site) -> int:
+    """Return the real GPUs of a node of SITE's default partition. InputError where it has none."""
     node = site.node_type()
-    if gpus is None and not (node and node.real_gpus):
-        raise InputError(
-            "how many GPUs does each node have?",
-            "--gpus-per-node N, or 0",
-            page="other-front-ends",
-        )
-    count = gpus if gpus is not None else node.real_gpus if node else 0
-    job = ClusterJob(image, tuple(command), nodes, count)
-    return render_train_job(stack, job) if kind == "kubernetes" else render_job_set(stack, job)
+    if node and node.real_gpus:
+        return node.real_gpus
+    raise InputError(
+        "how many GPUs does each node have?",
+        "--gpus-per-node N, or 0",
+        page="other-front-ends",
+    )
 
 
 def render_stack(

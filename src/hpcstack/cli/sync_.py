@@ -61,11 +61,18 @@ def command(
     versions that are not declared any more are retired; damage is repaired. Run it again after
     anything: it goes on where it is. Names that the folder does not declare are left alone.
     """
+    from hpcstack.core.errors import InputError
     from hpcstack.core.progress import Progress
     from hpcstack.sync.converge import converge_releases, foretell_sync
     from hpcstack.sync.folder import read_folder
     from hpcstack.sync.result import make_document
 
+    if quiet and events:
+        raise InputError(
+            "--quiet reports no progress, and --events writes it",
+            f"hpcstack sync {folder} --events {events}",
+            page="declare-releases",
+        )
     _check_outputs(html, markdown)
     declared = read_folder(folder)
     only_shows = dry_run or check
@@ -125,7 +132,6 @@ def _write_forms(session: Session, result: SyncResult, html: str, markdown: str)
 def _format_text(result: SyncResult, *, quiet: bool) -> str:
     """Return the answer as text. A QUIET one leaves out what is as declared."""
     from hpcstack.sync.result import (
-        WORDS,
         list_deeds,
         list_steps,
         list_sync_rows,
@@ -135,10 +141,11 @@ def _format_text(result: SyncResult, *, quiet: bool) -> str:
 
     rows = list_sync_rows(result)
     if quiet:
-        rows = [row for row in rows if row[1] != WORDS["done"]]
+        rows = [row for row in rows if row.status != "done"]
     lines = []
     if rows:
-        lines += [format_table(rows, ("RELEASE", "STATUS", "WHY")).rstrip("\n"), ""]
+        cells = [row.cells for row in rows]
+        lines += [format_table(cells, ("RELEASE", "STATUS", "WHY")).rstrip("\n"), ""]
     for head, items in (
         ("done:", list_deeds(result)),
         ("would do:" if result.dry_run else "left to do:", list_steps(result)),

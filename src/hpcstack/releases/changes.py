@@ -122,7 +122,7 @@ def retire_version(ledger: Ledger, version: str, dates: Dates, today: str, event
         )
 
     after = replace(ledger, dates={**ledger.dates, version: dates})
-    reasons = (_describe_days(dates), event.reason)
+    reasons = (describe_days(dates), event.reason)
     event = replace(event, reason="; ".join(reason for reason in reasons if reason))
     if dates.refuses(today):
         aliases = {name: release for name, release in ledger.aliases.items() if name != version}
@@ -134,7 +134,8 @@ def retire_version(ledger: Ledger, version: str, dates: Dates, today: str, event
     return _record_event(ledger, after, event, version)
 
 
-def _describe_days(dates: Dates) -> str:
+def describe_days(dates: Dates) -> str:
+    """Return DATES in words: `warned from 2027-01-01, refused from 2027-01-31`; empty for none."""
     days = ((dates.deprecate, "warned"), (dates.remove, "refused"))
     return ", ".join(f"{what} from {day}" for day, what in days if day)
 
@@ -491,7 +492,7 @@ def describe_changes(before: Ledger, after: Ledger) -> list[str]:
             out.append(f"{name}/{one.release}: new, in {one.channel}")
 
     for version in sorted({*before.dates, *after.dates}, key=make_version_key):
-        old, new = (_describe_days(one.dates.get(version, Dates())) for one in (before, after))
+        old, new = (describe_days(one.dates.get(version, Dates())) for one in (before, after))
         if old != new:
             out.append(f"{name}/{version}: {old or 'no dates'} -> {new or 'no dates'}")
     return out

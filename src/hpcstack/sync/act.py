@@ -22,8 +22,9 @@ from hpcstack.launch.resources import Resources
 from hpcstack.lock.file import LockFile
 from hpcstack.publish.repair import repair_names
 from hpcstack.publish.reports import share_report
-from hpcstack.releases.changes import choose_default, retire_version
+from hpcstack.releases.changes import choose_default, describe_days, retire_version
 from hpcstack.releases.inputs import stamp_today
+from hpcstack.releases.ledger import Dates
 from hpcstack.resolve.build_stack import BuildOptions, build_stack
 from hpcstack.resolve.make_lock import make_lock
 from hpcstack.slurm.options import SlurmOptions
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hpcstack.publish.publisher import Publisher
-    from hpcstack.releases.ledger import Dates, Event, Ledger
+    from hpcstack.releases.ledger import Event, Ledger
     from hpcstack.sync.declaration import Builds, Declared
     from hpcstack.sync.look import Means
     from hpcstack.sync.plan import SyncStep
@@ -167,7 +168,7 @@ def _test(step: SyncStep, declared: Declared, means: Means) -> str:
     site, bench, prove = means.site, means.bench, declared.prove
     stack = means.catalog.find(step.subject).stack
     _point_stack(step, means)
-    # Nobody waits for a queue for ever: what gets no nodes in time is tried again by the next sync.
+    # Nobody waits for a queue forever: what gets no nodes in time is tried again by the next sync.
     limit = SlurmOptions.parse((f"--immediate={prove.wait * 60}",))
     asked = Resources(nodes=prove.nodes, partition=step.partition, time=prove.time, extra=limit)
     tier = choose_tier(site, prove)
@@ -200,7 +201,12 @@ def _point_stack(step: SyncStep, means: Means) -> None:
     """Let the step's image be the newest of its stack, as `build` does: that is what is tested."""
     store = means.publisher.store
     artifact = store.artifact(step.image)
-    assert artifact
+    if artifact is None:
+        raise AnswerIsNo(
+            f"somebody has removed the image of {step.subject} meanwhile",
+            "run hpcstack sync again",
+            page="declare-releases",
+        )
     store.point(artifact.stack, artifact.key, artifact.platform)
     store.point(artifact.stack, artifact.key)
 
@@ -257,7 +263,5 @@ def _change(step: SyncStep, name: str, reason: str, means: Means) -> str:
 def _describe_change(step: SyncStep, after: Ledger) -> str:
     if step.verb == "default":
         return f"module load {after.name} is {after.default or 'nothing'}"
-    dates: Dates | None = after.dates.get(step.version)
-    if not dates or not (dates.deprecate or dates.remove):
-        return "it is no longer retired"
-    return f"warned from {dates.deprecate}, {f'refused from {dates.remove}' if dates.remove else 'no day of refusal'}"
+    days = describe_days(after.dates.get(step.version, Dates()))
+    return days or "it is no longer retired"

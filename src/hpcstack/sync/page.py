@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from hpcstack.render.template import fill_page, read_data_file
 from hpcstack.sync.result import (
-    WORDS,
     list_deeds,
     list_steps,
     list_sync_rows,
@@ -15,15 +14,16 @@ from hpcstack.sync.result import (
 )
 
 if TYPE_CHECKING:
+    from hpcstack.sync.plan import Status
     from hpcstack.sync.result import SyncResult
 
-# classes of catalog.css
-CLASSES = {
-    WORDS["done"]: "PASS",
-    WORDS["todo"]: "",
-    WORDS["waits"]: "soft",
-    WORDS["held"]: "WARN",
-    WORDS["failed"]: "FAIL",
+# {status: class of catalog.css}
+CLASSES: dict[Status, str] = {
+    "done": "PASS",
+    "todo": "",
+    "waits": "soft",
+    "held": "WARN",
+    "failed": "FAIL",
 }
 
 
@@ -35,7 +35,7 @@ def render_sync_page(result: SyncResult) -> str:
         result=result,
         style=read_data_file("modules", "catalog.css"),
         summary=summarise_result(result),
-        rows=[(*row, CLASSES[row[1]]) for row in list_sync_rows(result)],
+        rows=[(*row.cells, CLASSES[row.status]) for row in list_sync_rows(result)],
         steps=list_steps(result),
         deeds=list_deeds(result),
         wrong=list_wrong(result),
@@ -48,7 +48,7 @@ def render_sync_markdown(result: SyncResult) -> str:
     lines = [f"## {title}: {summarise_result(result)}", ""]
     if result.commit:
         lines += [f"`{result.folder}` at `{result.commit}`", ""]
-    rows = list_sync_rows(result)
+    rows = [row.cells for row in list_sync_rows(result)]
     if rows:
         lines += ["| release | status | |", "|---|---|---|"]
         lines += [f"| {_code(name)} | {status} | {_code(why)} |" for name, status, why in rows]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Literal
 
+from hpcstack.releases.changes import describe_days
 from hpcstack.releases.ledger import Dates, make_version_key
 
 if TYPE_CHECKING:
@@ -511,7 +512,7 @@ def _plan_dates(of: _DeclaredAndSeen) -> list[SyncStep]:
                 out.append(SyncStep("retire", subject, why, version, dates=old))
             continue
         verb: Verb = "retire" if wanted.deprecate or wanted.remove else "unretire"
-        why = "it is declared" if verb == "unretire" else _describe_dates(wanted)
+        why = "it is declared" if verb == "unretire" else describe_days(wanted)
         out.append(SyncStep(verb, subject, why, version, dates=wanted))
     return out
 
@@ -519,11 +520,6 @@ def _plan_dates(of: _DeclaredAndSeen) -> list[SyncStep]:
 def _is_same(one: Dates, other: Dates) -> bool:
     """Return whether ONE and OTHER say the same, whoever has set them."""
     return replace(one, origin="") == replace(other, origin="")
-
-
-def _describe_dates(dates: Dates) -> str:
-    days = ((dates.deprecate, "warned"), (dates.remove, "refused"))
-    return ", ".join(f"{what} from {day}" for day, what in days if day)
 
 
 def _choose_dates(version: str, of: _DeclaredAndSeen) -> Dates | None:
@@ -582,7 +578,7 @@ def _choose_last_days(version: str, of: _DeclaredAndSeen) -> Dates | None:
 def _describe_by_hand(name: str, version: str, dates: Dates) -> str:
     """Return in words that a person gave VERSION its DATES, and what to type."""
     return (
-        f"{version} was retired by hand: {_describe_dates(dates)}; "
+        f"{version} was retired by hand: {describe_days(dates)}; "
         f"hpcstack retire {name}/{version} --cancel brings it back, `without` leaves it out"
     )
 

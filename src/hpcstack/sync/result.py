@@ -111,17 +111,33 @@ WORDS: dict[Status, str] = {
 }
 
 
-def list_sync_rows(result: SyncResult) -> list[tuple[str, str, str]]:
-    """Return (release, status in words, why) of each version, and of what is about a name."""
-    rows = []
+@dataclass(frozen=True)
+class SyncRow:
+    """A line of the report: how it is with a release, or with a name, and why."""
+
+    subject: str
+    status: Status
+    why: str
+    failure: Deed | None = None  # the step that has failed, if one has
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """The row in words."""
+        return self.subject, WORDS[self.status], self.why
+
+
+def list_sync_rows(result: SyncResult) -> list[SyncRow]:
+    """Return a row for each version, for what is about a name, and for each failure beside them."""
+    rows: list[SyncRow] = []
     for one in result.names:
         for version in one.plan.versions:
             status, why = one.status_of(version)
-            rows.append((f"{one.name}/{version.version}", WORDS[status], why))
-        rows += [(one.name, WORDS[status], why) for status, why in one.plan.notes]
+            failure = one.find_failure(version.version)
+            rows.append(SyncRow(f"{one.name}/{version.version}", status, why, failure))
+        rows += [SyncRow(one.name, status, why) for status, why in one.plan.notes]
         shown = {version.version for version in one.plan.versions}
         rows += [
-            (deed.step.subject, WORDS["failed"], f"{deed.step.verb}: {deed.said}")
+            SyncRow(deed.step.subject, "failed", f"{deed.step.verb}: {deed.said}", deed)
             for deed in one.failures
             if deed.step.version not in shown
         ]
@@ -150,15 +166,12 @@ def list_wrong(result: SyncResult) -> list[str]:
         for deed in one.failures:
             hint = f" ({deed.hint})" if deed.hint else ""
             out.append(f"{name_step(deed.step)}: {deed.said}{hint}")
-    out += [
-        f"{name}: {why}" for name, status, why in list_sync_rows(result) if status == WORDS["held"]
-    ]
-    told = [f"{one.step.verb}: {one.said}" for each in result.names for one in each.failures]
-    out += [
-        f"{name}: {why}"
-        for name, status, why in list_sync_rows(result)
-        if status == WORDS["failed"] and why not in told
-    ]
+
+    rows = list_sync_rows(result)
+    for status in ("held", "failed"):
+        # A row that a failed step has made is told already.
+        of_status = [row for row in rows if row.status == status and not row.failure]
+        out += [f"{row.subject}: {row.why}" for row in of_status]
     if result.prune_failure:
         out.append(f"prune: {result.prune_failure.said}")
     return out + result.notes
@@ -172,9 +185,10 @@ def name_step(step: SyncStep) -> str:
 
 def summarise_result(result: SyncResult) -> str:
     """Return in a sentence how it is with all that is declared."""
-    statuses = Counter(status for _, status, _ in list_sync_rows(result))
-    order = [WORDS[one] for one in ("failed", "held", "todo", "waits", "done")]
-    counts = ", ".join(f"{statuses[word]} {word}" for word in order if statuses[word])
+    statuses = Counter(row.status for row in list_sync_rows(result))
+    order: tuple[Status, ...] = ("failed", "held", "todo", "waits", "done")
+    found = [(statuses[one], WORDS[one]) for one in order if statuses[one]]
+    counts = ", ".join(f"{count} {word}" for count, word in found)
     return counts or "nothing is declared"
 
 

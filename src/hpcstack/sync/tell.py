@@ -115,7 +115,9 @@ def write_told(telling: Notifications, name: str, publisher: Publisher) -> None:
     with publisher.store.acting("who was told was not written"):
         sharing.make_folder(telling.folder)
         text = json.dumps(document, indent=1) + "\n"
-        write_text(telling.folder / f"{name}.json", text, sharing=sharing)
+        # It names users: that is for those who publish, and for nobody else.
+        mode = 0o640 if sharing.has_group else 0o600
+        write_text(telling.folder / f"{name}.json", text, mode, sharing=sharing)
 
 
 def tell_everybody(

@@ -127,6 +127,7 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "sync": [
         ((), 2, "Missing argument"),
         (("no-such-folder",), 2, "no such folder"),
+        ((".", "--quiet", "--events", "x"), 2, "--quiet reports no progress"),
         (("recipes",), 2, "has no *.yaml that declares releases"),
         (("site.yaml",), 2, "unknown key 'store'"),
     ],

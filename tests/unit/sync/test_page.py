@@ -44,8 +44,8 @@ def test_all_forms_say_the_same() -> None:
     result = make_result(undeclared=["mine"])
     page, markdown = render_sync_page(result), render_sync_markdown(result)
     for row in list_sync_rows(result):
-        assert all(part in page for part in row)
-        assert all(part in markdown for part in row)
+        assert all(part in page for part in row.cells)
+        assert all(part in markdown for part in row.cells)
     assert "mine" in page
     assert summarise_result(result) == "1 HELD, 1 to do, 1 as declared"
     document = make_document(result)
@@ -57,8 +57,8 @@ def test_a_failure_decides() -> None:
     error = BuildError("no space left\n  in /tmp", "its log: x")
     result = make_result(deeds=[Deed(TEST, "PASS"), make_failure(BUILD, error)], dry_run=False)
     assert result.exit_code == error.exit_code == 4
-    (row,) = [one for one in list_sync_rows(result) if one[0] == "demo/25.10"]
-    assert row[1:] == ("FAILED", "build: no space left in /tmp")
+    (row,) = [one for one in list_sync_rows(result) if one.subject == "demo/25.10"]
+    assert row.cells[1:] == ("FAILED", "build: no space left in /tmp")
     assert "its log: x" in render_sync_page(result)
     assert make_document(result)["names"][0]["failed"][0]["exit_code"] == 4
 
@@ -67,10 +67,10 @@ def test_a_wait_hides_no_failure() -> None:
     plan = NamePlan("demo", (VersionPlan("25.10", "failed", "x is FAIL on gh200"),))
     name = NameResult("demo", Path("demo.yaml"), plan, waiting={"25.10": "no nodes on dgx"})
     (row,) = list_sync_rows(make_result(names=[name]))
-    assert row == ("demo/25.10", "FAILED", "x is FAIL on gh200")
+    assert row.cells == ("demo/25.10", "FAILED", "x is FAIL on gh200")
     waits = replace(plan, versions=(VersionPlan("25.10", "todo", ""),))
     (row,) = list_sync_rows(make_result(names=[replace(name, plan=waits)]))
-    assert row == ("demo/25.10", "waits", "no nodes on dgx")
+    assert row.cells == ("demo/25.10", "waits", "no nodes on dgx")
 
 
 def test_all_is_well() -> None:

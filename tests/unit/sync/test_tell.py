@@ -83,6 +83,12 @@ def test_each_is_told_once_of_what_changed(mail: Mail) -> None:
     assert mail.read() == ""
 
 
+def test_who_was_told_is_not_for_everybody(mail: Mail) -> None:
+    """It names users."""
+    mail.run()
+    assert (mail.top / "told/pytorch.json").stat().st_mode & 0o077 == 0
+
+
 def test_a_run_that_is_killed_loses_no_message(mail: Mail) -> None:
     """It had begun, and published, and told nobody."""
     begin_telling(mail.top / "told", mail.declared, mail.place.publisher)
