@@ -67,7 +67,7 @@ SITE
         fi
         cat <<SITE
 node_types:
-  virtual: {gpus: {model: virtual, count: $VIRTUAL_GPUS}, virtual: true}
+  virtual: {gpus: {model: virtual, count: $VIRTUAL_GPUS, domain_nodes: $BLOCK}, virtual: true}
 partitions:
   debug: {node_type: virtual, default: true}
 SITE

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# slurm.conf, gres.conf, plugstack.conf and slurmctld.
+# slurm.conf, gres.conf, plugstack.conf, topology.conf and slurmctld.
 
 VIRTUAL_GPUS=4
 
@@ -59,12 +59,14 @@ CONF
             printf '%s\n' AccountingStorageType=accounting_storage/slurmdbd "AccountingStorageHost=$(control_address)" \
                 AccountingStoragePort=8819 "AccountingStoragePass=$MUNGE_SOCKET" JobAcctGatherType=jobacct_gather/linux
         fi
+        if [ "$BLOCK" -gt 0 ]; then echo "TopologyPlugin=topology/block"; fi
         if plugin=$(pyxis_plugin); then echo "PlugStackConfig=$ETC/plugstack.conf"; fi
         for ((i = 1; i <= NODES; i++)); do
             echo "NodeName=node$i NodeAddr=$(node_address "node$i") NodeHostname=node$i Port=$((9000 + i)) CPUs=4 RealMemory=8000 Gres=gpu:$VIRTUAL_GPUS"
         done
         echo "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES:4"
     } >"$ETC/slurm.conf.new"
+    write_blocks >"$ETC/topology.conf.new"
     : >"$ETC/gres.conf.new"
     for ((i = 0; i < VIRTUAL_GPUS; i++)); do
         [ -e "/dev/hpcstack-gpu$i" ] || mknod -m 666 "/dev/hpcstack-gpu$i" c 1 3
@@ -74,10 +76,23 @@ CONF
     if plugin=$(pyxis_plugin); then echo "required $plugin runtime_path=/tmp/.pyxis importer=$ETC/importer.sh$(pyxis_mounts)" >"$ETC/plugstack.conf.new"; fi
 }
 
+# The nodes in blocks of $BLOCK, dealt out like cards: neighbours by name are in different blocks.
+write_blocks() {
+    local block blocks node members
+    [ "$BLOCK" -gt 0 ] || return 0
+    blocks=$((NODES / BLOCK))
+    for ((block = 1; block <= blocks; block++)); do
+        members=''
+        for ((node = block; node <= blocks * BLOCK; node += blocks)); do members+=${members:+,}node$node; done
+        echo "BlockName=block$block Nodes=$members"
+    done
+    echo "BlockSizes=$BLOCK"
+}
+
 # Slurm reads its configuration when it starts: a changed one stops what runs with the old.
 restart_if_changed() {
     local file changed=no
-    for file in slurm.conf gres.conf plugstack.conf; do
+    for file in slurm.conf gres.conf plugstack.conf topology.conf; do
         cmp -s "$ETC/$file.new" "$ETC/$file" || changed=yes
         mv "$ETC/$file.new" "$ETC/$file"
     done

@@ -31,7 +31,8 @@ first_host() {
 
 nodes=${SLURM_STEP_NUM_NODES:-${SLURM_JOB_NUM_NODES:-1}}
 if [ "$nodes" -gt 1 ]; then
-    head=$(first_host "${SLURM_STEP_NODELIST:-$SLURM_JOB_NODELIST}")
+    # The node of rank 0: the job script says it where it has put the nodes into another order than Slurm's.
+    head=${HPCSTACK_FIRST_NODE:-$(first_host "${SLURM_STEP_NODELIST:-$SLURM_JOB_NODELIST}")}
     address=$(getent ahostsv4 "$head" 2>/dev/null | { read -r first _ && printf '%s' "$first"; })
     : "${MASTER_ADDR:=${address:-$head}}"
 else

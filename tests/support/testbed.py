@@ -28,6 +28,9 @@ class Testbed:
     def has_pyxis(self) -> bool:
         return "--container-image" in self.run("srun", "--help").stdout
 
+    def has_blocks(self) -> bool:
+        return "BlockName=" in self.run("scontrol", "show", "topology").stdout
+
     def run(
         self, *argv: str, timeout: float = 600, check: bool = False, **env: str
     ) -> subprocess.CompletedProcess[str]:

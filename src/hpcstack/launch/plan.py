@@ -12,6 +12,7 @@ from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, bind_ranks, may_bind_by_node
 from hpcstack.launch.debug import check_debug, list_debug_variables, wrap_debugged
+from hpcstack.launch.domains import Placement, place_nodes
 from hpcstack.launch.failure import OWN_FAILURE
 from hpcstack.launch.modes import (
     MODES,
@@ -46,7 +47,7 @@ from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hpcstack.core.process import Runner
     from hpcstack.hardware.compatibility import Fit
@@ -93,6 +94,9 @@ class Plan:
     spare: Spare | None = None
     brought: tuple[Brought, ...] = ()  # the nodes' own libraries that the container is given
     served: Served | None = None
+    # Tasks of each node, where the nodes are put into the order of their NVLink domains first
+    ordered: int = 0
+    warning: str = ""  # what could be had better
     slurm_refuses: str = ""  # why Slurm would refuse it today; only set where it is only shown
 
     @property
@@ -102,6 +106,16 @@ class Plan:
     @property
     def environment(self) -> dict[str, str]:
         return {one.name: one.value for one in self.settings}
+
+    @property
+    def needs_script(self) -> bool:
+        """Whether the step needs more than srun.
+
+        That is staging, a grace period, a watchdog, spare nodes, another start, or nodes in order.
+        """
+        return bool(
+            self.staged or self.grace or self.watchdog or self.spare or self.requeue or self.ordered
+        )
 
     def shown(self) -> str:
         """Return the line, with its variables before it, as it can be typed into a shell."""
@@ -144,8 +158,11 @@ def plan_step(
 
     _check_request(request, runtime, site, allocation, staged)
     refusal = None
+    placement = Placement()
     if not here:
         refusal = _slurm_refusal(request, share, allocation, runner)
+        placement = place_nodes(resources, request.spare, node, allocation, Client(runner))
+        refusal = refusal or placement.refusal
     if refusal and not request.only_shown:
         raise refusal
     _check_architecture(artifact, node, here=here)
@@ -174,7 +191,7 @@ def plan_step(
     options: list[Part] = []
     if not here:
         options = _list_srun_options(
-            request, artifact, share, runner, binding, allocation, prolog=prolog
+            request, artifact, share, runner, binding, allocation, placement, prolog=prolog
         )
     step = _make_step(
         request, artifact, site, runtime, share, staged, added, brought, variables, options
@@ -202,6 +219,8 @@ def plan_step(
         spare=spare,
         brought=brought,
         served=request.serves,
+        ordered=_count_ordered_tasks(options) if placement.spans else 0,
+        warning=placement.warning,
         slurm_refuses=refusal.message if refusal else "",
     )
 
@@ -427,6 +446,7 @@ def _list_srun_options(
     runner: Runner,
     binding: Binding | None,
     allocation: Mapping[str, str],
+    placement: Placement,
     *,
     prolog: str,
 ) -> list[Part]:
@@ -445,6 +465,9 @@ def _list_srun_options(
     if not given.has("--comment"):
         mark = f"hpcstack:{artifact.key}"
         out.append(make_option("--comment", mark, "tells hpcstack gc which image is in use"))
+
+    if placement.segment:
+        out.append(placement.segment)
 
     if MODES[mode].pmi and not given.has("--mpi"):
         found = Client(runner).choose_pmi()
@@ -519,6 +542,21 @@ def _count_tasks(asked: list[Part], resources: Resources, inside: Mapping[str, s
     else:
         per_node = 1
     return per_node * resources.nodes
+
+
+def _count_ordered_tasks(options: Sequence[Part]) -> int:
+    """Return how many tasks each node has by srun's OPTIONS, where the nodes can be put in order.
+
+    0 where they cannot: the nodes have different numbers of tasks, or Slurm alone knows how many,
+    or the user has said how tasks are to be distributed.
+    """
+    values = {part.option: part.value for part in options}
+    has_own_order = "--distribution" in values or "SLURM_HOSTFILE" in os.environ
+    if has_own_order or "--pty" in values:
+        return 0
+    if "--ntasks-per-node" in values:
+        return int(values["--ntasks-per-node"])
+    return 0
 
 
 def _list_settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[Variable]:

@@ -26,6 +26,7 @@ from hpcstack.launch.plan import OWN_FAILURE, Plan, find_home_to_mount
 from hpcstack.launch.preflight import explain_missing_command, note_own_torch
 from hpcstack.launch.reach_slurm import runs_slurm_command
 from hpcstack.launch.script import (
+    FIRST_NODE,
     list_directives,
     make_salloc_line,
     on_terminal,
@@ -123,6 +124,8 @@ class PlannedLaunch:
         out = []
         if self.doubt:
             out.append(self.doubt)
+        if plan.warning:
+            out.append(plan.warning)
         out += describe_foreign_packages(os.environ)
         if not self.runtime.uses_slurm:
             return out
@@ -236,9 +239,8 @@ class PlannedLaunch:
         The status is that of the rank that failed first, or 0. The line says what happened; it is
         empty where nothing is left to say.
 
-        A step that needs more than srun (staging, a grace period, a watchdog, spare nodes) is run
-        as its script, in the allocation of this shell or in one of salloc's. The script itself then
-        says what happened.
+        A step that needs more than srun (Plan.needs_script) is run as its script, in the allocation
+        of this shell or in one of salloc's. The script itself then says what happened.
         """
         plan = self.plan
         folder = self._record()
@@ -249,7 +251,7 @@ class PlannedLaunch:
         if self._is_screened():
             screen = Screen(failure)
         errors = Stderr(folder, failure.feed, screen)
-        scripted = bool(plan.staged or plan.grace or plan.watchdog or plan.spare or plan.requeue)
+        scripted = plan.needs_script
         # Nothing may come between a step and a terminal of its own.
         heard = self.runtime.uses_slurm and not on_terminal(plan.parts)
         interruption = None
@@ -258,6 +260,8 @@ class PlannedLaunch:
 
         argv = plan.argv
         own = {"HPCSTACK_RUN": str(folder), **self._variables_for_gc()}
+        if FIRST_NODE in os.environ:
+            own[FIRST_NODE] = ""  # of another step, which this shell is in
         if scripted:
             self._write_script(folder)
             argv = ("bash", str(folder / record.SCRIPT))

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 # Options that the outline leaves out: they are long, and no help to see what would run
 LONG = ("--container-mounts", "--cpu-bind", "--container-env", "--prolog", "--comment")
+FIRST_NODE = (
+    "HPCSTACK_FIRST_NODE"  # the node of rank 0, where Slurm's own list does not begin with it
+)
 END = "HPCSTACK_INSIDE"  # ends the here-documents of the script
 MOST_RESTARTS = 3  # times that a job starts again without a node, or for any other reason
 NO_COMMAND = ("jupyter",)  # templates that start a program of their own
@@ -75,6 +78,7 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
         grace=plan.grace,
         watchdog=_list_watchdog(plan),
         spare=spare,
+        order=_list_order(plan, parts),
         served=plan.served.folder.replace("JOB", "$SLURM_JOB_ID") if plan.served else "",
         requeue={"command": plan.requeue, "most": MOST_RESTARTS} if plan.requeue else None,
         settings=plan.settings,
@@ -101,6 +105,22 @@ def _list_staging(plan: Plan) -> dict[str, object] | None:
         "cast": cast,
         "put": staged.words,
     }
+
+
+def _list_order(plan: Plan, parts: Sequence[Part]) -> dict[str, object] | None:
+    """Return what the script says of the nodes' order; None where it is left to Slurm.
+
+    `place` is where --nodes stands among the words of PARTS: Slurm refuses it beside a list of
+    nodes in an order of its own.
+    """
+    if not plan.ordered:
+        return None
+    words = [(part.option, word) for part in parts for word in part.words]
+    place = next(place for place, (option, _) in enumerate(words) if option == "--nodes")
+    # A spare node adds a word before: the list of those that are fit.
+    place += bool(plan.spare)
+    nodes = next(part.value for part in parts if part.option == "--nodes")
+    return {"nodes": nodes, "tasks": plan.ordered, "place": place, "variable": FIRST_NODE}
 
 
 def _list_watchdog(plan: Plan) -> dict[str, object] | None:

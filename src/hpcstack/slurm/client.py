@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, SlurmError
-from hpcstack.slurm.node_failures import COUNTED, EndedJob, parse_ended_jobs
+from hpcstack.slurm.node_failures import (
+    COUNTED,
+    EndedJob,
+    expand_nodelist,
+    parse_ended_jobs,
+)
 from hpcstack.slurm.query import (
     choose_pmi,
     parse_long_options,
@@ -24,6 +29,7 @@ from hpcstack.slurm.query import (
     read_pmi,
 )
 from hpcstack.slurm.state import JobState, read_state
+from hpcstack.slurm.topology import read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,13 +37,14 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Completed, Runner
     from hpcstack.slurm.query import Limits
+    from hpcstack.slurm.topology import Block
 
 ANSWER_S = 20  # for a question that slurmctld or slurmdbd answers from memory
 SCRIPTS_AT_ONCE = 8  # questions to slurmctld, which serves everybody, beside each other
 # Slurm's variables that say which cluster is meant, and how; the others are those of a job.
 KEPT = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS", "SLURM_JWT")
 # What hpcstack launch tells the ranks of its own job.
-OF_A_LAUNCH = ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_GRACE")
+OF_A_LAUNCH = ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_FIRST_NODE", "HPCSTACK_GRACE")
 # What squeue, scontrol and scancel answer about a job that Slurm has forgotten, or never had.
 FORGOTTEN = "Invalid job id"
 ENDED_S = 120  # for an answer of sacct about all jobs of weeks
@@ -166,6 +173,24 @@ class Client:
         if not re.fullmatch(r"[A-Za-z0-9_.,\[\]-]+", nodelist):
             return []
         return self._ask("scontrol", "show", "hostnames", nodelist).split()
+
+    def query_blocks(self) -> list[Block]:
+        """Return the blocks of Slurm's topology/block; none where it has another topology."""
+        return read_blocks(self._ask("scontrol", "show", "topology"))
+
+    def query_partition_nodes(self, partition: str) -> frozenset[str]:
+        """Return the nodes of PARTITION, or of the default one where it is empty.
+
+        Of several, `a,b`, those of all. None where Slurm does not answer.
+        """
+        chosen = [f"--partition={partition}"] if partition else []
+        text = self._ask("sinfo", "--noheader", "--all", *chosen, "--format", "%P|%N")
+        out: set[str] = set()
+        for line in text.splitlines():
+            name, _, nodelist = line.partition("|")
+            if partition or name.endswith("*"):
+                out.update(expand_nodelist(nodelist.strip()))
+        return frozenset(out)
 
     def query_job_nodes(self, job: str) -> list[str]:
         """Return the nodes of the running JOB; none where Slurm does not say."""

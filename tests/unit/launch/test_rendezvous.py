@@ -49,7 +49,7 @@ def torchrun(tmp_path: Path, *arguments: str, **env: str) -> list[str]:
 STEP = {
     "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NODELIST": "localhost,b",
-    "SLURM_NODEID": "1",
+    "SLURM_PROCID": "1",
     "SLURM_JOB_ID": "100",
     "SLURM_STEP_ID": "3",
 }
