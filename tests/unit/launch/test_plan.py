@@ -23,6 +23,7 @@ from hpcstack.launch.modes import MODES
 from hpcstack.launch.plan import Plan, plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
+from hpcstack.launch.script import render_script
 from hpcstack.launch.variables import list_mode_variables
 from hpcstack.recipe.model import Mode
 from hpcstack.render.launchers import ABOUT, render_inner, with_compat, wrap_rank
@@ -844,3 +845,115 @@ def test_none_and_some_contradict_each_other(total: int, each: int) -> None:
     options = {"runtime": "auto", "nodes": 1, "extra": (), "gpus": total, "gpus_per_node": each}
     with pytest.raises(InputError, match="contradict each other"):
         parse_resources(options)
+
+
+# Two NVLink domains of two nodes each, dealt out, as Slurm 24.11.5 printed them of 36.
+BLOCKS = """\
+BlockName=b1 BlockIndex=0 Nodes=n1,n3 BlockSize=2
+BlockName=b2 BlockIndex=1 Nodes=n2,n4 BlockSize=2
+"""
+# Answers of Slurm's for a job script, and a step that only says how it was asked for.
+ANSWERS = {
+    "scontrol": f"""#!/bin/sh
+case "$*" in
+"show topology") cat <<'BLOCKS'
+{BLOCKS}BLOCKS
+;;
+"show hostnames "*) echo "$3" | tr , '\\n' ;;
+esac
+""",
+    "srun": """#!/bin/bash
+for word; do
+    case $word in
+    --nodelist=*) echo "nodes $(paste -sd ' ' "${word#*=}")" ;;
+    --nodes=* | --ntasks=* | --distribution=*) echo "$word" ;;
+    esac
+done
+echo "first ${HPCSTACK_FIRST_NODE:-by Slurm}"
+""",
+}
+
+
+class WithBlocks(Cluster):
+    """A machine whose Slurm has BLOCKS."""
+
+    def __init__(self) -> None:
+        super().__init__("srun", "apptainer", "scontrol", "sinfo")
+
+    def output(self, argv: object, **_: object) -> Completed:
+        words = tuple(map(str, argv))  # type: ignore[call-overload]
+        if words == ("scontrol", "show", "topology"):
+            return Completed(words, 0, tuple(BLOCKS.splitlines()), BLOCKS)
+        if words[-1] == "%P|%N":
+            return Completed(words, 0, ("p*|n[1-4]",), "p*|n[1-4]\n")
+        return Completed(words, 1, ())
+
+
+def domain_site(folder: Path) -> Site:
+    site = gpu_site(folder, count=4)
+    gpus = site.node_types["n"].gpus
+    assert gpus
+    of_racks = gpus.model_copy(update={"domain_nodes": 2})
+    node = site.node_types["n"].model_copy(update={"gpus": of_racks})
+    return site.model_copy(update={"node_types": {"n": node}})
+
+
+@pytest.mark.parametrize(
+    ("mode", "nodes", "said"),
+    [
+        ("torchrun", "n1,n2,n3,n4", ["nodes n1 n3 n2 n4", "--distribution=arbitrary", "--ntasks=4", "first n1"]),
+        ("task-per-gpu", "n2,n1,n3,n4", ["nodes n1 n1 n1 n1 n3 n3 n3 n3 n2 n2 n2 n2 n4 n4 n4 n4", "--distribution=arbitrary", "--ntasks=16", "first n1"]),
+        ("torchrun", "n1,n3,n2,n4", ["--nodes=4", "first by Slurm"]),  # in order already
+        ("torchrun", "n1,n2,n3,n4,n5", ["--nodes=4", "first by Slurm"]),  # a part of a job
+        ("torchrun", "n5,n6,n2,n1", ["nodes n1 n2 n5 n6", "--distribution=arbitrary", "--ntasks=4", "first n1"]),  # in no block
+    ],
+)  # fmt: skip
+def test_a_script_puts_nodes_into_the_order_of_their_domains(
+    tmp_path: Path, mode: str, nodes: str, said: list[str]
+) -> None:
+    made = plan(
+        ARTIFACT, ("prog",), mode, Resources(nodes=4), domain_site(tmp_path), WithBlocks(),
+        workdir=Path("/work"),
+    )  # fmt: skip
+    assert made.needs_script and "--segment=2" in made.argv
+    for name, text in ANSWERS.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", render_script(made, ARTIFACT, "why")],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_NODELIST": nodes, "SLURM_JOB_ID": "1", "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == sorted(said), done.stderr
+    assert not list(tmp_path.glob("tmp.*"))
+
+
+def test_nodes_are_put_in_order_only_where_it_can_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, slurm = domain_site(tmp_path), WithBlocks()
+
+    def is_ordered(mode: str = "torchrun", **resources: Any) -> bool:
+        asked = Resources(**{"nodes": 4, **resources})
+        return bool(plan(ARTIFACT, ("prog",), mode, asked, site, slurm, workdir=tmp_path).ordered)
+
+    assert is_ordered() and is_ordered("plain", ntasks_per_node=2)
+    assert not is_ordered(nodes=2)  # in one domain
+    assert not is_ordered("plain")  # Slurm alone knows how many tasks a node gets
+    assert not is_ordered(extra=SlurmOptions.parse(["--distribution=cyclic"]))
+    assert not is_ordered(extra=SlurmOptions.parse(["--pty"]))
+    monkeypatch.setenv("SLURM_HOSTFILE", "/home/user/hosts")
+    assert not is_ordered()
+
+
+def test_a_segment_that_does_not_fit_is_refused_or_only_told(tmp_path: Path) -> None:
+    asked = Resources(nodes=4, extra=SlurmOptions.parse(["--segment=3"]))
+    site, slurm = domain_site(tmp_path), WithBlocks()
+    assert not plan(ARTIFACT, ("prog",), "plain", asked, site, slurm, workdir=tmp_path).ordered
+    asked = replace(asked, nodes=3, extra=SlurmOptions.parse(["--segment=2"]))
+    with pytest.raises(InputError, match="3 nodes cannot be shared out in parts of 2"):
+        plan(ARTIFACT, ("prog",), "plain", asked, site, slurm, workdir=tmp_path)
+    shown = plan(
+        ARTIFACT, ("prog",), "plain", asked, site, slurm, workdir=tmp_path, only_shown=True
+    )
+    assert "3 nodes cannot be shared out" in shown.slurm_refuses
