@@ -38,7 +38,7 @@ def says(testbed: Testbed, built: dict[str, Any]) -> str:
 
 def list_ranks(text: str) -> list[dict[str, Any]]:
     """What the ranks said, in their order."""
-    said = [json.loads(one) for one in re.findall(r"\{.*?\}", text)]
+    said = [json.loads(one) for one in re.findall(r"\{\"rank\".*?\}", text)]
     return sorted(said, key=lambda one: int(one["rank"]))
 
 
@@ -95,6 +95,20 @@ def test_inside_a_job_nodes_are_put_in_order(testbed: Testbed, says: str) -> Non
     done = testbed.bash(f"cd tests/launching && salloc --quiet -N20 --segment=10 {line}")
     ranks = list_ranks(done.stdout)
     assert [count for _, count in list_domains(ranks)] == [10, 10], done.stdout + done.stderr
+
+
+def test_spare_nodes_are_left_out_before_the_others_are_put_in_order(
+    testbed: Testbed, says: str
+) -> None:
+    done = launch(
+        testbed, "-N18", "--spare=2", "--mode", "task-per-gpu", "--nproc-per-node", "2",
+        "--runtime", "apptainer", "--", says,
+    )  # fmt: skip
+    ranks = list_ranks(done.stdout)
+    assert len(ranks) == 36, done.stderr
+    # Of the job's 2 x 10 nodes, the first 18 that are well
+    assert sorted(count for _, count in list_domains(ranks)) in ([16, 20], [18, 18])
+    assert {one["first"] for one in ranks} == {ranks[0]["address"].partition(".")[2]}
 
 
 def test_a_misfit_is_told_before_the_queue(testbed: Testbed, says: str) -> None:

@@ -319,10 +319,11 @@ def answer_template(
 
     No image is needed for it.
     """
+    from hpcstack.launch.domains import place_job
     from hpcstack.launch.script import make_copied_script
 
     session: Session = ctx.obj
-    parse_resources({**options, "batch": True})  # raises for what makes no sense
+    resources = parse_resources({**options, "batch": True})  # raises for what makes no sense
     typed = {key for key in (*OF_JOBS, *OF_LAUNCHES, "nodes") if _was_typed(ctx, key)}
 
     # {option of sbatch: value}; None takes a line of the template away
@@ -341,6 +342,9 @@ def answer_template(
     for word in (*ctx.meta["passed"], *options["extra"]):
         option, _, value = word.partition("=")
         directives[option.removeprefix("--")] = value
+    segment = place_job(resources, session.site, session.runner).segment
+    if segment:
+        directives["segment"] = segment.value
 
     words: list[Option] = []
     for key, option in OF_LAUNCHES.items():

@@ -200,6 +200,18 @@ TOLD: dict[str, Advice] = {
         "HealthCheckNodeState=ANY,CYCLE in slurm.conf",
         page="health-checks-for-nodes",
     ),
+    "domains": Advice(
+        "WARN",
+        "Slurm does not keep the parts of a job within NVLink domains",
+        "TopologyPlugin=topology/block, and a block for each domain in topology.conf (Slurm 24.11)",
+        page="use-nvlink-domains",
+    ),
+    "domains.size": Advice(
+        "WARN",
+        "a part of a job may lie in two NVLink domains",
+        "a block for each domain in topology.conf, or another domain_nodes in site.yaml",
+        page="use-nvlink-domains",
+    ),
     "pmi": Advice(
         "WARN",
         "MPI programs would each be alone",

@@ -25,7 +25,11 @@ from hpcstack.diagnose.filesystem import look_at_filesystems
 from hpcstack.diagnose.image_cache import look_at_image_cache
 from hpcstack.diagnose.mounting import look_at_mounting, measure_mounting
 from hpcstack.diagnose.pyxis import look_at_pyxis
-from hpcstack.diagnose.slurm_config import look_at_pmi, look_at_slurm_config
+from hpcstack.diagnose.slurm_config import (
+    look_at_domains,
+    look_at_pmi,
+    look_at_slurm_config,
+)
 from hpcstack.lock.file import LockFile
 from hpcstack.oci.client import Registry
 from hpcstack.oci.credentials import IDENTITY, find_login
@@ -196,6 +200,10 @@ def _check_cluster(
         nodes = format_count(len(reasons), "node")
         yield report_wrong("nodes", where, f"{nodes} down or drained: {reasons[0].strip()}")
     yield from look_at_slurm_config(slurm.read_config(), where)
+    with_gpus = [one.gpus for one in site.node_types.values() if one.gpus]
+    domain = max((gpus.domain_nodes for gpus in with_gpus), default=0)
+    if domain > 1:
+        yield from look_at_domains(domain, slurm.query_blocks(), where)
     yield from _check_plugins(site, runner, where, runtime, on, progress)
 
 

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, format_count
+from hpcstack.launch.resources import find_node_type
 from hpcstack.runtimes.base import Part, make_option
+from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hpcstack.core.process import Runner
     from hpcstack.launch.resources import Resources
-    from hpcstack.site.load import NodeType
-    from hpcstack.slurm.client import Client
+    from hpcstack.site.load import NodeType, Site
     from hpcstack.slurm.topology import Block
 
 PAGE = "use-nvlink-domains"
@@ -60,6 +62,17 @@ class Domains:
         """Return whether NODES in parts of SEGMENT have room, if all nodes are free."""
         parts = sum(room // segment for room in self.rooms)
         return parts * segment >= nodes
+
+
+def place_job(resources: Resources, site: Site, runner: Runner) -> Placement:
+    """Return how a job of RESOURCES at SITE, of its own, is shared out among NVLink domains.
+
+    Raise InputError for a --segment that Slurm can never place.
+    """
+    placement = place_nodes(resources, 0, find_node_type(resources, site, {}), {}, Client(runner))
+    if placement.refusal:
+        raise placement.refusal
+    return placement
 
 
 def place_nodes(

@@ -229,8 +229,8 @@ class Gpus(Model):
     domain_nodes: int = Field(
         0,
         ge=0,
-        description="Nodes that one NVLink domain spans: 18 of GB200 NVL72, 1 of NVL4. 0: not "
-        "known.",
+        description="Nodes that one NVLink domain spans: 18 of GB200 NVL72, 1 of NVL4. The suite "
+        "requires it, and launches share jobs out by it (`--segment`). 0: not known.",
     )
 
 

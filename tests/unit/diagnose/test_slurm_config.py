@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcstack.diagnose.slurm_config import look_at_pmi, look_at_slurm_config
+from hpcstack.diagnose.slurm_config import look_at_domains, look_at_pmi, look_at_slurm_config
+from hpcstack.slurm.topology import Block
 
 
 @pytest.mark.parametrize(
@@ -38,4 +39,18 @@ def test_a_cluster_that_says_nothing_is_fine() -> None:
 )
 def test_how_ranks_find_each_other(types: tuple[str, ...], code: str, status: str) -> None:
     [finding] = look_at_pmi(types, "here")
+    assert (finding.code, finding.status) == (code, status)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "code", "status"),
+    [
+        ((), "domains", "WARN"),
+        ((18, 16), "domains", "OK"),  # of one, two nodes are not in service
+        ((18, 36), "domains.size", "WARN"),
+    ],
+)
+def test_slurms_blocks_are_nvlink_domains(sizes: tuple[int, ...], code: str, status: str) -> None:
+    blocks = [Block(frozenset(f"n{node}" for node in range(size)), 16) for size in sizes]
+    [finding] = look_at_domains(18, blocks, "here")
     assert (finding.code, finding.status) == (code, status)
