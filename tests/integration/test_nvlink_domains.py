@@ -87,6 +87,22 @@ def test_a_batch_job_asks_for_its_parts_and_orders_its_nodes(testbed: Testbed, s
     assert [count for _, count in list_domains(list_ranks(text))] == [10, 10], text
 
 
+def test_a_script_to_copy_asks_for_its_parts(testbed: Testbed, says: str) -> None:
+    script = launch(testbed, "-N20", "--template", "ddp").stdout
+    assert "#SBATCH --segment=10\n" in script
+    assert "--segment" not in launch(testbed, "--template", "ddp").stdout
+    own = launch(testbed, "-N20", "--segment=5", "--template", "ddp").stdout
+    assert "#SBATCH --segment=5\n" in own and own.count("--segment") == 1
+    refused = launch(testbed, "-N20", "--segment=7", "--template", "ddp")
+    assert refused.returncode == 2 and "parts of 7" in refused.stderr
+
+
+def test_doctor_compares_domains_with_blocks(testbed: Testbed) -> None:
+    found = {one["code"]: one for one in testbed.json("doctor", check=False)["findings"]}
+    assert found["domains"]["status"] == "OK"
+    assert found["domains"]["found"] == "2 blocks of up to 18 nodes"
+
+
 def test_inside_a_job_nodes_are_put_in_order(testbed: Testbed, says: str) -> None:
     line = (
         f"hpcstack launch {STACK} -N20 --mode task-per-gpu --nproc-per-node 1 --runtime apptainer "

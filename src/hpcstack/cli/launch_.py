@@ -323,7 +323,9 @@ def answer_template(
     from hpcstack.launch.script import make_copied_script
 
     session: Session = ctx.obj
-    resources = parse_resources({**options, "batch": True})  # raises for what makes no sense
+    extra = (*ctx.meta["passed"], *options["extra"])
+    # Raises for what makes no sense
+    resources = parse_resources({**options, "batch": True, "extra": extra})
     typed = {key for key in (*OF_JOBS, *OF_LAUNCHES, "nodes") if _was_typed(ctx, key)}
 
     # {option of sbatch: value}; None takes a line of the template away
@@ -339,7 +341,7 @@ def answer_template(
     # `-G 0`, for none, takes the template's own line away, too.
     if "gpus" in typed and "gpus_per_node" not in typed:
         directives["gpus-per-node"] = None
-    for word in (*ctx.meta["passed"], *options["extra"]):
+    for word in extra:
         option, _, value = word.partition("=")
         directives[option.removeprefix("--")] = value
     segment = place_job(resources, session.site, session.runner).segment
