@@ -91,9 +91,9 @@ def test_a_script_to_copy_asks_for_its_parts(testbed: Testbed, says: str) -> Non
     script = launch(testbed, "-N20", "--template", "ddp").stdout
     assert "#SBATCH --segment=10\n" in script
     assert "--segment" not in launch(testbed, "--template", "ddp").stdout
-    own = launch(testbed, "-N20", "--segment=5", "--template", "ddp").stdout
+    own = launch(testbed, "-N20", "--srun=--segment=5", "--template", "ddp").stdout
     assert "#SBATCH --segment=5\n" in own and own.count("--segment") == 1
-    refused = launch(testbed, "-N20", "--segment=7", "--template", "ddp")
+    refused = launch(testbed, "-N20", "--srun=--segment=7", "--template", "ddp")
     assert refused.returncode == 2 and "parts of 7" in refused.stderr
 
 

@@ -49,7 +49,7 @@ def torchrun(tmp_path: Path, *arguments: str, **env: str) -> list[str]:
 STEP = {
     "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NODELIST": "localhost,b",
-    "SLURM_PROCID": "1",
+    "SLURM_NODEID": "1",
     "SLURM_JOB_ID": "100",
     "SLURM_STEP_ID": "3",
 }
@@ -62,6 +62,23 @@ def test_the_rendezvous_is_the_first_node_by_its_ipv4_address(tmp_path: Path) ->
         "--master-addr", "127.0.0.1", "--master-port", "13103", "--no-python", "/bin/sh", "-c",
         'eval "$HPCSTACK_RANK"', "rank", "python3", "-u", "train.py", "a b",
     ]  # fmt: skip
+
+
+def test_a_script_that_orders_the_nodes_says_which_is_the_first(tmp_path: Path) -> None:
+    """Slurm's list of the step's nodes, and their numbers, are in Slurm's own order."""
+    ordered = {
+        "HPCSTACK_FIRST_NODE": "nowhere.invalid",
+        "SLURM_PROCID": "5",
+        "SLURM_STEP_NUM_TASKS": "8",
+        "SLURM_STEP_NUM_NODES": "4",
+    }
+    said = torchrun(tmp_path, "2", "t.py", **{**STEP, **ordered})
+    assert said[said.index("--node-rank") + 1] == "2"
+    assert said[said.index("--master-addr") + 1] == "nowhere.invalid"
+    # A step that is started from inside such a one is in Slurm's order again.
+    said = torchrun(tmp_path, "2", "t.py", **{**STEP, **ordered, "HPCSTACK_FIRST_NODE": ""})
+    assert said[said.index("--node-rank") + 1] == "1"
+    assert said[said.index("--master-addr") + 1] == "127.0.0.1"
 
 
 def test_what_the_user_set_is_kept_and_what_a_hook_set_is_not(tmp_path: Path) -> None:
