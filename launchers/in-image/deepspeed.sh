@@ -1,4 +1,4 @@
-# Needs rendezvous.sh ($ranks, $nodes, $node_rank, MASTER_ADDR, `run`) and rank.sh before it.
+# Needs rendezvous.sh ($ranks, $nodes, MASTER_ADDR, `run`) and rank.sh before it.
 # One of these runs on each node: it starts DeepSpeed's own launcher, which starts the ranks. The launcher's front end
 # would want ssh between the nodes; what it starts on each of them is this.
 threads=$((${SLURM_CPUS_PER_TASK:-0} / ranks))
@@ -49,5 +49,5 @@ while [ "$count" -gt 0 ]; do # the words in turn to the end, so that one can com
     if [ "$kept" = 0 ]; then set -- "$@" "--local_rank=$LOCAL_RANK"; fi
 done
 eval "$HPCSTACK_RANK"' deepspeed "$kept" "$@"
-run python3 -m deepspeed.launcher.launch --world_info="$world" --node_rank="$node_rank" \
+run python3 -m deepspeed.launcher.launch --world_info="$world" --node_rank="${SLURM_NODEID:-0}" \
     --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" "$@"

@@ -29,16 +29,9 @@ first_host() {
     printf '%s\n' "$host"
 }
 
-# Ranks meet on the first node, and nodes are numbered from there. Where the job script has put the nodes into an order of
-# its own, it names that node; then the tasks follow that order, and Slurm's list and numbers of nodes do not.
 nodes=${SLURM_STEP_NUM_NODES:-${SLURM_JOB_NUM_NODES:-1}}
-node_rank=${SLURM_NODEID:-0}
-if [ -n "${HPCSTACK_FIRST_NODE:-}" ]; then
-    tasks_per_node=$((SLURM_STEP_NUM_TASKS / nodes))
-    node_rank=$((SLURM_PROCID / tasks_per_node))
-fi
 if [ "$nodes" -gt 1 ]; then
-    head=${HPCSTACK_FIRST_NODE:-$(first_host "${SLURM_STEP_NODELIST:-$SLURM_JOB_NODELIST}")}
+    head=$(first_host "${SLURM_STEP_NODELIST:-$SLURM_JOB_NODELIST}")
     address=$(getent ahostsv4 "$head" 2>/dev/null | { read -r first _ && printf '%s' "$first"; })
     : "${MASTER_ADDR:=${address:-$head}}"
 else

@@ -1,4 +1,4 @@
-# Needs rendezvous.sh ($ranks, $nodes, $node_rank, MASTER_ADDR, `run`) and rank.sh before it.
+# Needs rendezvous.sh ($ranks, $nodes, MASTER_ADDR, `run`) and rank.sh before it.
 # One of these runs on each node: it starts torchrun, which starts the ranks.
 threads=$((${SLURM_CPUS_PER_TASK:-0} / ranks))
 : "${OMP_NUM_THREADS:=$((threads > 0 ? threads : 1))}"
@@ -18,5 +18,5 @@ if [ -n "$elastic" ]; then
     run torchrun --nnodes "$elastic" --nproc-per-node "$ranks" --max-restarts "$restarts" --rdzv-backend c10d \
         --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" --rdzv-id "${SLURM_JOB_ID:-0}.${SLURM_STEP_ID:-0}" "$@"
 fi
-run torchrun --nnodes "$nodes" --node-rank "$node_rank" --nproc-per-node "$ranks" \
+run torchrun --nnodes "$nodes" --node-rank "${SLURM_NODEID:-0}" --nproc-per-node "$ranks" \
     --max-restarts "$restarts" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"

@@ -14,6 +14,8 @@ HPCSTACK_SLURM_SOCKET=hpcstack-$(
 export HPCSTACK_SLURM_SOCKET
 if [ "${SLURM_LOCALID:-0}" = 0 ]; then
     # no child of what follows
-    (python3 -I -S -B "$_folder/slurm_helper.py" "$HPCSTACK_SLURM_SOCKET" "$$" "$_step" </dev/null >/dev/null &)
+    # Of a step whose nodes the job script has put in order: those that are started from inside are in Slurm's order.
+    (if [ "${SLURM_DISTRIBUTION:-}" = arbitrary ]; then unset SLURM_DISTRIBUTION HPCSTACK_ORDER; fi
+    python3 -I -S -B "$_folder/slurm_helper.py" "$HPCSTACK_SLURM_SOCKET" "$$" "$_step" </dev/null >/dev/null &)
 fi
 exec "$@"

@@ -18,13 +18,14 @@ from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.blocks, pytest.mark.apptainer]
 
-# What each rank says: its number, where it is, and on which node rank 0 is.
+# What each rank says: its number, where it is, its node's number, and on which node rank 0 is.
 SAY = """\
 import json, os, socket
 given = os.environ
 line = {"rank": int(given.get("RANK") or given["SLURM_PROCID"]), "address": given["SLURM_TOPOLOGY_ADDR"]}
 if "MASTER_ADDR" in given:
     line["first"] = socket.gethostbyaddr(given["MASTER_ADDR"])[0]
+line["node"] = int(given["SLURM_NODEID"])
 os.write(1, (json.dumps(line) + "\\n").encode())
 """
 
@@ -72,6 +73,8 @@ def test_ranks_of_a_domain_follow_each_other(
     domains = list_domains(ranks)
     assert [count for _, count in domains] == [segment * per_node] * (nodes // segment)
     assert len({block for block, _ in domains}) == nodes // segment
+    numbers = [one["node"] for one in ranks]
+    assert numbers == [node for node in range(nodes) for _ in range(per_node)]
     if mode != "mpi":  # all ranks meet on the node of rank 0
         assert {one["first"] for one in ranks} == {ranks[0]["address"].partition(".")[2]}
 
@@ -92,9 +95,11 @@ def test_a_script_to_copy_asks_for_its_parts(testbed: Testbed, says: str) -> Non
     assert "#SBATCH --segment=10\n" in script
     assert "--segment" not in launch(testbed, "--template", "ddp").stdout
     own = launch(testbed, "-N20", "--srun=--segment=5", "--template", "ddp").stdout
-    assert "#SBATCH --segment=5\n" in own and own.count("--segment") == 1
+    assert "#SBATCH --segment=5\n" in own
+    assert own.count("--segment") == 1
     refused = launch(testbed, "-N20", "--srun=--segment=7", "--template", "ddp")
-    assert refused.returncode == 2 and "parts of 7" in refused.stderr
+    assert refused.returncode == 2
+    assert "parts of 7" in refused.stderr
 
 
 def test_doctor_compares_domains_with_blocks(testbed: Testbed) -> None:
@@ -111,6 +116,16 @@ def test_inside_a_job_nodes_are_put_in_order(testbed: Testbed, says: str) -> Non
     done = testbed.bash(f"cd tests/launching && salloc --quiet -N20 --segment=10 {line}")
     ranks = list_ranks(done.stdout)
     assert [count for _, count in list_domains(ranks)] == [10, 10], done.stdout + done.stderr
+
+
+def test_a_step_from_inside_is_in_slurms_order_again(testbed: Testbed, says: str) -> None:
+    inside = 'if [ "$RANK" = 19 ]; then srun --nodes=2 --ntasks=2 sh -c "echo from inside"; fi'
+    done = launch(
+        testbed, "-N20", "--slurm", "--mode", "task-per-gpu", "--nproc-per-node", "1",
+        "--runtime", "apptainer", "--", "sh", "-c", inside,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("from inside") == 2, done.stdout + done.stderr
 
 
 def test_spare_nodes_are_left_out_before_the_others_are_put_in_order(
@@ -131,7 +146,7 @@ def test_a_misfit_is_told_before_the_queue(testbed: Testbed, says: str) -> None:
     done = launch(testbed, "-N19", "--mode", "plain", "--runtime", "apptainer", "--", "true")
     assert done.returncode == 0, done.stderr
     assert "19 nodes cannot be shared out evenly among NVLink domains of 18 nodes" in done.stderr
-    assert "-N 18 (1 x 18) or -N 20 (2 x 10) can" in done.stderr
+    assert "18 (one domain) or 20 (2 x 10) can" in done.stderr
 
 
 def test_what_slurm_can_never_place_is_refused(testbed: Testbed, says: str) -> None:
@@ -140,4 +155,5 @@ def test_what_slurm_can_never_place_is_refused(testbed: Testbed, says: str) -> N
     assert "have room for 2" in done.stderr
     # Slurm says the same, in other words.
     slurm = testbed.run("srun", "-N33", "--segment=11", "true")
-    assert slurm.returncode and "not available" in slurm.stderr
+    assert slurm.returncode
+    assert "not available" in slurm.stderr

@@ -344,9 +344,11 @@ def answer_template(
     for word in extra:
         option, _, value = word.partition("=")
         directives[option.removeprefix("--")] = value
-    segment = place_job(resources, session.site, session.runner).segment
-    if segment:
-        directives["segment"] = segment.value
+    placement = place_job(resources, session.site, session.runner)
+    if placement.segment:
+        directives["segment"] = placement.segment.value
+    if placement.warning:
+        say(f"NOTE: {placement.warning}")
 
     words: list[Option] = []
     for key, option in OF_LAUNCHES.items():

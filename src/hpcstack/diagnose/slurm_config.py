@@ -33,7 +33,7 @@ def look_at_domains(domain: int, blocks: Sequence[Block], where: str) -> Iterato
     """
     if not blocks:
         yield report_wrong(
-            "domains", where, f"NVLink domains have {domain} nodes, and Slurm has no blocks"
+            "domains", where, f"NVLink domains have {domain} nodes, and Slurm shows no blocks"
         )
         return
     largest = max(len(block.nodes) for block in blocks)

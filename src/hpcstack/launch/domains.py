@@ -8,6 +8,7 @@ can never place in words that name neither (`Requested node configuration is not
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from hpcstack.core.errors import InputError, format_count
 from hpcstack.launch.resources import find_node_type
 from hpcstack.runtimes.base import Part, make_option
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.node_failures import expand_nodelist
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from hpcstack.site.load import NodeType, Site
     from hpcstack.slurm.topology import Block
 
-PAGE = "use-nvlink-domains"
+# Slurm's own variables for --segment, from 25.05 on
+SEGMENT_VARIABLES = ("SALLOC_SEGMENT_SIZE", "SBATCH_SEGMENT_SIZE", "SRUN_SEGMENT_SIZE")
 
 
 @dataclass(frozen=True)
@@ -81,16 +84,19 @@ def place_nodes(
     node: NodeType | None,
     allocation: Mapping[str, str],
     client: Client,
+    *,
+    may_lose_nodes: bool = False,
 ) -> Placement:
     """Return how the step of RESOURCES, with SPARE nodes more, is shared out among NVLink domains.
 
     NODE is their type. Slurm is asked only where it names domains of several nodes, or where the
-    user gives --segment. Inside an ALLOCATION the nodes are fixed, and only their order is left.
+    user gives --segment. Inside an ALLOCATION the nodes are fixed, and only their order is left. A
+    job that MAY_LOSE_NODES starts again without those that failed.
     """
     nodes = resources.nodes + spare
     domain = node.gpus.domain_nodes if node and node.gpus else 0
     asked = resources.extra.value("--segment")
-    is_of_interest = nodes > 1 and (domain > 1 or asked.isdigit())
+    is_of_interest = nodes > 1 and (domain > 1 or asked.isdecimal())
     # Slurm has no segments of nodes that are named, or of MIN to MAX nodes.
     if not is_of_interest or resources.nodelist or resources.elastic:
         return Placement()
@@ -98,21 +104,30 @@ def place_nodes(
     if not blocks:
         return Placement()
     if allocation:
-        return Placement(spans=1 < domain < nodes)
+        of_the_job = set(expand_nodelist(allocation.get("SLURM_JOB_NODELIST", "")))
+        return Placement(spans=sum(bool(block.nodes & of_the_job) for block in blocks) > 1)
 
-    partition = client.query_partition_nodes(resources.partition)
-    domains = _find_domains(domain, blocks, partition)
+    usable = client.query_partition_nodes(resources.partition)
+    usable -= set(expand_nodelist(resources.extra.value("--exclude")))
+    domains = _find_domains(domain, blocks, usable)
     if not domains.rooms:
         return Placement()  # the partition has none of the nodes that Slurm has in blocks
+    spans = nodes > domains.most
     if asked:
+        segment = int(asked) if asked.isdecimal() else 0
         return Placement(
-            refusal=_refuse_segment(asked, nodes, domains),
-            spans=asked.isdigit() and 0 < int(asked) < nodes,
+            refusal=_refuse_segment(segment, nodes, domains), spans=spans or 0 < segment < nodes
         )
+
+    # Which nodes are left then, Slurm alone knows, or nobody yet: a part might find no room.
+    is_open = resources.constraint or resources.reservation or "," in resources.partition
+    is_asked_elsewhere = any(name in os.environ for name in SEGMENT_VARIABLES)
+    if is_open or is_asked_elsewhere or may_lose_nodes:
+        return Placement(spans=spans)
 
     segment = choose_segment(nodes, domains)
     if not segment:
-        return Placement(warning=_describe_misfit(nodes, domains), spans=True)
+        return Placement(warning=_describe_misfit(nodes, spare, domains), spans=spans)
     return Placement(
         segment=make_option("--segment", segment, _explain_segment(nodes, segment, domains)),
         spans=segment < nodes,
@@ -123,12 +138,12 @@ def _find_domains(domain: int, blocks: Sequence[Block], partition: frozenset[str
     """Return the NVLink domains that are BLOCKS of Slurm's with nodes of PARTITION.
 
     DOMAIN is how many nodes the site says a domain has; 0 where it does not. Slurm may plan with
-    fewer (BlockSizes).
+    fewer (BlockSizes), and the partition may have fewer of each.
     """
-    sizes = [block.size for block in blocks]
+    counted = [len(block.nodes & partition) for block in blocks]
+    sizes = [max(counted, default=0), *(block.size for block in blocks)]
     if domain > 1:
         sizes.append(domain)
-    counted = [len(block.nodes & partition) for block in blocks]
     return Domains(min(sizes), tuple(room for room in counted if room))
 
 
@@ -139,12 +154,9 @@ def choose_segment(nodes: int, domains: Domains) -> int:
     A number below half a domain is not good: the job would be spread over twice as many domains as
     it needs, and Slurm does better without one.
     """
-    if nodes <= domains.most:
-        # All of them in one domain, or in as few as there is room for
-        smallest = (nodes + 1) // 2
-    else:
-        smallest = (domains.most + 1) // 2
-    for segment in range(min(nodes, domains.most), smallest - 1, -1):
+    largest = min(nodes, domains.most)
+    smallest = (largest + 1) // 2
+    for segment in range(largest, smallest - 1, -1):
         if nodes % segment == 0 and segment > 1 and domains.has_room(nodes, segment):
             return segment
     return 0
@@ -161,14 +173,15 @@ def _explain_segment(nodes: int, segment: int, domains: Domains) -> str:
     )
 
 
-def _describe_misfit(nodes: int, domains: Domains) -> str:
-    """Return that NODES cannot be shared out evenly, and which numbers of nodes can."""
+def _describe_misfit(nodes: int, spare: int, domains: Domains) -> str:
+    """Return that NODES, SPARE among them, cannot be shared out evenly, and which numbers can."""
+    to_spare = f", {spare} of them to spare," if spare else ""
     fewer = next((n for n in range(nodes - 1, 1, -1) if choose_segment(n, domains)), 0)
     more = next((n for n in range(nodes + 1, domains.nodes + 1) if choose_segment(n, domains)), 0)
     better = [_describe_fit(n, domains) for n in (fewer, more) if n]
     said = (
-        f"{nodes} nodes cannot be shared out evenly among NVLink domains of {domains.most} nodes, "
-        "so Slurm takes what is free of each"
+        f"{nodes} nodes{to_spare} cannot be shared out evenly among NVLink domains of "
+        f"{domains.most} nodes, and no --segment is asked for"
     )
     if better:
         said += f"; {' or '.join(better)} can"
@@ -176,18 +189,19 @@ def _describe_misfit(nodes: int, domains: Domains) -> str:
 
 
 def _describe_fit(nodes: int, domains: Domains) -> str:
-    """Return e.g. `-N 36 (2 x 18)`."""
+    """Return e.g. `36 (2 x 18)`."""
     segment = choose_segment(nodes, domains)
-    return f"-N {nodes} ({nodes // segment} x {segment})"
+    if segment == nodes:
+        return f"{nodes} (one domain)"
+    return f"{nodes} ({nodes // segment} x {segment})"
 
 
-def _refuse_segment(asked: str, nodes: int, domains: Domains) -> InputError | None:
-    """Return why Slurm can never give NODES in parts of ASKED, the value of --segment.
+def _refuse_segment(segment: int, nodes: int, domains: Domains) -> InputError | None:
+    """Return why Slurm can never give NODES in parts of SEGMENT, which is 0 for no parts.
 
     None where it can, or nobody knows: newer releases ignore a part larger than the job, and may
     join blocks for one larger than a domain.
     """
-    segment = int(asked) if asked.isdigit() else 0
     if segment < 1 or segment > min(nodes, domains.most):
         return None
     chosen = choose_segment(nodes, domains)
@@ -200,7 +214,7 @@ def _refuse_segment(asked: str, nodes: int, domains: Domains) -> InputError | No
         return InputError(
             f"--segment {segment}: {nodes} nodes cannot be shared out in parts of {segment}",
             hint,
-            page=PAGE,
+            page="use-nvlink-domains",
         )
     if not domains.has_room(nodes, segment):
         room = sum(one // segment for one in domains.rooms)
@@ -208,6 +222,6 @@ def _refuse_segment(asked: str, nodes: int, domains: Domains) -> InputError | No
             f"--segment {segment}: {format_count(nodes // segment, 'part')} of {segment} nodes are "
             f"needed, and the NVLink domains of this partition have room for {room}",
             hint,
-            page=PAGE,
+            page="use-nvlink-domains",
         )
     return None

@@ -161,7 +161,14 @@ def plan_step(
     placement = Placement()
     if not here:
         refusal = _slurm_refusal(request, share, allocation, runner)
-        placement = place_nodes(resources, request.spare, node, allocation, Client(runner))
+        placement = place_nodes(
+            resources,
+            request.spare,
+            node,
+            allocation,
+            Client(runner),
+            may_lose_nodes=bool(request.requeue),
+        )
         refusal = refusal or placement.refusal
     if refusal and not request.only_shown:
         raise refusal
@@ -551,8 +558,8 @@ def _count_ordered_tasks(options: Sequence[Part]) -> int:
     or the user has said how tasks are to be distributed.
     """
     values = {part.option: part.value for part in options}
-    has_own_order = "--distribution" in values or "SLURM_HOSTFILE" in os.environ
-    if has_own_order or "--pty" in values:
+    by_a_variable = "SLURM_DISTRIBUTION" in os.environ or "SLURM_HOSTFILE" in os.environ
+    if by_a_variable or "--distribution" in values or "--pty" in values:
         return 0
     if "--ntasks-per-node" in values:
         return int(values["--ntasks-per-node"])

@@ -26,7 +26,6 @@ from hpcstack.launch.plan import OWN_FAILURE, Plan, find_home_to_mount
 from hpcstack.launch.preflight import explain_missing_command, note_own_torch
 from hpcstack.launch.reach_slurm import runs_slurm_command
 from hpcstack.launch.script import (
-    FIRST_NODE,
     list_directives,
     make_salloc_line,
     on_terminal,
@@ -260,8 +259,6 @@ class PlannedLaunch:
 
         argv = plan.argv
         own = {"HPCSTACK_RUN": str(folder), **self._variables_for_gc()}
-        if FIRST_NODE in os.environ:
-            own[FIRST_NODE] = ""  # of another step, which this shell is in
         if scripted:
             self._write_script(folder)
             argv = ("bash", str(folder / record.SCRIPT))

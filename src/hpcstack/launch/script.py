@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 # Options that the outline leaves out: they are long, and no help to see what would run
 LONG = ("--container-mounts", "--cpu-bind", "--container-env", "--prolog", "--comment")
-FIRST_NODE = (
-    "HPCSTACK_FIRST_NODE"  # the node of rank 0, where Slurm's own list does not begin with it
-)
 END = "HPCSTACK_INSIDE"  # ends the here-documents of the script
 MOST_RESTARTS = 3  # times that a job starts again without a node, or for any other reason
 NO_COMMAND = ("jupyter",)  # templates that start a program of their own
@@ -120,7 +117,7 @@ def _list_order(plan: Plan, parts: Sequence[Part]) -> dict[str, object] | None:
     # A spare node adds a word before: the list of those that are fit.
     place += bool(plan.spare)
     nodes = next(part.value for part in parts if part.option == "--nodes")
-    return {"nodes": nodes, "tasks": plan.ordered, "place": place, "variable": FIRST_NODE}
+    return {"nodes": nodes, "tasks": plan.ordered, "place": place}
 
 
 def _list_watchdog(plan: Plan) -> dict[str, object] | None:

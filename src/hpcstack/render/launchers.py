@@ -64,13 +64,14 @@ def render_inner(mode: str) -> str:
     """
     if mode not in STARTED_IN_IMAGE:
         return ""
-    parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh")
+    parts = ("order.sh", "rendezvous.sh", "rank.sh", f"{mode}.sh")
     return "".join(read_data_file("launchers", f"in-image/{part}") for part in parts)
 
 
 def wrap_rank(command: tuple[str, ...]) -> tuple[str, ...]:
     """Return COMMAND as a rank that reports its failure (launchers/in-image/rank.sh)."""
-    script = read_data_file("launchers", "in-image/rank.sh") + 'eval "$HPCSTACK_RANK"\n'
+    parts = (read_data_file("launchers", f"in-image/{part}") for part in ("order.sh", "rank.sh"))
+    script = "".join(parts) + 'eval "$HPCSTACK_RANK"\n'
     return ("/bin/sh", "-c", script, "rank", *command)
 
 

@@ -44,7 +44,7 @@ SCRIPTS_AT_ONCE = 8  # questions to slurmctld, which serves everybody, beside ea
 # Slurm's variables that say which cluster is meant, and how; the others are those of a job.
 KEPT = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS", "SLURM_JWT")
 # What hpcstack launch tells the ranks of its own job.
-OF_A_LAUNCH = ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_FIRST_NODE", "HPCSTACK_GRACE")
+OF_A_LAUNCH = ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_GRACE", "HPCSTACK_ORDER")
 # What squeue, scontrol and scancel answer about a job that Slurm has forgotten, or never had.
 FORGOTTEN = "Invalid job id"
 ENDED_S = 120  # for an answer of sacct about all jobs of weeks

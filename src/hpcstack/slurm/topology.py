@@ -28,8 +28,8 @@ class Block:
 def read_blocks(text: str) -> list[Block]:
     """Return the base blocks in TEXT, of `scontrol show topology`; none for other topologies.
 
-    Slurm prints BlockSize from 24.11 on. Of an older one nothing is returned: 23.11 has blocks, and
-    no --segment.
+    Slurm prints BlockSize from 24.11 on. Of an older one nothing is returned: 23.11 has blocks and no
+    --segment, and which of the two 24.05 is cannot be seen.
     """
     out = []
     for nodelist, size in BLOCK.findall(text):

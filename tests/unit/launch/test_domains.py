@@ -78,13 +78,16 @@ def test_a_job_gets_the_largest_equal_parts(nodes: int, segment: int) -> None:
     assert placement.segment is not None
     assert placement.segment.words == (f"--segment={segment}",)
     assert placement.spans == (segment < nodes)
-    assert not placement.warning and placement.refusal is None
+    assert not placement.warning
+    assert placement.refusal is None
 
 
 def test_the_reason_names_the_parts() -> None:
     one, two = place(16, FOUR_RACKS).segment, place(32, FOUR_RACKS).segment
-    assert one and one.why == "all nodes in one NVLink domain"
-    assert two and two.why == (
+    assert one
+    assert one.why == "all nodes in one NVLink domain"
+    assert two
+    assert two.why == (
         "2 parts of 16 nodes, each in one NVLink domain, of which a job may have 18 nodes"
     )
 
@@ -92,29 +95,32 @@ def test_the_reason_names_the_parts() -> None:
 @pytest.mark.parametrize(
     ("nodes", "fits"),
     [
-        (19, "-N 18 (1 x 18) or -N 20 (2 x 10)"),  # a prime
-        (37, "-N 36 (2 x 18) or -N 39 (3 x 13)"),
-        (38, "-N 36 (2 x 18) or -N 39 (3 x 13)"),  # 19 x 2: worse than none
-        (71, "-N 70 (5 x 14) or -N 72 (4 x 18)"),
-        (73, "-N 72 (4 x 18)"),  # more than there are
+        (19, "18 (one domain) or 20 (2 x 10)"),  # a prime
+        (37, "36 (2 x 18) or 39 (3 x 13)"),
+        (38, "36 (2 x 18) or 39 (3 x 13)"),  # 19 x 2: worse than none
+        (71, "70 (5 x 14) or 72 (4 x 18)"),
+        (73, "72 (4 x 18)"),  # more than there are
     ],
 )
 def test_a_misfit_is_told_with_what_fits(nodes: int, fits: str) -> None:
     racks = Slurm(make_blocks(18, 18, 18, 18, 18)) if "5 x" in fits else FOUR_RACKS
     placement = place(nodes, racks)
-    assert placement.segment is None and placement.spans
+    assert placement.segment is None
+    assert placement.spans
     assert placement.warning == (
-        f"{nodes} nodes cannot be shared out evenly among NVLink domains of 18 nodes, so Slurm "
-        f"takes what is free of each; {fits} can"
+        f"{nodes} nodes cannot be shared out evenly among NVLink domains of 18 nodes, and no "
+        f"--segment is asked for; {fits} can"
     )
 
 
 def test_slurm_may_plan_with_fewer_nodes_than_a_domain_has() -> None:
     """Two of the 18 stand by."""
     placement = place(32, Slurm(make_blocks(18, 18, planned=16)))
-    assert placement.segment and placement.segment.value == "16"
+    assert placement.segment
+    assert placement.segment.value == "16"
     placement = place(18, Slurm(make_blocks(18, 18, planned=16)))
-    assert placement.segment and placement.segment.value == "9"
+    assert placement.segment
+    assert placement.segment.value == "9"
 
 
 def test_there_must_be_room_in_enough_domains() -> None:
@@ -122,13 +128,17 @@ def test_there_must_be_room_in_enough_domains() -> None:
     assert place(33, Slurm(make_blocks(18, 18))).segment is None
     assert place(33, Slurm(make_blocks(18, 18, 18))).segment is not None
     # A partition that has a part of each domain
-    assert choose_segment(20, Domains(18, (12, 12))) == 10
-    assert choose_segment(16, Domains(18, (12, 12))) == 8
+    part = Slurm(make_blocks(12, 12))
+    assert [place(nodes, part).segment.value for nodes in (20, 16, 12)] == ["10", "8", "12"]  # type: ignore[union-attr]
+    assert "among NVLink domains of 12 nodes" in place(13, part).warning
 
 
 def test_spare_nodes_are_of_the_job_too() -> None:
     placement = place(34, FOUR_RACKS, spare=2)
-    assert placement.segment and placement.segment.value == "18"
+    assert placement.segment
+    assert placement.segment.value == "18"
+    said = place(36, FOUR_RACKS, spare=1).warning
+    assert said.startswith("37 nodes, 1 of them to spare, cannot be shared out evenly")
 
 
 @pytest.mark.parametrize(
@@ -148,10 +158,11 @@ def test_what_slurm_can_never_place_is_refused(
     assert str(refusal.hint).startswith(hint)
 
 
-@pytest.mark.parametrize("asked", ["10", "20", "18x", "0"])
+@pytest.mark.parametrize("asked", ["0", "20", "18x", "²"])
 def test_a_segment_of_the_users_own_stands(asked: str) -> None:
-    placement = place(20, Slurm(make_blocks(18, 18)), segment=asked)
-    assert placement == Placement(spans=asked == "10")
+    racks = Slurm(make_blocks(18, 18))
+    assert place(20, racks, segment=asked) == Placement(spans=True)
+    assert place(16, racks, segment=asked) == Placement(spans=False)
 
 
 def test_nothing_is_asked_where_it_does_not_matter() -> None:
@@ -166,9 +177,42 @@ def test_nothing_is_asked_where_it_does_not_matter() -> None:
 
 
 def test_inside_a_job_the_order_is_left() -> None:
-    inside = {"SLURM_JOB_ID": "7"}
-    assert place(20, FOUR_RACKS, inside=inside) == Placement(spans=True)
-    assert place(18, FOUR_RACKS, inside=inside) == Placement()
+    inside = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "r0n[0-3],r1n[0-3]"}
+    assert place(8, FOUR_RACKS, inside=inside) == Placement(spans=True)
+    inside["SLURM_JOB_NODELIST"] = "r1n[0-7]"
+    assert place(8, FOUR_RACKS, inside=inside) == Placement()
+    assert place(8, FOUR_RACKS, inside={"SLURM_JOB_ID": "7"}) == Placement()
+
+
+def test_excluded_nodes_do_not_count() -> None:
+    """One of each of two racks: only the third still has 18."""
+    extra = SlurmOptions.parse(["--exclude=r0n1,r1n[1-2]"])
+    asked = Resources(nodes=36, extra=extra)
+    placement = place_nodes(asked, 0, NVL72, {}, Slurm(make_blocks(18, 18, 18)))
+    assert placement.segment
+    assert placement.segment.value == "12"
+
+
+@pytest.mark.parametrize(
+    "narrowed",
+    [{"constraint": "a&b"}, {"reservation": "maintenance"}, {"partition": "a,b"}],
+)
+def test_nothing_is_asked_for_where_nobody_knows_which_nodes_are_left(
+    narrowed: dict[str, str],
+) -> None:
+    asked = Resources(nodes=36, **narrowed)  # type: ignore[arg-type]
+    assert place_nodes(asked, 0, NVL72, {}, FOUR_RACKS) == Placement(spans=True)
+
+
+def test_a_job_that_starts_again_without_a_node_has_no_segments() -> None:
+    asked = Resources(nodes=36)
+    placement = place_nodes(asked, 0, NVL72, {}, FOUR_RACKS, may_lose_nodes=True)
+    assert placement == Placement(spans=True)
+
+
+def test_slurms_own_variable_for_segments_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_SEGMENT_SIZE", "9")
+    assert place(36, FOUR_RACKS) == Placement(spans=True)
 
 
 def test_a_partition_without_blocks_of_its_own() -> None:
@@ -182,6 +226,7 @@ def test_what_is_chosen_can_be_placed(nodes: int, most: int, rooms: list[int]) -
     domains = Domains(most, tuple(rooms))
     segment = choose_segment(nodes, domains)
     if segment:
-        assert nodes % segment == 0 and 1 < segment <= most
+        assert nodes % segment == 0
+        assert 1 < segment <= most
         assert sum(room // segment for room in rooms) >= nodes // segment
         assert choose_segment(nodes, replace(domains, rooms=(*rooms, 36))) >= segment

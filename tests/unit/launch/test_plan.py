@@ -860,6 +860,7 @@ case "$*" in
 {BLOCKS}BLOCKS
 ;;
 "show hostnames "*) echo "$3" | tr , '\\n' ;;
+"show hostlist "*) echo "$3" ;;
 esac
 """,
     "srun": """#!/bin/bash
@@ -869,7 +870,7 @@ for word; do
     --nodes=* | --ntasks=* | --distribution=*) echo "$word" ;;
     esac
 done
-echo "first ${HPCSTACK_FIRST_NODE:-by Slurm}"
+echo "order ${HPCSTACK_ORDER:-of Slurm}"
 """,
 }
 
@@ -901,11 +902,11 @@ def domain_site(folder: Path) -> Site:
 @pytest.mark.parametrize(
     ("mode", "nodes", "said"),
     [
-        ("torchrun", "n1,n2,n3,n4", ["nodes n1 n3 n2 n4", "--distribution=arbitrary", "--ntasks=4", "first n1"]),
-        ("task-per-gpu", "n2,n1,n3,n4", ["nodes n1 n1 n1 n1 n3 n3 n3 n3 n2 n2 n2 n2 n4 n4 n4 n4", "--distribution=arbitrary", "--ntasks=16", "first n1"]),
-        ("torchrun", "n1,n3,n2,n4", ["--nodes=4", "first by Slurm"]),  # in order already
-        ("torchrun", "n1,n2,n3,n4,n5", ["--nodes=4", "first by Slurm"]),  # a part of a job
-        ("torchrun", "n5,n6,n2,n1", ["nodes n1 n2 n5 n6", "--distribution=arbitrary", "--ntasks=4", "first n1"]),  # in no block
+        ("torchrun", "n1,n2,n3,n4", ["nodes n1 n3 n2 n4", "--distribution=arbitrary", "--ntasks=4", "order n1,n3,n2,n4"]),
+        ("task-per-gpu", "n2,n1,n3,n4", ["nodes n1 n1 n1 n1 n3 n3 n3 n3 n2 n2 n2 n2 n4 n4 n4 n4", "--distribution=arbitrary", "--ntasks=16", "order n1,n3,n2,n4"]),
+        ("torchrun", "n1,n3,n2,n4", ["--nodes=4", "order of Slurm"]),  # in order already
+        ("torchrun", "n1,n2,n3,n4,n5", ["--nodes=4", "order of Slurm"]),  # a part of a job
+        ("torchrun", "n5,n6,n2,n1", ["nodes n1 n2 n5 n6", "--distribution=arbitrary", "--ntasks=4", "order n1,n2,n5,n6"]),  # in no block
     ],
 )  # fmt: skip
 def test_a_script_puts_nodes_into_the_order_of_their_domains(
@@ -915,13 +916,14 @@ def test_a_script_puts_nodes_into_the_order_of_their_domains(
         ARTIFACT, ("prog",), mode, Resources(nodes=4), domain_site(tmp_path), WithBlocks(),
         workdir=Path("/work"),
     )  # fmt: skip
-    assert made.needs_script and "--segment=2" in made.argv
+    assert made.needs_script
+    assert "--segment=2" in made.argv
     for name, text in ANSWERS.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     done = subprocess.run(
         ["bash", "-c", render_script(made, ARTIFACT, "why")],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_NODELIST": nodes, "SLURM_JOB_ID": "1", "TMPDIR": str(tmp_path)},
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_NODELIST": nodes, "SLURM_JOB_ID": "1", "HPCSTACK_ORDER": "stale", "TMPDIR": str(tmp_path)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert sorted(done.stdout.splitlines()) == sorted(said), done.stderr
@@ -937,7 +939,8 @@ def test_nodes_are_put_in_order_only_where_it_can_be_done(
         asked = Resources(**{"nodes": 4, **resources})
         return bool(plan(ARTIFACT, ("prog",), mode, asked, site, slurm, workdir=tmp_path).ordered)
 
-    assert is_ordered() and is_ordered("plain", ntasks_per_node=2)
+    assert is_ordered()
+    assert is_ordered("plain", ntasks_per_node=2)
     assert not is_ordered(nodes=2)  # in one domain
     assert not is_ordered("plain")  # Slurm alone knows how many tasks a node gets
     assert not is_ordered(extra=SlurmOptions.parse(["--distribution=cyclic"]))

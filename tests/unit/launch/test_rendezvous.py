@@ -67,7 +67,7 @@ def test_the_rendezvous_is_the_first_node_by_its_ipv4_address(tmp_path: Path) ->
 def test_a_script_that_orders_the_nodes_says_which_is_the_first(tmp_path: Path) -> None:
     """Slurm's list of the step's nodes, and their numbers, are in Slurm's own order."""
     ordered = {
-        "HPCSTACK_FIRST_NODE": "nowhere.invalid",
+        "HPCSTACK_ORDER": "nowhere.invalid,b,localhost,c",
         "SLURM_PROCID": "5",
         "SLURM_STEP_NUM_TASKS": "8",
         "SLURM_STEP_NUM_NODES": "4",
@@ -76,7 +76,7 @@ def test_a_script_that_orders_the_nodes_says_which_is_the_first(tmp_path: Path) 
     assert said[said.index("--node-rank") + 1] == "2"
     assert said[said.index("--master-addr") + 1] == "nowhere.invalid"
     # A step that is started from inside such a one is in Slurm's order again.
-    said = torchrun(tmp_path, "2", "t.py", **{**STEP, **ordered, "HPCSTACK_FIRST_NODE": ""})
+    said = torchrun(tmp_path, "2", "t.py", **{**STEP, **ordered, "HPCSTACK_ORDER": ""})
     assert said[said.index("--node-rank") + 1] == "1"
     assert said[said.index("--master-addr") + 1] == "127.0.0.1"
 
