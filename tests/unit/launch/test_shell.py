@@ -91,7 +91,7 @@ def test_no_fragment_is_forgotten() -> None:
         "squashfs.sh",
         *(Path(script).name for script in HOOKS.values()),
     }
-    ranks = {"rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in STARTED_IN_IMAGE)}
+    ranks = {"order.sh", "rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in STARTED_IN_IMAGE)}
     assert {path.name for path in top.rglob("*.sh")} == {
         "project.sh",
         "debug.sh",
