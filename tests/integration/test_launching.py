@@ -309,6 +309,7 @@ print(f"rank {world.rank} of {world.size} got {got} sum {world.allreduce(world.r
 """
 
 
+@pytest.mark.alone  # for a moment nobody can read the shared image
 @pytest.mark.apptainer
 @pytest.mark.parametrize("how", ["copy", "sbcast"])
 def test_image_and_data_lie_on_the_nodes_own_disks(
