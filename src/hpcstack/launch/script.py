@@ -114,8 +114,8 @@ def _list_order(plan: Plan, parts: Sequence[Part]) -> dict[str, object] | None:
         return None
     words = [(part.option, word) for part in parts for word in part.words]
     place = next(place for place, (option, _) in enumerate(words) if option == "--nodes")
-    # A spare node adds a word before: the list of those that are fit.
-    place += bool(plan.spare)
+    if plan.spare:
+        place += 1  # the script adds a word before: the list of nodes that are fit
     nodes = next(part.value for part in parts if part.option == "--nodes")
     return {"nodes": nodes, "tasks": plan.ordered, "place": place}
 
