@@ -48,6 +48,10 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
     parts = list(plan.parts)
     if job:  # sbatch's options are directives then, and not srun's
         parts = [part for part in parts if find_scope(part.option) is not Scope.JOB]
+    elif plan.needs_script:
+        # Its job has its parts by then. Slurm 26.05 ends a step whose nodes they do not divide: of a
+        # job with spare nodes, say.
+        parts = [part for part in parts if part.option != "--segment"]
     # Words that are scripts themselves are written once, as here-documents, and named by variables.
     scripts = [one for part in parts for one in part.words if one.endswith("\n") and END not in one]
 

@@ -23,7 +23,7 @@ from hpcstack.launch.modes import MODES
 from hpcstack.launch.plan import Plan, plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
-from hpcstack.launch.script import render_script
+from hpcstack.launch.script import make_salloc_line, render_script
 from hpcstack.launch.variables import list_mode_variables
 from hpcstack.recipe.model import Mode
 from hpcstack.render.launchers import ABOUT, render_inner, with_compat, wrap_rank
@@ -917,7 +917,8 @@ def test_a_script_puts_nodes_into_the_order_of_their_domains(
         workdir=Path("/work"),
     )  # fmt: skip
     assert made.needs_script
-    assert "--segment=2" in made.argv
+    assert "--segment=2" in make_salloc_line(made)
+    assert "--segment" not in render_script(made, ARTIFACT, "why")  # the step is in that job
     for name, text in ANSWERS.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
