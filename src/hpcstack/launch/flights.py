@@ -14,6 +14,7 @@ import io
 import json
 import os
 import pickle
+import pickletools
 import re
 import stat
 from concurrent.futures import ProcessPoolExecutor
@@ -126,6 +127,52 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which no recorder does")
 
 
+# -- how large a pickle may make its memo
+
+# The memo is a table in C, as long as twice the largest index that a file names: 7 bytes can ask for
+# 64 GB. No recorder names an index that its own bytes could not have filled one by one.
+SMALL_INDEX = rb"r[\s\S]{2}[\x00-\x0f]\x00"  # LONG_BINPUT of an index below 2^20: 16 MB at most
+MEMO_PUTS = {"PUT", "LONG_BINPUT"}
+OPCODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
+
+
+@cache
+def _compile_fixed() -> re.Pattern[bytes]:
+    """Match opcodes whose arguments have a fixed length, up to some thousand at once.
+
+    Without the bound, a long file would take as much memory to match as a memo that is too large.
+    """
+    by_length: dict[int, list[bytes]] = {}
+    for code, opcode in OPCODES.items():
+        length = 0 if opcode.arg is None else opcode.arg.n
+        if length >= 0 and opcode.name not in MEMO_PUTS:
+            by_length.setdefault(length, []).append(re.escape(code))
+    kinds = [b"[%s][\\s\\S]{%d}" % (b"".join(codes), length) for length, codes in by_length.items()]
+    return re.compile(b"(?:%s){1,4096}" % b"|".join([*kinds, SMALL_INDEX]))
+
+
+def _check_memo(content: bytes) -> None:
+    """Raise ValueError where the pickle CONTENT names an index that its bytes cannot have filled."""
+    fixed = _compile_fixed()
+    place = 0
+    while place < len(content):
+        found = fixed.match(content, place)
+        if found:
+            place = found.end()
+            continue
+
+        opcode = OPCODES.get(content[place : place + 1])
+        if opcode is None:
+            return  # the unpickler says so, and gets no further either
+        rest = io.BytesIO(content)
+        rest.seek(place + 1)
+        argument = opcode.arg.reader(rest) if opcode.arg else None
+        is_far = isinstance(argument, int) and argument > place // 2
+        if opcode.name in MEMO_PUTS and is_far:  # an item and its index: 3 bytes
+            raise ValueError(f"it names item {argument} of a memo after {place} bytes")
+        place = rest.tell()
+
+
 def read_flights(folder: Path, prefix: str = "", since: float = 0) -> dict[int, Flight]:
     """Return {rank: its flight} from the recorders' files in FOLDER.
 
@@ -232,6 +279,7 @@ def parse_flight(content: bytes) -> Flight:
     Raise ValueError, which says why, where it is not a recorder's.
     """
     try:
+        _check_memo(content)
         # A reader that can peek spares the unpickler a call for each item
         reader = io.BufferedReader(io.BytesIO(content), PEEKED)
         document = _PlainUnpickler(reader).load()
@@ -252,22 +300,26 @@ def _parse_groups(config: Mapping[str, Any]) -> dict[str, ProcessGroup]:
     """
     out = {}
     for name, about in config.items():
-        members = tuple(int(rank) for rank in json.loads(str(about["ranks"])))
+        members = tuple(int(rank) for rank in json.loads(_read_text(about["ranks"])))
         if name and members:
-            out[str(name)] = ProcessGroup(str(name), str(about["desc"]), members)
+            out[_read_text(name)] = ProcessGroup(
+                _read_text(name), _read_text(about["desc"]), members
+            )
     return out
 
 
 def _parse_operation(row: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> Operation:
     """Return the operation of ROW, an entry of a recorder that knows GROUPS."""
-    name, purpose = (str(word) for word in row["process_group"])
+    name, purpose = (_read_text(word) for word in row["process_group"])
     group = groups.get(name) or ProcessGroup(name, purpose)
-    own = [frame for frame in row.get("frames") or () if not _is_library(str(frame["filename"]))]
+    own = [
+        frame for frame in row.get("frames") or () if not _is_library(_read_text(frame["filename"]))
+    ]
     place = ""
     if own:
-        place = f"{own[0]['filename']}:{own[0]['line']}"
+        place = f"{own[0]['filename']}:{_read_text(own[0]['line'])}"
 
-    called = str(row["profiling_name"]).rpartition(":")[2]
+    called = _read_text(row["profiling_name"]).rpartition(":")[2]
     peer = None
     for kind in (SEND, RECEIVE):
         between = kind.match(called)
@@ -278,11 +330,30 @@ def _parse_operation(row: Mapping[str, Any], groups: Mapping[str, ProcessGroup])
         group=group,
         number=int(row["collective_seq_id"]),
         name=called,
-        sizes=str(row.get("input_sizes")),
+        sizes=_read_sizes(row.get("input_sizes")),
         over=bool(row.get("retired")) or row.get("state") == "completed",
         place=place,
         peer=peer,
     )
+
+
+def _read_text(word: Any) -> str:
+    """Return WORD, a text or a number of a recorder.
+
+    Never a list: a list in a list, again and again the same one, is a few bytes and a text without
+    end.
+    """
+    if isinstance(word, str | int):
+        return str(word)
+    raise ValueError(f"a text is a {type(word).__name__}")
+
+
+def _read_sizes(tensors: Any) -> str:
+    """Return the sizes of TENSORS, a list of numbers for each; None where a recorder has none."""
+    if tensors is None:
+        return "None"
+    sizes = [[int(length) for length in tensor] for tensor in tensors]
+    return str(sizes)
 
 
 def _find_member(group: ProcessGroup, number: int) -> int | None:

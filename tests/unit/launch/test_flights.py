@@ -87,6 +87,33 @@ def test_links_pipes_and_empty_files_are_left_alone(tmp_path: Path) -> None:
         read_flights(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    "bomb",
+    [b"Nr\xff\xff\xff\x7fN.", b"\x80\x02Np268435456\nN.", b"(" * 600_000 + b"Nr\x00\x00\x00\x10."],
+    ids=["long", "text", "after"],
+)
+def test_an_index_that_no_recorder_names_takes_no_memory(bomb: bytes) -> None:
+    """Python's memo is a table as long as the largest index: 7 bytes took 64 GB."""
+    with pytest.raises(ValueError, match=r"it names item \d+ of a memo after \d+ bytes"):
+        parse_flight(bomb)
+
+
+def test_a_long_file_names_many_items(tmp_path: Path) -> None:
+    rows = [{"frames": [{"filename": f"/a/{number}", "line": number}]} for number in range(70_000)]
+    newest = parse_flight(_dump(*rows)).operations[-1]
+    assert newest.place == "/a/69999:69999"
+
+
+def test_a_list_in_lists_is_no_text_without_end() -> None:
+    laughs: list[Any] = [1]
+    for _ in range(40):
+        laughs = [laughs, laughs]
+    for row in ({"input_sizes": laughs}, {"profiling_name": laughs}, {"process_group": (laughs, "")},
+                {"frames": [{"filename": "/a", "line": laughs}]}):  # fmt: skip
+        with pytest.raises(ValueError, match=r"."):
+            parse_flight(_dump(row))
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_no_more_than_a_refusal(content: bytes) -> None:
     with contextlib.suppress(ValueError):
