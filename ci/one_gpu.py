@@ -279,7 +279,8 @@ def main(arguments: list[str]) -> int:
         return USAGE
 
     folder = Path(options.folder).absolute()
-    if folder.exists() and not (folder / "report.json").exists():
+    is_ours = (folder / "report.json").exists() or (folder / "0/answers.jsonl").exists()
+    if folder.exists() and not is_ours:
         print(f"ci/gpu: {folder} is not a folder of an earlier part", file=sys.stderr)
         return USAGE
     folder.mkdir(parents=True, exist_ok=True)
