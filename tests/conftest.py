@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,22 @@ NEEDS = (
     "cosign",
     "arm64",
 )
+
+
+def pytest_configure() -> None:
+    """Start from known signals, whatever this process was given.
+
+    `nohup` has HUP ignored, a shell's `&` INT and QUIT, execnet INT, and a program inherits what is
+    ignored: then nothing that a test starts could be interrupted. What is handled is not inherited.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, _let_pass)
+
+
+def _let_pass(_number: int, _frame: object) -> None:
+    """This process goes on, as whoever ignored the signal wants it to."""
 
 
 def _there(need: str) -> bool:

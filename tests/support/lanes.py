@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -47,13 +46,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LaneScheduli
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     node.workerinput[FILE] = str(FOLDER / "lanes.json")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if (
-        WORKER in os.environ
-    ):  # execnet ignores SIGINT, and so would every program that a test starts
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def lane_of(item: pytest.Item) -> tuple[int, str]:

@@ -7,7 +7,9 @@ stacks can show is tested by a program of ci/.
 
     python -m support.mirrors FILE...
 
-prints for ci/quick what to run for each FILE: its unit tests, or its room's where it has none.
+prints for ci/quick what to run when each FILE of the repository has changed: a module's unit tests,
+or its room's where it has none; of a file that modules read (facts, templates, scripts), the unit
+tests of those that name it; of what tests share, the unit tests that import it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 SOURCE = REPO / "src"
 FILE = r"((?:tests|ci)/\S+\.py|ci/\w+)"
+DATA = ("facts", "images", "launchers", "modules", "recipes")  # folders of what modules read
 LINE = re.compile(rf"^Tested in\s+{FILE}(?:\s+and\s+{FILE})?\.\Z", re.MULTILINE)
 
 
@@ -70,10 +73,73 @@ def list_unit_tests(module: Path) -> list[Path]:
     return found or ([room] if room.is_dir() and room != units else [])
 
 
+@cache
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def list_unit_test_files() -> list[Path]:
+    return sorted((REPO / "tests/unit").rglob("test_*.py"))
+
+
+def list_readers(file: Path) -> list[Path]:
+    """The modules that read FILE, of one of the folders DATA, or read a script that contains it.
+
+    A module names what it reads: `read_facts("gates")`, `read_script("on-node/shield.sh")`,
+    `fill_template("launchers", "srun.sh")` of srun.sh.j2.
+    """
+    name = file.name.removesuffix(".j2")
+    folder = file.relative_to(REPO).parts[0]
+    if folder == "facts":
+        pattern = rf"""["'/]{re.escape(file.stem)}(\.yaml)?["']"""
+        return [path for path in list_modules()
+                if "facts" in _read_text(path) and re.search(pattern, _read_text(path))]  # fmt: skip
+    if folder == "recipes":
+        return [SOURCE / "hpcstack/recipe/catalog.py", SOURCE / "hpcstack/render/image.py"]
+
+    around = [
+        other
+        for other in sorted((REPO / folder).rglob("*"))
+        if other.is_file()
+        and re.search(rf"^#: {re.escape(name)}$", _read_text(other), re.MULTILINE)
+    ]
+    pattern = rf"\b{re.escape(name)}\b"
+    own = [path for path in list_modules() if re.search(pattern, _read_text(path))]
+    return own + [reader for other in around for reader in list_readers(other)]
+
+
+def list_tests_of_change(file: Path) -> list[Path]:
+    """The unit tests to run when FILE has changed: files and folders, each at most once."""
+    place = file.relative_to(REPO)
+    if place.parts[0] == "src" and file.suffix == ".py":
+        found = [REPO / "tests/unit/test_mirrors.py", *list_unit_tests(file)]
+    elif place.parts[:2] == ("tests", "unit") and file.name.startswith("test_"):
+        found = [file]
+    elif place.parts[:2] == ("tests", "support"):
+        found = [one for one in list_unit_test_files() if _imports_support(one, file.stem)]
+    elif place.parts[0] in DATA:
+        naming = re.compile(rf"\b{re.escape(file.name)}\b")
+        found = [one for one in list_unit_test_files() if naming.search(_read_text(one))]
+        found += [test for reader in list_readers(file) for test in list_unit_tests(reader)]
+        if place.parts[0] != "facts":
+            found.append(REPO / "tests/unit/render/test_render.py")  # goldens
+    elif place.parts[:2] == ("tests", "data"):
+        top = place.parts[2]
+        found = [one for one in list_unit_test_files() if top in _read_text(one)]
+    else:
+        found = []
+    return list(dict.fromkeys(found))
+
+
+def _imports_support(test: Path, name: str) -> bool:
+    return bool(re.search(rf"^from support\.{name} import", _read_text(test), re.MULTILINE))
+
+
 def main() -> None:
-    for word in sys.argv[1:]:
-        for path in list_unit_tests(REPO / word):
-            print(path.relative_to(REPO))
+    found = {test for word in sys.argv[1:] for test in list_tests_of_change(REPO / word)}
+    for test in sorted(found):
+        if not any(folder in found for folder in test.parents):
+            print(test.relative_to(REPO))
 
 
 if __name__ == "__main__":
