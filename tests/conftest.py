@@ -25,6 +25,7 @@ from support.modules import ENVIRONMENT_MODULES, LMOD
 from support.testbed import Testbed
 
 HERE = Path(__file__).parent
+pytest_plugins = ("support.soak",)
 # Several lanes share two cores (ci/test): how long an example waits says nothing of it.
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")

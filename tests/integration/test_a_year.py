@@ -191,6 +191,10 @@ def publish_package(year: Year, version: str) -> None:
     (project / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
 
 
+@pytest.mark.soak(
+    "four minutes of builds and kills: what each step of a sync does is shown in one of its own",
+    kept="tests/integration/test_syncing.py::test_a_folder_comes_true",
+)
 def test_a_year(year: Year) -> None:
     chance = random.Random(KILLS)
     kills = 0

@@ -30,7 +30,7 @@ from support.testbed import Testbed
 from support.token_registry import TokenRegistry
 
 pytestmark = [pytest.mark.testbed, pytest.mark.registry, pytest.mark.squashfs]
-COUNT = int(os.environ.get("HPCSTACK_FAULTS", "3"))
+COUNT = int(os.environ.get("HPCSTACK_FAULTS", "1"))
 TESTBED = os.environ.get("HPCSTACK_TESTBED", "/opt/hpcstack-testbed")
 NAME = "nvidia/pytorch:24.11-py3"
 OPEN = "docker://nvcr.io#nvidia/pytorch:24.11-py3"

@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from support.launching import STACK, launch
+from support.launching import ALIKE, STACK, launch
 from support.testbed import CONTROL, Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.alone, pytest.mark.slurm]
 
 
-RUNTIMES = [pytest.param(one, marks=getattr(pytest.mark, one)) for one in ("apptainer", "podman")]
+RUNTIMES = [
+    pytest.param("apptainer", marks=pytest.mark.apptainer),
+    pytest.param("podman", marks=[pytest.mark.podman, ALIKE]),
+]
 LEFT = (
     "ps -eo user,args | grep -E 'podman|conmon|squashfuse|[s]leep 6[17]' | grep ^hpcuser; grep -c "
     "hpcstack-podman /proc/mounts"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.launching import RUNTIMES, STACK, launch
+from support.launching import EVERY_RUNTIME, RUNTIMES, STACK, launch
 from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
@@ -33,8 +33,21 @@ def ranks(text: str) -> list[dict[str, Any]]:
     )
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("mode", ["torchrun", "task-per-gpu", "deepspeed"])
+def runtimes_and_modes() -> list[Any]:
+    """torchrun by every runtime; the other modes, which differ inside the image, by Apptainer."""
+    by_torchrun = [
+        pytest.param(*one.values, "torchrun", marks=one.marks, id=f"torchrun-{one.values[0]}")
+        for one in EVERY_RUNTIME
+    ]
+    by_others = [
+        pytest.param(*one.values, mode, marks=one.marks, id=f"{mode}-{one.values[0]}")
+        for one in RUNTIMES
+        for mode in ("task-per-gpu", "deepspeed")
+    ]
+    return by_torchrun + by_others
+
+
+@pytest.mark.parametrize(("runtime", "mode"), runtimes_and_modes())
 def test_every_rank_knows_itself_and_the_first(
     testbed: Testbed, built: dict[str, Any], show: str, mode: str, runtime: str
 ) -> None:

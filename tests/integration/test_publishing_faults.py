@@ -18,8 +18,8 @@ import pytest
 from hpcstack.releases.journal import name_prepared
 from support.modules import Place, bash, clean, environment, seen, system, tree_of, whole
 
-KILLS = int(os.environ.get("HPCSTACK_KILLS", "3"))
-PUBLISHES = int(os.environ.get("HPCSTACK_PUBLISHES", "6"))
+KILLS = int(os.environ.get("HPCSTACK_KILLS", "2"))
+PUBLISHES = int(os.environ.get("HPCSTACK_PUBLISHES", "4"))
 LOADS = 10 * PUBLISHES
 pytestmark = [pytest.mark.faults, pytest.mark.lmod, pytest.mark.timeout(3000)]
 
@@ -78,7 +78,16 @@ def view(place: Place) -> tuple[str, ...]:
 
 
 @pytest.mark.emodules
-@pytest.mark.parametrize("what", ["publish", "promote", "rollback", "retire", "remove", "undo"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "publish",
+        *(
+            pytest.param(verb, marks=pytest.mark.soak("all verbs commit by one function"))
+            for verb in ("promote", "rollback", "retire", "remove", "undo")
+        ),
+    ],
+)
 def test_a_verb_that_is_killed_leaves_the_old_tree_or_the_new_one(
     tmp_path: Path, what: str
 ) -> None:

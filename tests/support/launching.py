@@ -9,10 +9,17 @@ import pytest
 from support.testbed import Testbed
 
 STACK = "pytorch-24.11"
+ALIKE = pytest.mark.soak("Apptainer shows the fault; launches by each runtime stand in ci/test")
 RUNTIMES = [
     pytest.param("pyxis", marks=[pytest.mark.pyxis, pytest.mark.enroot]),
     pytest.param("apptainer", marks=pytest.mark.apptainer),
     pytest.param("enroot", marks=pytest.mark.enroot),
+    pytest.param("podman", marks=[pytest.mark.podman, ALIKE]),
+    pytest.param("charliecloud", marks=[pytest.mark.charliecloud, ALIKE]),
+]
+# For what each runtime has a line of its own for
+EVERY_RUNTIME = [
+    *RUNTIMES[:3],
     pytest.param("podman", marks=pytest.mark.podman),
     pytest.param("charliecloud", marks=pytest.mark.charliecloud),
 ]

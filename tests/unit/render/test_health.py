@@ -96,7 +96,20 @@ def node(tmp_path: Path) -> Path:
     (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
     (tmp_path / "proc/uptime").write_text("100000.00 1.00\n")
     smi(tmp_path)
+    clock = tmp_path / "bin/date"
+    clock.write_text(
+        f'#!/bin/sh\nif [ "$*" = +%s ]; then exec cat {tmp_path}/clock; fi\nexec /usr/bin/date "$@"\n'
+    )
+    clock.chmod(0o755)
+    pass_time(tmp_path, 0)
     return tmp_path
+
+
+def pass_time(node: Path, seconds: int) -> None:
+    """SECONDS pass for the script: it reads its clock by `date +%s`."""
+    clock = node / "clock"
+    now = int(clock.read_text()) if clock.exists() else int(time.time())
+    clock.write_text(f"{now + seconds}\n")
 
 
 def told(
@@ -431,8 +444,11 @@ esac
         return self.calls.read_text().splitlines() if self.calls.exists() else []
 
 
-def rounds(node: Path, count: int, **more: Any) -> list[dict[str, Any]]:
-    """What slurmd's health check program says, COUNT times, its probes having had time between."""
+def rounds(node: Path, count: int, apart: int = 2, **more: Any) -> list[dict[str, Any]]:
+    """What slurmd's health check program says, COUNT times, its probes having had time between.
+
+    APART are the seconds between two rounds by the script's clock: its answers have whole ones.
+    """
     found = []
     for _ in range(count):
         status, said, took = told(
@@ -456,7 +472,7 @@ def rounds(node: Path, count: int, **more: Any) -> list[dict[str, Any]]:
             == 0
         ):
             time.sleep(0.05)
-        time.sleep(1.05)  # answers have their time in seconds
+        pass_time(node, apart)
     return found
 
 
@@ -515,7 +531,8 @@ def test_a_query_that_waits_in_the_kernel_is_evidence(node: Path) -> None:
     waits.chmod(0o755)
     (node / "proc/4711").mkdir()
     (node / "proc/4711/stat").write_text("4711 (nvidia-smi) D 1 1 1 0 -1 4194304\n")
-    found = rounds(node, 3, site={"health": {"folder": "/none", "ignore": ["kernel"], "misses": 5}})
+    site = {"health": {"folder": "/none", "ignore": ["kernel"], "misses": 5}}
+    found = rounds(node, 3, apart=4, site=site)
     assert [one["action"] for one in found] == ["none", "none", "drain"], found
     assert "hangs in the kernel" in slurm.told()[0]
 
