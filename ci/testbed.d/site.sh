@@ -17,14 +17,16 @@ site_up() {
 
 install_hpcstack() {
     local stamp
-    stamp=$(cd "$REPO" && find src recipes images modules launchers facts pyproject.toml -type f ! -name '*.pyc' ! -name _version.py -print0 |
+    stamp=$(cd "$REPO" && find src recipes images modules launchers facts pyproject.toml constraints.txt -type f ! -name '*.pyc' ! -name _version.py -print0 |
         sort -z | xargs -0 sha256sum | sha256sum)
     [ "$(cat "$TESTBED/state/hpcstack" 2>/dev/null)" = "$stamp" ] && return 0
     [ -x "$VENV/bin/python" ] || /usr/bin/python3 -m venv "$VENV"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location "$REPO" \
-        2>"$LOG/install.log" || fail_by_log "hpcstack was not installed" "$LOG/install.log"
+    local install=("$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location)
+    "${install[@]}" --require-hashes --requirement "$REPO/constraints.txt" 2>"$LOG/install.log" ||
+        fail_by_log "what hpcstack needs was not installed" "$LOG/install.log"
     # the same version with other contents: take the files anew
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$REPO" 2>>"$LOG/install.log"
+    "${install[@]}" --force-reinstall --no-deps "$REPO" 2>>"$LOG/install.log" ||
+        fail_by_log "hpcstack was not installed" "$LOG/install.log"
     echo "$stamp" >"$TESTBED/state/hpcstack"
 }
 

@@ -29,6 +29,7 @@ ENGINES = ["builtin", "apptainer", pytest.param("enroot", marks=pytest.mark.enro
 SUPPORT = Path(__file__).parents[1] / "support"
 CANARY = "canary-8d1f6b"
 NOBODY = 65534
+ONE_WALL = "one enclosure confines the steps of every engine and user"
 # Each line that begins with OPEN is an attack that got through.
 ATTACK = r"""
 open() { echo "OPEN $*"; }
@@ -139,6 +140,12 @@ def users() -> list[int]:
     return [0, NOBODY] if os.getuid() == 0 else [os.getuid()]
 
 
+@pytest.mark.soak(
+    ONE_WALL,
+    but=lambda engine, how, uid: (
+        (engine, uid) == ("builtin", NOBODY) or how == "build" and engine == "apptainer"
+    ),
+)
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("how", ["lock", "build", "build without layers"])
 @pytest.mark.parametrize("engine", ENGINES)
@@ -192,6 +199,7 @@ OPEN_BY_DOCKER = {
 
 
 @pytest.mark.docker
+@pytest.mark.soak("a build shows it", but=lambda how: how == "build")
 @pytest.mark.parametrize("how", ["lock", "build"])
 def test_docker_opens_what_is_said_of_it(
     place: Path, neighbour: subprocess.Popen[bytes], how: str
@@ -243,6 +251,7 @@ def fuse(place: Path) -> Iterator[Path]:
 
 
 @pytest.mark.fuse
+@pytest.mark.soak(ONE_WALL, but=lambda engine, uid: uid == NOBODY and engine == "builtin")
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_cache_on_a_network_filesystem_builds_confined(
@@ -280,6 +289,10 @@ def join_session_with_key() -> None:
     libc.syscall(number, b"user", CANARY.encode(), b"secret", ctypes.c_size_t(6), -3)
 
 
+@pytest.mark.soak(
+    ONE_WALL,
+    but=lambda engine, lacks: lacks == "sh" or engine == "builtin" and lacks in ("mount", "rm"),
+)
 @pytest.mark.parametrize(
     "lacks", ["rmdir", "mkdir", "touch", "mount", "ls", "cat", "sh", "env", "rm"]
 )
@@ -302,6 +315,7 @@ def test_a_base_without_a_program_chooses_no_other_way(
     assert "ran" in done.stdout.splitlines() or "REFUSED" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.soak(ONE_WALL, but=lambda engine, uid: engine == "builtin" and uid == NOBODY)
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize(
     "links",
@@ -333,6 +347,7 @@ def test_links_of_a_base_lead_nowhere(
         assert list(out.iterdir()) == [], how
 
 
+@pytest.mark.soak(ONE_WALL, but=lambda engine, uid: uid == NOBODY and engine == "builtin")
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_link_of_a_base_leads_into_no_folder_of_the_build(
@@ -346,6 +361,7 @@ def test_a_link_of_a_base_leads_into_no_folder_of_the_build(
     assert not [path.name for path in cache.iterdir() if path.name in ("tmp", "hpcstack", "hosts")]
 
 
+@pytest.mark.soak(ONE_WALL, but=lambda engine, uid: uid == NOBODY and engine == "builtin")
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_set_uid_file_of_a_step_is_in_anybodys_reach(place: Path, engine: str, uid: int) -> None:
@@ -365,6 +381,7 @@ def test_no_set_uid_file_of_a_step_is_in_anybodys_reach(place: Path, engine: str
         assert any(not one.stat().st_mode & 0o011 for one in around), line
 
 
+@pytest.mark.soak(ONE_WALL, but=lambda engine: engine == "builtin")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_folders_without_end_are_refused_and_leave_nothing(place: Path, engine: str) -> None:
     """N12: folders in one another ended every later build, and gc, with a traceback."""
@@ -378,6 +395,7 @@ def test_folders_without_end_are_refused_and_leave_nothing(place: Path, engine: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.soak(ONE_WALL, but=lambda engine, uid: uid == NOBODY and engine == "builtin")
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_step_ends_with_hpcstack_whatever_ends_it(place: Path, engine: str, uid: int) -> None:
@@ -399,6 +417,7 @@ def test_a_step_ends_with_hpcstack_whatever_ends_it(place: Path, engine: str, ui
     wait_until(lambda: not running(str(place)), "nothing of the build is left")
 
 
+@pytest.mark.soak(ONE_WALL, but=lambda engine, uid: uid == NOBODY and engine == "builtin")
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_nameless_socket_of_the_machine_answers(place: Path, engine: str, uid: int) -> None:
@@ -431,6 +450,7 @@ def test_no_nameless_socket_of_the_machine_answers(place: Path, engine: str, uid
             assert "PermissionError" in done.stdout, done.stdout
 
 
+@pytest.mark.soak(ONE_WALL, but=lambda engine: engine == "apptainer")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_step_changes_nothing_of_what_started_it(place: Path, engine: str) -> None:
     """CVE-2019-5736: a base whose first program is /proc/self/exe runs that which has started the

@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pyt
 ENGINES = [
     "builtin",
     pytest.param("apptainer", marks=pytest.mark.apptainer),
-    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param(
+        "docker",
+        marks=[pytest.mark.docker, pytest.mark.soak("three engines, one image: two show it")],
+    ),
     pytest.param("enroot", marks=pytest.mark.enroot),
 ]
 # A package whose postinst makes a group and gives it a file, and one that makes a user.
@@ -158,6 +161,7 @@ def test_enroot_runs_what_each_engine_built(testbed: Testbed, built: Built, engi
     assert done.stdout == "a b\n", done.stderr
 
 
+@pytest.mark.soak("layers are kept by one piece of code", but=lambda engine: engine == "builtin")
 @pytest.mark.parametrize("engine", [ENGINES[0], ENGINES[1], ENGINES[3]])
 def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes, engine: str) -> None:
     def steps(last: str) -> str:
@@ -186,6 +190,7 @@ def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes, engine
     assert "the same bytes as the image that is there" in fresh.stderr, fresh.stderr
 
 
+@pytest.mark.soak("one engine shows it", but=lambda engine: engine == "builtin")
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_two_builds_give_the_same_bytes(testbed: Testbed, shared: Recipes, engine: str) -> None:
     done = shared.run("verify", "--reproducible", "demo-1", "--engine", engine, "--json")
@@ -228,6 +233,7 @@ def test_what_a_user_has_set_for_apptainer_reaches_no_build(
     assert "hpcstack-tried" not in listed
 
 
+@pytest.mark.soak("one engine shows it", but=lambda engine: engine == "builtin")
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_a_cache_that_takes_no_layers(testbed: Testbed, recipes: Recipes, engine: str) -> None:
     """As homes on NFS and Lustre: here an overlay, over which no other one may write.
@@ -292,6 +298,10 @@ def test_a_guarded_library_that_a_step_overwrites_is_named(
     assert recipes.run("build", "demo-1").returncode == 0
 
 
+@pytest.mark.soak(
+    "one look at what a step has left",
+    but=lambda second: not second.startswith(("rm -rf /usr/lib/demo &&", "mv")),
+)
 @pytest.mark.parametrize(
     ("second", "fails"),
     [
@@ -348,6 +358,7 @@ def test_root_builds_with_no_engine_too(small_base: str, testbed: Testbed, tmp_p
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.soak("one engine shows it", but=lambda engine: engine == "builtin")
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_a_step_cannot_write_what_it_is_lent(recipes: Recipes, engine: str) -> None:
     tries = (

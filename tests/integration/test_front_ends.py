@@ -69,6 +69,10 @@ def run_reframe(recipes: Recipes, folder: Path, stack: str, then: str = "cat") -
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.soak(
+    "a neighbour's program runs what is written for it",
+    kept="tests/unit/render/test_front_ends.py::test_a_reframe_test_is_python_whatever_the_words",
+)
 def test_reframe_runs_a_stack(recipes: Recipes, tmp_path: Path) -> None:
     recipes.write("1", tests="[node.image]", checks=CHECK.replace("STATUS", "0").replace("\n", ""))
     recipes.write("2", tests="[node.image]", checks=CHECK.replace("STATUS", "3").replace("\n", ""))

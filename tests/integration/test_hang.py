@@ -308,6 +308,10 @@ LARGE = tuple(
 )
 
 
+@pytest.mark.soak(
+    "eight ranks of torch on two cores: recorded files of four show the same",
+    kept="tests/unit/launch/test_wait_graph.py::test_the_rank_at_fault_is_named_first",
+)
 @pytest.mark.apptainer
 @pytest.mark.parametrize(
     ("shape", "dimension", "fault"), SKIPS + ((EACH + LARGE) if EVERYTHING else ())

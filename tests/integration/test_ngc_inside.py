@@ -236,6 +236,9 @@ def with_index(testbed: Testbed, base: str, name: str, index: str) -> Recipes:
     return recipes
 
 
+@pytest.mark.soak(
+    "who asks for it is seen when it is locked", but=lambda asked: asked == "needs-torch"
+)
 @pytest.mark.parametrize("asked", ["needs-torch", "wraps-torch"], ids=["named", "as-a-dependency"])
 def test_r7_extensions_are_compiled_against_the_bases_torch(
     testbed: Testbed, ngc_inside: str, index: str, asked: str

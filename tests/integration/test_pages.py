@@ -65,6 +65,10 @@ def test_the_first_hour(testbed: Testbed, published: dict[str, str]) -> None:
         assert part in said, (part, said[-3000:])
 
 
+@pytest.mark.soak(
+    "the page's steps are those of test_projects",
+    kept="tests/integration/test_projects.py::test_a_project_runs_under_every_runtime",
+)
 def test_your_own_project(testbed: Testbed, published: dict[str, str]) -> None:
     testbed.bash("rm -rf tests/own-project")
     said = run(testbed, "own-project", script("tutorials/your-own-project.md"))

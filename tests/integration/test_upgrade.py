@@ -1,7 +1,9 @@
 """hpcstack is upgraded and rolled back with a tree and a store in use: each version goes on with what
 the other has written.
 
-The older version is that of a commit, by this machine's Python and libraries.
+Both are wheels: the older one of a commit, the newer one of this checkout, built here and used with
+this machine's Python and libraries. HPCSTACK_OLDER_WHEEL and HPCSTACK_NEWER_WHEEL name others, say
+two releases; HPCSTACK_OLDER_COMMIT is then what the older one was built of.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,8 @@ from support.modules import Place, bash
 from support.testbed import REPO, Testbed
 
 # before `find`, `audit`, `usage` and what they write into releases and site.yaml
-BEFORE = "bb705b02952db05862c9438d7c5f11af9b622f98"
+BEFORE = os.environ.get("HPCSTACK_OLDER_COMMIT", "bb705b02952db05862c9438d7c5f11af9b622f98")
+OLDER, NEWER = "0.1.0+older", "0.1.0+newer"
 PUBLISH = """
 import sys
 from pathlib import Path
@@ -30,29 +35,61 @@ Place(Path(sys.argv[1])).publish(content=sys.argv[2].encode(), channel=sys.argv[
 """
 
 
+@dataclass(frozen=True)
+class Built:
+    """One version of hpcstack: its wheel, and a checkout whose tests fit it."""
+
+    wheel: Path
+    checkout: Path
+
+
+def build_wheel(checkout: Path, version: str, folder: Path) -> Path:
+    """The wheel of CHECKOUT as VERSION, in FOLDER, which is made."""
+    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    pretend = {**os.environ, "SETUPTOOLS_SCM_PRETEND_VERSION": version}
+    argv = [sys.executable, *build, f"--wheel-dir={folder}", str(checkout)]
+    subprocess.run(argv, check=True, env=pretend)
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
 @pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A checkout of the older version."""
+def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     git = ["git", "-C", str(REPO)]
     known = subprocess.run([*git, "cat-file", "-e", BEFORE], capture_output=True, check=False)
     if known.returncode:
         pytest.skip("this checkout has no history")
     folder = tmp_path_factory.mktemp("older") / "hpcstack"
     subprocess.run([*git, "worktree", "add", "--detach", str(folder), BEFORE], check=True)
-    version = folder / "src/hpcstack/_version.py"
-    version.write_text('__version__ = "0.1.0.older"\n')
-    yield folder
+    given = os.environ.get("HPCSTACK_OLDER_WHEEL", "")
+    wheel = Path(given) if given else build_wheel(folder, OLDER, tmp_path_factory.mktemp("wheel"))
+    yield Built(wheel, folder)
     subprocess.run([*git, "worktree", "remove", "--force", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    given = os.environ.get("HPCSTACK_NEWER_WHEEL", "")
+    wheel = Path(given) if given else build_wheel(REPO, NEWER, tmp_path_factory.mktemp("wheel"))
+    return Built(wheel, REPO)
+
+
+def read_version(built: Built) -> str:
+    """The version that the name of a wheel says."""
+    return built.wheel.name.split("-")[1]
 
 
 class Version:
     """One version of hpcstack at a site."""
 
-    def __init__(self, checkout: Path, top: Path) -> None:
-        self.checkout, self.top = checkout, top
+    def __init__(self, built: Built, top: Path) -> None:
+        self.built, self.top = built, top
+        self.packages = top / read_version(built)
+        with zipfile.ZipFile(built.wheel) as wheel:
+            wheel.extractall(self.packages)
 
     def python(self, *words: str) -> subprocess.CompletedProcess[str]:
-        path = f"{self.checkout / 'src'}:{self.checkout / 'tests'}"
+        path = f"{self.packages}:{self.built.checkout / 'tests'}"
         env = {**os.environ, "PYTHONPATH": path, "HOME": str(self.top), "HPCSTACK_SITE": ""}
         return subprocess.run(
             [sys.executable, *words],
@@ -73,21 +110,23 @@ class Version:
         assert done.returncode == 0, (words, done.stdout, done.stderr[-2000:])
         return json.loads(done.stdout)
 
-    @property
-    def version(self) -> str:
-        return self.python("-m", "hpcstack", "--version").stdout
+    def read_own_version(self) -> str:
+        """What `hpcstack --version` says, without its first words."""
+        return self.python("-m", "hpcstack", "--version").stdout.split()[-1]
 
 
 @pytest.mark.lmod
-def test_each_version_goes_on_with_what_the_other_wrote(older: Path, tmp_path: Path) -> None:
+def test_each_version_goes_on_with_what_the_other_wrote(
+    older: Built, newer: Built, tmp_path: Path
+) -> None:
     place = Place(tmp_path / "site")
     (tmp_path / "site.yaml").write_text(
         f"store: {place.site.store}\nlock_dir: {place.site.lock_dir}\n"
         f"module_root: {place.site.module_root}\n"
     )
-    old, new = Version(older, tmp_path), Version(REPO, tmp_path)
-    assert "older" in old.version
-    assert "older" not in new.version
+    old, new = Version(older, tmp_path), Version(newer, tmp_path)
+    for version in (old, new):
+        assert version.read_own_version() == read_version(version.built)
 
     def loaded() -> str:
         done = bash(place, "lmod", 'module load pytorch/24.11; echo "$HPCSTACK_RELEASE"')
@@ -126,22 +165,18 @@ def find_packages(environment: Path) -> Path:
 class Installed:
     """Two versions as docs/how-to/install.md says, and the link that users follow."""
 
-    def __init__(self, testbed: Testbed, older: Path) -> None:
+    def __init__(self, testbed: Testbed, older: Built, newer: Built) -> None:
         self.testbed = testbed
+        self.versions = {"older": read_version(older), "newer": read_version(newer)}
         self.top = testbed.folder / "upgrade"
         self.jobs: list[str] = []
         shutil.rmtree(self.top, ignore_errors=True)
         self.top.mkdir(mode=0o755)
-        for name in ("older", "newer"):
+        for name, built in (("older", older), ("newer", newer)):
             self._make_environment(name)
-        pip = ["-m", "pip", "--quiet"]
-        build = [sys.executable, *pip, "wheel", "--no-deps", "--no-build-isolation"]
-        pretend = {**os.environ, "SETUPTOOLS_SCM_PRETEND_VERSION": "0.1.0+older"}
-        subprocess.run([*build, f"--wheel-dir={self.top}", str(older)], check=True, env=pretend)
-        [wheel] = self.top.glob("*.whl")
-        python = str(self.top / "older/bin/python")
-        subprocess.run([python, *pip, "install", "--no-deps", str(wheel)], check=True)
-        self._copy_the_testbeds_own()
+            python = str(self.top / name / "bin/python")
+            install = [python, "-m", "pip", "--quiet", "install", "--no-deps", str(built.wheel)]
+            subprocess.run(install, check=True)
 
     def _make_environment(self, name: str) -> None:
         """The virtual environment NAME; its libraries are those of the testbed's own."""
@@ -157,15 +192,6 @@ class Installed:
         module = f'prepend_path("PATH", "{folder}/command")\n'
         (self.top / "modules/hpcstack").mkdir(parents=True, exist_ok=True)
         (self.top / f"modules/hpcstack/{name}.lua").write_text(module)
-
-    def _copy_the_testbeds_own(self) -> None:
-        """The newer version is what the testbed has installed."""
-        folder = self.top / "newer"
-        for package in find_packages(self.testbed.folder / "venv").glob("hpcstack*"):
-            shutil.copytree(package, find_packages(folder) / package.name)
-        command = folder / "bin/hpcstack"
-        command.write_text(f"#!{folder}/bin/python\nfrom hpcstack.cli import main\nmain()\n")
-        command.chmod(0o755)
 
     def switch_to(self, name: str) -> None:
         """`current` is NAME, in one step."""
@@ -202,8 +228,10 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(testbed: Testbed, built: dict[str, Any], older: Path) -> Iterator[Installed]:
-    made = Installed(testbed, older)
+def installed(
+    testbed: Testbed, built: dict[str, Any], older: Built, newer: Built
+) -> Iterator[Installed]:
+    made = Installed(testbed, older, newer)
     yield made
     shutil.rmtree(made.top)
 
@@ -238,8 +266,7 @@ def test_jobs_outlive_an_upgrade_and_a_rollback(
     installed.wait_until_both_run(running)
 
     installed.switch_to(after)
-    version = installed.run("hpcstack --version")
-    assert ("older" in version) is (after == "older")
+    assert installed.run("hpcstack --version").split()[-1] == installed.versions[after]
 
     # the other version sees them, and reads what they have written
     rows = json.loads(installed.run("hpcstack jobs --json"))
@@ -280,7 +307,7 @@ def test_two_versions_side_by_side_by_modules(installed: Installed) -> None:
     for name in ("older", "newer"):
         script = f"{use}; module load hpcstack/{name}; hpcstack --version; command -v python3"
         version, python = installed.testbed.bash(script).stdout.split("\n")[:2]
-        assert ("older" in version) is (name == "older")
+        assert version.split()[-1] == installed.versions[name]
         assert not python.startswith(str(installed.top)), "a module of hpcstack brings no Python"
     swap = f"{use}; module load hpcstack/older; module load hpcstack/newer; hpcstack --version"
-    assert "older" not in installed.testbed.bash(swap).stdout
+    assert installed.testbed.bash(swap).stdout.split()[-1] == installed.versions["newer"]

@@ -1,24 +1,29 @@
-"""What each test function costs: a pytest plugin (`-p support.durations`).
+"""What each test function costs: a pytest plugin (`-p support.durations`), and a table.
 
 A row is a test function with all its parameters, or a fixture that several tests share, which
 would otherwise count as whichever test happens to want it first. A row says how many tests it is,
 the seconds of CPU (its own and those of the programs that it started and waited for), and the
 seconds that it waited. What daemons do for a test (Slurm's, the registry's, the Docker engine's)
-is waiting here; the line below the table says what the whole machine was busy for.
+is waiting here.
 
-`--costs-to FILE` writes all rows as a table with tabs, the costliest first. `--costs N` prints the
-first N.
+`--costs-to FILE` writes the rows, with tabs between. Then
 
-A row of more than `LIMIT` seconds of CPU needs a reason in tests/costly.yaml, or the run fails.
-The clock is reported and decides nothing: it is a matter of what else the machine does.
+    python -m support.durations [--first N] [--to FILE] [--guard] FILE...
+
+adds up the rows of all FILEs and prints the first N, the longest first; `--to` writes all. With `--guard` it ends with
+1 where a row takes more than LIMIT seconds of CPU and tests/costly.yaml does not say why, or where
+that file names what is no longer there. The clock is reported and decides nothing: it is a matter
+of what else the machine does.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
 import time
-from collections.abc import Generator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +33,7 @@ import yaml
 REPO = Path(__file__).resolve().parents[2]
 REASONS = REPO / "tests/costly.yaml"
 LIMIT = 5.0  # seconds of CPU
-TICKS = os.sysconf("SC_CLK_TCK")
+HEADER = "cpu\twaited\ttests\tfunction\n"
 
 
 @dataclass(frozen=True)
@@ -50,31 +55,16 @@ class Moment:
 
 @dataclass
 class Cost:
-    """What a row of the table adds up to."""
+    """A row: a function or a shared fixture, and what its tests add up to."""
 
     name: str
     tests: int = 0
     cpu: float = 0.0
-    clock: float = 0.0
+    waited: float = 0.0
 
     @property
-    def waited(self) -> float:
-        return max(0.0, self.clock - self.cpu)
-
-
-@dataclass
-class Costs:
-    rows: dict[str, Cost] = field(default_factory=dict)
-
-    def add(self, name: str, clock: float, cpu: float, tests: int = 0) -> None:
-        row = self.rows.setdefault(name, Cost(name))
-        row.tests += tests
-        row.clock += clock
-        row.cpu += cpu
-
-    def in_order(self) -> list[Cost]:
-        """The rows, the longest first: CPU and waiting, since a lane is held for both."""
-        return sorted(self.rows.values(), key=lambda row: (-row.clock, row.name))
+    def clock(self) -> float:
+        return self.cpu + self.waited
 
 
 def function_of(nodeid: str) -> str:
@@ -82,28 +72,12 @@ def function_of(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def read_reasons(path: Path = REASONS) -> dict[str, str]:
-    """{function or fixture: why it may take more than `LIMIT` seconds of CPU}."""
-    return dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-
-
-def find_unexplained(costs: Costs, reasons: dict[str, str]) -> list[Cost]:
-    return [row for row in costs.in_order() if row.cpu > LIMIT and row.name not in reasons]
-
-
-def read_machine_cpu() -> float:
-    """Seconds for which all processors of this machine were busy since it started."""
-    numbers = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]
-    user, nice, system, _idle, _iowait, irq, softirq = (int(number) for number in numbers[:7])
-    return (user + nice + system + irq + softirq) / TICKS
+# -- measuring
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--costs", type=int, default=10, metavar="N", help="print the N costliest functions"
-    )
-    parser.addoption(
-        "--costs-to", default="", metavar="FILE", help="write what all functions cost into FILE"
+        "--costs-to", default="", metavar="FILE", help="write what each test function costs"
     )
 
 
@@ -122,7 +96,7 @@ class Meter:
     def __init__(self) -> None:
         self.mark = Moment.now()
         self.shared: list[tuple[str, float, float]] = []  # (fixture, clock, CPU) of this phase
-        self.depth = 0
+        self.depth = 0  # fixtures that are being made: one may ask for another
 
     def pytest_runtest_logstart(self) -> None:
         self.mark = Moment.now()
@@ -131,8 +105,10 @@ class Meter:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, Any, Any]:
-        if fixturedef.scope == "function" or self.depth:
+        is_shared = fixturedef.scope != "function"
+        if not is_shared or self.depth:
             return (yield)
+
         began = Moment.now()
         self.depth += 1
         try:
@@ -156,54 +132,117 @@ class Meter:
 
 
 class Accounts:
-    """Adds up what reports say, and shows it at the end."""
+    """Adds up what reports say, and writes it at the end."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.costs = Costs()
-        self.began = Moment.now()
-        self.busy_before = read_machine_cpu()
-        self.unexplained: list[Cost] = []
+        self.rows: dict[str, Cost] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        name = function_of(report.nodeid)
         ended = report.when == "teardown"
-        self.costs.add(name, report.clock, report.cpu, tests=1 if ended else 0)
+        self._add(function_of(report.nodeid), report.clock, report.cpu, tests=1 if ended else 0)
         for fixture, clock, cpu in report.shared_costs:
-            self.costs.add(fixture, clock, cpu)
+            self._add(fixture, clock, cpu)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
+    def _add(self, name: str, clock: float, cpu: float, tests: int = 0) -> None:
+        row = self.rows.setdefault(name, Cost(name))
+        row.tests += tests
+        row.cpu += cpu
+        row.waited += max(0.0, clock - cpu)
+
+    def pytest_sessionfinish(self) -> None:
         if where := self.config.getoption("--costs-to"):
-            lines = [
-                f"{row.cpu:.2f}\t{row.waited:.2f}\t{row.tests}\t{row.name}\n"
-                for row in self.costs.in_order()
-            ]
-            Path(where).write_text(
-                "cpu\twaited\ttests\tfunction\n" + "".join(lines), encoding="utf-8"
-            )
-        self.unexplained = find_unexplained(self.costs, read_reasons())
-        if self.unexplained and session.exitstatus == 0:
-            session.exitstatus = 1
-        return (yield)
+            write_rows(self.rows.values(), Path(where))
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        say = terminalreporter.write_line
-        rows = self.costs.in_order()
-        cpu = sum(row.cpu for row in rows)
-        waited = sum(row.waited for row in rows)
-        terminalreporter.write_sep("=", "what the tests cost, by function")
-        say("   CPU s  waited s  tests  function")
-        for row in rows[: self.config.getoption("--costs")]:
-            say(f"{row.cpu:8.1f}  {row.waited:8.1f}  {row.tests:5d}  {row.name}")
-        busy = read_machine_cpu() - self.busy_before
-        clock = (Moment.now() - self.began).clock
-        say(
-            f"{cpu:8.1f}  {waited:8.1f}  in all; the machine: {busy:.0f} s of CPU "
-            f"in {clock:.0f} s on {os.cpu_count()} processors"
-        )
-        for row in self.unexplained:
-            say(f"FAILED: {row.name} takes {row.cpu:.1f} s of CPU, and {LIMIT:.0f} s is the limit")
-            say(
-                f"  TIP: make it cheaper, or say why it may cost that in {REASONS.relative_to(REPO)}"
-            )
+
+# -- the table
+
+
+def sort_rows(rows: Iterable[Cost]) -> list[Cost]:
+    """ROWS, the longest first: CPU and waiting, since a worker is held for both."""
+    return sorted(rows, key=lambda row: (-row.clock, row.name))
+
+
+def write_rows(rows: Iterable[Cost], path: Path) -> None:
+    lines = [
+        f"{row.cpu:.2f}\t{row.waited:.2f}\t{row.tests}\t{row.name}\n" for row in sort_rows(rows)
+    ]
+    path.write_text(HEADER + "".join(lines), encoding="utf-8")
+
+
+def read_rows(paths: Iterable[Path]) -> list[Cost]:
+    """The rows of the files PATHS, each function once."""
+    rows: dict[str, Cost] = {}
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").removeprefix(HEADER).splitlines():
+            cpu, waited, tests, name = line.split("\t")
+            row = rows.setdefault(name, Cost(name))
+            row.cpu += float(cpu)
+            row.waited += float(waited)
+            row.tests += int(tests)
+    return sort_rows(rows.values())
+
+
+def read_reasons(path: Path = REASONS) -> dict[str, str]:
+    """{function or fixture: why it may take more than LIMIT seconds of CPU}."""
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+
+
+def find_wrong_costs(rows: Iterable[Cost], reasons: dict[str, str]) -> list[str]:
+    """What the guard says of ROWS: a line for each that has no reason."""
+    return [
+        f"{row.name} takes {row.cpu:.1f} s of CPU, and {LIMIT:.0f} s is the limit"
+        for row in rows
+        if row.cpu > LIMIT and not reasons.get(row.name)
+    ]
+
+
+def find_stale_reasons(reasons: Iterable[str]) -> list[str]:
+    """What the guard says of REASONS whose function or fixture is not there."""
+    stale = []
+    for name in reasons:
+        path, _, function = name.partition("::")
+        defined = f"def {function.removeprefix('fixture ')}("
+        file = REPO / path
+        if file.is_dir():
+            file = file / "conftest.py"
+        if not file.exists() or defined not in file.read_text(encoding="utf-8"):
+            stale.append(f"{name} is in {REASONS.name}, and nowhere else")
+    return stale
+
+
+def show_rows(rows: list[Cost], first: int) -> None:
+    print("   CPU s  waited s  tests  function")
+    for row in rows[:first]:
+        print(f"{row.cpu:8.1f}  {row.waited:8.1f}  {row.tests:5d}  {row.name}")
+    cpu, waited, tests = (
+        sum(getattr(row, name) for row in rows) for name in ("cpu", "waited", "tests")
+    )
+    print(f"{cpu:8.1f}  {waited:8.1f}  {tests:5d}  in all, in {len(rows)} rows")
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="support.durations")
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--first", type=int, default=20)
+    parser.add_argument("--to", type=Path)
+    parser.add_argument("--guard", action="store_true")
+    options = parser.parse_args(arguments)
+    rows = read_rows(options.files)
+    show_rows(rows, options.first)
+    if options.to:
+        write_rows(rows, options.to)
+    if not options.guard:
+        return 0
+
+    reasons = read_reasons()
+    wrong = find_wrong_costs(rows, reasons) + find_stale_reasons(reasons)
+    for line in wrong:
+        print(f"FAILED: {line}")
+    if wrong:
+        print(f"  TIP: make it cheaper, or say why it may cost that in {REASONS.relative_to(REPO)}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

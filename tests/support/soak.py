@@ -4,8 +4,9 @@ A test, or one of its parameters, is marked
 
     soak("one runtime shows the fault")               # other parameters of the test stay in ci/test
     soak("a wait of a minute", kept="tests/unit/launch/test_plan.py::test_the_end")
+    soak("one engine shows it", but=lambda engine, uid: engine == "builtin")
 
-The text says why ci/test has enough without it. Where nothing of a test is left in ci/test, `kept`
+The last one is for all parameters of a test but those for which the function holds. The text says why ci/test has enough without it. Where nothing of a test is left in ci/test, `kept`
 names what holds the promise there. A mark without a text, one that leaves nothing, or one whose
 `kept` is not there ends the run.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -35,11 +37,21 @@ def function_of(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
+def find_mark(item: pytest.Item) -> pytest.Mark | None:
+    """The mark that leaves ITEM to ci/soak; None where it stays in ci/test."""
+    for mark in item.iter_markers("soak"):
+        but = mark.kwargs.get("but")
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if but is None or not but(**{name: parameters[name] for name in signature(but).parameters}):
+            return mark
+    return None
+
+
 def find_wrong_marks(items: Iterable[pytest.Item]) -> list[str]:
     """What is wrong with the marks of ITEMS, which are all tests of their files."""
     marks: dict[str, list[pytest.Mark | None]] = defaultdict(list)
     for item in items:
-        marks[function_of(item.nodeid)].append(item.get_closest_marker("soak"))
+        marks[function_of(item.nodeid)].append(find_mark(item))
 
     wrong = []
     for function, own in marks.items():
@@ -79,8 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if which == "all" or (asked_for and which == "no"):
         return
     want = which == "only"
-    kept = [item for item in items if bool(item.get_closest_marker("soak")) is want]
-    left = [item for item in items if bool(item.get_closest_marker("soak")) is not want]
+    kept = [item for item in items if bool(find_mark(item)) is want]
+    left = [item for item in items if bool(find_mark(item)) is not want]
     items[:] = kept
     if left:
         config.hook.pytest_deselected(items=left)
