@@ -143,7 +143,7 @@ def users() -> list[int]:
 @pytest.mark.soak(
     ONE_WALL,
     but=lambda engine, how, uid: (
-        (engine, uid) == ("builtin", NOBODY) or how == "build" and engine == "apptainer"
+        (engine, uid) == ("builtin", NOBODY) or (how == "build" and engine == "apptainer")
     ),
 )
 @pytest.mark.parametrize("uid", users())
@@ -291,7 +291,7 @@ def join_session_with_key() -> None:
 
 @pytest.mark.soak(
     ONE_WALL,
-    but=lambda engine, lacks: lacks == "sh" or engine == "builtin" and lacks in ("mount", "rm"),
+    but=lambda engine, lacks: lacks == "sh" or (engine == "builtin" and lacks in ("mount", "rm")),
 )
 @pytest.mark.parametrize(
     "lacks", ["rmdir", "mkdir", "touch", "mount", "ls", "cat", "sh", "env", "rm"]
