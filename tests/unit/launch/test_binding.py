@@ -214,6 +214,23 @@ def test_nodes_are_asked_where_nothing_is_recorded(tmp_path: Path) -> None:
     assert not asks(make_site(tmp_path))
 
 
+def test_no_core_near_a_gpu_is_one_that_the_rank_did_not_have(tmp_path: Path) -> None:
+    """The cores of others are there, too: a kernel drops by itself only those that are not."""
+    if not shutil.which("taskset") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs taskset and two cores")
+    mine, others = sorted(os.sched_getaffinity(0))[:2]
+    env = make_node(tmp_path, {"0000:1b:00.0": f"{mine},{others}", "0000:43:00.0": "800-900"})
+    argv = wrap_rank(("python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))"))
+    done = subprocess.run(
+        ["taskset", "-c", str(mine), *argv],
+        env={**os.environ, **env, "HPCSTACK_NEAR": "own", "LOCAL_RANK": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == str([mine]), done.stderr
+
+
 @pytest.mark.parametrize(
     ("how", "bind_type", "narrows"),
     [("shared", "", True), ("own", "", True), ("own", "mask_cpu:", False)],

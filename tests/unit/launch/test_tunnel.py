@@ -122,6 +122,15 @@ def test_ssh_says_why_there_is_no_way(tools: Path) -> None:
     assert caught.value.hint == "hpcstack logs 7"
 
 
+def test_a_tunnel_that_ends_before_its_page_answers_leaves_no_socket(tools: Path) -> None:
+    path = find_socket("7")
+    binds = "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
+    write_tool(tools, "ssh", f'{sys.executable} -c "{binds}" {path}; exit 255')
+    with pytest.raises(SlurmError):
+        hold([])
+    assert not path.exists()
+
+
 def test_a_port_that_is_taken_is_refused_before_anything_starts(tools: Path) -> None:
     """ssh would have put its socket in the place of another tunnel's by then."""
     write_tool(tools, "ssh", 'touch "$0.started"; echo tensorboard /')
