@@ -103,9 +103,12 @@ def install(root: Path, wheel_folder: Path, packages: list[str]) -> None:
     """PACKAGES into the root, from WHEEL_FOLDER alone, by the root's own pip and without a network."""
     inside = root / "tmp" / "wheels"
     as_root("cp", "-r", str(wheel_folder), str(inside))
-    argv = ("python3", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/tmp/wheels", "--no-compile",
+    argv = ("python3", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/tmp/wheels",
                "--break-system-packages", "--root-user-action=ignore")  # fmt: skip
+    # pip leaves bytecode: each rank would compile torch again, in an image that it cannot write to. With this variable
+    # there are no times in it (PEP 552).
     clean = {
+        "SOURCE_DATE_EPOCH": "1704067200",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LC_ALL": "C.UTF-8",
     }
@@ -138,7 +141,7 @@ def diff_id(gz: Path) -> str:
 
 def common_layers(cache: Path) -> list[Path]:
     """The two layers that every month shares: Debian, and torch with what it needs."""
-    out = [cache / "debian-layer-2.tar.gz", cache / "torch-layer.tar.gz"]
+    out = [cache / "debian-layer-2.tar.gz", cache / "torch-layer-2.tar.gz"]
     if all(path.exists() for path in out):
         return out
     root = cache / "root"
@@ -150,7 +153,7 @@ def common_layers(cache: Path) -> list[Path]:
     old = root / "opt/pytorch/examples"
     as_root("mkdir", "-p", str(old))
     as_root("touch", str(old / "hidden-by-the-opaque-directory.txt"))
-    second = cache / "torch-layer.tar"
+    second = cache / "torch-layer-2.tar"
     as_root(
         "tar",
         "-cf",

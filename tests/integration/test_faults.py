@@ -234,11 +234,15 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[None]:
 
 
 def fill(folder: Path) -> None:
-    """All that is left of a disk."""
-    with contextlib.suppress(OSError), (folder / "filler").open("wb") as file:
-        while True:
-            file.write(bytes(1 << 20))
-            file.flush()
+    """All that is left of a disk, without a byte of it being written."""
+    with (folder / "filler").open("wb") as file:
+        end, piece = 0, 1 << 30
+        while piece >= 4096:
+            try:
+                os.posix_fallocate(file.fileno(), end, piece)
+                end += piece
+            except OSError:
+                piece //= 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted by root")
@@ -274,7 +278,7 @@ def test_an_import_on_a_disk_that_gets_full(place: Place, phase: str, tmp_path: 
 @pytest.mark.parametrize("phase", ["build", "step", "pack", "store"])
 def test_a_build_on_a_disk_that_gets_full(place: Place, phase: str, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    with small_disk(disk, 1200):
+    with small_disk(disk, 4000):
         inner = Place(disk, place.testbed)
         assert inner.run("lock", "faulty-1").returncode == 0
         process = inner.start("build", "faulty-1", "--events", f"{disk}/events")

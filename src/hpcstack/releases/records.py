@@ -87,9 +87,10 @@ def parse_version_of(release: str) -> str:
 def read_releases(store: Store) -> Iterator[tuple[str, ReleaseRecord]]:
     """Yield (NAME/VERSION-rN, its record) of all releases in STORE.
 
-    StoreError where a record cannot be read.
+    StoreError where a record cannot be read. What a publish has prepared, or has left when it was
+    killed, is no release: its name begins with a dot (journal.name_prepared).
     """
-    for path in sorted(store.releases.glob(f"*/*/{RECORD}")):
+    for path in sorted(store.releases.glob(f"*/[!.]*/{RECORD}")):
         name, release = path.parent.parent.name, path.parent.name
         if found := read_record(store, name, release):
             yield f"{name}/{release}", found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from hpcstack.publish.make_release import (
 )
 from hpcstack.publish.provenance import find_commit
 from hpcstack.recipe.catalog import Catalog, Recipe
-from hpcstack.releases.records import RECORD, read_record
+from hpcstack.releases.journal import name_prepared
+from hpcstack.releases.records import RECORD, read_record, read_releases
 from support.modules import Place, report
 
 TEXT = (
@@ -133,3 +135,13 @@ def test_the_record_of_an_older_hpcstack_is_read(recipe: Recipe, tmp_path: Path)
     record = read_record(place.store, "demo", "1-r1")
     assert record
     assert record.hpcstack == ""
+
+
+def test_what_a_killed_publish_has_left_is_no_release(tmp_path: Path) -> None:
+    """Every build and gc of the site ended with "is damaged" until that name was published again."""
+    place = Place(tmp_path)
+    place.publish()
+    released = place.store.releases / "pytorch/24.11-r1"
+    left = name_prepared(released.with_name("24.11-r2"), place.site.module_root)
+    shutil.copytree(released, left)
+    assert [name for name, _ in read_releases(place.store)] == ["pytorch/24.11-r1"]
