@@ -327,6 +327,10 @@ def test_an_engine_of_layers_sees_what_became_of_libraries(
         assert "file /usr/lib/demo/libnccl.so.2.23" in done.stderr
 
 
+@pytest.mark.soak(
+    "root's build confines its steps as a user's",
+    kept="tests/hostile/test_confinement.py::test_nothing_is_open",
+)
 @pytest.mark.skipif(
     os.geteuid() != 0, reason="only root unpacks owners that have no id in the build's namespace"
 )

@@ -85,6 +85,7 @@ def hangs(testbed: Testbed, built: dict[str, Any]) -> str:
     return str(testbed.give("tests/launching/hangs.py", HANGS))
 
 
+@pytest.mark.soak("two ways to hang", but=lambda fault: fault in ("sleeps", "stops"))
 @pytest.mark.parametrize(("runtime", "fault"), ALL)
 def test_the_odd_rank_is_named_while_it_hangs(
     testbed: Testbed, hangs: str, runtime: str, fault: str
@@ -127,6 +128,10 @@ def _until_it_hangs(testbed: Testbed, job: str, fault: str) -> None:
 
 @pytest.mark.apptainer
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask as another user")
+@pytest.mark.soak(
+    "asked by Slurm in place of the site's own shell",
+    kept="tests/integration/test_hang.py::test_root_asks_by_the_sites_own_shell",
+)
 def test_root_asks_as_the_jobs_user(testbed: Testbed, hangs: str) -> None:
     """On call is not the user. Slurm lets nobody else start a step in a job, root included."""
     job = testbed.bash(

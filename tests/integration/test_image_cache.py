@@ -34,6 +34,7 @@ COUNT = int(os.environ.get("HPCSTACK_FAULTS", "1"))
 TESTBED = os.environ.get("HPCSTACK_TESTBED", "/opt/hpcstack-testbed")
 NAME = "nvidia/pytorch:24.11-py3"
 OPEN = "docker://nvcr.io#nvidia/pytorch:24.11-py3"
+SMALL = "hpcstack-tests/debian-python:12"
 
 
 @dataclass
@@ -325,12 +326,12 @@ def test_many_connections_of_one_user_leave_the_service_to_others(
 
 
 def test_a_registry_of_tokens_shows_the_service_no_password(
-    testbed: Testbed, users: tuple[User, User, User], tmp_path: Path
+    testbed: Testbed, users: tuple[User, User, User], tmp_path: Path, small_base: str
 ) -> None:
     one, two, _ = users
     logins = {"user61001": "a-password-of-one", "user61002": "two"}
     registry = TokenRegistry(tmp_path, testbed.folder / "state/registry", 5011, logins).start()
-    image = f"docker://127.0.0.1:5011/{NAME}"
+    image = f"docker://127.0.0.1:5011/{SMALL}"
     for user, word in ((one, "a-password-of-one"), (two, "wrong")):
         line = f"machine 127.0.0.1 login user{user.number} password {word}\n"
         (user.home / ".config/enroot/.credentials").write_text(line)
@@ -395,9 +396,9 @@ def test_a_token_that_runs_out_in_the_middle_is_asked_for_again(
 
 @pytest.mark.faults
 def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(
-    testbed: Testbed, tmp_path: Path
+    testbed: Testbed, tmp_path: Path, small_base: str
 ) -> None:
-    """A service of its own, on a filesystem of 200 MB: the image has 325."""
+    """A service of its own, on a filesystem of 20 MB: the image has more."""
     folder = tmp_path / "cache"
     folder.mkdir()
     named = f"nvcr.io: {{mirror: '{testbed.ngc}'}}"
@@ -409,10 +410,10 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(
         f"{tmp_path}/site.yaml",
         "cache",
         "get",
-        OPEN,
+        f"docker://nvcr.io#{SMALL}",
     ]
     subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "tmpfs", str(folder)], check=True
+        ["mount", "-t", "tmpfs", "-o", "size=20m,mode=755", "tmpfs", str(folder)], check=True
     )
     try:
         with own_service(tmp_path, named, testbed.ca_bundle):
@@ -420,7 +421,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(
             assert done.returncode == 8 and "no room" in done.stderr, done.stderr
             assert not list((folder / "images").iterdir())
             assert not list((folder / "incoming").iterdir())
-            subprocess.run(["mount", "-o", "remount,size=2g", str(folder)], check=True)
+            subprocess.run(["mount", "-o", "remount,size=1g", str(folder)], check=True)
             done = subprocess.run(get, capture_output=True, text=True, check=False)
             assert done.returncode == 0 and Path(done.stdout.strip()).is_file(), done.stderr
             again = json.loads(
@@ -433,7 +434,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(
                 subprocess.run([*cache, "list", "--json"], capture_output=True, check=True).stdout
             )
             assert listed["public"]
-            assert listed["image"].startswith("nvcr.io/nvidia/pytorch@sha256:")
+            assert listed["image"].startswith("nvcr.io/hpcstack-tests/debian-python@sha256:")
             assert (
                 json.loads(
                     subprocess.run([*cache, "gc", "--json"], capture_output=True, check=True).stdout

@@ -255,6 +255,10 @@ def test_stream_and_pi(programs: Checked) -> None:
     assert again.returncode == 0, again.stdout + again.stderr
 
 
+@pytest.mark.soak(
+    "torch in a check, three times: a check is a command",
+    kept="tests/integration/test_own_checks.py::test_stream_and_pi",
+)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_training_step(training: Checked, runtime: str) -> None:
     training.runtime = runtime

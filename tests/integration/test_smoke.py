@@ -145,6 +145,10 @@ ddp.check_ddp_fp32 = broken
 """
 
 
+@pytest.mark.soak(
+    "a run of the suite for one exception",
+    kept="tests/unit/smoke/test_result.py::test_a_check_that_breaks_is_an_error_and_not_a_crash",
+)
 def test_one_broken_check_hides_no_other(testbed: Testbed, built: dict[str, Any]) -> None:
     plant = testbed.give("plants/breaks.py", BREAKS)
     _, document = run(
@@ -159,9 +163,8 @@ def test_one_broken_check_hides_no_other(testbed: Testbed, built: dict[str, Any]
     assert found["fsdp.fsdp2"]["status"] == "PASS"
 
 
-@pytest.mark.parametrize(
-    "turn", range(2)
-)  # and one of the standard tier in test_chain; ci/soak does 50
+@pytest.mark.soak("once shows it; ci/soak does 50", but=lambda turn: turn == 0)
+@pytest.mark.parametrize("turn", range(2))  # and one of the standard tier in test_chain
 def test_without_bugs_the_quick_tier_passes(
     testbed: Testbed, built: dict[str, Any], turn: int
 ) -> None:
@@ -204,6 +207,10 @@ def test_json_into_a_file_and_the_history(testbed: Testbed, built: dict[str, Any
     assert "node.shm/shm_GB" in page.stdout
 
 
+@pytest.mark.soak(
+    "a run of the suite for one page",
+    kept="tests/unit/report/test_report_forms.py::test_the_page_is_whole_and_tells_all",
+)
 @pytest.mark.chromium
 def test_a_browser_shows_the_page_whole(
     testbed: Testbed, built: dict[str, Any], tmp_path: Path
@@ -245,6 +252,10 @@ def test_a_stack_without_torch_is_proven_by_its_own_check(testbed: Testbed) -> N
     assert "4 ranks on 2 host(s)" in found["mpi.world"]["measured"]
 
 
+@pytest.mark.soak(
+    "two runs of the suite for one table",
+    kept="tests/unit/suite/test_compare.py::test_a_figure_has_both_values_and_their_ratio",
+)
 def test_two_stacks_are_compared_in_one_allocation(testbed: Testbed, built: dict[str, Any]) -> None:
     document = testbed.json(
         "test",
@@ -263,6 +274,10 @@ def test_two_stacks_are_compared_in_one_allocation(testbed: Testbed, built: dict
     assert rows["tasks.exchange"]["statuses"] == ["PASS", "PASS"]
 
 
+@pytest.mark.soak(
+    "a run of the suite for one figure",
+    kept="tests/unit/suite/test_sweep.py::test_a_slow_node_is_named_with_the_reason",
+)
 def test_a_sweep_measures_the_pair_and_blames_nobody(
     testbed: Testbed, built: dict[str, Any]
 ) -> None:
@@ -275,24 +290,35 @@ def test_a_sweep_measures_the_pair_and_blames_nobody(
     assert Path(document["folder"], "drain.txt").read_text() == ""
 
 
-def test_a_burn_finds_one_wrong_bit_and_is_quiet_without(
-    testbed: Testbed, built: dict[str, Any], plants: Path
-) -> None:
+BURN = ("--tier", "burn", "--minutes", "0.2")
+
+
+def test_a_burn_finds_one_wrong_bit(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
     """On the CPU, which computes the same product over and over, too."""
-    burn = ("--tier", "burn", "--minutes", "0.2")
-    status, document = run(testbed, *burn, HPCSTACK_SMOKE_PLANT=str(plants / "bitflip.py"))
+    status, document = run(testbed, *BURN, HPCSTACK_SMOKE_PLANT=str(plants / "bitflip.py"))
     found = {one["code"]: one for one in document["outcomes"]}
     one = found["burn.compute"]
     assert status == 1 and one["status"] == "FAIL" and "1 wrong: 1 value(s)" in one["measured"], one
     assert one["where"] == ["node1:1"]
     assert "drain the node" in one["remedy"]
-    status, document = run(testbed, *burn)
+
+
+@pytest.mark.soak(
+    "with a wrong bit on one rank, the other three are quiet",
+    kept="tests/integration/test_smoke.py::test_a_burn_finds_one_wrong_bit",
+)
+def test_a_burn_is_quiet_without(testbed: Testbed, built: dict[str, Any]) -> None:
+    status, document = run(testbed, *BURN)
     found = {one["code"]: one for one in document["outcomes"]}
     assert status == 0 and found["burn.compute"]["status"] == "PASS", found["burn.compute"]
     assert found["burn.compute"]["figures"]["products"] > 100
     assert found["burn.compute"]["informational"]
 
 
+@pytest.mark.soak(
+    "a minute of waiting; how stacks are asked for is seen in a launch",
+    kept="tests/integration/test_hang.py::test_the_odd_rank_is_named_while_it_hangs",
+)
 def test_a_stalled_run_leaves_what_all_nodes_know(
     testbed: Testbed, built: dict[str, Any], plants: Path
 ) -> None:

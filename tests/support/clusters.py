@@ -64,6 +64,13 @@ def faults() -> list[dict[str, Any]]:
     return found
 
 
+def shows_first(name: str, fault: dict[str, Any]) -> bool:
+    """Whether FAULT is tried on the cluster NAME in ci/test: on the first that can have it, and on
+    the two whose nodes differ most from all others.
+    """
+    return name in ("nvl72", "mixed") or name == next(iter(fault["on"]))
+
+
 def apart(one: Any) -> Any:
     """ONE with nothing shared: what YAML's aliases name are many things, and a fault breaks one of
     them.

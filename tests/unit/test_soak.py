@@ -22,6 +22,12 @@ def test_crossing(number):
     pass
 
 
+@pytest.mark.soak("2 shows it", but=lambda number: number == 2)
+@pytest.mark.parametrize("number", [1, 2])
+def test_all_but_one(number):
+    pass
+
+
 @pytest.mark.soak("a minute", kept="unit/test_soak.py::test_which_run")
 def test_whole():
     pass
@@ -44,10 +50,8 @@ def run(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     ("words", "ran"),
     [
-        ((), {"test_crossing[1]"}),
-        (("--soak", "only"), {"test_crossing[2]", "test_whole"}),
-        (("--soak", "all"), {"test_crossing[1]", "test_crossing[2]", "test_whole"}),
-        (("test_rules.py::test_whole",), {"test_whole"}),
+        ((), {"test_crossing[1]", "test_all_but_one[2]"}),
+        (("--soak", "only"), {"test_crossing[2]", "test_whole", "test_all_but_one[1]"}),
         (("test_rules.py::test_crossing[2]",), {"test_crossing[2]"}),
     ],
 )
@@ -66,7 +70,6 @@ def test_which_run(tmp_path: Path, words: tuple[str, ...], ran: set[str]) -> Non
         ("()", 'soak("why ci/test has enough without it")'),
         ('("a minute")', "nothing of it is left in ci/test, and it has no `kept`"),
         ('("a minute", kept="tests/unit/test_soak.py::test_gone")', "is not there"),
-        ('("a minute", kept="tests/unit/gone.py::test_which_run")', "is not there"),
     ],
 )
 def test_a_mark_that_loses_a_promise_ends_the_run(tmp_path: Path, mark: str, says: str) -> None:

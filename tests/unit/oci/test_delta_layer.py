@@ -87,6 +87,7 @@ def compared(found: Listing) -> Listing:
     return out
 
 
+@pytest.mark.soak("drawn changes: some are enough", but=lambda seed: seed < 6)
 @pytest.mark.parametrize("seed", range(20))
 def test_it_makes_the_image_of_its_base(case: Case, seed: int) -> None:
     case.make_base(seed, 80)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcstack.cli import main
+
 GOOD = """\
 apiVersion: hpcstack/v1
 name: demo
@@ -124,35 +126,39 @@ CASES = [
 ]  # fmt: skip
 
 
-def lint(path: Path) -> subprocess.CompletedProcess[str]:
-    home = {"HOME": str(path.parent), "PATH": os.environ["PATH"]}
-    argv = [sys.executable, "-m", "hpcstack", "lint", str(path)]
-    return subprocess.run(argv, capture_output=True, text=True, env=home, check=False)
-
-
 def test_the_good_one_is_good(tmp_path: Path) -> None:
+    """By the command that people type; the others are refused in this process."""
     path = tmp_path / "demo-1.0.yaml"
     path.write_text(GOOD)
-    done = lint(path)
+    argv = [sys.executable, "-m", "hpcstack", "lint", str(path)]
+    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(argv, capture_output=True, text=True, env=home, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("old", "new", "line", "says"), CASES, ids=range(len(CASES)))
 def test_each_is_refused_at_its_line(
-    tmp_path: Path, old: str, new: str, line: int, says: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    old: str,
+    new: str,
+    line: int,
+    says: str,
 ) -> None:
     assert old in GOOD
     path = tmp_path / "demo-1.0.yaml"
     path.write_text(GOOD.replace(old, new, 1))
-    done = lint(path)
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main(["lint", str(path)])
+    err = capsys.readouterr().err
+    assert ended.value.code == 2, err
+    assert "Traceback" not in err
     said = [
-        entry
-        for entry in done.stderr.splitlines()
-        if f"demo-1.0.yaml:{line}:" in entry and says in entry
+        entry for entry in err.splitlines() if f"demo-1.0.yaml:{line}:" in entry and says in entry
     ]
-    assert said, done.stderr
+    assert said, err
 
 
 def test_there_are_at_least_forty() -> None:

@@ -125,12 +125,16 @@ def look_at_all(name: str, fault: dict[str, Any] | None, folder: Path) -> dict[s
         return {host: one.result() for host, one in asked.items()}
 
 
+@pytest.mark.soak(
+    "the script reads nodes, not clusters", but=lambda name: name in ("nvl72", "mixed", "mig")
+)
 @pytest.mark.parametrize("name", clusters.names())
 def test_of_healthy_clusters_it_says_nothing(tmp_path: Path, name: str) -> None:
     found = look_at_all(name, None, tmp_path)
     assert {host: one for host, one in found.items() if one["healthy"] is not True} == {}
 
 
+@pytest.mark.soak("one cluster shows a fault", but=clusters.shows_first)
 @pytest.mark.parametrize(
     ("name", "fault"), FAULTS, ids=lambda one: one if isinstance(one, str) else one["name"]
 )

@@ -119,9 +119,12 @@ def test_spython_reads_every_definition_back(full_name: str) -> None:
 
 @pytest.mark.shellcheck
 def test_shellcheck_finds_nothing_in_any_script_of_any_recipe(tmp_path: Path) -> None:
+    judged: set[str] = set()  # most recipes share most of their scripts
     for full_name in NAMES:
         for path, text in rendered(full_name)[3].items():
-            if "/smoke/" not in path and (text.startswith("#!") or path.endswith(".sh")):
+            is_script = "/smoke/" not in path and (text.startswith("#!") or path.endswith(".sh"))
+            if is_script and text not in judged:
+                judged.add(text)
                 (tmp_path / full_name / path).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / full_name / path).write_text(text)
     scripts = sorted(str(path) for path in tmp_path.rglob("*") if path.is_file())

@@ -28,7 +28,7 @@ from hpcstack.squashfs.write import Writer
 from support.splicing import PACKED, TIME, Case, judge, mounted_by, need_overlay
 
 pytestmark = [pytest.mark.squashfs]
-EXAMPLES = int(os.environ.get("HPCSTACK_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("HPCSTACK_EXAMPLES", "4"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -65,6 +65,10 @@ def case(tmp_path: Path) -> Case:
     return case
 
 
+@pytest.mark.soak(
+    "what is packed otherwise is read by one piece of code",
+    but=lambda packed: packed in ("gzip", "zstd", "small blocks", "nothing compressed"),
+)
 @pytest.mark.parametrize("packed", sorted(PACKED))
 def test_every_way_to_pack_a_base(tmp_path: Path, packed: str) -> None:
     case = Case(tmp_path, PACKED[packed])
@@ -170,6 +174,10 @@ def test_a_folder_of_many_names_is_found_in_by_its_index(case: Case) -> None:
         assert len(image.listing(folder)) == len(names) - 1
 
 
+@pytest.mark.soak(
+    "five gigabytes are read",
+    kept="tests/unit/squashfs/test_splice.py::test_tables_and_data_beyond_32_bits",
+)
 def test_sparse_and_large_files(case: Case) -> None:
     case.change("truncate -s 5G sparse; printf end | dd of=sparse bs=1 seek=5000000000 conv=notrunc status=none; "
                 "head -c 3000000 /dev/urandom >large", look=False)  # fmt: skip

@@ -170,6 +170,7 @@ def test_an_anonymous_one_names_nobody_and_is_judged_alike(tmp_path: Path) -> No
     assert rejudge_capsule(hidden) == []
 
 
+@pytest.mark.soak("names are names", but=lambda name: name in ("nvl72", "mixed"))
 @pytest.mark.parametrize("name", clusters.names())
 def test_hiding_names_changes_no_verdict(name: str, tmp_path: Path) -> None:
     for number, fault in enumerate([None, *clusters.faults()]):

@@ -58,6 +58,7 @@ def finding(found: Report, fault: dict[str, Any], host: str) -> tuple[str, str]:
     return "", ""
 
 
+@pytest.mark.soak("one cluster shows a fault", but=clusters.shows_first)
 @pytest.mark.parametrize(
     ("name", "fault"), CASES, ids=[f"{fault['name']}, {name}" for name, fault in CASES]
 )
@@ -91,9 +92,11 @@ def test_efa_with_the_closed_driver_has_a_module_of_its_own(
     assert one.status == status, one
 
 
-def test_no_node_but_the_broken_one_is_blamed() -> None:
+@pytest.mark.soak("one cluster shows a fault", but=lambda every: not every)
+@pytest.mark.parametrize("every", [False, True], ids=["first", "every"])
+def test_no_node_but_the_broken_one_is_blamed(every: bool) -> None:
     for name, fault in CASES:
-        if fault.get("everywhere"):
+        if fault.get("everywhere") or not (every or clusters.shows_first(name, fault)):
             continue
         found = report(name, fault)
         hosts = clusters.load(name)["nodes"]
@@ -142,6 +145,10 @@ def table() -> str:
     return "\n".join(out)
 
 
+@pytest.mark.soak(
+    "all clusters with all faults, twice",
+    kept="tests/unit/suite/test_clusters.py::test_each_fault_is_found_and_its_node_named",
+)
 def test_the_table_in_the_docs_is_this_one() -> None:
     text = DOC.read_text()
     head, _, rest = text.partition(BEGIN)
