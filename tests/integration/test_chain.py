@@ -407,6 +407,7 @@ def test_a_loaded_module_is_launched_without_its_recipe(
 
 @pytest.mark.lmod
 @pytest.mark.parametrize("script", ["srun.sh -N 2 --", "sbatch"])
+@pytest.mark.soak("sbatch.sh runs a step as srun.sh does", but=lambda script: script == "sbatch")
 def test_the_scripts_that_users_copy_run(
     testbed: Testbed, published: dict[str, Any], script: str
 ) -> None:

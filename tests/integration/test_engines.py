@@ -190,7 +190,10 @@ def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes, engine
     assert "the same bytes as the image that is there" in fresh.stderr, fresh.stderr
 
 
-@pytest.mark.soak("one engine shows it", but=lambda engine: engine == "builtin")
+@pytest.mark.soak(
+    "two builds for one word",
+    kept="tests/integration/test_ngc_inside.py::test_n17_images_from_source_have_the_same_bytes_again",
+)
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_two_builds_give_the_same_bytes(testbed: Testbed, shared: Recipes, engine: str) -> None:
     done = shared.run("verify", "--reproducible", "demo-1", "--engine", engine, "--json")

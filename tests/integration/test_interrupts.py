@@ -74,6 +74,9 @@ def runtimes_and_modes() -> list[Any]:
 
 
 @pytest.mark.parametrize(("runtime", "mode"), runtimes_and_modes())
+@pytest.mark.soak(
+    "ranks of a launcher, and ranks of Slurm's", but=lambda mode: mode != "task-per-gpu"
+)
 def test_each_rank_is_interrupted_once_and_ends_in_its_own_time(
     testbed: Testbed, saves: str, runtime: str, mode: str
 ) -> None:
@@ -91,6 +94,7 @@ def test_each_rank_is_interrupted_once_and_ends_in_its_own_time(
 
 @pytest.mark.apptainer
 @pytest.mark.parametrize("where", ["a job of its own", "an allocation"])
+@pytest.mark.soak("one script of two", but=lambda where: where == "an allocation")
 def test_so_it_is_where_a_script_runs_the_step(testbed: Testbed, saves: str, where: str) -> None:
     """On a terminal salloc lets Ctrl-C reach the script alone, which tells hpcstack."""
     line = _line("--nproc-per-node=2", "--runtime=apptainer", "--grace=60", "--time=10")
@@ -125,6 +129,7 @@ def test_what_slurm_and_the_ranks_say_of_it_is_shown_once_and_explained(
 
 @pytest.mark.apptainer
 @pytest.mark.parametrize("pause", [0.4, 1.6])  # srun counts what comes within a second as one more
+@pytest.mark.soak("srun does not see it where hpcstack does", but=lambda pause: pause < 1)
 def test_a_second_one_waits_for_nobody(testbed: Testbed, saves: str, pause: float) -> None:
     line = _line("--nproc-per-node=2", "--runtime=apptainer")
     typed = press_ctrl_c(testbed, saves, line, ALL_READY, pauses=(pause,))

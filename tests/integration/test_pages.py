@@ -83,6 +83,10 @@ def test_your_own_project(testbed: Testbed, published: dict[str, str]) -> None:
     assert re.search(r"^node2$", said, re.MULTILINE)
 
 
+@pytest.mark.soak(
+    "the verbs of the page, one after the other",
+    kept="tests/unit/cli/test_admins_day.py::test_undo_takes_back_what_was_named_and_a_withdrawn_image_is_not_published_unseen",
+)
 def test_three_in_the_morning(testbed: Testbed) -> None:
     stack = "python-3.12-mpi"
     testbed.json("build", stack)

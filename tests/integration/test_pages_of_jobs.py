@@ -319,6 +319,10 @@ def test_a_killed_tunnel_leaves_nothing_and_the_next_one_works(
 
 
 @pytest.mark.apptainer
+@pytest.mark.soak(
+    "another JupyterLab",
+    kept="tests/integration/test_pages_of_jobs.py::test_a_cell_of_a_notebook_runs_on_the_node",
+)
 def test_a_requeued_job_serves_again(testbed: Testbed, start: Callable[..., PageJob]) -> None:
     job = start("apptainer", "jupyter")
     first = job.open_tunnel()
@@ -347,6 +351,10 @@ c.IdentityProvider.token = "mine"
 
 
 @pytest.mark.apptainer
+@pytest.mark.soak(
+    "another JupyterLab",
+    kept="tests/integration/test_pages_of_jobs.py::test_a_cell_of_a_notebook_runs_on_the_node",
+)
 def test_a_users_own_settings_of_a_server_on_a_port_are_no_obstacle(
     testbed: Testbed, built: dict[str, Any]
 ) -> None:
@@ -389,6 +397,10 @@ def test_more_than_one_task_is_refused(testbed: Testbed, built: dict[str, Any]) 
 
 
 @pytest.mark.apptainer
+@pytest.mark.soak(
+    "another JupyterLab",
+    kept="tests/integration/test_pages_of_jobs.py::test_a_cell_of_a_notebook_runs_on_the_node",
+)
 def test_without_slurm_it_runs_here(testbed: Testbed, start: Callable[..., PageJob]) -> None:
     enter = f"cd ~/{TOP} && export XDG_DATA_HOME=$PWD/share XDG_STATE_HOME=$PWD/state; "
     # It ends as soon as it has said where it is: on a busy machine that takes a while.
@@ -505,6 +517,10 @@ SHOWN = "document.querySelector('.jp-OutputArea-output')?.innerText ?? ''"
 
 @pytest.mark.chromium
 @pytest.mark.apptainer
+@pytest.mark.soak(
+    "another JupyterLab",
+    kept="tests/integration/test_pages_of_jobs.py::test_a_cell_of_a_notebook_runs_on_the_node",
+)
 def test_a_notebook_in_a_browser(
     start: Callable[..., PageJob], browser: Browser, tmp_path: Path
 ) -> None:
@@ -528,6 +544,10 @@ def test_a_notebook_in_a_browser(
 
 @pytest.mark.chromium
 @pytest.mark.apptainer
+@pytest.mark.soak(
+    "another TensorBoard",
+    kept="tests/integration/test_pages_of_jobs.py::test_tensorboard_shows_a_folder",
+)
 def test_tensorboard_in_a_browser(
     testbed: Testbed, start: Callable[..., PageJob], browser: Browser
 ) -> None:

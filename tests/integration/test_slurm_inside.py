@@ -281,6 +281,10 @@ exec snakemake --executor slurm --jobs 2 --default-resources slurm_partition=deb
 
 
 @pytest.mark.apptainer
+@pytest.mark.soak(
+    "a program that types what others type",
+    kept="tests/integration/test_slurm_inside.py::test_jobs_are_submitted",
+)
 def test_snakemake_submits_its_jobs(testbed: Testbed, built: dict[str, Any], show: str) -> None:
     """By its Slurm plugin, which is added to the image: sbatch, sacct and srun of its own."""
     testbed.bash("rm -rf tests/launching/snakemake")
@@ -329,6 +333,10 @@ squeue --noheader -o '%t' -t all -j "$job"
 
 
 @pytest.mark.apptainer
+@pytest.mark.soak(
+    "a program that types what others type",
+    kept="tests/integration/test_slurm_inside.py::test_jobs_are_submitted",
+)
 def test_nextflow_would_submit_its_jobs(testbed: Testbed, built: dict[str, Any], show: str) -> None:
     done = type_inside(testbed, "apptainer", NEXTFLOW)
     lines = done.stdout.splitlines()
@@ -339,6 +347,10 @@ def test_nextflow_would_submit_its_jobs(testbed: Testbed, built: dict[str, Any],
 
 
 @pytest.mark.apptainer
+@pytest.mark.soak(
+    "a program that types what others type",
+    kept="tests/integration/test_slurm_inside.py::test_jobs_are_submitted",
+)
 def test_what_the_page_says_is_typed(testbed: Testbed, built: dict[str, Any], show: str) -> None:
     """docs/how-to/slurm-inside.md: its first line starts the shell, its second block is typed."""
     page = (REPO / "docs/how-to/slurm-inside.md").read_text()

@@ -112,6 +112,10 @@ def test_a_rank_that_never_comes_is_named_in_time(
     assert document["seconds"] < START_S, "it waited for the rank as long as it does unasked"
 
 
+@pytest.mark.soak(
+    "a run of the suite for its files",
+    kept="tests/unit/suite/test_capsule.py::test_a_capsule_is_judged_as_its_run_was",
+)
 def test_a_run_leaves_a_capsule_that_is_judged_alike(
     testbed: Testbed, built: dict[str, Any]
 ) -> None:
@@ -163,7 +167,10 @@ def test_one_broken_check_hides_no_other(testbed: Testbed, built: dict[str, Any]
     assert found["fsdp.fsdp2"]["status"] == "PASS"
 
 
-@pytest.mark.soak("once shows it; ci/soak does 50", but=lambda turn: turn == 0)
+@pytest.mark.soak(
+    "the standard tier has all of the quick one, and is run in test_chain",
+    kept="tests/integration/test_chain.py::test_the_suite_proves_ddp_and_deepspeed_on_two_nodes",
+)
 @pytest.mark.parametrize("turn", range(2))  # and one of the standard tier in test_chain
 def test_without_bugs_the_quick_tier_passes(
     testbed: Testbed, built: dict[str, Any], turn: int

@@ -137,6 +137,10 @@ def test_one_at_a_time(site: Recipes) -> None:
     assert [one["verb"] for one in history] == ["publish", "promote"]
 
 
+@pytest.mark.soak(
+    "a push and a pull, which have tests of their own",
+    kept="tests/integration/test_syncing.py::test_a_folder_comes_true",
+)
 def test_from_another_cluster(site: Recipes, testbed: Testbed) -> None:
     """Push there, sync here: what another site has built is pulled, proven and published."""
     site.testbed.bash(
@@ -223,6 +227,7 @@ def list_cron_scripts(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("which", ["cron", "gitlab", "github"])
+@pytest.mark.soak("each starts the same line", but=lambda which: which == "cron")
 def test_a_template(site: Recipes, which: str) -> None:
     """In a clone of a repository; a clone is fresh for each job, and cron has hardly a variable."""
     site.write("1", tests="[node.image]")

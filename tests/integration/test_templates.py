@@ -122,6 +122,10 @@ def ranks(said: str) -> list[str]:
 
 @pytest.mark.jobs
 @pytest.mark.parametrize("template", ["ddp", "deepspeed"])
+@pytest.mark.soak(
+    "modes differ in the image: launches by each stand in ci/test",
+    but=lambda template: template == "ddp",
+)
 def test_training(jobs: Jobs, template: str) -> None:
     said = jobs.until(jobs.submit(template, "train.py"), "")
     assert ranks(said) == ["rank 0 of 2 seed 0 sum 2", "rank 1 of 2 seed 0 sum 2"], said
@@ -129,6 +133,10 @@ def test_training(jobs: Jobs, template: str) -> None:
 
 # Not beside others: test_release_verbs retires this stack for a moment.
 @pytest.mark.pmix
+@pytest.mark.soak(
+    "its text is judged whole; ddp and checkpoint-requeue are run",
+    kept="tests/unit/render/test_job_template.py::test_each_script_is_whole",
+)
 def test_mpi(jobs: Jobs, testbed: Testbed) -> None:
     testbed.json("build", "python-3.12-mpi")
     program = (
@@ -140,6 +148,10 @@ def test_mpi(jobs: Jobs, testbed: Testbed) -> None:
 
 
 @pytest.mark.jobs
+@pytest.mark.soak(
+    "its text is judged whole; ddp and checkpoint-requeue are run",
+    kept="tests/unit/render/test_job_template.py::test_each_script_is_whole",
+)
 def test_array(jobs: Jobs) -> None:
     said = jobs.until(jobs.submit("array", "train.py"), "")
     assert ranks(said) == [f"rank 0 of 1 seed {n} sum 1" for n in range(4)], said
@@ -185,6 +197,10 @@ def test_checkpoint_and_requeue(jobs: Jobs, runtime: str) -> None:
 
 
 @pytest.mark.jobs
+@pytest.mark.soak(
+    "its text is judged whole; ddp and checkpoint-requeue are run",
+    kept="tests/unit/render/test_job_template.py::test_each_script_is_whole",
+)
 def test_monitoring(jobs: Jobs) -> None:
     job = jobs.submit("monitoring", "train.py")
     said = jobs.until(job, "")
@@ -196,6 +212,10 @@ def test_monitoring(jobs: Jobs) -> None:
 
 
 @pytest.mark.jobs
+@pytest.mark.soak(
+    "its text is judged whole; ddp and checkpoint-requeue are run",
+    kept="tests/unit/render/test_job_template.py::test_each_script_is_whole",
+)
 def test_jupyter(jobs: Jobs, testbed: Testbed) -> None:
     """It answers on the node, to who has the token, and the token is not in the job's output."""
     jobs.bash(
@@ -234,6 +254,10 @@ for _ in range(120):
 
 
 @pytest.mark.jobs
+@pytest.mark.soak(
+    "its text is judged whole; ddp and checkpoint-requeue are run",
+    kept="tests/unit/render/test_job_template.py::test_each_script_is_whole",
+)
 def test_tensorboard(jobs: Jobs, testbed: Testbed) -> None:
     jobs.bash(
         f"hpcstack launch {STACK} --runtime local --with tensorboard --mode plain -- true 2>&1"

@@ -247,6 +247,9 @@ LAUNCH = "hpcstack launch pytorch-24.11 -N2 --ntasks-per-node 1 --mode plain --r
 @pytest.mark.lmod
 @pytest.mark.timeout(1200)  # two versions are installed, beside six other lanes
 @pytest.mark.parametrize(("before", "after"), [("older", "newer"), ("newer", "older")])
+@pytest.mark.soak(
+    "a rollback is an upgrade to another version", but=lambda before: before == "older"
+)
 def test_jobs_outlive_an_upgrade_and_a_rollback(
     installed: Installed, request: pytest.FixtureRequest, before: str, after: str
 ) -> None:
