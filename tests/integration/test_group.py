@@ -109,6 +109,10 @@ def accounts(testbed: Testbed, small_base: str) -> Iterator[Accounts]:
         remove_accounts(testbed)
 
 
+@pytest.mark.soak(
+    "three accounts build and publish for two minutes",
+    kept="tests/integration/test_publishing_users.py::test_a_group_of_publishers_shares_a_tree",
+)
 def test_two_administrators_and_a_reader(accounts: Accounts) -> None:
     one, two = ADMINS
     first = accounts.json(one, "build", "shared-1", "--engine", "builtin")

@@ -147,6 +147,10 @@ def test_two_kernels_share_a_job(jupyter: Jupyter) -> None:
 
 
 @pytest.mark.apptainer
+@pytest.mark.soak(
+    "another kernel",
+    kept="tests/integration/test_kernels.py::test_on_a_login_node_the_kernel_is_a_job_of_its_own",
+)
 def test_without_slurm_the_kernel_runs_here(jupyter: Jupyter) -> None:
     jupyter.install("--runtime", "local", "--name", "here")
     said = jupyter.run_cells("here")

@@ -176,6 +176,10 @@ def read_version(text: str) -> tuple[int, ...]:
 @pytest.mark.registry
 @pytest.mark.squashfs
 @pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.soak(
+    "two Debians are made for their C libraries",
+    kept="tests/integration/test_slurm_inside.py::test_commands_reach_the_cluster",
+)
 def test_no_library_of_the_hosts_is_needed(
     testbed: Testbed, other_libraries: Recipes, runtime: str
 ) -> None:
