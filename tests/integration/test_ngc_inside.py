@@ -299,6 +299,7 @@ def test_n17_what_builds_source_distributions_is_locked(from_source: Recipes) ->
 
 
 @pytest.mark.parametrize("engine", ["apptainer", "builtin"])
+@pytest.mark.soak("engines give one image: test_engines", but=lambda engine: engine == "builtin")
 def test_n17_images_from_source_have_the_same_bytes_again(
     from_source: Recipes, engine: str
 ) -> None:
@@ -331,6 +332,10 @@ def test_n17_a_build_environment_has_what_was_locked_and_nothing_beside_it(
     assert said.split() == ["1.0", "1.5"]
 
 
+@pytest.mark.soak(
+    "another bundle",
+    kept="tests/integration/test_images.py::test_a_bundle_builds_where_there_is_no_network",
+)
 def test_n17_a_bundle_brings_what_builds_source_distributions(from_source: Recipes) -> None:
     bundle = str(from_source.folder / "demo.tar")
     done = from_source.run("bundle", "create", "demo-1", "-o", bundle)

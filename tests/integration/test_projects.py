@@ -384,6 +384,7 @@ def test_alike_projects_share_one_file(project: Project) -> None:
 
 
 @pytest.mark.parametrize("stage", ["choosing", "installing", "packing"])
+@pytest.mark.soak("the last of three stages", but=lambda stage: stage == "packing")
 def test_a_build_that_is_killed_leaves_nothing_half_made(project: Project, stage: str) -> None:
     project.write(requirements__txt="cowsay==6.1\nrich\n")
     killed = project.bash(

@@ -66,6 +66,10 @@ def session(
     "after", ["module unload pytorch", "module purge", "module unload pytorch/24.11-r1"]
 )
 @pytest.mark.parametrize("name", ["pytorch", "pytorch/24.11", "pytorch/24.11-r1"])
+@pytest.mark.soak(
+    "three names, three ways to unload",
+    but=lambda name, after: name == "pytorch/24.11" or after == "module purge",
+)
 def test_what_was_loaded_before_a_flip_is_unloaded_whole(
     place: Place, which: str, name: str, after: str
 ) -> None:

@@ -148,6 +148,10 @@ def run_by_podman(testbed: Testbed, name: str) -> str:
 
 
 @pytest.mark.podman
+@pytest.mark.soak(
+    "another reader of what the layer holds",
+    kept="tests/unit/oci/test_delta_layer.py::test_it_makes_the_image_of_its_base",
+)
 def test_podman_has_the_squashfs_file_by_file(
     testbed: Testbed, pushing: Pushing, tmp_path: Path
 ) -> None:

@@ -40,6 +40,10 @@ def check(recipes: Recipes) -> str:
     return done.stdout if done.returncode else ""
 
 
+@pytest.mark.soak(
+    "another build of the same release",
+    kept="tests/integration/test_rebuilding.py::test_a_flipped_byte_is_made_right_and_what_was_built_last_stays_that",
+)
 def test_an_image_that_is_gone_is_made_again_of_what_its_release_keeps(
     testbed: Testbed, recipes: Recipes, published: dict[str, Any]
 ) -> None:
@@ -79,6 +83,10 @@ def test_a_flipped_byte_is_made_right_and_what_was_built_last_stays_that(
     assert newest["key"] == json.loads(newer.stdout)["key"], "launch takes what was built last"
 
 
+@pytest.mark.soak(
+    "another build of the same release",
+    kept="tests/integration/test_rebuilding.py::test_a_flipped_byte_is_made_right_and_what_was_built_last_stays_that",
+)
 def test_a_named_release_is_read_whatever_its_file_looks_like(
     testbed: Testbed, recipes: Recipes, published: dict[str, Any]
 ) -> None:
@@ -97,6 +105,10 @@ def test_a_named_release_is_read_whatever_its_file_looks_like(
     assert recipes.run("status", "--check", "--deep").returncode == 0
 
 
+@pytest.mark.soak(
+    "another build of the same release",
+    kept="tests/integration/test_rebuilding.py::test_a_flipped_byte_is_made_right_and_what_was_built_last_stays_that",
+)
 def test_what_was_removed_is_not_built_again(
     testbed: Testbed, recipes: Recipes, published: dict[str, Any]
 ) -> None:

@@ -154,6 +154,9 @@ def test_a_stale_lock_is_refused(recipes: Recipes) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.soak(
+    "whatever ends it: KILL lets it do the least", but=lambda number: number == signal.SIGKILL
+)
 def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(
     recipes: Recipes, number: signal.Signals
 ) -> None:

@@ -67,11 +67,28 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     subprocess.run([*git, "worktree", "remove", "--force", str(folder)], check=True)
 
 
+def copy_checkout(folder: Path) -> Path:
+    """What git would take of this checkout, in FOLDER: a build writes its version into the tree."""
+    listed = subprocess.run(
+        ["git", "-C", str(REPO), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split("\0")
+    for name in filter(None, listed):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(REPO / name, target, follow_symlinks=False)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def newer(tmp_path_factory: pytest.TempPathFactory) -> Built:
     given = os.environ.get("HPCSTACK_NEWER_WHEEL", "")
-    wheel = Path(given) if given else build_wheel(REPO, NEWER, tmp_path_factory.mktemp("wheel"))
-    return Built(wheel, REPO)
+    if given:
+        return Built(Path(given), REPO)
+    checkout = copy_checkout(tmp_path_factory.mktemp("newer"))
+    return Built(build_wheel(checkout, NEWER, tmp_path_factory.mktemp("wheel")), REPO)
 
 
 def read_version(built: Built) -> str:
