@@ -11,7 +11,7 @@ runs just these.
 
 from __future__ import annotations
 
-import sys
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+# Where this process's lines go. While a test runs in it, pytest has another file in the place of 1.
+OUTPUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
 LOG_INTERVAL = 10.0  # seconds between two lines of a log
 TERMINAL_INTERVAL = 0.5
 SHOWN = 4  # running tests that a line of a log names, the longest first
@@ -52,7 +54,7 @@ class Progress:
         self.ended = 0
         self.failed: list[str] = []
         self.running: dict[str, float] = {}  # {test: when it began}
-        self.console = Console(file=sys.__stdout__, highlight=False)
+        self.console = Console(file=OUTPUT, highlight=False)
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.thread = threading.Thread(target=self._tell, daemon=True)
