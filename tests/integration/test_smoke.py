@@ -302,7 +302,7 @@ BURN = ("--tier", "burn", "--minutes", "0.2")
 
 def test_a_burn_finds_one_wrong_bit(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
     """On the CPU, which computes the same product over and over, too."""
-    short = ("--tier", "burn", "--minutes", "0.05")  # the wrong bit is in its 40th product
+    short = ("--tier", "burn", "--minutes", "0.1")  # the wrong bit is in its 40th product
     status, document = run(testbed, *short, HPCSTACK_SMOKE_PLANT=str(plants / "bitflip.py"))
     found = {one["code"]: one for one in document["outcomes"]}
     one = found["burn.compute"]
