@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from support.checkout import copy_checkout
 from support.modules import Place, bash
 from support.testbed import REPO, Testbed
 
@@ -65,21 +66,6 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     wheel = Path(given) if given else build_wheel(folder, OLDER, tmp_path_factory.mktemp("wheel"))
     yield Built(wheel, folder)
     subprocess.run([*git, "worktree", "remove", "--force", str(folder)], check=True)
-
-
-def copy_checkout(folder: Path) -> Path:
-    """What git would take of this checkout, in FOLDER: a build writes its version into the tree."""
-    listed = subprocess.run(
-        ["git", "-C", str(REPO), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.split("\0")
-    for name in filter(None, listed):
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(REPO / name, target, follow_symlinks=False)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from support.checkout import copy_checkout
+
 REPO = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("wheel")
+    checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
     argv = [
         sys.executable,
         "-m",
@@ -24,9 +28,10 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "--no-deps",
         "--wheel-dir",
         str(folder),
-        str(REPO),
+        str(checkout),
     ]
-    subprocess.run(argv, check=True, capture_output=True)
+    version = {**os.environ, "SETUPTOOLS_SCM_PRETEND_VERSION": "0.1.0"}
+    subprocess.run(argv, check=True, capture_output=True, env=version)
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         return wheel.namelist()
 
