@@ -1,6 +1,6 @@
 """ci/gpu --part 0: what it keeps of questions that end, hang, fail, or have nothing to ask.
 
-The questions themselves want a GPU. `--device cpu` was tried by hand with torch's CPU build.
+The questions themselves want a GPU; `--device cpu` tries most of them with torch alone.
 """
 
 from __future__ import annotations
