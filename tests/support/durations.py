@@ -30,6 +30,8 @@ from typing import Any
 import pytest
 import yaml
 
+from support.soak import function_of
+
 REPO = Path(__file__).resolve().parents[2]
 REASONS = REPO / "tests/costly.yaml"
 LIMIT = 5.0  # seconds of CPU
@@ -66,11 +68,6 @@ class Cost:
     @property
     def clock(self) -> float:
         return self.cpu + self.waited
-
-
-def function_of(nodeid: str) -> str:
-    """`tests/unit/test_a.py::test_b` of `tests/unit/test_a.py::test_b[parameter]`."""
-    return nodeid.partition("[")[0]
 
 
 # -- measuring

@@ -21,7 +21,7 @@ from hpcstack.core.errors import InputError, SlurmError, StoreError
 from hpcstack.core.files import read_bytes
 from hpcstack.core.lease import make_label, may_have_living_owner
 from hpcstack.releases.changes import used_by
-from hpcstack.releases.records import read_releases
+from hpcstack.releases.records import read_prepared, read_releases
 from hpcstack.releases.tree import open_tree
 from hpcstack.slurm.client import Client
 from hpcstack.store.artifact_format import read_artifact
@@ -135,6 +135,7 @@ def _list_images(
 ) -> Iterator[Item]:
     """Yield the images of STORE. A release in GOING keeps no image, and no stack in OVER does."""
     published = {record.key: name for name, record in read_releases(store) if name not in going}
+    prepared = {record.key: record.release for record in read_prepared(store)}
     newest = {
         artifact.key: artifact.stack
         for artifact in store.newest_images()
@@ -146,6 +147,8 @@ def _list_images(
         keep = ""
         if folder.name in published:
             keep = f"published as {published[folder.name]}"
+        elif folder.name in prepared:
+            keep = f"being published as {prepared[folder.name]}"
         elif folder.name in used:
             keep = "a job uses it"
         elif folder.name in newest:

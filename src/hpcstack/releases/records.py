@@ -61,6 +61,18 @@ def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
         f"what {name}/{release} needs is not known: restore it, or hpcstack publish "
         f"{name}-{parse_version_of(release)}"
     )
+    found = _read_record_file(store, path, remedy)
+    if found and found.release != f"{name}/{release}":
+        raise StoreError(
+            f"{path} is damaged: it is the record of {found.release}",
+            remedy,
+            page="repair-what-is-published",
+        )
+    return found
+
+
+def _read_record_file(store: Store, path: Path, remedy: str) -> ReleaseRecord | None:
+    """Return the record in PATH; None where there is none. StoreError, with REMEDY: it is damaged."""
     try:
         document = json.loads(read_bytes(path, MAX_RECORD, publishers=store.sharing))
     except (FileNotFoundError, NotADirectoryError):
@@ -69,14 +81,7 @@ def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
         raise StoreError(
             f"{path} cannot be read: {error}", remedy, page="repair-what-is-published"
         ) from None
-    found = RELEASE.read(document, str(path), remedy)
-    if found.release != f"{name}/{release}":
-        raise StoreError(
-            f"{path} is damaged: it is the record of {found.release}",
-            remedy,
-            page="repair-what-is-published",
-        )
-    return found
+    return RELEASE.read(document, str(path), remedy)
 
 
 def parse_version_of(release: str) -> str:
@@ -94,6 +99,18 @@ def read_releases(store: Store) -> Iterator[tuple[str, ReleaseRecord]]:
         name, release = path.parent.parent.name, path.parent.name
         if found := read_record(store, name, release):
             yield f"{name}/{release}", found
+
+
+def read_prepared(store: Store) -> Iterator[ReleaseRecord]:
+    """Yield the records of releases that a publish is preparing, or has left when it was killed.
+
+    Nothing may take their images away: a publish may be at work on one. StoreError where a record
+    cannot be read.
+    """
+    remedy = "wait for who publishes, or publish that stack again, which sweeps what was left"
+    for path in sorted(store.releases.glob(f"*/.*/{RECORD}")):
+        if found := _read_record_file(store, path, remedy):
+            yield found
 
 
 def name_release_folder(store: Store, name: str, release: str) -> Path:

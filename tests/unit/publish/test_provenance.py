@@ -11,6 +11,7 @@ import pytest
 
 from hpcstack import __version__
 from hpcstack.core.process import Runner
+from hpcstack.publish import gc
 from hpcstack.publish.make_release import (
     Candidate,
     ReleaseRequest,
@@ -21,7 +22,7 @@ from hpcstack.publish.make_release import (
 from hpcstack.publish.provenance import find_commit
 from hpcstack.recipe.catalog import Catalog, Recipe
 from hpcstack.releases.journal import name_prepared
-from hpcstack.releases.records import RECORD, read_record, read_releases
+from hpcstack.releases.records import RECORD, read_prepared, read_record, read_releases
 from support.modules import Place, report
 
 TEXT = (
@@ -145,3 +146,25 @@ def test_what_a_killed_publish_has_left_is_no_release(tmp_path: Path) -> None:
     left = name_prepared(released.with_name("24.11-r2"), place.site.module_root)
     shutil.copytree(released, left)
     assert [name for name, _ in read_releases(place.store)] == ["pytorch/24.11-r1"]
+    assert [one.release for one in read_prepared(place.store)] == ["pytorch/24.11-r1"]
+
+
+def test_gc_leaves_the_image_of_a_publish_that_is_at_work(tmp_path: Path) -> None:
+    """It may be an older one, which nothing else keeps."""
+    place = Place(tmp_path)
+    older = place.artifact(place.stack(), b"older")
+    place.publish(content=b"newer")
+    released = place.store.releases / "pytorch/24.11-r1"
+    prepared = name_prepared(released.with_name("24.11-r2"), place.site.module_root)
+    shutil.copytree(released, prepared)
+    record = json.loads((released / RECORD).read_text())
+    (prepared / RECORD).write_text(json.dumps({**record, "key": older.key}))
+
+    def keeps() -> str:
+        items = gc.list_items(place.site, Runner(), 0, slurm=False)
+        (item,) = (item for item in items if item.path.name == older.key)
+        return item.keep
+
+    assert keeps() == "being published as pytorch/24.11-r1"
+    shutil.rmtree(prepared)
+    assert keeps() == ""
