@@ -30,7 +30,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.soak import function_of
+from support.nodeids import function_of
 
 REPO = Path(__file__).resolve().parents[2]
 REASONS = REPO / "tests/costly.yaml"

@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 
+from support.nodeids import function_of
+
 REPO = Path(__file__).resolve().parents[2]
 
 
@@ -30,11 +32,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak", choices=("no", "only", "all"), default="no", help="tests that ci/test leaves out"
     )
-
-
-def function_of(nodeid: str) -> str:
-    """`tests/unit/test_a.py::test_b` of `tests/unit/test_a.py::test_b[parameter]`."""
-    return nodeid.partition("[")[0]
 
 
 def find_mark(item: pytest.Item) -> pytest.Mark | None:
