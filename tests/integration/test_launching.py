@@ -367,7 +367,7 @@ def test_packages_of_ones_own_and_a_stack_that_only_adds_some(
     words = ("-N2", "--mode", "plain", "--runtime", "apptainer", "--", "python3", "-c", program)
     done = launch(testbed, "--with", "cowsay==6.1", *words)
     assert done.stdout.splitlines() == [f"with {built['pip']['torch']}"] * 2, done.stderr
-    recipe = testbed.give("tests/launching/mine.yaml", LAYER)
+    recipe = testbed.give("tests/launching/cow.yaml", LAYER)
     layer = testbed.bash(
         'cd tests/launching && exec hpcstack launch "$@"', str(recipe), *words, check=False
     )
@@ -382,7 +382,7 @@ def test_packages_of_ones_own_and_a_stack_that_only_adds_some(
 
 LAYER = """\
 apiVersion: hpcstack/v1
-name: mine
+name: cow
 version: "1"
 extends: pytorch-24.11
 summary: pytorch with a cow

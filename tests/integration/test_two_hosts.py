@@ -82,24 +82,37 @@ def wait_until_it_waits(builder: subprocess.Popen[str]) -> None:
     raise AssertionError(f"it has not waited: {said}")
 
 
-def wait_until_running(testbed: Testbed, mark: str) -> None:
+def wait_until_running(testbed: Testbed, mark: str, but: str = "") -> str:
+    """The process of the build's step, once it runs; not that which BUT names."""
     until = time.monotonic() + 300
     while time.monotonic() < until:
-        if not testbed.bash(f"pgrep -f '^sleep {mark}$'", check=False).returncode:
-            return
+        process = testbed.bash(f"pgrep -f '^sleep {mark}$'", check=False).stdout.strip()
+        if process not in ("", but):
+            return process
         time.sleep(0.1)
     raise AssertionError("the build has not come to its step")
 
 
+def write_waiting(recipes: Recipes) -> tuple[str, str]:
+    """(stack, mark): a stack whose build waits in a step until `end_step` of MARK."""
+    mark = f"600.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
+    stack = recipes.write("1", run=f"[{{name: wait, command: 'sleep {mark} || true'}}]")
+    return stack, mark
+
+
+def end_step(testbed: Testbed, mark: str) -> None:
+    testbed.bash(f"pkill -f '^sleep {mark}$'")
+
+
 def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
-    mark = f"60.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
-    stack = recipes.write("1", run=f"[{{name: wait, command: 'sleep {mark}'}}]")
+    stack, mark = write_waiting(recipes)
     prepare(recipes, stack)
 
     first = start_on("node1", recipes, "build", "--offline", stack)
     wait_until_running(recipes.testbed, mark)
     second = start_on("node2", recipes, "build", "--offline", stack)
     wait_until_it_waits(second)
+    end_step(recipes.testbed, mark)
     answers = [one.communicate(timeout=PATIENCE) for one in (first, second)]
 
     assert [one.returncode for one in (first, second)] == [0, 0], answers
@@ -111,16 +124,17 @@ def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
 
 def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes) -> None:
     testbed = recipes.testbed
-    mark = f"60.{time.time_ns() % 10**6:06}"  # so many seconds does nothing else sleep
-    stack = recipes.write("1", run=f"[{{name: wait, command: 'sleep {mark}'}}]")
+    stack, mark = write_waiting(recipes)
     prepare(recipes, stack)
 
     first = start_on("node1", recipes, "build", "--offline", stack)
-    wait_until_running(testbed, mark)
+    killed = wait_until_running(testbed, mark)
     second = start_on("node2", recipes, "build", "--offline", stack)
     wait_until_it_waits(second)
     testbed.bash(f"scancel --signal=KILL --name={name_job('node1', recipes)}")
     assert first.wait(timeout=300) != 0
+    wait_until_running(testbed, mark, but=killed)
+    end_step(testbed, mark)
 
     answer, said = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said

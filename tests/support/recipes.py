@@ -16,7 +16,7 @@ class Recipes:
         self.testbed, self.base = testbed, base
         self.testbed_control = CONTROL
         self.folder = testbed.home / "tests" / name
-        testbed.bash('rm -rf "$1" && mkdir -p "$1/recipes"', str(self.folder))
+        testbed.make_empty(self.folder)
         self.site(
             f"store: {self.folder}/store\nlock_dir: {self.folder}/locks\nmodule_root: "
             f"{self.folder}/modules\n"

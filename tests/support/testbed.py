@@ -91,6 +91,15 @@ class Testbed:
         ]
         self.bash("rm -rf " + " ".join(str(site / one) for one in places))
 
+    def make_empty(self, folder: Path) -> None:
+        """FOLDER without anything in it, whatever a test that was killed has left there.
+
+        The kernel gives the work folder of an overlay no mode at all, and a build that was killed
+        leaves one: rm alone cannot look into it.
+        """
+        script = 'chmod -Rf u+rwX "$1"; rm -rf "$1" && mkdir -p "$1"'
+        self.bash(script, str(folder))
+
     def give(self, path: str, text: str) -> Path:
         """TEXT as a file below the user's home, which the nodes see."""
         target = self.home / path
