@@ -96,8 +96,12 @@ def main(facts_file: str, cache_folder: str, address: str) -> None:
     target = Target(address, facts["repository"])
     if platform.machine() != "x86_64":
         raise SystemExit("stand-ins are built on x86_64 only")
-    layers = common_layers(cache)
-    if facts["torch_version"]:
+    layers = []
+    if "unpacked" not in facts:
+        layers = common_layers(cache)
+    if "unpacked" in facts:
+        layers = [foreign_layer(cache, "amd64", facts["unpacked"])]
+    elif facts["torch_version"]:
         layers.append(month_layer(cache, facts, layers[1]))
     else:
         first = own_layer(cache, facts) if "packages" in facts else layers[0]

@@ -173,8 +173,12 @@ class Year:
 
 @pytest.fixture
 def year(
-    testbed: Testbed, recipes: Recipes, tmp_path_factory: pytest.TempPathFactory
+    testbed: Testbed,
+    recipes: Recipes,
+    small_base: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Year]:
+    recipes.base = small_base
     index = tmp_path_factory.mktemp("index")
     add_wheel(index, "alpha", "1.0", {"alpha.py": "VERSION = '1.0'\n"})
     found = Year(testbed, recipes, index)

@@ -190,6 +190,19 @@ def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes, engine
     assert "the same bytes as the image that is there" in fresh.stderr, fresh.stderr
 
 
+def test_the_verb_builds_twice(recipes: Recipes) -> None:
+    """With packages, too: test_ngc_inside, and ci/soak."""
+    words = ("verify", "--reproducible", "--engine", "builtin", "--json")
+    for command, same in (("echo 1 >/opt/one", True), ("head -c9 /dev/urandom >/opt/one", False)):
+        stack = recipes.write("1", run=f"[{{name: one, command: '{command}'}}]")
+        assert recipes.run("lock", stack).returncode == 0
+        done = recipes.run(*words, stack)
+        verdict = json.loads(done.stdout)
+        assert verdict["same_bytes"] is same, done.stdout
+        assert bool(verdict["differ"]) is not same
+        assert done.returncode == (0 if same else 1)
+
+
 @pytest.mark.soak(
     "two builds for one word",
     kept="tests/integration/test_ngc_inside.py::test_n17_images_from_source_have_the_same_bytes_again",

@@ -24,16 +24,16 @@ TOP = "tests/entering"
 
 
 class Job:
-    """A running launch of two ranks on two nodes."""
+    """A running launch of two ranks on two nodes, by default without a launcher of torch's."""
 
-    def __init__(self, testbed: Testbed, runtime: str) -> None:
+    def __init__(self, testbed: Testbed, runtime: str, mode: str = "task-per-gpu") -> None:
         self.testbed = testbed
         self.runtime = runtime
         self.state = f"export XDG_STATE_HOME=$HOME/{TOP}/state-{runtime}; cd {TOP}; "
         testbed.give(f"{TOP}/wait.py", WAIT)
         started = self.bash(
             f"export MY_TOKEN=s3cret MULTI=$'one\\ntwo' QUOTED=\"it's\"; hpcstack launch {STACK} --batch -N2 "
-            f"--nproc-per-node 1 --mode torchrun --runtime {runtime} --mount $PWD:/opt/mine --json -- wait.py"
+            f"--nproc-per-node 1 --mode {mode} --runtime {runtime} --mount $PWD:/opt/mine --json -- wait.py"
         )
         assert started.returncode == 0, started.stderr
         document = json.loads(started.stdout)
@@ -68,6 +68,15 @@ def job(testbed: Testbed, built: dict[str, Any], request: pytest.FixtureRequest)
     started.end()
 
 
+@pytest.fixture(params=RUNTIMES)
+def job_of_torchrun(
+    testbed: Testbed, built: dict[str, Any], request: pytest.FixtureRequest
+) -> Iterator[Job]:
+    started = Job(testbed, request.param, "torchrun")
+    yield started
+    started.end()
+
+
 LOOK = """\
 import json, os, pwd
 print(json.dumps({"rank": os.environ["RANK"], "token": os.environ["MY_TOKEN"], "multi": os.environ["MULTI"],
@@ -76,7 +85,8 @@ print(json.dumps({"rank": os.environ["RANK"], "token": os.environ["MY_TOKEN"], "
 """
 
 
-def test_a_command_runs_where_the_rank_runs(job: Job) -> None:
+def test_a_command_runs_where_the_rank_runs(job_of_torchrun: Job) -> None:
+    job = job_of_torchrun
     job.testbed.give(f"{TOP}/look.py", LOOK)
     seen = {}
     for rank in ("0", "1"):

@@ -29,7 +29,7 @@ from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.faults, pytest.mark.registry, pytest.mark.squashfs]
 COUNT = int(os.environ.get("HPCSTACK_FAULTS", "1"))
-SMALL = "nvcr.io/hpcstack-tests/debian-python:12"
+SMALL = "nvcr.io/hpcstack-tests/debian-tiny:12"
 IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3" if COUNT > 1 else SMALL
 IMPORT_PHASES = ("start", "fetch", "layer", "sync", "rename")
 BUILD_PHASES = ("build", "step", "pack", "inspect", "store")
@@ -101,7 +101,7 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, testbed: Testbed, small_base: str) -> Place:
+def place(tmp_path: Path, testbed: Testbed, tiny_base: str) -> Place:
     return Place(tmp_path, testbed)
 
 

@@ -73,7 +73,8 @@ def run_reframe(recipes: Recipes, folder: Path, stack: str, then: str = "cat") -
     "a neighbour's program runs what is written for it",
     kept="tests/unit/render/test_front_ends.py::test_a_reframe_test_is_python_whatever_the_words",
 )
-def test_reframe_runs_a_stack(recipes: Recipes, tmp_path: Path) -> None:
+def test_reframe_runs_a_stack(recipes: Recipes, small_base: str, tmp_path: Path) -> None:
+    recipes.base = small_base
     recipes.write("1", tests="[node.image]", checks=CHECK.replace("STATUS", "0").replace("\n", ""))
     recipes.write("2", tests="[node.image]", checks=CHECK.replace("STATUS", "3").replace("\n", ""))
     for stack in ("demo-1", "demo-2"):

@@ -46,7 +46,7 @@ dist.init_process_group("gloo")
 def sync(value):
     dist.all_reduce(value)
 for step in range(5):
-    odd = sys.argv[1] if step == 3 and dist.get_rank() == 3 else ""
+    odd = sys.argv[1] if step == 3 and dist.get_rank() == dist.get_world_size() - 1 else ""
     if odd == "sleeps":
         time.sleep(100)
     if odd == "stops":
@@ -61,6 +61,7 @@ for step in range(5):
         print("step", step, flush=True)
 dist.barrier()
 """
+TWO_RANKS = "--mode task-per-gpu --nproc-per-node 1"  # and none of torch's launchers
 WAITS = "while 3 ranks are in all_reduce"
 SAYS = {
     "sleeps": "ODD: rank 3 on node2 is at {}/hangs.py:12, " + WAITS,
@@ -136,7 +137,7 @@ def test_root_asks_as_the_jobs_user(testbed: Testbed, hangs: str) -> None:
     """On call is not the user. Slurm lets nobody else start a step in a job, root included."""
     job = testbed.bash(
         "export XDG_STATE_HOME=$PWD/tests/launching/hang && cd tests/launching && hpcstack launch "
-        "pytorch-24.11 -N2 --nproc-per-node 2 --runtime apptainer --time 3 --batch -- hangs.py sleeps"
+        f"pytorch-24.11 -N2 {TWO_RANKS} --runtime apptainer --time 3 --batch -- hangs.py sleeps"
     ).stdout.strip()
 
     def ask(*words: str) -> subprocess.CompletedProcess[str]:
@@ -159,7 +160,7 @@ def test_root_asks_as_the_jobs_user(testbed: Testbed, hangs: str) -> None:
         done = ask("--as-user", "--json")
         assert done.returncode == 1, done.stderr
         (step,) = json.loads(done.stdout)["steps"]
-        assert step["odd"][0].startswith("rank 3 on node2 is at "), step
+        assert step["odd"][0].startswith("rank 1 on node2 is at "), step
         # and nobody but root
         other = testbed.run("hpcstack", "hang", job, "--as-user")
         assert other.returncode == 2
@@ -229,7 +230,7 @@ def test_root_asks_by_the_sites_own_shell(
     """Slurm starts no step of root's in another user's job. The site's SSH does not ask Slurm."""
     job = testbed.bash(
         "export XDG_STATE_HOME=$PWD/tests/launching/hang && cd tests/launching && hpcstack launch "
-        "pytorch-24.11 -N2 --nproc-per-node 2 --runtime apptainer --time 3 --batch -- hangs.py sleeps"
+        f"pytorch-24.11 -N2 {TWO_RANKS} --runtime apptainer --time 3 --batch -- hangs.py sleeps"
     ).stdout.strip()
     (tmp_path / "site.yaml").write_text(shell_on_nodes)
     profile = testbed.home.parent / "etc/profile.sh"
@@ -241,7 +242,7 @@ def test_root_asks_by_the_sites_own_shell(
         assert done.returncode == 1, done.stderr
         assert f"job {job}: every step of it; hpcuser's, asked by ssh" in done.stderr
         (step,) = json.loads(done.stdout)["steps"]
-        assert step["odd"][0].startswith("rank 3 on node2 is at "), step
+        assert step["odd"][0].startswith("rank 1 on node2 is at "), step
         hosts = {host for group in step["groups"] for host in group["hosts"]}
         assert hosts == {"node1", "node2"}
     finally:
@@ -256,10 +257,10 @@ def test_a_rank_that_is_killed_does_not_hang_but_is_named(
 ) -> None:
     for _ in range(TIMES):
         done = launch(
-            testbed, "-N2", "--nproc-per-node", "2", "--runtime", runtime, "--", "hangs.py", "dies"
+            testbed, "-N2", *TWO_RANKS.split(), "--runtime", runtime, "--", "hangs.py", "dies"
         )
         assert done.returncode == 137, done.stderr[-3000:]
-        assert "hpcstack: rank 3 on node2" in done.stderr.rstrip().splitlines()[-1], done.stderr[
+        assert "hpcstack: rank 1 on node2" in done.stderr.rstrip().splitlines()[-1], done.stderr[
             -3000:
         ]
 

@@ -155,6 +155,7 @@ def test_the_suite_says_where_ranks_have_them_from(rig: Rig) -> None:
         "test",
         STACK,
         "-N2",
+        "--nproc-per-node=1",
         "--runtime",
         "apptainer",
         "--only",

@@ -34,7 +34,7 @@ COUNT = int(os.environ.get("HPCSTACK_FAULTS", "1"))
 TESTBED = os.environ.get("HPCSTACK_TESTBED", "/opt/hpcstack-testbed")
 NAME = "nvidia/pytorch:24.11-py3"
 OPEN = "docker://nvcr.io#nvidia/pytorch:24.11-py3"
-SMALL = "hpcstack-tests/debian-python:12"
+SMALL = "hpcstack-tests/debian-tiny:12"
 
 
 @dataclass
@@ -326,7 +326,7 @@ def test_many_connections_of_one_user_leave_the_service_to_others(
 
 
 def test_a_registry_of_tokens_shows_the_service_no_password(
-    testbed: Testbed, users: tuple[User, User, User], tmp_path: Path, small_base: str
+    testbed: Testbed, users: tuple[User, User, User], tmp_path: Path, tiny_base: str
 ) -> None:
     one, two, _ = users
     logins = {"user61001": "a-password-of-one", "user61002": "two"}
@@ -396,7 +396,7 @@ def test_a_token_that_runs_out_in_the_middle_is_asked_for_again(
 
 @pytest.mark.faults
 def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(
-    testbed: Testbed, tmp_path: Path, small_base: str
+    testbed: Testbed, tmp_path: Path, tiny_base: str
 ) -> None:
     """A service of its own, on a filesystem of 20 MB: the image has more."""
     folder = tmp_path / "cache"
@@ -434,7 +434,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(
                 subprocess.run([*cache, "list", "--json"], capture_output=True, check=True).stdout
             )
             assert listed["public"]
-            assert listed["image"].startswith("nvcr.io/hpcstack-tests/debian-python@sha256:")
+            assert listed["image"].startswith("nvcr.io/hpcstack-tests/debian-tiny@sha256:")
             assert (
                 json.loads(
                     subprocess.run([*cache, "gc", "--json"], capture_output=True, check=True).stdout

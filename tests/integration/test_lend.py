@@ -61,7 +61,10 @@ def mirror() -> Iterator[str]:
     "two servers and a build",
     kept="tests/integration/test_spec_in_image.py::test_the_sites_mirrors_are_in_neither_lock_nor_image",
 )
-def test_mirrors_serve_the_build_and_leave_no_trace(recipes: Recipes, mirror: str) -> None:
+def test_mirrors_serve_the_build_and_leave_no_trace(
+    recipes: Recipes, small_base: str, mirror: str
+) -> None:
+    recipes.base = small_base
     address = mirror.replace("mirror-of-the-site.localhost", "127.0.0.1")
     ca = recipes.testbed.bash("grep -o 'ca_bundle: .*' \"$HPCSTACK_SITE\" || true").stdout.strip()
     recipes.site(

@@ -115,8 +115,17 @@ def test_r10_the_link_that_hides_a_nodes_driver_is_gone(testbed: Testbed, image:
 
 
 TORCH = "2.6.0a0+df5bbc09d1.nv24.11"  # the stand-in's
-# A C extension that holds which torch it was compiled against, as an ABI does.
-EXTENSION = """
+# A module that holds which torch it was built against, as an extension's ABI does.
+AGAINST_TORCH = """
+import torch
+from setuptools import setup
+
+with open("NAME.py", "w") as file:
+    file.write('"%s"' % torch.__version__)
+setup(name="NAME", version="1.0", py_modules=["NAME"])
+"""
+# The same, compiled.
+COMPILED = """
 import torch
 from setuptools import Extension, setup
 
@@ -126,10 +135,14 @@ with open("against.c", "w") as file:
 setup(name="NAME", version="1.0", ext_modules=[Extension("NAME", ["against.c"])])
 """
 BACKEND = 'build-backend = "setuptools.build_meta"\n'
-BUILT_WITH = {
-    "needs-torch": '[build-system]\nrequires = ["setuptools", "wheel", "torch"]\n' + BACKEND,
-    "needs-another-torch": '[build-system]\nrequires = ["setuptools", "torch==2.15.0"]\n' + BACKEND,
-    "flash-attn": "",  # names nothing, and imports torch
+NEEDS_TORCH = '[build-system]\nrequires = ["setuptools", "wheel", "torch"]\n' + BACKEND
+NEEDS_ANOTHER = '[build-system]\nrequires = ["setuptools", "torch==2.15.0"]\n' + BACKEND
+# {project: (setup.py, pyproject.toml)}
+BUILT_WITH_TORCH = {
+    "needs-torch": (AGAINST_TORCH, NEEDS_TORCH),
+    "compiled-torch": (COMPILED, NEEDS_TORCH),
+    "needs-another-torch": (AGAINST_TORCH, NEEDS_ANOTHER),
+    "flash-attn": (AGAINST_TORCH, ""),  # names nothing, and imports torch
 }
 PLAIN = "from setuptools import setup\nsetup(name={name!r}, version='1.0', py_modules=[])\n"
 BUILT_WITH_OTHERS = {
@@ -167,8 +180,8 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     and that.
     """
     folder = tmp_path_factory.mktemp("index")
-    for name, pyproject in BUILT_WITH.items():
-        files = {"setup.py": EXTENSION.replace("NAME", name.replace("-", "_"))}
+    for name, (script, pyproject) in BUILT_WITH_TORCH.items():
+        files = {"setup.py": script.replace("NAME", name.replace("-", "_"))}
         add_sdist(
             folder, name, "1.0", {**files, **({"pyproject.toml": pyproject} if pyproject else {})}
         )
@@ -236,18 +249,28 @@ def with_index(testbed: Testbed, base: str, name: str, index: str) -> Recipes:
     return recipes
 
 
+COMPILER = "gcc, libc6-dev, libpython3-dev"
+
+
 @pytest.mark.soak(
-    "who asks for it is seen when it is locked", but=lambda asked: asked == "needs-torch"
+    "who asks for it is seen when it is locked, and a compiler sees the same torch",
+    but=lambda asked: asked == "needs-torch",
 )
-@pytest.mark.parametrize("asked", ["needs-torch", "wraps-torch"], ids=["named", "as-a-dependency"])
-def test_r7_extensions_are_compiled_against_the_bases_torch(
-    testbed: Testbed, ngc_inside: str, index: str, asked: str
+@pytest.mark.parametrize(
+    ("asked", "module", "apt"),
+    [
+        ("needs-torch", "needs_torch", ""),
+        ("wraps-torch", "needs_torch", ""),
+        ("compiled-torch", "compiled_torch", COMPILER),
+    ],
+    ids=["named", "as-a-dependency", "compiled"],
+)
+def test_r7_extensions_are_built_against_the_bases_torch(
+    testbed: Testbed, ngc_inside: str, index: str, asked: str, module: str, apt: str
 ) -> None:
     """NVIDIA's torch is in no index; pip's build environments had PyPI's, of another ABI, or none."""
     recipes = with_index(testbed, ngc_inside, "against-torch", index)
-    recipes.write(
-        "1", packages=f"{{apt: [gcc, libc6-dev, libpython3-dev], pip: [{asked}, flash-attn]}}"
-    )
+    recipes.write("1", packages=f"{{apt: [{apt}], pip: [{asked}, flash-attn]}}")
     done = recipes.run("lock", "demo-1")
     assert done.returncode == 0, done.stderr
     assert {entry["name"] for entry in read_lock(recipes)["pip_build"]} == {
@@ -259,7 +282,7 @@ def test_r7_extensions_are_compiled_against_the_bases_torch(
     done = recipes.run("build", "--locked", "demo-1", "--json")
     assert done.returncode == 0, done.stderr
     image = json.loads(done.stdout)["image"]
-    say = "import needs_torch, flash_attn; print(needs_torch.__doc__, flash_attn.__doc__)"
+    say = f"import {module}, flash_attn; print({module}.__doc__, flash_attn.__doc__)"
     said = testbed.run(
         "apptainer", "--quiet", "exec", "--no-home", image, "python3", "-c", say, check=True
     ).stdout
@@ -279,11 +302,12 @@ def test_r7_what_would_be_compiled_against_another_torch_is_refused(
 
 @pytest.fixture(scope="module")
 def from_source(testbed: Testbed, ngc_inside: str, index: str) -> Recipes:
-    """A locked recipe of projects that are built with two versions of setuptools, and with what a
-    backend asks for.
+    """A locked recipe of projects that are built with two versions of setuptools, with what a
+    backend asks for, and with an older release of what is installed itself.
     """
     recipes = with_index(testbed, ngc_inside, "from-source", index)
-    recipes.write("1", packages="{pip: [wants-old-tools, names-nothing, asks-by-itself]}")
+    wanted = "wants-old-tools, names-nothing, asks-by-itself, needs-old, shared"
+    recipes.write("1", packages=f"{{pip: [{wanted}]}}")
     done = recipes.run("lock", "demo-1")
     assert done.returncode == 0, done.stderr
     return recipes
@@ -295,37 +319,40 @@ def test_n17_what_builds_source_distributions_is_locked(from_source: Recipes) ->
     assert ("setuptools", "75.8.0") in versions
     assert ("setuptools", "82.0.1") in versions
     assert ("helper", "3.0") in versions, "a backend's own wish (PEP 517) is not locked"
+    assert ("shared", "1.0") in versions, "wheels alone are taken to build with"
     assert all(entry["hashes"] for entry in locked)
+
+
+@pytest.fixture(scope="module")
+def built_from_source(from_source: Recipes) -> dict[str, Any]:
+    done = from_source.run("build", "--locked", "demo-1", "--engine", "builtin", "--json")
+    assert done.returncode == 0, done.stderr
+    artifact: dict[str, Any] = json.loads(done.stdout)
+    return artifact
 
 
 @pytest.mark.parametrize("engine", ["apptainer", "builtin"])
 @pytest.mark.soak("engines give one image: test_engines", but=lambda engine: engine == "builtin")
 def test_n17_images_from_source_have_the_same_bytes_again(
-    from_source: Recipes, engine: str
+    from_source: Recipes, built_from_source: dict[str, Any], engine: str
 ) -> None:
-    done = from_source.run("verify", "--reproducible", "demo-1", "--engine", engine, "--json")
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    words = ("build", "--locked", "--no-cache", "demo-1", "--engine", engine, "--json")
+    again = from_source.run(*words)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["sha256"] == built_from_source["sha256"]
 
 
 def test_n17_a_build_environment_has_what_was_locked_and_nothing_beside_it(
-    testbed: Testbed, ngc_inside: str, index: str
+    testbed: Testbed, built_from_source: dict[str, Any]
 ) -> None:
     """The lock takes wheels alone to build with; the same project is installed from source, in a
     newer release.
     """
-    recipes = with_index(testbed, ngc_inside, "beside", index)
-    recipes.write("1", packages="{pip: [needs-old, shared]}")
-    done = recipes.run("lock", "demo-1")
-    assert done.returncode == 0, done.stderr
-    versions = {entry["name"]: entry["version"] for entry in read_lock(recipes)["pip_build"]}
-    assert versions["shared"] == "1.0"
-    done = recipes.run("build", "--locked", "demo-1", "--json")
-    assert done.returncode == 0, done.stderr
     say = (
         "import importlib.metadata, needs_old; print(needs_old.built_with, "
         "importlib.metadata.version('shared'))"
     )
-    image = json.loads(done.stdout)["image"]
+    image = built_from_source["image"]
     said = testbed.run(
         "apptainer", "--quiet", "exec", "--no-home", image, "python3", "-c", say, check=True
     ).stdout
@@ -348,19 +375,13 @@ def test_n17_a_bundle_brings_what_builds_source_distributions(from_source: Recip
     assert done.returncode == 0, done.stderr
 
 
-def test_n17_other_bytes_are_refused(
-    testbed: Testbed, ngc_inside: str, index: str, index_folder: Path
-) -> None:
+def test_n17_other_bytes_are_refused(from_source: Recipes, index_folder: Path) -> None:
     """The same version with other bytes, in the index that was locked.
 
     Last: it changes the index.
     """
-    recipes = with_index(testbed, ngc_inside, "other-bytes", index)
-    recipes.write("1", packages="{pip: [asks-by-itself]}")
-    done = recipes.run("lock", "demo-1")
-    assert done.returncode == 0, done.stderr
     add_wheel(index_folder, "helper", "3.0", {"helper.py": "print('somebody else')\n"})
-    done = recipes.run("build", "--locked", "--no-cache", "demo-1")
+    done = from_source.run("build", "--locked", "--no-cache", "demo-1")
     assert done.returncode == 4 and "DO NOT MATCH THE HASHES" in done.stderr, done.stderr
 
 

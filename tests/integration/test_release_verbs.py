@@ -150,6 +150,14 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
     assert json.loads((testbed.home / "site/catalog.json").read_text())["stacks"]
 
 
+@pytest.fixture(scope="module")
+def in_testing(testbed: Testbed) -> dict[str, Any]:
+    """The artifact of STACK, which is published."""
+    built: dict[str, Any] = testbed.json("build", STACK)
+    testbed.json("publish", STACK)
+    return built
+
+
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
@@ -168,20 +176,16 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(
-    testbed: Testbed, words: tuple[str, ...], status: int, says: str
+    testbed: Testbed, in_testing: dict[str, Any], words: tuple[str, ...], status: int, says: str
 ) -> None:
-    testbed.json("build", STACK)
-    testbed.json("publish", STACK)
     done = testbed.hpcstack(*words, check=False)
     assert done.returncode == status and says in done.stderr, done.stderr
 
 
-def test_an_override_is_written_down(testbed: Testbed) -> None:
-    built: dict[str, Any] = testbed.json("build", STACK)
-    testbed.json("publish", STACK)
+def test_an_override_is_written_down(testbed: Testbed, in_testing: dict[str, Any]) -> None:
     done = testbed.json(
         "publish", STACK, "--channel", "production", "--override", "the cluster opens today"
     )
-    assert done["image"] == built["image"]
+    assert done["image"] == in_testing["image"]
     events = testbed.json("history", NAME)["events"]
     assert any(one["reason"] == "the cluster opens today" for one in events) or not done["new"]

@@ -259,10 +259,13 @@ def test_base_only_says_what_it_leaves_open_and_locked_refuses_it(recipes: Recip
     assert "leaves open" in recipes.run("lock", name, "--check").stdout
 
 
-def test_a_source_distribution_sees_nothing_of_the_user(recipes: Recipes, tmp_path: Path) -> None:
+def test_a_source_distribution_sees_nothing_of_the_user(
+    recipes: Recipes, small_base: str, tmp_path: Path
+) -> None:
     """pip has to run setup.py to learn what a source distribution needs: it runs in a container of
     its own.
     """
+    recipes.base = small_base
     testbed = recipes.testbed
     home = str(testbed.home)
     setup = (

@@ -26,6 +26,7 @@ FAULTS = {
     "exit3": (3, "rank 1 on node2 failed first; exit 3"),
     "kill": (137, "rank 1 on node2 failed first: killed by SIGKILL; exit 137"),
 }
+PLAIN = "--mode plain --ntasks-per-node 1"  # nothing but the job is looked at
 FAIL = """\
 import os, sys, time
 rank = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
@@ -99,7 +100,7 @@ def test_the_first_failure_is_the_status(
 @pytest.mark.apptainer
 @pytest.mark.parametrize("runtime", ["apptainer", pytest.param("pyxis", marks=pytest.mark.pyxis)])
 def test_a_job_ends_alike(testbed: Testbed, fail: str, runtime: str) -> None:
-    words = f"pytorch-24.11 -N2 --nproc-per-node 1 --runtime {runtime} --batch -- fail.py exit3"
+    words = f"pytorch-24.11 -N2 {PLAIN} --runtime {runtime} --batch -- fail.py exit3"
     job = testbed.bash(f"{STATE} && cd tests/launching && hpcstack launch {words}").stdout.strip()
     testbed.bash(
         f'until [ -z "$(squeue --noheader --jobs {job} 2>/dev/null)" ]; do sleep 0.5; done'
@@ -163,7 +164,7 @@ def test_what_ends_a_launch_is_told(
 @pytest.mark.apptainer
 @pytest.mark.parametrize("runtime", ["apptainer", pytest.param("pyxis", marks=pytest.mark.pyxis)])
 def test_a_cancelled_job_says_so_in_its_log(testbed: Testbed, fail: str, runtime: str) -> None:
-    words = f"pytorch-24.11 -N2 --nproc-per-node 1 --runtime {runtime} --batch -- fail.py none"
+    words = f"pytorch-24.11 -N2 {PLAIN} --runtime {runtime} --batch -- fail.py none"
     job = testbed.bash(f"{STATE} && cd tests/launching && hpcstack launch {words}").stdout.strip()
     testbed.bash(
         f"until squeue -h --states R --jobs {job} | grep -q .; do sleep 0.3; done; sleep 4; "

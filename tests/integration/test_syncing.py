@@ -31,8 +31,9 @@ PROVE = "prove: {partitions: [debug], nodes: 2, tier: quick}"
 
 
 @pytest.fixture
-def site(recipes: Recipes) -> Recipes:
+def site(recipes: Recipes, small_base: str) -> Recipes:
     """A site whose gate asks for the quick tier, and whose recipes are quickly tested."""
+    recipes.base = small_base
     recipes.site(f"{recipes.render_site_text}modules: {{tier: quick}}\n")
     # The nodes, which have a network of their own, reach no registry: the base is there before.
     done = recipes.run("import", recipes.base, "-o", f"{recipes.folder}/base.sqsh")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -34,17 +35,30 @@ done
 PATIENCE = 400  # a lease of another host is taken over after 60 s without a heartbeat
 
 
-def name_job(node: str, recipes: Recipes) -> str:
-    return f"{recipes.folder.name}-{node}"
+@pytest.fixture
+def job(recipes: Recipes) -> Iterator[str]:
+    """The number of a job on both nodes, in which each verb is a step.
+
+    A job for each verb might wait for ever: for one that wants whole nodes, and that waits in turn
+    for what the first verb holds.
+    """
+    testbed, name = recipes.testbed, recipes.folder.name
+    ask = ("--nodes=2", "--ntasks-per-node=1", "--time=15", f"--job-name={name}")
+    testbed.run("salloc", "--quiet", "--no-shell", *ask, check=True, timeout=600)
+    number = testbed.run("squeue", "--noheader", f"--name={name}", "--format=%A").stdout.strip()
+    yield number
+    testbed.run("scancel", number)
 
 
-def start_on(node: str, recipes: Recipes, *words: str) -> subprocess.Popen[str]:
+def step_on(node: str, job: str) -> list[str]:
+    return ["srun", "--quiet", f"--jobid={job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"]
+
+
+def start_on(node: str, job: str, recipes: Recipes, *words: str) -> subprocess.Popen[str]:
     """The verb WORDS as a job step on NODE; it answers with one JSON document."""
     site, folder = recipes.folder / "site.yaml", recipes.folder / "recipes"
     options = ["--site", str(site), "--recipes", str(folder)]
-    name = f"--job-name={name_job(node, recipes)}"
-    step = ["srun", "--quiet", "--time=15", name, f"--nodelist={node}", "--nodes=1", "--ntasks=1"]
-    command = [*step, "hpcstack", *options, *words, "--json"]
+    command = [*step_on(node, job), "hpcstack", *options, *words, "--json"]
     argv = [str(recipes.testbed_control), "exec", *command]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -60,13 +74,13 @@ def list_images(recipes: Recipes) -> list[str]:
     return [one for one in recipes.stored() if one.endswith(".sqsh")]
 
 
-def publish(recipes: Recipes, number: int) -> None:
+def publish(recipes: Recipes, job: str, number: int) -> None:
     """Build and publish a further release of demo-1 on node1."""
     stack = recipes.write("1", run=f"[{{name: count, command: 'echo {number} >/opt/number'}}]")
     prepare(recipes, stack)
     into = ("--channel", "production", "--override", "a test")
     for words in (("build", "--offline", stack), ("publish", stack, *into)):
-        step = start_on("node1", recipes, *words)
+        step = start_on("node1", job, recipes, *words)
         answer, said = step.communicate(timeout=300)
         assert step.returncode == 0, (answer, said)
 
@@ -104,13 +118,13 @@ def end_step(testbed: Testbed, mark: str) -> None:
     testbed.bash(f"pkill -f '^sleep {mark}$'")
 
 
-def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
+def test_two_nodes_build_one_image_once(recipes: Recipes, job: str) -> None:
     stack, mark = write_waiting(recipes)
     prepare(recipes, stack)
 
-    first = start_on("node1", recipes, "build", "--offline", stack)
+    first = start_on("node1", job, recipes, "build", "--offline", stack)
     wait_until_running(recipes.testbed, mark)
-    second = start_on("node2", recipes, "build", "--offline", stack)
+    second = start_on("node2", job, recipes, "build", "--offline", stack)
     wait_until_it_waits(second)
     end_step(recipes.testbed, mark)
     answers = [one.communicate(timeout=PATIENCE) for one in (first, second)]
@@ -122,16 +136,16 @@ def test_two_nodes_build_one_image_once(recipes: Recipes) -> None:
     assert len(list_images(recipes)) == 2  # and that of demo-0
 
 
-def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes) -> None:
+def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes, job: str) -> None:
     testbed = recipes.testbed
     stack, mark = write_waiting(recipes)
     prepare(recipes, stack)
 
-    first = start_on("node1", recipes, "build", "--offline", stack)
+    first = start_on("node1", job, recipes, "build", "--offline", stack)
     killed = wait_until_running(testbed, mark)
-    second = start_on("node2", recipes, "build", "--offline", stack)
+    second = start_on("node2", job, recipes, "build", "--offline", stack)
     wait_until_it_waits(second)
-    testbed.bash(f"scancel --signal=KILL --name={name_job('node1', recipes)}")
+    testbed.run("scancel", "--signal=KILL", f"{job}.0", check=True)  # the first verb's step
     assert first.wait(timeout=300) != 0
     wait_until_running(testbed, mark, but=killed)
     end_step(testbed, mark)
@@ -143,20 +157,20 @@ def test_another_node_takes_over_what_a_killed_one_has_begun(recipes: Recipes) -
 
 
 @pytest.mark.lmod
-def test_a_node_loads_while_another_publishes(recipes: Recipes) -> None:
+def test_a_node_loads_while_another_publishes(recipes: Recipes, job: str) -> None:
     """No load fails or goes back to an older release, on a node of its own."""
     testbed, times = recipes.testbed, 4
-    publish(recipes, 1)
+    publish(recipes, job, 1)
 
     script = LOAD.format(modules=f"{recipes.folder}/modules/Core", stop=f"{recipes.folder}/stop")
-    step = ["srun", "--quiet", "--time=15", "--nodelist=node2", "--nodes=1", "bash", "-c", script]
-    argv = [str(recipes.testbed_control), "exec", *step]
+    step = step_on("node2", job)
+    argv = [str(recipes.testbed_control), "exec", *step, "bash", "-c", script]
     reader = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert reader.stdout
     first = reader.stdout.readline()
     try:
         for number in range(times):
-            publish(recipes, 2 + number)
+            publish(recipes, job, 2 + number)
     finally:
         testbed.give(str(recipes.folder / "stop").removeprefix(f"{testbed.home}/"), "")
         others, said = reader.communicate(timeout=300)

@@ -17,6 +17,7 @@ class Recipes:
         self.testbed_control = CONTROL
         self.folder = testbed.home / "tests" / name
         testbed.make_empty(self.folder)
+        testbed.bash('mkdir "$1/recipes"', str(self.folder))
         self.site(
             f"store: {self.folder}/store\nlock_dir: {self.folder}/locks\nmodule_root: "
             f"{self.folder}/modules\n"
