@@ -33,9 +33,16 @@ name: demo
 summary: A test on 25.01 (the first of its kind)
 base: {{image: "nvcr.io/{REPOSITORY}:${{stack.version}}"}} # by month
 packages:
-  apt: [tree] # not in the base
-  pip: [alpha, beta]
+  pip: [alpha, beta] # not in the base
 matrix: {{version: ["25.01"]}}
+"""
+WITH_APT = f"""\
+apiVersion: hpcstack/v1
+name: tools
+version: "1"
+summary: A test with a package of the distribution's
+base: {{image: "nvcr.io/{REPOSITORY}:25.01"}}
+packages: {{apt: [tree], pip: [alpha, beta]}}
 """
 
 
@@ -63,12 +70,14 @@ def recipes(testbed: Testbed, small_base: str, index: Path) -> Iterator[Recipes]
         subprocess.run(["skopeo", "copy", "--quiet", *plain, source, target], check=True)
 
     found = Recipes(testbed, small_base, "moving-on")
-    path = str(found.folder / "recipes/demo.yaml")
-    testbed.give(path.removeprefix(f"{testbed.home}/"), RECIPE)
+    for name, text in (("demo.yaml", RECIPE), ("tools-1.yaml", WITH_APT)):
+        path = str(found.folder / "recipes" / name)
+        testbed.give(path.removeprefix(f"{testbed.home}/"), text)
     with serve_index(index) as url:
         found.site(f"{found.render_site_text}build: {{pip: {{index_url: '{url}'}}}}\n")
-        done = found.run("lock", "demo-25.01")
-        assert done.returncode == 0, done.stderr
+        for stack in ("demo-25.01", "tools-1"):
+            done = found.run("lock", stack)
+            assert done.returncode == 0, done.stderr
     add_release(index, "1.1")
     with serve_index(index) as url:
         text = found.render_site_text.partition("build:")[0]
@@ -76,10 +85,10 @@ def recipes(testbed: Testbed, small_base: str, index: Path) -> Iterator[Recipes]
         yield found
 
 
-def read_lock(recipes: Recipes, month: str) -> dict[str, Any]:
-    path = recipes.folder / f"recipes/demo-{month}.lock.json"
+def read_lock(recipes: Recipes, stack: str) -> dict[str, Any]:
+    path = recipes.folder / f"recipes/{stack}.lock.json"
     if not path.exists():
-        path = recipes.folder / f"locks/demo-{month}.lock.json"
+        path = recipes.folder / f"locks/{stack}.lock.json"
     found: dict[str, Any] = json.loads(recipes.testbed.run("cat", str(path), check=True).stdout)
     return found
 
@@ -95,7 +104,7 @@ def rewrite(recipes: Recipes, before: str, after: str) -> None:
 
 def list_versions(lock: dict[str, Any]) -> dict[str, str]:
     platform = lock["base"]["platforms"]["linux/amd64"]
-    return {one["name"]: one["version"] for one in (*platform["apt"], *platform["pip"])}
+    return {one["name"]: one["version"] for one in (*platform.get("apt", ()), *platform["pip"])}
 
 
 def test_outdated_sees_packages(recipes: Recipes) -> None:
@@ -108,14 +117,14 @@ def test_outdated_sees_packages(recipes: Recipes) -> None:
 
 
 def test_one_package_moves_and_nothing_else(recipes: Recipes) -> None:
-    before = read_lock(recipes, "25.01")
-    assert list_versions(before).keys() >= {"alpha", "beta", "gamma", "tree"}
+    before = read_lock(recipes, "demo-25.01")
+    assert list_versions(before).keys() >= {"alpha", "beta", "gamma"}
 
     # What it needs stays as well, until it is named: nothing moves unseen.
     done = recipes.run("lock", "demo-25.01", "--only", "beta")
     assert done.returncode == 0, done.stderr
     assert "nothing has moved" in done.stderr
-    assert list_versions(read_lock(recipes, "25.01")) == list_versions(before)
+    assert list_versions(read_lock(recipes, "demo-25.01")) == list_versions(before)
     rewrite(recipes, "pip: [alpha, beta]", "pip: [alpha, beta>=1.1]")
     done = recipes.run("lock", "demo-25.01", "--only", "beta")
     assert done.returncode == 2, done.stderr
@@ -125,7 +134,7 @@ def test_one_package_moves_and_nothing_else(recipes: Recipes) -> None:
 
     done = recipes.run("lock", "demo-25.01", "--only", "beta", "--only", "gamma")
     assert done.returncode == 0, done.stderr
-    after = read_lock(recipes, "25.01")
+    after = read_lock(recipes, "demo-25.01")
     moved = {"beta": "1.1", "gamma": "1.1"}
     assert list_versions(after) == {**list_versions(before), **moved}
     assert after["base"]["index_digest"] == before["base"]["index_digest"]
@@ -134,6 +143,15 @@ def test_one_package_moves_and_nothing_else(recipes: Recipes) -> None:
     done = recipes.run("lock", "demo-25.01", "--only", "torch")
     assert done.returncode == 2
     assert "adds no torch to its base" in done.stderr
+
+
+def test_what_apt_installs_stays_as_it_was(recipes: Recipes) -> None:
+    before = list_versions(read_lock(recipes, "tools-1"))
+    assert before.keys() >= {"alpha", "beta", "gamma", "tree"}
+    done = recipes.run("lock", "tools-1", "--only", "beta", "--only", "gamma")
+    assert done.returncode == 0, done.stderr
+    moved = {"beta": "1.1", "gamma": "1.1"}
+    assert list_versions(read_lock(recipes, "tools-1")) == {**before, **moved}
 
 
 def test_a_stack_moves_to_the_next_month(recipes: Recipes) -> None:
@@ -145,8 +163,8 @@ def test_a_stack_moves_to_the_next_month(recipes: Recipes) -> None:
 
     text = recipes.testbed.run("cat", str(recipes.folder / "recipes/demo.yaml"), check=True).stdout
     assert text == RECIPE.replace('["25.01"]', '["25.01", "25.02"]')
-    assert list_versions(read_lock(recipes, "25.02"))["alpha"] == "1.1"
-    assert list_versions(read_lock(recipes, "25.01"))["alpha"] == "1.0", "the old one stays"
+    assert list_versions(read_lock(recipes, "demo-25.02"))["alpha"] == "1.1"
+    assert list_versions(read_lock(recipes, "demo-25.01"))["alpha"] == "1.0", "the old one stays"
 
     again = recipes.run("bump", "demo-*", "--newest", "--json")
     assert again.returncode == 0, again.stderr

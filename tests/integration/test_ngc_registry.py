@@ -91,10 +91,11 @@ def test_an_import_outlives_its_tokens(recipes: Recipes, front: NgcFront) -> Non
 
 
 def test_stacks_are_locked_built_and_compared_with_newer_ones(
-    recipes: Recipes, front: NgcFront
+    recipes: Recipes, front: NgcFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(front, "token_lives_s", 0.3)  # nothing here takes seconds
     names = [
-        recipes.write(str(version), packages=f"{{pip: [six==1.1{version}.0]}}")
+        recipes.write(str(version), run=f"[{{name: step, command: 'echo {version} >/opt/step'}}]")
         for version in (4, 5, 6)
     ]
     for version, tag in (("7", "24.11-py3"), ("8", "25.10-py3")):

@@ -362,39 +362,44 @@ def test_where_the_base_is_not_its_bytes_and_licence_are_said_first(
         recipes.site(before)
 
 
-def test_a_push_that_is_killed_leaves_nothing_visible(testbed: Testbed, pushing: Pushing) -> None:
-    """At whatever moment: a tag that is there means an image with all its evidence, signed."""
+@pytest.fixture(scope="module")
+def push_seconds(testbed: Testbed, pushing: Pushing) -> float:
+    """How long a push of a new name takes."""
     began = time.monotonic()
     pushing.push(name=f"{testbed.registry}/pushed/timed-{time.monotonic_ns()}")
-    whole_s = time.monotonic() - began
+    return time.monotonic() - began
 
+
+@pytest.mark.soak("another moment of seven", but=lambda percent: percent in (40, 75, 95))
+@pytest.mark.parametrize("percent", [10, 40, 55, 65, 75, 85, 95])
+def test_a_push_that_is_killed_leaves_nothing_visible(
+    testbed: Testbed, pushing: Pushing, push_seconds: float, percent: int
+) -> None:
+    """At whatever moment: a tag that is there means an image with all its evidence, signed."""
     recipes = pushing.recipes
-    key = str(recipes.folder / "key.pem")
-    stamp = time.monotonic_ns()
-    for percent in (10, 40, 55, 65, 75, 85, 95):
-        name = f"{testbed.registry}/pushed/killed-{stamp}-{percent}"
-        argv = ["hpcstack", "--site", f"{recipes.folder}/site.yaml", "--recipes",
-                f"{recipes.folder}/recipes", "push", "demo-1", name, "--key", key]  # fmt: skip
-        process = subprocess.Popen(
-            [str(CONTROL), "exec", "env", f"XDG_STATE_HOME={recipes.folder}/state", *argv],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        time.sleep(whole_s * percent / 100)
-        subprocess.run(["pkill", "-KILL", "-f", f"hpcstack.* push demo-1 {name} "], check=False)
-        process.kill()
-        process.wait()
+    name = f"{testbed.registry}/pushed/killed-{time.monotonic_ns()}-{percent}"
+    places = ("--site", f"{recipes.folder}/site.yaml", "--recipes", f"{recipes.folder}/recipes")
+    argv = ("hpcstack", *places, "push", "demo-1", name, "--key", f"{recipes.folder}/key.pem")
+    process = subprocess.Popen(
+        [str(CONTROL), "exec", "env", f"XDG_STATE_HOME={recipes.folder}/state", *argv],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(push_seconds * percent / 100)
+    subprocess.run(["pkill", "-KILL", "-f", f"hpcstack.* push demo-1 {name} "], check=False)
+    process.kill()
+    process.wait()
 
-        try:
-            ask(testbed, f"{name.partition('/')[2]}/manifests/1")
-        except urllib.error.HTTPError as error:
-            assert error.code == 404
-        else:
-            assert percent > 10, "nothing is there before Python has started"
-            done = Pushing(recipes, pushing.image, name).verify()
-            assert done.returncode == 0, done.stderr
-        assert pushing.push(name=name)["signed"]
-        assert Pushing(recipes, pushing.image, name).verify().returncode == 0
+    try:
+        ask(testbed, f"{name.partition('/')[2]}/manifests/1")
+    except urllib.error.HTTPError as error:
+        assert error.code == 404
+    else:
+        assert percent > 10, "nothing is there before Python has started"
+        done = Pushing(recipes, pushing.image, name).verify()
+        assert done.returncode == 0, done.stderr
+    assert pushing.push(name=name)["signed"]
+    assert Pushing(recipes, pushing.image, name).verify().returncode == 0
 
 
 def test_another_site_pulls_it(testbed: Testbed, pushing: Pushing) -> None:
