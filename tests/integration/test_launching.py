@@ -138,7 +138,7 @@ def test_what_the_user_set_wins_and_why_tells(
     assert testbed.json("why", "CUDA_VERSION")["set"]["origin"] == "the image"
     assert testbed.run("hpcstack", "why", "NOBODY_SET_THIS").returncode == 1
     secret = launch(
-        testbed, "--runtime", "apptainer", "--", "show.py", HF_TOKEN="hf_do_not_keep_me"
+        testbed, "--mode=plain", "--", "python3", "show.py", HF_TOKEN="hf_do_not_keep_me"
     )
     folder = testbed.json("jobs", "-n", "1")[0]["folder"]
     assert secret.returncode == 0
@@ -151,6 +151,7 @@ def test_a_job_of_its_own_is_written_down(
 ) -> None:
     words = (
         "-N2",
+        "--mode=task-per-gpu",
         "--nproc-per-node=1",
         "--batch",
         "--time=5",
