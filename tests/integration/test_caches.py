@@ -15,7 +15,7 @@ import pytest
 from support.launching import RUNTIMES, STACK
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm]
+pytestmark = [pytest.mark.testbed, pytest.mark.jobs("second"), pytest.mark.slurm]
 FOLDER = "tests/caches"
 PLACES = {
     "huggingface": "~/.cache/huggingface/hub",

@@ -14,7 +14,7 @@ import pytest
 from support.launching import RUNTIMES, STACK
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm]
+pytestmark = [pytest.mark.testbed, pytest.mark.jobs("second"), pytest.mark.slurm]
 TOP = "tests/kernels"
 # What a notebook does with a kernel: a cell, an interrupt of what it has started, a restart, its end.
 CELLS = """\

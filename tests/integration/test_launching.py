@@ -395,8 +395,8 @@ packages: {pip: ["cowsay==6.1"]}
 def test_inside_an_allocation_its_number_of_tasks_does_not_count(
     testbed: Testbed, built: dict[str, Any], show: str
 ) -> None:
-    """Four tasks per node are the job's; torchrun wants one, and a step of one node is of one node."""
-    words = "salloc --quiet -N2 --ntasks-per-node=4 bash -c 'cd tests/launching && hpcstack launch \"$@\"' bash "
+    """Two tasks per node are the job's; torchrun wants one, and a step of one node is of one node."""
+    words = "salloc --quiet -N2 --ntasks-per-node=2 bash -c 'cd tests/launching && hpcstack launch \"$@\"' bash "
     torchrun = testbed.bash(
         f"{words} {STACK} --nproc-per-node 2 --runtime apptainer -- show.py", check=False
     )
@@ -406,7 +406,7 @@ def test_inside_an_allocation_its_number_of_tasks_does_not_count(
     plain = f"{words} {STACK} --mode plain --runtime apptainer"
     one = testbed.bash(f"{plain} -N1 --ntasks-per-node=1 -- python3 show.py", check=False)
     assert len(ranks(one.stdout)) == 1 and "can't honor" not in one.stderr, one.stderr
-    assert len(ranks(testbed.bash(f"{plain} -- python3 show.py", check=False).stdout)) == 8, (
+    assert len(ranks(testbed.bash(f"{plain} -- python3 show.py", check=False).stdout)) == 4, (
         "the job's own"
     )
 

@@ -93,7 +93,7 @@ def test_an_import_outlives_its_tokens(recipes: Recipes, front: NgcFront) -> Non
 def test_stacks_are_locked_built_and_compared_with_newer_ones(
     recipes: Recipes, front: NgcFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "token_lives_s", 0.3)  # nothing here takes seconds
+    monkeypatch.setattr(front, "token_serves", 2)  # nothing here takes as long as a token lives
     names = [
         recipes.write(str(version), run=f"[{{name: step, command: 'echo {version} >/opt/step'}}]")
         for version in (4, 5, 6)

@@ -21,7 +21,12 @@ import pytest
 from support.launching import RUNTIMES, STACK
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm, pytest.mark.apptainer]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.jobs("second"),
+    pytest.mark.slurm,
+    pytest.mark.apptainer,
+]
 TOP = "tests/projects"
 # Each test has a data folder of its own, so that nothing is there already.
 ENTER = f"export XDG_DATA_HOME=$HOME/{TOP}/$NAME/share XDG_STATE_HOME=$HOME/{TOP}/$NAME/state; cd {TOP}/$NAME/it\n"

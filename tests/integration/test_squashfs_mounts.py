@@ -14,7 +14,12 @@ import pytest
 from support.launching import RUNTIMES, launch_apart
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm, pytest.mark.squashfs]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.jobs("second"),
+    pytest.mark.slurm,
+    pytest.mark.squashfs,
+]
 PACK = """\
 mkdir -p tests/launching/set/deep
 seq 5000 | while read -r n; do echo "$n" >"tests/launching/set/deep/$n"; done

@@ -16,7 +16,7 @@ import pytest
 from support.launching import launch
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm]
+pytestmark = [pytest.mark.testbed, pytest.mark.jobs("second"), pytest.mark.slurm]
 STATE = "export XDG_STATE_HOME=$HOME/tests/launching/statuses"
 TIMES = int(os.environ.get("HPCSTACK_TIMES", "1"))
 RUNTIMES = ("apptainer", "pyxis", "enroot", "podman", "charliecloud")

@@ -18,7 +18,12 @@ import pytest
 from support.launching import RUNTIMES, STACK
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm, pytest.mark.apptainer]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.jobs("second"),
+    pytest.mark.slurm,
+    pytest.mark.apptainer,
+]
 FOLDER = "tests/went-wrong"
 PROGRAM = """\
 import argparse, os, signal, sys, time

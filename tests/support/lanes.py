@@ -1,8 +1,8 @@
 """Which tests may run beside which, for pytest-xdist: a pytest plugin (`-p support.lanes`).
 
 Tests of one lane run one after another, in one worker. What uses the testbed's own site is one
-lane, and so are the jobs that keep to themselves, and the suite's runs, whose reports are kept
-apart. Of all else a file is a lane, so that what its tests share is made once. Long lanes begin
+lane, and so are the suite's runs, whose reports are kept apart. The jobs that keep to themselves are
+two, by file: `jobs`, and `jobs("second")`. Of all else a file is a lane, so that what its tests share is made once. Long lanes begin
 first.
 
 xdist's own `loadgroup` marks a test by changing its name, which pytest 9.2 does not let it: each
@@ -51,12 +51,12 @@ def pytest_configure_node(node: Any) -> None:
 def lane_of(item: pytest.Item) -> tuple[int, str]:
     """(turn, name) of the lane of ITEM. Lanes of a lower turn begin first."""
     file = item.path.stem
-    for mark in ("jobs", "suite"):
-        if item.get_closest_marker(mark):
-            return 1, mark
-    for turn, mark in enumerate(("faults", "builds"), 2):
-        if item.get_closest_marker(mark):
-            return turn, f"{mark} {file}"
+    for name in ("jobs", "suite"):
+        if mark := item.get_closest_marker(name):
+            return 1, " ".join((name, *mark.args))
+    for turn, name in enumerate(("faults", "builds"), 2):
+        if item.get_closest_marker(name):
+            return turn, f"{name} {file}"
     if item.get_closest_marker("testbed"):
         return 0, "cluster"
     return 9, file

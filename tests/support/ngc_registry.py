@@ -82,6 +82,8 @@ class NgcRegistry:
     folder: Path
     token_lives_s: float = 600
     token_says_s: float | None = None  # how long a token says that it lives, where that is not true
+    token_serves: int | None = None  # how many requests a token is good for; None: any number
+    served: dict[str, int] = field(default_factory=dict)  # {token: requests}
     pause_s: float = 0  # before each answer of the server of layers
     keys: dict[str, set[str]] = field(
         default_factory=dict
@@ -249,6 +251,13 @@ class NgcRegistry:
         filled = {"token": token, "access_token": token, "expires_in": says}
         return {name: filled.get(name, value) for name, value in self.token_reply.items()}
 
+    def is_good(self, token: str, repository: str) -> bool:
+        """Whether TOKEN still opens REPOSITORY; asking is a request."""
+        allowed, until = self.tokens.get(token, ("", 0.0))
+        self.served[token] = self.served.get(token, 0) + 1
+        used_up = self.token_serves is not None and self.served[token] > self.token_serves
+        return allowed == repository and time.time() <= until and not used_up
+
     def key_of(self, header: str) -> str:
         """The key that a basic login shows; empty for none."""
         if not header.startswith("Basic "):
@@ -319,10 +328,9 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
                 return
             kind = next(word for word in ("manifests", "blobs", "tags") if word in words)
             repository, what = "/".join(words[: words.index(kind)]), words[-1]
-            allowed, until = ngc.tokens.get(shown.removeprefix("Bearer "), ("", 0.0))
             if not shown:
                 self.challenge(repository)
-            elif allowed != repository or time.time() > until:
+            elif not ngc.is_good(shown.removeprefix("Bearer "), repository):
                 self.stale(repository)
             elif repository in ngc.terms:
                 self.refuse(403)
