@@ -18,7 +18,7 @@ import pytest
 from support.launching import RUNTIMES, STACK
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.gcc]
+pytestmark = [pytest.mark.testbed, pytest.mark.jobs("second"), pytest.mark.slurm, pytest.mark.gcc]
 NAME = "libbz2.so.1.0"  # every Debian has it: dpkg wants it
 SOURCE = '#include <stdlib.h>\nconst char *BZ2_bzlibVersion(void) { return getenv("HOME") ? "the node\'s" : "the node\'s"; }\n'
 ASK = """\
@@ -77,9 +77,13 @@ class Rig:
         fabric = json.dumps({"injections": {"cxi": injection}})
         return str(self.testbed.give(f"tests/host-fabric/{name}.yaml", f"{text}fabric: {fabric}\n"))
 
+    @property
+    def state_pairs(self) -> list[str]:
+        return [f"XDG_STATE_HOME={self.testbed.home}/tests/host-fabric/state"]
+
     def run(self, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
         script = 'cd tests/host-fabric && exec "$@"'
-        pairs = [f"{name}={value}" for name, value in env.items()]
+        pairs = [*self.state_pairs, *(f"{name}={value}" for name, value in env.items())]
         return self.testbed.run(
             "bash", "-c", script, "bash", "env", f"HPCSTACK_SITE={self.site}", *pairs, *argv
         )
@@ -174,7 +178,9 @@ def test_the_suite_says_where_ranks_have_them_from(rig: Rig) -> None:
         and "node1: libnccl-net.so cannot be loaded" in outcome["measured"]
     ), outcome
 
-    (outcome,) = json.loads(rig.testbed.run("hpcstack", *words).stdout)["outcomes"]
+    (outcome,) = json.loads(rig.testbed.run("env", *rig.state_pairs, "hpcstack", *words).stdout)[
+        "outcomes"
+    ]
     assert outcome["status"] == "SKIP", outcome
 
 

@@ -309,7 +309,7 @@ def test_a_burn_finds_one_wrong_bit(testbed: Testbed, built: dict[str, Any], pla
     found = {one["code"]: one for one in document["outcomes"]}
     one = found["burn.compute"]
     assert status == 1 and one["status"] == "FAIL" and "1 wrong: 1 value(s)" in one["measured"], one
-    assert one["where"] == ["node2:0"]
+    assert one["where"] == ["node2:1"]
     assert "drain the node" in one["remedy"]
 
 
