@@ -563,9 +563,13 @@ class Imagined:
         meant = self.ledger.aliased(version)
         if action == "rollback" and meant and len(self.ledger.of(version)) > 2:
             try:
-                self.ledger = changes.roll_back_version(self.ledger, version, "", event)
+                rolled_back = changes.roll_back_version(self.ledger, version, "", event)
             except Exception:  # nothing to go back to
                 return
+            target = rolled_back.entry(rolled_back.aliases[version])
+            if (meant.channel, target.channel) == ("production", "testing"):
+                return  # the verb refuses that without --force
+            self.ledger = rolled_back
             if self.ledger.aliases.get(version) != meant.release:
                 after = self.ledger.entry(self.ledger.aliases[version])
                 if after.sha256 != meant.sha256:
