@@ -55,7 +55,7 @@ def test_a_file_is_one_workers(tmp_path: Path) -> None:
         (tmp_path / f"test_{name}.py").write_text(FILE)
 
     argv = [sys.executable, "-m", "pytest", "-p", "support.lanes", "-q", "--rootdir", str(tmp_path)]
-    spread = ["-n", "3", "--dist", "loadscope", "--no-loadscope-reorder"]
+    spread = ["-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
     done = subprocess.run(
         [*argv, *spread, str(tmp_path)],
         cwd=tmp_path,
