@@ -96,15 +96,13 @@ def main(facts_file: str, cache_folder: str, address: str) -> None:
     target = Target(address, facts["repository"])
     if platform.machine() != "x86_64":
         raise SystemExit("stand-ins are built on x86_64 only")
-    layers = []
-    if "unpacked" not in facts:
-        layers = common_layers(cache)
     if "unpacked" in facts:
         layers = [foreign_layer(cache, "amd64", facts["unpacked"])]
     elif facts["torch_version"]:
-        layers.append(month_layer(cache, facts, layers[1]))
+        debian, torch = common_layers(cache)
+        layers = [debian, torch, month_layer(cache, facts, torch)]
     else:
-        first = own_layer(cache, facts) if "packages" in facts else layers[0]
+        first = own_layer(cache, facts) if "packages" in facts else common_layers(cache)[0]
         layers = [first, *([plain_layer(cache, facts)] if "stands_in" in facts else [])]
     if "files" in facts:
         layers.append(files_layer(cache, facts, layers[0]))

@@ -1,9 +1,9 @@
 """Which tests may run beside which, for pytest-xdist: a pytest plugin (`-p support.lanes`).
 
 Tests of one lane run one after another, in one worker. What uses the testbed's own site is one
-lane, and so are the suite's runs, whose reports are kept apart. The jobs that keep to themselves are
-two, by file: `jobs`, and `jobs("second")`. Of all else a file is a lane, so that what its tests share is made once. Long lanes begin
-first.
+lane, and so are the suite's runs, whose reports are kept apart. The jobs that keep to themselves
+are two, by file: `jobs`, and `jobs("second")`. Of all else a file is a lane, so that what its tests
+share is made once. Long lanes begin first.
 
 xdist's own `loadgroup` marks a test by changing its name, which pytest 9.2 does not let it: each
 test would be a lane of its own, and nothing would say so. So workers write down the lanes that they
