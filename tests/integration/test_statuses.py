@@ -26,7 +26,11 @@ FAULTS = {
     "exit3": (3, "rank 1 on node2 failed first; exit 3"),
     "kill": (137, "rank 1 on node2 failed first: killed by SIGKILL; exit 137"),
 }
-PLAIN = "--mode plain --ntasks-per-node 1"  # nothing but the job is looked at
+# Where nothing but the job is looked at, ranks need no launcher of torch's; ci/soak has both.
+PLAIN = "--mode plain --ntasks-per-node 1"
+BY_TORCHRUN = "--nproc-per-node 1"
+EACH = pytest.mark.parametrize("each", [PLAIN, BY_TORCHRUN], ids=["plain", "torchrun"])
+ONE_IS_ENOUGH = pytest.mark.soak("the job is looked at", but=lambda each: each == PLAIN)
 FAIL = """\
 import os, sys, time
 rank = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
@@ -97,10 +101,12 @@ def test_the_first_failure_is_the_status(
         assert "node2 ended with" in testbed.bash(f"cat {log[1]}").stdout
 
 
+@EACH
+@ONE_IS_ENOUGH
 @pytest.mark.apptainer
 @pytest.mark.parametrize("runtime", ["apptainer", pytest.param("pyxis", marks=pytest.mark.pyxis)])
-def test_a_job_ends_alike(testbed: Testbed, fail: str, runtime: str) -> None:
-    words = f"pytorch-24.11 -N2 {PLAIN} --runtime {runtime} --batch -- fail.py exit3"
+def test_a_job_ends_alike(testbed: Testbed, fail: str, runtime: str, each: str) -> None:
+    words = f"pytorch-24.11 -N2 {each} --runtime {runtime} --batch -- fail.py exit3"
     job = testbed.bash(f"{STATE} && cd tests/launching && hpcstack launch {words}").stdout.strip()
     testbed.bash(
         f'until [ -z "$(squeue --noheader --jobs {job} 2>/dev/null)" ]; do sleep 0.5; done'
@@ -161,10 +167,14 @@ def test_what_ends_a_launch_is_told(
         )
 
 
+@EACH
+@ONE_IS_ENOUGH
 @pytest.mark.apptainer
 @pytest.mark.parametrize("runtime", ["apptainer", pytest.param("pyxis", marks=pytest.mark.pyxis)])
-def test_a_cancelled_job_says_so_in_its_log(testbed: Testbed, fail: str, runtime: str) -> None:
-    words = f"pytorch-24.11 -N2 {PLAIN} --runtime {runtime} --batch -- fail.py none"
+def test_a_cancelled_job_says_so_in_its_log(
+    testbed: Testbed, fail: str, runtime: str, each: str
+) -> None:
+    words = f"pytorch-24.11 -N2 {each} --runtime {runtime} --batch -- fail.py none"
     job = testbed.bash(f"{STATE} && cd tests/launching && hpcstack launch {words}").stdout.strip()
     testbed.bash(
         f"until squeue -h --states R --jobs {job} | grep -q .; do sleep 0.3; done; sleep 4; "
