@@ -1,16 +1,17 @@
 """An enclosure: all that programs of a base and of a recipe see of this machine, whatever engine
 starts them.
 
-    enclose.py make --root DIR --pid FILE [--uid N] [--ro PATH]... [--rw PATH]... -- COMMAND...
+    enclose.py make --root DIR --pid FILE [--uid N] [--offline] [--ro PATH]... [--rw PATH]...
+    [--at SOURCE PATH]... -- COMMAND...
     enclose.py enter --process N [--uid N] [--offline] [--overlay OPTIONS MERGED] [--tree TREE ...]
     -- COMMAND...
 
 `make` runs COMMAND as the first process of a new enclosure. It has user, mount, process, IPC and
 host name spaces of its own. Its root is an empty filesystem at DIR with the system's programs
-(read-only), a few devices, the paths --ro and --rw, and nothing else of the machine: no home, no
-/run, no /var, no other process in /proc. The machine's root is no user in it: an ordinary user is
-mapped to root there; root itself becomes N, an id that owns nothing. FILE gets the number of the
-process that others enter.
+(read-only), a few devices, the paths --ro and --rw, SOURCE as PATH (--at, read-only), and nothing
+else of the machine: no home, no /run, no /var, no other process in /proc; --offline: no network
+either. The machine's root is no user in it: an ordinary user is mapped to root there; root itself
+becomes N, an id that owns nothing. FILE gets the number of the process that others enter.
 
 `enter` runs COMMAND in the enclosure of process N, in mount and process name spaces of its own;
 --offline: and without a network. --overlay mounts one at MERGED first. --tree: COMMAND sees the
@@ -107,24 +108,25 @@ def mount(source, target, kind, flags, data=None):
     call("mount", source, target, kind, ctypes.c_ulong(flags), data)
 
 
-def show(path, root, *, writable):
-    """PATH of the machine at the same path below ROOT.
+def show(path, root, *, writable, source=None):
+    """PATH of the machine at the same path below ROOT, or SOURCE in its place.
 
     What is not there is left out; a link stays a link.
     """
-    if not os.path.lexists(path):
+    source = source or path
+    if not os.path.lexists(source):
         return
     target = root + path
     os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
-    if os.path.islink(path) and not writable:
+    if os.path.islink(source) and not writable:
         if not os.path.lexists(target):
-            os.symlink(os.readlink(path), target)
+            os.symlink(os.readlink(source), target)
         return
-    if os.path.isdir(path):
+    if os.path.isdir(source):
         os.makedirs(target, mode=0o755, exist_ok=True)
     elif not os.path.lexists(target):
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-    mount(path, target, None, MS_BIND | MS_REC)
+    mount(source, target, None, MS_BIND | MS_REC)
     if writable:
         restrict(target, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, MS_NOSUID | MS_NODEV)
     else:
@@ -231,6 +233,8 @@ def make_root(words):
         show(path, root, writable=False)
     for path, writable in sorted(asked, key=lambda one: (one[0].count("/"), one[0])):
         show(path, root, writable=writable)
+    for source, path in words.at:
+        show(path, root, writable=False, source=source)
     make_devices(root)
     mount(
         "proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -424,6 +428,8 @@ def wait_for(child):
 def make(words):
     """The enclosure, with words.command as its first process."""
     spaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
+    if words.offline:
+        spaces |= CLONE_NEWNET
     if words.uid is None:
         uid, gid = os.geteuid(), os.getegid()
         call("unshare", CLONE_NEWUSER | spaces)
@@ -528,8 +534,8 @@ def main():
         making.add_argument(name, required=True)
     for name in ("--ro", "--rw"):
         making.add_argument(name, action="append", default=[])
+    making.add_argument("--at", nargs=2, action="append", default=[])
     entering.add_argument("--process", type=int, required=True)
-    entering.add_argument("--offline", action="store_true")
     entering.add_argument("--inside", action="store_true")  # said by `enter` itself
     entering.add_argument("--folder", default="/")
     entering.add_argument("--overlay", nargs=2)
@@ -539,6 +545,7 @@ def main():
         entering.add_argument(name, nargs=2, action="append", default=[])
     for one in (making, entering):
         one.add_argument("--uid", type=int)
+        one.add_argument("--offline", action="store_true")
         one.add_argument("command", nargs="+")
     words = parser.parse_args()
     for number in (

@@ -352,9 +352,15 @@ class Planner:
 def write_edit(edit: RecipeEdit) -> None:
     """Write the new text of a recipe's file. Raise InputError where the file has changed since.
 
-    A link within the folder is followed. StoreError where it cannot be written.
+    So for a link, which git can carry. StoreError where it cannot be written.
     """
-    path = edit.path.resolve()
+    path = edit.path
+    if path.is_symlink():
+        raise InputError(
+            f"{path} is a symbolic link, and no recipe is written through one",
+            f"put the file itself there: cp --remove-destination {path.resolve()} {path}",
+            page="new-ngc-month",
+        )
     there = path.read_bytes().decode() if path.exists() else ""  # with its line ends as they are
     if there != edit.before:
         raise InputError(f"{edit.path} has changed meanwhile", "try again", page="new-ngc-month")

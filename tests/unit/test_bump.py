@@ -225,24 +225,33 @@ def plan(folder: Path, stack: str, month: str = "26.08") -> tuple[Planner, Move]
     return planner, planner.plan(catalog.find(stack))
 
 
-def test_line_ends_and_links_stay_what_they_are(folder: Path) -> None:
+def test_line_ends_stay_what_they_are(folder: Path) -> None:
     text = (
         MINE.replace("\n", "\r\n")
         .replace('["24.11", "25.10"]', '\r\n  - "25.10"\r\n')
         .replace("matrix: {version: \r\n", "matrix:\r\n  version:\r\n")
         .replace("\r\n}\r\n", "\r\n")
     )
-    (folder / "mine.yaml").unlink()
-    (folder / "kept").mkdir()
-    (folder / "kept/mine.txt").write_bytes(text.encode())
-    (folder / "mine.yaml").symlink_to("kept/mine.txt")
+    (folder / "mine.yaml").write_bytes(text.encode())
     _, move = plan(folder, "mine-25.10")
     assert move.edit
     write_edit(move.edit)
-    assert (folder / "mine.yaml").is_symlink()
-    written = (folder / "kept/mine.txt").read_bytes()
+    written = (folder / "mine.yaml").read_bytes()
     assert b'- "26.08"\r\n' in written
     assert b"\n" not in written.replace(b"\r\n", b"")
+
+
+def test_no_recipe_is_written_through_a_link(folder: Path) -> None:
+    """Git carries links; one within the folder is read."""
+    (folder / "kept").mkdir()
+    (folder / "mine.yaml").rename(folder / "kept/mine.txt")
+    (folder / "mine.yaml").symlink_to("kept/mine.txt")
+    before = (folder / "kept/mine.txt").read_bytes()
+    _, move = plan(folder, "mine-25.10")
+    assert move.edit
+    with pytest.raises(InputError, match=r"mine\.yaml is a symbolic link"):
+        write_edit(move.edit)
+    assert (folder / "kept/mine.txt").read_bytes() == before
 
 
 def test_a_recipe_over_the_one_of_the_same_name(folder: Path, run: Run) -> None:

@@ -169,15 +169,17 @@ def _read_committed(
     Raise InputError where git has none. There is no recipe: it is always None.
     """
     from hpcstack.core.errors import InputError
+    from hpcstack.core.git import find_repository, read_committed_file
     from hpcstack.lock import model
 
     path = _find_lock_path(session, name)
-    shown = f"{revision}:./{path.name}"
-    done = session.runner.output(["git", "-C", str(path.parent), "show", "--end-of-options", shown])
+    log = f"git -C {path.parent} log -- {path.name}"
+    repository = find_repository(path.parent.resolve())
+    if repository is None:
+        raise InputError(f"git has no {path} of {revision}: it is in no repository of yours", log)
+    done = read_committed_file(repository, path, revision, session.runner)
     if done.status:
         said = done.tail[-1] if done.tail else f"git ended with {done.status}"
-        raise InputError(
-            f"git has no {path} of {revision}: {said}", f"git -C {path.parent} log -- {path.name}"
-        )
+        raise InputError(f"git has no {path} of {revision}: {said}", log)
 
     return None, model.parse_lock(done.stdout.encode(), f"{path.name} of {revision}").lock

@@ -143,7 +143,9 @@ def draw_progress(doing: str, say: Say, events: str) -> Iterator[Progress]:
 
 
 def _open_events(path: str) -> IO[str]:
+    from hpcstack.core.outputs import open_output
+
     try:
-        return Path(path).open("w", encoding="utf-8")
+        return open_output(Path(path))
     except OSError as error:
         raise InputError(f"--events {path}: {error.strerror}") from None

@@ -71,6 +71,7 @@ class Session:
     def folders(self) -> list[Path]:
         """The folders of recipes, in the order in which they are searched."""
         from hpcstack.core import data
+        from hpcstack.core.carried import check_carried_folder
         from hpcstack.core.errors import InputError
 
         given = [*self.recipe_options, *self._folders_of_environment()]
@@ -78,6 +79,7 @@ class Session:
             if not Path(folder).is_dir():
                 how = "--recipes" if folder in self.recipe_options else "$HPCSTACK_RECIPES"
                 raise InputError(f"{how} {folder}: no such folder", page="build-my-own-stack")
+            check_carried_folder(Path(folder))
 
         return [*map(Path, given), *self.site.recipe_dirs, data.find_data_folder("recipes")]
 

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from hpcstack.core import descriptors
+from hpcstack.core import descriptors, gate
 from hpcstack.core.descriptors import find_user_name
 from hpcstack.core.descriptors import remove_tree as remove_tree
 from hpcstack.core.errors import InputError, StoreError
@@ -37,8 +37,8 @@ def open_file(
     """Open the ordinary file PATH for reading.
 
     BELOW: no folder between that one and PATH may be a link either. OWN: the file must be ours or
-    root's, and nobody else may have the right to write it. PUBLISHED: where the site names its
-    publishers, it must belong to one of them.
+    root's, and nobody else may have the right to write it. PUBLISHERS: where the site names its
+    publishers, it must belong to one of them, who alone can write it.
 
     Raise InputError for a link, a pipe, a device or a folder, and where one of these conditions
     fails; FileNotFoundError where there is nothing.
@@ -61,13 +61,8 @@ def open_file(
         # A file server may take us for another user, e.g. root for nobody: that user's are ours.
         if own and not is_ours_or_roots and about.st_uid != _own_id_at(path.parent):
             raise InputError(f"{path} belongs to {name_owner(path)}")
-        if publishers and not publishers.is_publisher(about.st_uid):
-            owner = find_user_name(about.st_uid)
-            raise InputError(
-                f"{path} belongs to {owner}, who is no publisher of this site",
-                "modules.publishers in site.yaml names the publishers",
-                page="group-of-administrators",
-            )
+        if publishers:
+            gate.check_publishers_word(descriptor, path, publishers)
 
         if own and about.st_mode & 0o022:
             raise InputError(

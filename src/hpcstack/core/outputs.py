@@ -1,7 +1,7 @@
 """Files that a user names as outputs.
 
 They are written through a link of the user's own and into a device, but never through a link that
-a stranger made.
+a stranger made, nor through one that git may have brought (core/carried.py).
 
 Tested in tests/hostile/test_neighbours.py.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
+from hpcstack.core.carried import check_carried_output
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import write_text
 
@@ -48,6 +49,14 @@ def new_file(path: Path, *, force: bool = False) -> Path:
     return path
 
 
+def open_output(path: Path) -> IO[str]:
+    """Open the file that a user named as an output, to be written while the command runs.
+
+    Its links are those of `write_output`. Raise OSError as open(2) does.
+    """
+    return _follow_own_link(path).open("w", encoding="utf-8")
+
+
 def write_output(path: Path, text: str, mode: int = 0o644) -> None:
     """Write TEXT into the file that a user named as an output.
 
@@ -56,18 +65,19 @@ def write_output(path: Path, text: str, mode: int = 0o644) -> None:
     if path.is_relative_to("/dev") or path.is_relative_to("/proc"):
         path.write_text(text, encoding="utf-8")
         return
-    _follow_own_link(path)  # refuses a stranger's link, also one to a device
+    target = _follow_own_link(path)  # refuses a stranger's link, also one to a device
     if is_special(path):
         path.write_text(text, encoding="utf-8")
         return
-    write_text(_follow_own_link(path), text, mode)
+    write_text(target, text, mode)
 
 
 def _follow_own_link(path: Path) -> Path:
     """Return where the link PATH leads if it is the user's own or root's; PATH if it is no link.
 
-    Raise InputError for a stranger's.
+    Raise InputError for a stranger's, and for one that git may have brought.
     """
+    check_carried_output(path)
     if not path.is_symlink():
         return path
     if path.lstat().st_uid not in (os.geteuid(), 0):

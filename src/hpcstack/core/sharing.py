@@ -66,8 +66,11 @@ class Sharing:
         """Return the mode of a file that would have the mode PLAIN without a group.
 
         Where a group shares it, the group may do what its owner may. What is its owner's alone
-        stays so.
+        stays so. Where the site names its publishers, who wrote a file must show: then a member
+        can replace it by a file of their own, but not change it.
         """
+        if self.names_publishers:
+            return plain & ~0o022
         if not self.has_group or not plain & 0o070:
             return plain
         owners_rights_for_the_group = (plain & 0o700) >> 3

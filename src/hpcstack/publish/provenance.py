@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpcstack.core.git import explain_difference, find_head, find_repository, run_git
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.core.process import Runner
 
-GIT_S = 10  # seconds: a status of a large repository on a slow filesystem
 CHANGED = ", changed since"
+UNKNOWN = ", not known whether changed since"
 
 
 def find_commit(recipe: Path, runner: Runner) -> str:
     """Return the commit of RECIPE's folder, with `, changed since` where a file there has changed.
 
-    Empty where RECIPE is in no repository, or is not tracked in it, or git does not say.
+    Where that was not found out, it says so. Empty where RECIPE is in no repository, or is not
+    tracked in it, or git does not say.
     """
     if not runner.has("git"):
         return ""
 
     path = recipe.resolve()
-    # A repository's own configuration may name a program as its fsmonitor: it is not run.
-    git = ["git", "-c", "core.fsmonitor=false", "-C", str(path.parent)]
-    head = runner.output([*git, "rev-parse", "--verify", "--quiet", "HEAD"], timeout=GIT_S)
-    if head.status or not head.stdout.strip():
+    repository = find_repository(path.parent)
+    commit = find_head(repository, runner) if repository else ""
+    if repository is None or not commit:
         return ""
 
-    listed = runner.output([*git, "ls-files", "--error-unmatch", "--", path.name], timeout=GIT_S)
-    if listed.status:
+    tracked = ["ls-files", "--error-unmatch", "--", path.name]
+    if run_git(repository, path.parent, tracked, runner).status:
         return ""
 
     # The whole folder: the recipe may extend, or copy into the image, what lies beside it.
-    status = runner.output([*git, "status", "--porcelain", "--", "."], timeout=GIT_S)
-    is_clean = not status.status and not status.stdout.strip()
-    commit = head.stdout.strip()
-    return commit if is_clean else commit + CHANGED
+    difference = explain_difference(repository, path.parent, commit, runner)
+    if difference is None:
+        return commit + UNKNOWN
+    return commit + CHANGED if difference else commit

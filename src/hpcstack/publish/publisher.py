@@ -84,9 +84,12 @@ class Publisher:
     def marks(self) -> Permissions:
         """The modes and the group of whatever is published at this site."""
         own = self.site.modules
+        sharing = self.site.sharing
+        mode = int(own.mode, 8)
         return Permissions(
-            self.site.sharing.widen_mode(int(own.mode, 8)) & 0o664,
-            own.group or self.site.group * self.site.sharing.has_group,
+            sharing.widen_mode(mode) & 0o664,
+            own.group or self.site.group * sharing.has_group,
+            opens_folders=sharing.has_group or bool(mode & 0o020),
         )
 
     @property

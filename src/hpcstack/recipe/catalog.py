@@ -9,6 +9,7 @@ Tested in tests/unit/recipe/test_model.py and tests/unit/recipe/test_merge.py.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from hpcstack.core.carried import read_carried_text
 from hpcstack.core.errors import InputError, Problem, ProblemsError, did_you_mean
-from hpcstack.core.yaml import (
-    MAX_BYTES,
-    Document,
-    format_path,
-    list_problems,
-    parse_yaml,
-    read_yaml_text,
-)
+from hpcstack.core.yaml import MAX_BYTES, Document, format_path, list_problems, parse_yaml
 from hpcstack.recipe.fields import MAX_SCRIPT
 from hpcstack.recipe.merge import (
     Policy,
@@ -96,7 +91,7 @@ class Catalog:
     def text(self, path: Path) -> str:
         """Return the text of the recipe PATH as it is, or as it is planned."""
         planned = self.planned.get(path)
-        return read_yaml_text(path, MAX_BYTES) if planned is None else planned
+        return read_carried_text(path, path.parent, MAX_BYTES) if planned is None else planned
 
     def find(self, name: str) -> Recipe:
         """Return the recipe NAME: a full name, or the path of a file that holds one stack.
@@ -379,8 +374,7 @@ def _full_name(value: dict[str, Any]) -> str:
 def _load(path: Path) -> Document:
     """Read the recipe PATH. Raise ProblemsError where it is no recipe's file at all."""
     try:
-        text = read_yaml_text(path, MAX_BYTES)
-        _check_in_folder(path)
+        text = read_carried_text(path, path.parent, MAX_BYTES)
     except ValueError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", str(error))]) from None
     return parse_recipe(text, str(path))
@@ -397,18 +391,6 @@ def parse_recipe(text: str, file: str) -> Document:
         what = f"input should be {FORMAT!r} (it is {given!r})"
         raise ProblemsError([document.problem(("apiVersion",), what)])
     return document
-
-
-def _check_in_folder(path: Path) -> None:
-    """Raise ValueError for a recipe that is a link out of its folder: git carries such links."""
-    try:
-        inside = not path.is_symlink() or path.resolve().is_relative_to(path.parent.resolve())
-    except (OSError, RuntimeError):
-        raise ValueError("a symlink that leads to itself") from None
-    if not inside:
-        raise ValueError(
-            "a symlink that leads out of its folder; put the file itself there, or name its folder"
-        )
 
 
 def _find_own_problems(document: Document) -> list[Problem]:
@@ -463,18 +445,11 @@ def _read_sources(document: Document) -> tuple[Document, list[Problem]]:
 def _read_source(folder: Path, source: str) -> str:
     """Return the text of SOURCE below FOLDER. Raise ValueError, which says why, for any other."""
     path = folder / source
-    try:
-        outside = Path(source).is_absolute() or not path.resolve().is_relative_to(folder.resolve())
-        if path.is_symlink():
-            path.stat()  # Python 3.13 resolves a link that leads to itself without an error
-    except (OSError, RuntimeError) as error:
-        what = "nowhere" if isinstance(error, FileNotFoundError) else "to itself"
-        raise ValueError(f"{source} is a symlink that leads {what}") from None
-    if outside:
+    # What is named must lie beside the recipe, whatever it leads to.
+    if Path(source).is_absolute() or not Path(os.path.normpath(path)).is_relative_to(folder):
         raise ValueError("a source lies beside the recipe or below: not an absolute path, not '..'")
-
     try:
-        text = read_yaml_text(path, MAX_SCRIPT)
+        text = read_carried_text(path, folder, MAX_SCRIPT)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; what is large or binary belongs in a package") from None
     if "\r" in text or text.startswith("\ufeff"):

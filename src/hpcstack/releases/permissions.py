@@ -26,6 +26,8 @@ class Permissions:
 
     mode: int = 0o644  # of files; folders get x wherever files have r
     group: str = ""  # its name; empty: the publisher's own
+    # Whether the group may write to folders although it may not write files.
+    opens_folders: bool = False
 
     @property
     def group_number(self) -> int:
@@ -52,7 +54,7 @@ class Permissions:
     @property
     def folder_mode(self) -> int:
         """The mode of folders: x wherever it has r, and the owner may write."""
-        return self._program_mode | 0o200
+        return self._program_mode | 0o200 | 0o020 * self.opens_folders
 
     def write(self, path: Path, text: str) -> None:
         """Write TEXT into PATH by one rename, with this mode and group. A script can be run."""

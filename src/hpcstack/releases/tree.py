@@ -97,7 +97,9 @@ class Tree:
         """
         self.root = root
         self.sharing = sharing
-        self.marks = marks or Permissions(sharing.widen_mode(0o644))
+        self.marks = marks or Permissions(
+            sharing.widen_mode(0o644), opens_folders=sharing.has_group
+        )
         self.direct = direct
         self.releases = releases
 

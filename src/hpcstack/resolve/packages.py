@@ -129,7 +129,9 @@ def _find_commit(source: Source, site: Site, runner: Runner) -> str:
     if site.build.ca_bundle:
         env["GIT_SSL_CAINFO"] = site.build.ca_bundle
 
-    done = runner.output(["git", "ls-remote", "--", source.git], env=env, timeout=120)
+    # Not in the caller's folder: that may be a repository whose configuration names a program.
+    argv = ["git", "-C", "/", "ls-remote", "--", source.git]
+    done = runner.output(argv, env=env, timeout=120)
     rows = {}
     for line in done.stdout.splitlines():
         commit, _, name = line.partition("\t")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
+from hpcstack.core.carried import check_carried_folder, read_carried_text
 from hpcstack.core.errors import InputError, ProblemsError
-from hpcstack.core.yaml import list_problems, parse_yaml, read_yaml_text
+from hpcstack.core.yaml import list_problems, parse_yaml
 from hpcstack.sync.declaration import Declaration, Declared, fill_in_defaults
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def read_folder(folder: Path) -> DeclaredFolder:
 
 def _list_files(folder: Path) -> list[Path]:
     """Return the files of FOLDER that declare releases, sorted; or FOLDER, which is a file."""
+    check_carried_folder(folder)
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
@@ -100,7 +102,7 @@ def _list_files(folder: Path) -> list[Path]:
 def _read_document(path: Path) -> Document:
     """Return the file PATH as a document. InputError or ProblemsError for a bad one."""
     try:
-        document = parse_yaml(read_yaml_text(path, MAX_BYTES), str(path))
+        document = parse_yaml(read_carried_text(path, path.parent, MAX_BYTES), str(path))
     except ValueError as error:
         raise InputError(f"{path}: {error}", page="declare-releases") from None
     except ProblemsError as error:

@@ -20,15 +20,19 @@ from typing import TYPE_CHECKING
 from hpcstack.core import data, descriptors
 from hpcstack.core.errors import BuildError
 from hpcstack.core.namespaces import ROOT_BECOMES, is_machines_root
+from hpcstack.core.process import SYSTEM_PATH, ReadFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hpcstack.build.engines.base import Job
     from hpcstack.core.process import Completed, Fed, Runner
 
 READY_S = 60  # seconds until the first process of an enclosure must be ready
 TOOLS = ("mksquashfs", "unsquashfs", "squashfuse", "squashfuse_ll")
+# How images/enclose.py begins to say so, too.
+NO_ENCLOSURE = "this machine lets no enclosure be made"
+MOST_MEMORY = 4 << 30  # bytes of address space of a program that evaluates what others wrote
 REFUSED = 125  # exit status of images/enclose.py where it could start nothing
 SYSTEM = ("usr", "bin", "sbin", "opt")  # folders of / that each enclosure shows
 # The first process of an enclosure that has nothing to serve: it makes the file that says that it
@@ -253,6 +257,49 @@ def open_enclosure(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> I
     with runner.fed(argv, log, clean=True, wait=False) as held:
         _wait_until_ready(held, ready, number)
         yield Enclosure(int(number.read_text()))
+
+
+def run_strangers_code(
+    command: list[str],
+    own: Path,
+    runner: Runner,
+    *,
+    shown: list[Path],
+    in_place_of: Mapping[Path, Path],
+    most: int,
+    timeout: int,
+) -> bytes:
+    """Run COMMAND, which evaluates what others wrote, and return what it prints.
+
+    It runs in an enclosure of its own, without a network, and where root calls as nobody
+    (`find_builders_id`). It can write nothing, and can read the system's programs, the paths SHOWN,
+    and IN_PLACE_OF {path: the folder of ours that it finds there}. OWN is a folder of ours for what
+    an enclosure needs.
+
+    Raise NoEnclosure where none can be made, BuildError where COMMAND fails, prints more than MOST
+    bytes, or does not end within TIMEOUT seconds.
+    """
+    paths = _outside_of_system([data.find_data_folder("images"), *shown])
+    make = _words_to_make(own / "root", own / "pid", paths, [])
+    for place, source in in_place_of.items():
+        make += ["--at", str(source), str(place)]
+
+    # `timeout` is the enclosure's parent, with which it ends; prlimit bounds what it can take.
+    limits = ["timeout", "--signal=KILL", str(timeout), "prlimit", f"--as={MOST_MEMORY}"]
+    argv = [*limits, *make, "--offline", "--", "env", "-i", f"PATH={SYSTEM_PATH}", *command]
+    try:
+        with runner.read(argv) as output:
+            printed = bytearray()
+            while block := output.read(1 << 16):
+                printed += block
+                if len(printed) > most:
+                    raise BuildError(f"{command[0]} has printed more than {most} bytes")
+        return bytes(printed)
+    except ReadFailed as error:
+        why = error.said[-1] if error.said else error.message.splitlines()[0]
+        if why.startswith(NO_ENCLOSURE):
+            raise NoEnclosure(why, "hpcstack doctor") from None
+        raise BuildError(f"{command[0]} has failed: {why}") from None
 
 
 def _words_to_make(root: Path, number: Path, shown: list[str], writable: list[Path]) -> list[str]:

@@ -1,0 +1,201 @@
+"""What git says of a checkout that somebody else may have written.
+
+A repository can name programs that git runs: filters, hooks, a file monitor, text converters, what
+a missing object is fetched by. It can lie inside a checkout, too: git takes any folder with a HEAD,
+objects and refs for a repository. So the repository is found here, by its `.git`, which no checkout
+can contain; git is told to talk to nobody; and only those of its commands are used that print what
+is stored, and convert nothing.
+
+Tested in tests/hostile/test_checkouts.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import InputError
+from hpcstack.core.namespaces import list_trusted_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hpcstack.core.process import Completed, Runner
+
+GIT_S = 10  # seconds: one answer of git's, of a large repository on a slow filesystem
+COMPARE_S = 10  # seconds: reading the files of one folder
+MOST_POINTER = 4096  # bytes of a `.git` that is a file: `gitdir: PATH` (gitrepository-layout(5))
+LINK, SUBMODULE, PROGRAM = "120000", "160000", "100755"  # modes in a tree, git-ls-tree(1)
+ALGORITHMS = {40: "sha1", 64: "sha256"}  # by the length of an object's id
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository: its folder GIT_DIR, and the folder TOP in which its files are checked out."""
+
+    git_dir: Path
+    top: Path
+
+
+@dataclass(frozen=True)
+class CommittedFile:
+    """A file of a commit: its mode as git has it, the id of its contents, and its path."""
+
+    mode: str
+    identity: str
+    path: str
+
+
+def find_repository(folder: Path) -> Repository | None:
+    """Return the repository whose checkout FOLDER, an absolute path without links, lies in.
+
+    None where there is none, and where the first one on the way up is a stranger's: it belongs
+    neither to us nor to root nor to the owner of FOLDER.
+    """
+    trusted = (*list_trusted_ids(), folder.stat().st_uid)
+    for top in (folder, *folder.parents):
+        found = top / ".git"
+        try:
+            about = found.lstat()
+        except OSError:
+            continue
+        git_dir = _read_pointer(found) if stat.S_ISREG(about.st_mode) else found
+        is_repository = git_dir is not None and (git_dir / "HEAD").is_file()
+        if git_dir is None or not is_repository:
+            continue
+        if about.st_uid not in trusted or git_dir.stat().st_uid not in trusted:
+            return None
+        return Repository(git_dir, top)
+    return None
+
+
+def _read_pointer(file: Path) -> Path | None:
+    """Return where FILE, the `.git` of a worktree or a submodule, says that its repository is."""
+    with file.open("rb") as opened:
+        said = os.fsdecode(opened.read(MOST_POINTER))
+    first, _, target = said.strip().partition(" ")
+    return file.parent / target if first == "gitdir:" and target else None
+
+
+def run_git(repository: Repository, folder: Path, words: list[str], runner: Runner) -> Completed:
+    """Run git with WORDS in FOLDER of REPOSITORY's checkout, so that it starts no program.
+
+    WORDS must be a command that prints what is stored: rev-parse, ls-files, ls-tree, cat-file.
+    """
+    # Variables say which repository and which configuration git reads.
+    unset = [f"--unset={name}" for name in sorted(os.environ) if name.startswith("GIT_")]
+    # A missing object is not fetched: no protocol may be used (git(1), GIT_ALLOW_PROTOCOL).
+    variables = ["GIT_ALLOW_PROTOCOL=none", "GIT_NO_LAZY_FETCH=1", "GIT_OPTIONAL_LOCKS=0"]
+    variables += ["GIT_TERMINAL_PROMPT=0", "LC_ALL=C.UTF-8"]
+    argv = ["env", *unset, *variables, "git", f"--git-dir={repository.git_dir}"]
+    argv += [f"--work-tree={repository.top}", "-C", str(folder), "--no-pager"]
+    argv += ["--literal-pathspecs", "-c", "core.fsmonitor=false", *words]
+    return runner.output(argv, timeout=GIT_S)
+
+
+def find_head(repository: Repository, runner: Runner) -> str:
+    """Return the commit that REPOSITORY has checked out; empty where it has none yet."""
+    words = ["rev-parse", "--verify", "--quiet", "HEAD"]
+    done = run_git(repository, repository.top, words, runner)
+    return "" if done.status else done.stdout.strip()
+
+
+def read_committed_file(
+    repository: Repository, path: Path, revision: str, runner: Runner
+) -> Completed:
+    """Return git's answer to what the file PATH holds in REVISION: its bytes as they are stored.
+
+    Raise InputError for a REVISION that git would take for an option.
+    """
+    if revision.startswith("-"):
+        raise InputError(
+            f"git has no {revision!r}: a revision does not begin with -",
+            f"git -C {path.parent} log --oneline -- {path.name}",
+        )
+    words = ["cat-file", "blob", f"{revision}:./{path.name}"]
+    return run_git(repository, path.parent, words, runner)
+
+
+def explain_difference(
+    repository: Repository, folder: Path, commit: str, runner: Runner
+) -> str | None:
+    """Return how FOLDER of a checkout differs from COMMIT: the path that does, or that is new.
+
+    Empty where it does not differ. None where that was not found out: git did not answer, or the
+    folder takes longer to read than COMPARE_S. Contents are compared as they are stored, without
+    what attributes convert; what git ignores is left out.
+    """
+    listed = run_git(repository, folder, ["ls-tree", "-r", "-z", commit, "--", "."], runner)
+    new = run_git(
+        repository, folder, ["ls-files", "--others", "--exclude-standard", "-z", "--", "."], runner
+    )
+    if listed.status or new.status:
+        return None
+    if new.stdout:
+        return new.stdout.split("\0")[0]
+
+    until = time.monotonic() + COMPARE_S
+    for entry in _parse_tree(listed.stdout):
+        if time.monotonic() > until:
+            return None
+        if not _is_as_committed(folder / entry.path, entry, runner):
+            return entry.path
+    return ""
+
+
+def _parse_tree(text: str) -> Iterator[CommittedFile]:
+    """Yield the entries of TEXT, what `git ls-tree -r -z` prints."""
+    for line in filter(None, text.split("\0")):
+        about, _, path = line.partition("\t")
+        mode, _, identity = about.split(" ")
+        yield CommittedFile(mode, identity, path)
+
+
+def _is_as_committed(path: Path, entry: CommittedFile, runner: Runner) -> bool:
+    """Return whether PATH is what ENTRY says: its kind, whether it can be run, and its contents."""
+    if entry.mode == SUBMODULE:
+        return _is_submodule_at(path, entry.identity, runner)
+    with contextlib.suppress(OSError):
+        about = path.lstat()
+        if entry.mode == LINK:
+            target = os.fsencode(path.readlink())
+            return _hash_blob(target, entry.identity) == entry.identity
+        is_program = bool(about.st_mode & 0o100)
+        if not stat.S_ISREG(about.st_mode) or is_program != (entry.mode == PROGRAM):
+            return False
+        return _hash_file(path, about.st_size, entry.identity) == entry.identity
+    return False
+
+
+def _is_submodule_at(path: Path, commit: str, runner: Runner) -> bool:
+    """Return whether the submodule PATH is checked out at COMMIT and is clean, or is not there."""
+    if not path.is_dir() or not any(path.iterdir()):
+        return True
+    repository = find_repository(path.resolve())
+    if repository is None or find_head(repository, runner) != commit:
+        return False
+    return explain_difference(repository, path, commit, runner) == ""
+
+
+def _hash_blob(content: bytes, like: str) -> str:
+    """Return the id that git gives to CONTENT, by the algorithm of the id LIKE."""
+    digest = hashlib.new(ALGORITHMS[len(like)], usedforsecurity=False)
+    digest.update(b"blob %d\0" % len(content) + content)
+    return digest.hexdigest()
+
+
+def _hash_file(path: Path, size: int, like: str) -> str:
+    """Return the id that git gives to the file PATH of SIZE bytes, by the algorithm of LIKE."""
+    digest = hashlib.new(ALGORITHMS[len(like)], usedforsecurity=False)
+    digest.update(b"blob %d\0" % size)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
