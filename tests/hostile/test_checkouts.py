@@ -183,9 +183,7 @@ def test_t2_a_source_is_asked_for_outside_of_the_checkout(checkout: Checkout) ->
 
     folder = _make_bare_inside(checkout)
     checkout.name_programs(folder, folder / ".gitattributes")
-    source = Source(
-        name="x", git="https://127.0.0.1:1/none.git", ref="main", build="true"
-    )
+    source = Source(name="x", git="https://127.0.0.1:1/none.git", ref="main", build="true")
     before = Path.cwd()
     os.chdir(folder)
     try:

@@ -4,7 +4,10 @@ T4, T5 of what once got through.
 
 from __future__ import annotations
 
+import grp
+import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +15,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hpcstack.build.base import base_name, find_bundled_base, locate_imported_base
+from hpcstack.build.engines.builtin import ENGINE
 from hpcstack.build.engines.enclosure import NoEnclosure
+from hpcstack.build.offline import lend_bundle
+from hpcstack.build.request import BuildRequest, find_built
+from hpcstack.core.errors import InputError, StoreError
 from hpcstack.publish import spider
+from hpcstack.store.cache import cache_of, name_offline_folder, open_own_cache
+from hpcstack.store.store import Store
+from support.locks import example_lock
 from support.modules import Place
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
@@ -161,3 +172,213 @@ def test_t1_without_an_enclosure_there_is_no_cache(
     assert "NOT rebuilt" in said
     assert "Lmod reads the modulefiles themselves" in said
     assert not list((published.site.module_root / "spider/cache").iterdir())
+
+
+# -- T3: an image in the store of the group
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A site with a group, whose publisher is root; members are all who are in root's group."""
+    tmp_path.chmod(0o755)
+    group = grp.getgrgid(os.getegid()).gr_name
+    return Place(tmp_path, group=group, modules={"publishers": ["root"]})
+
+
+IN_AN_IMAGE = ("", "artifact.json", "image.sqsh")
+
+
+@root
+@pytest.mark.parametrize("part", IN_AN_IMAGE)
+def test_t3_a_strangers_image_is_none(place: Place, part: str) -> None:
+    stack = place.stack()
+    image = place.artifact(stack)
+    folder = place.store.top / "images" / image.key
+    give_to_mallory(folder / part)
+
+    with pytest.raises(StoreError, match="nobody, who is no publisher"):
+        place.store.artifact(image.key)
+    with pytest.raises(StoreError, match="nobody, who is no publisher"):
+        place.store.newest(stack.full_name)
+    assert place.store.images() == []
+    assert place.store.list_damaged() == [folder]
+
+
+@root
+@pytest.mark.parametrize("part", ["artifact.json", "image.sqsh"])
+def test_t3_what_a_member_could_write_to_is_no_image(place: Place, part: str) -> None:
+    image = place.artifact(place.stack())
+    path = place.store.top / "images" / image.key / part
+    assert not stat.S_IMODE(path.stat().st_mode) & 0o022, "the store itself writes it so"
+    path.chmod(0o664)
+    with pytest.raises(StoreError, match="can be written by others than its owner"):
+        place.store.artifact(image.key)
+
+
+@root
+def test_t3_publish_refuses_it_and_a_build_makes_it_anew(place: Place) -> None:
+    """At the command line: the image was built, and tested, by somebody who is no publisher."""
+    stack = place.stack("miniforge-26.3")
+    lock = example_lock(stack)
+    place.site.lock_dir.mkdir()
+    (place.site.lock_dir / f"{stack.full_name}.lock.json").write_text(lock.file_text())
+    order = BuildRequest(stack, lock, place.site, "linux/amd64", ENGINE)
+    image = place.artifact(stack, b"mallory's", key=order.key)
+    for path in (Path(image.folder), *Path(image.folder).iterdir()):
+        give_to_mallory(path)
+
+    site = {"group": place.site.group, "modules": {"publishers": ["root"]}}
+    done = run_hpcstack(place, "publish", stack.full_name, **site)
+    assert done.returncode != 0
+    assert "nobody, who is no publisher" in done.stderr
+    assert "it is made anew" in done.stderr
+    assert not (place.site.module_root / "Core").exists()
+    assert find_built(order, place.store) is None, "a build does not take it for built"
+
+    with pytest.raises(StoreError, match="no publisher"):
+        place.artifact(stack, b"root's own", key=order.key)
+    made, log = place.top / "made", place.top / "log"
+    made.write_bytes(b"mallory's")
+    log.touch()
+    stored = place.store.put(image, made, log, instead=True)
+    assert stored.image.stat().st_uid == 0
+
+
+@root
+def test_t3_a_strangers_pointer_to_the_newest_image_is_not_followed(place: Place) -> None:
+    stack = place.stack()
+    old, new = place.artifact(stack, b"old"), place.artifact(stack, b"new")
+    pointer = place.store.top / "stacks" / stack.full_name
+    assert place.store.newest(stack.full_name) == new
+    pointer.write_text(f"{old.key}\n")
+    give_to_mallory(pointer)
+    assert place.store.newest(stack.full_name) is None
+
+
+def test_t3_an_image_under_the_key_of_another_is_none(tmp_path: Path) -> None:
+    """A member of the group may rename the folders of two images, which are root's both."""
+    place = Place(tmp_path)
+    old, new = place.artifact(place.stack(), b"old"), place.artifact(place.stack(), b"new")
+    images = place.store.top / "images"
+    (images / new.key).rename(images / "aside")
+    (images / old.key).rename(images / new.key)
+    with pytest.raises(StoreError, match="holds another image"):
+        place.store.artifact(new.key)
+
+
+@root
+def test_t3_whoever_publishes_nothing_still_uses_an_image_of_their_own(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = place.artifact(place.stack())
+    for path in (Path(image.folder), *Path(image.folder).iterdir()):
+        give_to_mallory(path)
+    with pytest.raises(StoreError):
+        place.store.artifact(image.key)
+    monkeypatch.setattr(os, "geteuid", lambda: MALLORY)
+    assert place.store.artifact(image.key) == image
+
+
+# -- T4: a base in the cache of the group
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "roots"))
+    return tmp_path / "roots"
+
+
+@root
+@pytest.mark.parametrize(
+    ("how", "is_used"),
+    [
+        ("root's", True),
+        ("mallory's", False),
+        ("written by others", False),
+        ("a link", False),
+        ("in a folder of mallory's", False),
+        ("in a folder that is not sticky", False),
+    ],
+)
+def test_t4_a_strangers_base_is_not_built_on(
+    place: Place, own_cache: Path, how: str, is_used: bool
+) -> None:
+    lock = example_lock(place.stack())
+    cache = cache_of(place.site)
+    assert stat.S_IMODE(cache.top.stat().st_mode) == 0o3775
+    base = cache.top / base_name(lock, "linux/amd64", place.site)
+    base.write_bytes(b"a base")
+    if how == "mallory's":
+        give_to_mallory(base)
+    elif how == "written by others":
+        base.chmod(0o664)
+    elif how == "a link":
+        base.rename(cache.top / "elsewhere")
+        base.symlink_to("elsewhere")
+    elif how == "in a folder of mallory's":
+        give_to_mallory(cache.top)
+    elif how == "in a folder that is not sticky":
+        cache.top.chmod(0o2775)
+        os.chown(cache.top, 1, -1)  # whose owner has not run hpcstack since
+        place = Place(place.top, group=place.site.group, modules={"publishers": ["1"]})
+
+    found = locate_imported_base(lock, "linux/amd64", place.site)
+
+    expected = cache.top if is_used else open_own_cache(place.site).top
+    assert found.parent == expected
+
+
+@root
+def test_t4_the_base_and_the_packages_of_a_bundle(
+    place: Place, own_cache: Path, tmp_path: Path
+) -> None:
+    stack = place.stack()
+    lock = example_lock(stack)
+    folder = name_offline_folder(place.site, lock, "linux/amd64")
+    folder.mkdir(parents=True)
+    base = folder / f"base-{'0' * 64}.sqsh"
+    base.write_bytes(b"a base")
+    package = folder / "a_1_all.deb"
+    package.write_bytes(b"a package")
+    assert find_bundled_base(lock, "linux/amd64", place.site) == base
+    give_to_mallory(base)
+    assert find_bundled_base(lock, "linux/amd64", place.site) is None
+
+    order = BuildRequest(stack, lock, place.site, "linux/amd64", ENGINE)
+    (tmp_path / "lent").mkdir()
+    lend_bundle(tmp_path / "lent", order)
+    assert (tmp_path / "lent/packages/a_1_all.deb").read_bytes() == b"a package"
+    give_to_mallory(package)
+    (tmp_path / "again").mkdir()
+    with pytest.raises(InputError, match="nobody, who is no publisher"):
+        lend_bundle(tmp_path / "again", order)
+
+
+def test_t4_a_link_among_a_bundles_packages_is_not_followed(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    """With or without publishers: it would hand a file of the builder's to a step."""
+    place = Place(tmp_path)
+    stack = place.stack()
+    lock = example_lock(stack)
+    folder = name_offline_folder(place.site, lock, "linux/amd64")
+    folder.mkdir(parents=True)
+    (tmp_path / "secret").write_text("root's")
+    (folder / "a_1_all.deb").symlink_to(tmp_path / "secret")
+    (tmp_path / "lent").mkdir()
+    with pytest.raises(InputError, match="symbolic link"):
+        lend_bundle(tmp_path / "lent", BuildRequest(stack, lock, place.site, "linux/amd64", ENGINE))
+
+
+@root
+def test_files_are_their_publishers_alone_and_folders_are_the_groups(place: Place) -> None:
+    place.publish()
+    for top in (place.site.store, place.site.module_root):
+        for path in top.rglob("*"):
+            mode = stat.S_IMODE(path.lstat().st_mode)
+            if path.is_file() and not path.is_symlink():
+                assert not mode & 0o022, path
+    assert (place.site.module_root / "Core/pytorch").stat().st_mode & 0o020
+    assert place.store.releases.stat().st_mode & 0o020
+    assert Store(place.site.store, sharing=place.site.sharing).newest("pytorch-24.11")
+    assert json.loads((place.site.module_root / "state/pytorch/current/ledger.json").read_text())

@@ -15,6 +15,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack.core import descriptors, gate
+from hpcstack.core.errors import InputError, StoreError
+from hpcstack.core.files import open_file
 from hpcstack.core.outputs import new_file
 from hpcstack.core.sharing import ALONE
 from hpcstack.oci.importer import VERSION, Imported, pack_image
@@ -28,6 +31,7 @@ from hpcstack.store.cache import (
     hold_cache,
     mark_used,
     name_offline_folder,
+    open_own_cache,
     open_shared_cache,
 )
 
@@ -68,7 +72,8 @@ def provide_base(lock: Lock, platform: str, bench: Workbench) -> Path:
 
     # Who builds into a store of his own need not import what the site has imported.
     of_the_site = open_shared_cache(bench.site).top / final.name
-    if bench.site.own_store != bench.site.store and os.access(of_the_site, os.R_OK):
+    may_read = bench.site.own_store != bench.site.store and os.access(of_the_site, os.R_OK)
+    if may_read and not explain_distrust_in(bench.site, of_the_site):
         bench.progress(f"on the site's own copy of the base, {of_the_site}")
         return of_the_site
 
@@ -80,18 +85,47 @@ def provide_base(lock: Lock, platform: str, bench: Workbench) -> Path:
 
 
 def locate_imported_base(lock: Lock, platform: str, site: Site) -> Path:
-    """Return where the cache keeps LOCK's base for PLATFORM, which may not be imported yet."""
-    return cache_of(site).top / base_name(lock, platform, site)
+    """Return where the cache keeps LOCK's base for PLATFORM, which may not be imported yet.
+
+    The cache that a group shares may hold a stranger's file of that name. Then it is the builder's
+    own cache: whatever is built has the base in it, and names the registry's digest.
+    """
+    name = base_name(lock, platform, site)
+    path = cache_of(site).top / name
+    if explain_distrust_in(site, path):
+        return open_own_cache(site).top / name
+    return path
+
+
+def explain_distrust_in(site: Site, path: Path) -> str:
+    """Return why PATH, a file of the cache that SITE's group shares, is not built on.
+
+    Empty where it may be, and where it is not there. A member of the group cannot give the name of
+    a publisher's file to another one, since the folder is sticky (`Sharing.make_own_names_folder`).
+    """
+    sharing = site.sharing
+    if not sharing.names_publishers:
+        return ""
+    try:
+        with descriptors.hold_folder(path.parent) as folder:
+            gate.check_names_stay(folder, path.parent, sharing)
+        open_file(path, publishers=sharing).close()
+    except FileNotFoundError:
+        return ""
+    except (InputError, StoreError) as error:
+        return error.message
+    return ""
 
 
 def find_bundled_base(lock: Lock, platform: str, site: Site) -> Path | None:
     """Return the base that a bundle brought for this very LOCK; None where there is none.
 
-    The file is named by its own sha256, because no registry vouches for it.
+    The file is named by its own sha256, because no registry vouches for it. One that is a
+    stranger's counts as none.
     """
     folder = name_offline_folder(site, lock, platform)
     for path in folder.glob("base-*.sqsh"):
-        if BUNDLED.fullmatch(path.name):
+        if BUNDLED.fullmatch(path.name) and not explain_distrust_in(site, path):
             return path
     return None
 

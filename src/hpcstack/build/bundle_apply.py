@@ -294,6 +294,7 @@ def _place_files(
         descriptors.make_folder(final.parent)
         site.sharing.hand_over(part / "packages")
         descriptors.rename_path(part / "packages", final)
+        site.sharing.make_own_names_folder(final)
 
         if recipe:
             progress(f"writing {recipe}")

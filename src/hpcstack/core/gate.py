@@ -56,6 +56,21 @@ def check_publishers_word(descriptor: int, path: Path, sharing: Sharing) -> None
     raise InputError(f"{path} {why}", tip, page="group-of-administrators")
 
 
+def check_names_stay(descriptor: int, folder: Path, sharing: Sharing) -> None:
+    """Raise InputError where somebody who is no publisher can rename files in an open FOLDER.
+
+    So a stranger can who owns it, or who may write to it where it is not sticky.
+    """
+    check_publishers_word(descriptor, folder, sharing)
+    mode = os.fstat(descriptor).st_mode
+    if sharing.names_publishers and mode & WRITABLE_BY_OTHERS and not mode & stat.S_ISVTX:
+        raise InputError(
+            f"whoever may write to {folder} can give names in it to other files",
+            f"chmod +t {folder}",
+            page="group-of-administrators",
+        )
+
+
 def walk_trusted(top: Path, sharing: Sharing) -> Iterator[descriptors.Visit]:
     """Yield each folder of the tree TOP that a publisher made, as `descriptors.walk_folders` does.
 

@@ -100,6 +100,20 @@ class Sharing:
         with contextlib.suppress(OSError), descriptors.hold_folder(folder) as descriptor:
             self._open_to_group(descriptor)
 
+    def make_own_names_folder(self, folder: Path) -> None:
+        """Make FOLDER the group's, as `make_folder` does, in which names are their owners' alone.
+
+        Where the site names its publishers, the folder is sticky: a member can put files there, but
+        not remove another's, or give its name to another file.
+        """
+        self.make_folder(folder)
+        if self.group is None or not self.names_publishers:
+            return
+        with contextlib.suppress(OSError), descriptors.hold_folder(folder) as descriptor:
+            about = os.fstat(descriptor)
+            if about.st_uid == os.geteuid() and not about.st_mode & stat.S_ISVTX:
+                descriptors.set_marks(descriptor, FOLDER_MODE | stat.S_ISVTX)
+
     def open_old(self, top: Path) -> None:
         """Hand over the folders in TOP that are ours and were made before the site had a group."""
         if not self.has_group:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError
-from hpcstack.lock.model import read_lock as read_lock
+from hpcstack.core.files import read_bytes
+from hpcstack.lock.model import MAX_LOCK, parse_lock
 from hpcstack.lock.path import lock_path
 from hpcstack.store import sbom
 from hpcstack.store.store import LOCK
@@ -26,8 +27,9 @@ def collect_attachments(recipe: Recipe, artifact: Artifact, site: Site) -> dict[
     out = {"sbom.json": sbom.make_image_sbom(artifact)}
     for path in (Path(artifact.folder) / LOCK, _find_recipe_lock(recipe, site)):
         try:
-            if path and read_lock(path).digest() == artifact.lock_sha256:
-                return out | {"lock.json": path.read_text(encoding="utf-8")}
+            text = read_bytes(path, MAX_LOCK) if path else b""
+            if path and parse_lock(text, str(path)).lock.digest() == artifact.lock_sha256:
+                return out | {"lock.json": text.decode()}
         except (HpcstackError, OSError):
             continue
     return out

@@ -30,13 +30,15 @@ SHARED = "cache"  # the folder in the store
 def cache_of(site: Site) -> Store:
     """Return the cache of bases.
 
-    Where the site has a `group`, its members trust each other and share one in the site's store.
+    Where the site has a `group`, its members share one in the site's store. Whoever builds on what
+    lies there asks whose it is (build/base.py).
     Else, and for a user with a store of his own, it is the user's own.
     """
     if not site.sharing.has_group or site.own_store != site.store:
         return open_own_cache(site)
     shared = open_shared_cache(site)
     with shared.acting("no cache"):
+        site.sharing.make_own_names_folder(shared.top)
         for name in ("partial", "busy", "offline", "keys"):
             site.sharing.make_folder(shared.top / name)
     return shared

@@ -12,7 +12,7 @@ import shutil
 import uuid
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors, files
+from hpcstack.core import descriptors, files, gate
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of, write_text, writing_below
 from hpcstack.core.lease import hold_lease, make_label, remove_leftovers
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 KEY = re.compile(r"[0-9a-z]{1,64}")
 PLATFORMS = ".platforms"  # below `stacks`: the newest images for each platform
+MAX_POINTER = 256  # bytes
 MAX_RECORD = 64 << 20  # bytes of an artifact.json or release.json; those of a large image have 1 MB
 ARTIFACT, LOG, LOCK = "artifact.json", "build.log", "lock.json"  # beside an image
 
@@ -63,7 +64,8 @@ class Store:
     def artifact(self, key: str) -> Artifact | None:
         """Return the image of KEY; None where there is none.
 
-        StoreError where it is damaged.
+        StoreError where it is damaged; and where the site names its publishers, and somebody else
+        has put it there, or could write to it.
         """
         if not KEY.fullmatch(key):
             return None
@@ -72,8 +74,10 @@ class Store:
         if self.below and not os.path.lexists(folder):
             return self.below.artifact(key)
 
+        self._check_author(folder)
         try:
-            artifact = read_artifact(files.read_bytes(folder / ARTIFACT, MAX_RECORD), str(folder))
+            record = files.read_bytes(folder / ARTIFACT, MAX_RECORD, publishers=self.sharing)
+            artifact = read_artifact(record, str(folder))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError, InputError) as error:
@@ -83,6 +87,12 @@ class Store:
                 page="repair-what-is-published",
             ) from None
 
+        if artifact.key != key:
+            raise StoreError(
+                f"{folder} holds another image, that of the key {artifact.key}",
+                f"hpcstack build {artifact.stack} makes it anew",
+                page="repair-what-is-published",
+            )
         image = folder / IMAGE
         if not image.exists():
             raise StoreError(
@@ -97,6 +107,27 @@ class Store:
                 page="repair-what-is-published",
             )
         return artifact
+
+    def _check_author(self, folder: Path) -> None:
+        """Raise StoreError unless FOLDER, of an image, and what is read in it are a publisher's.
+
+        Only that folder counts: in those around it each member of the group may rename things, and
+        a record names its own key. What is not there is told later.
+        """
+        if not self.sharing.names_publishers:
+            return
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                with descriptors.hold_folder(folder) as held:
+                    gate.check_publishers_word(held, folder, self.sharing)
+                for name in (ARTIFACT, IMAGE):
+                    files.open_file(folder / name, publishers=self.sharing).close()
+        except InputError as error:
+            raise StoreError(
+                error.message,
+                "where a publisher builds the stack again, it is made anew",
+                page="group-of-administrators",
+            ) from None
 
     def newest_for(self, stack: str, platform: str) -> Artifact | None:
         """Return the newest image of STACK for PLATFORM; for any platform where that is empty."""
@@ -136,9 +167,11 @@ class Store:
         It is for PLATFORM, or where that is empty for the platform that the recipe names first.
         """
         try:
-            return files.read_text(self._pointers_folder(platform) / stack, 256).strip()
+            pointer = self._pointers_folder(platform) / stack
+            text = files.read_bytes(pointer, MAX_POINTER, publishers=self.sharing)
         except (OSError, ValueError, InputError):
             return ""
+        return text.decode("utf-8", "replace").strip()
 
     def _pointers_folder(self, platform: str) -> Path:
         """Return the folder of pointers to the newest images, for PLATFORM where one is named.
