@@ -5,8 +5,10 @@ through.
 from __future__ import annotations
 
 import contextlib
+import grp
 import json
 import os
+import pwd
 import stat
 import subprocess
 import tempfile
@@ -32,7 +34,7 @@ from hpcstack.releases.records import read_attachments
 from hpcstack.render.template import read_data_file
 from hpcstack.resolve.packages import _read_answer
 from hpcstack.store.cache import cache_of
-from hpcstack.store.store import Store
+from hpcstack.store.store import Store, _check_own
 from support.clock import processor_seconds
 from support.modules import Place
 
@@ -348,7 +350,7 @@ def test_h3_a_cache_that_another_made_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "shared" / f"hpcstack-bases-{os.getuid()}"
     folder.mkdir(parents=True)
     os.chown(folder, NOBODY, NOBODY)
-    with pytest.raises(StoreError, match="somebody else"):
+    with pytest.raises(StoreError, match="belongs to nobody"):
         cache_of(site)
 
 
@@ -670,12 +672,80 @@ def test_a_private_folder_lies_below_nobody_elses(tmp_path: Path, below: str) ->
 def test_the_users_own_cache_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N8: a step may leave a set-uid file in a kept layer."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for folder in ("hpcstack/bases", "hpcstack/bases/steps"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder).chmod(0o755)
+    (tmp_path / "hpcstack/bases").mkdir(parents=True)
+    (tmp_path / "hpcstack/bases").chmod(0o755)
     cache_of(make_site(tmp_path / "site"))
-    for folder in ("hpcstack/bases", "hpcstack/bases/steps"):
-        assert stat.S_IMODE((tmp_path / folder).stat().st_mode) == 0o700, folder
+    assert stat.S_IMODE((tmp_path / "hpcstack/bases").stat().st_mode) == 0o700
+
+
+@root
+def test_t19_a_cache_home_that_another_can_swap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(theirs / "mine"))
+    with pytest.raises(StoreError, match="who can put something else in the place of"):
+        cache_of(make_site(tmp_path / "site"))
+
+
+@root
+@pytest.mark.parametrize("through", ["the folder itself", "a link to it", "a link above it"])
+@pytest.mark.parametrize("what", ["cachedir", "user_store"])
+def test_t5_a_project_folder_that_its_group_can_write(
+    tmp_path: Path, what: str, through: str
+) -> None:
+    """root:lab 2775, as sites make them: a member swaps what lies there."""
+    lab = tmp_path / "lab"
+    (lab / "mine/inner").mkdir(parents=True)
+    os.chown(lab, 0, 1)
+    lab.chmod(0o2775)
+    given = lab / "mine"
+    if through == "a link to it":
+        (tmp_path / "link").symlink_to(given)
+        given = tmp_path / "link"
+    elif through == "a link above it":
+        (tmp_path / "link").symlink_to(lab)
+        given = tmp_path / "link/mine/inner"
+
+    def use() -> None:
+        if what == "cachedir":
+            cache_of(make_site(tmp_path / "site", build={"cachedir": str(given)}))
+            return
+        site = make_site(tmp_path / "site", user_store=str(given))
+        (tmp_path / "site/store").mkdir(parents=True, exist_ok=True)
+        _check_own(Path(site.user_store))
+
+    with pytest.raises(
+        StoreError, match=r"lets the members of its group daemon put something else"
+    ):
+        use()
+    lab.chmod(0o3775)
+    use()
+
+
+@root
+@pytest.mark.parametrize(
+    ("group", "user", "members", "is_own"),
+    [
+        ("root", "root", [], True),
+        ("ada", "ada", [], True),
+        ("ada", "ada", ["ada"], True),
+        ("ada", "ada", ["ada", "mallory"], False),
+        ("users", "ada", [], False),
+        ("lab", "ada", ["ada"], False),
+    ],
+)
+def test_t5_whose_group_is_the_users_own(
+    monkeypatch: pytest.MonkeyPatch, group: str, user: str, members: list[str], is_own: bool
+) -> None:
+    number = 0 if group == "root" else 1000
+    entry = grp.struct_group((group, "x", number, members))
+    person = pwd.struct_passwd((user, "x", number, number, "", "/", "/bin/sh"))
+    monkeypatch.setattr(files.grp, "getgrgid", lambda _: entry)
+    monkeypatch.setattr(files.pwd, "getpwuid", lambda _: person)
+    assert files._is_own_group(number) == is_own
 
 
 def test_an_admins_own_link_in_the_store_is_followed(tmp_path: Path) -> None:

@@ -159,6 +159,16 @@ def find_user_name(number: int) -> str:
         return f"user {number}"
 
 
+def find_group_name(number: int) -> str:
+    """Return the name of the group NUMBER, to be shown."""
+    import grp
+
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
+
+
 @contextlib.contextmanager
 def hold_folder(path: Path) -> Iterator[int]:
     """Hold the folder PATH open for the time of the block; yield its descriptor."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import hashlib
 import os
+import pwd
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpcstack.core import descriptors, gate
-from hpcstack.core.descriptors import find_user_name
+from hpcstack.core.descriptors import find_group_name, find_user_name
 from hpcstack.core.descriptors import remove_tree as remove_tree
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.namespaces import list_trusted_ids
@@ -206,7 +208,8 @@ def make_private_folder(path: Path, remedy: str) -> Path:
     )
     if not is_own_folder:
         raise StoreError(
-            f"{path} was made by somebody else: what lies there cannot be trusted", remedy
+            f"{path} belongs to {find_user_name(about.st_uid)}: what lies there cannot be trusted",
+            remedy,
         )
 
     check_way_to(path, remedy)
@@ -218,20 +221,51 @@ def make_private_folder(path: Path, remedy: str) -> Path:
 def check_way_to(path: Path, remedy: str) -> None:
     """Raise StoreError, with REMEDY, where somebody else could swap a folder on the way to PATH.
 
-    Such a folder is another user's, or lets anybody write without the sticky bit.
+    Such a folder is another user's, or lets others write without the sticky bit. Where a link is on
+    the way, the folders around what it leads to count as well.
     """
-    for folder in path.absolute().parents:
+    named = path.absolute()
+    real = named.parent.resolve() / named.name
+    for folder in dict.fromkeys((*named.parents, *real.parents)):
         about = folder.stat()
         if about.st_uid not in list_trusted_ids() and about.st_uid != _own_id_at(path.parent):
             who = name_owner(folder)
             raise StoreError(
                 f"{folder} is {who}'s, who can put something else in the place of {path}", remedy
             )
-        if about.st_mode & 0o002 and not about.st_mode & stat.S_ISVTX:
+        who = _name_other_writers(about)
+        if who:
             raise StoreError(
-                f"{folder} lets anybody put something else in the place of {path}",
+                f"{folder} lets {who} put something else in the place of {path}",
                 f"chmod +t {folder}, or: {remedy}",
             )
+
+
+def _name_other_writers(about: os.stat_result) -> str:
+    """Return who else may rename what lies in a folder; empty where nobody may."""
+    if about.st_mode & stat.S_ISVTX:
+        return ""
+    if about.st_mode & 0o002:
+        return "anybody"
+    if about.st_mode & 0o020 and not _is_own_group(about.st_gid):
+        return f"the members of its group {find_group_name(about.st_gid)}"
+    return ""
+
+
+def _is_own_group(number: int) -> bool:
+    """Return whether the group NUMBER is root's, or the user's own, with nobody else in it.
+
+    Distributions give each user a group of the same name. Whose first group a group is, a machine
+    need not be able to list; so any other name may be a project's.
+    """
+    if number == 0:
+        return True
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+    except KeyError:
+        return False
+    is_named_alike = group.gr_name == user.pw_name and number == user.pw_gid
+    return is_named_alike and set(group.gr_mem) <= {user.pw_name}
 
 
 def sync_to_disk(path: Path) -> None:

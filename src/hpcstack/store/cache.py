@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
 from hpcstack.core.dirs import find_cache_home
-from hpcstack.core.errors import StoreError
-from hpcstack.core.files import make_private_folder, name_owner
+from hpcstack.core.files import make_private_folder
 from hpcstack.core.lease import make_label, may_have_living_owner, remove_leftovers
 from hpcstack.store.store import Store
 
@@ -53,39 +52,19 @@ def open_own_cache(site: Site) -> Store:
     """Return the user's own cache, below `build.cachedir` where the site names one.
 
     What lies there is trusted, so it is the user's alone: StoreError where somebody else has made
-    it. Kept steps always lie here, since an overlay needs folders of one's own group.
+    it, or can put something else in its place. Kept steps always lie here, since an overlay needs
+    folders of one's own group; one of them may have a set-uid program.
     """
-    if not site.build.cachedir:
-        own = find_cache_home() / "hpcstack/bases"
-        if own.exists() and own.stat().st_uid not in (os.geteuid(), 0):
-            raise StoreError(
-                f"the cache {own} belongs to {name_owner(own)}",
-                "XDG_CACHE_HOME, or build.cachedir in site.yaml",
-                page="where-caches-go",
-            )
-        _close_to_others(own)
-        return Store(own)
-
-    # Others may write to the folder that a site names, so each user has one of his own in it.
-    private = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"
-    store = Store(private)
+    folder = find_cache_home() / "hpcstack/bases"
+    remedy = "set XDG_CACHE_HOME to a folder of your own, or build.cachedir in site.yaml"
+    if site.build.cachedir:
+        # Others may write to the folder that a site names, so each user has one of his own in it.
+        folder = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"
+        remedy = "remove it, or name another build.cachedir in site.yaml"
+    store = Store(folder)
     with store.acting("no cache"):
-        make_private_folder(private, "remove it, or name another build.cachedir in site.yaml")
+        make_private_folder(folder, remedy)
     return store
-
-
-def _close_to_others(own: Path) -> None:
-    """Make OWN and the kept steps in it the user's alone.
-
-    A step may have left a set-uid program there: others must not reach it.
-    """
-    with Store(own).acting("no cache"):
-        for folder in (own, own / "steps"):
-            descriptors.make_folder(folder, 0o700)
-            with descriptors.hold_folder(folder) as descriptor:
-                about = os.fstat(descriptor)
-                if about.st_uid == os.geteuid() and about.st_mode & 0o7077:
-                    os.fchmod(descriptor, 0o700)
 
 
 def name_offline_folder(site: Site, lock: Lock, platform: str) -> Path:
