@@ -402,7 +402,7 @@ def test_m5_an_answer_that_drips_is_given_up(
 ) -> None:
     import time
 
-    from hpcstack.oci import client as registry
+    from hpcstack.oci import protocol
 
     def drip(self: Hostile) -> None:
         self.send_response(200)
@@ -414,7 +414,7 @@ def test_m5_an_answer_that_drips_is_given_up(
                 time.sleep(0.1)
 
     monkeypatch.setattr(Hostile, "do_GET", drip)
-    monkeypatch.setattr(registry, "READ_S", 1.0)
+    monkeypatch.setattr(protocol, "READ_S", 1.0)
     began = time.monotonic()
     with pytest.raises(RegistryError, match="has not finished"):
         hostile[0].look_up(Base(image=IMAGE))
@@ -428,7 +428,7 @@ def test_m5_tags_are_counted(
 
     monkeypatch.setattr(registry, "MAX_TAGS", 10)
     Hostile.paths["/tags/"] = (200, {}, json.dumps({"tags": [f"t{n}" for n in range(11)]}).encode())
-    with pytest.raises(RegistryError, match="more than 10 tags"):
+    with pytest.raises(RegistryError, match="lists more than 10 entries"):
         hostile[0].tags(Base(image=IMAGE))
 
 

@@ -12,9 +12,10 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import SplitResult, urljoin, urlsplit
 
+from hpcstack.core.budget import Budget
 from hpcstack.core.errors import InputError, NotInRegistry, RegistryError
 from hpcstack.hardware.facts import read_facts_of
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, read_image_config_of
@@ -28,11 +29,13 @@ from hpcstack.oci.manifest import (
 )
 from hpcstack.oci.protocol import (
     DOCKER_HUB,
-    READ_S,
+    HEADERS_S,
     call_within,
     choose_pause,
     content_of,
     explain_unreachable,
+    is_address,
+    is_this_machine,
     make_nonsense_error,
     make_push_refusal,
     make_refusal_error,
@@ -65,7 +68,9 @@ MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 TRIES, BACK_OFF = 4, 0.5  # attempts, and seconds before the second one; doubled each time
-PAGE, MAX_PAGES, MAX_TAGS = 1000, 50, 100_000  # of tag lists: tags a page, pages, tags in all
+# Of lists: tags a page, pages, tags in all, referrers in all, bytes and seconds of all pages.
+PAGE, MAX_PAGES, MAX_TAGS, MAX_REFERRERS = 1000, 50, 100_000, 10_000
+MAX_LIST, LIST_S = 16 << 20, 300
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 # What reading a malformed answer raises.
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -74,6 +79,7 @@ BUSY = (429, 500, 502, 503, 504)  # statuses after which a request is tried agai
 # A token is replaced after this fraction of its life: the token server counts from when it issued
 # the token, and its answer may have taken a while to get here.
 RENEWED = 0.9
+REDIRECTS = 6
 MAX_REASON = 64 << 10  # bytes that are read of an error
 NO_SUCH_API = (400, 404, 405, 406, 501)  # to a request that a registry does not know
 
@@ -276,12 +282,11 @@ class Registry:
             ranged["Range"] = f"bytes={start}-"
         answer, _ = self._get(f"{url}/blobs/{digest}", (), base, host, more=ranged)
         with answer:
-            if start and answer.status_code != 206:
-                # The registry ignores ranges and sends the whole layer: skip what the caller has.
-                for _block in _read_first(answer, start):
-                    pass
             asked = urlsplit(answer.url).netloc
             try:
+                if start and answer.status_code != 206:
+                    # The registry ignores ranges and sends the whole layer: skip what we have.
+                    _skip_first(answer, start, asked)
                 yield from watch_rate(lambda: answer.raw.read1(PIECE, decode_content=False), asked)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 raise RegistryError(*explain_unreachable(host, base, error, asked)) from None
@@ -341,13 +346,17 @@ class Registry:
         host, url = self.place(base)
         following = f"{url}/referrers/{digest}"
         out: list[dict[str, Any]] = []
+        budget = _make_list_budget(host, MAX_REFERRERS)
         for _ in range(MAX_PAGES):
-            answer, content = self._small(following, INDEXES[:1], base, host, MAX_MANIFEST)
+            answer, content = self._get(
+                following, INDEXES[:1], base, host, MAX_MANIFEST, also=NO_SUCH_API
+            )
             if answer.status_code in NO_SUCH_API and not out:
                 return None
-            if answer.status_code != 200:
-                raise make_refusal_error(answer.status_code, host, base, self.ignored.get(host))
-            out += list(parse_answer(content, host, MAX_MANIFEST).get("manifests") or [])
+            budget.take_bytes(len(content))
+            listed = list(parse_answer(content, host, MAX_MANIFEST).get("manifests") or [])
+            budget.take_entries(len(listed))
+            out += listed
             link = answer.links.get("next", {}).get("url", "")
             following = urljoin(following, link)
             # Another host must not be asked, least of all with the token of this one.
@@ -368,26 +377,23 @@ class Registry:
         """
         host, url = self.place(base)
         try:
-            listed = self._tags(base, host, url)
-            return [tag for tag in listed if isinstance(tag, str) and TAG.fullmatch(tag)]
+            return self._tags(base, host, url)
         except NONSENSE:
             raise RegistryError(*make_nonsense_error(host)) from None
 
     def _tags(self, base: Base, host: str, url: str) -> list[str]:
         """Collect the tag list page by page, following `Link: <...>; rel="next"`."""
-        out: list[Any] = []
+        out: list[str] = []
         following = f"{url}/tags/list?n={PAGE}"
+        budget = _make_list_budget(f"{host}, asked for the tags of {base.repository},", MAX_TAGS)
         for _ in range(MAX_PAGES):
             answer, content = self._get(following, (), base, host, MAX_MANIFEST)
+            budget.take_bytes(len(content))
             listed = parse_answer(content, host, MAX_MANIFEST).get("tags") or []
             if not isinstance(listed, list):
                 raise TypeError("tags are a list")
-            out += listed
-            if len(out) > MAX_TAGS:
-                raise RegistryError(
-                    f"{host} lists more than {MAX_TAGS} tags of {base.repository}",
-                    "tell the registry's admin",
-                )
+            budget.take_entries(len(listed))
+            out += [tag for tag in listed if isinstance(tag, str) and TAG.fullmatch(tag)]
 
             link = answer.links.get("next", {}).get("url", "")
             if not link:
@@ -505,12 +511,13 @@ class Registry:
         *,
         more: Mapping[str, str] | None = None,
         method: str = "GET",
+        also: tuple[int, ...] = (),
     ) -> tuple[requests.Response, bytes]:
         """Request URL, with a token if the registry asks for one; retry while it is busy.
 
         Return the response and its body, at most LIMIT bytes. Without a limit the body is empty
-        here, and the caller reads it from the response. Raise RegistryError for any status but 200
-        and 206, and if the registry cannot be reached after `tries` attempts.
+        here, and the caller reads it from the response. Raise RegistryError for any status but 200,
+        206 and those of ALSO, and if the registry cannot be reached after `tries` attempts.
         """
         import requests
         from urllib3.exceptions import HTTPError
@@ -519,9 +526,7 @@ class Registry:
         for attempt in range(self.tries):
             try:
                 if limit:
-                    answer, content = call_within(
-                        READ_S, host, lambda: self._small(url, accept, base, host, limit)
-                    )
+                    answer, content = self._small(url, accept, base, host, limit)
                 else:
                     answer = self._once(url, accept, base, host, more=more, method=method)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
@@ -533,7 +538,7 @@ class Registry:
                 break
             time.sleep(choose_pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
 
-        if answer.status_code in (200, 206):
+        if answer.status_code in (200, 206, *also):
             return answer, content
         answer.close()
         if _came_from_elsewhere(answer, url):
@@ -576,7 +581,7 @@ class Registry:
                     if answer.status_code in wanted:
                         return Sent(answer.status_code, answer.headers, answer.url)
                     if answer.status_code not in BUSY or is_last:
-                        said = read_reason(answer.raw.read(MAX_REASON, decode_content=False))
+                        said = read_reason(_read_reason_of(answer, host))
                         raise make_push_refusal(answer.status_code, host, base, said)
             time.sleep(BACK_OFF * 2**attempt)
         raise AssertionError("no attempt was made")
@@ -591,9 +596,55 @@ class Registry:
         return answer, content_of(answer, limit, host)
 
     def _fetch(self, url: str, method: str = "GET", **how: Any) -> requests.Response:
+        """Send one request, and follow its redirects to where `_may_follow` allows.
+
+        The Authorization header goes to no other host. The body is not read yet. Raise RegistryError
+        for a redirect that is not followed, and for more than REDIRECTS of them.
+        """
+        follow = how.pop("allow_redirects", True)
+        for _ in range(REDIRECTS):
+            answer = self._request(url, method, **how)
+            if not (follow and answer.is_redirect):
+                return answer
+            target = urljoin(url, answer.headers["Location"])
+            answer.close()
+
+            here, there = urlsplit(url), urlsplit(target)
+            if here[:2] != there[:2]:  # another scheme or host
+                if not self._may_follow(here, there):
+                    self._refuse_redirect(here.netloc, f"{there.scheme}://{there.netloc}")
+                headers = dict(how.get("headers", {}))
+                headers.pop("Authorization", None)
+                how = {**how, "headers": headers, "auth": None}
+            url = target
+        raise RegistryError(
+            f"{urlsplit(url).netloc} redirects again and again", "tell the registry's admin"
+        )
+
+    def _may_follow(self, here: SplitResult, there: SplitResult) -> bool:
+        """Return whether a redirect from HERE may lead THERE, to another host.
+
+        What a registry names is asked in our name, from where we are: it must not be this machine,
+        unless the registry is. A registry that speaks plain http, or is an address, may have its
+        storage at an address, too.
+        """
+        name = there.hostname or ""
+        if there.scheme == "https" and not is_address(name):
+            return True
+        is_within_a_site = here.scheme == "http" or is_address(here.hostname or "")
+        is_ours = is_this_machine(name) and not is_this_machine(here.hostname or "")
+        is_downgrade = (here.scheme, there.scheme) == ("https", "http")
+        return is_within_a_site and not is_ours and not is_downgrade
+
+    def _refuse_redirect(self, host: str, target: str) -> NoReturn:
+        raise RegistryError(
+            f"{host} redirects to {target}, which is not followed", "tell the registry's admin"
+        )
+
+    def _request(self, url: str, method: str, **how: Any) -> requests.Response:
         """Send one request, through the site's proxy or else the environment's.
 
-        The body is not read yet.
+        No redirect is followed, and the body is not read yet.
         """
         import requests
 
@@ -614,8 +665,13 @@ class Registry:
                 "verify": self.bundle or True,
                 "timeout": how.get("timeout", self.timeout),
                 "stream": True,
+                "allow_redirects": False,
             }
-            return session.request(method, url, **how)
+            if how.get("data") is not None:  # as long as it takes to send that
+                return session.request(method, url, **how)
+            host = urlsplit(url).netloc
+            # The timeout covers only the wait for the next byte of the headers.
+            return call_within(HEADERS_S, host, lambda: session.request(method, url, **how))
 
     def _once(
         self,
@@ -728,6 +784,12 @@ def make_origin(host: str, *, plain_http: bool) -> str:
     return f"{scheme}://{host}"
 
 
+def _make_list_budget(peer: str, entries: int) -> Budget:
+    """Return what PEER may send in all pages of a list of ENTRIES at most."""
+    hint = "tell the registry's admin"
+    return Budget(peer, RegistryError, hint, MAX_LIST, entries=entries, seconds=LIST_S)
+
+
 def _came_from_elsewhere(answer: requests.Response, url: str) -> bool:
     """Return whether the request for URL was redirected, so that another host sent ANSWER."""
     return urlsplit(answer.url).netloc.lower() != urlsplit(url).netloc.lower()
@@ -743,8 +805,22 @@ def preload_client() -> None:
     import requests  # noqa: F401
 
 
-def _read_first(answer: requests.Response, count: int) -> Iterator[bytes]:
-    """Yield the first COUNT bytes of ANSWER's body."""
-    while count and (block := answer.raw.read(min(PIECE, count), decode_content=False)):
+def _read_reason_of(answer: requests.Response, host: str) -> bytes:
+    """Return the body of ANSWER, an error; nothing where it is too long, or does not end."""
+    try:
+        return content_of(answer, MAX_REASON, host)
+    except RegistryError:
+        return b""
+
+
+def _skip_first(answer: requests.Response, count: int, host: str) -> None:
+    """Read the first COUNT bytes of ANSWER's body. Raise TooSlow where they hardly come."""
+
+    def read() -> bytes:
+        nonlocal count
+        block = answer.raw.read1(min(PIECE, count), decode_content=False) if count else b""
         count -= len(block)
-        yield block
+        return bytes(block)
+
+    for _ in watch_rate(read, host):
+        pass

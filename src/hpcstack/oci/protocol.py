@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+import socket
 import threading
 import zlib
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from hpcstack.core import untrusted
+from hpcstack.core.budget import Budget, read_within
 from hpcstack.core.errors import LoginRefused, NotInRegistry, RegistryError
 from hpcstack.oci import config
 
@@ -32,6 +34,7 @@ TOKEN_SERVERS = {  # registries whose token server is under another domain
 }
 
 READ_S = 120  # seconds for a small answer, a manifest or a config, to come completely
+HEADERS_S = 60  # seconds for the beginning of an answer, its status and its headers
 PIECE = 1 << 16
 T = TypeVar("T")
 
@@ -71,11 +74,17 @@ class Reply(Protocol):
     def raw(self) -> Any: ...
 
 
-def content_of(answer: Reply, limit: int, host: str) -> bytes:
-    """Return the body of ANSWER, uncompressed, at most LIMIT bytes. HOST is named in errors.
+def make_budget(host: str, limit: int) -> Budget:
+    """Return what HOST may send in one answer: LIMIT bytes in READ_S seconds."""
+    return Budget(host, RegistryError, ANOTHER, limit, seconds=READ_S)
 
-    Raise RegistryError if the body is longer, or is compressed in an unknown or a wrong way. The
-    limit also holds while uncompressing, so that a small answer cannot fill the memory.
+
+def content_of(answer: Reply, limit: int, host: str) -> bytes:
+    """Return the body of ANSWER, uncompressed, at most LIMIT bytes within READ_S seconds.
+
+    HOST is named in errors. Raise RegistryError if the body is longer, takes longer, or is
+    compressed in an unknown or a wrong way. The limit also holds while uncompressing, so that a
+    small answer cannot fill the memory.
     """
     # `identity` was asked for, but some servers compress anyway.
     encoding = (answer.headers.get("Content-Encoding") or "identity").lower()
@@ -83,21 +92,25 @@ def content_of(answer: Reply, limit: int, host: str) -> bytes:
     if not compressed and encoding not in ("identity", "aws-chunked"):
         raise RegistryError(*make_nonsense_error(host))
 
+    budget = make_budget(host, limit)
+    arrived = make_budget(host, limit)  # of what may be compressed
     inflate = zlib.decompressobj(47)  # reads gzip and zlib alike
-    out = bytearray()
+
+    def read_block() -> bytes:
+        # What one read brings may uncompress to nothing yet.
+        while block := answer.raw.read1(PIECE, decode_content=False):
+            arrived.take_bytes(len(block))
+            if not compressed:
+                return bytes(block)
+            plain = inflate.decompress(block, budget.bytes_left + 1)
+            if plain:
+                return plain
+        return b""
+
     try:
-        while block := answer.raw.read(PIECE, decode_content=False):
-            if compressed:
-                block = inflate.decompress(block, limit + 1 - len(out))
-            out += block
-            if len(out) > limit:
-                raise RegistryError(
-                    f"{host} answered with more than {limit >> 20} MiB, which no such answer needs",
-                    ANOTHER,
-                )
+        return read_within(read_block, budget)
     except zlib.error:
         raise RegistryError(*make_nonsense_error(host)) from None
-    return bytes(out)
 
 
 def read_repository(url: str) -> str:
@@ -172,6 +185,25 @@ def is_address(name: str) -> bool:
     # is an address to it.
     last = name.rpartition(".")[2]
     return re.fullmatch(r"(0x[0-9a-f]*|[0-9]+)", last, re.IGNORECASE) is not None
+
+
+def is_this_machine(name: str) -> bool:
+    """Return whether NAME is this machine, or this link of a network, in any spelling.
+
+    A cloud answers what a machine may know at 169.254.169.254, which is of the link.
+    """
+    name = name.rstrip(".").lower()
+    if name == "localhost" or name.startswith("ip6-") or name.endswith((".localhost", ".local")):
+        return True
+    try:
+        found = ipaddress.ip_address(name)
+    except ValueError:
+        try:
+            found = ipaddress.ip_address(socket.inet_aton(name))
+        except OSError:
+            return False
+    found = getattr(found, "ipv4_mapped", None) or found
+    return found.is_loopback or found.is_link_local or found.is_unspecified
 
 
 def make_nonsense_error(host: str) -> tuple[str, str]:

@@ -40,7 +40,7 @@ OCI_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 EMPTY = b"{}"  # the config of what is no image
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 STORING_S = 900  # seconds that a registry may take to store a blob, after the last byte was sent
-MAX_REFERRERS = 1000
+MAX_LAYERS = 1000
 REDIRECTS = (301, 302, 303, 307, 308)
 OURS = "org.hpcstack.attached"  # an annotation of what a push has attached
 
@@ -284,7 +284,7 @@ class PushRegistry(Registry):
         except NotInRegistry:
             return []
         out: list[tuple[dict[str, Any], bytes | None]] = []
-        for layer in list(manifest.get("layers") or [])[:MAX_REFERRERS]:
+        for layer in list(manifest.get("layers") or [])[:MAX_LAYERS]:
             content = None
             with contextlib.suppress(RegistryError, *NONSENSE):
                 digest = check_digest(layer["digest"])
@@ -417,7 +417,7 @@ def list_referrers(registry: Registry, base: Base, digest: str) -> list[dict[str
             tag = make_fallback_tag(digest)
             content = registry.fetch_small(f"{url}/manifests/{tag}", (OCI_INDEX,), base)
             found = list(parse_answer(content, host, MAX_MANIFEST).get("manifests") or [])
-        return list(_choose_descriptors(found[:MAX_REFERRERS]))
+        return list(_choose_descriptors(found))
     except NotInRegistry:
         return []
     except NONSENSE:

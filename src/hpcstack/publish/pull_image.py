@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.build.base import find_host_platform
 from hpcstack.build.build import describe_image_of
 from hpcstack.build.request import request_build
+from hpcstack.core.budget import Budget
 from hpcstack.core.errors import AnswerIsNo, InputError, NotInRegistry, RegistryError
 from hpcstack.core.files import digest_of
 from hpcstack.core.untrusted import parse_untrusted_json
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 MAX_ATTACHED = 64 << 20  # bytes of an SBOM or a report
 MOST_ATTACHED = 50  # files of a kind that are looked at
+ATTACHED_S = 600  # seconds for all of them
 MAX_NAME = 300
 ENGINE = "pulled"  # what an image that was not built here says of its engine
 
@@ -169,14 +171,17 @@ def read_attested(base: Base, platform: str, key: Key | None, registry: Registry
 def _fetch_attached(base: Base, digest: str, registry: Registry) -> dict[str, list[bytes]]:
     """Return {what: contents} of the files that are attached to the manifest DIGEST.
 
-    What is no file of ours, or is too large, is left out.
+    What is no file of ours, or is too large, is left out. RegistryError where all that takes longer
+    than ATTACHED_S.
     """
+    budget = Budget(base.registry, RegistryError, "try again later", 0, seconds=ATTACHED_S)
     kinds = {kind: what for what, (kind, _) in KINDS.items()}
     out: dict[str, list[bytes]] = {}
     for one in list_referrers(registry, base, digest):
         what = kinds.get(str(one.get("artifactType", "")))
         if not what or len(out.setdefault(what, [])) >= MOST_ATTACHED:
             continue
+        budget.check_time()
         limit = {"lock": MAX_LOCK, "provenance": MAX_ENVELOPE}.get(what, MAX_ATTACHED)
         content = registry.fetch_attached(base, one["digest"], digest, limit)
         if content is not None:

@@ -31,7 +31,7 @@ def asked(
         found.append((url, given["headers"]))
         return Reply(targets[len(found) - 1] if len(found) <= len(targets) else "")
 
-    monkeypatch.setattr(Registry, "_fetch", fetch)
+    monkeypatch.setattr(Registry, "_request", fetch)
     headers = {"Authorization": "Bearer x"}
     CarefulRegistry(make_site(tmp_path))._fetch(
         "https://reg.example/v2/a", "HEAD", headers=headers, **how
