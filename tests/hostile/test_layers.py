@@ -372,3 +372,8 @@ def test_n18_a_config_of_megabytes_is_refused_wherever_it_comes_from(tmp_path: P
                 f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"
             )
         )
+
+
+def test_t20_a_link_to_nothing_is_refused_as_the_image_comes_in(tmp_path: Path) -> None:
+    """It ended in the packer, as a build that failed (exit 4)."""
+    assert "as a link to nothing" in refused(tmp_path, tar([link("a", "")]))

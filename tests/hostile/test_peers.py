@@ -323,3 +323,168 @@ def test_names_of_this_machine(name: str) -> None:
     assert is_this_machine(name)
     assert not is_this_machine("cdn.example")
     assert not is_this_machine("10.0.0.5")
+
+
+# -- T16, T17, F1: logs, archives and dumps, whose authors are anybody
+
+
+def _measure(code: str, *words: str, most_megabytes: int = 2048) -> tuple[list[str], int, float]:
+    """What CODE prints, the megabytes that it takes, and its processor seconds."""
+    tail = "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
+    limit = most_megabytes << 20
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import resource, sys\nfrom pathlib import Path\n{code}\n{tail}", *words],
+        capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    lines = done.stdout.splitlines()
+    assert lines, done.stderr
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return lines[:-1], int(lines[-1]), spent
+
+
+COUNT_USES = """
+from datetime import datetime, timezone
+from hpcstack.publish.usage import count_usage
+from hpcstack.releases.tree import Tree
+from hpcstack.site.load import Site
+top = Path(sys.argv[1])
+site = Site.model_validate({"store": top, "lock_dir": top, "module_root": top})
+found = count_usage(site, Tree(top), 90, datetime.fromtimestamp(1764150000, timezone.utc), [sys.argv[2]])
+print(found.lines, found.others, sum(one.unnamed for one in found.releases), sum(one.uses for one in found.releases))
+"""
+
+
+@pytest.mark.parametrize("vary", ["release", "user", "both"])
+def test_t16_a_log_of_names_without_end(tmp_path: Path, vary: str) -> None:
+    """37 MB of them took 1.28 GB."""
+    count = 300_000
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        for number in range(count):
+            release = f"r{number}{'x' * 60}" if vary != "user" else "pytorch/24.11-r1"
+            user = f"u{number}{'x' * 60}" if vary != "release" else "ada"
+            file.write(
+                f"hpcstack-usage: v1 what=load release={release} user={user} job=- at=1764140000\n"
+            )
+    (said,), megabytes, _ = _measure(COUNT_USES, str(tmp_path), str(log))
+    lines, others, unnamed, uses = map(int, said.split())
+    assert lines == count == others + uses, "each use is counted somewhere"
+    assert (others if vary != "user" else unnamed) > 0
+    assert megabytes < 200
+
+
+READ_DATABASE = """
+from hpcstack.publish import osv
+osv.MAX_KEPT = 50_000
+from hpcstack.publish.osv import Target, read_database
+from hpcstack.core.errors import InputError
+try:
+    found = read_database(Path(sys.argv[1]), {Target("PyPI", "torch")}, "2026-11-28")
+    print(found.records, found.damaged, sum(map(len, found.affected.values())))
+except InputError as error:
+    print("refused", error.message)
+"""
+
+
+@pytest.mark.parametrize("what", ["versions", "aliases", "ranges", "events", "long names", "rows"])
+def test_t17_a_database_that_unpacks_to_much(tmp_path: Path, what: str) -> None:
+    """9.7 MB of archive took 418 MB and 22 s."""
+    import zipfile
+
+    row: dict[str, object] = {"package": {"ecosystem": "PyPI", "name": "torch"}}
+    record: dict[str, object] = {"id": "X-1", "modified": "2026-01-01", "affected": [row]}
+    many = [f"{number}.0" for number in range(20_000)]
+    if what == "versions":
+        row["versions"] = many
+    elif what == "aliases":
+        record["aliases"] = many
+    elif what == "ranges":
+        row["ranges"] = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}]}] * 20_000
+    elif what == "events":
+        events = [{"introduced": str(number)} for number in range(1000)]
+        row["ranges"] = [{"type": "ECOSYSTEM", "events": events}] * 20
+    elif what == "long names":
+        row["versions"] = [f"{number}{'x' * 100_000}" for number in range(100)]
+    else:
+        record["affected"] = [{**row, "versions": many[:1000]}] * 20
+    (tmp_path / "PyPI").mkdir()
+    with zipfile.ZipFile(tmp_path / "PyPI/all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(5):
+            archive.writestr(f"{number}.json", json.dumps(record))
+    (said,), megabytes, seconds = _measure(READ_DATABASE, str(tmp_path))
+    assert megabytes < 200, said
+    assert seconds < 5, said
+    if what in ("versions", "aliases", "ranges"):
+        assert said == "5 5 0", "each is damaged, and said to be"
+    if what in ("rows", "events"):
+        assert said.startswith("refused"), said
+
+
+READ_FLIGHTS = """
+from hpcstack.launch import flights
+from hpcstack.core.errors import InputError
+flights.READER_S = 3
+try:
+    print(len(flights.read_flights(Path(sys.argv[1]))))
+except InputError as error:
+    print("refused", error.message)
+"""
+PLAIN = {
+    "version": "2.5",
+    "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+    "entries": [],
+}
+ROW = {
+    "process_group": ("0", "default_pg"),
+    "profiling_name": "nccl:all_reduce",
+    "collective_seq_id": 1,
+}
+
+
+def _make_dump(what: str) -> bytes:
+    import pickle
+
+    many = list(range(100_000))
+    group = {"desc": "x", "ranks": json.dumps(many)}
+    frame = {"filename": "/usr/lib/python3/x.py", "line": 1}
+    documents: dict[str, dict[str, object]] = {
+        "a list named again and again": {"entries": [{**ROW, "input_sizes": [many] * 100_000}]},
+        "frames named again and again": {"entries": [{**ROW, "frames": [frame] * 100_000}] * 256},
+        "members named again and again": {
+            "pg_config": {str(number): group for number in range(20_000)}
+        },
+    }
+    if what in documents:
+        return pickle.dumps({**PLAIN, **documents[what]}, 2)
+    if what == "a memo":
+        return b"\x80\x02}r\x00\x00\x00\x0f."
+    if what == "a length":
+        return b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b"."
+    assert what == "keys of one hash"  # Python's hash of an integer is its rest by 2^61 - 1
+    keys = b"".join(
+        b"\x8a\x0d" + ((2**61 - 1) * number).to_bytes(13, "little") + b"K\0"
+        for number in range(1, 300_000)
+    )
+    return b"\x80\x02}(" + keys + b"u."
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a memo",
+        "a length",
+        "a list named again and again",
+        "frames named again and again",
+        "members named again and again",
+        "keys of one hash",
+    ],
+)
+def test_f1_a_dump_that_asks_for_much(tmp_path: Path, what: str) -> None:
+    (tmp_path / "rank_0").write_bytes(_make_dump(what))
+    (said,), megabytes, seconds = _measure(READ_FLIGHTS, str(tmp_path), most_megabytes=9000)
+    assert said.startswith("refused") or what == "frames named again and again", said
+    assert megabytes < 400
+    assert seconds < 10

@@ -75,6 +75,7 @@ def command(
         "lines": usage.lines,
         "releases": [_make_row(one, names=names) for one in usage.releases],
         "unused": usage.unused,
+        "others": usage.others,
     }
     answer(document, as_json, lambda: _format_text(usage, weeks=weeks, names=names))
 
@@ -85,6 +86,7 @@ def _make_row(one: ReleaseUse, *, names: bool) -> dict[str, Any]:
         "loads": one.loads,
         "launches": one.launches,
         "people": len(one.users),
+        "unnamed": one.unnamed,
         "first": _format_day(one.first),
         "last": _format_day(one.last),
         "weeks": dict(sorted(one.weeks.items())),
@@ -112,6 +114,12 @@ def _format_text(usage: Usage, *, weeks: bool, names: bool) -> str:
         lines.append(format_table(rows, head))
     else:
         lines.append(f"nobody used anything since {usage.since}, by {len(usage.files)} logs")
+    unnamed = sum(one.unnamed for one in usage.releases)
+    if usage.others or unnamed:
+        lines.append(
+            f"NOTE: the logs name more than is kept: {usage.others} uses of other names are counted "
+            f"for no release, and {unnamed} for no user"
+        )
     if usage.since != usage.asked:
         lines.append(f"NOTE: the logs begin on {usage.since}, not on {usage.asked}")
     if names:

@@ -16,8 +16,9 @@ import os
 import pickle
 import pickletools
 import re
+import resource
 import stat
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,10 @@ MOST_BYTES = 64 << 20
 # The newest operations of a rank that are looked at, and the files from which on processes share
 # the work: each of some thousand files takes 5 to 50 ms
 NEWEST, MANY_FILES = 256, 64
+READER_S, READER_BYTES = 300, 8 << 30  # what one process may take to read its share of the files
+# A pickle can name one list, or one text, any number of times: a few bytes each. What recorders
+# write of all groups' members, in characters; of an operation's frames and its tensors' numbers.
+MOST_MEMBERS, MOST_FRAMES, MOST_NUMBERS = 64 << 20, 1000, 100_000
 PEEKED = 1 << 17  # bytes, as many as the unpickler asks for at once
 # What a damaged file may raise while it is read
 DAMAGE = (
@@ -205,23 +210,41 @@ def read_flights(folder: Path, prefix: str = "", since: float = 0) -> dict[int, 
 
 
 def _read_files(paths: list[Path], since: float) -> list[tuple[Path, Flight | str | None]]:
-    """Return (path, what `_read_file` makes of it) of each of PATHS, in their order."""
-    if len(paths) < MANY_FILES:
-        return [(path, _read_file(path, since)) for path in paths]
+    """Return (path, what `_read_file` makes of it) of each of PATHS, in their order.
 
+    Processes of their own read them, since nothing else ends the unpickler: keys of one dict can be
+    chosen so that it takes hours. Raise InputError where the files take more than the limits.
+    """
+    workers = 1 if len(paths) < MANY_FILES else os.cpu_count()
     # Nothing of a file's content refers to itself, so that collecting garbage only costs time
     known: dict[ProcessGroup, ProcessGroup] = {}
     was_on = gc.isenabled()
     gc.disable()
     try:
-        with ProcessPoolExecutor(initializer=gc.disable) as pool:
+        with ProcessPoolExecutor(workers, initializer=_limit_reader) as pool:
             found = pool.map(_read_file, paths, [since] * len(paths), chunksize=16)
             return [
                 (path, _share_groups(one, known)) for path, one in zip(paths, found, strict=True)
             ]
+    except BrokenExecutor:
+        raise InputError(
+            f"{paths[0].parent} has a file that takes more than {READER_S} s of processor time, or "
+            "ends its reader: no recorder wrote it",
+            f"look at the largest: ls -lS {paths[0].parent}",
+            page="find-a-hang",
+        ) from None
     finally:
         if was_on:
             gc.enable()
+
+
+def _limit_reader() -> None:
+    """Bound what this process, which reads files of others, may take."""
+    gc.disable()
+    for limit, most in ((resource.RLIMIT_CPU, READER_S), (resource.RLIMIT_AS, READER_BYTES)):
+        hard = resource.getrlimit(limit)[1]
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(limit, (allowed, allowed))
 
 
 def _share_groups(
@@ -299,8 +322,13 @@ def _parse_groups(config: Mapping[str, Any]) -> dict[str, ProcessGroup]:
     `ranks` is a list in a text. Gloo's recorder leaves names and members out (torch 2.13).
     """
     out = {}
+    left = MOST_MEMBERS
     for name, about in config.items():
-        members = tuple(int(rank) for rank in json.loads(_read_text(about["ranks"])))
+        ranks = _read_text(about["ranks"])
+        left -= len(ranks)
+        if left < 0:
+            raise ValueError("its groups have more members than any job")
+        members = tuple(int(rank) for rank in json.loads(ranks))
         if name and members:
             out[_read_text(name)] = ProcessGroup(
                 _read_text(name), _read_text(about["desc"]), members
@@ -312,9 +340,8 @@ def _parse_operation(row: Mapping[str, Any], groups: Mapping[str, ProcessGroup])
     """Return the operation of ROW, an entry of a recorder that knows GROUPS."""
     name, purpose = (_read_text(word) for word in row["process_group"])
     group = groups.get(name) or ProcessGroup(name, purpose)
-    own = [
-        frame for frame in row.get("frames") or () if not _is_library(_read_text(frame["filename"]))
-    ]
+    frames = list(row.get("frames") or ())[:MOST_FRAMES]
+    own = [frame for frame in frames if not _is_library(_read_text(frame["filename"]))]
     place = ""
     if own:
         place = f"{own[0]['filename']}:{_read_text(own[0]['line'])}"
@@ -352,6 +379,8 @@ def _read_sizes(tensors: Any) -> str:
     """Return the sizes of TENSORS, a list of numbers for each; None where a recorder has none."""
     if tensors is None:
         return "None"
+    if sum(len(tensor) for tensor in tensors) > MOST_NUMBERS:
+        raise ValueError("an operation has more tensors than any")
     sizes = [[int(length) for length in tensor] for tensor in tensors]
     return str(sizes)
 

@@ -105,6 +105,8 @@ def make_entry(member: tarfile.TarInfo) -> TreeEntry:
         return TreeEntry(path, kind, target)
     if kind != "link":
         return TreeEntry(path, kind)
+    if kind == "link" and not member.linkname:  # symlink(2) makes none
+        raise ClimbsOut(f"has {path} as a link to nothing")
     if len(member.linkname.encode("utf-8", "surrogateescape")) >= MAX_PATH:
         raise TooLarge(f"has a link of {MAX_PATH} bytes or more: {path}")
     return TreeEntry(path, kind, member.linkname)

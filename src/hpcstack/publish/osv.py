@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from hpcstack.core.budget import Budget
 from hpcstack.core.errors import InputError
 from hpcstack.store.package import Package, compare_versions
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 MAX_RECORD = 16 << 20  # bytes of one record
 MAX_RECORDS = 2_000_000
 MAX_EVENTS = 1000  # of one range
+MAX_NAME = 500  # characters of a name or a version
+MAX_NAMED = 10_000  # versions, ranges and names that one record has of one package
+# Of all records together: bytes that are read, and versions, ranges and names that are kept.
+MAX_BYTES, MAX_KEPT = 16 << 30, 5_000_000
 # from harmless to worst; what no record says of is `unknown`
 SEVERITIES = ("unknown", "negligible", "low", "medium", "high", "critical")
 # what a record can be unreadable by, and an archive
@@ -86,6 +91,11 @@ class Affected:
     summary: str
     versions: frozenset[str]
     ranges: tuple[tuple[tuple[str, str], ...], ...]  # of each, its events: (introduced, 1.2)
+
+    def count_entries(self) -> int:
+        """Return how many versions, events and names are kept of it, and one for itself."""
+        events = sum(len(one) for one in self.ranges)
+        return 1 + len(self.aliases) + len(self.versions) + events
 
     @property
     def cves(self) -> list[str]:
@@ -138,6 +148,9 @@ def read_database(path: Path, targets: set[Target], today: str) -> Database:
     Records that claim to be of a day after TODAY do not make it newer.
     """
     out = Database()
+    budget = Budget(
+        str(path), InputError, "look who wrote it: osv.dev's own is smaller", MAX_BYTES, MAX_KEPT
+    )
     wanted: dict[tuple[str, str], list[Target]] = defaultdict(list)
     for target in targets:
         wanted[target.ecosystem, target.name].append(target)
@@ -146,6 +159,7 @@ def read_database(path: Path, targets: set[Target], today: str) -> Database:
         for covered, content in _read_records(path):
             out.newest.setdefault(covered, "")
             out.records += 1
+            budget.take_bytes(len(content))
             if out.records > MAX_RECORDS:
                 raise InputError(f"{path} has more than {MAX_RECORDS} records", page="audit-images")
             try:
@@ -153,7 +167,7 @@ def read_database(path: Path, targets: set[Target], today: str) -> Database:
                 day = date.fromisoformat(str(record["modified"])[:10]).isoformat()
                 if out.newest[covered] < day <= today:
                     out.newest[covered] = day
-                _take_record(record, wanted, out)
+                _take_record(record, wanted, out, budget)
             except NOT_IN_THE_FORM:
                 out.damaged += 1
     except BROKEN_ARCHIVE as error:
@@ -201,9 +215,12 @@ def _read_file(path: Path) -> Iterator[bytes]:
 
 
 def _take_record(
-    record: dict[str, Any], wanted: dict[tuple[str, str], list[Target]], out: Database
+    record: dict[str, Any],
+    wanted: dict[tuple[str, str], list[Target]],
+    out: Database,
+    budget: Budget,
 ) -> None:
-    """Add to OUT what RECORD says of what is WANTED."""
+    """Add to OUT what RECORD says of what is WANTED, as far as BUDGET reaches."""
     withdrawn = bool(record.get("withdrawn"))
     for row in record.get("affected") or ():
         package = row.get("package")
@@ -213,7 +230,9 @@ def _take_record(
         family = ecosystem.partition(":")[0]
         for target in wanted.get((family, _spell(family, str(package["name"]))), ()):
             if not withdrawn and _is_of(ecosystem, target):
-                out.affected[target].append(_make_affected(record, row))
+                affected = _make_affected(record, row)
+                budget.take_entries(affected.count_entries())
+                out.affected[target].append(affected)
 
 
 def _spell(family: str, name: str) -> str:
@@ -236,6 +255,9 @@ def _make_affected(record: dict[str, Any], row: dict[str, Any]) -> Affected:
     names = [str(record["id"]), *(record.get("aliases") or ()), *(record.get("upstream") or ())]
     if names[0].startswith("USN-"):
         names += record.get("related") or ()  # where older notices of Ubuntu's have their CVEs
+    versions = row.get("versions") or ()
+    if max(len(names), len(versions), len(row.get("ranges") or ())) > MAX_NAMED:
+        raise ValueError("more versions, ranges or names than any record has")
     ranges = []
     for one in row.get("ranges") or ():
         if one["type"] not in ("ECOSYSTEM", "SEMVER"):
@@ -243,16 +265,18 @@ def _make_affected(record: dict[str, Any], row: dict[str, Any]) -> Affected:
         if len(one["events"]) > MAX_EVENTS:
             raise ValueError("a range of more events than any has")
         events = [
-            (what, str(version)) for event in one["events"] for what, version in event.items()
+            (str(what)[:MAX_NAME], str(version)[:MAX_NAME])
+            for event in one["events"]
+            for what, version in event.items()
         ]
         ranges.append(tuple(events))
     return Affected(
         id=str(record["id"]),
-        aliases=frozenset(map(str, names)),
+        aliases=frozenset(str(name)[:MAX_NAME] for name in names),
         severity=_read_severity_safely(record, row),
         published=str(record.get("published") or record["modified"])[:10],
         summary=str(record.get("summary") or record.get("details") or "")[:200],
-        versions=frozenset(map(str, row.get("versions") or ())),
+        versions=frozenset(str(version)[:MAX_NAME] for version in versions),
         ranges=tuple(ranges),
     )
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 NOTIFIED_DAYS = 90  # who used a version in these is written to when it is retired
 LONGEST = 2048  # bytes of a line; the rest of a longer one is passed over
+# What is kept of a log, which anybody may fill: releases that are not published, and users of
+# releases in all. Uses of further ones are counted together.
+MOST_STRANGE, MOST_USERS = 2000, 200_000
 
 
 @dataclass
@@ -44,11 +47,21 @@ class ReleaseUse:
     first: int = 0  # seconds since 1970
     last: int = 0
     weeks: Counter[str] = field(default_factory=Counter)  # {2026-W47: loads and launches}
+    unnamed: int = 0  # loads and launches of users beyond MOST_USERS
 
-    def add(self, use: LoggedUse) -> None:
+    @property
+    def uses(self) -> int:
+        """Loads and launches, whoever did them."""
+        return self.loads + self.launches
+
+    def add(self, use: LoggedUse, *, named: bool) -> None:
+        """Count USE, with its user if that is NAMED."""
         self.loads += use.what == "load"
         self.launches += use.what == "launch"
-        self.users[use.user] += 1
+        if named:
+            self.users[use.user] += 1
+        else:
+            self.unnamed += 1
         self.first = min(self.first or use.at, use.at)
         self.last = max(self.last, use.at)
         self.weeks[name_week(use.at)] += 1
@@ -64,6 +77,7 @@ class Usage:
     releases: list[ReleaseUse]  # the most used first
     unused: list[str]  # releases that can be loaded and that nobody used
     lines: int  # of uses that were read
+    others: int = 0  # uses of what is not published, beyond MOST_STRANGE names
 
 
 def count_people(releases: Iterable[HeldRelease], usage: Usage) -> tuple[HeldRelease, ...]:
@@ -88,7 +102,7 @@ def count_usage(
     """
     since = now - timedelta(days=days)
     paths = find_usage_logs(given or site.usage.files)
-    by_release: dict[str, ReleaseUse] = {}
+    counted = _Counted(published=frozenset(_list_published(tree)))
     lines = 0
     oldest = now.timestamp()
     for path in paths:
@@ -96,16 +110,45 @@ def count_usage(
             lines += 1
             oldest = min(oldest, use.at)
             if since.timestamp() <= use.at <= now.timestamp() + 86400 and _is_of(use.release, name):
-                one = by_release.setdefault(use.release, ReleaseUse(use.release))
-                one.add(use)
+                counted.add(use)
 
-    found = sorted(by_release.values(), key=lambda one: (-sum(one.users.values()), one.release))
+    by_release = counted.by_release
+    found = sorted(by_release.values(), key=lambda one: (-one.uses, one.release))
     # logs are rotated away: of the days before their first line nothing is known
     begins = max(since, datetime.fromtimestamp(max(oldest, 0), timezone.utc))
     known = [one for one in _list_loadable(tree, begins) if _is_of(one, name)]
     unused = [one for one in known if one not in by_release]
     files = [str(path) for path in paths]
-    return Usage(f"{begins:%Y-%m-%d}", f"{since:%Y-%m-%d}", files, found, unused, lines)
+    return Usage(
+        f"{begins:%Y-%m-%d}", f"{since:%Y-%m-%d}", files, found, unused, lines, counted.others
+    )
+
+
+@dataclass
+class _Counted:
+    """The uses that were counted so far, by release, and how many of them are kept by name."""
+
+    published: frozenset[str]
+    by_release: dict[str, ReleaseUse] = field(default_factory=dict)
+    strange: int = 0  # releases that are not published
+    pairs: int = 0  # of a release and a user
+    others: int = 0
+
+    def add(self, use: LoggedUse) -> None:
+        """Count USE; that of a name beyond the limits with the others."""
+        release = self.by_release.get(use.release)
+        if release is None:
+            is_strange = use.release not in self.published
+            if is_strange and self.strange >= MOST_STRANGE:
+                self.others += 1
+                return
+            self.strange += is_strange
+            release = self.by_release[use.release] = ReleaseUse(use.release)
+
+        is_new = use.user not in release.users
+        is_named = not is_new or self.pairs < MOST_USERS
+        self.pairs += is_new and is_named
+        release.add(use, named=is_named)
 
 
 def _is_of(release: str, name: str) -> bool:
@@ -116,6 +159,11 @@ def _is_of(release: str, name: str) -> bool:
     return name in (release, as_release, release.partition("/")[0]) or as_release == name.replace(
         "/", "-", 1
     )
+
+
+def _list_published(tree: Tree) -> list[str]:
+    """Return all releases that TREE has ever had."""
+    return [f"{name}/{one.release}" for name in tree.names() for one in tree.ledger(name).entries]
 
 
 def _list_loadable(tree: Tree, begins: datetime) -> list[str]:

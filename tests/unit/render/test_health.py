@@ -538,6 +538,32 @@ def test_a_query_that_waits_in_the_kernel_is_evidence(node: Path) -> None:
 
 
 @needs_root
+@pytest.mark.parametrize(
+    ("owner", "said", "is_evidence"),
+    [
+        (0, "4711 (nvidia-smi) D 1 1", True),
+        (65534, "4711 (nvidia-smi) D 1 1", False),
+        (0, "4711 ((nvidia-smi) D ) S 1 1", False),
+        (0, "4711 (x) (nvidia-smi) D 1 1", False),
+        (0, "4711 (nvidia-smi) S 1 1", False),
+        (0, "4711 (nvidia-smi\n) D ) S 1 1", False),
+    ],
+)
+def test_t14_a_process_that_any_user_can_name_is_no_evidence(
+    node: Path, owner: int, said: str, is_evidence: bool
+) -> None:
+    told(node)
+    text = (node / "health.sh").read_text()
+    function = text[text.index("stuck() {") :].partition("\n}\n")[0] + "\n}\n"
+    process = node / "proc/4711"
+    process.mkdir()
+    (process / "stat").write_text(f"{said}\n")
+    os.chown(process, owner, owner)
+    done = subprocess.run(["sh", "-c", f"root={node}\n{function}stuck"], check=False)
+    assert (done.returncode == 0) == is_evidence
+
+
+@needs_root
 def test_what_several_nodes_miss_is_a_servers_fault(node: Path) -> None:
     """A file server that stalls all nodes would drain as many as the brake lets: two stay, the
     others are well.
