@@ -8,17 +8,18 @@ Tested in tests/integration/test_projects.py.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
 import shutil
 import tempfile
-from contextlib import contextmanager
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import find_cache_home, find_config_home, find_data_home
 from hpcstack.core.errors import InputError, MissingToolError
-from hpcstack.core.files import read_text, write_text
+from hpcstack.core.files import read_text, remove_tree, write_text
 from hpcstack.core.lease import make_label, remove_leftovers
 from hpcstack.core.quote import quote_sh
 from hpcstack.recipe.model import read_image_part
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 PREFIX = ".hpcstack-project-"  # of a folder that is lent; those of killed runs are removed
 UV_PLACE = "/opt/hpcstack/uv"  # in the container
 LENT = "/mnt"
+UNUSED_DAYS = 60
 # Of this machine's environment these would change what the image's Python has.
 OF_THIS_MACHINE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 # Where distributions keep the certificates that this machine trusts
@@ -78,8 +80,7 @@ class Inside:
         It is shown as well, unless QUIET, as for an attempt that may fail. The log holds no login.
         """
         script = read_data_file("launchers", "in-image/project.sh")
-        cache = Path(os.environ.get("UV_CACHE_DIR") or find_cache_home() / "uv")
-        cache.mkdir(parents=True, exist_ok=True)
+        cache = open_uv_cache(self.artifact)
         program = find_uv().parent
         step = Step(
             image=self.artifact.image,
@@ -115,6 +116,25 @@ class Inside:
             self.progress(redact_logins(line, self.site))
 
 
+def open_uv_cache(artifact: Artifact) -> Path:
+    """Return the folder of uv's cache for the image of ARTIFACT; make it where it is missing.
+
+    Programs of the image can write to it, so it is never the user's own cache of uv, nor another
+    image's: what is installed from there runs elsewhere, too. Caches of images that were not used
+    for UNUSED_DAYS are removed.
+    """
+    named = os.environ.get("UV_CACHE_DIR")
+    top = Path(named) / "hpcstack" if named else find_cache_home() / "hpcstack/uv"
+    cache = top / artifact.sha256[:16]
+    cache.mkdir(parents=True, exist_ok=True)
+    os.utime(cache)
+    for other in top.iterdir():
+        with contextlib.suppress(OSError):
+            if other.lstat().st_mtime < time.time() - UNUSED_DAYS * 86400:
+                remove_tree(other)
+    return cache
+
+
 def choose_local_runtime(site: Site, runner: Runner) -> str:
     """Return the runtime for uv: on this machine, without Slurm, wherever Apptainer is installed."""
     return "local" if runner.has("apptainer") else site.runtime
@@ -134,7 +154,7 @@ def find_uv() -> Path:
         ) from None
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_inside(
     artifact: Artifact, site: Site, runner: Runner, progress: Progress
 ) -> Iterator[Inside]:
