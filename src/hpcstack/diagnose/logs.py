@@ -283,10 +283,10 @@ PIPS = re.compile(
 # the watchdog
 ENDS = re.compile(
     r" CANCELLED AT |^hpcstack: nothing was written for |^hpcstack: interrupted"
-    r"|^.*srun: .*(?:Terminating (?:StepId=|job step )|Job step aborted: )",
+    r"|^.{0,400}srun: .{0,400}(?:Terminating (?:StepId=|job step )|Job step aborted: )",
     re.M,
 )
-OTHER_RANK = re.compile(r"(?: *\d+: )?\[rank(\d+)\]: ")
+OTHER_RANK = re.compile(r"^(?: *\d{1,9}: )?\[rank(\d+)\]: ")
 # signatures that are a cause although they are said after the end: Slurm looks for kills by memory
 # when a step is over
 OUT_OF_MEMORY = ("slurm-oom-kill", "slurm-task-out-of-memory", "slurm-memory-limit-some-point")

@@ -18,8 +18,12 @@ from hpcstack.slurm.step_messages import ENDED, SPEAKER
 # Rank, host, exit status, [how often it was started again, the second of its end]. A `date` without
 # %N leaves that sign behind.
 RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
-TASK = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: Exited with exit code (\d+)")
-CANCELLED = re.compile(rf"(?:(?:slurmstepd|srun)[^ ]*: |{SPEAKER}{ENDED}).* CANCELLED AT (.*)")
+TASK = re.compile(
+    r"srun: error: (\S{1,256}): tasks? (\d{1,9})[\d,-]{0,2000}: Exited with exit code (\d{1,9})"
+)
+CANCELLED = re.compile(
+    rf"(?:(?:slurmstepd|srun)[^ ]{{0,200}}: |{SPEAKER}{ENDED}).{{0,400}} CANCELLED AT (.*)"
+)
 # Slurm 25.05 and newer say so of a step whose other tasks they end because one has failed.
 OF_A_TASK = "DUE TO TASK FAILURE"
 # Words that begin a message, also where a progress bar stands before them on the same line
@@ -37,14 +41,14 @@ BEGIN = (
 )
 HANGS = re.compile(r"hpcstack: nothing was written for (\d+) s: ")  # launch --watchdog
 OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
-LABEL = re.compile(r" *\d+: ")  # of srun --label
+LABEL = re.compile(r"^ *\d{1,9}: ")  # of srun --label
 # Why a program could not start: what python, env, setsid, setpriv and shells say before they exit
 # with 1, 2, 126 or 127
 STARTS = re.compile(
-    r"\S*python[0-9.]*: "
+    r"\S{0,200}python[0-9.]{0,20}: "
     r"(can't open file|No module named|Error while finding module specification) ?.*"
-    r"|(env|setsid|setpriv|\S*sh): "
-    r".*(Permission denied|No such file or directory|not found|Exec format error)"
+    r"|(env|setsid|setpriv|\S{0,200}sh): "
+    r".{0,400}(Permission denied|No such file or directory|not found|Exec format error)"
 )
 PYTHON_STARTS = re.compile(
     r"\S*python[0-9.]*: (No module named|Error while finding module specification)"

@@ -16,6 +16,6 @@ from __future__ import annotations
 
 # What may stand before `error: ` of slurmstepd, as a regular expression. Also before srun's, which
 # passes on what it is told.
-SPEAKER = r"(?:(?:slurmstepd|srun)[^ \n]*: |\[[^\]\n]+\] )?"
+SPEAKER = r"(?:(?:slurmstepd|srun)[^ \n]{0,200}: |\[[^\]\n]{1,200}\] )?"
 # How a message begins that a step or a job was ended, or was put back into the queue
 ENDED = r"error: \*\*\* (?:STEP|JOB) "
