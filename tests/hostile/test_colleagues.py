@@ -32,9 +32,7 @@ MALLORY = 65534
 HPCSTACK = Path(sys.executable).with_name("hpcstack")
 
 
-def run_hpcstack(
-    place: Place, *words: str, user: int = 0, **site: object
-) -> subprocess.CompletedProcess[str]:
+def run_hpcstack(place: Place, *words: str, **site: object) -> subprocess.CompletedProcess[str]:
     """Run hpcstack at PLACE's site, with more of SITE in its site.yaml."""
     said = {
         "store": str(place.site.store),
@@ -47,7 +45,6 @@ def run_hpcstack(
     environment = {**os.environ, "HOME": str(place.top), "HPCSTACK_SITE": str(file)}
     return subprocess.run(
         [str(HPCSTACK), *words], capture_output=True, text=True, check=False, env=environment,
-        user=user or None,
     )  # fmt: skip
 
 

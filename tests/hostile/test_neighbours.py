@@ -743,8 +743,8 @@ def test_t5_whose_group_is_the_users_own(
     number = 0 if group == "root" else 1000
     entry = grp.struct_group((group, "x", number, members))
     person = pwd.struct_passwd((user, "x", number, number, "", "/", "/bin/sh"))
-    monkeypatch.setattr(files.grp, "getgrgid", lambda _: entry)
-    monkeypatch.setattr(files.pwd, "getpwuid", lambda _: person)
+    monkeypatch.setattr(grp, "getgrgid", lambda _: entry)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: person)
     assert files._is_own_group(number) == is_own
 
 

@@ -23,6 +23,7 @@ from hpcstack.oci import client, protocol, rate
 from hpcstack.oci.client import Registry
 from hpcstack.oci.protocol import is_this_machine
 from hpcstack.publish import pull_image
+from hpcstack.publish.push_image import KINDS
 from hpcstack.recipe.model import Base
 
 IMAGE = f"nvcr.io/nvidia/pytorch@sha256:{'0' * 64}"
@@ -172,7 +173,7 @@ def test_t10_a_list_that_goes_on_and_on(peer: Peer, registry: Registry) -> None:
 
 
 def test_t10_many_attachments_that_each_take_their_time(peer: Peer, registry: Registry) -> None:
-    kind = pull_image.KINDS["sbom"][0]
+    kind = KINDS["sbom"][0]
     bodies = [b'{"n": %d}' % n for n in range(40)]
     manifests = {f"sha256:{hashlib.sha256(body).hexdigest()}": body for body in bodies}
     listed = [{"artifactType": kind, "digest": digest} for digest in manifests]
