@@ -20,8 +20,11 @@ from hpcstack.build.engines.builtin import ENGINE
 from hpcstack.build.engines.enclosure import NoEnclosure
 from hpcstack.build.offline import lend_bundle
 from hpcstack.build.request import BuildRequest, find_built
+from hpcstack.core import data
 from hpcstack.core.errors import InputError, StoreError
+from hpcstack.lock.file import LockFile
 from hpcstack.publish import spider
+from hpcstack.recipe.catalog import Catalog
 from hpcstack.store.cache import cache_of, name_offline_folder, open_own_cache
 from hpcstack.store.store import Store
 from support.locks import example_lock
@@ -274,6 +277,20 @@ def test_t3_whoever_publishes_nothing_still_uses_an_image_of_their_own(
         place.store.artifact(image.key)
     monkeypatch.setattr(os, "geteuid", lambda: MALLORY)
     assert place.store.artifact(image.key) == image
+
+
+@root
+def test_a_strangers_lock_in_the_sites_folder_builds_nothing(place: Place) -> None:
+    """As T3 and T4: a lock says on which base, and of which packages, root's image is."""
+    recipe = Catalog([data.find_data_folder("recipes")]).find("miniforge-26.3")
+    file = LockFile(recipe, place.site)
+    path = file.write(example_lock(recipe.stack))
+    assert path.parent == place.site.lock_dir
+    assert not path.stat().st_mode & 0o022
+    assert file.read()
+    give_to_mallory(path)
+    with pytest.raises(InputError, match="nobody, who is no publisher"):
+        file.current()
 
 
 # -- T4: a base in the cache of the group

@@ -99,7 +99,9 @@ def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaM
         )
     reader = str(data.find_data_folder("modules") / "read-modulefile.lua")
     bounded = ["prlimit", f"--as={MEMORY}", "--core=0"]
-    argv = [*bounded, lua, reader, str(path.absolute()), name, version]
+    # LUA_INIT names a file that Lua runs first, before ours has taken anything away.
+    clean = ["env", "-i", "PATH=/usr/bin:/bin"]
+    argv = [*bounded, *clean, lua, reader, str(path.absolute()), name, version]
     done = runner.output(argv, timeout=SECONDS)
     if done.status:
         said = done.tail[-1] if done.tail else f"exit {done.status}"

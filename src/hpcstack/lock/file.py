@@ -48,7 +48,12 @@ class LockFile:
         return found.lock if found and not found.edited else None
 
     def _read_file(self) -> model.ReadLock | None:
-        return model.read_lock_file(self.path) if self.path.exists() else None
+        path = self.path
+        if not path.exists():
+            return None
+        # Each member of the group may write to the site's folder, and a lock says what is built.
+        is_shared = path.parent == self.site.lock_dir
+        return model.read_lock_file(path, self.site.sharing if is_shared else None)
 
     def _find_staleness(self, found: model.ReadLock) -> list[str]:
         """Return why the lock that was FOUND is not what was locked for the recipe."""

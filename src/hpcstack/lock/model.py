@@ -21,6 +21,8 @@ from hpcstack.recipe.fields import REPOSITORY, Commit, Line, Model
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcstack.core.sharing import Sharing
+
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -249,10 +251,13 @@ def parse_lock(content: bytes, where: str) -> ReadLock:
     return ReadLock(lock, edited=found.checksum not in (None, f"sha256:{lock.digest()}"))
 
 
-def read_lock_file(path: Path) -> ReadLock:
-    """Return the lock in PATH. InputError where there is none."""
+def read_lock_file(path: Path, publishers: Sharing | None = None) -> ReadLock:
+    """Return the lock in PATH. InputError where there is none.
+
+    With PUBLISHERS also where its file belongs to somebody who is none of them.
+    """
     try:
-        content = read_bytes(path, MAX_LOCK)
+        content = read_bytes(path, MAX_LOCK, publishers=publishers)
     except OSError as error:
         raise InputError(
             f"{path}: {error.strerror}", _lock_anew(str(path)), page="new-ngc-month"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from hpcstack.core.sharing import Sharing
     from hpcstack.publish.publisher import Publisher
     from hpcstack.publish.usage import Usage
     from hpcstack.releases.ledger import Event, Ledger
@@ -75,7 +76,7 @@ def begin_telling(
     Whoever is new is told of nothing that happened before, and that is written down at once: what
     this run does is told by the next one, if this one is killed.
     """
-    telling = Notifications(folder, {name: read_told(folder, name) for name in declared})
+    telling = Notifications(folder, {name: read_told(folder, name, publisher.site.sharing) for name in declared})
     for name, one in declared.items():
         told = telling.told[name]
         new = [address for address in one.tell if address not in told.events]
@@ -90,10 +91,14 @@ def begin_telling(
     return telling
 
 
-def read_told(folder: Path, name: str) -> ToldOfName:
-    """Return who was told what of NAME; nobody and nothing where the file is not there, or torn."""
+def read_told(folder: Path, name: str, publishers: Sharing) -> ToldOfName:
+    """Return who was told what of NAME.
+
+    Nobody and nothing where the file is not there, torn, or none of PUBLISHERS wrote it.
+    """
     try:
-        found = parse_untrusted_json(read_bytes(folder / f"{name}.json", MAX_TOLD), MAX_TOLD)
+        content = read_bytes(folder / f"{name}.json", MAX_TOLD, publishers=publishers)
+        found = parse_untrusted_json(content, MAX_TOLD)
         return ToldOfName(
             {str(who): int(count) for who, count in found["events"].items()},
             {str(who): str(digest) for who, digest in found["problems"].items()},

@@ -137,3 +137,15 @@ def test_a_large_tree_is_searched_by_name_first(tmp_path: Path) -> None:
     assert find_modulefile(tmp_path, "mytorch", "1", None) == tmp_path / "mytorch/1.lua"
     with pytest.raises(InputError, match="no single modulefile"):
         find_modulefile(tmp_path, "other", "1", Path("x.sqsh"))
+
+
+def test_variables_of_luas_own_run_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LUA_INIT is run before anything is taken away."""
+    proof = tmp_path / "proof"
+    for name in ("LUA_INIT", "LUA_INIT_5_1", "LUA_INIT_5_3", "LUA_INIT_5_4"):
+        monkeypatch.setenv(name, f"os.execute('touch {proof}')")
+    file = tmp_path / "1.lua"
+    file.write_text('setenv("A", "b")\n')
+    found = read_modulefile(file, "x", "1", Runner())
+    assert found.settings
+    assert not proof.exists()

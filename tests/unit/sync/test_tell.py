@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hpcstack.core.sharing import ALONE
 from hpcstack.releases.changes import retire_version
 from hpcstack.releases.ledger import Dates
 from hpcstack.sync.declaration import Declared
@@ -168,7 +169,7 @@ def test_what_was_not_sent_is_sent_later(mail: Mail) -> None:
 def test_a_torn_file_tells_nothing_twice(mail: Mail) -> None:
     mail.run()
     (mail.top / "told/pytorch.json").write_text('{"events": ')
-    assert read_told(mail.top / "told", "pytorch").events == {}
+    assert read_told(mail.top / "told", "pytorch", ALONE).events == {}
     mail.place.publish(content=b"another")
     mail.run()
     assert mail.read() == ""
