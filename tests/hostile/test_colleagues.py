@@ -10,6 +10,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,26 @@ def test_t1_what_lmod_is_made_to_print_becomes_no_cache(
     assert "NOT rebuilt" in said
     assert not (published.site.module_root / "spider/cache/spiderT.lua").exists()
     assert published.tree.stale
+
+
+@root
+@pytest.mark.lmod
+def test_t1_a_tree_below_a_folder_that_each_enclosure_shows(tmp_path: Path) -> None:
+    """In /opt nothing can be made where an enclosure mounts, and a tree without gateways has no
+    `more`.
+    """
+    with tempfile.TemporaryDirectory(dir="/opt", prefix="hpcstack-tree-") as name:
+        Path(name).chmod(0o755)
+        place = Place(Path(name))
+        (place.tree.core / "pytorch").mkdir(parents=True)
+        mine = place.tree.core / "pytorch/24.11-r1.lua"
+        mine.write_text('whatis("Name: pytorch")\n')
+        give_to_mallory(_plant_modulefile(place, ""))
+        place = place.with_publishers("root")
+        said = spider.rebuild_cache(place.tree, place.publisher.runner)
+        assert said == "the spider cache is rebuilt"
+        assert "24.11-r1" in _read_cache(place)
+        assert "planted" not in _read_cache(place)
 
 
 @pytest.mark.lmod

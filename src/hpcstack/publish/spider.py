@@ -139,7 +139,9 @@ def _read_modulefiles(tree: Tree, spider: Path, runner: Runner) -> str:
     """Return what SPIDER prints about the modulefiles that TREE's publishers wrote: Lua data."""
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as name:
         own, copies = Path(name), Path(name, "copies")
-        for part in PARTS:
+        # A tree in /usr or /opt, say, is shown as it is: a copy can only take a folder's place.
+        parts = [part for part in PARTS if (tree.root / part).is_dir()]
+        for part in parts:
             _copy_trusted(tree, part, copies)
 
         printed = run_strangers_code(
@@ -147,7 +149,7 @@ def _read_modulefiles(tree: Tree, spider: Path, runner: Runner) -> str:
             own,
             runner,
             shown=[spider.parents[1], *_list_interpreter(spider)],
-            in_place_of={tree.root / part: copies / part for part in PARTS},
+            in_place_of={tree.root / part: copies / part for part in parts},
             most=MOST_CACHE,
             timeout=SPIDER_S,
         )
@@ -169,8 +171,6 @@ def _copy_trusted(tree: Tree, part: str, copies: Path) -> None:
     """Copy what publishers wrote in the folder PART of TREE to COPIES/PART, for anybody to read."""
     target = copies / part
     target.mkdir(parents=True, mode=0o755)
-    if not (tree.root / part).is_dir():
-        return
     for visit in walk_trusted(tree.root / part, tree.sharing):
         folder = target / visit.path
         folder.mkdir(mode=0o755, exist_ok=True)

@@ -76,7 +76,9 @@ def begin_telling(
     Whoever is new is told of nothing that happened before, and that is written down at once: what
     this run does is told by the next one, if this one is killed.
     """
-    telling = Notifications(folder, {name: read_told(folder, name, publisher.site.sharing) for name in declared})
+    telling = Notifications(
+        folder, {name: read_told(folder, name, publisher.site.sharing) for name in declared}
+    )
     for name, one in declared.items():
         told = telling.told[name]
         new = [address for address in one.tell if address not in told.events]
