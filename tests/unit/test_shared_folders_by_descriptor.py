@@ -36,7 +36,6 @@ OWN = {
     "build/engines/lowest.py": "the build's own folder, and the builder's own cache",
     "build/engines/overlay.py": "the build's own folder, and the builder's own cache",
     "build/job.py": "the build's own folder",
-    "build/offline.py": "the build's own folder",
     "build/request.py": "what a recipe brings beside it, read and not changed",
     "imagecache/acl.py": "the service's account alone writes the cache",
     "imagecache/layout.py": (
@@ -48,6 +47,7 @@ OWN = {
     "oci/download.py": "a folder of this import's, pinned by who opened it",
     "oci/importer.py": "a folder of this import's, pinned by who opened it",
     "publish/load_test.py": "a temporary folder of its own",
+    "publish/spider.py": "a temporary folder of its own",
     "publish/website.py": "a folder that the caller names, with his own rights",
     "store/signing.py": "a temporary folder of its own",
 }

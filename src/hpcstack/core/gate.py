@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WRITABLE_BY_OTHERS = 0o022
 
 
-def explain_distrust(about: os.stat_result, sharing: Sharing) -> str:
+def explain_disbelief(about: os.stat_result, sharing: Sharing) -> str:
     """Return why a file or a folder is not its publisher's word, as the end of a sentence.
 
     Empty where it is: a publisher owns it, and of a file nobody else can change the bytes. Where
@@ -45,7 +45,7 @@ def explain_distrust(about: os.stat_result, sharing: Sharing) -> str:
 def check_publishers_word(descriptor: int, path: Path, sharing: Sharing) -> None:
     """Raise InputError unless what DESCRIPTOR holds open, called PATH, is a publisher's word."""
     about = os.fstat(descriptor)
-    why = explain_distrust(about, sharing)
+    why = explain_disbelief(about, sharing)
     if not why:
         return
     tip = "modules.publishers in site.yaml names the publishers"
@@ -79,7 +79,7 @@ def walk_trusted(top: Path, sharing: Sharing) -> Iterator[descriptors.Visit]:
     refused: set[str] = set()
     for visit in descriptors.walk_folders(top, anyones=True):
         around = visit.path.rpartition("/")[0]
-        is_trusted = not explain_distrust(os.fstat(visit.descriptor), sharing)
+        is_trusted = not explain_disbelief(os.fstat(visit.descriptor), sharing)
         if (visit.path and around in refused) or not is_trusted:
             refused.add(visit.path)
             visit.folders.clear()
@@ -97,4 +97,4 @@ def _is_trusted(around: int, name: str, sharing: Sharing) -> bool:
         about = os.stat(name, dir_fd=around, follow_symlinks=False)
     except OSError:
         return False
-    return not explain_distrust(about, sharing)
+    return not explain_disbelief(about, sharing)

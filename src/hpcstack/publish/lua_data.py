@@ -2,8 +2,6 @@
 
 Lmod executes a spider cache in the shell of each user, so it must be nothing but assignments of
 tables.
-
-Tested in tests/unit/publish/test_lua_data.py.
 """
 
 from __future__ import annotations
