@@ -18,8 +18,8 @@ except ImportError:  # Python 3.10
 SMALL, LARGE = 4096, 16384  # characters
 LINEAR = 6.0  # the growth of the time from SMALL to LARGE: 4 where it is linear, 16 where quadratic
 MOST_S = 2.0
-QUICK_S, MEASURED_S = 0.002, 0.03  # below the first nothing is measured; what one measurement takes
-COSTLIEST = 3  # strings of a pattern whose growth is measured
+QUICK_S, MEASURED_S = 0.002, 0.02  # below the first nothing is measured; what one measurement takes
+COSTLIEST = 2  # strings of a pattern whose growth is measured
 
 
 def sample_parts(pattern: str) -> list[str]:
