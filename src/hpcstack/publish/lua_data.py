@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOKEN = re.compile(
     r"""(?P<blank>\s+)
     | (?P<string>"(?:[^"\\\n]|\\[^\n]|\\\n)*"|\[(?P<level>=*)\[.*?\](?P=level)\])
-    | (?P<number>-?[0-9][0-9.eE+x-]{0,60})
+    | (?P<number>-?(?:0x[0-9a-fA-F]+|[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?))
     | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
     | (?P<mark>[{}\[\],;=])""",
     re.VERBOSE | re.DOTALL,

@@ -55,6 +55,7 @@ def test_data_is_data(text: str) -> None:
         "spiderT = function() end",
         'spiderT = { "a\nb" }',
         "spiderT = { a.b }",
+        'spiderT = {1--,[[\n,os.execute("id")\n--]]\n}',
         "\x1bLua",
     ],
 )
