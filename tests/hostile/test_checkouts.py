@@ -236,6 +236,7 @@ def test_t2_a_strangers_repository_around_ours_says_nothing(checkout: Checkout) 
         ("may be run", True),
         ("gone", True),
         ("new", True),
+        ("new and staged", True),
         ("new and ignored", False),
         ("link", True),
         ("submodule", True),
@@ -264,6 +265,9 @@ def test_what_counts_as_changed(checkout: Checkout, change: str, differs: bool) 
         (top / "b \t\n.txt").unlink()
     elif change == "new":
         (top / "new").touch()
+    elif change == "new and staged":
+        (top / "new").touch()
+        run_git(checkout.top, "add", "recipes/new")
     elif change == "new and ignored":
         (top / "new.log").touch()
     elif change == "link":
@@ -275,6 +279,30 @@ def test_what_counts_as_changed(checkout: Checkout, change: str, differs: bool) 
         (checkout.top / "elsewhere").touch()
     found = find_commit(top / "a.yaml", Runner())
     assert found == run_git(checkout.top, "rev-parse", "HEAD") + CHANGED * differs
+
+
+def test_a_recipe_that_is_only_staged_is_in_no_commit(checkout: Checkout) -> None:
+    run_git(checkout.top, "init", "--quiet")
+    run_git(checkout.top, "commit", "--quiet", "--allow-empty", "-m", "one")
+    (checkout.top / "a.yaml").write_text(DECLARED)
+    run_git(checkout.top, "add", "--all")
+    assert find_commit(checkout.top / "a.yaml", Runner()) == ""
+
+
+def test_a_repository_that_is_closed_to_us_says_nothing(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout.top / "a.yaml").write_text(DECLARED)
+    (checkout.top / ".git").mkdir()
+    real = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path.name == "HEAD":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    assert find_commit(checkout.top / "a.yaml", Runner()) == ""
 
 
 # -- T8: what is written follows no link that git carries
@@ -307,6 +335,7 @@ def test_t8_an_output_in_a_checkout_is_no_link(
         ("render", "pytorch-24.11", "--format", "edf", "--image", "x.sqsh", "-o", "out"),
         ("site", "init", "-o", "out", "--force"),
         ("build", "pytorch-24.11", "--sif", "out", "--offline"),
+        ("render", "pytorch-24.11", "--offline", "-o", "out"),
     ],
 )
 def test_t8_other_outputs(checkout: Checkout, victim: Path, words: tuple[str, ...]) -> None:
@@ -328,6 +357,29 @@ def test_t8_a_folder_of_a_checkout_that_is_a_link_out_of_it(
     with pytest.raises(InputError, match="leads out of"):
         open_output(checkout.top / "public" / victim.name)
     assert victim.read_text() == "mine"
+
+
+def test_t8_a_link_to_another_checkout_is_no_checkout_of_its_own(
+    checkout: Checkout, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (checkout.top, checkout.home):
+        (folder / ".git").mkdir()
+    (checkout.top / "public").symlink_to(checkout.home)
+    monkeypatch.chdir("/")
+    with pytest.raises(InputError, match="leads out of"):
+        write_output(checkout.top / "public" / victim.name, "x")
+    with pytest.raises(InputError, match="leads out of"):
+        check_carried_folder(checkout.top / "public")
+    check_carried_output(checkout.home / "new.html")
+
+
+def test_t8_events_go_to_a_pipe_and_to_a_device(checkout: Checkout) -> None:
+    (checkout.top / "releases").mkdir()
+    (checkout.top / "releases/a.yaml").write_text(DECLARED)
+    done = checkout.run("sync", "releases", "--dry-run", "--events", "/dev/stderr")
+    assert done.returncode == 0, done.stderr
+    with open_output(Path("/dev/null")) as opened:
+        opened.write("x")
 
 
 def test_t8_ones_own_links_elsewhere_are_followed(

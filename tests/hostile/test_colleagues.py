@@ -4,6 +4,7 @@ T4, T5 of what once got through.
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import json
 import os
@@ -11,21 +12,32 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from hpcstack.build import base
 from hpcstack.build.base import base_name, find_bundled_base, locate_imported_base
 from hpcstack.build.engines.builtin import ENGINE
 from hpcstack.build.engines.enclosure import NoEnclosure
 from hpcstack.build.offline import lend_bundle
 from hpcstack.build.request import BuildRequest, find_built
+from hpcstack.build.workbench import Workbench
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, StoreError
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Progress
 from hpcstack.lock.file import LockFile
+from hpcstack.oci.client import Registry
+from hpcstack.oci.importer import Imported
 from hpcstack.publish import spider
+from hpcstack.publish.damage import find_damage
 from hpcstack.recipe.catalog import Catalog
+from hpcstack.releases.records import KEPT_FILES, read_attachments
 from hpcstack.store.cache import cache_of, name_offline_folder, open_own_cache
 from hpcstack.store.store import Store
 from support.locks import example_lock
@@ -341,15 +353,15 @@ def test_t4_a_strangers_base_is_not_built_on(
     lock = example_lock(place.stack())
     cache = cache_of(place.site)
     assert stat.S_IMODE(cache.top.stat().st_mode) == 0o3775
-    base = cache.top / base_name(lock, "linux/amd64", place.site)
-    base.write_bytes(b"a base")
+    imported = cache.top / base_name(lock, "linux/amd64", place.site)
+    imported.write_bytes(b"a base")
     if how == "mallory's":
-        give_to_mallory(base)
+        give_to_mallory(imported)
     elif how == "written by others":
-        base.chmod(0o664)
+        imported.chmod(0o664)
     elif how == "a link":
-        base.rename(cache.top / "elsewhere")
-        base.symlink_to("elsewhere")
+        imported.rename(cache.top / "elsewhere")
+        imported.symlink_to("elsewhere")
     elif how == "in a folder of mallory's":
         give_to_mallory(cache.top)
     elif how == "in a folder that is not sticky":
@@ -364,6 +376,87 @@ def test_t4_a_strangers_base_is_not_built_on(
 
 
 @root
+def test_t4_a_base_that_appears_while_its_lease_is_waited_for(
+    place: Place, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member holds the lease, puts a file of theirs there, and lets go."""
+    lock = example_lock(place.stack())
+    shared = locate_imported_base(lock, "linux/amd64", place.site)
+    assert shared.parent == cache_of(place.site).top
+
+    @contextlib.contextmanager
+    def lease(*_: object, **__: object) -> Iterator[None]:
+        shared.write_bytes(b"mallory's")
+        give_to_mallory(shared)
+        yield
+
+    def pack(_source: object, final: Path, *_: object, **__: object) -> Imported:
+        final.write_bytes(b"the registry's")
+        return Imported(final, 14, None, 0.0, 1)  # type: ignore[arg-type]
+
+    image = SimpleNamespace(image=SimpleNamespace(digest="sha256:" + "0" * 64))
+    monkeypatch.setattr(base, "open_source", lambda *_: image)
+    monkeypatch.setattr(base, "pack_image", pack)
+    monkeypatch.setattr(Store, "lease", lease)
+    bench = Workbench(place.site, Registry(place.site), Runner(), Progress())
+    found = base.provide_base(lock, "linux/amd64", bench)
+    assert found.read_bytes() == b"the registry's"
+    assert found.parent == open_own_cache(place.site).top
+
+
+@root
+def test_names_at_the_top_of_the_store_are_their_makers(place: Place) -> None:
+    """Who could rename STORE/cache would have another folder in its place."""
+    place.publish()
+    for top in (place.site.store, place.site.module_root):
+        assert top.stat().st_mode & stat.S_ISVTX, top
+
+
+@root
+@pytest.mark.parametrize("name", KEPT_FILES)
+def test_a_strangers_modulefile_does_not_come_back(place: Place, name: str) -> None:
+    """`undo` and `repair` would write it into the tree, as root's own."""
+    place.publish()
+    place.publish(content=b"two")
+    ledger = place.tree.ledger("pytorch")
+    removed = replace(
+        ledger, entries=tuple(replace(one, state="removed") for one in ledger.entries)
+    )
+    kept = place.store.releases / "pytorch/24.11-r1" / name
+    assert kept.is_file()
+    give_to_mallory(kept)
+    with pytest.raises(InputError, match="nobody, who is no publisher"):
+        place.publisher._read_returning_modulefiles(removed, ledger)
+    for inventory in kept.parent.glob("inventory*"):
+        inventory.unlink()
+    for path in place.site.module_root.rglob("24.11-r1*"):
+        path.write_text("damaged")
+    texts = [one.text for one in find_damage(place.tree, place.store, "pytorch")]
+    assert not any(text == kept.read_text() for text in texts)
+
+
+@root
+def test_a_strangers_sbom_is_not_taken_into_the_next_release(place: Place) -> None:
+    place.publish()
+    sbom = place.store.releases / "pytorch/24.11-r1/sbom.json"
+    sbom.write_text("{}")
+    assert read_attachments(place.store, "pytorch", "24.11-r1")
+    give_to_mallory(sbom)
+    with pytest.raises(InputError, match="nobody, who is no publisher"):
+        read_attachments(place.store, "pytorch", "24.11-r1")
+
+
+@pytest.mark.lmod
+def test_t1_a_pipe_in_the_place_of_lmodrc_is_not_waited_for(published: Place) -> None:
+    rc = published.site.module_root / "spider/lmodrc.lua"
+    rc.parent.mkdir()
+    os.mkfifo(rc)
+    said = spider.rebuild_cache(published.tree, published.publisher.runner)
+    assert said == "the spider cache is rebuilt"
+    assert "scDescriptT" in rc.read_text()
+
+
+@root
 def test_t4_the_base_and_the_packages_of_a_bundle(
     place: Place, own_cache: Path, tmp_path: Path
 ) -> None:
@@ -371,12 +464,12 @@ def test_t4_the_base_and_the_packages_of_a_bundle(
     lock = example_lock(stack)
     folder = name_offline_folder(place.site, lock, "linux/amd64")
     folder.mkdir(parents=True)
-    base = folder / f"base-{'0' * 64}.sqsh"
-    base.write_bytes(b"a base")
+    bundled = folder / f"base-{'0' * 64}.sqsh"
+    bundled.write_bytes(b"a base")
     package = folder / "a_1_all.deb"
     package.write_bytes(b"a package")
-    assert find_bundled_base(lock, "linux/amd64", place.site) == base
-    give_to_mallory(base)
+    assert find_bundled_base(lock, "linux/amd64", place.site) == bundled
+    give_to_mallory(bundled)
     assert find_bundled_base(lock, "linux/amd64", place.site) is None
 
     order = BuildRequest(stack, lock, place.site, "linux/amd64", ENGINE)

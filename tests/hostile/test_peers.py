@@ -89,6 +89,14 @@ def drip_compressed(_: str) -> Iterator[bytes]:
         yield b"\0\0\0\xff\xff"
 
 
+def endless_trailers(_: str) -> Iterator[bytes]:
+    """One read does not come back from them."""
+    yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    while True:
+        time.sleep(DRIP_S)
+        yield b"X-A: b\r\n"
+
+
 def endless_body(_: str) -> Iterator[bytes]:
     yield b"HTTP/1.1 200 OK\r\n\r\n"
     while True:
@@ -104,6 +112,7 @@ def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
     monkeypatch.setattr(protocol, "READ_S", 0.6)
     monkeypatch.setattr(client, "HEADERS_S", 0.6)
     monkeypatch.setattr(client, "LIST_S", 1.5)
+    monkeypatch.setattr(client, "STUCK_S", 0.6)
     monkeypatch.setattr(pull_image, "ATTACHED_S", 1.5)
     monkeypatch.setattr(rate, "PERIOD_S", 0.6)
     monkeypatch.setattr(client, "BACK_OFF", 0.01)
@@ -136,7 +145,9 @@ ASKS: dict[str, Callable[[Registry], object]] = {
 }
 
 
-@pytest.mark.parametrize("answers", [drip_headers, drip_body, drip_compressed, nested_body])
+@pytest.mark.parametrize(
+    "answers", [drip_headers, drip_body, drip_compressed, endless_trailers, nested_body]
+)
 @pytest.mark.parametrize("ask", ASKS)
 def test_t10_no_answer_takes_for_ever(
     peer: Peer, registry: Registry, ask: str, answers: Answers

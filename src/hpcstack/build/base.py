@@ -81,7 +81,7 @@ def provide_base(lock: Lock, platform: str, bench: Workbench) -> Path:
     base = Base.model_validate({"image": f"{lock.base.registry}/{lock.base.repository}@{digest}"})
     done = _import(Reference("docker", base=base), platform, final, bench, once=True)
     bench.progress(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
-    return final
+    return done.path
 
 
 def locate_imported_base(lock: Lock, platform: str, site: Site) -> Path:
@@ -159,6 +159,9 @@ def _import(
 
     key = f"import{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
     with cache.lease(key, tell_waiting):
+        # Whoever held the lease until now may have been anybody who can write to the cache.
+        if once and explain_distrust_in(site, final):
+            final = open_own_cache(site).top / final.name
         if once and final.exists():
             return Imported(final, final.stat().st_size, source.image, 0.0, 0)
 

@@ -171,6 +171,7 @@ def _render_files(
     session: Session, name: str, output: str, platform: str, *, offline: bool, as_json: bool
 ) -> None:
     """Render all files of a stack, and print their names."""
+    from hpcstack.core.carried import check_carried_output
     from hpcstack.core.files import write_tree
     from hpcstack.preview import render_stack
     from hpcstack.resolve.make_lock import lock_to_look_at
@@ -183,6 +184,7 @@ def _render_files(
 
     if output:
         folder = Path(output)
+        check_carried_output(folder)
         with session.store.acting("the files were not written"):
             write_tree(folder, files)
 

@@ -13,11 +13,10 @@ Tested in tests/hostile/test_checkouts.py.
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from hpcstack.core.errors import InputError
-from hpcstack.core.files import FILE
+from hpcstack.core.yaml import read_yaml_text
 
 LEADS_OUT = "a symlink that leads out of its folder; put the file itself there, or name its folder"
 
@@ -28,24 +27,7 @@ def read_carried_text(path: Path, folder: Path, limit: int) -> str:
     Its line ends stay as they are. A link to a file in FOLDER is followed. Raise ValueError, which
     says why, for any other.
     """
-    real = _resolve_within(path, folder)
-    try:
-        descriptor = os.open(real, FILE)
-    except OSError as error:
-        what = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise ValueError(
-            what if path.exists() or not path.is_symlink() else "leads nowhere"
-        ) from None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("not an ordinary file")
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"larger than {limit} bytes")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8: {error.reason}") from None
+    return read_yaml_text(_resolve_within(path, folder), limit)
 
 
 def _resolve_within(path: Path, folder: Path) -> Path:
@@ -95,8 +77,14 @@ def _make_absolute(path: Path) -> Path:
 
 
 def _find_checkout(place: Path) -> Path | None:
-    """Return the top of the checkout that PLACE lies in; None where it lies in none."""
-    for folder in (place, *place.parents):
+    """Return the top of the checkout that PLACE lies in; None where it lies in none.
+
+    What a link leads to is another checkout, perhaps: it is not looked at.
+    """
+    found = None
+    for folder in (*reversed(place.parents), place):
+        if folder.is_symlink() and found:
+            return found
         if os.path.lexists(folder / ".git"):
-            return folder
-    return None
+            found = folder
+    return found

@@ -142,9 +142,17 @@ def read_bytes(
     return content
 
 
-def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = False) -> str:
+def read_text(
+    path: Path,
+    limit: int,
+    *,
+    below: Path | None = None,
+    own: bool = False,
+    publishers: Sharing | None = None,
+) -> str:
     """Return the text of the ordinary file PATH; bytes that are not UTF-8 are replaced."""
-    return read_bytes(path, limit, below=below, own=own).decode("utf-8", "replace")
+    content = read_bytes(path, limit, below=below, own=own, publishers=publishers)
+    return content.decode("utf-8", "replace")
 
 
 def list_files_under(top: Path, folder: Path) -> list[Path]:
@@ -348,7 +356,7 @@ def writing_below(top: Path, what: str, sharing: Sharing = ALONE) -> Iterator[No
     """
     before = os.umask(sharing.umask)
     try:
-        sharing.make_folder(top)
+        sharing.make_own_names_folder(top)
         sharing.open_old(top)
         yield
     except OSError as error:

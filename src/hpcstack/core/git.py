@@ -65,11 +65,15 @@ def find_repository(folder: Path) -> Repository | None:
             about = found.lstat()
         except OSError:
             continue
-        git_dir = _read_pointer(found) if stat.S_ISREG(about.st_mode) else found
-        is_repository = git_dir is not None and (git_dir / "HEAD").is_file()
-        if git_dir is None or not is_repository:
-            continue
-        if about.st_uid not in trusted or git_dir.stat().st_uid not in trusted:
+        if about.st_uid not in trusted:
+            return None
+        try:
+            git_dir = _read_pointer(found) if stat.S_ISREG(about.st_mode) else found
+            if git_dir is None or not (git_dir / "HEAD").is_file():
+                continue
+            if git_dir.stat().st_uid not in trusted:
+                return None
+        except OSError:  # it is closed to us
             return None
         return Repository(git_dir, top)
     return None
@@ -132,16 +136,19 @@ def explain_difference(
     what attributes convert; what git ignores is left out.
     """
     listed = run_git(repository, folder, ["ls-tree", "-r", "-z", commit, "--", "."], runner)
-    new = run_git(
-        repository, folder, ["ls-files", "--others", "--exclude-standard", "-z", "--", "."], runner
-    )
-    if listed.status or new.status:
+    # What lies there and is not ignored: in the index, which may have what no commit has, and not.
+    there = ["ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."]
+    found = run_git(repository, folder, there, runner)
+    if listed.status or found.status:
         return None
-    if new.stdout:
-        return new.stdout.split("\0")[0]
+    entries = list(_parse_tree(listed.stdout))
+    committed = {entry.path for entry in entries}
+    new = [path for path in found.stdout.split("\0") if path and path not in committed]
+    if new:
+        return new[0]
 
     until = time.monotonic() + COMPARE_S
-    for entry in _parse_tree(listed.stdout):
+    for entry in entries:
         if time.monotonic() > until:
             return None
         if not _is_as_committed(folder / entry.path, entry, runner):
@@ -175,8 +182,11 @@ def _is_as_committed(path: Path, entry: CommittedFile, runner: Runner) -> bool:
 
 def _is_submodule_at(path: Path, commit: str, runner: Runner) -> bool:
     """Return whether the submodule PATH is checked out at COMMIT and is clean, or is not there."""
-    if not path.is_dir() or not any(path.iterdir()):
-        return True
+    try:
+        if not path.is_dir() or not any(path.iterdir()):
+            return True
+    except OSError:
+        return False
     repository = find_repository(path.resolve())
     if repository is None or find_head(repository, runner) != commit:
         return False

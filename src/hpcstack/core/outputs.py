@@ -52,9 +52,13 @@ def new_file(path: Path, *, force: bool = False) -> Path:
 def open_output(path: Path) -> IO[str]:
     """Open the file that a user named as an output, to be written while the command runs.
 
-    Its links are those of `write_output`. Raise OSError as open(2) does.
+    Its links, devices and pipes are those of `write_output`. Raise OSError as open(2) does.
     """
-    return _follow_own_link(path).open("w", encoding="utf-8")
+    if not _is_of_the_system(path):
+        target = _follow_own_link(path)
+        if not is_special(path):
+            path = target
+    return path.open("w", encoding="utf-8")
 
 
 def write_output(path: Path, text: str, mode: int = 0o644) -> None:
@@ -62,7 +66,7 @@ def write_output(path: Path, text: str, mode: int = 0o644) -> None:
 
     A link is followed. A device or a pipe is written into, not replaced.
     """
-    if path.is_relative_to("/dev") or path.is_relative_to("/proc"):
+    if _is_of_the_system(path):
         path.write_text(text, encoding="utf-8")
         return
     target = _follow_own_link(path)  # refuses a stranger's link, also one to a device
@@ -70,6 +74,14 @@ def write_output(path: Path, text: str, mode: int = 0o644) -> None:
         path.write_text(text, encoding="utf-8")
         return
     write_text(target, text, mode)
+
+
+def _is_of_the_system(path: Path) -> bool:
+    """Return whether PATH is named as a device, or as one of a process's descriptors.
+
+    A shell's >(...) is one, /dev/fd/63, whose link leads to no path.
+    """
+    return path.is_relative_to("/dev") or path.is_relative_to("/proc")
 
 
 def _follow_own_link(path: Path) -> Path:

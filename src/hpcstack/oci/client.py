@@ -80,6 +80,7 @@ BUSY = (429, 500, 502, 503, 504)  # statuses after which a request is tried agai
 # the token, and its answer may have taken a while to get here.
 RENEWED = 0.9
 REDIRECTS = 6
+STUCK_S = 120.0  # seconds for one read of a body in chunks
 MAX_REASON = 64 << 10  # bytes that are read of an error
 NO_SUCH_API = (400, 404, 405, 406, 501)  # to a request that a registry does not know
 
@@ -287,7 +288,7 @@ class Registry:
                 if start and answer.status_code != 206:
                     # The registry ignores ranges and sends the whole layer: skip what we have.
                     _skip_first(answer, start, asked)
-                yield from watch_rate(lambda: answer.raw.read1(PIECE, decode_content=False), asked)
+                yield from watch_rate(lambda: _read_piece(answer, PIECE, asked), asked)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 raise RegistryError(*explain_unreachable(host, base, error, asked)) from None
 
@@ -813,14 +814,29 @@ def _read_reason_of(answer: requests.Response, host: str) -> bytes:
         return b""
 
 
+def _read_piece(answer: requests.Response, most: int, host: str) -> bytes:
+    """Return what has come of ANSWER's body, at most MOST bytes; empty at its end.
+
+    A body in chunks may end in trailers that do not: one read of them is waited for STUCK_S
+    seconds. Registries send layers whole, with their length.
+    """
+
+    def read() -> bytes:
+        return bytes(answer.raw.read1(most, decode_content=False))
+
+    if not answer.raw.chunked:
+        return read()
+    return call_within(STUCK_S, host, read)
+
+
 def _skip_first(answer: requests.Response, count: int, host: str) -> None:
     """Read the first COUNT bytes of ANSWER's body. Raise TooSlow where they hardly come."""
 
     def read() -> bytes:
         nonlocal count
-        block = answer.raw.read1(min(PIECE, count), decode_content=False) if count else b""
+        block = _read_piece(answer, min(PIECE, count), host) if count else b""
         count -= len(block)
-        return bytes(block)
+        return block
 
     for _ in watch_rate(read, host):
         pass

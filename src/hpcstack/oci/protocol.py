@@ -108,7 +108,8 @@ def content_of(answer: Reply, limit: int, host: str) -> bytes:
         return b""
 
     try:
-        return read_within(read_block, budget)
+        # One read may go on for ever, as with trailers that never end: so it is waited for.
+        return call_within(READ_S, host, lambda: read_within(read_block, budget))
     except zlib.error:
         raise RegistryError(*make_nonsense_error(host)) from None
 

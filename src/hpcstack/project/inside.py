@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack.core.descriptors import make_folder
 from hpcstack.core.dirs import find_cache_home, find_config_home, find_data_home
 from hpcstack.core.errors import InputError, MissingToolError
 from hpcstack.core.files import read_text, remove_tree, write_text
@@ -126,7 +127,7 @@ def open_uv_cache(artifact: Artifact) -> Path:
     named = os.environ.get("UV_CACHE_DIR")
     top = Path(named) / "hpcstack" if named else find_cache_home() / "hpcstack/uv"
     cache = top / artifact.sha256[:16]
-    cache.mkdir(parents=True, exist_ok=True)
+    make_folder(cache)  # whatever the umask: others must not be able to swap what lies beside it
     os.utime(cache)
     for other in top.iterdir():
         with contextlib.suppress(OSError):

@@ -333,7 +333,8 @@ def _find_damage_without_inventory(
     out = []
     for path in _list_modulefiles(tree, ledger, entry):
         try:
-            text = files.read_text(folder / _name_kept_copy(path), MAX_RECORD)
+            copy = folder / _name_kept_copy(path)
+            text = files.read_text(copy, MAX_RECORD, publishers=tree.sharing)
         except (OSError, InputError):
             continue
         wrong = _describe_difference(path, digest_text(text))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MAX_RECORD = 16 << 20  # bytes of one record
 MAX_RECORDS = 2_000_000
 MAX_EVENTS = 1000  # of one range
+TEXT = 64  # characters that are counted as one entry
 MAX_NAME = 500  # characters of a name or a version
 MAX_NAMED = 10_000  # versions, ranges and names that one record has of one package
 # Of all records together: bytes that are read, and versions, ranges and names that are kept.
@@ -93,9 +94,13 @@ class Affected:
     ranges: tuple[tuple[tuple[str, str], ...], ...]  # of each, its events: (introduced, 1.2)
 
     def count_entries(self) -> int:
-        """Return how many versions, events and names are kept of it, and one for itself."""
-        events = sum(len(one) for one in self.ranges)
-        return 1 + len(self.aliases) + len(self.versions) + events
+        """Return how many versions, events and names are kept of it; a long one counts as several.
+
+        One is about a hundred bytes of memory.
+        """
+        events = [mark for one in self.ranges for _, mark in one]
+        texts = (*self.aliases, *self.versions, *events)
+        return 1 + sum(1 + len(text) // TEXT for text in texts)
 
     @property
     def cves(self) -> list[str]:

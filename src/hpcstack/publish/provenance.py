@@ -30,8 +30,9 @@ def find_commit(recipe: Path, runner: Runner) -> str:
     if repository is None or not commit:
         return ""
 
-    tracked = ["ls-files", "--error-unmatch", "--", path.name]
-    if run_git(repository, path.parent, tracked, runner).status:
+    # In the commit: what is only in the index is in none.
+    committed = run_git(repository, path.parent, ["ls-tree", commit, "--", path.name], runner)
+    if committed.status or not committed.stdout:
         return ""
 
     # The whole folder: the recipe may extend, or copy into the image, what lies beside it.

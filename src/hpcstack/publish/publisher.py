@@ -295,7 +295,7 @@ class Publisher:
             paths = self._list_modulefiles(after.name, entry.release)
             for path, kept in zip(paths, KEPT_FILES, strict=True):
                 try:
-                    out[path] = read_text(folder / kept, MAX_RECORD)
+                    out[path] = read_text(folder / kept, MAX_RECORD, publishers=self.store.sharing)
                 except OSError as error:
                     raise StoreError(
                         f"{folder / kept} cannot be read: {error.strerror}",
@@ -424,7 +424,7 @@ class Publisher:
         releases = self.folder(name, "x").parent
         sharing = self.site.sharing
         if sharing.has_group:
-            sharing.make_folder(self.site.module_tree)
+            sharing.make_own_names_folder(self.site.module_tree)
             sharing.open_old(self.site.module_tree)
 
         with tree.hold(name, self.say):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from hpcstack.build.engines.enclosure import run_strangers_code, with_libraries
 from hpcstack.core import descriptors
 from hpcstack.core.errors import BuildError, InputError, StoreError
-from hpcstack.core.files import read_bytes
+from hpcstack.core.files import read_bytes, read_text
 from hpcstack.core.gate import walk_trusted
 from hpcstack.core.lease import hold_lease
 from hpcstack.core.quote import quote_lua
@@ -82,7 +82,7 @@ def rebuild_cache(tree: Tree, runner: Runner) -> str:
 def _find_spider() -> Path | None:
     """Return the program of Lmod's that reads modulefiles; None where no Lmod is found."""
     for lmod in (os.environ.get("LMOD_CMD", ""), *LMOD):
-        if lmod:
+        if lmod and Path(lmod).is_absolute():
             spider = Path(lmod).with_name(LMODS_SPIDER)
             if spider.is_file():
                 return spider
@@ -127,12 +127,20 @@ def _write_cache(tree: Tree, spider: Path, runner: Runner) -> str:
             descriptors.remove_file(cache / name)
 
     described = RC.format(cache=quote_lua(cache), stamp=quote_lua(stamp))
-    if not rc.exists() or rc.is_symlink() or rc.read_text(encoding="utf-8") != described:
+    if _read_own(rc, tree) != described:
         tree.marks.write(rc, described)
     # Where another change has marked the cache anew meanwhile, it stays stale.
     if stale.exists() and stale.stat().st_mtime_ns == marked_at:
         descriptors.remove_file(stale)
     return "the spider cache is rebuilt"
+
+
+def _read_own(path: Path, tree: Tree) -> str:
+    """Return the text of PATH as a publisher of TREE wrote it; empty for anything else."""
+    try:
+        return read_text(path, MOST_MODULEFILE, publishers=tree.sharing)
+    except (InputError, OSError):
+        return ""
 
 
 def _read_modulefiles(tree: Tree, spider: Path, runner: Runner) -> str:
@@ -148,14 +156,22 @@ def _read_modulefiles(tree: Tree, spider: Path, runner: Runner) -> str:
             [f"LMOD_CMD={spider.with_name('lmod')}", str(spider), "-o", "spiderT", str(tree.core)],
             own,
             runner,
-            shown=[spider.parents[1], *_list_interpreter(spider)],
+            shown=[*_list_installed(spider), *_list_interpreter(spider)],
             in_place_of={tree.root / part: copies / part for part in parts},
             most=MOST_CACHE,
             timeout=SPIDER_S,
         )
     text = printed.decode("utf-8", "surrogateescape")
     check_lua_data(text, DEFINED)
+    if any(tree.core.glob("[!.]*/[!.]*.lua")) and str(tree.core) not in text:
+        raise BuildError(f"Lmod has found no modulefile in {tree.core}")
     return text
+
+
+def _list_installed(spider: Path) -> list[Path]:
+    """Return the folder that Lmod is installed in, which SPIDER lies in a folder of."""
+    installed = spider.parent.parent
+    return [installed] if installed != Path("/") else [spider.parent]
 
 
 def _list_interpreter(program: Path) -> list[Path]:
@@ -164,7 +180,10 @@ def _list_interpreter(program: Path) -> list[Path]:
     words = first.removeprefix("#!").split()
     if not first.startswith("#!") or not words:
         return []
-    return with_libraries(Path(words[0]))
+    interpreter = Path(words[0])
+    # Modules of Lua's lie beside it in the prefixes of Spack and EasyBuild.
+    modules = interpreter.parent.parent / "share/lua"
+    return [*with_libraries(interpreter), *([modules] if modules.is_dir() else [])]
 
 
 def _copy_trusted(tree: Tree, part: str, copies: Path) -> None:

@@ -12,6 +12,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from hpcstack import report as reports
+from hpcstack.core.carried import check_carried_output
 from hpcstack.core.clock import read_clock
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import write_text
@@ -211,6 +212,7 @@ def write_pages(files: dict[str, str], folder: Path) -> None:
 
     InputError where FOLDER holds something that is not a catalogue.
     """
+    check_carried_output(folder)
     folder = folder.resolve()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "name another with -o")

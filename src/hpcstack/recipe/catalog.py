@@ -446,7 +446,8 @@ def _read_source(folder: Path, source: str) -> str:
     """Return the text of SOURCE below FOLDER. Raise ValueError, which says why, for any other."""
     path = folder / source
     # What is named must lie beside the recipe, whatever it leads to.
-    if Path(source).is_absolute() or not Path(os.path.normpath(path)).is_relative_to(folder):
+    place = Path(os.path.normpath(source))
+    if place.is_absolute() or ".." in place.parts:
         raise ValueError("a source lies beside the recipe or below: not an absolute path, not '..'")
     try:
         text = read_carried_text(path, folder, MAX_SCRIPT)

@@ -159,7 +159,14 @@ def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact
 
 
 def read_attachments(store: Store, name: str, release: str) -> dict[str, str]:
-    """Return {file name: text} of the lock and the SBOM of a RELEASE, as far as they are there."""
+    """Return {file name: text} of the lock and the SBOM of a RELEASE, as far as they are there.
+
+    InputError for a file that is not a publisher's: it would become part of the next release.
+    """
     folder = name_release_folder(store, name, release)
     known = ("lock.json", "sbom.json")
-    return {one: read_text(folder / one, MAX_RECORD) for one in known if (folder / one).exists()}
+    return {
+        one: read_text(folder / one, MAX_RECORD, publishers=store.sharing)
+        for one in known
+        if (folder / one).exists()
+    }

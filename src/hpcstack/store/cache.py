@@ -63,8 +63,22 @@ def open_own_cache(site: Site) -> Store:
         remedy = "remove it, or name another build.cachedir in site.yaml"
     store = Store(folder)
     with store.acting("no cache"):
+        if not site.build.cachedir:
+            _close_to_group(folder.parent)
         make_private_folder(folder, remedy)
     return store
+
+
+def _close_to_group(folder: Path) -> None:
+    """Make FOLDER, our own in the user's cache, for nobody else to write.
+
+    A umask of 002 has left it open where the user's first group is one of many users.
+    """
+    descriptors.make_folder(folder)
+    with descriptors.hold_folder(folder) as descriptor:
+        about = os.fstat(descriptor)
+        if about.st_uid == os.geteuid() and about.st_mode & 0o022:
+            os.fchmod(descriptor, about.st_mode & 0o755)
 
 
 def name_offline_folder(site: Site, lock: Lock, platform: str) -> Path:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from hpcstack.core import descriptors
+from hpcstack.core.carried import check_carried_output
 from hpcstack.core.errors import InputError
 from hpcstack.recipe.own_checks import DEFINITION
 from hpcstack.report import Report
@@ -130,6 +131,7 @@ def _list_verdicts(capsule: Capsule) -> dict[str, str]:
 
 def write_capsule(path: Path, capsule: Capsule) -> int:
     """Write CAPSULE to PATH, all of it or nothing. Return how many bytes it has."""
+    check_carried_output(path)
     packed = pack_capsule(capsule)
     descriptors.make_folder(path.parent)
     descriptors.write_file(path, packed, 0o644)

@@ -337,3 +337,16 @@ def test_a_template_of_another_format_is_not_read_as_ours(tmp_path: Path) -> Non
         ProblemsError, match="_root.yaml:1:13: apiVersion: input should be 'hpcstack/v1'"
     ):
         Catalog([tmp_path]).find("demo-1")
+
+
+def test_a_folder_of_recipes_named_with_dots_has_its_sources(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "r/x").write_text("text\n")
+    write(
+        tmp_path / "r",
+        "demo-1",
+        HEAD + 'name: demo\nversion: "1"\nfiles: [{path: /etc/x, source: x}]\n',
+    )
+    found = Catalog([tmp_path / "bin/../r"]).find("demo-1")
+    assert found.stack.files[0].content == "text\n"
