@@ -50,9 +50,7 @@ def check_publishers_word(descriptor: int, path: Path, sharing: Sharing) -> None
         return
     tip = "modules.publishers in site.yaml names the publishers"
     if sharing.is_publisher(about.st_uid):
-        tip = (
-            f"look whether it is as it was written (hpcstack status --check), and chmod go-w {path}"
-        )
+        tip = f"look whether it is as it was written, and then: chmod go-w {path}"
     raise InputError(f"{path} {why}", tip, page="group-of-administrators")
 
 
