@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -42,7 +43,8 @@ def job(recipes: Recipes) -> Iterator[str]:
     A job for each verb might wait for ever: for one that wants whole nodes, and that waits in turn
     for what the first verb holds.
     """
-    testbed, name = recipes.testbed, recipes.folder.name
+    testbed = recipes.testbed
+    name = f"hosts-{uuid.uuid4().hex}"  # the job of the test before may still be completing
     ask = ("--nodes=2", "--ntasks-per-node=1", "--time=15", f"--job-name={name}")
     testbed.run("salloc", "--quiet", "--no-shell", *ask, check=True, timeout=600)
     number = testbed.run("squeue", "--noheader", f"--name={name}", "--format=%A").stdout.strip()
