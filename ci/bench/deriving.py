@@ -280,7 +280,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/hpcstack-bench"))
+    parser.add_argument("--folder", type=Path, default=Path("build/bench").resolve())
     parser.add_argument("--no-apptainer", action="store_true", help="apptainer build takes minutes")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()

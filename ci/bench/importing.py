@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument(
         "--folder",
         type=Path,
-        default=Path(os.environ.get("HPCSTACK_BENCH", "/var/tmp/hpcstack-bench")),
+        default=Path(os.environ.get("HPCSTACK_BENCH", "build/bench")).resolve(),
     )
     parser.add_argument("--image", default="cuda", choices=["cuda", "small"])
     parser.add_argument("--json", action="store_true")

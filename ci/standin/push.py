@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import json
+import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,15 +37,18 @@ def file_descriptor(path: Path) -> dict[str, object]:
 
 
 class Target:
-    """One repository of a registry at HOST:PORT, plain http."""
+    """One repository of a registry at HOST:PORT, plain http. $STANDIN_LOGIN is its USER:PASSWORD."""
 
     def __init__(self, address: str, repository: str) -> None:
         self.address, self.repository = address, repository
+        login = os.environ.get("STANDIN_LOGIN", "")
+        basic = base64.b64encode(login.encode()).decode()
+        self.login = {"Authorization": f"Basic {basic}"} if login else {}
 
     def _request(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None,
                  ok: tuple[int, ...] = (200, 201, 202)) -> http.client.HTTPResponse:  # fmt: skip
         connection = http.client.HTTPConnection(self.address, timeout=300)
-        connection.request(method, path, body=body, headers=headers or {})  # type: ignore[arg-type]
+        connection.request(method, path, body=body, headers={**self.login, **(headers or {})})  # type: ignore[arg-type]
         answer = connection.getresponse()
         text = answer.read()
         if answer.status not in ok:

@@ -2,7 +2,8 @@
 
 It stops before the program's first line, at each `breakpoint()`, and at an exception that nobody
 caught. A client (in-image/debug_client.py) connects to an abstract Unix socket as the same user; at
-each stop the program waits for one.
+each stop the program waits for one. The socket's name ends in what nobody can guess: whoever took
+it first would end the rank.
 
 Arguments: those of Python: FILE [ARGUMENTS]..., or with -m MODULE or -c CODE for FILE.
 
@@ -13,6 +14,7 @@ import builtins
 import os
 import pdb
 import runpy
+import secrets
 import signal
 import socket
 import struct
@@ -24,7 +26,8 @@ RANK = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
 JOB = os.environ.get("SLURM_JOB_ID", "")
 STEP = os.environ.get("SLURM_STEP_ID", "0")
 PROMPT = "(pdb) "
-NAME = f"hpcstack-debug-{os.getuid()}-{JOB}.{STEP}-{RANK}"
+NAME = f"hpcstack-debug-{os.getuid()}-{JOB}.{STEP}-{RANK}-{secrets.token_hex(8)}"
+BACKLOG = 64  # strangers who also ask are turned away one by one
 
 
 def accept_client(service):
@@ -51,7 +54,7 @@ class ClientStream:
     def __init__(self):
         self.service = socket.socket(socket.AF_UNIX)
         self.service.bind("\0" + NAME)
-        self.service.listen(1)
+        self.service.listen(BACKLOG)
         self.lines = None
         self.connected = None
         self.said = ""  # kept for the next person where nobody listens

@@ -4,7 +4,9 @@ JupyterLab and TensorBoard listen on a Unix socket there, and not on the network
 reaches the socket through a step of the job. The file `page` says what a browser has to ask for.
 The folder goes with the program.
 
-Arguments: jupyter|tensorboard|kernel FOLDER COMMAND... JOB in FOLDER stands for the job's number.
+Arguments: jupyter|tensorboard|kernel COMMAND... HPCSTACK_SERVED names the folder; JOB in it stands
+for the job's number. It is no argument, since everybody on the node can read those: whoever knew
+the name could take it first.
 
 Needs Python 3.6, as images have it.
 """
@@ -21,8 +23,8 @@ import sys
 import time
 import traceback
 
-KIND, FOLDER, *COMMAND = sys.argv[1:]
-FOLDER = FOLDER.replace("JOB", os.environ.get("SLURM_JOB_ID", ""))
+KIND, *COMMAND = sys.argv[1:]
+FOLDER = os.environ.pop("HPCSTACK_SERVED").replace("JOB", os.environ.get("SLURM_JOB_ID", ""))
 SOCKET = f"{FOLDER}/socket"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -1,6 +1,6 @@
 # Holds ranks.sh. Runs a command in the container of a rank, in the very namespaces that the rank is in, with its
 # environment and in its folder. Arguments: find|enter JOB STEP RANK [COMMAND...]. An empty STEP or RANK means any. `find`
-# says which ranks are on this node, and whether they can be entered.
+# says which ranks are on this node, whether they can be entered, and the folder of one that serves something.
 LC_ALL=C
 verb=$1 job=$2 step=$3 wanted=$4
 shift 4
@@ -37,7 +37,8 @@ if [ "$verb" = find ]; then
         how=namespace
         # a set-uid program has made the container: only root may enter what belongs to no user namespace of ours
         if same "$pid" user && ! same "$pid" mnt && [ "$(id -u)" != 0 ]; then how=second; fi
-        echo "hpcstack: rank $number on $host: $how $pid"
+        served=$(of "$pid" HPCSTACK_SERVED | sed "s/JOB/$(of "$pid" SLURM_JOB_ID)/")
+        echo "hpcstack: rank $number on $host: $how $pid${served:+ $served}"
     done
     exit
 fi

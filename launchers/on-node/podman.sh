@@ -1,5 +1,5 @@
-# Holds left-out.sh, task-names.sh, squashfs.sh and podman-tidy.sh. A task under podman: the image is mounted, and run as a
-# root file system. In podman's options, `@squashfs1:` and so on are the folders of the squashfs files.
+# Holds left-out.sh, task-names.sh, own-folder.sh, squashfs.sh and podman-tidy.sh. A task under podman: the image is
+# mounted, and run as a root file system. In podman's options, `@squashfs1:` and so on are the folders of the squashfs files.
 # Arguments: IMAGE [FILE NAME]... -- NAMES... -- OPTIONS of podman run... @image COMMAND...
 image=$1
 shift
@@ -9,6 +9,7 @@ while [ "$1" != -- ]; do
     shift 2
 done
 shift
+#: own-folder.sh
 #: squashfs.sh
 #: left-out.sh
 tidy='

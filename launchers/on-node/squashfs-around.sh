@@ -1,6 +1,7 @@
-# Holds squashfs.sh. Around a task whose runtime mounts no squashfs file but the image: in the words of the command,
-# `@squashfs1:`, `@squashfs2:` and so on become the folders where the files can be read. Run by apart.sh.
+# Holds own-folder.sh and squashfs.sh. Around a task whose runtime mounts no squashfs file but the image: in the words of
+# the command, `@squashfs1:`, `@squashfs2:` and so on become the folders where the files can be read. Run by apart.sh.
 # Arguments: FILE NAME... -- COMMAND...
+#: own-folder.sh
 #: squashfs.sh
 if [ "${HPCSTACK_APART:-}" != yes ]; then
     serve_squashfs() { return 1; } # a mount that everybody sees would outlive a task that is killed
@@ -8,9 +9,8 @@ if [ "${HPCSTACK_APART:-}" != yes ]; then
 fi
 unset HPCSTACK_APART
 served=$$
-place=${TMPDIR:-/tmp}/hpcstack-mounts-$(id -u)
-mkdir -m 700 "$place" 2>/dev/null
-if [ ! -O "$place" ] || [ -L "$place" ]; then squashfs_fail "$place is somebody else's"; fi
+own_folder mounts || squashfs_fail "no folder can be made in ${TMPDIR:-/tmp}"
+place=$own
 count=0
 found=
 while [ "$1" != -- ]; do

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Holds squashfs.sh. A hook of Enroot's, also under Pyxis: opens squashfs files for a container that is about to start. It
-# runs in the mount namespace of the container, before the container's root is its root.
+# Holds own-folder.sh and squashfs.sh. A hook of Enroot's, also under Pyxis: opens squashfs files for a container that is
+# about to start. It runs in the mount namespace of the container, before the container's root is its root.
 # HPCSTACK_SQUASHFS: FILE:NAME:FOLDER,... where FOLDER is what the container's mounts name.
 # HPCSTACK_ENROOT_CONFIG: the user's own settings of Enroot, in whose place the folder with this hook stands.
 set -eu
+#: own-folder.sh
 #: squashfs.sh
 for hook in "${HPCSTACK_ENROOT_CONFIG:-/nowhere}"/hooks.d/*.sh; do
     case $hook in */50-hpcstack-squashfs.sh) continue ;; esac # this one, in a launch within a launch

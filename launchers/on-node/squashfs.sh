@@ -1,6 +1,6 @@
 # Functions that make the contents of squashfs files readable in folders: by FUSE, else unpacked once to the node's own
-# disk. Held by the scripts that start a container. They set `served` to the process that all of it is for: what serves a
-# file ends with that process. Descriptors 7 and 8 are theirs, and 9 is closed in what they leave running.
+# disk. Needs own-folder.sh. Held by the scripts that start a container. They set `served` to the process that all of it is
+# for: what serves a file ends with that process. Descriptors 7 and 8 are theirs, and 9 is closed in what they leave running.
 squashfs_fail() {
     printf 'hpcstack: %s: %s\n' "$(uname -n)" "$1" >&2
     exit 125
@@ -59,9 +59,8 @@ end_with_served() {
 unpack_squashfs() {
     command -v unsquashfs >/dev/null ||
         squashfs_fail "$1 can neither be mounted nor unpacked here: there is no FUSE and no unsquashfs"
-    top=${TMPDIR:-/tmp}/hpcstack-unpacked-$(id -u)
-    mkdir -m 700 "$top" 2>/dev/null
-    if [ ! -O "$top" ] || [ -L "$top" ]; then squashfs_fail "$top is somebody else's"; fi
+    own_folder unpacked || squashfs_fail "no folder can be made in ${TMPDIR:-/tmp}"
+    top=$own
     hold_unpacked
     (
         flock 8

@@ -28,7 +28,7 @@ until safe "$around" && [ "$around" = / ]; do
     around=$(dirname "$around")
 done
 mkdir -m 700 "$folder" 2>/dev/null || [ -d "$folder" ] || fail "$folder cannot be made"
-if [ ! -O "$folder" ] || [ -L "$folder" ]; then fail "$folder is somebody else's"; fi
+if [ ! -O "$folder" ] || [ -L "$folder" ]; then fail "$folder is somebody else's ($(stat -c %U "$folder")); hpcstack launch --stage none reads the shared file"; fi
 chmod 700 "$folder"
 if [ "$verb" = have ]; then
     [ -e "$folder/$1" ]

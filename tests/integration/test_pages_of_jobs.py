@@ -242,9 +242,9 @@ def test_a_cell_of_a_notebook_runs_on_the_node(
     assert job.bash(f"ls {socket}").returncode
     assert job.find_state() == "RUNNING"
     job.bash(f"hpcstack cancel {job.number}")
-    wait_until(lambda: not job.find_processes(f"page-{job.number}|--ssh {job.number}"))
+    wait_until(lambda: not job.find_processes(f"page-{job.number}-|--ssh {job.number}"))
     left = testbed.bash("find /tmp -maxdepth 1 -name 'hpcstack-page-*'", check=False)
-    assert f"hpcstack-page-{job.number}" not in left.stdout
+    assert f"hpcstack-page-{job.number}-" not in left.stdout
 
 
 SSHD = """\
@@ -436,7 +436,7 @@ def test_tensorboard_shows_a_folder(
     address = job.open_tunnel()
     with urllib.request.urlopen(f"{address}data/plugin/scalars/tags", timeout=30) as answer:
         assert "loss" in json.load(answer)["one"]
-    server = list_listening(r"(?s)^python3 -u -c .*/tmp/hpcstack-page-JOB tensorboard ")
+    server = list_listening(r"(?s)^python3 -u -c .* tensorboard tensorboard ")
     assert server
     assert set(map(len, server.values())) == {0}
     job.bash(f"hpcstack cancel {job.number}")
@@ -582,5 +582,5 @@ def test_a_job_that_is_killed_at_any_moment_leaves_nothing(
         assert tunnel.stdout.readline()
     job.bash(f"scancel {job.number}")
     tunnel.communicate(timeout=60)
-    wait_until(lambda: not job.find_processes(f"page-{job.number}|--ssh {job.number}"))
-    assert job.bash(f"ls -d /tmp/hpcstack-page-{job.number} {job.about['socket']}").stdout == ""
+    wait_until(lambda: not job.find_processes(f"page-{job.number}-|--ssh {job.number}"))
+    assert job.bash(f"ls -d /tmp/hpcstack-page-{job.number}-* {job.about['socket']}").stdout == ""

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from hpcstack.launch.record import Launch
 
 FOUND = re.compile(
-    r"^(?: *\d+: )?hpcstack: rank (\d+) on (\S+): (namespace|second) (\d+)$", re.MULTILINE
+    r"^(?: *\d+: )?hpcstack: rank (\d+) on (\S+): (namespace|second) (\d+)"
+    r"(?: (/tmp/hpcstack-[a-z]+-[0-9a-f-]+))?$",
+    re.MULTILINE,
 )
 ANSWER_S = 30
 IMAGE_SUFFIXES = (".sqsh", ".sif", ".img")
@@ -46,13 +48,15 @@ class EnterableRank:
     """A rank that runs on `node`, as the process of that number there.
 
     `by_namespace` says whether its container can be entered. Where it cannot, as a set-uid program
-    made it, a second container is started from the same image with the same options.
+    made it, a second container is started from the same image with the same options. `served` is
+    the folder in the container of a rank that serves something; else it is empty.
     """
 
     number: str
     node: str
     by_namespace: bool
     process: str
+    served: str = ""
 
 
 def find_rank(asked: RunningJob, rank: str, node: str, runner: Runner) -> EnterableRank:
@@ -86,8 +90,8 @@ def list_ranks(asked: RunningJob, runner: Runner) -> list[EnterableRank]:
     command = ["/bin/sh", "-c", script, "enter", "find", asked.job, asked.step, ""]
     done = Client(runner).run_beside(asked.job, queued.nodes, "enter", command, ANSWER_S)
     found = [
-        EnterableRank(number, host, how == "namespace", process)
-        for number, host, how, process in FOUND.findall(done.stdout)
+        EnterableRank(number, host, how == "namespace", process, served)
+        for number, host, how, process, served in FOUND.findall(done.stdout)
     ]
     if done.status and not found:
         said = done.tail[-1] if done.tail else "no node answered"

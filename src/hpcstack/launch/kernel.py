@@ -236,6 +236,7 @@ def with_kernel(
 
     In a job it gets what the job has there, beside other kernels and programs.
     """
+    # Both ends must know the folder before there is a job.
     served = Served("kernel", f"/tmp/hpcstack-kernel-{uuid.uuid4().hex[:12]}")
     request = replace(request, command=COMMAND, mode="plain", needs=(PACKAGE,), serves=served)
     if place.by_slurm and place.in_job:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from hpcstack.core.errors import InputError
+from hpcstack.launch.variables import ValueOrigin, Variable
 from hpcstack.render.template import read_data_file
 
 if TYPE_CHECKING:
@@ -35,9 +36,15 @@ PAGES = {
 
 
 def wrap_served(served: Served, command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return COMMAND, which runs as what is SERVED, in its folder."""
+    """Return COMMAND, which runs as what is SERVED, in the folder of `list_served_variables`."""
     server = read_data_file("launchers", "in-image/serve_page.py")
-    return ("python3", "-u", "-c", server, served.kind, served.folder, *command)
+    return ("python3", "-u", "-c", server, served.kind, *command)
+
+
+def list_served_variables(served: Served) -> list[Variable]:
+    """Return the variables of a step that runs what is SERVED."""
+    why = "a folder whose name others cannot know"
+    return [Variable("HPCSTACK_SERVED", served.folder, ValueOrigin.OPTION, why)]
 
 
 def add_needed(request: LaunchRequest, artifact: Artifact) -> LaunchRequest:

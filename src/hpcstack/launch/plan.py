@@ -21,7 +21,7 @@ from hpcstack.launch.modes import (
     with_even_tasks,
     wrap_command,
 )
-from hpcstack.launch.page import check_served, wrap_served
+from hpcstack.launch.page import check_served, list_served_variables, wrap_served
 from hpcstack.launch.reach_slurm import add_slurm_commands, runs_slurm_command
 from hpcstack.launch.resources import (
     ASKED,
@@ -195,6 +195,8 @@ def plan_step(
     ]
     if request.debug is not None:
         variables += list_debug_variables(request.debug, os.environ, artifact.environment)
+    if request.serves:
+        variables += list_served_variables(request.serves)
     options: list[Part] = []
     if not here:
         options = _list_srun_options(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
 NO_RESOURCES = Resources()
-PAGE_FOLDER = "/tmp/hpcstack-page-JOB"  # in the container; JOB stands for the job's number
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,13 @@ class Served:
     """What a launch runs by launchers/in-image/serve_page.py: a page of launch/page.py, or a
     `kernel`.
 
-    `folder` is in the container. JOB in it stands for the job's number.
+    `folder` is in the container. JOB in it stands for the job's number. It ends in what nobody can
+    guess: another user of the node who knew the name could take it first. It is short, since sockets
+    lie in it.
     """
 
     kind: str
-    folder: str = PAGE_FOLDER
+    folder: str = field(default_factory=lambda: f"/tmp/hpcstack-page-JOB-{uuid.uuid4().hex[:12]}")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from hpcstack.core.process import ReadFailed
 from hpcstack.launch.enter import list_ranks, make_ssh_keys, render_ssh_config
 from hpcstack.launch.page import PAGES
 from hpcstack.launch.record import read_launches
-from hpcstack.launch.request import PAGE_FOLDER
 from hpcstack.launch.stacks import RunningJob, name_account, parse_job
 from hpcstack.slurm.client import Client
 
@@ -215,12 +214,17 @@ def hold_tunnel(
     socket = find_socket(asked.job)
     # sshd runs on the node, and the socket is in the container: that is reached by the root of a
     # process there, whatever namespaces it has.
-    folder = PAGE_FOLDER.replace("JOB", asked.job)
-    there = f"/proc/{rank.process}/root{folder}/socket"
+    if not rank.served:
+        raise SlurmError(
+            f"rank {rank.number} of job {asked.job} serves no page",
+            "hpcstack jobs",
+            page="run-jupyter",
+        )
+    there = f"/proc/{rank.process}/root{rank.served}/socket"
     ends = {str(socket): there}
     if port:
         ends[f"127.0.0.1:{port}"] = there
-    argv = [*make_ssh(asked, proxy, ends, runner), READ.format(folder=folder)]
+    argv = [*make_ssh(asked, proxy, ends, runner), READ.format(folder=rank.served)]
     is_open = False
     before = _identify(socket)
     own = None  # the socket that is ours: another tunnel may have taken its place

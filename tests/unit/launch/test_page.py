@@ -44,7 +44,7 @@ class Server:
     def __init__(self, tmp_path: Path) -> None:
         self.top = tmp_path
         self.job = uuid.uuid4().hex[:8]
-        self.folder = Path(f"/tmp/hpcstack-page-{self.job}")
+        self.folder = Path(f"/tmp/hpcstack-page-{self.job}-a")
         self.home = tmp_path / "home"
         self.home.mkdir()
         self.jupyter = tmp_path / "bin/jupyter"
@@ -72,6 +72,7 @@ class Server:
             "PATH": f"{self.jupyter.parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(self.top / "packages"),
             "SLURM_JOB_ID": self.job,
+            "HPCSTACK_SERVED": "/tmp/hpcstack-page-JOB-a",
             "HOME": str(self.home),
             **env,
         }
@@ -235,7 +236,7 @@ def test_a_kernel_gets_its_connection_by_a_file(server: Server, tmp_path: Path) 
     _, *words = wrap_served(Served("kernel", name), ("sh", "-c", shows, "kernel", "-m"))
     done = subprocess.run(
         [sys.executable, *words],
-        env={**os.environ, "HPCSTACK_KERNEL_KEY": '{"key": "k"}'},
+        env={**os.environ, "HPCSTACK_KERNEL_KEY": '{"key": "k"}', "HPCSTACK_SERVED": name},
         capture_output=True,
         text=True,
         check=False,

@@ -88,6 +88,7 @@ def test_no_fragment_is_forgotten() -> None:
         "task-names.sh",
         "podman-tidy.sh",
         "ranks.sh",
+        "own-folder.sh",
         "squashfs.sh",
         *(Path(script).name for script in HOOKS.values()),
     }

@@ -30,7 +30,8 @@ from hpcstack.launch.tunnel import (
 
 ME = name_account(os.geteuid())
 JOB = RunningJob("7", "", "a test's")
-RANK = EnterableRank("0", "node1", by_namespace=True, process="123")
+SERVED = "/tmp/hpcstack-page-7-0123456789ab"
+RANK = EnterableRank("0", "node1", by_namespace=True, process="123", served=SERVED)
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_the_page_is_named_and_the_tunnel_held_until_it_ends(tools: Path) -> Non
     assert runs
     assert pages == [OpenPage("JupyterLab", 8899, "http://localhost:8899/lab?token=ab12")]
     words = (tools / "ssh.said").read_text()
-    there = "/proc/123/root/tmp/hpcstack-page-7/socket"
+    there = f"/proc/123/root{SERVED}/socket"
     assert f"-L {find_socket('7')}:{there} -L 127.0.0.1:8899:{there} hpcstack-7" in words
     assert "StreamLocalBindMask=0177" in words
     assert not find_socket("7").exists()
@@ -224,7 +225,7 @@ def test_it_ends_when_nobody_reads_what_it_prints(tools: Path) -> None:
         "from hpcstack.launch.enter import EnterableRank\n"
         "from hpcstack.launch.stacks import RunningJob\n"
         "from hpcstack.launch.tunnel import hold_tunnel\n"
-        "job, rank = RunningJob('7', '', ''), EnterableRank('0', 'node1', True, '1')\n"
+        "job, rank = RunningJob('7', '', ''), EnterableRank('0', 'node1', True, '1', '/tmp/x')\n"
         "print(hold_tunnel(job, rank, ['p'], 0, Runner(), print, lambda page: print(page.name, flush=True)),"
         " file=sys.stderr)\n"
     )
@@ -247,7 +248,7 @@ def test_a_job_is_waited_for(tools: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
     state = tmp_path / "queue"
     state.write_text(f"7|7|PENDING|1|debug|{ME}|Priority\n")
     write_tool(tools, "squeue", f"cat {state}")
-    write_tool(tools, "srun", "echo '0: hpcstack: rank 0 on node3: namespace 42'")
+    write_tool(tools, "srun", f"echo '0: hpcstack: rank 0 on node3: namespace 42 {SERVED}'")
     said: list[str] = []
 
     def start() -> None:
@@ -260,7 +261,7 @@ def test_a_job_is_waited_for(tools: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
     starter.start()
     rank = wait_for_rank(JOB, Runner(), said.append)  # type: ignore[arg-type]
     starter.join()
-    assert rank == EnterableRank("0", "node3", by_namespace=True, process="42")
+    assert rank == EnterableRank("0", "node3", by_namespace=True, process="42", served=SERVED)
     assert said == ["job 7 waits: Priority"]
 
 
