@@ -31,7 +31,7 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another us
 
 SHARED_PLACE = re.compile(
     r"""# a folder, and what is in it
-        (/tmp|/var/tmp|/dev/shm|/run|gettempdir\(\)\)|cachedir\)|\.rstrip\("/"\)\})
+        (/tmp|/var/tmp|/dev/shm|/run|gettempdir\(\)\)|cachedir\)|\.rstrip\(['"]/['"]\)\})
             [}"]*\ ?/\ ?f?["']?\.?hpcstack
         # an abstract socket
         | (bind|connect)\("\\0

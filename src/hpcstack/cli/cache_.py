@@ -86,6 +86,7 @@ def serve(session: Session, socket: str, metrics: str) -> None:
     import signal
 
     from hpcstack.imagecache import serve as service
+    from hpcstack.imagecache.collect import sweep_unswept
     from hpcstack.imagecache.counters import Counters
     from hpcstack.imagecache.layout import open_cache
 
@@ -104,6 +105,7 @@ def serve(session: Session, socket: str, metrics: str) -> None:
             listening,
             lambda line, user: service.answer_request(line, user, cache, site, runner, say),
             Counters(Path(metrics) if metrics else None),
+            lambda: sweep_unswept(cache),
         )
 
 

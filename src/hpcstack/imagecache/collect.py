@@ -1,6 +1,7 @@
 """Remove images from the cache: by age, then by size, the longest unused first.
 
-What was used within the last day is not removed to make room.
+What was used within the last day is not removed to make room. Nor is what others have imported, for
+a user who has imported more than a SHARE of the cache already.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from hpcstack.imagecache.layout import CachedImage, ImageCache
 
 DAY_S = 86400.0
+SHARE = 1 / 4  # of the cache, or of its disk where it has no limit
 LEFT_OVER_S = 7 * DAY_S  # what imports have left is kept this long, for the next one to resume
 
 
@@ -35,19 +37,24 @@ def choose_expired(
     keep_days: float,
     max_bytes: float,
     coming: int = 0,
+    importer: int = 0,
 ) -> list[Going]:
     """Return which of ENTRIES, {key: (image, time of last use)}, to remove.
 
     What remains was used within KEEP_DAYS, and has, with COMING bytes more, at most MAX_BYTES (0
     for no limit). To keep that limit, nothing is removed that was used within the last day: a job
-    may still run from it.
+    may still run from it. Nor is another user's, where IMPORTER, who wants those bytes, has more
+    than a SHARE.
     """
     total = sum(entry.size for entry, _ in entries.values()) + coming
+    spares_others = has_share(entries, importer, max_bytes)
     going = []
     for key, (entry, used) in sorted(entries.items(), key=lambda item: item[1][1]):
         idle = (now - used) / DAY_S
         if idle > keep_days:
             why = f"unused for {idle:.0f} days"
+        elif spares_others and entry.importer != importer:
+            continue
         elif max_bytes and total > max_bytes and idle > 1:
             why = "the cache is full, and this was unused the longest"
         else:
@@ -57,26 +64,52 @@ def choose_expired(
     return going
 
 
-def collect_cache(
-    cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0
-) -> list[Going]:
-    """Remove what `choose_expired` names, and return it, but for what somebody got meanwhile.
+def has_share(
+    entries: Mapping[str, tuple[CachedImage, float]], importer: int, of_bytes: float
+) -> bool:
+    """Return whether those of ENTRIES that IMPORTER asked for are more than a SHARE of OF_BYTES.
 
-    Leftovers of imports, records of job steps and expired rights are removed as well.
+    Root, and who is not known (0), may have all.
     """
+    own = sum(entry.size for entry, _ in entries.values() if entry.importer == importer)
+    return importer != 0 and own > SHARE * of_bytes
+
+
+def collect_cache(
+    cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0, importer: int = 0
+) -> list[Going]:
+    """Remove what `choose_expired` names, and return it, but for what somebody got meanwhile."""
     before = cache.entries()
-    going = choose_expired(before, cache.now(), keep_days, max_bytes, coming)
+    going = choose_expired(before, cache.now(), keep_days, max_bytes, coming, importer)
     gone = [one for one in going if cache.remove(one.key, before[one.key][1])]
-    cache.forget_steps()
-    cache.forget_imports(LEFT_OVER_S)
-    cache.withdraw_grants()
+    sweep_cache(cache)
     return gone
 
 
+def sweep_unswept(cache: ImageCache) -> None:
+    """Do what `sweep_cache` does, unless another node has just done it."""
+    if cache.is_unswept():
+        sweep_cache(cache)
+
+
+def sweep_cache(cache: ImageCache) -> None:
+    """Remove leftovers of imports, records of job steps, and expired rights."""
+    cache.forget_steps()
+    cache.forget_imports(LEFT_OVER_S)
+    cache.withdraw_grants()
+
+
 def check_room(
-    cache: ImageCache, keep_days: float, max_bytes: float, coming: int, key: str
+    cache: ImageCache,
+    keep_days: float,
+    max_bytes: float,
+    coming: int,
+    key: str,
+    importer: int = 0,
 ) -> list[Going]:
-    """Make room on the disk for COMING bytes of the image KEY. Return what was removed.
+    """Make room on the disk for COMING bytes of the image KEY, which IMPORTER wants.
+
+    Return what was removed.
 
     What other imports are bringing counts, too; each import needs its size twice. Images are not
     removed yet to keep the cache below MAX_BYTES: a registry may claim any size, so for that they
@@ -85,10 +118,19 @@ def check_room(
     Raise NotShared, with no image removed, if there will never be room.
     """
     entries = cache.entries()
-    going = choose_expired(entries, cache.now(), keep_days, max_bytes, coming)
+    going = choose_expired(entries, cache.now(), keep_days, max_bytes, coming, importer)
     freed = sum(one.entry.size for one in going)
     total = sum(entry.size for entry, _ in entries.values()) - freed + coming
     needed = 2 * (coming + cache.arriving(key))
+
+    disk = shutil.disk_usage(cache.top).total
+    is_nearly_full = _free(cache) + freed - needed < SHARE * disk
+    if max_bytes:
+        is_nearly_full = total > max_bytes
+    if is_nearly_full and has_share(entries, importer, max_bytes or disk):
+        raise NotShared(
+            f"the image cache is nearly full, and you have imported more than {SHARE:.0%} of it"
+        )
 
     # Left-overs of other imports go first.
     if (max_bytes and total + cache.left_over(key) > max_bytes) or _free(cache) < needed:
@@ -106,7 +148,7 @@ def check_room(
 
     if _free(cache) >= needed:
         return []
-    return collect_cache(cache, keep_days, max_bytes, coming)
+    return collect_cache(cache, keep_days, max_bytes, coming, importer)
 
 
 def _free(cache: ImageCache) -> int:

@@ -4,9 +4,12 @@
                             who have shown their right
     images/KEY/entry.json   what it is, as a record (core/records.py)
     images/KEY/used         touched when somebody gets the image
+    images/KEY/importer     the number of the user who asked for it first
     grants/KEY-UID          touched when UID shows the right to it
-    steps/NAME              what a tag meant when the first node of a job step asked
-    leases/ incoming/ partial/ failed/   of imports
+    steps/UID-NAME          what a tag meant when the first node of a job step of UID asked
+    partial/KEY             layers that an import has fetched
+    partial/KEY.of-UID      touched when UID asks for that import
+    leases/ incoming/ failed/   of imports
 
 Users show their right to an image by a login with which its registry gives them its manifest. KEY
 stands for registry, repository, digest and platform. A digest alone would not do: whoever knows
@@ -21,8 +24,8 @@ import json
 import math
 import os
 import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,12 +38,12 @@ from hpcstack.imagecache import acl
 from hpcstack.imagecache.outcomes import MAX_RECORD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
-IMAGE, ENTRY, USED = "image.sqsh", "entry.json", "used"
+IMAGE, ENTRY, USED, IMPORTER = "image.sqsh", "entry.json", "used", "importer"
 FOLDERS = {  # `images` can be entered, not listed: who does not know a KEY does not find an image
     "images": 0o711,
     "grants": 0o700,
@@ -54,6 +57,9 @@ TOUCH_S = 3600.0  # an image in use is touched once an hour, however many nodes 
 GRANT_S = 7 * 86400.0  # how long a user may read without showing the right again
 STEP_S = 600.0  # the answer to the first node of a job step holds for the others this long
 FAILED_S = 60.0  # and this long if the registry did not give it, or it is a failure
+SWEEP_S = 600.0  # between two sweeps, on whichever node
+# What one user may leave in the cache: records of job steps that run, and imports that failed.
+STEPS_OF_ONE, PARTIALS_OF_ONE = 128, 4
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class CachedImage:
     platform: str
     size: int
     public: bool  # whether its registry gives it to anybody
+    importer: int = 0  # the user who asked for it first; 0 where that is not known, or root
 
     @property
     def name(self) -> str:
@@ -169,7 +176,13 @@ class ImageCache:
             return None
         if size != entry.size:
             return None
-        return entry
+        return replace(entry, importer=self._read_importer(key))
+
+    def _read_importer(self, key: str) -> int:
+        """Return which user asked for the image of KEY first; 0 if that is not known."""
+        with suppress(OSError, ValueError, InputError):
+            return int(files.read_text(self.top / "images" / key / IMPORTER, MAX_RECORD))
+        return 0
 
     def entries(self) -> dict[str, tuple[CachedImage, float]]:
         """Return {key: (what it is, when it was last used, in seconds since 1970)}.
@@ -214,6 +227,8 @@ class ImageCache:
         nobody, until `grant`. If KEY has an image already, that one stays.
         """
         record = {"format": CACHED_IMAGE.name, **asdict(entry)}
+        # In a file of its own: services of an older hpcstack, on other nodes, read the record.
+        write_text(folder / IMPORTER, f"{record.pop('importer')}\n", 0o600)
         # 0600, since the names of private images are private as well.
         write_text(folder / ENTRY, json.dumps(record, indent=1) + "\n", 0o600)
         (folder / USED).touch()
@@ -363,9 +378,14 @@ class ImageCache:
                 return found
         return {}
 
-    def write_step(self, name: str, said: Mapping[str, object]) -> None:
-        """Record what the first node of the job step NAME was told."""
+    def write_step(self, name: str, said: Mapping[str, object], user: int) -> None:
+        """Record what the first node of the job step NAME, of USER, was told.
+
+        Of more than STEPS_OF_ONE records of this user the oldest go.
+        """
         write_text(self.top / "steps" / name, json.dumps(dict(said)), 0o600)
+        for path in _sort_by_age((self.top / "steps").glob(f"{user}-*"))[STEPS_OF_ONE:]:
+            path.unlink(missing_ok=True)
 
     def forget_steps(self) -> None:
         """Remove the records of job steps that hold no more."""
@@ -377,20 +397,57 @@ class ImageCache:
     def forget_imports(self, older_than: float) -> None:
         """Remove what imports have left that nobody has continued for OLDER_THAN seconds.
 
-        That is: layers that were fetched, records of failures, and records of progress.
+        That is: layers that were fetched, and records of progress. Records of failures, which only
+        those read who waited for it, are kept for STEP_S seconds at most.
         """
         now = self.now()
-        for pattern in ("partial/*", "failed/*", "incoming/*.json"):
+        kept = {"partial/*": older_than, "failed/*": min(older_than, STEP_S)}
+        kept["incoming/*.json"] = older_than
+        for pattern, seconds in kept.items():
             for path in list(self.top.glob(pattern)):
                 with suppress(FileNotFoundError):
-                    if now - path.stat().st_mtime < older_than:
-                        continue
-                    if self._is_importing(path.name, now):
-                        continue
-                    if path.is_dir():
-                        remove_tree(path)
-                    else:
-                        path.unlink()
+                    if now - path.stat().st_mtime >= seconds:
+                        self._remove_import(path, now)
+
+    def _remove_import(self, path: Path, now: float) -> None:
+        """Remove PATH, which an import has left, unless somebody goes on with it."""
+        if self._is_importing(path.name, now):
+            return
+        if path.is_dir():
+            remove_tree(path)
+        else:
+            path.unlink()
+
+    @contextmanager
+    def importing(self, key: str, user: int) -> Iterator[None]:
+        """Note that USER imports KEY. What does not become an image is kept, to be gone on with.
+
+        Of more than PARTIALS_OF_ONE such imports of this user the oldest go.
+        """
+        partial = self.top / "partial"
+        mark = partial / f"{key}.of-{user}"
+        mark.touch()
+        now = self.now()
+        others = [path for path in partial.glob(f"*.of-{user}") if path != mark]
+        for path in _sort_by_age(others)[PARTIALS_OF_ONE - 1 :]:
+            for one in partial.glob(f"{path.name.partition('.')[0]}*"):
+                with suppress(FileNotFoundError):
+                    self._remove_import(one, now)
+        try:
+            yield
+        finally:
+            if not (partial / key).exists():
+                mark.unlink(missing_ok=True)
+
+    def is_unswept(self) -> bool:
+        """Return whether no node has swept the cache for SWEEP_S; then this one is to do it."""
+        mark = self.top / "leases" / ".swept"
+        with suppress(FileNotFoundError):
+            if self.now() - mark.stat().st_mtime < SWEEP_S:
+                return False
+        mark.touch()
+        os.utime(mark)
+        return True
 
     def _is_importing(self, name: str, now: float) -> bool:
         """Return whether some process holds, and renews, the lease of an import.
@@ -418,3 +475,12 @@ class ImageCache:
                 if path.stem != but and self._is_importing(path.stem, now):
                     found += max(0, int(json.loads(files.read_text(path, MAX_RECORD))["total"]))
         return found
+
+
+def _sort_by_age(paths: Iterable[Path]) -> list[Path]:
+    """Return those of PATHS that are there, the newest first."""
+    found: list[tuple[float, str]] = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            found.append((path.stat().st_mtime, str(path)))
+    return [Path(name) for _, name in sorted(found, reverse=True)]

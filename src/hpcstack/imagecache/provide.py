@@ -128,7 +128,7 @@ class Provider:
             return self._ask_registry(base, wanted)
 
         text = f"{wanted.user} {wanted.step} {wanted.platform} {base.image}"
-        name = hashlib.sha256(text.encode()).hexdigest()[:40]
+        name = f"{wanted.user}-{hashlib.sha256(text.encode()).hexdigest()[:40]}"
         found = self.cache.step(name)
         if found:
             return _read_step(found)
@@ -144,9 +144,9 @@ class Provider:
                 except RegistryError as error:
                     # Record it: otherwise the other nodes would each wait as long, one by one.
                     with suppress(OSError):
-                        self.cache.write_step(name, record_failure(error, wanted.user))
+                        self.cache.write_step(name, record_failure(error, wanted.user), wanted.user)
                     raise
-                self.cache.write_step(name, {"digest": digest, "shown": shown})
+                self.cache.write_step(name, {"digest": digest, "shown": shown}, wanted.user)
                 return digest, shown
         except OSError:  # a full disk, say: what is in the cache can be had without a record
             return self._ask_registry(base, wanted)
@@ -221,13 +221,14 @@ class Provider:
         public = is_public(base, self.site)
         if not public and not acl.keeps_acls(cache.top):
             raise NotShared(f"{cache.top} keeps no ACLs, and {base.image} is not for everybody")
-        self._report_removed(check_room(cache, settings.keep_days, max_bytes, size, key))
+        user = wanted.user
+        self._report_removed(check_room(cache, settings.keep_days, max_bytes, size, key, user))
 
-        with import_slot(Path(settings.socket).parent, wanted.user):
+        with import_slot(Path(settings.socket).parent, user), cache.importing(key, user):
             try:
                 return self._pack(source, key, base, wanted, public=public)
             except StoreError:  # a quota, say, which free space does not show
-                gone = collect_cache(cache, settings.keep_days, max_bytes, size)
+                gone = collect_cache(cache, settings.keep_days, max_bytes, size, user)
                 if not gone:
                     raise
                 self._report_removed(gone)
@@ -256,9 +257,13 @@ class Provider:
                 most=TIMES * source.image.size + SMALL,
             )
 
-            gone = collect_cache(cache, settings.keep_days, settings.max_gb * 1e9, done.size)
+            gone = collect_cache(
+                cache, settings.keep_days, settings.max_gb * 1e9, done.size, wanted.user
+            )
             self._report_removed(gone)
-            entry = CachedImage(base.image, base.digest, wanted.platform, done.size, public)
+            entry = CachedImage(
+                base.image, base.digest, wanted.platform, done.size, public, wanted.user
+            )
             cache.put(folder, key, entry)
         finally:
             files.remove_tree(folder)

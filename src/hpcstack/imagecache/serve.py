@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 KINDS = {"not shared": NotShared, "registry": RegistryError}
 ASK_S = 60.0  # a client must say what it wants, and answer a challenge, within this time
 CLIENTS, CLIENTS_OF_ONE = 256, 32  # connections at once, of all users and of each
+SWEEPER = -1  # in place of a user id: the process that sweeps
+LOOK_S = 60.0  # between two looks at whether some node has swept the cache lately
 REAP_S = 5.0  # seconds until ended requests are counted if no new one comes
 PLATFORM = re.compile(r"linux/[a-z0-9/]{1,20}")
 STEP = re.compile(r"[A-Za-z0-9._+-]{0,200}")
@@ -93,19 +95,25 @@ def serve_socket(
     listening: socket.socket,
     handle: Callable[[socket.socket, int], str],
     counters: Counters | None = None,
+    sweep: Callable[[], None] | None = None,
 ) -> None:
     """Serve each client that connects to LISTENING in a process of its own, until SIGTERM.
 
     The process calls HANDLE(connection, user id), and its exit status stands for the outcome that
-    HANDLE returns, one of OUTCOMES. These are counted in COUNTERS.
+    HANDLE returns, one of OUTCOMES. These are counted in COUNTERS. SWEEP is called every LOOK_S, in
+    a process of its own: whether or not anything is imported, what requests leave goes.
     """
     preload_client()  # here once, and not in each process, where it would take 0.1 s
     counters = counters or Counters()
     listening.settimeout(REAP_S)  # so that the counters become true even if nobody asks any more
     children: dict[int, int] = {}  # process id: user id
+    looked = -LOOK_S
     while True:
         _reap(children, counters)
         counters.write()
+        if sweep and time.monotonic() - looked >= LOOK_S:
+            looked = time.monotonic()
+            _start_sweep(sweep, listening, children)
         try:
             connection, _ = listening.accept()
         except (InterruptedError, TimeoutError):
@@ -142,6 +150,34 @@ def serve_socket(
             os._exit(status)
 
 
+def _start_sweep(
+    sweep: Callable[[], None], listening: socket.socket, children: dict[int, int]
+) -> None:
+    """Call SWEEP in a process of its own, one of CHILDREN, unless the last one still runs."""
+    if SWEEPER in children.values():
+        return
+    child = -1
+    with contextlib.suppress(OSError):  # the machine may have no more processes
+        child = os.fork()
+    if child > 0:
+        children[child] = SWEEPER
+    if child:
+        return
+
+    status = 1
+    try:
+        listening.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sweep()
+        status = 0
+    except (HpcstackError, OSError) as error:
+        sys.stderr.write(f"hpcstack: the image cache is not swept: {error}\n")
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        os._exit(status)
+
+
 def _reap(children: dict[int, int], counters: Counters) -> None:
     """Count the requests whose processes have ended, and drop them from CHILDREN."""
     while children:
@@ -152,8 +188,8 @@ def _reap(children: dict[int, int], counters: Counters) -> None:
             return
         if not child:
             return
-        children.pop(child, None)
-        counters.count_ended(status)
+        if children.pop(child, None) != SWEEPER:
+            counters.count_ended(status)
 
 
 def find_peer(connection: socket.socket) -> int:

@@ -125,7 +125,7 @@ def test_a_step_is_known_for_minutes(cache: ImageCache) -> None:
     assert cache.step("s") == {}
     for said, seconds in (({"digest": DIGEST, "shown": True}, STEP_S), ({"digest": DIGEST, "shown": False}, FAILED_S),
                           ({"kind": "registry"}, FAILED_S)):  # fmt: skip
-        cache.write_step("s", said)
+        cache.write_step("s", said, 61001)
         assert cache.step("s") == said
         old = (cache.top / "steps/s").stat().st_mtime - seconds - 10
         os.utime(cache.top / "steps/s", (old, old))
