@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     help="Write the run's capsule: all that its verdicts were made of.",
 )
 @click.option(
-    "--anonymous", is_flag=True, help="Hide hosts, addresses, folders and serial numbers in it."
+    "--anonymous", is_flag=True, help="Put other words in it in place of all that may name somebody."
 )
 @click.option(
     "--rejudge",

@@ -2,8 +2,8 @@
 
 A capsule is a tar.gz of JSON documents: the request and what the site promises, the report, what
 nodes and ranks wrote, and what each machine answered to the checks of its node. It has no logs of
-programs and no environment, and at most MOST bytes. `hide_names` puts other names in place of hosts,
-addresses, folders and serial numbers, so that a site can send one.
+programs and no environment, and at most MOST bytes. `hide_names` puts other words in place of all
+that may name somebody, so that a site can send one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hpcstack.core.carried import check_carried_output
 from hpcstack.core.errors import InputError
 from hpcstack.recipe.own_checks import DEFINITION
 from hpcstack.report import Report
+from hpcstack.suite.anonymous import Replacements
 from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import RunFiles, SuiteRun, make_host_rows, make_outcomes
 from hpcstack.suite.own_checks import read_own_runs
@@ -69,20 +70,6 @@ DAMAGE = (
 )
 TRANSPORT = "nccl.transport"  # the check that is judged again by the lines of NCCL's log
 UNKNOWN = "UNKNOWN"  # in place of a verdict that today's code cannot make from the capsule
-# What is replaced in a capsule that is sent away
-ADDRESSES = (
-    (re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE), "00:00:00:00:00:00"),
-    (re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{20,}", re.IGNORECASE), r"\1-hidden"),
-    (re.compile(r"(?<![\d.])(?!127\.)\d{1,3}(?:\.\d{1,3}){3}(?![\d.])"), "192.0.2.1"),
-    (re.compile(r"\b(Serial Number|Board ID|GPU UUID|GUID)(\s*: )[^\\\n]*"), r"\1\2hidden"),
-    # any folder but the system's own, which checks ask for
-    (
-        re.compile(
-            r"(?<![\w.:/*])/(?!proc/|sys/|dev/|usr/|etc/|lib)(?:[^/\s\"':,;|]+/)+[^/\s\"':,;|]*"
-        ),
-        "/hidden",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -362,26 +349,16 @@ def _run_again(row: dict[str, Any], request: Request) -> dict[str, Any]:
 
 
 def hide_names(capsule: Capsule) -> Capsule:
-    """Return CAPSULE with other names in place of hosts, addresses, folders and serials."""
-    hosts = sorted(capsule.report.nodes, key=len, reverse=True)
-    names = {host: f"node{number}" for number, host in enumerate(sorted(capsule.report.nodes), 1)}
-
-    def change(text: str) -> str:
-        for host in hosts:
-            text = re.sub(rf"(?<!\w){re.escape(host)}(?!\w)", names[host], text)
-            short = host.partition(".")[0]
-            text = re.sub(rf"(?<!\w){re.escape(short)}(?!\w)", names[host], text)
-        for pattern, other in ADDRESSES:
-            text = pattern.sub(other, text)
-        return text
-
+    """Return CAPSULE with other words in place of all that may name somebody (suite/anonymous.py)."""
+    hosts = {host: f"node{number}" for number, host in enumerate(sorted(capsule.report.nodes), 1)}
+    replacements = Replacements(hosts)
     documents = {}
     for name, document in capsule.documents.items():
         if name.startswith("own-"):
-            continue  # a program's output may name anybody: the report's verdicts count
+            continue  # a program's output: the report's verdicts count
         if name == "request.json" and document.get("own"):
             document = {**document, "own": [_hide_definition(one) for one in document["own"]]}
-        documents[change_name(name, names)] = _walk(document, change)
+        documents[_change_name(name, replacements)] = replacements.change_all(document)
     return Capsule(documents)
 
 
@@ -393,20 +370,7 @@ def _hide_definition(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"code": own["code"], "on": on, "argv": [], "time_limit": 1, DEFINITION: hidden}
 
 
-def change_name(name: str, names: Mapping[str, str]) -> str:
-    """Return the file NAME with the host in it replaced by its other name in NAMES."""
-    for host, other in names.items():
-        if host in name:
-            return name.replace(host, other)
-    return name
-
-
-def _walk(value: Any, change: Any) -> Any:
-    """Return VALUE, a document, with CHANGE made to each text in it, keys included."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, list):
-        return [_walk(one, change) for one in value]
-    if isinstance(value, dict):
-        return {change(key): _walk(one, change) for key, one in value.items()}
-    return value
+def _change_name(name: str, replacements: Replacements) -> str:
+    """Return the name of a document, KIND-WHOSE.json or KIND.json, without the name of a host."""
+    kind, dash, whose = name.removesuffix(".json").partition("-")
+    return f"{kind}{dash}{replacements.change(whose)}.json"
