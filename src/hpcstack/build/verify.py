@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.build.base import provide_base
 from hpcstack.build.build import BuildPolicy, make_image
-from hpcstack.core.errors import InputError, StoreError
+from hpcstack.core.errors import AnswerIsNo, InputError, StoreError
 from hpcstack.core.files import digest_of
 from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.oci.compare import (
@@ -30,10 +30,11 @@ from hpcstack.oci.compare import (
 from hpcstack.oci.flatten import make_entry
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.records import read_releases
+from hpcstack.releases.seal import take_seal, write_image_seal
 from hpcstack.squashfs.splice import read_splice
 from hpcstack.store import signing
 from hpcstack.store.contents import read_optional
-from hpcstack.store.find import find_file, find_image, find_stored, is_file
+from hpcstack.store.find import find_file, find_image, find_stored, is_file, is_stored
 from hpcstack.store.signing import Statement, name_signature
 from hpcstack.store.workspace import make_workspace
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from hpcstack.build.request import BuildRequest
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Say
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
@@ -97,12 +99,13 @@ def _read_pieces(pipe: object) -> Iterator[bytes]:
         yield block
 
 
-def make_statement(text: str, store: Store, stack: str = "") -> Statement:
+def make_statement(text: str, store: Store, stack: str = "", sha256: str = "") -> Statement:
     """Return what a signature states of the image that TEXT means: its sha256, its stack, its lock.
 
-    The sha256 is computed now. The lock is known where the store has the image. The stack is STACK;
-    if that is empty, the one in the store's record, else the one that the image names itself. A SIF
-    gets an empty statement, because Apptainer signs it. Raise InputError for a SIF with a STACK.
+    The sha256 is computed now, unless the caller has just done it: SHA256. The lock is known where
+    the store has the image. The stack is STACK; if that is empty, the one in the store's record,
+    else the one that the image names itself. A SIF gets an empty statement, because Apptainer signs
+    it. Raise InputError for a SIF with a STACK.
     """
     path = find_file(text, store)
     if path.suffix == ".sif" and stack:
@@ -121,7 +124,7 @@ def make_statement(text: str, store: Store, stack: str = "") -> Statement:
         stack = stack or known.stack
         lock = known.lock_sha256
         adopted = known.adopted
-    return Statement(digest_of(path), stack or read_own_name(path), lock, adopted=adopted)
+    return Statement(sha256 or digest_of(path), stack or read_own_name(path), lock, adopted=adopted)
 
 
 def read_own_name(image: Path) -> str:
@@ -245,17 +248,61 @@ def check_stored(text: str, store: Store) -> Artifact:
     return found
 
 
+def sign_named(
+    text: str, key: str, site: Site, store: Store, runner: Runner, say: Say
+) -> tuple[Path, Path]:
+    """Sign the image that TEXT means with KEY, or the site's own; return it and its signature.
+
+    An image in STORE gets a seal, which SAY says where it cannot. AnswerIsNo where a signature that
+    this site trusts would be lost to a key that it does not.
+    """
+    path = find_file(text, store)
+    settings = site.signatures
+    key = key or settings.sign_with
+    is_of_store = path.suffix != ".sif" and is_stored(path, store)
+    seal = take_seal(path) if is_of_store else None
+    statement = make_statement(text, store, sha256=seal.sha256 if seal else "")
+
+    # A new signature takes the place of the old one.
+    has_trusted_signature = (
+        settings.keys
+        and path.suffix != ".sif"
+        and signing.verify_by(path, settings.keys, runner, statement)[0]
+    )
+    if has_trusted_signature and not signing.is_trusted(key, settings.keys, runner):
+        raise AnswerIsNo(
+            f"{path} has a signature that this site trusts, and it does not trust this key",
+            "signatures.keys in site.yaml names the keys that count",
+            page="sign-images",
+        )
+
+    signature = signing.sign_image(path, key, runner, statement)
+    if seal and not write_image_seal(path, seal, store):
+        say(f"{path} has no seal: only a publisher of this site can give it one")
+    return path, signature
+
+
 def check_signature(
     text: str, key: str, stack: str, site: Site, store: Store, runner: Runner
 ) -> tuple[Path, bool, str]:
     """Return the image that TEXT means, whether its signature is good, and an explanation.
 
     The signature is checked by KEY, or without it by the site's keys. STACK is what the image must
-    be. For a SIF, Apptainer's own signature counts.
+    be. For a SIF, Apptainer's own signature counts. Where it is good, and this user is a publisher,
+    the seal of an image in STORE is renewed.
     """
     image = find_file(text, store)
     keys = site.signatures.keys
-    what = make_statement(text, store, stack)
-    if keys and not key and image.suffix != ".sif":
-        return (image, *signing.verify_by(image, keys, runner, what))
-    return (image, *signing.verify_signature(image, key, runner, what))
+    if image.suffix == ".sif":
+        what = make_statement(text, store, stack)
+        return (image, *signing.verify_signature(image, key, runner, what))
+
+    seal = take_seal(image) if is_stored(image, store) else None
+    what = make_statement(text, store, stack, seal.sha256 if seal else "")
+    if keys and not key:
+        good, said = signing.verify_by(image, keys, runner, what)
+    else:
+        good, said = signing.verify_signature(image, key, runner, what)
+    if good and seal:
+        write_image_seal(image, seal, store)
+    return image, good, said

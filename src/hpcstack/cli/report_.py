@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     help="Write the run's capsule: all that its verdicts were made of.",
 )
 @click.option(
-    "--anonymous", is_flag=True, help="Put other words in it in place of all that may name somebody."
+    "--anonymous",
+    is_flag=True,
+    help="Put other words in it in place of all that may name somebody.",
 )
 @click.option(
     "--rejudge",

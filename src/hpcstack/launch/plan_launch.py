@@ -22,8 +22,10 @@ from hpcstack.launch.run import PlannedLaunch
 from hpcstack.launch.staging import plan_staging
 from hpcstack.project.added import plan_added
 from hpcstack.project.named import read_named_packages
+from hpcstack.releases.seal import explain_image_change
 from hpcstack.site.model import PLATFORMS
 from hpcstack.slurm.query import find_allocation
+from hpcstack.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +57,7 @@ def plan_launch(
     platform = PLATFORMS.get(machine, "")
     chosen, layer = choose_image(request.name, catalog, site_of_machine, os.environ, platform)
     artifact = chosen.artifact
-    require_signed(artifact, site, runner)
+    require_signed(artifact, chosen.release, site, runner)
 
     if request.home is None:
         request = replace(request, home=site.mount_home)
@@ -85,8 +87,12 @@ def plan_launch(
     )
 
 
-def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
-    """Raise InputError where the site requires signatures and ARTIFACT has none that it trusts."""
+def require_signed(artifact: Artifact, release: str, site: Site, runner: Runner) -> None:
+    """Raise InputError where the site requires signatures and ARTIFACT has none that it trusts.
+
+    A signature is of an image's bytes, which no launch reads. Of a RELEASE the seal has been looked
+    at; what is in none has one of its own.
+    """
     if not site.signatures.required:
         return
     from hpcstack.store.signing import explain_distrust
@@ -96,5 +102,13 @@ def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
         raise InputError(
             f"this site runs only signed images; {artifact.image}: {why}",
             "ask the site's administrators to sign it: hpcstack sign",
+            page="sign-images",
+        )
+    changed = "" if release else explain_image_change(artifact, open_store(site))
+    if changed:
+        raise InputError(
+            f"this site runs only signed images; {artifact.image}: {changed}",
+            "a publisher reads it, and renews its seal: hpcstack verify --signature "
+            f"{artifact.key[:12]}",
             page="sign-images",
         )

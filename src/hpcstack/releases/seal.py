@@ -4,6 +4,9 @@ An image may have 20 GB and a job a thousand nodes, so no launch reads the bytes
 what costs nothing: the file's size, inode and times with those in the seal. Whoever read the image
 last wrote the seal into the release's folder, which is the publisher's own. Others who may write to
 the store can replace an image in it, but they cannot make the new file look like the old one.
+
+An image that is signed and in no release has its seal beside it, from whoever signed it. It counts
+where that is a publisher.
 """
 
 from __future__ import annotations
@@ -155,6 +158,39 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
             page="repair-what-is-published",
         )
     return why
+
+
+def name_image_seal(image: Path) -> Path:
+    """Return where the seal of an image lies that is signed."""
+    return image.with_name(f"{image.name}.{SEAL}")
+
+
+def write_image_seal(image: Path, seal: Seal, store: Store) -> bool:
+    """Write SEAL beside IMAGE, and return whether that was possible and will count."""
+    if not store.sharing.may_publish:
+        return False
+    try:
+        descriptors.write_file(name_image_seal(image), seal_text(seal).encode(), 0o644)
+    except OSError:
+        return False
+    return True
+
+
+def explain_image_change(artifact: Artifact, store: Store) -> str:
+    """Return why the image of ARTIFACT, which is signed, is not the file that was; empty where it is.
+
+    Its signature is of bytes, which no launch reads.
+    """
+    path = name_image_seal(artifact.image)
+    try:
+        document = json.loads(files.read_bytes(path, MAX_SEAL, publishers=store.sharing))
+        seal = SEALS.read(document, str(path), "hpcstack verify --signature")
+    except (FileNotFoundError, NotADirectoryError):
+        return "it has no seal: nobody has read it since it was signed"
+    except (OSError, ValueError, RecursionError, InputError, StoreError) as error:
+        return f"its seal does not count: {error}"
+    why = explain_change(artifact, seal, store.sharing)
+    return f"it {why}" if why else ""
 
 
 def is_only_touched(artifact: Artifact, seal: Seal | None) -> bool:

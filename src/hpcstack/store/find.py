@@ -37,6 +37,11 @@ def find_file(text: str, store: Store) -> Path:
     return find_image(text, store).image
 
 
+def is_stored(path: Path, store: Store) -> bool:
+    """Whether the file PATH is an image of STORE."""
+    return any(one.image.samefile(path) for one in store.images())
+
+
 def find_stored(text: str, store: Store) -> Artifact:
     """Return the stored image that TEXT means.
 

@@ -6,8 +6,6 @@ replaced. A replacement has the form of what it stands for, as far as a check lo
 class of an address, an identifier that is all zeros, the length of a number. The same word has the
 same replacement throughout, since checks compare nodes with each other. Replacements are made with
 a key that is thrown away: nobody can try out names.
-
-Tested in tests/unit/suite/test_anonymous.py.
 """
 
 from __future__ import annotations

@@ -9,12 +9,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hpcstack.cli import sign_, verify_
+from hpcstack.cli.session import Session
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.process import Runner
+from hpcstack.launch.plan_launch import require_signed
+from hpcstack.releases.seal import name_image_seal
 from hpcstack.render.launchers import render_importer
 from hpcstack.site.load import load_site
 from hpcstack.store import signing
+from hpcstack.store.artifact import Artifact
 from support.modules import Place
 
 
@@ -91,9 +97,6 @@ def test_the_importer_refuses_what_is_not_signed(tmp_path: Path, shell: str) -> 
 def test_a_launch_of_what_is_not_signed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpcstack.cli.session import Session
-    from hpcstack.launch.plan_launch import require_signed
-
     own, public = key(tmp_path, "own")
     (tmp_path / "site.yaml").write_text(
         f"signatures: {{required: true, keys: ['{public}']}}\nstore: {tmp_path}/site/store\n"
@@ -103,10 +106,67 @@ def test_a_launch_of_what_is_not_signed_is_refused(
     artifact = place.artifact(place.stack())
     session = Session(str(tmp_path / "site.yaml"), ())
     with pytest.raises(InputError, match="it is not signed"):
-        require_signed(artifact, session.site, session.runner)
-    signing.sign_image(artifact.image, str(own), Runner(),
-                 signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256))  # fmt: skip
-    require_signed(artifact, session.site, session.runner)
+        require_signed(artifact, "", session.site, session.runner)
+    what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
+    signing.sign_image(artifact.image, str(own), Runner(), what)
+    require_signed(artifact, "pytorch/24.11-r1", session.site, session.runner)
+
+
+@pytest.fixture
+def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Session, Artifact]:
+    """An image that is in no release, on a site that runs only what is signed, as `sign` leaves it."""
+    own, public = key(tmp_path, "own")
+    (tmp_path / "site.yaml").write_text(
+        f"signatures: {{required: true, keys: ['{public}']}}\nstore: {tmp_path}/site/store\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    place = Place(tmp_path / "site")
+    artifact = place.artifact(place.stack())
+    session = Session(str(tmp_path / "site.yaml"), ())
+    done = CliRunner().invoke(sign_.command, [artifact.key, "--key", str(own)], obj=session)
+    assert done.exit_code == 0, done.output
+    return session, artifact
+
+
+def test_g1_what_is_signed_is_run_as_long_as_it_is_the_file_that_was_read(
+    signed: tuple[Session, Artifact],
+) -> None:
+    session, artifact = signed
+    require_signed(artifact, "", session.site, session.runner)
+
+
+@pytest.mark.parametrize("how", ["written", "replaced", "touched", "no seal", "a seal of another"])
+def test_g1_the_signature_of_an_image_is_not_that_of_what_took_its_place(
+    signed: tuple[Session, Artifact], how: str
+) -> None:
+    """Its bytes are another's, whatever its record and its signature say."""
+    session, artifact = signed
+    image, seal = artifact.image, name_image_seal(artifact.image)
+    before = image.stat()
+    if how == "written":
+        image.write_bytes(b"evil".ljust(before.st_size))
+        os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif how == "replaced":
+        image.unlink()
+        image.write_bytes(b"evil")
+    elif how == "touched":
+        image.touch()
+    elif how == "no seal":
+        seal.unlink()
+    else:
+        seal.write_text(seal.read_text().replace(artifact.sha256, "0" * 64))
+    with pytest.raises(InputError, match="this site runs only signed images") as caught:
+        require_signed(artifact, "", session.site, session.runner)
+    assert "verify --signature" in caught.value.hint
+
+    # What only its file has changed in is read again, and runs; what is another does not.
+    words = ["--signature", artifact.key]
+    CliRunner().invoke(verify_.command, words, obj=session)
+    if how in ("written", "replaced"):
+        with pytest.raises(InputError):
+            require_signed(artifact, "", session.site, session.runner)
+    else:
+        require_signed(artifact, "", session.site, session.runner)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.suite.test_capsule import run_nodes
 
 from hpcstack.suite.anonymous import Replacements, list_own_words
 from hpcstack.suite.capsule import Capsule, hide_names, rejudge_capsule
 from support import clusters
+from support.capsules import run_nodes
 
 # What names somebody, as machines and programs write it
 NAMES = [
