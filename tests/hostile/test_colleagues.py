@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,12 @@ from hpcstack.build.engines.enclosure import NoEnclosure
 from hpcstack.build.offline import lend_bundle
 from hpcstack.build.request import BuildRequest, find_built
 from hpcstack.build.workbench import Workbench
-from hpcstack.core import data
+from hpcstack.core import data, lease
 from hpcstack.core.errors import InputError, StoreError
+from hpcstack.core.lease import Holder
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
+from hpcstack.core.sharing import Sharing
 from hpcstack.lock.file import LockFile
 from hpcstack.oci.client import Registry
 from hpcstack.oci.importer import Imported
@@ -38,6 +41,7 @@ from hpcstack.publish import spider
 from hpcstack.publish.damage import find_damage
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.releases.records import KEPT_FILES, read_attachments
+from hpcstack.releases.tree import TreeChange
 from hpcstack.store.cache import cache_of, name_offline_folder, open_own_cache
 from hpcstack.store.store import Store
 from support.locks import example_lock
@@ -205,6 +209,91 @@ def test_t1_without_an_enclosure_there_is_no_cache(
     assert "NOT rebuilt" in said
     assert "Lmod reads the modulefiles themselves" in said
     assert not list((published.site.module_root / "spider/cache").iterdir())
+
+
+# -- a lease that a colleague holds for ever
+
+
+@pytest.fixture
+def shared_lease(tmp_path: Path) -> Path:
+    """A lease that another member has put there, with a text of theirs."""
+    path = tmp_path / "leases/k"
+    path.parent.mkdir()
+    path.parent.chmod(0o777)
+    return path
+
+
+def write_strangers_lease(path: Path, holder: Holder) -> None:
+    path.write_text(str(holder))
+    os.chown(path, MALLORY, MALLORY)
+
+
+@root
+def test_a_publisher_waits_for_nobody_who_is_none(shared_lease: Path) -> None:
+    """It names a process that lives for ever, and its heartbeat would go on."""
+    write_strangers_lease(shared_lease, lease.identify_process())
+    publishers = Sharing(None, frozenset({0}))
+    began = time.monotonic()
+    with lease.hold_lease(shared_lease, sharing=publishers) as held:
+        assert held
+        assert shared_lease.stat().st_uid == 0
+    assert time.monotonic() - began < 5
+
+
+@root
+def test_a_process_of_somebody_else_is_no_sign_of_life(
+    shared_lease: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease names the machine's first process, and nobody renews it."""
+    monkeypatch.setattr(lease, "PATIENCE_S", 0.3)
+    started = lease._start_time("1")
+    write_strangers_lease(shared_lease, replace(lease.identify_process(), pid="1", start=started))
+    with lease.hold_lease(shared_lease) as held:
+        assert held
+
+
+@root
+def test_whose_file_it_is_may_be_wrong_where_a_heartbeat_says_that_somebody_lives(
+    shared_lease: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a file server gives root's files to another user."""
+    monkeypatch.setattr(lease, "PATIENCE_S", 0.3)
+    write_strangers_lease(shared_lease, replace(lease.identify_process(), pid="1"))
+    text = str(replace(lease.identify_process(), pid="1", start=lease._start_time("1")))
+    shared_lease.write_text(text)
+    watch = lease.Watch(shared_lease)
+    for _ in range(10):
+        shared_lease.touch()
+        assert not watch.dead(text)
+        time.sleep(0.1)
+
+
+def test_a_wait_without_end_names_whose_lease_it_is(
+    shared_lease: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "MOST_WAIT_S", 0.5)
+    shared_lease.write_text(str(lease.identify_process()))
+    with (
+        pytest.raises(StoreError, match=r"has held .*leases/k for more than") as caught,
+        lease.hold_lease(shared_lease),
+    ):
+        pass
+    assert f"rm {shared_lease}" in caught.value.hint
+    assert list(shared_lease.parent.iterdir()) == [shared_lease], "nothing of the waiter's is left"
+
+
+def test_a_change_whose_lease_was_broken_is_not_made(place: Place) -> None:
+    place.publish()
+    tree, name = place.tree, "pytorch"
+    before = tree.ledger(name)
+    with tree.hold(name):
+        change = TreeChange(tree.ledger(name, to_change=True), {}, "repair")
+        (tree.root / "state" / name / "lease").unlink()
+        with pytest.raises(StoreError, match="somebody has taken over pytorch meanwhile"):
+            tree.commit(change)
+    assert tree.ledger(name) == before
+    with tree.hold(name):
+        tree.commit(TreeChange(tree.ledger(name, to_change=True), {}, "repair"))
 
 
 # -- T3: an image in the store of the group

@@ -5,7 +5,11 @@ A lease is a file made by link(2). One whose holder is dead is taken over:
 - A holder under this kernel and in this PID namespace is looked up by its process id and the time
   at which it started.
 - Any other one is known by its heartbeat. It renews the file's time every few seconds; if a waiter
-  has watched for PATIENCE_S seconds without seeing it renewed, it is dead.
+  has watched for PATIENCE_S seconds without seeing it renewed, it is dead. So is who names a process
+  that is not theirs.
+
+Where a site names its publishers, none of them waits for anybody else: such a lease is broken at
+once. Otherwise nobody waits longer than MOST_WAIT_S, and is then told whose lease it is.
 
 Whether a lease is free never depends on comparing the clocks of two hosts, and flock(2) is not
 used. (Only leftovers are judged by a clock, with a week to spare: `may_have_living_owner`.)
@@ -40,6 +44,7 @@ POLL_S = 0.5  # later
 LAST_POLL_S = 5.0  # at most, after a long wait
 BEAT_S = 5.0  # between two heartbeats of a holder
 PATIENCE_S = 60.0  # without a heartbeat, watched all that time: the holder is dead
+MOST_WAIT_S = 12 * 3600.0  # longer than any build
 # A waiter that has not looked for so long was stopped itself, or its file server was. It knows
 # nothing of the heartbeats in between, and begins to watch anew.
 GAP_S = 2 * LAST_POLL_S
@@ -130,11 +135,23 @@ def make_label() -> str:
     return str(identify_process()).rpartition("+")[0] + "+"
 
 
-class Watch:
-    """Watches another process's lease, to know when its holder is dead."""
+def _is_theirs(holder: Holder, owner: int) -> bool:
+    """Return whether the process of HOLDER belongs to the user OWNER, as far as /proc shows it.
 
-    def __init__(self, path: Path) -> None:
+    A file server may give root's files to another user. So what does not belong together is no
+    proof of a lie, and its heartbeat decides.
+    """
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{holder.pid}").stat().st_uid == owner
+    return True
+
+
+class Watch:
+    """Watches another process's lease, to know when its holder is dead, or need not be waited for."""
+
+    def __init__(self, path: Path, sharing: Sharing = ALONE) -> None:
         self.path = path
+        self.sharing = sharing
         self.seen = (0, 0)  # inode and time of the lease when it was last found changed
         self.since = time.monotonic()  # when that was
         self.looked = self.since
@@ -142,15 +159,21 @@ class Watch:
     def dead(self, text: str) -> bool:
         """Look once, and return whether the holder that wrote TEXT into the lease is dead.
 
-        To be called again and again during a wait: heartbeats are noticed between two calls.
+        To be called again and again during a wait: heartbeats are noticed between two calls. For a
+        publisher, somebody who is none counts as dead.
         """
-        holder = read_holder(text)
-        lives = is_alive(holder) if holder else None
-        if lives is not None:
-            return not lives
         try:
             found = descriptors.stat_path(self.path)
         except FileNotFoundError:
+            return False
+        if self.sharing.may_publish and not self.sharing.is_publisher(found.st_uid):
+            return True
+
+        holder = read_holder(text)
+        lives = is_alive(holder) if holder else None
+        if lives is False:
+            return True
+        if lives and holder and _is_theirs(holder, found.st_uid):
             return False
 
         mark = (found.st_ino, found.st_mtime_ns)
@@ -181,7 +204,8 @@ def hold_lease(
     less: it is noticed late by half a second at first, later by a twentieth of the wait, and never
     by more than LAST_POLL_S. The folder of PATH is made the group's of SHARING.
 
-    Raise OSError where no lease can be made there, StoreError where something else is at PATH.
+    Raise OSError where no lease can be made there, StoreError where something else is at PATH, or
+    somebody has held it for MOST_WAIT_S.
     """
     descriptors.make_folder(path.parent)
     sharing.make_folder(path.parent)
@@ -190,7 +214,7 @@ def hold_lease(
     with descriptors.create_file(mine, 0o644) as file:
         file.write(text.encode())
     try:
-        if not _acquire(mine, path, waiting, done):
+        if not _acquire(mine, path, waiting, done, Watch(path, sharing)):
             yield False
             return
         with contextlib.suppress(OSError):
@@ -214,9 +238,10 @@ def hold_lease(
         descriptors.remove_file(mine)
 
 
-def _acquire(mine: Path, path: Path, waiting: Say | None, done: Callable[[], bool]) -> bool:
+def _acquire(
+    mine: Path, path: Path, waiting: Say | None, done: Callable[[], bool], watch: Watch
+) -> bool:
     """Make PATH another name of MINE once no living holder has it; False once DONE is true."""
-    watch = Watch(path)
     is_told = False
     pause = FIRST_POLL_S
     began = time.monotonic()
@@ -233,6 +258,8 @@ def _acquire(mine: Path, path: Path, waiting: Say | None, done: Callable[[], boo
             holder = read_holder(owner)
             waiting(holder.told if holder else f"the holder of {path}")
             is_told = True
+        if time.monotonic() - began > MOST_WAIT_S:
+            raise _make_error(path)
 
         time.sleep(pause)
         late = 0.0  # how late DONE may be noticed; without DONE the lease itself is waited for
@@ -240,6 +267,19 @@ def _acquire(mine: Path, path: Path, waiting: Say | None, done: Callable[[], boo
             late = (time.monotonic() - began) / 20
         pause = max(min(pause * 1.5, POLL_S), min(late, LAST_POLL_S))
     return True
+
+
+def _make_error(path: Path) -> StoreError:
+    """Return the refusal of who has waited too long for the lease PATH."""
+    owner = "somebody"
+    with contextlib.suppress(OSError):
+        owner = descriptors.find_user_name(descriptors.stat_path(path).st_uid)
+    return StoreError(
+        f"{owner} has held {path} for more than {MOST_WAIT_S / 3600:.0f} hours",
+        f"ask {owner} what runs there; {owner} or root may break it, and the change that it was held "
+        f"for is then refused: rm {path}",
+        page="group-of-administrators",
+    )
 
 
 def still_holds_lease(path: Path) -> bool:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import write_text
-from hpcstack.core.lease import hold_lease
+from hpcstack.core.lease import hold_lease, still_holds_lease
 from hpcstack.core.quote import join_lines
 from hpcstack.core.sharing import ALONE, Sharing
 from hpcstack.releases.inventory import render_inventory_files
@@ -246,6 +246,14 @@ class Tree:
         check_ledger(change.ledger)
         name = change.ledger.name
         state = self.root / STATE / name
+        # It may have been taken over while this process was stopped, or broken: then another change
+        # may have been made of the same ledger.
+        if not still_holds_lease(state / "lease"):
+            raise StoreError(
+                f"somebody has taken over {name} meanwhile; nothing of this change was made",
+                "hpcstack status, and type it again",
+                page="repair-what-is-published",
+            )
         number = self._read_generation(state)
 
         generations = []
