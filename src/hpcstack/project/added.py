@@ -322,7 +322,22 @@ def _install(
                 f"the whole log is {kept}",
                 page="your-own-project",
             )
-        pack_folder(tree, packed, runner, progress)
+        pack_installed(tree, packed, runner, progress)
+
+
+def pack_installed(tree: Path, packed: Path, runner: Runner, progress: Progress) -> None:
+    """Pack the folder TREE, in which packages were installed, into PACKED.
+
+    What builds a package has run there. Raise BuildError where it has put a link in TREE's place:
+    another folder would be packed.
+    """
+    if tree.is_symlink():
+        raise BuildError(
+            f"a package has replaced the folder that it was installed in: {tree} is a link",
+            "find out which one, and take another: hpcstack project lock",
+            page="your-own-project",
+        )
+    pack_folder(tree, packed, runner, progress)
 
 
 def _link(link: Path, packed: Path) -> None:
