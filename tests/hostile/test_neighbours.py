@@ -691,7 +691,10 @@ def test_t19_a_cache_home_that_another_can_swap(
 
 
 @root
-@pytest.mark.parametrize("through", ["the folder itself", "a link to it", "a link above it"])
+@pytest.mark.parametrize(
+    "through",
+    ["the folder itself", "a link to it", "a link above it", "a link in it, between two others"],
+)
 @pytest.mark.parametrize("what", ["cachedir", "user_store"])
 def test_t5_a_project_folder_that_its_group_can_write(
     tmp_path: Path, what: str, through: str
@@ -708,6 +711,12 @@ def test_t5_a_project_folder_that_its_group_can_write(
     elif through == "a link above it":
         (tmp_path / "link").symlink_to(lab)
         given = tmp_path / "link/mine/inner"
+    elif through == "a link in it, between two others":
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (lab / "link").symlink_to(elsewhere)
+        (tmp_path / "link").symlink_to("lab/../lab/link")
+        given = tmp_path / "link"
 
     def use() -> None:
         if what == "cachedir":
@@ -723,6 +732,28 @@ def test_t5_a_project_folder_that_its_group_can_write(
         use()
     lab.chmod(0o3775)
     use()
+
+
+@root
+def test_t5_a_link_of_another_users(tmp_path: Path) -> None:
+    """In a sticky folder he alone can replace it, and he can."""
+    shared, mine = tmp_path / "shared", tmp_path / "mine"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    mine.mkdir()
+    link = shared / "link"
+    link.symlink_to(mine)
+    files.check_way_to(link / "file", "name another")
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    with pytest.raises(StoreError, match=r"link is nobody's, who can put something else"):
+        files.check_way_to(link / "file", "name another")
+
+
+def test_t5_links_without_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(StoreError, match="too many links"):
+        files.check_way_to(tmp_path / "a/file", "name another")
 
 
 @root

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a pipe that somebody has put there does not wait for a writer.
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MOST_LINKS = 40  # on the way to a file, as path_resolution(7) has it
 LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)  # what open(2) says of a link with O_NOFOLLOW
 
 
@@ -227,26 +228,54 @@ def make_private_folder(path: Path, remedy: str) -> Path:
 
 
 def check_way_to(path: Path, remedy: str) -> None:
-    """Raise StoreError, with REMEDY, where somebody else could swap a folder on the way to PATH.
+    """Raise StoreError, with REMEDY, where somebody else could swap something on the way to PATH.
 
-    Such a folder is another user's, or lets others write without the sticky bit. Where a link is on
-    the way, the folders around what it leads to count as well.
+    That is a folder of another user's, or one that lets others write without the sticky bit; or a
+    link of another user's. Where links are on the way, the folders around each of them count, and
+    around what each leads to.
     """
-    named = path.absolute()
-    real = named.parent.resolve() / named.name
-    for folder in dict.fromkeys((*named.parents, *real.parents)):
-        about = folder.stat()
+    for folder in _list_steps_to(path.absolute()):
+        about = folder.lstat()
         if about.st_uid not in list_trusted_ids() and about.st_uid != _own_id_at(path.parent):
             who = name_owner(folder)
             raise StoreError(
                 f"{folder} is {who}'s, who can put something else in the place of {path}", remedy
             )
-        who = _name_other_writers(about)
+        who = "" if stat.S_ISLNK(about.st_mode) else _name_other_writers(about)
         if who:
             raise StoreError(
                 f"{folder} lets {who} put something else in the place of {path}",
                 f"chmod +t {folder}, or: {remedy}",
             )
+
+
+def _list_steps_to(path: Path) -> list[Path]:
+    """Return each folder in which a name is looked up on the way to PATH, and each link.
+
+    Raise StoreError where links lead to each other without end.
+    """
+    steps = [Path("/")]
+    at = Path("/")
+    ahead = list(path.parent.parts[1:])
+    links = 0
+    while ahead:
+        part = ahead.pop(0)
+        if part == "..":
+            at = at.parent
+            continue
+        step = at / part
+        steps.append(step)
+        if not step.is_symlink():
+            at = step
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            raise StoreError(f"too many links lead to {path}", "name the folder itself")
+        target = step.readlink()
+        if target.is_absolute():
+            at = Path("/")
+        ahead[:0] = [one for one in target.parts if one != "/"]
+    return list(dict.fromkeys(steps))
 
 
 def _name_other_writers(about: os.stat_result) -> str:

@@ -1,0 +1,175 @@
+"""What verbs read below folders that others may write, each file: was the gate asked whose it is?
+
+The verbs run as they are typed, by root, on a site with a group that names its publishers. In their
+process an audit hook (tests/support/audited) writes down what is opened. What the programs do that
+a verb starts is not seen by it.
+"""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.modules import Place
+
+pytestmark = pytest.mark.squashfs
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root acts with more rights than a group")
+HPCSTACK = Path(sys.executable).with_name("hpcstack")
+AUDITED = Path(__file__).resolve().parents[1] / "support/audited"
+# What is read without asking the gate, and why that does no harm: {function: why}
+UNJUDGED = {
+    "publish/damage.py:_describe_difference": "compared with the digest in the inventory, which is "
+    "a publisher's; anything else is damage",
+    "releases/permissions.py:_mark_file": "opened to get its mode, and only what is the caller's own",
+    "releases/tree.py:_mark_cache_stale": "a mark, whose bytes nobody reads",
+    "releases/journal.py:read_journal": "stricter: it must be the caller's own, or root's",
+    "store/signing.py:verify_signature": "a signature is believed for its key, whoever put it there",
+    "store/signing.py:verify_by": "the same",
+    "core/lease.py:_read_lease": "names a process; it can only make somebody wait",
+}
+VERBS = (
+    "publish jax-26.06",
+    "promote pytorch/24.11-r1 --override why",
+    "default pytorch/24.11",
+    "rollback pytorch/24.11 --reason why --force",
+    "undo pytorch",
+    "retire pytorch/24.11 --reason why --on 2030-01-01",
+    "publish pytorch-24.11",
+    "status --check",
+    "repair --images",
+    "verify --all",
+    "sign jax-26.06 --key KEY",
+    "verify --signature jax-26.06 --key KEY.pub",
+    "images",
+    "inspect pytorch-24.11",
+    "history pytorch",
+    "sbom pytorch-24.11",
+    "catalog -o CATALOG",
+    "launch jax-26.06 --runtime local --dry-run -- true",
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site on disk, and what verbs are typed with."""
+
+    place: Place
+    file: Path
+    key: Path
+
+    @property
+    def shared(self) -> list[Path]:
+        site = self.place.site
+        return [site.store, site.module_root, site.lock_dir]
+
+    def type(self, words: str) -> tuple[int, list[dict[str, Any]]]:
+        """Type WORDS; return the exit status, and what was opened."""
+        seen = self.place.top / "seen"
+        seen.unlink(missing_ok=True)
+        environment = {
+            **os.environ,
+            "HOME": str(self.place.top),
+            "HPCSTACK_SITE": str(self.file),
+            "PYTHONPATH": str(AUDITED),
+            "HPCSTACK_AUDIT_BELOW": ":".join(map(str, self.shared)),
+            "HPCSTACK_AUDIT_TO": str(seen),
+        }
+        given = words.replace("KEY", str(self.key)).replace("CATALOG", str(self.place.top / "c"))
+        done = subprocess.run(
+            [str(HPCSTACK), *given.split()], capture_output=True, text=True, env=environment
+        )
+        lines = seen.read_text().splitlines() if seen.exists() else []
+        self.place.said.append(done.stdout + done.stderr)
+        return done.returncode, [json.loads(line) for line in lines]
+
+
+def pack_image(folder: Path, name: str) -> bytes:
+    """A squashfs with the commands that modules offer, and nothing in them."""
+    programs = folder / "usr/bin"
+    programs.mkdir(parents=True)
+    for one in ("torchrun", "deepspeed", "python3", "python"):
+        (programs / one).write_text(f"#!/bin/sh\n# {name}\n")
+        (programs / one).chmod(0o755)
+    image = folder.with_suffix(".sqsh")
+    subprocess.run(["mksquashfs", str(folder), str(image), "-quiet", "-no-progress"], check=True)
+    return image.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    top = tmp_path_factory.mktemp("site")
+    top.chmod(0o755)
+    group = grp.getgrgid(os.getegid()).gr_name
+    place = Place(top, group=group, modules={"publishers": ["root"]})
+    for name in ("first", "second"):
+        place.publish(content=pack_image(top / name, name))
+    place.artifact(place.stack("jax-26.06"), pack_image(top / "jax", "jax"))
+    file = top / "site.yaml"
+    said = {
+        "store": str(place.site.store),
+        "module_root": str(place.site.module_root),
+        "lock_dir": str(place.site.lock_dir),
+        "group": group,
+        "modules": {"publishers": ["root"]},
+    }
+    file.write_text(yaml.safe_dump(said))
+    key = top / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    yield Site(place, file, key)
+
+
+def find_unjudged(opened: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"{one['path']} by {one['by']}"
+        for one in opened
+        if not one["judged"] and not UNJUDGED.keys() & set(one["by"])
+    ]
+
+
+@root
+def test_whatever_a_verb_reads_there_it_has_asked_the_gate_about(site: Site) -> None:
+    read, used = 0, set()
+    for verb in VERBS:
+        status, opened = site.type(verb)
+        assert status == 0, (verb, site.place.said[-1])
+        assert find_unjudged(opened) == [], verb
+        assert opened, f"{verb}: nothing was seen"
+        read += len(opened)
+        used |= {name for one in opened for name in one["by"] if not one["judged"]}
+    assert read > 100
+    assert set(UNJUDGED) <= used, "no verb reads by such a function any more"
+
+
+@root
+def test_the_hook_sees_what_does_not_ask(site: Site) -> None:
+    """By a path, and relative to a folder that is held open."""
+    record = next(site.place.site.store.glob("images/*/artifact.json"))
+    reads = (
+        "import os, pathlib, sys\n"
+        f"path = pathlib.Path({str(record)!r})\n"
+        "if sys.argv[1] == 'path': path.read_text()\n"
+        "else: os.open(path.name, os.O_RDONLY, dir_fd=os.open(path.parent, os.O_RDONLY))\n"
+    )
+    for how in ("path", "descriptor"):
+        seen = site.place.top / "seen"
+        seen.unlink(missing_ok=True)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(AUDITED),
+            "HPCSTACK_AUDIT_BELOW": str(site.place.site.store),
+            "HPCSTACK_AUDIT_TO": str(seen),
+        }
+        subprocess.run([sys.executable, "-c", reads, how], env=environment, check=True)
+        (one,) = map(json.loads, seen.read_text().splitlines())
+        assert one["path"] == str(record)
+        assert not one["judged"]
