@@ -31,10 +31,8 @@ UNJUDGED = {
     "publish/damage.py:_describe_difference": "compared with the digest in the inventory, which is "
     "a publisher's; anything else is damage",
     "releases/permissions.py:_mark_file": "opened to get its mode, and only what is the caller's own",
-    "releases/tree.py:_mark_cache_stale": "a mark, whose bytes nobody reads",
     "releases/journal.py:read_journal": "stricter: it must be the caller's own, or root's",
     "store/signing.py:verify_signature": "a signature is believed for its key, whoever put it there",
-    "store/signing.py:verify_by": "the same",
     "core/lease.py:_read_lease": "names a process; it can only make somebody wait",
 }
 VERBS = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
+import re
 import resource
 import socket
 import subprocess
@@ -15,11 +17,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from conftest import make_site
 from hpcstack.core.budget import Budget, read_within
 from hpcstack.core.errors import HpcstackError, RegistryError
-from hpcstack.oci import client, protocol, rate
+from hpcstack.oci import client, protocol, push, rate
 from hpcstack.oci.client import Registry
 from hpcstack.oci.protocol import is_this_machine
 from hpcstack.publish import pull_image
@@ -55,7 +58,12 @@ class Peer:
             request = b""
             while b"\r\n\r\n" not in request:
                 request += connection.recv(65536)
-            path = request.split(b" ")[1].decode()
+            head, _, body = request.partition(b"\r\n\r\n")
+            length = re.search(rb"Content-Length: (\d+)", head)
+            left = int(length[1]) - len(body) if length else 0
+            while left > 0:
+                left -= len(connection.recv(65536))
+            path = head.split(b" ")[1].decode()
             self.asked.append(path)
             for piece in self.answers(path):
                 connection.sendall(piece)
@@ -101,6 +109,11 @@ def endless_body(_: str) -> Iterator[bytes]:
     yield b"HTTP/1.1 200 OK\r\n\r\n"
     while True:
         yield b"[" * 65536
+
+
+def say_nothing(_: str) -> Iterator[bytes]:
+    time.sleep(9)
+    yield b""
 
 
 def nested_body(_: str) -> Iterator[bytes]:
@@ -158,6 +171,36 @@ def test_t10_no_answer_takes_for_ever(
         ASKS[ask](registry)
     assert time.monotonic() - began < 8
     assert peer.asked
+
+
+class Slow(push._Watched):
+    """A blob that takes longer to send than a peer may be silent, and never stands still."""
+
+    def read(self, count: int = -1) -> bytes:
+        time.sleep(0.2)
+        return super().read(count)
+
+
+@pytest.mark.parametrize("answers", [drip_headers, say_nothing])
+def test_t10_what_is_sent_is_answered_or_given_up(
+    peer: Peer, registry: Registry, answers: Answers
+) -> None:
+    """The time runs from when the last piece was taken."""
+    peer.answers = answers
+    for data in (b"a manifest", Slow(io.BytesIO(bytes(100_000)), 100_000, lambda _: None)):
+        began = time.monotonic()
+        with pytest.raises((RegistryError, requests.RequestException)):
+            registry._request(f"http://{peer.host}/put", "PUT", data=data, timeout=(2, 0.6))
+        assert time.monotonic() - began < 6
+
+
+def test_t10_what_takes_long_to_send_is_sent(peer: Peer, registry: Registry) -> None:
+    peer.answers = lambda _: send_whole(b"{}")
+    data = Slow(io.BytesIO(bytes(100_000)), 100_000, lambda _: None)
+    began = time.monotonic()
+    answer = registry._request(f"http://{peer.host}/put", "PUT", data=data, timeout=(2, 0.6))
+    assert answer.status_code == 200
+    assert time.monotonic() - began > 1.2
 
 
 @pytest.mark.parametrize("ask", [name for name in ASKS if "blob" not in name])

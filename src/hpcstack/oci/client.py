@@ -30,6 +30,8 @@ from hpcstack.oci.manifest import (
 from hpcstack.oci.protocol import (
     DOCKER_HUB,
     HEADERS_S,
+    READ_S,
+    Moving,
     call_within,
     choose_pause,
     content_of,
@@ -668,11 +670,18 @@ class Registry:
                 "stream": True,
                 "allow_redirects": False,
             }
-            if how.get("data") is not None:  # as long as it takes to send that
-                return session.request(method, url, **how)
             host = urlsplit(url).netloc
+            data = how.get("data")
+            seconds = HEADERS_S
+            if data is not None:  # which the peer may first have to store
+                _, seconds = how["timeout"] if isinstance(how["timeout"], tuple) else (0, READ_S)
             # The timeout covers only the wait for the next byte of the headers.
-            return call_within(HEADERS_S, host, lambda: session.request(method, url, **how))
+            return call_within(
+                seconds,
+                host,
+                lambda: session.request(method, url, **how),
+                (lambda: data.moved) if isinstance(data, Moving) else None,
+            )
 
     def _once(
         self,

@@ -10,8 +10,9 @@ import ipaddress
 import re
 import socket
 import threading
+import time
 import zlib
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import parse_qs, urlsplit
 
 from hpcstack.core import untrusted
@@ -39,11 +40,16 @@ PIECE = 1 << 16
 T = TypeVar("T")
 
 
-def call_within(seconds: float, host: str, act: Callable[[], T]) -> T:
+def call_within(
+    seconds: float, host: str, act: Callable[[], T], moved: Callable[[], float] | None = None
+) -> T:
     """Return what ACT returns, or raise what it raises. Raise RegistryError after SECONDS.
 
     A timeout of requests covers only the wait for the next byte, and a server may send one byte a
     second for days. ACT therefore runs in a thread, which is left behind when the time is up.
+
+    MOVED is for what sends much: it returns when the last of it was taken (time.monotonic), and
+    SECONDS count anew from then.
     """
     done: list[T] = []
     failed: list[BaseException] = []
@@ -57,11 +63,23 @@ def call_within(seconds: float, host: str, act: Callable[[], T]) -> T:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
+    while moved and thread.is_alive():
+        left = moved() + seconds - time.monotonic()
+        if left <= 0:
+            break
+        thread.join(left)
     if thread.is_alive():
         raise RegistryError(f"{host} has not finished its answer after {seconds:.0f} s", ANOTHER)
     if failed:
         raise failed[0]
     return done[0]
+
+
+@runtime_checkable
+class Moving(Protocol):
+    """What is sent piece by piece; `moved` is when its last piece was taken (time.monotonic)."""
+
+    moved: float
 
 
 class Reply(Protocol):

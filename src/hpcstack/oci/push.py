@@ -365,6 +365,7 @@ class _Watched:
     def __init__(self, file: BinaryIO, size: int, on_bytes: Callable[[int], None]) -> None:
         self.file, self.size, self.on_bytes = file, size, on_bytes
         self.done = 0
+        self.moved = time.monotonic()
 
     def __len__(self) -> int:
         return self.size
@@ -374,6 +375,7 @@ class _Watched:
         if not data and self.done < self.size and count:
             raise OSError(f"the blob ends after {self.done} of {self.size} bytes")
         self.done += len(data)
+        self.moved = time.monotonic()
         self.on_bytes(self.done)
         return data
 
