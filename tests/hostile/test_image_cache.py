@@ -13,8 +13,16 @@ from conftest import make_site
 from hpcstack.core.errors import RegistryError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.imagecache import layout, serve
-from hpcstack.imagecache.collect import check_room, choose_expired, collect_cache, sweep_unswept
+from hpcstack.imagecache import collect, layout, serve
+from hpcstack.imagecache.collect import (
+    Going,
+    check_room,
+    check_share,
+    choose_expired,
+    collect_cache,
+    sweep_cache,
+    sweep_unswept,
+)
 from hpcstack.imagecache.layout import IMAGE, STEP_S, CachedImage, ImageCache
 from hpcstack.imagecache.provide import Provider, WantedImage
 from hpcstack.imagecache.refusals import NotShared
@@ -165,17 +173,96 @@ def test_t9_what_is_imported_now_is_not_taken_away(
 
 
 def test_t9_who_imports_much_takes_nothing_of_others(cache: ImageCache) -> None:
-    put(cache, "others", 500, OTHER, idle_days=5)
-    put(cache, "his-old", 200, ATTACKER, idle_days=3)
-    put(cache, "his-new", 260, ATTACKER, idle_days=0)
+    put(cache, "others", 600, OTHER, idle_days=5)
+    put(cache, "his-old", 150, ATTACKER, idle_days=3)
+    put(cache, "his-new", 150, ATTACKER, idle_days=0)
     # The cache holds 1,000 bytes. He wants 200 more; the longest unused is somebody else's.
-    assert check_room(cache, 30, 1000, 200, "k", ATTACKER) == []
     assert [one.key for one in collect_cache(cache, 30, 1000, 200, ATTACKER)] == ["his-old"]
-    with pytest.raises(NotShared, match="you have imported more than 25% of it"):
-        check_room(cache, 30, 1000, 400, "k", ATTACKER)
-    # Everybody else goes on as before.
-    assert check_room(cache, 30, 1000, 400, "k", 61003) == []
-    assert [one.key for one in collect_cache(cache, 30, 1000, 400, 61003)] == ["others"]
+    for coming in (260, 900):
+        with pytest.raises(NotShared, match="more than 25% of it would be imported for you"):
+            check_room(cache, 30, 1000, coming, "k", ATTACKER)
+    # Everybody else goes on as before, also with a first image that is large.
+    assert check_room(cache, 30, 1000, 450, "k", 61003) == []
+    assert [one.key for one in collect_cache(cache, 30, 1000, 450, 61003)] == ["others"]
+
+
+def test_t9_a_first_image_is_not_nearly_all_of_the_cache(cache: ImageCache) -> None:
+    for number in range(9):
+        put(cache, f"other{number}", 100, OTHER, idle_days=2)
+    with pytest.raises(NotShared):
+        check_room(cache, 30, 1000, 950, "k", ATTACKER)
+    assert collect_cache(cache, 30, 1000, 950, ATTACKER) == []
+
+
+def test_t9_imports_at_the_same_time_count_together(cache: ImageCache) -> None:
+    """On ten nodes, each of which would have room for its own."""
+    put(cache, "other0", 450, OTHER, idle_days=2)
+    put(cache, "other1", 450, OTHER, idle_days=2)
+    for number in range(3):
+        key = f"k{number}"
+        (cache.top / f"partial/{key}.of-{ATTACKER}").touch()
+        (cache.top / f"leases/import-{key}").touch()
+        (cache.top / f"incoming/{key}.json").write_text('{"done": 0, "total": 100}')
+    with pytest.raises(NotShared):
+        check_room(cache, 30, 800, 100, "k4", ATTACKER)
+    assert check_room(cache, 30, 800, 100, "k4", 61003) == []
+
+    # And what has come all the same is not put there.
+    put(cache, "his", 200, ATTACKER, idle_days=0)
+    with pytest.raises(NotShared, match="is full"):
+        check_share(cache, 1000, 100, ATTACKER)
+    check_share(cache, 1000, 100, 61003)
+
+
+def test_t9_small_images_are_bounded_by_their_number(
+    cache: ImageCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "IMAGES_OF_ONE", 3)
+    for number in range(3):
+        put(cache, f"his{number}", 1, ATTACKER, idle_days=3 - number)
+    assert [one.key for one in choose(cache, ATTACKER)] == ["his0"]
+    assert check_room(cache, 30, 1000, 1, "k", ATTACKER) == []
+    assert [one.key for one in collect_cache(cache, 30, 1000, 1, ATTACKER)] == ["his0"]
+    put(cache, "his3", 1, ATTACKER, idle_days=0)
+    for key in ("his1", "his2"):
+        os.utime(cache.top / f"images/{key}/used")
+    with pytest.raises(NotShared, match="3 images have been imported for you"):
+        check_room(cache, 30, 1000, 1, "k", ATTACKER)
+    assert check_room(cache, 30, 1000, 1, "k", OTHER) == []
+
+
+def choose(cache: ImageCache, importer: int) -> list[Going]:
+    return choose_expired(cache.entries(), cache.now(), 30, 1000, 1, importer)
+
+
+def test_t9_what_one_leaves_behind_another_goes_on_with(
+    cache: ImageCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has another's layers removed by asking for the same image; the sweep bounds, too."""
+    monkeypatch.setattr(layout, "PARTIALS_OF_ONE", 2)
+    for number in range(5):
+        (cache.top / f"partial/k{number}").mkdir()
+        mark = cache.top / f"partial/k{number}.of-{ATTACKER}"
+        mark.touch()
+        os.utime(mark, (1_800_000_000 + number, 1_800_000_000 + number))
+    (cache.top / f"partial/k0.of-{OTHER}").touch()
+    sweep_cache(cache)
+    left = {path.name for path in (cache.top / "partial").iterdir() if path.is_dir()}
+    assert left == {"k0", "k3", "k4"}
+
+
+def test_t9_what_cannot_be_removed_holds_up_no_other_part_of_the_sweep(cache: ImageCache) -> None:
+    (cache.top / "steps/a").mkdir()
+    os.utime(cache.top / "steps/a", (1, 1))
+    (cache.top / "failed/k").write_text("{}")
+    os.utime(cache.top / "failed/k", (1, 1))
+    sweep_cache(cache)
+    assert not (cache.top / "failed/k").exists()
+    os.utime(cache.top / "leases/.now", (1, 1))
+    far = time.time() + 30 * 86400
+    (cache.top / "leases/.swept").touch()
+    os.utime(cache.top / "leases/.swept", (far, far))
+    assert cache.is_unswept()
 
 
 @pytest.mark.parametrize("importer", [0, OTHER])

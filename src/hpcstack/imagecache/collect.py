@@ -1,12 +1,14 @@
 """Remove images from the cache: by age, then by size, the longest unused first.
 
 What was used within the last day is not removed to make room. Nor is what others have imported, for
-a user who has imported more than a SHARE of the cache already.
+a user who would then have more than a SHARE of the cache. A first image may be as large as FIRST of
+it, since there are small caches.
 """
 
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from hpcstack.imagecache.layout import CachedImage, ImageCache
 
 DAY_S = 86400.0
-SHARE = 1 / 4  # of the cache, or of its disk where it has no limit
+SHARE, FIRST = 1 / 4, 1 / 2  # of the cache, or of its disk where it has no limit
+IMAGES_OF_ONE = 256  # that one user has imported: each costs a look at every import of everybody
 LEFT_OVER_S = 7 * DAY_S  # what imports have left is kept this long, for the next one to resume
 
 
@@ -43,16 +46,20 @@ def choose_expired(
 
     What remains was used within KEEP_DAYS, and has, with COMING bytes more, at most MAX_BYTES (0
     for no limit). To keep that limit, nothing is removed that was used within the last day: a job
-    may still run from it. Nor is another user's, where IMPORTER, who wants those bytes, has more
-    than a SHARE.
+    may still run from it. Nor is another user's, where IMPORTER, who wants those bytes, would have
+    more than a SHARE. Of IMPORTER's own so many go that there are fewer than IMAGES_OF_ONE.
     """
     total = sum(entry.size for entry, _ in entries.values()) + coming
-    spares_others = has_share(entries, importer, max_bytes)
+    spares_others = would_exceed_share(entries, importer, coming, max_bytes)
+    too_many = max(0, count_images(entries, importer) + 1 - IMAGES_OF_ONE)
     going = []
     for key, (entry, used) in sorted(entries.items(), key=lambda item: item[1][1]):
         idle = (now - used) / DAY_S
+        is_own = importer != 0 and entry.importer == importer
         if idle > keep_days:
             why = f"unused for {idle:.0f} days"
+        elif is_own and too_many and idle > 1:
+            why = f"its user has imported {IMAGES_OF_ONE} others"
         elif spares_others and entry.importer != importer:
             continue
         elif max_bytes and total > max_bytes and idle > 1:
@@ -61,18 +68,29 @@ def choose_expired(
             continue
         going.append(Going(key, entry, why))
         total -= entry.size
+        too_many -= is_own and too_many > 0
     return going
 
 
-def has_share(
-    entries: Mapping[str, tuple[CachedImage, float]], importer: int, of_bytes: float
-) -> bool:
-    """Return whether those of ENTRIES that IMPORTER asked for are more than a SHARE of OF_BYTES.
+def count_images(entries: Mapping[str, tuple[CachedImage, float]], importer: int) -> int:
+    """Return how many of ENTRIES a user asked for first; 0 of root, and of who is not known."""
+    return sum(entry.importer == importer for entry, _ in entries.values()) if importer else 0
 
-    Root, and who is not known (0), may have all.
+
+def would_exceed_share(
+    entries: Mapping[str, tuple[CachedImage, float]],
+    importer: int,
+    coming: int,
+    of_bytes: float,
+    arriving: int = 0,
+) -> bool:
+    """Return whether IMPORTER would have more than a SHARE of OF_BYTES, with COMING bytes more.
+
+    ARRIVING are those of their other imports. Root, and who is not known (0), may have all.
     """
-    own = sum(entry.size for entry, _ in entries.values() if entry.importer == importer)
-    return importer != 0 and own > SHARE * of_bytes
+    own = sum(entry.size for entry, _ in entries.values() if entry.importer == importer) + arriving
+    most = SHARE if own else FIRST
+    return importer != 0 and own + coming > most * of_bytes
 
 
 def collect_cache(
@@ -94,9 +112,27 @@ def sweep_unswept(cache: ImageCache) -> None:
 
 def sweep_cache(cache: ImageCache) -> None:
     """Remove leftovers of imports, records of job steps, and expired rights."""
-    cache.forget_steps()
-    cache.forget_imports(LEFT_OVER_S)
-    cache.withdraw_grants()
+    for part in (
+        cache.forget_steps,
+        lambda: cache.forget_imports(LEFT_OVER_S),
+        cache.bound_partials,
+        cache.withdraw_grants,
+    ):
+        with suppress(OSError):  # what one part cannot remove is no reason to leave the others
+            part()
+
+
+def check_share(cache: ImageCache, max_bytes: float, size: int, importer: int) -> None:
+    """Raise NotShared where an image of SIZE bytes has come, and IMPORTER may not put it there.
+
+    Several may have come at once, each of which would have fitted.
+    """
+    entries = cache.entries()
+    total = sum(entry.size for entry, _ in entries.values()) + size
+    if max_bytes and total > max_bytes and would_exceed_share(entries, importer, size, max_bytes):
+        raise NotShared(
+            f"the image cache is full, and more than {SHARE:.0%} of it would be imported for you"
+        )
 
 
 def check_room(
@@ -127,10 +163,17 @@ def check_room(
     is_nearly_full = _free(cache) + freed - needed < SHARE * disk
     if max_bytes:
         is_nearly_full = total > max_bytes
-    if is_nearly_full and has_share(entries, importer, max_bytes or disk):
+    arriving = cache.arriving_for(importer, key)
+    if is_nearly_full and would_exceed_share(
+        entries, importer, coming, max_bytes or disk, arriving
+    ):
         raise NotShared(
-            f"the image cache is nearly full, and you have imported more than {SHARE:.0%} of it"
+            f"the image cache is nearly full, and with this image more than {SHARE:.0%} of it would "
+            "be imported for you"
         )
+    own_going = sum(one.entry.importer == importer for one in going)
+    if count_images(entries, importer) - own_going >= IMAGES_OF_ONE:
+        raise NotShared(f"{IMAGES_OF_ONE} images have been imported for you, and are in use")
 
     # Left-overs of other imports go first.
     if (max_bytes and total + cache.left_over(key) > max_bytes) or _free(cache) < needed:

@@ -420,30 +420,48 @@ class ImageCache:
 
     @contextmanager
     def importing(self, key: str, user: int) -> Iterator[None]:
-        """Note that USER imports KEY. What does not become an image is kept, to be gone on with.
-
-        Of more than PARTIALS_OF_ONE such imports of this user the oldest go.
-        """
+        """Note that USER imports KEY. What does not become an image is kept, to be gone on with."""
         partial = self.top / "partial"
         mark = partial / f"{key}.of-{user}"
         mark.touch()
-        now = self.now()
-        others = [path for path in partial.glob(f"*.of-{user}") if path != mark]
-        for path in _sort_by_age(others)[PARTIALS_OF_ONE - 1 :]:
-            for one in partial.glob(f"{path.name.partition('.')[0]}*"):
-                with suppress(FileNotFoundError):
-                    self._remove_import(one, now)
+        self.bound_partials()
         try:
             yield
         finally:
             if not (partial / key).exists():
                 mark.unlink(missing_ok=True)
 
+    def bound_partials(self) -> None:
+        """Remove, for each user, what all but the newest PARTIALS_OF_ONE imports have left.
+
+        What another user's import has left, too, stays.
+        """
+        partial = self.top / "partial"
+        now = self.now()
+        marks: dict[str, list[Path]] = {}  # by user
+        for mark in partial.glob("*.of-*"):
+            marks.setdefault(mark.name.rpartition("-")[2], []).append(mark)
+        for own in marks.values():
+            for mark in _sort_by_age(own)[PARTIALS_OF_ONE:]:
+                key = mark.name.partition(".")[0]
+                is_anothers_too = any(one != mark for one in partial.glob(f"{key}.of-*"))
+                for path in [mark] if is_anothers_too else [partial / key, mark]:
+                    with suppress(FileNotFoundError):
+                        self._remove_import(path, now)
+
+    def arriving_for(self, user: int, but: str) -> int:
+        """Return the bytes of the images that are imported for USER now, without the key BUT's."""
+        now = self.now()
+        keys = [mark.name.partition(".")[0] for mark in self.top.glob(f"partial/*.of-{user}")]
+        return sum(
+            self._read_total(key) for key in keys if key != but and self._is_importing(key, now)
+        )
+
     def is_unswept(self) -> bool:
         """Return whether no node has swept the cache for SWEEP_S; then this one is to do it."""
         mark = self.top / "leases" / ".swept"
         with suppress(FileNotFoundError):
-            if self.now() - mark.stat().st_mtime < SWEEP_S:
+            if abs(self.now() - mark.stat().st_mtime) < SWEEP_S:
                 return False
         mark.touch()
         os.utime(mark)
@@ -471,10 +489,16 @@ class ImageCache:
         found = 0
         now = self.now()
         for path in self.top.glob("incoming/*.json"):
-            with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, InputError):
-                if path.stem != but and self._is_importing(path.stem, now):
-                    found += max(0, int(json.loads(files.read_text(path, MAX_RECORD))["total"]))
+            if path.stem != but and self._is_importing(path.stem, now):
+                found += self._read_total(path.stem)
         return found
+
+    def _read_total(self, key: str) -> int:
+        """Return the bytes of the image KEY that is being imported; 0 if that is not known yet."""
+        path = self.top / "incoming" / f"{key}.json"
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, InputError):
+            return max(0, int(json.loads(files.read_text(path, MAX_RECORD))["total"]))
+        return 0
 
 
 def _sort_by_age(paths: Iterable[Path]) -> list[Path]:

@@ -19,7 +19,7 @@ from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError, Sto
 from hpcstack.core.lease import hold_lease, still_holds_lease
 from hpcstack.imagecache import acl
 from hpcstack.imagecache.careful import CarefulRegistry
-from hpcstack.imagecache.collect import check_room, collect_cache
+from hpcstack.imagecache.collect import check_room, check_share, collect_cache
 from hpcstack.imagecache.layout import IMAGE, CachedImage, ImageCache, key_of
 from hpcstack.imagecache.outcomes import (
     concerns_user,
@@ -261,6 +261,7 @@ class Provider:
                 cache, settings.keep_days, settings.max_gb * 1e9, done.size, wanted.user
             )
             self._report_removed(gone)
+            check_share(cache, settings.max_gb * 1e9, done.size, wanted.user)
             entry = CachedImage(
                 base.image, base.digest, wanted.platform, done.size, public, wanted.user
             )
