@@ -41,16 +41,18 @@ def choose_expired(
     max_bytes: float,
     coming: int = 0,
     importer: int = 0,
+    arriving: int = 0,
 ) -> list[Going]:
     """Return which of ENTRIES, {key: (image, time of last use)}, to remove.
 
     What remains was used within KEEP_DAYS, and has, with COMING bytes more, at most MAX_BYTES (0
     for no limit). To keep that limit, nothing is removed that was used within the last day: a job
-    may still run from it. Nor is another user's, where IMPORTER, who wants those bytes, would have
-    more than a SHARE. Of IMPORTER's own so many go that there are fewer than IMAGES_OF_ONE.
+    may still run from it. Nor is another user's, where IMPORTER, who wants those bytes and ARRIVING
+    ones beside them, would have more than a SHARE. Of IMPORTER's own so many go that there are fewer
+    than IMAGES_OF_ONE.
     """
     total = sum(entry.size for entry, _ in entries.values()) + coming
-    spares_others = would_exceed_share(entries, importer, coming, max_bytes)
+    spares_others = would_exceed_share(entries, importer, coming, max_bytes, arriving)
     too_many = max(0, count_images(entries, importer) + 1 - IMAGES_OF_ONE)
     going = []
     for key, (entry, used) in sorted(entries.items(), key=lambda item: item[1][1]):
@@ -94,11 +96,20 @@ def would_exceed_share(
 
 
 def collect_cache(
-    cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0, importer: int = 0
+    cache: ImageCache,
+    keep_days: float,
+    max_bytes: float,
+    coming: int = 0,
+    importer: int = 0,
+    key: str = "",
 ) -> list[Going]:
-    """Remove what `choose_expired` names, and return it, but for what somebody got meanwhile."""
+    """Remove what `choose_expired` names, and return it, but for what somebody got meanwhile.
+
+    COMING are the bytes of the image KEY, which IMPORTER wants.
+    """
     before = cache.entries()
-    going = choose_expired(before, cache.now(), keep_days, max_bytes, coming, importer)
+    arriving = cache.arriving_for(importer, key)
+    going = choose_expired(before, cache.now(), keep_days, max_bytes, coming, importer, arriving)
     gone = [one for one in going if cache.remove(one.key, before[one.key][1])]
     sweep_cache(cache)
     return gone
@@ -154,7 +165,8 @@ def check_room(
     Raise NotShared, with no image removed, if there will never be room.
     """
     entries = cache.entries()
-    going = choose_expired(entries, cache.now(), keep_days, max_bytes, coming, importer)
+    arriving = cache.arriving_for(importer, key)
+    going = choose_expired(entries, cache.now(), keep_days, max_bytes, coming, importer, arriving)
     freed = sum(one.entry.size for one in going)
     total = sum(entry.size for entry, _ in entries.values()) - freed + coming
     needed = 2 * (coming + cache.arriving(key))
@@ -163,7 +175,6 @@ def check_room(
     is_nearly_full = _free(cache) + freed - needed < SHARE * disk
     if max_bytes:
         is_nearly_full = total > max_bytes
-    arriving = cache.arriving_for(importer, key)
     if is_nearly_full and would_exceed_share(
         entries, importer, coming, max_bytes or disk, arriving
     ):
@@ -191,7 +202,7 @@ def check_room(
 
     if _free(cache) >= needed:
         return []
-    return collect_cache(cache, keep_days, max_bytes, coming, importer)
+    return collect_cache(cache, keep_days, max_bytes, coming, importer, key)
 
 
 def _free(cache: ImageCache) -> int:

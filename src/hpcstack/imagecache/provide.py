@@ -228,7 +228,7 @@ class Provider:
             try:
                 return self._pack(source, key, base, wanted, public=public)
             except StoreError:  # a quota, say, which free space does not show
-                gone = collect_cache(cache, settings.keep_days, max_bytes, size, user)
+                gone = collect_cache(cache, settings.keep_days, max_bytes, size, user, key)
                 if not gone:
                     raise
                 self._report_removed(gone)
@@ -258,7 +258,7 @@ class Provider:
             )
 
             gone = collect_cache(
-                cache, settings.keep_days, settings.max_gb * 1e9, done.size, wanted.user
+                cache, settings.keep_days, settings.max_gb * 1e9, done.size, wanted.user, key
             )
             self._report_removed(gone)
             check_share(cache, settings.max_gb * 1e9, done.size, wanted.user)
