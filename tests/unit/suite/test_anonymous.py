@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,35 @@ NAMES = [
     "/scratch/acme",
     "acme-llm-70b.pt",
     "QM9700-acme-leaf12",
+    "王伟",
+    "Жанна",
+    "lumi-login-02",
+    "node0417",
+    "nid_001234",
+    "rack_12_mds_34",
+    "project_465000123",
+    "uid_54321",
+    "0002.9012.3456",
+    "00_02_09_12_33_44",
+    "141.52.20.9_29500",
+    "141.52.20.9%ib0",
+    "141.52.20.[9-12]",
+    "141.52.20.9-12",
+    "10.31.7.9.53",
+    "010.031.007.009",
+    "-1650522001234",
+    "1650_522001234",
+    "123456e7890123",
+    "1650522001234.7",
 ]
+LEADING = {  # of some, the part that names somebody
+    "141.52.20.9_29500": "141.52.20",
+    "141.52.20.9%ib0": "141.52.20",
+    "141.52.20.[9-12]": "141.52.20",
+    "141.52.20.9-12": "141.52.20",
+    "10.31.7.9.53": "10.31.7",
+    "uid_54321": "54321",
+}
 # Places in which a word may stand
 AROUND = [
     "{}",
@@ -65,7 +94,7 @@ AROUND = [
 @pytest.mark.parametrize("around", AROUND)
 def test_t7_a_name_is_hidden_wherever_it_stands(name: str, around: str) -> None:
     text = Replacements({}).change(around.format(name, name))
-    for part in re.split(r"[/@]", name):
+    for part in re.split(r"[/@]", LEADING.get(name, name)):
         if part not in ("", "home", "scratch", "train.py"):
             assert part not in text
 
@@ -149,7 +178,67 @@ def test_hosts_become_their_other_names_long_ones_first() -> None:
     assert "gpu1c" not in change("gpu1c")
 
 
-@pytest.mark.parametrize("name", ["dgx-h100", "nvl72"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/sys/fs/cgroup/slurm/uid_54321/job_987654/step_0",
+        "uid=54321(x) gid=20123(y)",
+        "UID:54321",
+        "/run/user/54321/bus",
+        "user@54321.service",
+        "user=123456",
+        "S/N: 123456",
+        "asset 123456",
+        "node_guid 0002:c903:00ab:cdef",
+        "Serial Number : 123456",
+    ],
+)
+def test_t7_what_is_said_to_be_an_identifier_is_one(text: str) -> None:
+    changed = Replacements({}).change(text)
+    for number in re.findall(r"\d{5,}|[0-9a-f]{4}:[0-9a-f:]+", text):
+        assert number not in changed
+
+
+def test_t7_what_lies_below_an_identifying_key_is_hidden() -> None:
+    document = {
+        "uid": [54321],
+        "uids": {"a": 54321},
+        "gid": 54321,
+        "serial_numbers": [1650522001234],
+    }
+    document |= {"serial": 123456.5, "user": ["alice", "root"]}
+    text = json.dumps(Replacements({}).change_all(document))
+    for one in ("54321", "1650522001234", "123456", "alice"):
+        assert one not in text
+
+
+def test_t7_a_text_that_is_made_to_cost_costs_little() -> None:
+    began = time.process_time()
+    for text in ("serial " * 3000, "word " * 5000, "uuid_" * 5000, "1." * 8000, "a_" * 9000):
+        Replacements({}).change(text)
+    assert time.process_time() - began < 4
+
+
+def test_different_addresses_and_folders_have_different_replacements() -> None:
+    change = Replacements({}).change
+    addresses = [f"10.{one >> 8}.{one & 255}.7" for one in range(2000)]
+    assert len({change(one) for one in addresses}) == 2000
+    hidden = Replacements({}).change_all({"/home/a": 1, "/scratch/b": 2})
+    assert sorted(hidden.values()) == [1, 2]
+
+
+def test_a_host_that_is_called_as_a_key_changes_no_key() -> None:
+    hidden = Replacements({"host": "node1", "code": "node2"}).change_all({"host": "host"})
+    assert hidden == {"host": "node1"}
+
+
+def test_a_path_keeps_its_end() -> None:
+    change = Replacements({}).change
+    for path in ("/sys/class/infiniband/mlx5_0/ports/1/gids/*", "/sys/class/cxi/*"):
+        assert change(path) == path
+
+
+@pytest.mark.parametrize("name", clusters.names())
 def test_t7_a_capsule_in_which_everything_names_somebody(name: str, tmp_path: Path) -> None:
     """In each document, as a value and as a key, and in what the machine answered."""
     assert name in clusters.names()
@@ -169,6 +258,6 @@ def test_t7_a_capsule_in_which_everything_names_somebody(name: str, tmp_path: Pa
     text = json.dumps(dict(hidden.documents))
     for one in NAMES:
         assert one not in text
-    for one in ("alice", "mallory", "acme", "lustre-mds3", "c903", "dgx1"):
+    for one in ("alice", "mallory", "acme", "lustre-mds3", "c903"):
         assert one not in text
     assert rejudge_capsule(Capsule({**hidden.documents})) == []
