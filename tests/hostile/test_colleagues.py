@@ -501,6 +501,41 @@ def test_names_at_the_top_of_the_store_are_their_makers(place: Place) -> None:
         assert top.stat().st_mode & stat.S_ISVTX, top
 
 
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A temporary folder that other users can enter."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@root
+@pytest.mark.parametrize("what", ["image.sqsh", ""])
+def test_t3_an_images_name_is_not_given_to_another_while_a_job_waits(
+    reachable: Path, what: str
+) -> None:
+    """A launch looks at it, and the job runs it hours later, by its name."""
+    group = grp.getgrgid(os.getegid()).gr_name
+    place = Place(reachable, group=group, modules={"publishers": ["root"]})
+    place.publish()
+    artifact = place.store.newest("pytorch-24.11")
+    assert artifact
+    folder = artifact.image.parent
+    name = folder / what if what else folder
+    try_it = (
+        "import os, sys\n"
+        f"os.setgid({os.getegid()}); os.setgroups([]); os.setuid({MALLORY})\n"
+        f"open({str(folder / 'note')!r}, 'w').close()\n"  # a member he is
+        f"os.rename({str(name)!r}, {str(name) + '.away'!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", try_it], capture_output=True, text=True, cwd="/"
+    )
+    assert "PermissionError: [Errno 1] Operation not permitted" in done.stderr
+    assert (folder / "note").exists()
+    assert artifact.image.exists()
+
+
 @root
 @pytest.mark.parametrize("name", KEPT_FILES)
 def test_a_strangers_modulefile_does_not_come_back(place: Place, name: str) -> None:

@@ -34,7 +34,7 @@ from hpcstack.releases.seal import take_seal, write_image_seal
 from hpcstack.squashfs.splice import read_splice
 from hpcstack.store import signing
 from hpcstack.store.contents import read_optional
-from hpcstack.store.find import find_file, find_image, find_stored, is_file, is_stored
+from hpcstack.store.find import find_file, find_image, find_name_in_store, find_stored, is_file
 from hpcstack.store.signing import Statement, name_signature
 from hpcstack.store.workspace import make_workspace
 
@@ -259,8 +259,8 @@ def sign_named(
     path = find_file(text, store)
     settings = site.signatures
     key = key or settings.sign_with
-    is_of_store = path.suffix != ".sif" and is_stored(path, store)
-    seal = take_seal(path) if is_of_store else None
+    stored = find_name_in_store(path, store) if path.suffix != ".sif" else None
+    seal = take_seal(stored) if stored else None
     statement = make_statement(text, store, sha256=seal.sha256 if seal else "")
 
     # A new signature takes the place of the old one.
@@ -277,7 +277,7 @@ def sign_named(
         )
 
     signature = signing.sign_image(path, key, runner, statement)
-    if seal and not write_image_seal(path, seal, store):
+    if stored and seal and not write_image_seal(stored, seal, store):
         say(f"{path} has no seal: only a publisher of this site can give it one")
     return path, signature
 
@@ -297,12 +297,13 @@ def check_signature(
         what = make_statement(text, store, stack)
         return (image, *signing.verify_signature(image, key, runner, what))
 
-    seal = take_seal(image) if is_stored(image, store) else None
+    stored = find_name_in_store(image, store)
+    seal = take_seal(stored) if stored else None
     what = make_statement(text, store, stack, seal.sha256 if seal else "")
     if keys and not key:
         good, said = signing.verify_by(image, keys, runner, what)
     else:
         good, said = signing.verify_signature(image, key, runner, what)
-    if good and seal:
-        write_image_seal(image, seal, store)
+    if good and stored and seal:
+        write_image_seal(stored, seal, store)
     return image, good, said

@@ -67,12 +67,14 @@ def find_image_to_launch(
 
 
 def _image_of_module(loaded: Artifact, release: str, site: Site, store: Store) -> ChosenImage:
-    """Return the LOADED module's image, with a doubt where it has changed since its RELEASE."""
-    doubt = ""
-    if RELEASED.fullmatch(release):
-        changed = check_seal(release, loaded, site, store)
-        if changed:
-            doubt = f"the image of {release} {changed}"
+    """Return the LOADED module's image, with a doubt where it has changed since its RELEASE.
+
+    A RELEASE that is none, in a variable, is no release of the image.
+    """
+    if not RELEASED.fullmatch(release):
+        return ChosenImage(loaded, "the loaded module")
+    changed = check_seal(release, loaded, site, store)
+    doubt = f"the image of {release} {changed}" if changed else ""
     return ChosenImage(loaded, f"module {release}", doubt, release)
 
 

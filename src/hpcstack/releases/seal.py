@@ -150,7 +150,10 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
     site runs only what is signed.
     """
     name, _, number = release.partition("/")
-    why = explain_change(artifact, read_seal(store, name, number), store.sharing)
+    seal = read_seal(store, name, number)
+    why = explain_change(artifact, seal, store.sharing)
+    if seal is None and site.signatures.required:
+        why = "has no seal: somebody may have taken it away"
     if why and site.signatures.required:
         raise StoreError(
             f"the image of {release} {why}",

@@ -37,9 +37,9 @@ def find_file(text: str, store: Store) -> Path:
     return find_image(text, store).image
 
 
-def is_stored(path: Path, store: Store) -> bool:
-    """Whether the file PATH is an image of STORE."""
-    return any(one.image.samefile(path) for one in store.images())
+def find_name_in_store(path: Path, store: Store) -> Path | None:
+    """Return by which name the file PATH is an image of STORE; None where it is none."""
+    return next((one.image for one in store.images() if one.image.samefile(path)), None)
 
 
 def find_stored(text: str, store: Store) -> Artifact:

@@ -299,7 +299,8 @@ class Store:
             write_text(incoming / ARTIFACT, write_artifact(artifact))
             self._open_to_readers(incoming)
             descriptors.make_folder(final.parent)
-            self.sharing.make_folder(final.parent)
+            # A launch looks at an image, and its job runs it hours later, by its name.
+            self.sharing.make_own_names_folder(final.parent)
             self._put_in_place(incoming, final, instead=instead)
             descriptors.sync_folder(final.parent)
 
@@ -401,6 +402,7 @@ class Store:
         with descriptors.hold_folder(incoming) as folder:
             os.fchmod(folder, 0o755)
         self.sharing.hand_over(incoming)
+        self.sharing.make_own_names_folder(incoming)
 
     @contextlib.contextmanager
     def lease(self, key: str, waiting: Say | None = None) -> Iterator[None]:

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from hpcstack.cli import sign_, verify_
 from hpcstack.cli.session import Session
-from hpcstack.core.errors import InputError, ProblemsError
+from hpcstack.core.errors import InputError, ProblemsError, StoreError
 from hpcstack.core.process import Runner
+from hpcstack.launch.image import find_image_to_launch
 from hpcstack.launch.plan_launch import require_signed
 from hpcstack.releases.seal import name_image_seal
 from hpcstack.render.launchers import render_importer
@@ -133,6 +134,38 @@ def test_g1_what_is_signed_is_run_as_long_as_it_is_the_file_that_was_read(
 ) -> None:
     session, artifact = signed
     require_signed(artifact, "", session.site, session.runner)
+
+
+def test_g1_the_seal_is_the_stored_files_by_whatever_name_it_is_verified(
+    signed: tuple[Session, Artifact], tmp_path: Path
+) -> None:
+    session, artifact = signed
+    other = artifact.image.with_name("other.sqsh")
+    other.hardlink_to(artifact.image)  # which changes the file's ctime
+    with pytest.raises(InputError):
+        require_signed(artifact, "", session.site, session.runner)
+    for suffix in (".sig", ".signed.json"):
+        beside = artifact.image.with_name(artifact.image.name + suffix)
+        other.with_name(other.name + suffix).write_bytes(beside.read_bytes())
+    done = CliRunner().invoke(verify_.command, ["--signature", str(other)], obj=session)
+    assert done.exit_code == 0, done.output
+    require_signed(artifact, "", session.site, session.runner)
+
+
+@pytest.mark.parametrize("release", ["x", "no/such-r1"])
+def test_g1_a_release_that_only_a_variable_names_is_no_way_past_the_seal(
+    signed: tuple[Session, Artifact], release: str
+) -> None:
+    session, artifact = signed
+    name_image_seal(artifact.image).unlink()
+    environ = {
+        "HPCSTACK_STACK": artifact.stack,
+        "HPCSTACK_RELEASE": release,
+        "HPCSTACK_IMAGE": str(artifact.image),
+    }
+    with pytest.raises((InputError, StoreError), match="has no seal"):
+        chosen = find_image_to_launch(artifact.stack, session.site, session.store, environ)
+        require_signed(chosen.artifact, chosen.release, session.site, session.runner)
 
 
 @pytest.mark.parametrize("how", ["written", "replaced", "touched", "no seal", "a seal of another"])
