@@ -5,28 +5,29 @@ Argument: RANK. Ctrl-C stops the rank where it is. Ctrl-D leaves; the rank stays
 Needs Python 3.6, as images have it.
 """
 
+import glob
 import os
 import signal
 import socket
+import stat
 import struct
 import sys
+import tempfile
 import threading
 
-LISTENS = "00010000"  # __SO_ACCEPTCON: the flags, in /proc/net/unix, of a socket that listens
 
+def list_sockets(name):
+    """Return the sockets in folders that begin with NAME and are this user's alone.
 
-def list_names(beginning):
-    """Return the abstract names of sockets that listen and whose name has this BEGINNING.
-
-    Anybody may have bound such a name.
+    Anybody may have made folders of such a name.
     """
     found = []
-    with open("/proc/net/unix", errors="replace") as table:
-        for line in table:
-            # Num RefCount Protocol Flags Type St Inode Path, where @ stands for the zero byte
-            fields = line.split()
-            if len(fields) == 8 and fields[3] == LISTENS and fields[7].startswith("@" + beginning):
-                found.append("\0" + fields[7][1:])
+    for place in ("/tmp", tempfile.gettempdir()):
+        for folder in sorted(glob.glob(f"{glob.escape(place)}/{glob.escape(name)}*")):
+            about = os.lstat(folder)
+            is_own = about.st_uid == os.getuid() and not about.st_mode & 0o077
+            if stat.S_ISDIR(about.st_mode) and is_own:
+                found.append(f"{folder}/socket")
     return found
 
 
@@ -34,20 +35,15 @@ def connect():
     """Return a connection to the rank, and the number of its process."""
     job = os.environ.get("SLURM_JOB_ID", "")
     step = os.environ.get("SLURM_STEP_ID", "0")
-    for name in list_names(f"hpcstack-debug-{os.getuid()}-{job}.{step}-{sys.argv[1]}-"):
+    for path in list_sockets(f"hpcstack-debug-{os.getuid()}-{job}.{step}-{sys.argv[1]}."):
         service = socket.socket(socket.AF_UNIX)
-        service.setblocking(False)  # one that lets nobody in is passed over
         try:
-            service.connect(name)
-        except OSError:
+            service.connect(path)
+        except OSError:  # of a rank that was killed
             service.close()
             continue
         data = service.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        process, user, _ = struct.unpack("3i", data)
-        if user == os.getuid():
-            service.setblocking(True)
-            return service, process
-        service.close()  # somebody else answers in place of the rank
+        return service, struct.unpack("3i", data)[0]
 
     wanted = os.environ.get("HPCSTACK_DEBUG")
     tip = f"hpcstack enter {job} --rank {wanted} --debug" if wanted else "launch --debug RANK"

@@ -1,24 +1,26 @@
 """Runs a Python program below pdb, which one person at a time can talk to from elsewhere.
 
 It stops before the program's first line, at each `breakpoint()`, and at an exception that nobody
-caught. A client (in-image/debug_client.py) connects to an abstract Unix socket as the same user; at
-each stop the program waits for one. The socket's name ends in what nobody can guess: whoever took
-it first would end the rank.
+caught. A client (in-image/debug_client.py) connects to a Unix socket as the same user; at each stop
+the program waits for one. The socket lies in a folder that nobody else can enter, and whose name
+ends in what nobody can guess: so nobody takes the name first, or fills the socket's queue.
 
 Arguments: those of Python: FILE [ARGUMENTS]..., or with -m MODULE or -c CODE for FILE.
 
 Needs Python 3.6, as images have it.
 """
 
+import atexit
 import builtins
 import os
 import pdb
 import runpy
-import secrets
+import shutil
 import signal
 import socket
 import struct
 import sys
+import tempfile
 import traceback
 import types
 
@@ -26,8 +28,8 @@ RANK = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
 JOB = os.environ.get("SLURM_JOB_ID", "")
 STEP = os.environ.get("SLURM_STEP_ID", "0")
 PROMPT = "(pdb) "
-NAME = f"hpcstack-debug-{os.getuid()}-{JOB}.{STEP}-{RANK}-{secrets.token_hex(8)}"
-BACKLOG = 64  # strangers who also ask are turned away one by one
+NAME = f"hpcstack-debug-{os.getuid()}-{JOB}.{STEP}-{RANK}."  # and what is drawn
+PLACE = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()
 
 
 def accept_client(service):
@@ -52,9 +54,12 @@ class ClientStream:
     encoding = "utf-8"
 
     def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix=NAME, dir=PLACE)
+        self.process = os.getpid()
+        atexit.register(self.remove)
         self.service = socket.socket(socket.AF_UNIX)
-        self.service.bind("\0" + NAME)
-        self.service.listen(BACKLOG)
+        self.service.bind(f"{self.folder}/socket")
+        self.service.listen(1)
         self.lines = None
         self.connected = None
         self.said = ""  # kept for the next person where nobody listens
@@ -83,6 +88,11 @@ class ClientStream:
             self.leave()
         else:
             self.said = ""
+
+    def remove(self):
+        """Remove the folder; not from a process that the program has forked."""
+        if os.getpid() == self.process:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self):
         """Close what another process goes on using."""

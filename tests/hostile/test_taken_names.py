@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import socket
+import shutil
 import stat
 import subprocess
 import sys
@@ -53,7 +53,6 @@ GUESSED = {
     ("launchers/on-node/slurm_helper.py", 'bind("\\0" + name)'): "ends in a digest of a secret "
     "(slurm.sh)",
     ("launchers/in-image/slurm_client.py", 'connect("\\0" + name)'): "the same",
-    ("launchers/in-image/debugged.py", 'bind("\\0" + NAME)'): "NAME ends in what is drawn",
     ("src/hpcstack/launch/staging.py", "/hpcstack-staged-{os.getuid()}"): "all nodes must know it "
     "before; taken: refused, with whose it is",
     ("src/hpcstack/store/cache.py", 'f"hpcstack-bases-{os.getuid()}"'): "kept from build to build; "
@@ -181,20 +180,23 @@ def test_t13_no_two_jobs_serve_in_a_folder_that_others_know() -> None:
 
 @root
 def test_t13_a_stranger_who_has_the_debuggers_name_is_passed_over(tmp_path: Path) -> None:
-    """He listens first, under the name of once and under one that begins as ours do."""
+    """He listens first, in folders whose names begin as ours do, and under the name of once."""
     program = tmp_path / "program.py"
     program.write_text("print('done')\n")
     job = f"t13{uuid.uuid4().hex[:12]}"
     env = {**os.environ, "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "RANK": "1"}
     env["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    beginning = f"\0hpcstack-debug-{os.getuid()}-{job}.0-1"
-    names = [beginning, f"{beginning}-0000", f"{beginning}-ffff"]
+    beginning = f"hpcstack-debug-{os.getuid()}-{job}.0-1"
     listen = (
-        "import os, socket, sys, time\n"
+        "import os, socket, time\n"
         f"os.setuid({NOBODY})\n"
-        f"names = {names!r}\n"
-        "held = [socket.socket(socket.AF_UNIX) for _ in names]\n"
-        "for one, name in zip(held, names): one.bind(name); one.listen(1)\n"
+        "held = []\n"
+        "for ending in ('.00000000', '.zzzzzzzz'):\n"
+        f"    folder = '/tmp/{beginning}' + ending\n"
+        "    os.mkdir(folder, 0o755)\n"
+        "    held.append(socket.socket(socket.AF_UNIX)); held[-1].bind(folder + '/socket')\n"
+        f"held.append(socket.socket(socket.AF_UNIX)); held[-1].bind('\\0{beginning}')\n"
+        "for one in held: one.listen(1)\n"
         "print('listens', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen(
@@ -202,11 +204,6 @@ def test_t13_a_stranger_who_has_the_debuggers_name_is_passed_over(tmp_path: Path
     ) as stranger:
         assert stranger.stdout
         assert stranger.stdout.readline() == "listens\n"
-        # One of his lets nobody in: its queue is full.
-        waiting = [socket.socket(socket.AF_UNIX) for _ in range(3)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(names[1])
         rank = subprocess.Popen(
             wrap_debugged(1, ("program.py",)), env=env, cwd=tmp_path, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
@@ -214,6 +211,8 @@ def test_t13_a_stranger_who_has_the_debuggers_name_is_passed_over(tmp_path: Path
         try:
             assert rank.stderr
             assert "waits for its debugger" in rank.stderr.readline()
+            (own,) = [one for one in Path("/tmp").glob(f"{beginning}.*") if not one.stat().st_uid]
+            assert stat.S_IMODE(own.stat().st_mode) == 0o700
             talked = subprocess.run(
                 make_debug_client("1"), env=env, input="c\n", capture_output=True, text=True,
                 check=False, timeout=30,
@@ -222,10 +221,12 @@ def test_t13_a_stranger_who_has_the_debuggers_name_is_passed_over(tmp_path: Path
         finally:
             rank.kill()
             stranger.kill()
-            for one in waiting:
-                one.close()
+            for folder in Path("/tmp").glob(f"{beginning}.*"):
+                if folder.stat().st_uid == NOBODY:
+                    shutil.rmtree(folder)
     assert "(pdb)" in talked.stdout, talked.stderr
     assert said == "done\n"
+    assert list(Path("/tmp").glob(f"{beginning}.*")) == [], "it has taken its folder away"
 
 
 # -- T6: the quickstart's registry
