@@ -29,7 +29,9 @@ quickstart_user() {
     write_user_site "$top"
     export HPCSTACK_SITE=$top/site.yaml
     say "build, publish, test on this machine"
+    require_own_registry
     show "hpcstack lock $STACK" && hpcstack lock "$STACK"
+    require_own_registry
     show "hpcstack build $STACK" && hpcstack build "$STACK"
     show "hpcstack publish $STACK" && hpcstack publish "$STACK"
     show "hpcstack test $STACK --runtime local" && hpcstack test "$STACK" --runtime local
@@ -76,6 +78,14 @@ write_private() { # FILE TEXT
 listens_here() { # PORT
     awk -v place="$(printf '0100007F:%04X' "$1")" -v user="$(id -u)" \
         '$2 == place && $4 == "0A" && $8 == user { found = 1 } END { exit !found }' /proc/net/tcp
+}
+
+# Fail where the registry has ended: whoever takes its port then would get the login, and give the base.
+require_own_registry() {
+    listens_here "$port" && return 0
+    echo "ERROR: the registry on port $port has ended" >&2
+    echo "  TIP: run ci/quickstart again" >&2
+    return 1
 }
 
 write_user_site() { # FOLDER
