@@ -161,7 +161,8 @@ def test_without_fuse_it_is_unpacked_once_a_node(tmp_path: Path) -> None:
     (source / "a").write_text("hello\n")
     packed = tmp_path / "data.sqsh"
     subprocess.run(["mksquashfs", source, packed, "-quiet", "-no-progress"], check=True)
-    script = data.read_script("on-node/squashfs.sh") + UNPACK
+    needs = data.read_script("on-node/own-folder.sh")
+    script = needs + data.read_script("on-node/squashfs.sh") + UNPACK
 
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     argv = ["sh", "-c", script, "unpack", str(packed), str(packed)]
