@@ -379,6 +379,35 @@ def test_t18_what_listens_on_this_machine_is_not_asked(
     inner.socket.close()
 
 
+@pytest.mark.parametrize("is_registry_here", [False, True])
+def test_t18_a_name_that_leads_to_this_machine(
+    peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_registry_here: bool
+) -> None:
+    """Whoever runs the domain says where it leads, after we have looked at the name."""
+    inner = Peer()
+    inner.answers = lambda _: send_whole(b"secret")
+    real = socket.getaddrinfo
+
+    def resolve(host: str, *rest: object, **more: object) -> object:
+        return real("127.0.0.1" if host.endswith(".example") else host, *rest, **more)  # type: ignore[arg-type]
+
+    def is_here(address: str) -> bool:
+        """As if the registry, which listens first, were elsewhere."""
+        return is_this_machine(address) and (is_registry_here or bool(peer.asked))
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(client, "is_this_machine", is_here)
+    site = make_site(tmp_path, registries={"nvcr.io": {
+        "mirror": f"reg.example:{peer.host.partition(':')[2]}", "plain_http": True,
+    }})  # fmt: skip
+    peer.answers = _redirect(f"http://inner.example:{inner.host.partition(':')[2]}/admin")
+    with contextlib.suppress(HpcstackError):
+        ASKS["look_up"](Registry(site, timeout=2, tries=1))
+    assert peer.asked
+    assert bool(inner.asked) == is_registry_here
+    inner.socket.close()
+
+
 @pytest.mark.parametrize(
     "name", ["localhost", "a.localhost.", "127.1", "0", "::1", "fe80::1", "x.local"]
 )

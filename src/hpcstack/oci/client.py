@@ -52,9 +52,11 @@ from hpcstack.oci.signed import MAX_STATEMENT, CosignStatement, list_statements,
 from hpcstack.oci.tokens import Authorization, authorize_request
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator, Mapping
 
     import requests
+    from requests.adapters import HTTPAdapter
 
     from hpcstack.core.progress import Say
     from hpcstack.oci.credentials import Login
@@ -150,6 +152,7 @@ class Registry:
     ) -> None:
         self.site, self.tries, self.anonymous, self.user = site, tries, anonymous, user
         self.tokens: dict[tuple[str, str], _Token] = {}
+        self.hosts_here: set[str] = set()  # that were found to be this machine, by any name
         self.ignored: dict[str, Login] = {}  # by host: the login that its token server refused
         self.timeout, self.warn = timeout, warn
 
@@ -605,8 +608,9 @@ class Registry:
         for a redirect that is not followed, and for more than REDIRECTS of them.
         """
         follow = how.pop("allow_redirects", True)
+        led_by = ""  # the host that has led here
         for _ in range(REDIRECTS):
-            answer = self._request(url, method, **how)
+            answer = self._request(url, method, led_by=led_by, **how)
             if not (follow and answer.is_redirect):
                 return answer
             target = urljoin(url, answer.headers["Location"])
@@ -619,6 +623,7 @@ class Registry:
                 headers = dict(how.get("headers", {}))
                 headers.pop("Authorization", None)
                 how = {**how, "headers": headers, "auth": None}
+                led_by = here.netloc
             url = target
         raise RegistryError(
             f"{urlsplit(url).netloc} redirects again and again", "tell the registry's admin"
@@ -644,10 +649,21 @@ class Registry:
             f"{host} redirects to {target}, which is not followed", "tell the registry's admin"
         )
 
-    def _request(self, url: str, method: str, **how: Any) -> requests.Response:
+    def _look_at_peer(self, host: str, peer: str, led_by: str) -> None:
+        """Note that HOST is at the address PEER. Raise RegistryError where LED_BY led to it wrongly.
+
+        What a registry names must not be this machine, by whatever name, unless the registry is.
+        """
+        is_ours = is_this_machine(peer)
+        self.hosts_here.update({host} if is_ours else ())
+        if led_by and is_ours and led_by not in self.hosts_here:
+            self._refuse_redirect(led_by, f"{host}, which is {peer}")
+
+    def _request(self, url: str, method: str, led_by: str = "", **how: Any) -> requests.Response:
         """Send one request, through the site's proxy or else the environment's.
 
-        No redirect is followed, and the body is not read yet.
+        LED_BY is the host whose redirect this is. No redirect is followed, and the body is not read
+        yet.
         """
         import requests
 
@@ -661,6 +677,10 @@ class Registry:
         with requests.Session() as session:
             # With trust_env requests would read ~/.netrc, whose login would replace our token.
             session.trust_env = False
+            host = urlsplit(url).netloc
+            adapter = make_peer_adapter(lambda peer: self._look_at_peer(host, peer, led_by))
+            session.mount("http://", adapter)
+            session.mount("https://", adapter)
             # Blobs are checked byte by byte against their digests: nothing may compress them.
             how["headers"] = {"Accept-Encoding": "identity", **how.get("headers", {})}
             how |= {
@@ -670,7 +690,6 @@ class Registry:
                 "stream": True,
                 "allow_redirects": False,
             }
-            host = urlsplit(url).netloc
             data = how.get("data")
             seconds = HEADERS_S
             if data is not None:  # which the peer may first have to store
@@ -784,6 +803,40 @@ class Registry:
             anonymous=self.anonymous,
             wanted=self.user,
         )
+
+
+def make_peer_adapter(look_at: Callable[[str], None]) -> HTTPAdapter:
+    """Return what opens connections, and calls LOOK_AT with the address at the other end of each.
+
+    A name says nothing of where it leads: whoever runs its domain decides, anew for each question.
+    So the address is looked at on the connection itself, before anything is sent; what LOOK_AT
+    raises ends the request. Connections through a proxy are not looked at: their other end is it.
+    """
+    from requests.adapters import HTTPAdapter as Adapter
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+    class Plain(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            made = super()._new_conn()
+            look_at(str(made.getpeername()[0]))
+            return made
+
+    class Encrypted(HTTPSConnection):
+        def _new_conn(self) -> socket.socket:
+            made = super()._new_conn()
+            look_at(str(made.getpeername()[0]))
+            return made
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class EncryptedPool(HTTPSConnectionPool):
+        ConnectionCls = Encrypted
+
+    adapter = Adapter()
+    adapter.poolmanager.pool_classes_by_scheme = {"http": PlainPool, "https": EncryptedPool}
+    return adapter
 
 
 def make_origin(host: str, *, plain_http: bool) -> str:
