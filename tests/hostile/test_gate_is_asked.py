@@ -33,6 +33,7 @@ UNJUDGED = {
     "releases/permissions.py:_mark_file": "opened to get its mode, and only what is the caller's own",
     "releases/journal.py:read_journal": "stricter: it must be the caller's own, or root's",
     "store/signing.py:verify_signature": "a signature is believed for its key, whoever put it there",
+    "publish/gc.py:_read_about": "shown beside the image's key; it decides nothing",
     "core/lease.py:_read_lease": "names a process; it can only make somebody wait",
 }
 VERBS = (
@@ -54,6 +55,8 @@ VERBS = (
     "sbom pytorch-24.11",
     "catalog -o CATALOG",
     "launch jax-26.06 --runtime local --dry-run -- true",
+    "gc --no-slurm --older-than 0",
+    "sync DECLARED --dry-run",
 )
 
 
@@ -82,7 +85,9 @@ class Site:
             "HPCSTACK_AUDIT_BELOW": ":".join(map(str, self.shared)),
             "HPCSTACK_AUDIT_TO": str(seen),
         }
-        given = words.replace("KEY", str(self.key)).replace("CATALOG", str(self.place.top / "c"))
+        top = self.place.top
+        given = words.replace("KEY", str(self.key)).replace("CATALOG", str(top / "c"))
+        given = given.replace("DECLARED", str(top / "declared"))
         done = subprocess.run(
             [str(HPCSTACK), *given.split()], capture_output=True, text=True, env=environment
         )
@@ -123,6 +128,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     file.write_text(yaml.safe_dump(said))
     key = top / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    (top / "declared").mkdir()
+    (top / "declared/all.yaml").write_text("releases: {jax: ['26.06'], pytorch: ['24.11']}\n")
     yield Site(place, file, key)
 
 
