@@ -45,6 +45,7 @@ NEEDS = (
     "lua",
     "tcl",
     "shellcheck",
+    "strace",
     "squashfs",
     "gcc",
     "docker",

@@ -1,8 +1,8 @@
 """What verbs read below folders that others may write, each file: was the gate asked whose it is?
 
 The verbs run as they are typed, by root, on a site with a group that names its publishers. In their
-process an audit hook (tests/support/audited) writes down what is opened. What the programs do that
-a verb starts is not seen by it.
+process an audit hook (tests/support/audited) writes down what is opened; what the programs open
+that a verb starts, strace says.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import grp
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,16 @@ UNJUDGED = {
     "store/signing.py:verify_signature": "a signature is believed for its key, whoever put it there",
     "publish/gc.py:_read_about": "shown beside the image's key; it decides nothing",
     "core/lease.py:_read_lease": "names a process; it can only make somebody wait",
+}
+# What the programs read there that a verb starts: {program: {a part of the path: why}}
+OF_PROGRAMS = {
+    "spider": {
+        "/modules/": "in an enclosure, where copies of what publishers wrote are shown there"
+    },
+    "lmod": {
+        "/dates/": "the trial of the new modulefile, which reads days out of it, as data",
+        "/image.sqsh": "the same, which looks whether the image is there",
+    },
 }
 VERBS = (
     "publish jax-26.06",
@@ -77,23 +88,51 @@ class Site:
         """Type WORDS; return the exit status, and what was opened."""
         seen = self.place.top / "seen"
         seen.unlink(missing_ok=True)
-        environment = {
-            **os.environ,
-            "HOME": str(self.place.top),
-            "HPCSTACK_SITE": str(self.file),
-            "PYTHONPATH": str(AUDITED),
-            "HPCSTACK_AUDIT_BELOW": ":".join(map(str, self.shared)),
-            "HPCSTACK_AUDIT_TO": str(seen),
-        }
+        status = self.run(
+            words,
+            PYTHONPATH=str(AUDITED),
+            HPCSTACK_AUDIT_BELOW=":".join(map(str, self.shared)),
+            HPCSTACK_AUDIT_TO=str(seen),
+        )
+        lines = seen.read_text().splitlines() if seen.exists() else []
+        return status, [json.loads(line) for line in lines]
+
+    def run(self, words: str, *before: str, **variables: str) -> int:
+        """Type WORDS after the command BEFORE, with VARIABLES; return the exit status."""
         top = self.place.top
         given = words.replace("KEY", str(self.key)).replace("CATALOG", str(top / "c"))
         given = given.replace("DECLARED", str(top / "declared"))
+        environment = {**os.environ, "HOME": str(top), "HPCSTACK_SITE": str(self.file), **variables}
         done = subprocess.run(
-            [str(HPCSTACK), *given.split()], capture_output=True, text=True, env=environment
-        )
-        lines = seen.read_text().splitlines() if seen.exists() else []
+            [*before, str(HPCSTACK), *given.split()],
+            capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip
         self.place.said.append(done.stdout + done.stderr)
-        return done.returncode, [json.loads(line) for line in lines]
+        return done.returncode
+
+    def trace(self, words: str) -> set[tuple[str, str]]:
+        """Type WORDS; return (program, path) of what others than hpcstack opened."""
+        log = self.place.top / "trace"
+        traced = ("strace", "-f", "-y", "-qq", "-e", "trace=execve,open,openat,openat2")
+        status = self.run(words, *traced, "-o", str(log))
+        assert status == 0, self.place.said[-1]
+        programs: dict[str, str] = {}  # by process
+        found = set()
+        for line in log.read_text(errors="replace").splitlines():
+            process, _, call = line.partition(" ")
+            begun = re.match(r'\s*execve\("([^"]+)".* = 0$', call)
+            if begun:
+                programs[process] = Path(begun[1]).name
+            opened = re.search(r" = \d+<([^>]+)>$", call)
+            if not opened or "O_DIRECTORY" in call or not opened[1].startswith(self.below):
+                continue
+            if programs.get(process, HPCSTACK.name) != HPCSTACK.name:
+                found.add((programs[process], opened[1]))
+        return found
+
+    @property
+    def below(self) -> tuple[str, ...]:
+        return tuple(f"{one}/" for one in self.shared)
 
 
 def pack_image(folder: Path, name: str) -> bytes:
@@ -153,6 +192,21 @@ def test_whatever_a_verb_reads_there_it_has_asked_the_gate_about(site: Site) -> 
         used |= {name for one in opened for name in one["by"] if not one["judged"]}
     assert read > 100
     assert set(UNJUDGED) <= used, "no verb reads by such a function any more"
+
+
+@root
+@pytest.mark.strace
+@pytest.mark.lmod
+def test_what_the_programs_read_there_that_a_verb_starts(site: Site) -> None:
+    place, used = site.place, set()
+    place.artifact(place.stack("jax-26.06"), pack_image(place.top / "traced", "traced"))
+    for verb in ("publish jax-26.06", "sign jax-26.06 --key KEY", "verify --all"):
+        for program, path in site.trace(verb):
+            known = [part for part in OF_PROGRAMS.get(program, {}) if part in path]
+            assert known, f"{verb}: {program} reads {path}"
+            used |= {(program, part) for part in known}
+    # `dates` of a first release are not there yet.
+    assert used >= {("spider", "/modules/"), ("lmod", "/image.sqsh")}
 
 
 @root
