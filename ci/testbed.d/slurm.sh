@@ -102,9 +102,21 @@ restart_if_changed() {
 }
 
 slurmctld_up() {
+    local anew=yes node
+    if alive slurmctld; then anew=no; fi
+    for node in $(node_names); do if alive "slurmd-$node"; then anew=no; fi; done
     register_cluster
     start slurmctld env SLURM_CONF="$ETC/slurm.conf" slurmctld -D -f "$ETC/slurm.conf"
     await 30 slurmctld "$LOG/slurmctld.log" env SLURM_CONF="$ETC/slurm.conf" scontrol ping
+    if [ "$anew" = yes ]; then empty_queue; fi
+}
+
+# Cancel what a run that was broken off has left: Slurm would requeue it, and it would hold the next run's nodes.
+empty_queue() {
+    local job
+    for job in $(SLURM_CONF=$ETC/slurm.conf squeue --noheader --format=%A | sort -u); do
+        SLURM_CONF=$ETC/slurm.conf scancel "$job" || true
+    done
 }
 
 register_cluster() {
