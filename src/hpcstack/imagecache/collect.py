@@ -70,7 +70,8 @@ def choose_expired(
             continue
         going.append(Going(key, entry, why))
         total -= entry.size
-        too_many -= is_own and too_many > 0
+        if is_own and too_many:
+            too_many -= 1
     return going
 
 

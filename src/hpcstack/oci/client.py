@@ -691,9 +691,13 @@ class Registry:
                 "allow_redirects": False,
             }
             data = how.get("data")
-            seconds = HEADERS_S
-            if data is not None:  # which the peer may first have to store
-                _, seconds = how["timeout"] if isinstance(how["timeout"], tuple) else (0, READ_S)
+            timeout = how["timeout"]
+            if data is None:
+                seconds = HEADERS_S
+            elif isinstance(timeout, tuple):
+                seconds = timeout[1]  # what the peer may take to store it
+            else:
+                seconds = READ_S
             # The timeout covers only the wait for the next byte of the headers.
             return call_within(
                 seconds,
