@@ -13,7 +13,7 @@ from hpcstack.core.carried import check_carried_folder, check_carried_output
 from hpcstack.core.errors import InputError
 from hpcstack.core.outputs import open_output, write_output
 from hpcstack.core.process import Runner
-from hpcstack.publish.provenance import CHANGED, find_commit
+from hpcstack.publish.provenance import CHANGED, UNKNOWN, find_commit
 
 HPCSTACK = Path(sys.executable).with_name("hpcstack")
 DECLARED = "releases: {pytorch: newest 1}\n"
@@ -279,6 +279,42 @@ def test_what_counts_as_changed(checkout: Checkout, change: str, differs: bool) 
         (checkout.top / "elsewhere").touch()
     found = find_commit(top / "a.yaml", Runner())
     assert found == run_git(checkout.top, "rev-parse", "HEAD") + CHANGED * differs
+
+
+@pytest.mark.parametrize(
+    ("attributes", "autocrlf", "lies_there", "says"),
+    [
+        ("", "", b"a\r\nb\r\n", CHANGED),
+        ("* text=auto", "", b"a\r\nb\r\n", ""),
+        ("* eol=crlf", "", b"a\r\nb\r\n", ""),
+        ("* text=auto", "", b"a\r\nc\r\n", CHANGED),
+        ("* -text", "true", b"a\r\nb\r\n", CHANGED),
+        ("", "true", b"a\r\nb\r\n", ""),
+        ("", "true", b"a\nc\n", CHANGED),
+        ("* filter=lfs", "", b"the file itself", UNKNOWN),
+        ("* filter=lfs", "", b"a\nb\n", ""),
+        ("* ident", "", b"$Id: x $", UNKNOWN),
+        ("* working-tree-encoding=UTF-16", "", b"a\0", UNKNOWN),
+        ("* binary", "", b"c", CHANGED),
+    ],
+)
+def test_a_file_that_git_stores_in_another_form(
+    checkout: Checkout, attributes: str, autocrlf: str, lies_there: bytes, says: str
+) -> None:
+    """As `git diff` has it, where no program has to be run for it."""
+    top = checkout.top
+    run_git(top, "init", "--quiet")
+    (top / "a.yaml").write_bytes(b"a\nb\n")
+    run_git(top, "add", "--all")
+    run_git(top, "commit", "--quiet", "-m", "one")
+    (top / ".git/info/attributes").write_text(attributes + "\n")
+    if autocrlf:
+        run_git(top, "config", "core.autocrlf", autocrlf)
+    (top / "a.yaml").write_bytes(lies_there)
+    if says != UNKNOWN:
+        assert bool(run_git(top, "diff")) == (says == CHANGED)
+    found = find_commit(top / "a.yaml", Runner())
+    assert found == run_git(top, "rev-parse", "HEAD") + says
 
 
 def test_a_recipe_that_is_only_staged_is_in_no_commit(checkout: Checkout) -> None:

@@ -10,23 +10,19 @@ from __future__ import annotations
 import grp
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 import yaml
 
+from support.gate_audit import AUDITED, AuditedSite, find_unjudged
 from support.modules import Place
 
 pytestmark = pytest.mark.squashfs
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root acts with more rights than a group")
-HPCSTACK = Path(sys.executable).with_name("hpcstack")
-AUDITED = Path(__file__).resolve().parents[1] / "support/audited"
 # What is read without asking the gate, and why that does no harm: {function: why}
 UNJUDGED = {
     "publish/damage.py:_describe_difference": "compared with the digest in the inventory, which is "
@@ -71,68 +67,11 @@ VERBS = (
 )
 
 
-@dataclass(frozen=True)
-class Site:
-    """A site on disk, and what verbs are typed with."""
+class Audited(NamedTuple):
+    """A site whose images are a few bytes, and verbs typed on it."""
 
     place: Place
-    file: Path
-    key: Path
-
-    @property
-    def shared(self) -> list[Path]:
-        site = self.place.site
-        return [site.store, site.module_root, site.lock_dir]
-
-    def type(self, words: str) -> tuple[int, list[dict[str, Any]]]:
-        """Type WORDS; return the exit status, and what was opened."""
-        seen = self.place.top / "seen"
-        seen.unlink(missing_ok=True)
-        status = self.run(
-            words,
-            PYTHONPATH=str(AUDITED),
-            HPCSTACK_AUDIT_BELOW=":".join(map(str, self.shared)),
-            HPCSTACK_AUDIT_TO=str(seen),
-        )
-        lines = seen.read_text().splitlines() if seen.exists() else []
-        return status, [json.loads(line) for line in lines]
-
-    def run(self, words: str, *before: str, **variables: str) -> int:
-        """Type WORDS after the command BEFORE, with VARIABLES; return the exit status."""
-        top = self.place.top
-        given = words.replace("KEY", str(self.key)).replace("CATALOG", str(top / "c"))
-        given = given.replace("DECLARED", str(top / "declared"))
-        environment = {**os.environ, "HOME": str(top), "HPCSTACK_SITE": str(self.file), **variables}
-        done = subprocess.run(
-            [*before, str(HPCSTACK), *given.split()],
-            capture_output=True, text=True, check=False, env=environment,
-        )  # fmt: skip
-        self.place.said.append(done.stdout + done.stderr)
-        return done.returncode
-
-    def trace(self, words: str) -> set[tuple[str, str]]:
-        """Type WORDS; return (program, path) of what others than hpcstack opened."""
-        log = self.place.top / "trace"
-        traced = ("strace", "-f", "-y", "-qq", "-e", "trace=execve,open,openat,openat2")
-        status = self.run(words, *traced, "-o", str(log))
-        assert status == 0, self.place.said[-1]
-        programs: dict[str, str] = {}  # by process
-        found = set()
-        for line in log.read_text(errors="replace").splitlines():
-            process, _, call = line.partition(" ")
-            begun = re.match(r'\s*execve\("([^"]+)".* = 0$', call)
-            if begun:
-                programs[process] = Path(begun[1]).name
-            opened = re.search(r" = \d+<([^>]+)>$", call)
-            if not opened or "O_DIRECTORY" in call or not opened[1].startswith(self.below):
-                continue
-            if programs.get(process, HPCSTACK.name) != HPCSTACK.name:
-                found.add((programs[process], opened[1]))
-        return found
-
-    @property
-    def below(self) -> tuple[str, ...]:
-        return tuple(f"{one}/" for one in self.shared)
+    typed: AuditedSite
 
 
 def pack_image(folder: Path, name: str) -> bytes:
@@ -148,7 +87,7 @@ def pack_image(folder: Path, name: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Audited:
     top = tmp_path_factory.mktemp("site")
     top.chmod(0o755)
     group = grp.getgrgid(os.getegid()).gr_name
@@ -166,27 +105,26 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     }
     file.write_text(yaml.safe_dump(said))
     key = top / "key"
+    stands_for = {
+        "KEY": key,
+        "KEY.pub": key.with_suffix(".pub"),
+        "CATALOG": top / "c",
+        "DECLARED": top / "declared",
+    }
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     (top / "declared").mkdir()
     (top / "declared/all.yaml").write_text("releases: {jax: ['26.06'], pytorch: ['24.11']}\n")
-    yield Site(place, file, key)
-
-
-def find_unjudged(opened: list[dict[str, Any]]) -> list[str]:
-    return [
-        f"{one['path']} by {one['by']}"
-        for one in opened
-        if not one["judged"] and not UNJUDGED.keys() & set(one["by"])
-    ]
+    shared = [place.site.store, place.site.module_root, place.site.lock_dir]
+    return Audited(place, AuditedSite(top, file, shared, stands_for))
 
 
 @root
-def test_whatever_a_verb_reads_there_it_has_asked_the_gate_about(site: Site) -> None:
+def test_whatever_a_verb_reads_there_it_has_asked_the_gate_about(site: Audited) -> None:
     read, used = 0, set()
     for verb in VERBS:
-        status, opened = site.type(verb)
-        assert status == 0, (verb, site.place.said[-1])
-        assert find_unjudged(opened) == [], verb
+        status, opened = site.typed.type(verb)
+        assert status == 0, (verb, site.typed.said[-1])
+        assert find_unjudged(opened, UNJUDGED) == [], verb
         assert opened, f"{verb}: nothing was seen"
         read += len(opened)
         used |= {name for one in opened for name in one["by"] if not one["judged"]}
@@ -197,11 +135,11 @@ def test_whatever_a_verb_reads_there_it_has_asked_the_gate_about(site: Site) -> 
 @root
 @pytest.mark.strace
 @pytest.mark.lmod
-def test_what_the_programs_read_there_that_a_verb_starts(site: Site) -> None:
+def test_what_the_programs_read_there_that_a_verb_starts(site: Audited) -> None:
     place, used = site.place, set()
     place.artifact(place.stack("jax-26.06"), pack_image(place.top / "traced", "traced"))
     for verb in ("publish jax-26.06", "sign jax-26.06 --key KEY", "verify --all"):
-        for program, path in site.trace(verb):
+        for program, path in site.typed.trace(verb):
             known = [part for part in OF_PROGRAMS.get(program, {}) if part in path]
             assert known, f"{verb}: {program} reads {path}"
             used |= {(program, part) for part in known}
@@ -210,7 +148,7 @@ def test_what_the_programs_read_there_that_a_verb_starts(site: Site) -> None:
 
 
 @root
-def test_the_hook_sees_what_does_not_ask(site: Site) -> None:
+def test_the_hook_sees_what_does_not_ask(site: Audited) -> None:
     """By a path, and relative to a folder that is held open."""
     record = next(site.place.site.store.glob("images/*/artifact.json"))
     reads = (

@@ -32,6 +32,12 @@ GIT_S = 10  # seconds: one answer of git's, of a large repository on a slow file
 COMPARE_S = 10  # seconds: reading the files of one folder
 MOST_POINTER = 4096  # bytes of a `.git` that is a file: `gitdir: PATH` (gitrepository-layout(5))
 LINK, SUBMODULE, PROGRAM = "120000", "160000", "100755"  # modes in a tree, git-ls-tree(1)
+# Attributes by which git stores other bytes than lie there, gitattributes(5): by a program or another
+# encoding; and by other ends of lines.
+CONVERTING, LINE_ENDS = ("filter", "ident", "working-tree-encoding"), ("text", "eol")
+NO_ATTRIBUTE = ("unspecified", "unset")  # git-check-attr(1)
+NO_CONVERSION = ("", "false", "no", "off", "0")  # of core.autocrlf, git-config(1)
+MOST_TEXT = 64 << 20  # bytes of a file whose ends of lines are looked at
 ALGORITHMS = {40: "sha1", 64: "sha256"}  # by the length of an object's id
 
 
@@ -90,7 +96,8 @@ def _read_pointer(file: Path) -> Path | None:
 def run_git(repository: Repository, folder: Path, words: list[str], runner: Runner) -> Completed:
     """Run git with WORDS in FOLDER of REPOSITORY's checkout, so that it starts no program.
 
-    WORDS must be a command that prints what is stored: rev-parse, ls-files, ls-tree, cat-file.
+    WORDS must be a command that prints what is stored or configured: rev-parse, ls-files, ls-tree,
+    cat-file, check-attr, config --get.
     """
     # Variables say which repository and which configuration git reads.
     unset = [f"--unset={name}" for name in sorted(os.environ) if name.startswith("GIT_")]
@@ -131,9 +138,9 @@ def explain_difference(
 ) -> str | None:
     """Return how FOLDER of a checkout differs from COMMIT: the path that does, or that is new.
 
-    Empty where it does not differ. None where that was not found out: git did not answer, or the
-    folder takes longer to read than COMPARE_S. Contents are compared as they are stored, without
-    what attributes convert; what git ignores is left out.
+    Empty where it does not differ. None where that was not found out: git did not answer, the
+    folder takes longer to read than COMPARE_S, or a program would have to say what git would store
+    of a file (git-lfs, say). What git ignores is left out.
     """
     listed = run_git(repository, folder, ["ls-tree", "-r", "-z", commit, "--", "."], runner)
     # What lies there and is not ignored: in the index, which may have what no commit has, and not.
@@ -148,12 +155,16 @@ def explain_difference(
         return new[0]
 
     until = time.monotonic() + COMPARE_S
+    is_all_known = True
     for entry in entries:
         if time.monotonic() > until:
             return None
-        if not _is_as_committed(folder / entry.path, entry, runner):
+        is_same = _is_as_committed(repository, folder, entry, runner)
+        if is_same is None:
+            is_all_known = False
+        elif not is_same:
             return entry.path
-    return ""
+    return "" if is_all_known else None
 
 
 def _parse_tree(text: str) -> Iterator[CommittedFile]:
@@ -164,8 +175,13 @@ def _parse_tree(text: str) -> Iterator[CommittedFile]:
         yield CommittedFile(mode, identity, path)
 
 
-def _is_as_committed(path: Path, entry: CommittedFile, runner: Runner) -> bool:
-    """Return whether PATH is what ENTRY says: its kind, whether it can be run, and its contents."""
+def _is_as_committed(
+    repository: Repository, folder: Path, entry: CommittedFile, runner: Runner
+) -> bool | None:
+    """Return whether a file of FOLDER is what ENTRY says: its kind, whether it can be run, and its
+    contents. None where that is not known.
+    """
+    path = folder / entry.path
     if entry.mode == SUBMODULE:
         return _is_submodule_at(path, entry.identity, runner)
     with contextlib.suppress(OSError):
@@ -176,21 +192,58 @@ def _is_as_committed(path: Path, entry: CommittedFile, runner: Runner) -> bool:
         is_program = bool(about.st_mode & 0o100)
         if not stat.S_ISREG(about.st_mode) or is_program != (entry.mode == PROGRAM):
             return False
-        return _hash_file(path, about.st_size, entry.identity) == entry.identity
+        if _hash_file(path, about.st_size, entry.identity) == entry.identity:
+            return True
+        return _would_be_stored(repository, folder, entry, about.st_size, runner)
     return False
 
 
-def _is_submodule_at(path: Path, commit: str, runner: Runner) -> bool:
-    """Return whether the submodule PATH is checked out at COMMIT and is clean, or is not there."""
+def _would_be_stored(
+    repository: Repository, folder: Path, entry: CommittedFile, size: int, runner: Runner
+) -> bool | None:
+    """Return whether git would store ENTRY of a file whose bytes are others.
+
+    Attributes can say that a file is checked out in another form than it is stored in
+    (gitattributes(5)). None where only a program could say what git would store, or git does not
+    say.
+    """
+    wanted = ["check-attr", "-z", *CONVERTING, *LINE_ENDS, "--", entry.path]
+    asked = run_git(repository, folder, wanted, runner)
+    # Without any such line, git says by its status that there is none.
+    configured = run_git(repository, folder, ["config", "--get", "core.autocrlf"], runner)
+    if asked.status or configured.status > 1:
+        return None
+    words = asked.stdout.split("\0")  # path, attribute and value, again and again
+    values = dict(zip(words[1::3], words[2::3], strict=False))
+    if any(values.get(name) not in NO_ATTRIBUTE for name in CONVERTING):
+        return None
+
+    is_text = any(values.get(name) not in NO_ATTRIBUTE for name in LINE_ENDS)
+    is_undecided = values.get("text") == "unspecified"
+    converts_all = configured.stdout.strip().lower() not in NO_CONVERSION
+    if not is_text and not (is_undecided and converts_all):
+        return False
+    if size > MOST_TEXT:
+        return None
+    stored = (folder / entry.path).read_bytes().replace(b"\r\n", b"\n")
+    return _hash_blob(stored, entry.identity) == entry.identity
+
+
+def _is_submodule_at(path: Path, commit: str, runner: Runner) -> bool | None:
+    """Return whether the submodule PATH is checked out at COMMIT and is clean, or is not there.
+
+    None where that is not known.
+    """
     try:
         if not path.is_dir() or not any(path.iterdir()):
             return True
     except OSError:
-        return False
+        return None
     repository = find_repository(path.resolve())
     if repository is None or find_head(repository, runner) != commit:
         return False
-    return explain_difference(repository, path, commit, runner) == ""
+    difference = explain_difference(repository, path, commit, runner)
+    return None if difference is None else not difference
 
 
 def _hash_blob(content: bytes, like: str) -> str:
