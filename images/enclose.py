@@ -31,11 +31,9 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import re
 import signal
-import socket
 import stat
 import struct
 import sys
@@ -504,6 +502,8 @@ def enter(words):
 
 def run_in_tree(words):
     """words.command with words.tree as its root, and no more rights than a step needs."""
+    import json  # here, since `make` does without, and every start of an enclosure counts
+
     with open(words.environment, encoding="utf-8") as file:
         environment = json.load(file)
     with open(words.filter, "rb") as file:
@@ -522,6 +522,8 @@ def run_in_tree(words):
 
 def raise_loopback():
     """127.0.0.1 answers in a network that has nothing else."""
+    import socket  # as above
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         fcntl.ioctl(asked, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
 

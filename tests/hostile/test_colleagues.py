@@ -174,13 +174,20 @@ def test_t1_what_lmod_is_made_to_print_becomes_no_cache(
 
 @root
 @pytest.mark.lmod
-def test_t1_a_tree_below_a_folder_that_each_enclosure_shows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_t1_a_tree_below_a_folder_that_each_enclosure_shows(
+    tmp_path: Path, *, is_link: bool
+) -> None:
     """In /opt nothing can be made where an enclosure mounts, and a tree without gateways has no
-    `more`.
+    `more`. Many sites have a link there to what all nodes share.
     """
     with tempfile.TemporaryDirectory(dir="/opt", prefix="hpcstack-tree-") as name:
         Path(name).chmod(0o755)
-        place = Place(Path(name))
+        apps = Path(name, "apps")
+        if is_link:
+            tmp_path.chmod(0o755)
+            apps.symlink_to(tmp_path)
+        place = Place(apps)
         (place.tree.core / "pytorch").mkdir(parents=True)
         mine = place.tree.core / "pytorch/24.11-r1.lua"
         mine.write_text('whatis("Name: pytorch")\n')

@@ -8,10 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import StoreError
-from hpcstack.launch.squashfs_files import is_squashfs
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import find_inode
-from hpcstack.squashfs.read import Squashfs
+from hpcstack.squashfs.read import Squashfs, is_squashfs
 
 if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact

@@ -7,19 +7,16 @@ A data set of a million files is one file to the shared filesystem if it is pack
 from __future__ import annotations
 
 import hashlib
-import stat
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.runtimes.squashfs_mounts import SquashfsMount
+from hpcstack.squashfs.read import SUFFIXES, is_squashfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# https://docs.kernel.org/filesystems/squashfs.html: the superblock begins with "hsqs"
-MAGIC = b"hsqs"
-SUFFIXES = (".sqsh", ".squashfs", ".sqfs", ".sfs", ".sqs")
 # What people pack data in: none of it can be mounted
 ARCHIVES = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".h5", ".sif", ".iso")
 
@@ -35,21 +32,6 @@ def find_squashfs_mounts(mounts: Iterable[str]) -> tuple[SquashfsMount, ...]:
         if is_squashfs(Path(source)) and PurePosixPath(target).suffix not in SUFFIXES:
             out.append(SquashfsMount(Path(source), _name_contents(Path(source)), target))
     return tuple(out)
-
-
-def is_squashfs(path: Path) -> bool:
-    """Whether PATH is a squashfs file.
-
-    A file that this machine cannot read is judged by its name: nodes may have it.
-    """
-    try:
-        # A pipe or a device is not opened: that may hang, or do something.
-        if not stat.S_ISREG(path.stat().st_mode):
-            return False
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return path.suffix in SUFFIXES
 
 
 def _name_contents(path: Path) -> str:

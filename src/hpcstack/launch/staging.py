@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.launch.squashfs_files import is_squashfs
+from hpcstack.squashfs.read import is_squashfs
 
 if TYPE_CHECKING:
     from hpcstack.site.load import Site

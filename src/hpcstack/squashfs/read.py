@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 import struct
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# https://docs.kernel.org/filesystems/squashfs.html: the superblock begins with "hsqs"
 MAGIC = 0x73717368
+SUFFIXES = (".sqsh", ".squashfs", ".sqfs", ".sfs", ".sqs")
 NOWHERE = 0xFFFFFFFFFFFFFFFF  # the place of a table that is not there
 OPTIONS, NO_XATTRS = 0x400, 0x200  # flags
 PREFIXES = {0: b"user.", 1: b"trusted.", 2: b"security."}
@@ -47,6 +50,21 @@ SMALLEST_BLOCK, LARGEST_BLOCK = 12, 20  # powers of two, of the format
 MAX_XATTRS = 256  # of one inode
 ASKED = 1 << 12  # lookups of names that are remembered
 MAX_VALUE = 1 << 16  # bytes of one attribute's value: Linux allows no more
+
+
+def is_squashfs(path: Path) -> bool:
+    """Whether PATH is a squashfs file.
+
+    A file that this machine cannot read is judged by its name: nodes may have it.
+    """
+    try:
+        # A pipe or a device is not opened: that may hang, or do something.
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
+        with path.open("rb") as file:
+            return file.read(4) == MAGIC.to_bytes(4, "little")
+    except OSError:
+        return path.suffix in SUFFIXES
 
 
 @dataclass

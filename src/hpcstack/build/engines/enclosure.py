@@ -75,8 +75,8 @@ def find_script(name: str) -> str:
 
 
 def _run_script(name: str) -> list[str]:
-    """Return the argv of images/NAME, run by this Python without the user's own modules."""
-    return [sys.executable, "-I", find_script(name)]
+    """Return the argv of images/NAME, run by this Python without anybody's modules but its own."""
+    return [sys.executable, "-I", "-S", find_script(name)]
 
 
 def supervise_command(argv: list[str]) -> list[str]:
@@ -282,7 +282,9 @@ def run_strangers_code(
     paths = _outside_of_system([data.find_data_folder("images"), *shown])
     make = _words_to_make(own / "root", own / "pid", paths, [])
     for place, source in in_place_of.items():
-        make += ["--at", str(source), str(place)]
+        # Links in the system's folders are seen in there as they are: their targets are taken.
+        seen_as = place.resolve() if place.parts[1] in SYSTEM else place
+        make += ["--at", str(source), str(seen_as)]
 
     # `timeout` is the enclosure's parent, with which it ends; prlimit bounds what it can take.
     limits = ["timeout", "--signal=KILL", str(timeout), "prlimit", f"--as={MOST_MEMORY}"]
