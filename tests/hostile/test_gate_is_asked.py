@@ -18,21 +18,11 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from support.gate_audit import AUDITED, AuditedSite, find_unjudged
+from support.gate_audit import AUDITED, UNJUDGED, AuditedSite, find_unjudged
 from support.modules import Place
 
 pytestmark = pytest.mark.squashfs
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root acts with more rights than a group")
-# What is read without asking the gate, and why that does no harm: {function: why}
-UNJUDGED = {
-    "publish/damage.py:_describe_difference": "compared with the digest in the inventory, which is "
-    "a publisher's; anything else is damage",
-    "releases/permissions.py:_mark_file": "opened to get its mode, and only what is the caller's own",
-    "releases/journal.py:read_journal": "stricter: it must be the caller's own, or root's",
-    "store/signing.py:verify_signature": "a signature is believed for its key, whoever put it there",
-    "publish/gc.py:_read_about": "shown beside the image's key; it decides nothing",
-    "core/lease.py:_read_lease": "names a process; it can only make somebody wait",
-}
 # What the programs read there that a verb starts: {program: {a part of the path: why}}
 OF_PROGRAMS = {
     "spider": {

@@ -11,8 +11,8 @@ is waiting here.
     python -m support.durations [--first N] [--to FILE] [--guard] FILE...
 
 adds up the rows of all FILEs and prints the first N, the longest first; `--to` writes all. With `--guard` it ends with
-1 where a row takes more than LIMIT seconds of CPU and tests/costly.yaml does not say why, or where
-that file names what is no longer there. The clock is reported and decides nothing: it is a matter
+1 where a row takes clearly more than LIMIT seconds of CPU (ROOM) and tests/costly.yaml does not say
+why, or where that file names what is no longer there. A row that takes a little more is noted. The clock is reported and decides nothing: it is a matter
 of what else the machine does.
 """
 
@@ -35,6 +35,9 @@ from support.nodeids import function_of
 REPO = Path(__file__).resolve().parents[2]
 REASONS = REPO / "tests/costly.yaml"
 LIMIT = 5.0  # seconds of CPU
+# CPU time is more where other programs share the machine's memory and caches: what takes up to this
+# much more is noted, and fails nothing.
+ROOM = 1.5
 read_clock = time.monotonic  # tests put other clocks in its place
 HEADER = "cpu\twaited\ttests\tfunction\n"
 
@@ -186,12 +189,14 @@ def read_reasons(path: Path = REASONS) -> dict[str, str]:
     return dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
 
 
-def find_wrong_costs(rows: Iterable[Cost], reasons: dict[str, str]) -> list[str]:
-    """What the guard says of ROWS: a line for each that has no reason."""
+def find_wrong_costs(
+    rows: Iterable[Cost], reasons: dict[str, str], above: float = LIMIT * ROOM
+) -> list[str]:
+    """What the guard says of ROWS: a line for each ABOVE so many seconds that has no reason."""
     return [
         f"{row.name} takes {row.cpu:.1f} s of CPU, and {LIMIT:.0f} s is the limit"
         for row in rows
-        if row.cpu > LIMIT and not reasons.get(row.name)
+        if row.cpu > above and not reasons.get(row.name)
     ]
 
 
@@ -234,6 +239,8 @@ def main(arguments: list[str]) -> int:
         return 0
 
     reasons = read_reasons()
+    for line in find_wrong_costs(rows, reasons, above=LIMIT):
+        print(f"NOTE: {line}")
     wrong = find_wrong_costs(rows, reasons) + find_stale_reasons(reasons)
     for line in wrong:
         print(f"FAILED: {line}")

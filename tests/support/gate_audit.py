@@ -17,6 +17,27 @@ from typing import Any
 HPCSTACK = Path(sys.executable).with_name("hpcstack")
 AUDITED = Path(__file__).resolve().parent / "audited"
 
+# What is read without asking the gate, and why that does no harm: {function: why}
+UNJUDGED = {
+    "publish/damage.py:_describe_difference": "compared with the digest in the inventory, which is "
+    "a publisher's; anything else is damage",
+    "store/signing.py:verify_signature": "a signature is believed for its key, whoever put it there",
+    "publish/gc.py:_read_about": "shown beside the image's key; it decides nothing",
+}
+# The same, of those that make images.
+UNJUDGED_BY_BUILDS = {
+    "core/lease.py:_read_lease": "names a process; it can only make somebody wait",
+    "core/replacing.py:sync": "this very act has just written it, in a folder of its own",
+    "core/process.py:finish": "what the packer said, in the same folder",
+    "squashfs/splice.py:_write": "the image that is being written, in a folder of the build's own",
+    "build/bundle_apply.py:_extract_files": "just unpacked, in a folder of this act's own; compared "
+    "with the manifest's digest",
+    "publish/push_image.py:_make_file": "a file without a name, for what is sent",
+    "publish/push_image.py:_read_lock": "compared with the digest in the image's record, which is a "
+    "publisher's",
+    "publish/attachments.py:collect_attachments": "the same",
+}
+
 
 @dataclass
 class AuditedSite:

@@ -72,10 +72,11 @@ def test_files_are_added_up(tmp_path: Path) -> None:
 
 def test_what_costs_much_has_a_reason() -> None:
     rows = [
-        Cost("a", cpu=5.1),
+        Cost("a", cpu=7.6),
         Cost("b", cpu=4.9, waited=100),
         Cost("c", cpu=9.0),
         Cost("d", cpu=9.0),
+        Cost("a little more", cpu=7.4),
     ]
     reasons = {"c": "it must", "d": ""}
     wrong = find_wrong_costs(rows, reasons)

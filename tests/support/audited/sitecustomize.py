@@ -4,7 +4,7 @@ reading below $HPCSTACK_AUDIT_BELOW, and whether the gate (hpcstack/core/gate.py
 At the end $HPCSTACK_AUDIT_TO gets a line of JSON for each file: {path, judged, by}, where `by` names
 the functions that opened it. A file is told from others by device and inode, so that it does not
 matter by which name, or relative to which descriptor, it was opened. Listings of folders are not
-counted, nor what is opened for writing alone.
+counted, nor what is opened for writing alone, nor what this process has made itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ BELOW = tuple(os.environ["HPCSTACK_AUDIT_BELOW"].split(":"))
 TO = os.environ["HPCSTACK_AUDIT_TO"]
 opened: dict[tuple[int, int], dict[str, Any]] = {}
 judged: set[tuple[int, int]] = set()
+made: set[tuple[int, int]] = set()  # by this very process, where no file was
 is_at_work = False
 real_open, real_exit = os.open, os._exit
 
 
 def note(about: os.stat_result, path: str) -> None:
-    if not stat.S_ISREG(about.st_mode) or not path.startswith(BELOW):
+    is_below = stat.S_ISREG(about.st_mode) and path.startswith(BELOW)
+    if not is_below or (about.st_dev, about.st_ino) in made:
         return
     frames = traceback.extract_stack()
     by = [
@@ -37,15 +39,17 @@ def note(about: os.stat_result, path: str) -> None:
         for one in frames
         if "/hpcstack/" in one.filename
     ]
-    opened.setdefault((about.st_dev, about.st_ino), {"path": path, "by": by[-4:]})
+    opened.setdefault((about.st_dev, about.st_ino), {"path": path, "by": by[-5:]})
 
 
 def open_noted(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
     """Be os.open: what is relative to a descriptor is known by its own descriptor."""
     descriptor = real_open(path, flags, mode, dir_fd=dir_fd)
-    is_made_here = flags & os.O_CREAT and flags & os.O_EXCL
-    if flags & os.O_ACCMODE != os.O_WRONLY and not is_made_here:
-        note(os.fstat(descriptor), str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    about = os.fstat(descriptor)
+    if flags & os.O_CREAT and flags & os.O_EXCL:
+        made.add((about.st_dev, about.st_ino))
+    elif flags & os.O_ACCMODE != os.O_WRONLY:
+        note(about, str(Path(f"/proc/self/fd/{descriptor}").readlink()))
     return descriptor
 
 
