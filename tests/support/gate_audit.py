@@ -26,7 +26,6 @@ UNJUDGED = {
 }
 # The same, of those that make images.
 UNJUDGED_BY_BUILDS = {
-    "core/lease.py:_read_lease": "names a process; it can only make somebody wait",
     "core/replacing.py:sync": "this very act has just written it, in a folder of its own",
     "core/process.py:finish": "what the packer said, in the same folder",
     "squashfs/splice.py:_write": "the image that is being written, in a folder of the build's own",
