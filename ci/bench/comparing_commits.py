@@ -2,7 +2,8 @@
 
     ci/bench/since COMMIT [--rounds 11] [--verbs publish,build,launch] [--megabytes 400] [--json]
 
-Both run by this Python and its libraries: the earlier one from a clone. `publish` needs Lmod and no
+Both are clones, in the same place, run by this Python and its libraries; what is not committed does
+not count. `publish` needs Lmod and no
 cluster; its image holds so many MEGABYTES that do not compress. `build` (a stack of the catalogue,
 from scratch, by the builtin engine) and `launch` (one task that does nothing, by each runtime that
 is there) need the testbed. Bar: no verb takes more than 1.05 times what it took.
@@ -131,7 +132,7 @@ def measure_build(sources: list[Path], rounds: int) -> Row:
 
 
 def measure_launch(sources: list[Path], rounds: int) -> list[Row]:
-    run_on_testbed(REPO, "build", STACK)
+    run_on_testbed(sources[-1], "build", STACK)
     rows = []
     for runtime in ("apptainer", "pyxis", "enroot"):
         words = ("launch", STACK, "-n1", "--runtime", runtime, "--mode", "plain", "--", "true")
@@ -165,11 +166,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hpcstack-since-") as name:
         top = Path(name)
         top.chmod(0o755)  # the testbed's user reads the clone
-        earlier = top / "earlier"
-        for words in (("clone", "--quiet", "--shared", str(REPO), str(earlier)),
-                      ("-C", str(earlier), "checkout", "--quiet", options.commit)):  # fmt: skip
-            subprocess.run(["git", *words], check=True)
-        sources = [earlier, REPO]
+        sources = []
+        for commit in (options.commit, "HEAD"):
+            clone = top / f"clone-{len(sources)}"
+            subprocess.run(
+                ["git", "clone", "--quiet", "--shared", str(REPO), str(clone)], check=True
+            )
+            subprocess.run(["git", "-C", str(clone), "checkout", "--quiet", commit], check=True)
+            sources.append(clone)
         verbs = options.verbs.split(",")
         if "publish" in verbs:
             rows.append(measure_publish(top, sources, options.rounds, options.megabytes))
