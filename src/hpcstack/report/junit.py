@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from hpcstack.report.model import Outcome, Report
 
 # what https://www.w3.org/TR/xml/#charsets does not allow, or advises against
-NOT_XML = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+# (compiled when it is used: that takes longer than all else that reports import)
+NOT_XML = "[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]"
 ABOUT_RUN = (
     "image_sha256",
     "suite",
@@ -73,4 +74,4 @@ def _add_case(suite: ElementTree.Element, outcome: Outcome) -> None:
 
 def _clean(text: str) -> str:
     """Return TEXT without the characters that XML 1.0 does not allow."""
-    return NOT_XML.sub("", text)
+    return re.sub(NOT_XML, "", text)
