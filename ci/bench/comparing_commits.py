@@ -166,7 +166,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hpcstack-since-") as name:
         top = Path(name)
         top.chmod(0o755)  # the testbed's user reads the clone
-        sources = []
+        sources: list[Path] = []
         for commit in (options.commit, "HEAD"):
             clone = top / f"clone-{len(sources)}"
             subprocess.run(
