@@ -23,7 +23,6 @@ from hpcstack.core.process import Runner
 from hpcstack.core.yaml import parse_yaml
 from hpcstack.oci.flatten import ClimbsOut, make_entry
 from hpcstack.recipe.model import IMAGE
-from hpcstack.releases.lookup import find_released
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.store.signing import explain_distrust
 from support import crafted
@@ -149,7 +148,7 @@ def test_an_image_of_another_stack_is_not_the_release(tmp_path: Path) -> None:
     for stack in ("pytorch-6.66", ""):
         record.write_text(json.dumps({**document, "stack": stack}))
         with pytest.raises(StoreError, match="says that it is one of"):
-            find_released("pytorch-24.11", place.site, place.store)
+            place.names().find_image("pytorch-24.11")
 
 
 STACK = b"stack.json"
@@ -200,14 +199,15 @@ HOSTILE: dict[str, Callable[[], crafted.Crafted]] = {
 MEASURED = """
 import re, sys, time
 from pathlib import Path
-from hpcstack.build.verify import describe_any_image
+from hpcstack.build.verify import describe_image
 from hpcstack.core.errors import HpcstackError
+from hpcstack.naming.names import ImageFile
 from hpcstack.store.store import Store
 def peak():  # KiB that this program has had at most; ru_maxrss would count what it was forked from
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 before, began = peak(), time.process_time()
 try:
-    said = describe_any_image(sys.argv[1], Store(Path("/nowhere")))
+    said = describe_image(ImageFile(Path(sys.argv[1]), None), Store(Path("/nowhere")))
 except HpcstackError as error:
     said = error.message
 print(peak() - before, time.process_time() - began, said)

@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcstack.core import data
 from hpcstack.core.process import Runner
+from hpcstack.naming.names import Names
 from hpcstack.publish.publishable import Published
 from hpcstack.publish.publisher import Publisher
 from hpcstack.recipe.catalog import Catalog
@@ -64,6 +65,11 @@ class Place:
     @property
     def tree(self) -> Tree:
         return self.publisher.tree
+
+    def names(self, platform: str = "", **environ: str) -> Names:
+        """What names mean here, to somebody with the variables ENVIRON."""
+        recipes = Catalog([data.find_data_folder("recipes")])
+        return Names(self.site, environ, lambda: recipes, platform)
 
     def stack(self, name: str = "pytorch-24.11", **changes: Any) -> Stack:
         stack = Catalog([data.find_data_folder("recipes")]).find(name).stack

@@ -20,7 +20,7 @@ HOST, SMOKE = Path(hpcstack.__file__).parent, Path(hpcstack_smoke.__file__).pare
 # import stands.
 ROOMS = (
     "core", "squashfs", "requirements", "recipe", "hardware", "slurm", "site", "report", "lock", "oci", "runtimes", "store", "render", "releases",
-    "project", "launch", "build", "imagecache", "resolve", "adopt", "publish", "diagnose", "suite", "sync", "lint", "preview", "bump", "schemas", "cli",
+    "naming", "project", "launch", "build", "imagecache", "resolve", "adopt", "publish", "diagnose", "suite", "sync", "lint", "preview", "bump", "schemas", "cli",
 )  # fmt: skip
 CHAIN = 12  # files, of which each imports the next when it is loaded
 FRAMEWORKS = {

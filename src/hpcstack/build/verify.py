@@ -8,7 +8,6 @@ Tested in tests/hostile/test_layers.py and tests/integration/test_engines.py.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,6 @@ from hpcstack.releases.seal import take_seal, write_image_seal
 from hpcstack.squashfs.splice import read_splice
 from hpcstack.store import signing
 from hpcstack.store.contents import read_optional
-from hpcstack.store.find import find_file, find_image, find_name_in_store, find_stored, is_file
 from hpcstack.store.signing import Statement, name_signature
 from hpcstack.store.workspace import make_workspace
 
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Say
+    from hpcstack.naming.names import ImageFile
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
@@ -99,15 +98,15 @@ def _read_pieces(pipe: object) -> Iterator[bytes]:
         yield block
 
 
-def make_statement(text: str, store: Store, stack: str = "", sha256: str = "") -> Statement:
-    """Return what a signature states of the image that TEXT means: its sha256, its stack, its lock.
+def make_statement(image: ImageFile, stack: str = "", sha256: str = "") -> Statement:
+    """Return what a signature states of IMAGE: its sha256, its stack, its lock.
 
     The sha256 is computed now, unless the caller has just done it: SHA256. The lock is known where
     the store has the image. The stack is STACK; if that is empty, the one in the store's record,
     else the one that the image names itself. A SIF gets an empty statement, because Apptainer signs
     it. Raise InputError for a SIF with a STACK.
     """
-    path = find_file(text, store)
+    path = image.path
     if path.suffix == ".sif" and stack:
         raise InputError(
             "the signature of a SIF is Apptainer's, which names no stack",
@@ -119,11 +118,10 @@ def make_statement(text: str, store: Store, stack: str = "", sha256: str = "") -
 
     lock = ""
     adopted = ""
-    with contextlib.suppress(InputError):  # a file that is not in the store
-        known = find_stored(text, store)
-        stack = stack or known.stack
-        lock = known.lock_sha256
-        adopted = known.adopted
+    if image.stored:
+        stack = stack or image.stored.stack
+        lock = image.stored.lock_sha256
+        adopted = image.stored.adopted
     return Statement(sha256 or digest_of(path), stack or read_own_name(path), lock, adopted=adopted)
 
 
@@ -137,13 +135,10 @@ def read_own_name(image: Path) -> str:
     return str(found.get("stack", ""))
 
 
-def describe_any_image(text: str, store: Store) -> dict[str, Any]:
-    """Return all that is known of the image that TEXT means.
-
-    That is the store's record; or for a file, what the image says of itself.
-    """
-    if is_file(text):
-        path = find_file(text, store)
+def describe_image(image: ImageFile, store: Store) -> dict[str, Any]:
+    """Return all that is known of IMAGE: STORE's record; without one, what it says of itself."""
+    if not image.stored:
+        path = image.path
         said = read_optional(path, "opt/hpcstack/stack.json")
         try:
             own = parse_untrusted_json(said.encode(), MAX_ABOUT)
@@ -152,15 +147,14 @@ def describe_any_image(text: str, store: Store) -> dict[str, Any]:
         size = path.stat().st_size
         return {**own, "image": str(path), "size": size, **_describe_splice(path)}
 
-    found = find_image(text, store)
-    image = found.image
+    found, path = image.stored, image.stored.image
     published = [name for name, record in read_releases(store) if record.key == found.key]
-    signed = name_signature(image).is_file()
+    signed = name_signature(path).is_file()
     return {
         **found.as_dict(),
         "published": published,
         "signed": signed,
-        **_describe_splice(image),
+        **_describe_splice(path),
     }
 
 
@@ -183,14 +177,9 @@ def _describe_splice(image: Path) -> dict[str, Any]:
     }
 
 
-def compare_images(one: str, other: str, store: Store, runner: Runner) -> Parity:
-    """Compare what the images ONE and OTHER hold, whatever engine made them.
-
-    Both are named as for `find_file`.
-    """
-    # Both are found before one is read, so that a wrong name is reported at once.
-    paths = [find_file(text, store) for text in (one, other)]
-    first, second = (read_image(path, runner) for path in paths)
+def compare_images(one: Path, other: Path, runner: Runner) -> Parity:
+    """Compare what the images ONE and OTHER hold, whatever engine made them."""
+    first, second = (read_image(path, runner) for path in (one, other))
     return compare_contents(first.contents, second.contents, (first.texts, second.texts))
 
 
@@ -215,13 +204,12 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
     ]
 
 
-def check_stored(text: str, store: Store) -> Artifact:
-    """Return the stored image that TEXT means, if it is sound.
+def check_stored(found: Artifact, store: Store) -> None:
+    """Check that the image FOUND in STORE is sound.
 
     Raise StoreError where its bytes are not those that were stored, where it says that it is of
     another stack, or where a release of it was published with other bytes.
     """
-    found = find_stored(text, store)
     digest = digest_of(found.image)
     if digest != found.sha256:
         raise StoreError(
@@ -245,23 +233,22 @@ def check_stored(text: str, store: Store) -> Artifact:
                 f"bring the old one back from a backup, or hpcstack remove {release}",
                 page="repair-what-is-published",
             )
-    return found
 
 
-def sign_named(
-    text: str, key: str, site: Site, store: Store, runner: Runner, say: Say
-) -> tuple[Path, Path]:
-    """Sign the image that TEXT means with KEY, or the site's own; return it and its signature.
+def sign_image_file(
+    image: ImageFile, key: str, site: Site, store: Store, runner: Runner, say: Say
+) -> Path:
+    """Sign IMAGE with KEY, or the site's own; return its signature.
 
     An image in STORE gets a seal, which SAY says where it cannot. AnswerIsNo where a signature that
     this site trusts would be lost to a key that it does not.
     """
-    path = find_file(text, store)
+    path = image.path
     settings = site.signatures
     key = key or settings.sign_with
-    stored = find_name_in_store(path, store) if path.suffix != ".sif" else None
+    stored = image.stored.image if image.stored and path.suffix != ".sif" else None
     seal = take_seal(stored) if stored else None
-    statement = make_statement(text, store, sha256=seal.sha256 if seal else "")
+    statement = make_statement(image, sha256=seal.sha256 if seal else "")
 
     # A new signature takes the place of the old one.
     has_trusted_signature = (
@@ -279,31 +266,30 @@ def sign_named(
     signature = signing.sign_image(path, key, runner, statement)
     if stored and seal and not write_image_seal(stored, seal, store):
         say(f"{path} has no seal: only a publisher of this site can give it one")
-    return path, signature
+    return signature
 
 
 def check_signature(
-    text: str, key: str, stack: str, site: Site, store: Store, runner: Runner
-) -> tuple[Path, bool, str]:
-    """Return the image that TEXT means, whether its signature is good, and an explanation.
+    image: ImageFile, key: str, stack: str, site: Site, store: Store, runner: Runner
+) -> tuple[bool, str]:
+    """Return whether IMAGE's signature is good, and an explanation.
 
     The signature is checked by KEY, or without it by the site's keys. STACK is what the image must
     be. For a SIF, Apptainer's own signature counts. Where it is good, and this user is a publisher,
     the seal of an image in STORE is renewed.
     """
-    image = find_file(text, store)
+    path = image.path
     keys = site.signatures.keys
-    if image.suffix == ".sif":
-        what = make_statement(text, store, stack)
-        return (image, *signing.verify_signature(image, key, runner, what))
+    if path.suffix == ".sif":
+        return signing.verify_signature(path, key, runner, make_statement(image, stack))
 
-    stored = find_name_in_store(image, store)
+    stored = image.stored.image if image.stored else None
     seal = take_seal(stored) if stored else None
-    what = make_statement(text, store, stack, seal.sha256 if seal else "")
+    what = make_statement(image, stack, seal.sha256 if seal else "")
     if keys and not key:
-        good, said = signing.verify_by(image, keys, runner, what)
+        good, said = signing.verify_by(path, keys, runner, what)
     else:
-        good, said = signing.verify_signature(image, key, runner, what)
+        good, said = signing.verify_signature(path, key, runner, what)
     if good and stored and seal:
         write_image_seal(stored, seal, store)
-    return image, good, said
+    return good, said

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcstack.cli.published import tree_of
-from hpcstack.cli.session import Session, answer, find_image_named, format_table, json_option, say
+from hpcstack.cli.session import Session, answer, format_table, json_option, say
 
 if TYPE_CHECKING:
     from hpcstack.publish.audit import Audit, Audits, Vulnerability
@@ -55,13 +55,11 @@ def command(
     """
     from hpcstack.publish.audit import audit_images
     from hpcstack.publish.holdings import list_holdings
-    from hpcstack.store.find import find_image
 
     holdings = list_holdings(session.store, tree_of(session))
     held = [one for one in holdings.images if one.releases or stored]
     if images:
-        found = [find_image(find_image_named(session, one), session.store) for one in images]
-        keys = {one.key for one in found}
+        keys = {session.find_image(one).key for one in images}
         held = [one for one in holdings.images if one.artifact.key in keys]
 
     say(f"auditing {len(held)} images")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, find_image_named, json_option
+from hpcstack.cli.session import Session, answer, json_option
 
 
 @click.command("inspect")
@@ -17,11 +17,12 @@ from hpcstack.cli.session import Session, answer, find_image_named, json_option
 def command(session: Session, image: str, as_json: bool) -> None:
     """Show what an image is: its stack, base, packages and releases.
 
-    IMAGE is a stack, STACK@ENGINE, the beginning of a key, or a file.
+    IMAGE is a stack, a release, STACK@ENGINE, STACK@built (the image built last), the beginning of
+    a key, or a file.
     """
     from hpcstack.build import verify
 
-    about = verify.describe_any_image(find_image_named(session, image), session.store)
+    about = verify.describe_image(session.find_image_file(image), session.store)
 
     def text() -> str:
         lines = []

@@ -355,7 +355,8 @@ def answer_template(
         if key in typed:
             words += _list_options(option, options[key])
 
-    text = make_copied_script(template, name, session.site, directives, words, argv)
+    stack = session.naming.find_stack(name).stack
+    text = make_copied_script(template, stack, session.site, directives, words, argv)
     answer({"template": template, "script": text}, as_json, lambda: text.rstrip("\n"))
 
 

@@ -152,13 +152,13 @@ def split_published(session: Session, name: str) -> tuple[Ledger, str, str]:
 
     The release is empty unless NAME names one.
     """
-    from hpcstack.releases.lookup import find_version
+    from hpcstack.releases.published import find_version
 
     return find_version(name, tree_of(session))
 
 
 def with_version(session: Session, verb: str, name: str) -> tuple[Ledger, str, str]:
     """Return the same for a VERB that must not guess: InputError unless NAME has a version."""
-    from hpcstack.releases.lookup import require_version
+    from hpcstack.releases.published import require_version
 
     return require_version(verb, name, tree_of(session))

@@ -15,7 +15,6 @@ from hpcstack.cli.session import (
     answer,
     complete_stacks,
     events_option,
-    find_image_named,
     json_option,
     say,
     show_progress,
@@ -65,9 +64,8 @@ def command(
     pushed runs in Docker, podman and Kubernetes, and by Pyxis, Enroot and Apptainer.
     """
     from hpcstack.publish.push_image import push_image, request_push
-    from hpcstack.store.find import find_stored
 
-    artifact = find_stored(find_image_named(session, name), session.store)
+    artifact = session.find_image(name)
     request = request_push(
         session.recipe(artifact.stack),
         artifact,

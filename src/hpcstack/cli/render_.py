@@ -14,7 +14,6 @@ import click
 from hpcstack.cli.session import (
     Session,
     answer,
-    find_image_named,
     json_option,
     say,
     stack_argument,
@@ -139,16 +138,7 @@ def _render_for_front_end(
     stack = session.recipe(name).stack
     image = asked.image
     if kind == "edf" and not image:
-        artifact = session.store.artifact(find_image_named(session, name)) or session.store.newest(
-            stack.full_name
-        )
-        if not artifact:
-            raise InputError(
-                f"{stack.full_name} is not built",
-                f"hpcstack build {stack.full_name}, or --image REF",
-                page="other-front-ends",
-            )
-        image = str(artifact.image)
+        image = str(session.find_image(name).image)
 
     text = render_for_front_end(
         kind,

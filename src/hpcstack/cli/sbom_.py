@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.session import Session, echo, find_image_named, say
+from hpcstack.cli.session import Session, echo, say
 
 
 @click.command("sbom")
@@ -26,13 +26,13 @@ from hpcstack.cli.session import Session, echo, find_image_named, say
 def command(session: Session, image: str, output: Path | None) -> None:
     """Print an image's software bill of materials, as CycloneDX JSON.
 
-    IMAGE is a stack, STACK@ENGINE or the beginning of a key.
+    IMAGE is a stack, a release, STACK@ENGINE, STACK@built (the image built last), or the beginning
+    of a key.
     """
     from hpcstack.core.outputs import write_output
     from hpcstack.store import sbom
-    from hpcstack.store.find import find_image
 
-    found = find_image(find_image_named(session, image), session.store)
+    found = session.find_image(image)
     text = sbom.make_image_sbom(found)
     if output is None:
         echo(text.rstrip("\n"))

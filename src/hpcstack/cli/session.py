@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
+    from hpcstack.naming.names import ImageFile, Names
     from hpcstack.oci.client import Registry
     from hpcstack.recipe.catalog import Catalog, Recipe
     from hpcstack.recipe.own_checks import OwnCheck
     from hpcstack.site.load import Loaded, Site
+    from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
 
@@ -150,10 +152,35 @@ class Session:
         except ProblemsError:
             raise
         except InputError as error:
-            published = self._find_published(name)
-            if published and published != name:
-                return self.catalog.find(published)
+            with contextlib.suppress(InputError):
+                meant = self.naming.find_stack(name).stack
+                if meant != name:
+                    return self.catalog.find(meant)
             raise error from None
+
+    @cached_property
+    def naming(self) -> Names:
+        """What says what a name means."""
+        from hpcstack.naming.names import Names
+
+        return Names(self.site, os.environ, lambda: self.catalog)
+
+    def find_image(self, text: str) -> Artifact:
+        """Return the stored image that TEXT means, for a verb that runs nothing in it.
+
+        What else TEXT could have meant is said.
+        """
+        chosen = self.naming.find_image(text, retired=True)
+        if chosen.built_since:
+            say(f"NOTE: {chosen.note_built_since()}")
+        return chosen.artifact
+
+    def find_image_file(self, text: str) -> ImageFile:
+        """Return the file of the image that TEXT means, in the store or not, as `find_image`."""
+        found = self.naming.find_image_file(text)
+        if found.note:
+            say(f"NOTE: {found.note}")
+        return found
 
     def list_own_checks(self, names: tuple[str, ...]) -> dict[str, OwnCheck]:
         """Return {code: own check} of the stacks NAMES; without names, of all that the site has."""
@@ -166,20 +193,6 @@ class Session:
         for name in names:
             out |= list_own_checks(self.recipe(name).stack, self.site)
         return out
-
-    def _find_published(self, name: str) -> str:
-        """Return the stack that NAME means in the module tree; empty where it means none there."""
-        from hpcstack.core.errors import InputError
-        from hpcstack.releases.named import resolve_name
-        from hpcstack.releases.tree import open_tree
-        from hpcstack.store.find import is_file
-
-        if is_file(name):
-            return ""
-        try:
-            return resolve_name(name, open_tree(self.site), os.environ).stack
-        except InputError:
-            return ""
 
     @cached_property
     def store(self) -> Store:
@@ -222,30 +235,6 @@ class Session:
         from hpcstack.oci.client import Registry
 
         return Registry(self.site, timeout=5, tries=1)
-
-
-def find_image_named(session: Session, text: str) -> str:
-    """Return TEXT, which names an image, as the store understands it: a key or a stack.
-
-    NAME/VERSION, NAME-VERSION and NAME mean what is published, as for `launch`, and become the key
-    of its image. If nothing is published they become the stack's name, which means its newest
-    image. Files, STACK@ENGINE and keys stay as they are.
-    """
-    from hpcstack.core.errors import StoreError
-    from hpcstack.releases.lookup import find_released
-    from hpcstack.releases.named import resolve_name
-    from hpcstack.releases.tree import open_tree
-    from hpcstack.store.find import is_file
-
-    if is_file(text) or "@" in text or session.store.artifact(text):
-        return text
-
-    meant = resolve_name(text, open_tree(session.site), os.environ)
-    try:
-        found = find_released(meant.stack, session.site, session.store, meant.release, retired=True)
-    except StoreError:
-        found = None
-    return found.artifact.key if found else meant.stack
 
 
 def _terminate(*_: object) -> NoReturn:

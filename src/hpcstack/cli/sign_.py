@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, find_image_named, json_option, say
+from hpcstack.cli.session import Session, answer, json_option, say
 
 
 @click.command("sign")
@@ -27,8 +27,8 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
     The signature of a .sqsh file is made by ssh-keygen and lies beside it. A SIF is signed inside,
     by Apptainer.
     """
-    from hpcstack.build.verify import sign_named
+    from hpcstack.build.verify import sign_image_file
 
-    named = find_image_named(session, image)
-    path, signature = sign_named(named, key, session.site, session.store, session.runner, say)
-    answer({"image": str(path), "signature": str(signature)}, as_json, lambda: str(signature))
+    file = session.find_image_file(image)
+    signature = sign_image_file(file, key, session.site, session.store, session.runner, say)
+    answer({"image": str(file.path), "signature": str(signature)}, as_json, lambda: str(signature))

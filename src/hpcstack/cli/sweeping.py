@@ -53,8 +53,8 @@ def sweep_partition(
     from hpcstack.suite import sweep
     from hpcstack.suite.bisect import LEAST
 
-    stack = session.recipe(name).stack.full_name
-    sweep.check_image(stack, session.store)
+    # Each job tests this very image, whatever is built or published meanwhile.
+    image = session.naming.find_image(name).artifact
     nodes, left_out = sweep.find_usable_nodes(
         session.runner, options["partition"], options["nodelist"], options["reservation"]
     )
@@ -66,7 +66,7 @@ def sweep_partition(
         )
 
     stamp = f"{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}-{uuid.uuid4().hex[:6]}"
-    folder = (request.parent or find_state_folder() / "sweeps" / stack) / stamp
+    folder = (request.parent or find_state_folder() / "sweeps" / image.stack) / stamp
     with session.store.acting("no folder for the sweep"):
         folder.mkdir(parents=True)
     if left_out:
@@ -83,7 +83,7 @@ def sweep_partition(
         if options[key]
     ]
     own = session.command_on(options["partition"])
-    words = _test_words(stack, request, options)
+    words = _test_words(image.key, request, options)
     command = sweep.Command(own, tuple(words), tuple(slurm))
 
     until = time.monotonic() + how.minutes * 60
@@ -106,13 +106,13 @@ def sweep_partition(
     raise click.exceptions.Exit(1 if swept.odd or swept.failed or swept.unsure else 0)
 
 
-def _test_words(stack: str, request: SuiteRequest, options: dict[str, Any]) -> list[str]:
+def _test_words(image: str, request: SuiteRequest, options: dict[str, Any]) -> list[str]:
     """Return the words after `hpcstack test` for one group of nodes."""
     from hpcstack.suite import sweep
 
     # without GPUs, bandwidth between nodes (nccl.gloo-bandwidth) is measured from standard on
     tier = "standard" if request.tier == "quick" else request.tier
-    out = [stack, "--tier", tier, "--runtime", options["runtime"]]
+    out = [image, "--tier", tier, "--runtime", options["runtime"]]
     out += ["--only", ",".join(request.tests) or sweep.ONLY]
     if request.skip:
         out += ["--skip", ",".join(request.skip)]

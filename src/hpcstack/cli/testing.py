@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 def test_one(
     session: Session, name: str, request: SuiteRequest, options: dict[str, Any]
 ) -> tuple[Report, Path]:
-    """Run the suite in the stack NAME and judge it. Return the report, and the run's folder.
+    """Run the suite in the image that NAME means, and judge it. Return the report, and the run's folder.
 
     The folder has the report as report.json, and the run is added to the stack's history.
     """
-    from hpcstack.suite.judged_run import run_and_judge
+    from hpcstack.suite.judged_run import choose_image_to_test, run_and_judge
 
-    stack = session.recipe(name).stack
+    resources = parse_resources(options)
+    stack, chosen = choose_image_to_test(name, resources, session.site, lambda: session.catalog)
+    if chosen.built_since:
+        say(f"NOTE: {chosen.note_built_since()}")
     with show_progress(f"testing {stack.full_name}") as progress:
+        progress(f"image {chosen.artifact.key[:12]}: {chosen.why}")
         return run_and_judge(
-            stack, request, parse_resources(options), session.site, session.runner, progress
+            stack, chosen.artifact, request, resources, session.site, session.runner, progress
         )
 
 

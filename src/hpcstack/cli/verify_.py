@@ -12,7 +12,6 @@ import click
 from hpcstack.cli.session import (
     Session,
     answer,
-    find_image_named,
     is_pattern,
     json_option,
     show_progress,
@@ -132,8 +131,7 @@ def command(
         if len(images) != 2:
             hint = "hpcstack verify --parity IMAGE IMAGE"
             raise InputError(f"name 2 images, not {len(images)}", hint, page="choose-an-engine")
-        one, other = (find_image_named(session, image) for image in images)
-        _check_parity(session, one, other, as_json)
+        _check_parity(session, *images, as_json)
         return
     if how == "from":
         if len(images) != 1:
@@ -165,8 +163,10 @@ def _check_parity(session: Session, one: str, other: str, as_json: bool) -> None
     from hpcstack.core.errors import AnswerIsNo
 
     with show_progress("comparing") as progress:
+        # Both are found before one is read, so that a wrong name is reported at once.
+        first, second = (session.find_image_file(name).path for name in (one, other))
         progress(f"reading {one} and {other}")
-        verdict = verify.compare_images(one, other, session.store, session.runner)
+        verdict = verify.compare_images(first, second, session.runner)
 
     def text() -> str:
         lines = [f"compared {count} {what}" for what, count in verdict.compared.items()]
@@ -219,12 +219,12 @@ def _check_signature(session: Session, name: str, key: str, stack: str, as_json:
     from hpcstack.build.verify import check_signature
     from hpcstack.core.errors import AnswerIsNo
 
-    image, good, said = check_signature(
-        name, key, stack, session.site, session.store, session.runner
-    )
-    answer({"image": str(image), "good": good, "said": said}, as_json, lambda: f"{image}: {said}")
+    image = session.find_image_file(name)
+    good, said = check_signature(image, key, stack, session.site, session.store, session.runner)
+    document = {"image": str(image.path), "good": good, "said": said}
+    answer(document, as_json, lambda: f"{image.path}: {said}")
     if not good:
-        raise AnswerIsNo(f"{image}: {said}", page="sign-images")
+        raise AnswerIsNo(f"{image.path}: {said}", page="sign-images")
 
 
 def _check_images(
@@ -247,11 +247,11 @@ def _check_images(
             raise InputError("--stack goes with one image", "hpcstack verify --signature IMAGE")
         _check_each_signature(session, chosen, key, as_json)
     elif signature:
-        _check_signature(session, find_image_named(session, chosen[0]), key, stack, as_json)
+        _check_signature(session, chosen[0], key, stack, as_json)
     elif len(chosen) > 1 or any(map(is_pattern, images)):
         _check_each_stored(session, chosen, as_json)
     else:
-        _check_stored(session, find_image_named(session, chosen[0]), as_json)
+        _check_stored(session, chosen[0], as_json)
 
 
 def _check_each_signature(session: Session, names: list[str], key: str, as_json: bool) -> None:
@@ -260,13 +260,11 @@ def _check_each_signature(session: Session, names: list[str], key: str, as_json:
     from hpcstack.core.errors import AnswerIsNo
 
     def check(name: str) -> dict[str, Any]:
-        named = find_image_named(session, name)
-        image, good, said = check_signature(
-            named, key, "", session.site, session.store, session.runner
-        )
+        image = session.find_image_file(name)
+        good, said = check_signature(image, key, "", session.site, session.store, session.runner)
         if not good:
             raise AnswerIsNo(said, page="sign-images")
-        return {"said": said, "image": str(image), "good": good}
+        return {"said": said, "image": str(image.path), "good": good}
 
     answer_each("version", names, check, as_json=as_json)
 
@@ -276,7 +274,8 @@ def _check_each_stored(session: Session, names: list[str], as_json: bool) -> Non
     from hpcstack.build.verify import check_stored
 
     def check(name: str) -> dict[str, Any]:
-        found = check_stored(find_image_named(session, name), session.store)
+        found = session.find_image(name)
+        check_stored(found, session.store)
         said = f"as it was stored, sha256 {found.sha256}"
         return {"said": said, "image": str(found.image), "sha256": found.sha256, "good": True}
 
@@ -319,7 +318,8 @@ def _check_stored(session: Session, name: str, as_json: bool) -> None:
     """Compare an image with what was stored; `check_stored` raises if they differ."""
     from hpcstack.build.verify import check_stored
 
-    found = check_stored(name, session.store)
+    found = session.find_image(name)
+    check_stored(found, session.store)
     document = {
         "image": str(found.image),
         "stack": found.stack,

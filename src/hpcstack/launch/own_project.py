@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.launch.image import choose_image
+from hpcstack.naming.names import Names
 from hpcstack.project.added import Added, make_added, make_lock_file, plan_added
 
 if TYPE_CHECKING:
@@ -81,6 +81,6 @@ def open_project(
     EXTRAS and GROUPS are those of its pyproject.toml. CATALOG is called only where the image's name
     needs the recipes. Raise InputError for what cannot be read, and where STACK means no image.
     """
-    chosen, layer = choose_image(stack, catalog, site, os.environ)
-    planned = plan_added(chosen.artifact, folder, layer, os.environ, extras, groups)
+    chosen = Names(site, os.environ, catalog).find_image_to_run(stack)
+    planned = plan_added(chosen.artifact, folder, chosen.layer, os.environ, extras, groups)
     return OwnProject(chosen.artifact, chosen.why, planned, site, runner)

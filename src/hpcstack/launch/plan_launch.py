@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import WITHOUT_SLURM
-from hpcstack.launch.image import choose_image
 from hpcstack.launch.page import add_needed
 from hpcstack.launch.plan import plan_step
 from hpcstack.launch.reach_slurm import wants_slurm
@@ -20,6 +19,7 @@ from hpcstack.launch.request import check_grace
 from hpcstack.launch.resources import machine_of
 from hpcstack.launch.run import PlannedLaunch
 from hpcstack.launch.staging import plan_staging
+from hpcstack.naming.names import Names
 from hpcstack.project.added import plan_added
 from hpcstack.project.named import read_named_packages
 from hpcstack.releases.seal import explain_image_change
@@ -54,8 +54,8 @@ def plan_launch(
     site_of_machine = site
     if machine:
         site_of_machine = site.for_architecture(machine)
-    platform = PLATFORMS.get(machine, "")
-    chosen, layer = choose_image(request.name, catalog, site_of_machine, os.environ, platform)
+    names = Names(site_of_machine, os.environ, catalog, PLATFORMS.get(machine, ""))
+    chosen = names.find_image_to_run(request.name)
     artifact = chosen.artifact
     require_signed(artifact, chosen.release, site, runner)
 
@@ -65,7 +65,7 @@ def plan_launch(
         request = replace(request, slurm=wants_slurm(request, artifact, site, runner))
 
     request = add_needed(request, artifact)
-    packages = read_named_packages((*layer, *request.packages))
+    packages = read_named_packages((*chosen.layer, *request.packages))
     added = None
     if packages or request.project:
         added = plan_added(artifact, request.project, packages, os.environ)

@@ -5,7 +5,6 @@ Tested in tests/unit/launch/test_plan.py.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from typing import TYPE_CHECKING
@@ -16,8 +15,6 @@ from hpcstack.core.quote import quote_sh
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.stacks import ANSWER_S, find_lent_spy
 from hpcstack.launch.staging import HOW
-from hpcstack.releases.named import resolve_name
-from hpcstack.releases.tree import open_tree
 from hpcstack.render.job_template import render_job_template
 from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.runtimes.base import Part, make_option
@@ -230,24 +227,22 @@ def with_spare(part: Part, plan: Plan) -> Part:
 
 def make_copied_script(
     template: str,
-    name: str,
+    stack: str,
     site: Site,
     options: dict[str, str | None],
     words: Sequence[Option],
     argv: Sequence[str],
 ) -> str:
-    """Return the job script TEMPLATE for users to copy, for the stack that NAME means.
+    """Return the job script TEMPLATE for users to copy, for STACK, a full name.
 
     OPTIONS are sbatch's by name, WORDS are options of `hpcstack launch`, and ARGV is the command.
     """
-    if not name.endswith(".yaml"):
-        name = resolve_name(name, open_tree(site), os.environ).stack
     if argv and template in NO_COMMAND:
         raise InputError(
             f"template {template} starts its own program",
             f"leave out `-- {argv[0]} ...`",
             page="run-jupyter",
         )
-    if not STACK.fullmatch(name):
-        raise InputError(f"{name!r} is not a stack's full name", "hpcstack list shows all stacks")
-    return render_job_template(template, name, site, options, words, argv)
+    if not STACK.fullmatch(stack):
+        raise InputError(f"{stack!r} is not a stack's full name", "hpcstack list shows all stacks")
+    return render_job_template(template, stack, site, options, words, argv)

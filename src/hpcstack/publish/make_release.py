@@ -15,15 +15,15 @@ from hpcstack.core.namespaces import is_machines_namespace
 from hpcstack.core.people import name_caller
 from hpcstack.launch.preflight import explain_missing_command
 from hpcstack.lock.file import LockFile
+from hpcstack.naming.names import find_image_to_publish
 from hpcstack.publish import reports
 from hpcstack.publish.attachments import collect_attachments
 from hpcstack.publish.provenance import find_commit
 from hpcstack.publish.status import foretell_changes
-from hpcstack.releases.lookup import find_version, require_version
+from hpcstack.releases.published import find_version, require_version
 from hpcstack.releases.records import read_attachments, read_record, read_release
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.store import signing
-from hpcstack.store.find import find_image_with_key
 
 if TYPE_CHECKING:
     from hpcstack.publish.publishable import Published
@@ -73,7 +73,9 @@ def find_candidate_of_recipe(
     makes no sense.
     """
     stack, site = recipe.stack, publisher.site
-    artifact = find_image_with_key(stack.full_name, asked.key, publisher.store, site.tree_platform)
+    artifact = find_image_to_publish(
+        stack.full_name, asked.key, publisher.store, site.tree_platform
+    )
     _check_platform(artifact, site)
     given = _reports_of(stack, artifact, asked, publisher)
 

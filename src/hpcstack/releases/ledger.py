@@ -161,21 +161,3 @@ def make_version_key(version: str) -> list[tuple[int, str]]:
     return [
         (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[._+-]", version)
     ]
-
-
-def split_name(name: str, known: list[str]) -> tuple[str, str]:
-    """Split `pytorch-24.11` or `pytorch/24.11` into (`pytorch`, `24.11`).
-
-    A name alone gives (`pytorch`, ``). KNOWN are the names that are published: a name may have
-    hyphens itself. InputError where none of them fits.
-    """
-    for one in sorted(known, key=len, reverse=True):
-        if name == one:
-            return one, ""
-        if name.startswith((f"{one}-", f"{one}/")):
-            return one, name[len(one) + 1 :]
-    from hpcstack.core.errors import did_you_mean
-
-    raise InputError(
-        f"nothing is published as {name!r}{did_you_mean(name, known)}", "hpcstack status"
-    )

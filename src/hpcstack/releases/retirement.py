@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.releases import inputs
-from hpcstack.releases.ledger import Dates, split_name
+from hpcstack.releases.ledger import Dates
+from hpcstack.releases.published import read_published, refuse_unpublished
 
 if TYPE_CHECKING:
     from hpcstack.releases.ledger import Ledger
@@ -87,9 +88,11 @@ def choose_retirement_dates(asked: Retirement, ledger: Ledger, version: str, tre
 
 def _check_successor(successor: str, name: str, version: str, tree: Tree) -> None:
     """Raise InputError where users could not load SUCCESSOR, or it is what is retired."""
-    one, rest = split_name(inputs.parse_successor(successor), tree.names())
-    ledger = tree.ledger(one)
-    meant = rest or ledger.default.rpartition("-r")[0]
+    found = read_published(inputs.parse_successor(successor), tree)
+    if found is None:
+        raise refuse_unpublished(successor, tree)
+    ledger, one = found.ledger, found.ledger.name
+    meant = found.rest or found.default_version
     if (one, meant) == (name, version):
         raise InputError(
             f"--successor: {successor} is what is retired",

@@ -1,4 +1,4 @@
-"""Run the suite in the newest image of a stack, judge it, and keep all that it left.
+"""Run the suite in an image of a stack, judge it, and keep all that it left.
 
 Tested in tests/integration/test_smoke.py.
 """
@@ -9,12 +9,13 @@ import os
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import find_state_folder
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.files import write_text
 from hpcstack.launch.resources import machine_of
+from hpcstack.naming.names import OF_RECIPES, Names
+from hpcstack.releases.records import read_release
 from hpcstack.site.model import PLATFORMS
 from hpcstack.slurm.query import find_allocation
-from hpcstack.store.find import find_newest_image
 from hpcstack.store.store import open_store
 from hpcstack.suite import history
 from hpcstack.suite.capsule import FILE, gather_capsule, write_capsule
@@ -22,28 +23,60 @@ from hpcstack.suite.judge import judge_report
 from hpcstack.suite.run import run_suite
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Say
     from hpcstack.launch.resources import Resources
+    from hpcstack.naming.names import ChosenImage
+    from hpcstack.recipe.catalog import Catalog
     from hpcstack.recipe.model import Stack
     from hpcstack.report import Report
     from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
     from hpcstack.suite.run import SuiteRequest
 
 
+def choose_image_to_test(
+    name: str, resources: Resources, site: Site, catalog: Callable[[], Catalog]
+) -> tuple[Stack, ChosenImage]:
+    """Return the stack whose checks are run, and the image: the one that `launch` takes for NAME.
+
+    The stack is the recipe's; of a release whose recipe is gone, the release's own. InputError where
+    NAME means no image.
+    """
+    machine = machine_of(resources, site, find_allocation(os.environ))
+    site_of_machine = site.for_architecture(machine) if machine else site
+    names = Names(site_of_machine, os.environ, catalog, PLATFORMS.get(machine, ""))
+    chosen = names.find_image(name)
+    try:
+        recipe = catalog().find(name if name.endswith(OF_RECIPES) else chosen.artifact.stack)
+    except ProblemsError:
+        raise
+    except InputError:
+        if not chosen.release:
+            raise
+        stack, _ = read_release(names.store, *chosen.release.split("/", 1))
+        return stack, chosen
+    return recipe.stack, chosen
+
+
 def run_and_judge(
-    stack: Stack, request: SuiteRequest, resources: Resources, site: Site, runner: Runner, say: Say
+    stack: Stack,
+    image: Artifact,
+    request: SuiteRequest,
+    resources: Resources,
+    site: Site,
+    runner: Runner,
+    say: Say,
 ) -> tuple[Report, Path]:
-    """Run the suite in the image of STACK that was built last, and judge the report.
+    """Run the suite of STACK in IMAGE, and judge the report.
 
     Return the report and the run's folder. The report is written there as report.json, with a
     capsule of what it was made of, and added to the stack's history unless a bug was planted.
     """
     store = open_store(site)
-    platform = PLATFORMS.get(machine_of(resources, site, find_allocation(os.environ)), "")
-    image = find_newest_image(stack.full_name, store, platform)
     report, folder = run_suite(stack, image, request, resources, site, runner, say)
     # written as it is, before judging can go wrong
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")

@@ -16,7 +16,6 @@ from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill_template
 from hpcstack.slurm.client import Client
-from hpcstack.store.find import find_newest_image
 from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack_smoke.collectives.pairs import SLOW, find_odd_ones, find_slow_pairs, plan_tournament
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Say
-    from hpcstack.store.store import Store
 
 ONLY = "node,fabric,nccl"  # what a sweep tests, unless it is told
 POLL_S = 3.0  # between two looks at the queue
@@ -87,11 +85,6 @@ class Swept:
     def drain_list(self) -> str:
         """Return a line for each odd node: its name, a tab, the reason."""
         return "".join(f"{node}\t{reason}\n" for node, reason in sorted(self.odd.items()))
-
-
-def check_image(stack: str, store: Store) -> None:
-    """Raise InputError where STACK has no image, before any job is submitted."""
-    find_newest_image(stack, store)
 
 
 # states of a node that runs or will run jobs, as `sinfo --format=%T` prints them

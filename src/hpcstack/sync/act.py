@@ -167,7 +167,13 @@ def _test(step: SyncStep, declared: Declared, means: Means) -> str:
     """Run the suite in the image on the step's partition. A verdict is an answer, whatever it is."""
     site, bench, prove = means.site, means.bench, declared.prove
     stack = means.catalog.find(step.subject).stack
-    _point_stack(step, means)
+    image = means.publisher.store.artifact(step.image)
+    if image is None:
+        raise AnswerIsNo(
+            f"the image of {step.subject} that was to be tested is gone",
+            "run hpcstack sync again",
+            page="declare-releases",
+        )
     # Nobody waits for a queue forever: what gets no nodes in time is tried again by the next sync.
     limit = SlurmOptions.parse((f"--immediate={prove.wait * 60}",))
     asked = Resources(nodes=prove.nodes, partition=step.partition, time=prove.time, extra=limit)
@@ -175,7 +181,7 @@ def _test(step: SyncStep, declared: Declared, means: Means) -> str:
     began = time.monotonic()
     try:
         report, folder = run_and_judge(
-            stack, SuiteRequest(tier=tier), asked, site, bench.runner, bench.progress
+            stack, image, SuiteRequest(tier=tier), asked, site, bench.runner, bench.progress
         )
     except SlurmError as error:
         # A step that was never given nodes ends by srun's own words, and when its time is over.
@@ -187,28 +193,7 @@ def _test(step: SyncStep, declared: Declared, means: Means) -> str:
             error.hint,
         ) from None
     share_report(report, means.publisher.store)
-    tested = means.publisher.store.artifact(step.image)
-    if tested is None or report.image_sha256 != tested.sha256:
-        raise AnswerIsNo(
-            f"somebody built another image of {step.subject} meanwhile, and that one was tested",
-            "run hpcstack sync again",
-            page="declare-releases",
-        )
     return f"{report.verdict()}: {folder}"
-
-
-def _point_stack(step: SyncStep, means: Means) -> None:
-    """Let the step's image be the newest of its stack, as `build` does: that is what is tested."""
-    store = means.publisher.store
-    artifact = store.artifact(step.image)
-    if artifact is None:
-        raise AnswerIsNo(
-            f"somebody has removed the image of {step.subject} meanwhile",
-            "run hpcstack sync again",
-            page="declare-releases",
-        )
-    store.point(artifact.stack, artifact.key, artifact.platform)
-    store.point(artifact.stack, artifact.key)
 
 
 def _publish(step: SyncStep, reason: str, means: Means) -> str:

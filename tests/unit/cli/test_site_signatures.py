@@ -15,8 +15,8 @@ from hpcstack.cli import sign_, verify_
 from hpcstack.cli.session import Session
 from hpcstack.core.errors import InputError, ProblemsError, StoreError
 from hpcstack.core.process import Runner
-from hpcstack.launch.image import find_image_to_launch
 from hpcstack.launch.plan_launch import require_signed
+from hpcstack.naming.names import Names
 from hpcstack.releases.seal import name_image_seal
 from hpcstack.render.launchers import render_importer
 from hpcstack.site.load import load_site
@@ -164,7 +164,8 @@ def test_g1_a_release_that_only_a_variable_names_is_no_way_past_the_seal(
         "HPCSTACK_IMAGE": str(artifact.image),
     }
     with pytest.raises((InputError, StoreError), match="has no seal"):
-        chosen = find_image_to_launch(artifact.stack, session.site, session.store, environ)
+        names = Names(session.site, environ, lambda: session.catalog)
+        chosen = names.find_image(artifact.stack)
         require_signed(chosen.artifact, chosen.release, session.site, session.runner)
 
 

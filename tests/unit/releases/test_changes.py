@@ -21,7 +21,6 @@ from hpcstack.publish.status import list_notes_of_dates, list_rows
 from hpcstack.releases import changes
 from hpcstack.releases.ledger import Dates, Entry, Event, Ledger
 from hpcstack.releases.ledger_format import as_json, parse_ledger
-from hpcstack.releases.lookup import find_released
 from support.modules import Place, bash, report
 
 SEQUENCES = int(os.environ.get("HPCSTACK_SEQUENCES", "1000"))  # ci/soak runs 10,000
@@ -338,7 +337,7 @@ def test_an_image_that_is_not_the_published_one_is_wrong_and_is_not_run(tmp_path
     (Path(artifact.folder) / "artifact.json").write_text(json.dumps({**record, "sha256": other}))
     assert "is not the one that was published" in list_rows(place.tree, place.store)[0]["wrong"][0]
     with pytest.raises(StoreError, match="is not the one that was published"):
-        find_released("pytorch-24.11", place.site, place.store)
+        place.names().find_image("pytorch-24.11")
     order = SimpleNamespace(key=artifact.key, site=place.site)
     others = _published_with_other_bytes(order, place.store, other)  # type: ignore[arg-type]
     assert others == [done.release]

@@ -177,20 +177,6 @@ def test_a_version_past_its_day_is_not_the_default() -> None:
     assert later.default == "1-r2"
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [("pytorch-24.11", ("pytorch", "24.11")), ("pytorch/24.11-r2", ("pytorch", "24.11-r2")), ("pytorch", ("pytorch", "")),
-     ("hpc-benchmarks-26.02", ("hpc-benchmarks", "26.02")), ("hpc/1", ("hpc", "1"))],
-)  # fmt: skip
-def test_a_name_is_split_at_what_is_published(name: str, parts: tuple[str, str]) -> None:
-    assert ledgers.split_name(name, ["pytorch", "hpc-benchmarks", "hpc"]) == parts
-
-
-def test_what_is_not_published_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean 'pytorch'"):
-        ledgers.split_name("pytroch", ["pytorch"])
-
-
 verbs = st.lists(
     st.tuples(
         st.sampled_from(["testing", "production", "back", "retire", "default"]),

@@ -13,9 +13,9 @@ import pytest
 
 from hpcstack.core.errors import StoreError
 from hpcstack.core.progress import Progress
+from hpcstack.naming.names import ChosenImage
 from hpcstack.publish.read_images import check_published
 from hpcstack.releases.layout import CURRENT, STATE
-from hpcstack.releases.lookup import ChosenImage, find_released
 from hpcstack.releases.seal import renew_seal, take_seal
 from hpcstack.store.signing import Statement
 from support.modules import Place
@@ -24,9 +24,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHUfkB1mHZxcXqFSq3cXlW4rLvZ8m3nJt8xqP
 
 
 def released(place: Place) -> ChosenImage:
-    found = find_released("pytorch-24.11", place.site, place.store)
-    assert found
-    return found
+    return place.names().find_image("pytorch-24.11")
 
 
 def replace_image(image: Path, content: bytes) -> None:

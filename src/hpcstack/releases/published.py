@@ -1,6 +1,6 @@
 """What a text means among what is published: a name, a version of it, or a release.
 
-Tested in tests/unit/naming/test_published.py.
+Tested in tests/unit/releases/test_published.py.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def find_version(text: str, tree: Tree) -> tuple[Ledger, str, str]:
     """
     found = read_published(text, tree)
     if found is None:
-        raise InputError(
-            f"nothing is published as {text!r}{did_you_mean(text, tree.names())}", "hpcstack status"
-        )
+        raise refuse_unpublished(text, tree)
     if not found.rest:
         return found.ledger, found.default_version, ""
     if found.is_known:
@@ -98,6 +96,13 @@ def require_version(verb: str, text: str, tree: Tree) -> tuple[Ledger, str, str]
             f"{verb} wants a version; {text} has {versions}", f"hpcstack {verb} {text}/{version}"
         )
     return ledger, version, release
+
+
+def refuse_unpublished(text: str, tree: Tree) -> InputError:
+    """Return the refusal of TEXT, which no name begins that is published in TREE."""
+    return InputError(
+        f"nothing is published as {text!r}{did_you_mean(text, tree.names())}", "hpcstack status"
+    )
 
 
 def _refuse_unknown(found: Published) -> InputError:
