@@ -171,8 +171,8 @@ class Session:
         What else TEXT could have meant is said.
         """
         chosen = self.naming.find_image(text, retired=True)
-        if chosen.built_since:
-            say(f"NOTE: {chosen.note_built_since()}")
+        if chosen.note:
+            say(f"NOTE: {chosen.note}")
         return chosen.artifact
 
     def find_image_file(self, text: str) -> ImageFile:

@@ -29,8 +29,8 @@ def test_one(
 
     resources = parse_resources(options)
     stack, chosen = choose_image_to_test(name, resources, session.site, lambda: session.catalog)
-    if chosen.built_since:
-        say(f"NOTE: {chosen.note_built_since()}")
+    if chosen.note:
+        say(f"NOTE: {chosen.note}")
     with show_progress(f"testing {stack.full_name}") as progress:
         progress(f"image {chosen.artifact.key[:12]}: {chosen.why}")
         return run_and_judge(

@@ -1,8 +1,8 @@
 """The image and the stack that a text means, for all verbs alike.
 
 By a stack's name everybody means the same image: that of the loaded module of that stack; else the
-one that is published; else the one that was built last. Where an image was built after what is
-published, `ChosenImage.built_since` has it, and STACK@built means it.
+one that is published; else the one that was built last. Where a newer release waits, or an image was built since
+that is in no release, `ChosenImage.note` says so, and how to name it.
 
 Tested in tests/unit/naming/test_names.py.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hpcstack.recipe.catalog import Catalog
     from hpcstack.releases.ledger import Entry
-    from hpcstack.releases.published import Published
+    from hpcstack.releases.published import PublishedName
     from hpcstack.releases.tree import Tree
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
@@ -62,17 +62,7 @@ class ChosenImage:
     doubt: str = ""  # what may not be as its users expect; empty where all is well
     release: str = ""  # that it is; empty where it is none
     layer: tuple[str, ...] = ()  # packages of pip's that the named stack adds to this image
-    built_since: Artifact | None = None  # of the same stack, in no release: STACK@built
-
-    def note_built_since(self) -> str:
-        """Return what to say of `built_since`; empty where there is none."""
-        if not self.built_since:
-            return ""
-        stack = self.artifact.stack
-        return (
-            f"{stack} means the image of {self.release or 'the loaded module'}; another was built "
-            f"since, {self.built_since.key[:12]}: {stack}@{BUILT} means that one"
-        )
+    note: str = ""  # what else the text could have meant, and how to name that
 
 
 @dataclass(frozen=True)
@@ -113,10 +103,11 @@ class Names:
     def find_stack(self, text: str) -> NamedStack:
         """Return the stack that TEXT means; where TEXT is empty, that of the loaded module.
 
-        A recipe's file means its stack. What is not published is taken as it is written, NAME/VERSION
-        as NAME-VERSION. InputError where TEXT is empty and no module is loaded, and for a name alone
-        that has no default.
+        A recipe's file, a key and STACK@ENGINE mean their stack. What is not published is taken as
+        it is written, NAME/VERSION as NAME-VERSION. InputError where TEXT is empty and no module is
+        loaded, and for a name alone that has no default.
         """
+        text = text.partition("@")[0]
         if text.endswith(OF_RECIPES):
             return NamedStack(self.catalog().find(text).stack.full_name)
         loaded = self.environ.get("HPCSTACK_STACK", "")
@@ -131,7 +122,8 @@ class Names:
 
         found = read_published(text, self.tree)
         if found is None or not found.is_known:
-            return NamedStack(text.replace("/", "-", 1))
+            by_key = self._find_by_key(text)
+            return NamedStack(by_key.artifact.stack if by_key else text.replace("/", "-", 1))
         name = found.ledger.name
         if found.rest:
             release = f"{name}/{found.release}" if found.release else ""
@@ -195,7 +187,7 @@ class Names:
         """
         if not is_image_file(text) and not self._is_other_file(text):
             chosen = self.find_image(text, retired=True)
-            return ImageFile(chosen.artifact.image, chosen.artifact, chosen.note_built_since())
+            return ImageFile(chosen.artifact.image, chosen.artifact, chosen.note)
         path = Path(text).expanduser().absolute()
         if not path.is_file():
             raise InputError(f"{path} does not exist", "hpcstack images shows what is stored")
@@ -250,7 +242,7 @@ class Names:
         """Return the image of MEANT: the loaded module's, else the published one, else the newest."""
         loaded, doubt = self._find_loaded(meant)
         if loaded:
-            return replace(loaded, built_since=self._find_built_since(loaded))
+            return replace(loaded, note=self._explain_others(meant, loaded))
 
         # Where the module is of another kind of machine, its release is, too.
         found = self._find_released(replace(meant, release="") if doubt else meant, retired=retired)
@@ -258,7 +250,7 @@ class Names:
             newest = find_newest_image(meant.stack, self.store, self.platform)
             return ChosenImage(newest, "not published: the image built last", doubt)
         doubts = "; ".join(filter(None, (doubt, found.doubt)))
-        return replace(found, doubt=doubts, built_since=self._find_built_since(found))
+        return replace(found, doubt=doubts, note=self._explain_others(meant, found))
 
     def _find_loaded(self, meant: NamedStack) -> tuple[ChosenImage | None, str]:
         """Return the loaded module's image if MEANT means it, and a doubt where it cannot serve."""
@@ -300,7 +292,7 @@ class Names:
         doubt = f"the image of {release} {changed}" if changed else ""
         return ChosenImage(artifact, f"release {release} in {entry.channel}", doubt, release)
 
-    def _find_entry(self, found: Published, release: str, *, retired: bool) -> Entry | None:
+    def _find_entry(self, found: PublishedName, release: str, *, retired: bool) -> Entry | None:
         """Return the named RELEASE of what was FOUND, else the one that its version means now."""
         ledger, version = found.ledger, found.version
         dates = ledger.dates.get(version, Dates())
@@ -353,15 +345,31 @@ class Names:
             )
         return artifact
 
-    def _find_built_since(self, chosen: ChosenImage) -> Artifact | None:
-        """Return the image of the same stack that was built last, if it is in no release."""
-        artifact = chosen.artifact
-        newest = self.store.newest_for(artifact.stack, artifact.platform)
-        if not newest or newest.key == artifact.key:
-            return None
-        found = read_published(artifact.stack, self.tree)
-        released = {entry.sha256 for entry in found.ledger.entries} if found else set()
-        return None if newest.sha256 in released else newest
+    def _explain_others(self, meant: NamedStack, chosen: ChosenImage) -> str:
+        """Return what else MEANT could mean than the image CHOSEN for it; empty for nothing.
+
+        That is a newer release of the version, which waits, or an image that was built since and is
+        in no release. Who names a release means that one.
+        """
+        if meant.release:
+            return ""
+        artifact, stack = chosen.artifact, chosen.artifact.stack
+        found = read_published(stack, self.tree)
+        entries = found.ledger.of(found.version) if found else []
+        says = f"{stack} means {chosen.release or 'the image of the loaded module'}"
+        live = [entry for entry in entries if entry.state == "live"]
+        if found and live and live[-1].sha256 != artifact.sha256:
+            newer = f"{found.ledger.name}/{live[-1].release}"
+            return f"{says}; newer is {newer}, in {live[-1].channel}: name it to mean it"
+
+        newest = self.store.newest_for(stack, artifact.platform)
+        released = {entry.sha256 for entry in entries}
+        if not newest or newest.sha256 in {artifact.sha256, *released}:
+            return ""
+        return (
+            f"{says}; another image was built since, {newest.key[:12]}: {stack}@{BUILT} means "
+            "that one"
+        )
 
     def _check_known(self, stack: str) -> None:
         """Raise InputError where no recipe is called STACK.

@@ -103,7 +103,7 @@ def find_candidate_of_recipe(
     if asked.reports and not found:
         raise InputError(
             "--report: none of them is of this image",
-            f"hpcstack test {stack.full_name} -N 2",
+            f"hpcstack test {artifact.key[:12]} -N 2",
             page="promote-a-release",
         )
     return Candidate(stack, artifact, found, "", recipe)

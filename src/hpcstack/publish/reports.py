@@ -124,7 +124,7 @@ def require_proof(
     more = f"\n  and {len(reasons) - 20} more" if len(reasons) > 20 else ""
     raise AnswerIsNo(
         f"the gate to production is shut for {stack.full_name}:{listed}{more}",
-        f"hpcstack test {stack.full_name} -N 2 --tier {site.modules.tier}; or --override "
+        f"hpcstack test {artifact.key[:12]} -N 2 --tier {site.modules.tier}; or --override "
         f"REASON, which is written down",
         page="promote-a-release",
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedName:
     """What a text means in the module tree: a NAME's ledger, and the rest of the text."""
 
     ledger: Ledger
@@ -53,7 +53,7 @@ class Published:
         return self.ledger.entry(release).version if release else ""
 
 
-def read_published(text: str, tree: Tree) -> Published | None:
+def read_published(text: str, tree: Tree) -> PublishedName | None:
     """Return what TEXT means in TREE; None where no published name begins it.
 
     `pytorch-lightning` is not a version of `pytorch` where both are published: of several names
@@ -64,9 +64,9 @@ def read_published(text: str, tree: Tree) -> Published | None:
     readings = []
     for name in longest_first:
         if text == name:
-            readings.append(Published(tree.ledger(name)))
+            readings.append(PublishedName(tree.ledger(name)))
         elif text.startswith((f"{name}-", f"{name}/")):
-            readings.append(Published(tree.ledger(name), text[len(name) + 1 :]))
+            readings.append(PublishedName(tree.ledger(name), text[len(name) + 1 :]))
     known = [one for one in readings if one.is_known]
     return next(iter([*known, *readings]), None)
 
@@ -105,7 +105,7 @@ def refuse_unpublished(text: str, tree: Tree) -> InputError:
     )
 
 
-def _refuse_unknown(found: Published) -> InputError:
+def _refuse_unknown(found: PublishedName) -> InputError:
     """Return the refusal of a version or a release of a published name that there is not."""
     ledger, rest = found.ledger, found.rest
     versions = dict.fromkeys(entry.version for entry in ledger.entries)
