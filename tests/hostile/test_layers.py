@@ -329,7 +329,7 @@ def test_an_archive_whose_config_is_nonsense_is_refused(
 def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpcstack.build.verify import describe_image, read_own_name
+    from hpcstack.build.verify import describe_image_file, read_own_name
     from hpcstack.naming.names import ImageFile
     from hpcstack.store import contents
     from hpcstack.store.store import Store
@@ -339,7 +339,7 @@ def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     with pytest.raises(HpcstackError, match="larger than"):
         contents.read_image_file(image, "opt/hpcstack/stack.json")
     assert read_own_name(image) == ""
-    assert describe_image(ImageFile(image, None), Store(tmp_path))["about"]
+    assert describe_image_file(ImageFile(image, None), Store(tmp_path))["about"]
 
 
 @pytest.mark.parametrize("packer", ["tar2sqfs", "mksquashfs"])

@@ -199,7 +199,7 @@ HOSTILE: dict[str, Callable[[], crafted.Crafted]] = {
 MEASURED = """
 import re, sys, time
 from pathlib import Path
-from hpcstack.build.verify import describe_image
+from hpcstack.build.verify import describe_image_file
 from hpcstack.core.errors import HpcstackError
 from hpcstack.naming.names import ImageFile
 from hpcstack.store.store import Store
@@ -207,7 +207,7 @@ def peak():  # KiB that this program has had at most; ru_maxrss would count what
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 before, began = peak(), time.process_time()
 try:
-    said = describe_image(ImageFile(Path(sys.argv[1]), None), Store(Path("/nowhere")))
+    said = describe_image_file(ImageFile(Path(sys.argv[1]), None), Store(Path("/nowhere")))
 except HpcstackError as error:
     said = error.message
 print(peak() - before, time.process_time() - began, said)

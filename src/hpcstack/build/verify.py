@@ -135,7 +135,7 @@ def read_own_name(image: Path) -> str:
     return str(found.get("stack", ""))
 
 
-def describe_image(image: ImageFile, store: Store) -> dict[str, Any]:
+def describe_image_file(image: ImageFile, store: Store) -> dict[str, Any]:
     """Return all that is known of IMAGE: STORE's record; without one, what it says of itself."""
     if not image.stored:
         path = image.path

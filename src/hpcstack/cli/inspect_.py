@@ -22,7 +22,7 @@ def command(session: Session, image: str, as_json: bool) -> None:
     """
     from hpcstack.build import verify
 
-    about = verify.describe_image(session.find_image_file(image), session.store)
+    about = verify.describe_image_file(session.find_image_file(image), session.store)
 
     def text() -> str:
         lines = []

@@ -3,8 +3,6 @@
 By a stack's name everybody means the same image: that of the loaded module of that stack; else the
 one that is published; else the one that was built last. Where a newer release waits, or an image was built since
 that is in no release, `ChosenImage.note` says so, and how to name it.
-
-Tested in tests/unit/naming/test_names.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a text means among what is published: a name, a version of it, or a release.
-
-Tested in tests/unit/releases/test_published.py.
-"""
+"""What a text means among what is published: a name, a version of it, or a release."""
 
 from __future__ import annotations
 
