@@ -40,6 +40,13 @@ class Budget:
     def bytes_left(self) -> int:
         return max(0, self.bytes - self.spent_bytes)
 
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds that are left, as socket.settimeout takes them; None where all may pass."""
+        if not self.seconds:
+            return None
+        return max(0.001, self.seconds - (time.monotonic() - self.began))
+
     def take_bytes(self, count: int) -> None:
         """Count COUNT bytes more, and look at the clock."""
         self.spent_bytes += count

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
+from hpcstack.core.budget import Budget
 from hpcstack.core.errors import InputError, LoginRefused, sanitize_for_terminal
 from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import parse_untrusted_json
@@ -66,22 +66,16 @@ class Line:
     def hear(self) -> dict[str, Any]:
         """Return the next message.
 
-        Raise EOFError if the other end is gone, OSError if it takes too long, and InputError for
-        what is not a message.
+        Raise EOFError if the other end is gone, OSError if it is silent for too long, and
+        InputError if it is slow for too long or sends what is not a message.
         """
-        until = None
-        if self.seconds:
-            until = time.monotonic() + self.seconds
-        while b"\n" not in self.buffer and len(self.buffer) < MAX_LINE:
-            left = None
-            if until:
-                left = until - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-            self.connection.settimeout(left)
+        budget = Budget("the other end", InputError, "", MAX_LINE, seconds=self.seconds or 0.0)
+        while b"\n" not in self.buffer:
+            self.connection.settimeout(budget.seconds_left)
             piece = self.connection.recv(1 << 16)
             if not piece:
                 raise EOFError("the other end is gone")
+            budget.take_bytes(len(piece))
             self.buffer += piece
         text, _, self.buffer = self.buffer.partition(b"\n")
         try:
