@@ -42,12 +42,13 @@ def compare_runs(
     reports = [report for report, _ in found]
     rows = compare_reports(*reports)
     document = {
+        "names": list(names),
         "stacks": [report.stack for report in reports],
         "verdicts": [report.verdict() for report in reports],
         "figures": rows,
         "folders": [str(folder) for _, folder in found],
     }
-    answer(document, as_json, lambda: format_comparison(reports, rows))
+    answer(document, as_json, lambda: format_comparison(names, reports, rows))
     passed = all(report.verdict() == "PASS" for report in reports)
     raise click.exceptions.Exit(0 if passed else 1)
 
@@ -67,9 +68,14 @@ def _run_again_in_allocation(session: Session, options: dict[str, Any]) -> NoRet
     os.execvp(session.runner.which("salloc"), ["salloc", "--quiet", *asked, *again])
 
 
-def format_comparison(reports: list[Report], rows: list[dict[str, Any]]) -> str:
-    """Return each check and figure of two reports, in a column each, with the figures' ratio."""
-    a, b = (report.stack for report in reports)
+def format_comparison(
+    names: tuple[str, ...], reports: list[Report], rows: list[dict[str, Any]]
+) -> str:
+    """Return each check and figure of two reports, in a column each, with the figures' ratio.
+
+    NAMES head the columns: two releases are of one stack.
+    """
+    a, b = names
     lines = [f"NOTE {caveat}" for caveat in reports[0].caveats()]
     lines += [f"{'':<44} {a:>18} {b:>18} {'ratio':>8}"]
     for row in rows:

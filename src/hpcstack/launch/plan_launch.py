@@ -1,7 +1,4 @@
-"""Turn a request into a planned launch: its image, added packages, staged data and step.
-
-Tested in tests/unit/cli/test_site_signatures.py and tests/integration/test_launching.py.
-"""
+"""Turn a request into a planned launch: its image, added packages, staged data and step."""
 
 from __future__ import annotations
 
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
     from hpcstack.launch.request import LaunchRequest
+    from hpcstack.naming.names import ChosenImage
     from hpcstack.recipe.catalog import Catalog
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
@@ -82,9 +80,20 @@ def plan_launch(
             "hpcstack list shows the stacks that do",
             page="describe-your-cluster",
         )
+    doubt = "; ".join(filter(None, (chosen.doubt, _note_own_image(chosen))))
     return PlannedLaunch(
-        request, plan, artifact, chosen.why, site, runner, added, chosen.doubt, chosen.release
+        request, plan, artifact, chosen.why, site, runner, added, doubt, chosen.release
     )
+
+
+def _note_own_image(chosen: ChosenImage) -> str:
+    """Return what to say where this user has built another image of the stack since.
+
+    What others have built, or have published for a test, is not this user's business.
+    """
+    built = chosen.built_since
+    is_own = built is not None and built.image.stat().st_uid == os.geteuid()
+    return chosen.note if is_own else ""
 
 
 def require_signed(artifact: Artifact, release: str, site: Site, runner: Runner) -> None:

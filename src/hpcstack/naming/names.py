@@ -60,7 +60,22 @@ class ChosenImage:
     doubt: str = ""  # what may not be as its users expect; empty where all is well
     release: str = ""  # that it is; empty where it is none
     layer: tuple[str, ...] = ()  # packages of pip's that the named stack adds to this image
-    note: str = ""  # what else the text could have meant, and how to name that
+    # What else the text could have meant:
+    newer: str = ""  # a newer release of the version, `pytorch/24.11-r2 in testing`
+    built_since: Artifact | None = None  # the image of the stack built last, which is in no release
+
+    @property
+    def note(self) -> str:
+        """What else the text could have meant, and how to name that; empty for nothing."""
+        says = f"{self.artifact.stack} means {self.release or 'the image of the loaded module'}"
+        if self.newer:
+            return f"{says}; newer is {self.newer}: name it to mean it"
+        if self.built_since:
+            return (
+                f"{says}; another image was built since, {self.built_since.key[:12]}: "
+                f"{self.artifact.stack}@{BUILT} means that one"
+            )
+        return ""
 
 
 @dataclass(frozen=True)
@@ -196,7 +211,8 @@ class Names:
         """Return whether TEXT is a file's name that is no name of a stack here."""
         if not text or not Path(text).is_file():
             return False
-        return not self.store.newest_key(text) and read_published(text, self.tree) is None
+        is_stack = self.store.newest(text.replace("/", "-")) is not None
+        return not is_stack and read_published(text, self.tree) is None
 
     def _find_stored_file(self, text: str) -> ChosenImage:
         """Return the stored image whose file TEXT names. InputError where the store has it not."""
@@ -240,7 +256,7 @@ class Names:
         """Return the image of MEANT: the loaded module's, else the published one, else the newest."""
         loaded, doubt = self._find_loaded(meant)
         if loaded:
-            return replace(loaded, note=self._explain_others(meant, loaded))
+            return self._with_others(meant, loaded)
 
         # Where the module is of another kind of machine, its release is, too.
         found = self._find_released(replace(meant, release="") if doubt else meant, retired=retired)
@@ -248,7 +264,7 @@ class Names:
             newest = find_newest_image(meant.stack, self.store, self.platform)
             return ChosenImage(newest, "not published: the image built last", doubt)
         doubts = "; ".join(filter(None, (doubt, found.doubt)))
-        return replace(found, doubt=doubts, note=self._explain_others(meant, found))
+        return self._with_others(meant, replace(found, doubt=doubts))
 
     def _find_loaded(self, meant: NamedStack) -> tuple[ChosenImage | None, str]:
         """Return the loaded module's image if MEANT means it, and a doubt where it cannot serve."""
@@ -343,30 +359,22 @@ class Names:
             )
         return artifact
 
-    def _explain_others(self, meant: NamedStack, chosen: ChosenImage) -> str:
-        """Return what else MEANT could mean than the image CHOSEN for it; empty for nothing.
-
-        That is a newer release of the version, which waits, or an image that was built since and is
-        in no release. Who names a release means that one.
-        """
+    def _with_others(self, meant: NamedStack, chosen: ChosenImage) -> ChosenImage:
+        """Return CHOSEN with what else MEANT could mean. Who names a release means that one."""
         if meant.release:
-            return ""
-        artifact, stack = chosen.artifact, chosen.artifact.stack
-        found = read_published(stack, self.tree)
+            return chosen
+        artifact = chosen.artifact
+        found = read_published(artifact.stack, self.tree)
         entries = found.ledger.of(found.version) if found else []
-        says = f"{stack} means {chosen.release or 'the image of the loaded module'}"
         live = [entry for entry in entries if entry.state == "live"]
         if found and live and live[-1].sha256 != artifact.sha256:
-            newer = f"{found.ledger.name}/{live[-1].release}"
-            return f"{says}; newer is {newer}, in {live[-1].channel}: name it to mean it"
+            newer = f"{found.ledger.name}/{live[-1].release} in {live[-1].channel}"
+            return replace(chosen, newer=newer)
 
-        newest = self.store.newest_for(stack, artifact.platform)
-        released = {entry.sha256 for entry in entries}
-        if not newest or newest.sha256 in {artifact.sha256, *released}:
-            return ""
-        return (
-            f"{says}; another image was built since, {newest.key[:12]}: {stack}@{BUILT} means "
-            "that one"
+        newest = self.store.newest_for(artifact.stack, artifact.platform)
+        known = {artifact.sha256, *(entry.sha256 for entry in entries)}
+        return replace(
+            chosen, built_since=newest if newest and newest.sha256 not in known else None
         )
 
     def _check_known(self, stack: str) -> None:
