@@ -120,9 +120,9 @@ class Names:
         it is written, NAME/VERSION as NAME-VERSION. InputError where TEXT is empty and no module is
         loaded, and for a name alone that has no default.
         """
-        text = text.partition("@")[0]
         if text.endswith(OF_RECIPES):
             return NamedStack(self.catalog().find(text).stack.full_name)
+        text = text.partition("@")[0]
         loaded = self.environ.get("HPCSTACK_STACK", "")
         if not text and not loaded:
             raise InputError(
@@ -160,11 +160,11 @@ class Names:
         means no image, or several; StoreError where the image of what is published is gone, or is
         not the one that was published.
         """
-        stack, at, how = text.partition("@")
-        if at:
-            return self._find_built(stack, how)
         if is_image_file(text) or self._is_other_file(text):
             return self._find_stored_file(text)
+        stack, at, how = text.partition("@")
+        if at and not text.endswith(OF_RECIPES):
+            return self._find_built(stack, how)
         found = self._find_by_key(text)
         if found:
             return found

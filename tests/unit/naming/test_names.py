@@ -177,6 +177,18 @@ def test_what_means_no_image_is_refused(site: Place, text: str, why: str) -> Non
         site.names().find_image_file(text)
 
 
+def test_a_sign_in_a_files_path_names_no_engine(site: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "me@work"
+    folder.mkdir()
+    (folder / "image.sqsh").write_text("x")
+    (folder / "mine.yaml").write_text(
+        "apiVersion: hpcstack/v1\nname: jax\nversion: '26.06'\nsummary: mine\n"
+        "base: {image: 'nvcr.io/nvidia/jax:26.06-py3'}\n"
+    )
+    assert site.names().find_image_file(str(folder / "image.sqsh")).path == folder / "image.sqsh"
+    assert site.names().find_image(str(folder / "mine.yaml")).artifact.stack == "jax-26.06"
+
+
 def test_the_beginning_of_several_keys_is_refused(site: Place) -> None:
     """The last one was taken."""
     key = key_of(site, "E")
