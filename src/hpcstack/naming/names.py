@@ -209,7 +209,7 @@ class Names:
 
     def _is_other_file(self, text: str) -> bool:
         """Return whether TEXT is a file's name that is no name of a stack here."""
-        if not text or not Path(text).is_file():
+        if not text or text.endswith(OF_RECIPES) or not Path(text).is_file():
             return False
         is_stack = self.store.newest(text.replace("/", "-")) is not None
         return not is_stack and read_published(text, self.tree) is None

@@ -181,12 +181,12 @@ def test_a_sign_in_a_files_path_names_no_engine(site: Place, tmp_path: Path) -> 
     folder = tmp_path / "me@work"
     folder.mkdir()
     (folder / "image.sqsh").write_text("x")
-    (folder / "mine.yaml").write_text(
+    (folder / "jax-26.06.yaml").write_text(
         "apiVersion: hpcstack/v1\nname: jax\nversion: '26.06'\nsummary: mine\n"
         "base: {image: 'nvcr.io/nvidia/jax:26.06-py3'}\n"
     )
     assert site.names().find_image_file(str(folder / "image.sqsh")).path == folder / "image.sqsh"
-    assert site.names().find_image(str(folder / "mine.yaml")).artifact.stack == "jax-26.06"
+    assert site.names().find_image(str(folder / "jax-26.06.yaml")).artifact.stack == "jax-26.06"
 
 
 def test_the_beginning_of_several_keys_is_refused(site: Place) -> None:
