@@ -3,10 +3,10 @@
     ci/bench/since COMMIT [--rounds 11] [--verbs publish,build,launch] [--megabytes 400] [--json]
 
 Both are clones, in the same place, run by this Python and its libraries; what is not committed does
-not count. `publish` needs Lmod and no
-cluster; its image holds so many MEGABYTES that do not compress. `build` (a stack of the catalogue,
-from scratch, by the builtin engine) and `launch` (one task that does nothing, by each runtime that
-is there) need the testbed. Bar: no verb takes more than 1.05 times what it took.
+not count. `publish` needs Lmod and no cluster; its image holds so many MEGABYTES that do not
+compress. `build` (a stack of the catalogue, from scratch, by the builtin engine) and `launch` (one
+task that does nothing, by each runtime that is there) need the testbed. Bar: no verb
+takes more than 1.05 times what it took.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPO = Path(__file__).resolve().parents[2]
 STACK = "pytorch-24.11"
 PROGRAMS = ("torchrun", "deepspeed", "python3", "python")
 BAR = 1.05
-# Publishes an image of the first argument's file in a site below the second.
+# Stores an image of the first argument's file in a site below the second.
 PREPARE = """
 import sys
 from pathlib import Path

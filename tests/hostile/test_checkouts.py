@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcstack.core import git
 from hpcstack.core.carried import check_carried_folder, check_carried_output
 from hpcstack.core.errors import InputError
 from hpcstack.core.outputs import open_output, write_output
@@ -315,6 +316,29 @@ def test_a_file_that_git_stores_in_another_form(
         assert bool(run_git(top, "diff")) == (says == CHANGED)
     found = find_commit(top / "a.yaml", Runner())
     assert found == run_git(top, "rev-parse", "HEAD") + says
+
+
+def test_a_file_that_becomes_a_link_meanwhile_is_not_followed(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/dev/zero was read to its end."""
+    top = checkout.top
+    run_git(top, "init", "--quiet")
+    (top / ".gitattributes").write_text("* text=auto\n")
+    (top / "a.yaml").write_text("a\n")
+    run_git(top, "add", "--all")
+    run_git(top, "commit", "--quiet", "-m", "one")
+    (top / "a.yaml").write_text("b\n")
+
+    def swap(path: Path, size: int, like: str) -> str:
+        if path.name != "a.yaml":
+            return like
+        path.unlink()
+        path.symlink_to("/dev/zero")
+        return "another"
+
+    monkeypatch.setattr(git, "_hash_file", swap)
+    assert find_commit(top / "a.yaml", Runner()).endswith(CHANGED)
 
 
 def test_a_recipe_that_is_only_staged_is_in_no_commit(checkout: Checkout) -> None:

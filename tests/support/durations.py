@@ -12,8 +12,8 @@ is waiting here.
 
 adds up the rows of all FILEs and prints the first N, the longest first; `--to` writes all. With `--guard` it ends with
 1 where a row takes clearly more than LIMIT seconds of CPU (ROOM) and tests/costly.yaml does not say
-why, or where that file names what is no longer there. A row that takes a little more is noted. The clock is reported and decides nothing: it is a matter
-of what else the machine does.
+why, or where that file names what is no longer there. A row that takes a little more is noted. The
+clock is reported and decides nothing: it is a matter of what else the machine does.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import os
 import stat
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.namespaces import list_trusted_ids
@@ -225,7 +225,9 @@ def _would_be_stored(
         return False
     if size > MOST_TEXT:
         return None
-    stored = (folder / entry.path).read_bytes().replace(b"\r\n", b"\n")
+    with _open_file(folder / entry.path) as file:
+        content = file.read(MOST_TEXT)
+    stored = content.replace(b"\r\n", b"\n")
     return _hash_blob(stored, entry.identity) == entry.identity
 
 
@@ -257,8 +259,13 @@ def _hash_file(path: Path, size: int, like: str) -> str:
     """Return the id that git gives to the file PATH of SIZE bytes, by the algorithm of LIKE."""
     digest = hashlib.new(ALGORITHMS[len(like)], usedforsecurity=False)
     digest.update(b"blob %d\0" % size)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    with _open_file(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _open_file(path: Path) -> BinaryIO:
+    """Open PATH to read it; no link is followed, and no pipe waited for, that took its place."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(descriptor, "rb")
