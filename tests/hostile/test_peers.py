@@ -57,16 +57,24 @@ class Peer:
         with connection, contextlib.suppress(OSError):
             request = b""
             while b"\r\n\r\n" not in request:
-                request += connection.recv(65536)
+                request += _receive(connection)
             head, _, body = request.partition(b"\r\n\r\n")
             length = re.search(rb"Content-Length: (\d+)", head)
             left = int(length[1]) - len(body) if length else 0
             while left > 0:
-                left -= len(connection.recv(65536))
+                left -= len(_receive(connection))
             path = head.split(b" ")[1].decode()
             self.asked.append(path)
             for piece in self.answers(path):
                 connection.sendall(piece)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """Return what has come, or raise OSError: a client may go without asking anything."""
+    piece = connection.recv(65536)
+    if not piece:
+        raise ConnectionError("the client is gone")
+    return piece
 
 
 def send_whole(body: bytes, *headers: str) -> Iterator[bytes]:
