@@ -47,8 +47,17 @@ class Budget:
             return None
         return max(0.001, self.seconds - (time.monotonic() - self.began))
 
+    @property
+    def is_late(self) -> bool:
+        return bool(self.seconds) and time.monotonic() - self.began > self.seconds
+
     def take_bytes(self, count: int) -> None:
         """Count COUNT bytes more, and look at the clock."""
+        self.count_bytes(count)
+        self.check_time()
+
+    def count_bytes(self, count: int) -> None:
+        """Count COUNT bytes more; the caller looks at the clock itself."""
         self.spent_bytes += count
         if self.bytes and self.spent_bytes > self.bytes:
             raise self.error(
@@ -56,7 +65,6 @@ class Budget:
                 "needs",
                 self.hint,
             )
-        self.check_time()
 
     def _show_limit(self) -> str:
         return f"{self.bytes >> 20} MiB" if self.bytes >= 1 << 20 else f"{self.bytes} bytes"
@@ -72,7 +80,7 @@ class Budget:
 
     def check_time(self) -> None:
         """Raise the error where the time is up."""
-        if self.seconds and time.monotonic() - self.began > self.seconds:
+        if self.is_late:
             raise self.error(
                 f"{self.peer} has not finished its answer after {self.seconds:.0f} s", self.hint
             )

@@ -66,8 +66,8 @@ class Line:
     def hear(self) -> dict[str, Any]:
         """Return the next message.
 
-        Raise EOFError if the other end is gone, OSError if it is silent for too long, and
-        InputError if it is slow for too long or sends what is not a message.
+        Raise EOFError if the other end is gone, OSError if it takes too long, and InputError for
+        what is not a message.
         """
         budget = Budget("the other end", InputError, "", MAX_LINE, seconds=self.seconds or 0.0)
         while b"\n" not in self.buffer:
@@ -75,7 +75,9 @@ class Line:
             piece = self.connection.recv(1 << 16)
             if not piece:
                 raise EOFError("the other end is gone")
-            budget.take_bytes(len(piece))
+            if budget.is_late:
+                raise TimeoutError
+            budget.count_bytes(len(piece))
             self.buffer += piece
         text, _, self.buffer = self.buffer.partition(b"\n")
         try:
