@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import threading
 import time
@@ -19,7 +20,6 @@ from hpcstack.oci.manifest import Layer
 from hpcstack.oci.rate import TooSlow
 
 if TYPE_CHECKING:
-    import io
     from pathlib import Path
 
 PIECE = 1 << 20
@@ -110,6 +110,7 @@ class Spool:
         self.read = 0  # bytes that the reader has taken
         self.done = False
         self.memory: deque[bytes] = deque()
+        self.stored: io.FileIO | None = None  # the file, for the reader
         self.error: BaseException | None = None
         self.changed = threading.Condition()
         self.stop = threading.Event()
@@ -144,6 +145,7 @@ class Spool:
         """
         found = hashlib.sha256()
         with self.path.open("a+b", buffering=0) as file:
+            self._keep_for_reader(file)
             self.have = 0
             for block in self._read_disk(file):
                 found.update(block)
@@ -179,6 +181,13 @@ class Spool:
                     if self.stop.wait(BACK_OFF * tries):
                         raise Stopped
         return f"sha256:{found.hexdigest()}" == self.layer.digest
+
+    def _keep_for_reader(self, file: io.FileIO) -> None:
+        """Let the reader read FILE itself: under its path there might be another one by then."""
+        with self.changed:
+            if self.stored:
+                self.stored.close()
+            self.stored = io.FileIO(os.dup(file.fileno()))
 
     def _read_disk(self, file: io.FileIO) -> Iterator[bytes]:
         """Yield what an earlier run has left, and copy it to FILE; else yield what FILE holds."""
@@ -243,8 +252,7 @@ class Spool:
         Raise the error of the thread that fetches; RegistryError if nothing arrives for STALLED_S
         seconds.
         """
-        with contextlib.ExitStack() as opened:
-            file: io.FileIO | None = None
+        try:
             while True:
                 self._wait_until_ready()
                 if self.error:
@@ -260,9 +268,9 @@ class Spool:
 
                 if self.read >= self.have:
                     return
-                file = file or opened.enter_context(self.path.open("rb", buffering=0))
-                file.seek(self.read)
-                piece = file.read(min(PIECE, self.have - self.read))
+                assert self.stored, "bytes have arrived, so there is a file"
+                # The writer has the same place in the file, so that place must not move.
+                piece = os.pread(self.stored.fileno(), min(PIECE, self.have - self.read), self.read)
                 if not piece:
                     raise StoreError(
                         f"{self.path} has become shorter while it was read",
@@ -270,6 +278,9 @@ class Spool:
                     )
                 self.read += len(piece)
                 yield piece
+        finally:
+            if self.stored:
+                self.stored.close()
 
     def _wait_until_ready(self) -> None:
         """Wait until there is something to read, or an end or error to report.
