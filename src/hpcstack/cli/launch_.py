@@ -20,7 +20,13 @@ from hpcstack.cli.launching import (
     say_notes,
     show_plan,
 )
-from hpcstack.cli.resources import COMMAND, Passing, parse_resources, resource_options
+from hpcstack.cli.resources import (
+    COMMAND,
+    Passing,
+    parse_resources,
+    resource_options,
+    write_directive,
+)
 from hpcstack.cli.session import Session, answer, json_option, optional_stack, say
 from hpcstack.core.names import MODES, STAGES, TEMPLATES, WITHOUT_SLURM
 
@@ -335,9 +341,7 @@ def answer_template(
     for key in OF_JOBS:
         if key not in typed:
             continue
-        value = options[key]
-        text = "" if value is True else str(value)  # a flag has no value
-        directives[key.replace("_", "-")] = text if value else None
+        directives[key.replace("_", "-")] = write_directive(options[key])
     # `-G 0`, for none, takes the template's own line away, too.
     if "gpus" in typed and "gpus_per_node" not in typed:
         directives["gpus-per-node"] = None

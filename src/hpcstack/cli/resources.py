@@ -10,13 +10,14 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import RUNTIMES, WITHOUT_SLURM
 from hpcstack.launch.resources import Resources
+from hpcstack.slurm.gpus import Gres, list_requests_of_variables, read_gpus
 from hpcstack.slurm.options import SHORT, VALUED, SlurmOptions
 from hpcstack.slurm.query import find_allocation
 
@@ -137,7 +138,30 @@ class WholeNumber(click.IntRange):
             self.fail(f"{value!r} is not a whole number of at least {self.min}", param, ctx)
 
 
+# A click before 8.4 has a ParamType that takes no type.
+if TYPE_CHECKING:
+    GpuType = click.ParamType[Gres]
+else:
+    GpuType = click.ParamType
+
+
+class GpuNumber(GpuType):
+    """A number of GPUs as Slurm takes it: 4, or h100:4 for a type of gres.conf's."""
+
+    name = "[type:]number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Gres:
+        if isinstance(value, Gres):
+            return value
+        try:
+            (found,) = read_gpus(str(value))
+        except ValueError:  # another form, or several types
+            self.fail(f"{value!r} is no number of GPUs, such as 4 or h100:4", param, ctx)
+        return found
+
+
 NUMBER = WholeNumber(min=0)
+GPUS = GpuNumber()
 OPTIONS = (
     click.option(
         "-N",
@@ -161,12 +185,12 @@ OPTIONS = (
     ),
     click.option(
         "--gpus-per-node",
-        type=NUMBER,
+        type=GPUS,
         show_default="all of them",
         help="Number of GPUs on each node; 0 for none.",
     ),
     click.option(
-        "-G", "--gpus", type=NUMBER, help="Number of GPUs on all nodes together; 0 for none."
+        "-G", "--gpus", type=GPUS, help="Number of GPUs on all nodes together; 0 for none."
     ),
     click.option("-c", "--cpus-per-task", type=NUMBER, default=0, help="Number of CPUs per task."),
     click.option(
@@ -222,6 +246,15 @@ def resource_options(function: F) -> F:
     return function
 
 
+def write_directive(value: object) -> str | None:
+    """Return the VALUE of an option as an #SBATCH line has it; None where it asks for nothing."""
+    if isinstance(value, Gres):
+        return value.value if value.count else None
+    if value is True:
+        return ""  # a flag has no value
+    return str(value) if value else None
+
+
 def is_in_allocation() -> bool:
     """Return whether this shell has nodes of a job of its own."""
     return bool(find_allocation(os.environ))
@@ -254,24 +287,36 @@ def parse_resources(options: dict[str, Any]) -> Resources:
         allocated = os.environ.get("SLURM_JOB_NUM_NODES", "")
     nodes_here = int(allocated) if allocated.isdigit() else 1
 
-    total, each = options["gpus"], given.get("gpus_per_node")
-    if total is not None and each is not None and (total == 0) != (each == 0):
-        raise InputError(
-            f"--gpus {total} and --gpus-per-node {each} contradict each other",
-            "leave one of them out",
-            page="use-four-gpus-of-eight",
-        )
-    given["without_gpus"] = each == 0 or total == 0
-    given["gpus_per_node"] = each or 0
-    if total:
-        count = options["nodes"] or nodes_here
-        if total % count:
-            raise InputError(
-                f"--gpus {total} cannot be divided among {count} nodes",
-                "--gpus-per-node N",
-                page="use-four-gpus-of-eight",
-            )
-        given["gpus_per_node"] = given["gpus_per_node"] or total // count
+    count = options["nodes"] or nodes_here
+    given |= _parse_gpus(options["gpus"], given.get("gpus_per_node"), count)
+    if not allocated:
+        given["of_shell"] = list_requests_of_variables(os.environ, "SBATCH" if batch else "SLURM")
 
     nodes = options["nodes"] if options["nodes"] is not None else nodes_here
     return Resources(**{**given, "nodes": nodes})
+
+
+def _parse_gpus(total: Gres | None, each: Gres | None, nodes: int) -> dict[str, Any]:
+    """Return what --gpus TOTAL and --gpus-per-node EACH ask for on each of NODES, as Resources has it.
+
+    Raise InputError where they contradict each other, or TOTAL cannot be divided.
+    """
+    if total and each and (total.count == 0) != (each.count == 0):
+        raise InputError(
+            f"--gpus {total.value} and --gpus-per-node {each.value} contradict each other",
+            "leave one of them out",
+            page="use-four-gpus-of-eight",
+        )
+    chosen = each or total
+    if chosen is None:
+        return {"gpus_per_node": 0}
+    if not chosen.count:
+        return {"gpus_per_node": 0, "without_gpus": True}
+    if total and total.count % nodes:
+        raise InputError(
+            f"--gpus {total.value} cannot be divided among {nodes} nodes",
+            "--gpus-per-node N",
+            page="use-four-gpus-of-eight",
+        )
+    on_a_node = each.count if each else chosen.count // nodes
+    return {"gpus_per_node": on_a_node, "gpu_type": chosen.type}

@@ -118,8 +118,11 @@ def _test_words(image: str, request: SuiteRequest, options: dict[str, Any]) -> l
         out += ["--skip", ",".join(request.skip)]
     if request.suite_from_host:
         out.append("--suite-from-host")
-    for name in ("gpus_per_node", "nproc_per_node", "cpus_per_task"):
-        if options[name] or (name == "gpus_per_node" and options[name] == 0):
+    gpus = options["gpus_per_node"]
+    if gpus is not None:
+        out += ["--gpus-per-node", gpus.value]
+    for name in ("nproc_per_node", "cpus_per_task"):
+        if options[name]:
             out += [f"--{name.replace('_', '-')}", str(options[name])]
     return out
 

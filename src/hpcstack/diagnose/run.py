@@ -352,7 +352,10 @@ def _check_named_gpus(site: Site, where: str, runner: Runner) -> Iterator[Findin
         node_type = f"node_types.{partition.node_type}"
         gpus = site.node_types[partition.node_type].gpus
         promised = gpus.count if gpus else 0
-        if promised > has.gpus:
+        if has.gpus is None:
+            said = f"{node_type}: what Slurm says of the GPUs in {name} is not understood"
+            yield report_wrong("named", where, said, "WARN", key=f"{node_type}.gpus.count")
+        elif promised > has.gpus:
             said = f"{node_type}: {promised} GPUs per node, Slurm has {has.gpus} in {name}"
             yield report_wrong("named", where, said, "FAIL", key=f"{node_type}.gpus.count")
 

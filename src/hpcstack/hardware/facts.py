@@ -126,9 +126,12 @@ def find_gpu(model: str) -> Gpu | None:
 
 
 def _is_named_in(name: str, model: str) -> bool:
-    """Return whether MODEL has the GPU's NAME in it; xx in a name stands for two digits."""
+    """Return whether MODEL has the GPU's NAME in it; xx in a name stands for two digits.
+
+    Where slurmd asks NVML itself, Slurm writes NVIDIA's names with _ for each space.
+    """
     name = name.partition(" (")[0]  # GB10 (DGX Spark)
-    pattern = re.escape(name).replace("xx", r"\d\d")
+    pattern = re.escape(name).replace("xx", r"\d\d").replace(r"\ ", "[ _]")
     return re.search(rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])", model, re.IGNORECASE) is not None
 
 

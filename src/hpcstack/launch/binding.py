@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from hpcstack.site.load import NodeType
 
 
+# Beside --cpu-bind, Slurm drops --hint without a word.
+ABOUT_CORES = ("--cpu-bind", "--hint")
+
+
 @dataclass(frozen=True)
 class Binding:
     """The cores of each rank of a node, by local rank, and why.
@@ -50,7 +54,7 @@ def bind_ranks(resources: Resources, node: NodeType | None, taken: Share) -> Bin
     has_all_gpus = taken.gpus == node.real_gpus and taken.gpus == len(near)
     if not has_all_gpus or not takes_whole_node(resources, node, taken):
         return None
-    if resources.extra.has("--cpu-bind"):
+    if resources.extra.has(*ABOUT_CORES):
         return None
     ranks = resources.ntasks_per_node or taken.ranks
     if ranks != len(near):
@@ -70,7 +74,7 @@ def may_bind_by_node(resources: Resources, node: NodeType | None, taken: Share) 
     """
     if node is None or node.topology or node.gpu_cpus or not node.real_gpus:
         return False
-    if resources.extra.has("--cpu-bind"):
+    if resources.extra.has(*ABOUT_CORES):
         return False
     ranks = resources.ntasks_per_node or taken.ranks
     return bool(taken.gpus) and ranks == taken.gpus

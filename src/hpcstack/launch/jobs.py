@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hpcstack.core.process import Runner
+    from hpcstack.slurm.job_record import JobRecord
 
-# A field of `scontrol --oneliner show job`
-FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z]+)=(\S*)")
 # RunTime of a job in its first minute. Its node makes the output file, which is seen here later.
 JUST_STARTED = re.compile(r"00:00:\d\d")
 # https://slurm.schedmd.com/sbatch.html, --output
@@ -189,33 +188,18 @@ def _ask_slurmctld(job: str, runner: Runner, *, known: bool) -> list[JobPart]:
         if not known:
             raise
         return []
-    found = map(parse_job_record, records or ())
-    return [part for part in found if part]
+    return list(map(make_part, records or ()))
 
 
-def parse_job_record(line: str) -> JobPart | None:
-    """Return the job, or the tasks, of a LINE of `scontrol --oneliner show job`.
-
-    None where the line is no record. Tasks of an array that still wait are one record:
-    ArrayTaskId=5-20%2.
-    """
-    # Of each name the first counts: a job's comment may hold NAME=VALUE, too.
-    fields = dict(reversed(FIELD.findall(line)))
-    number = fields.get("JobId")
-    if not number:
-        return None
-    task = fields.get("ArrayTaskId", "")
-    if task:
-        number = f"{fields.get('ArrayJobId', number)}_{task}"
-
-    word = fields.get("JobState", "")
-    exit_code = fields.get("ExitCode", "") if word == "FAILED" else ""
-    state = read_state(word, exit_code)
+def make_part(record: JobRecord) -> JobPart:
+    """Return the job, or the tasks, of a RECORD of slurmctld's."""
+    fields = record.fields
     files = dict.fromkeys(
         Path(fields[name]) for name in ("StdOut", "StdErr") if fields.get(name, "").startswith("/")
     )
-    just_started = word == "RUNNING" and bool(JUST_STARTED.fullmatch(fields.get("RunTime", "")))
-    return JobPart(number, state, fields.get("Reason", ""), tuple(files), just_started)
+    is_new = bool(JUST_STARTED.fullmatch(fields.get("RunTime", "")))
+    just_started = record.state.word == "RUNNING" and is_new
+    return JobPart(record.name, record.state, fields.get("Reason", ""), tuple(files), just_started)
 
 
 # -- what launches recorded

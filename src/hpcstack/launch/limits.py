@@ -84,7 +84,7 @@ def _find_excess(resources: Resources, limits: Limits) -> _Excess | None:
     if least > limits.nodes:
         return _Excess(f"{least} nodes: partition {name} has {limits.nodes}")
 
-    if resources.gpus_per_node > limits.gpus:
+    if limits.gpus is not None and resources.gpus_per_node > limits.gpus:
         return _Excess(
             f"{resources.gpus_per_node} GPUs per node: the nodes of partition {name} have "
             f"{limits.gpus or 'none'}",

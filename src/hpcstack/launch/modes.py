@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, format_count
-from hpcstack.launch.resources import Resources, Share, count_gpus_said
 from hpcstack.render.launchers import ABOUT, render_inner
+from hpcstack.slurm.gpus import Per
+from hpcstack.slurm.options import SlurmOptions
 
 if TYPE_CHECKING:
+    from hpcstack.launch.resources import Resources, Share
     from hpcstack.runtimes.base import Part
 
 
@@ -48,7 +50,7 @@ def list_task_options(mode: str, resources: Resources, taken: Share) -> list[Par
     how = MODES[mode]
     completed = resources
     why: dict[str, str] = {}
-    if taken.gpus and not count_gpus_said(resources) and not resources.extra.has("--gpus"):
+    if taken.gpus and not resources.gpu_requests:
         completed = replace(completed, gpus_per_node=taken.gpus)
         why["--gpus-per-node"] = "all GPUs of the node type, or of the job"
 
@@ -111,6 +113,20 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
     return resources
 
 
+def with_tasks_of_gpus(mode: str, resources: Resources, taken: Share) -> Resources:
+    """Return RESOURCES whose --ntasks-per-gpu is turned into `ntasks_per_node`.
+
+    That is done in a MODE whose ranks are tasks, since it says the number of tasks itself. Slurm
+    refuses the two beside each other. In mode plain, Slurm works the tasks out.
+    """
+    each = resources.extra.value("--ntasks-per-gpu")
+    if not MODES[mode].a_task_a_rank or not each.isdigit() or not taken.gpus:
+        return resources
+    kept = [one for one in resources.extra.given if one.name != "--ntasks-per-gpu"]
+    tasks = taken.gpus * int(each)
+    return replace(resources, ntasks_per_node=tasks, extra=SlurmOptions(tuple(kept)))
+
+
 def wrap_command(
     mode: str, command: tuple[str, ...], resources: Resources, taken: Share
 ) -> tuple[str, ...]:
@@ -153,9 +169,10 @@ def check_mode(mode: str, resources: Resources) -> None:
             "--ntasks-per-node",
             page="choose-a-mode",
         )
-    if how.a_task_a_rank and resources.extra.has("--gpus-per-task"):
+    by_the_task = [one for one in resources.gpu_requests if one.per is Per.TASK]
+    if how.a_task_a_rank and by_the_task:
         raise InputError(
-            f"--gpus-per-task in mode {mode}: each rank would see one GPU, as number 0 whatever "
+            f"{by_the_task[0].source} in mode {mode}: each rank would see one GPU, as number 0 whatever "
             "its LOCAL_RANK",
             "--gpus-per-node",
             page="choose-a-mode",

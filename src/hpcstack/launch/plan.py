@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
+from hpcstack.core.errors import InputError, MissingToolError, did_you_mean, format_count
 from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, bind_ranks, may_bind_by_node
 from hpcstack.launch.debug import check_debug, list_debug_variables, wrap_debugged
@@ -19,6 +19,7 @@ from hpcstack.launch.modes import (
     check_mode,
     list_task_options,
     with_even_tasks,
+    with_tasks_of_gpus,
     wrap_command,
 )
 from hpcstack.launch.page import check_served, list_served_variables, wrap_served
@@ -27,7 +28,6 @@ from hpcstack.launch.resources import (
     ASKED,
     Resources,
     Share,
-    count_gpus_said,
     find_node_type,
     share_resources,
 )
@@ -44,7 +44,10 @@ from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
 from hpcstack.runtimes.base import make_option
 from hpcstack.runtimes.squashfs_mounts import keep_hook
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.gpus import count_gpus_asked
+from hpcstack.slurm.options import GivenOption
 from hpcstack.slurm.query import find_allocation
+from hpcstack.slurm.rivals import find_rival_variables, find_rivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -96,7 +99,7 @@ class Plan:
     served: Served | None = None
     # Tasks of each node, where the nodes are put into the order of their NVLink domains first
     ordered: int = 0
-    warning: str = ""  # what could be had better
+    warnings: tuple[str, ...] = ()  # what could be had better, or is not known
     slurm_refuses: str = ""  # why Slurm would refuse it today; only set where it is only shown
 
     @property
@@ -152,8 +155,9 @@ def plan_step(
     resources = request.resources
     if resources.ntasks:
         resources = with_even_tasks(mode, resources)
+    share = share_resources(resources, site, allocation, Client(runner), here=here)
+    resources = with_tasks_of_gpus(mode, resources, share)
     request = replace(request, mode=mode, resources=resources)
-    share = share_resources(resources, site, allocation, here=here)
     node = find_node_type(resources, site, allocation)
 
     _check_request(request, runtime, site, allocation, staged)
@@ -205,13 +209,14 @@ def plan_step(
     step = _make_step(
         request, artifact, site, runtime, share, staged, added, brought, variables, options
     )
-    words_before = _without_gpus_by_the_task(request, runtime, allocation)
+    words_before = _hide_variables(request, runtime, allocation, options)
     spare = None
     if request.spare:
         spare = Spare(resources.nodes, request.spare, render_health(site))
     virtual_gpus = 0
     if not here and not share.gpus:
-        virtual_gpus = count_gpus_said(resources)
+        tasks = resources.ntasks_per_node or 1
+        virtual_gpus = count_gpus_asked(resources.gpu_requests, resources.nodes, tasks) or 0
     return Plan(
         parts=(*words_before, *runtime.parts(step)),
         settings=tuple(_list_settings(runtime, step, variables)),
@@ -229,9 +234,19 @@ def plan_step(
         brought=brought,
         served=request.serves,
         ordered=_count_ordered_tasks(options) if placement.spans else 0,
-        warning=placement.warning,
+        warnings=tuple(filter(None, (placement.warning, _describe_doubt(share, mode)))),
         slurm_refuses=refusal.message if refusal else "",
     )
+
+
+def _describe_doubt(share: Share, mode: str) -> str:
+    """Return what to say where nobody knows how many GPUs a node has; empty where it is known."""
+    if not share.doubt:
+        return ""
+    said = f"{share.doubt}, so hpcstack asks for no GPUs of its own"
+    if MODES[mode].ranks_in_a_task or MODES[mode].a_task_a_rank:
+        said += f" and starts {format_count(share.ranks, 'rank')} on each node; --nproc-per-node N says how many"
+    return said
 
 
 def _make_step(
@@ -269,7 +284,7 @@ def _make_step(
         workdir=request.workdir or Path.cwd(),
         home=request.home is not False,
         mounted_home=mounts.home,
-        gpus=bool(share.gpus),
+        gpus=share.may_have_gpus,
         grace=bool(request.grace),
         environment={one.name: one.value for one in variables},
         image_environment=artifact.environment,
@@ -371,24 +386,49 @@ BY_THE_TASK = (
 )
 
 
-def _without_gpus_by_the_task(
-    request: LaunchRequest, runtime: Runtime, allocation: Mapping[str, str]
+def _hide_variables(
+    request: LaunchRequest,
+    runtime: Runtime,
+    allocation: Mapping[str, str],
+    options: Sequence[Part],
 ) -> list[Part]:
-    """Return `env -u ...`, to stand before srun in a job that was given GPUs by the task.
+    """Return `env -u ...`, to stand before srun in a job some of whose variables srun must not see.
 
-    Without it srun would apply the job's setting to this step too. Return nothing where the user
-    asked for GPUs by the task here, and in mode plain, unless the request wants all GPUs.
+    They are those that give GPUs by the task, and those that srun refuses beside its OPTIONS.
+    """
+    if not runtime.uses_slurm:
+        return []
+    refused = find_rival_variables(map(_as_option, options), allocation)
+    out = []
+    if refused:
+        why = "of the job: srun would refuse them beside the options of this step"
+        out.append(Part(_unset(refused), why))
+    by_the_task = _list_variables_by_the_task(request, allocation)
+    if by_the_task:
+        why = "the job gives GPUs by the task; each rank takes its own of all that the node has"
+        out.append(Part(_unset(by_the_task), why))
+    return out
+
+
+def _unset(names: Iterable[str]) -> tuple[str, ...]:
+    return ("env", *(word for name in names for word in ("-u", name)))
+
+
+def _list_variables_by_the_task(
+    request: LaunchRequest, allocation: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the variables by which srun would apply a job's GPUs by the task to this step, too.
+
+    There are none where the user asked for GPUs by the task here, and in mode plain, unless the
+    request wants all GPUs.
     """
     if not _gives_gpus_by_the_task(allocation):
-        return []
-    found = [name for name in BY_THE_TASK if name in allocation]
-    by_the_task = request.resources.extra.has("--gpus-per-task", "--tres-per-task")
+        return ()
+    asked_here = request.resources.extra.has("--gpus-per-task", "--tres-per-task")
     as_the_job_says = request.mode == "plain" and not request.all_gpus
-    if not runtime.uses_slurm or as_the_job_says or by_the_task:
-        return []
-    words = tuple(word for name in found for word in ("-u", name))
-    why = "the job gives GPUs by the task; each rank takes its own of all that the node has"
-    return [Part(("env", *words), why)]
+    if as_the_job_says or asked_here:
+        return ()
+    return tuple(name for name in BY_THE_TASK if name in allocation)
 
 
 def _gives_gpus_by_the_task(allocation: Mapping[str, str]) -> bool:
@@ -441,7 +481,7 @@ def _prepare_image(
     share: Share, runtime: Runtime, added: Added | None, command: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return COMMAND, for which the image is prepared: for the node's driver, with what is ADDED."""
-    if share.gpus and not runtime.finds_driver:
+    if share.may_have_gpus and not runtime.finds_driver:
         command = with_compat(command)
     if added:
         command = added.command(command)
@@ -499,10 +539,7 @@ def _list_srun_options(
     of_tasks = list_task_options(mode, resources, share)
     of_tasks = _without_tasks_of_elastic(of_tasks, resources, allocation)
     out += of_tasks
-    count = _count_tasks(of_tasks, resources, allocation)
-    if count:
-        why = "on all nodes together: otherwise the job's own SLURM_NTASKS would count"
-        out.append(make_option("--ntasks", count, why))
+    out += _list_number_of_tasks(mode, of_tasks, resources, allocation)
 
     job_gives_by_the_task = _gives_gpus_by_the_task(allocation)
     takes_all = mode != "plain" or request.all_gpus
@@ -510,7 +547,48 @@ def _list_srun_options(
         out.append(make_option("--gpu-bind", "none", "each task sees all GPUs of the step"))
     if binding and MODES[mode].a_task_a_rank:
         out.append(make_option("--cpu-bind", f"mask_cpu:{binding.masks}", binding.why))
-    return out
+    return _without_rivals(out, mode)
+
+
+# What hpcstack adds for good measure: left out where the user asks for the same in another way.
+LEFT_OUT = ("--cpus-per-task", "--gpus-per-node", "--gpu-bind")
+
+
+def _without_rivals(parts: list[Part], mode: str) -> list[Part]:
+    """Return PARTS without those of our own that Slurm refuses beside one that was asked for.
+
+    Raise InputError where Slurm refuses two that were asked for, or one that MODE cannot do without.
+    """
+    asked = [_as_option(part) for part in parts if part.why == ASKED]
+    for one in asked:
+        rivals = find_rivals(one, asked)
+        if rivals:
+            raise InputError(
+                f"{one.word} and {rivals[0].word}: Slurm takes only one of them",
+                "leave one of them out",
+                page="write-a-job-script",
+            )
+
+    kept = []
+    for part in parts:
+        if part.why == ASKED:
+            kept.append(part)
+            continue
+        rivals = find_rivals(_as_option(part), asked)
+        if rivals and part.option not in LEFT_OUT:
+            raise InputError(
+                f"{rivals[0].word}: Slurm does not take it beside {part.words[0]}, which mode {mode} "
+                f"needs: {part.why}",
+                f"leave out {rivals[0].name}",
+                page="choose-a-mode",
+            )
+        if not rivals:
+            kept.append(part)
+    return kept
+
+
+def _as_option(part: Part) -> GivenOption:
+    return GivenOption(part.option, part.value or None)
 
 
 def _without_tasks_of_elastic(
@@ -527,18 +605,45 @@ def _without_tasks_of_elastic(
     return [part for part in asked if (part.option, part.value) != ("--ntasks-per-node", "1")]
 
 
-def _count_tasks(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> int:
-    """Return the --ntasks that a step INSIDE an allocation needs; 0 where it needs none.
+# Options of srun from which it works out how many tasks a step has
+GIVING_TASKS = (
+    "--ntasks-per-core",
+    "--ntasks-per-gpu",
+    "--ntasks-per-socket",
+    "--ntasks-per-tres",
+)
 
-    srun takes its number of tasks from the job's SLURM_NTASKS, which is meant for all nodes of the
-    job. ASKED are the step's options so far. Where they do not say how many tasks a node has, the
-    job's SLURM_NTASKS_PER_NODE counts, or one per node on a part of the job's nodes.
+
+def _list_number_of_tasks(
+    mode: str, asked: list[Part], resources: Resources, inside: Mapping[str, str]
+) -> list[Part]:
+    """Return --ntasks where the step needs it; ASKED are its options so far.
+
+    A step INSIDE an allocation would take the job's own SLURM_NTASKS, which is meant for all nodes
+    of the job. In mode plain, without any number, Slurm starts as many copies as the CPUs allow.
     """
-    if "SLURM_NTASKS" not in inside or resources.elastic:
-        return 0
-    if resources.ntasks:
-        return 0
+    if resources.ntasks or resources.elastic:
+        return []
+    if "SLURM_NTASKS" in inside:
+        count = _count_tasks(asked, resources, inside)
+        why = "on all nodes together: otherwise the job's own SLURM_NTASKS would count"
+        return [make_option("--ntasks", count, why)] if count else []
 
+    is_said = resources.ntasks_per_node or resources.extra.has(*GIVING_TASKS, "--distribution")
+    by_gpus = resources.extra.has("--gpus") and resources.extra.has("--gpus-per-task")
+    has_number = any(part.option == "--ntasks-per-node" for part in asked)
+    if mode != "plain" or is_said or by_gpus or has_number or "SLURM_HOSTFILE" in os.environ:
+        return []
+    why = "one on each node: otherwise Slurm starts as many as the CPUs allow"
+    return [make_option("--ntasks", resources.nodes, why)]
+
+
+def _count_tasks(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> int:
+    """Return the tasks of all nodes of a step INSIDE an allocation; 0 where SLURM_NTASKS is right.
+
+    Where the options ASKED for do not say how many tasks a node has, the job's
+    SLURM_NTASKS_PER_NODE counts, or one per node on a part of the job's nodes.
+    """
     asked_per_node = [part.value for part in asked if part.option == "--ntasks-per-node"]
     job_per_node = inside.get("SLURM_NTASKS_PER_NODE", "")
     has_all_nodes = resources.nodes == int(inside.get("SLURM_JOB_NUM_NODES", "0"))
@@ -688,6 +793,8 @@ def _slurm_refusal(
     resources = request.resources
     if MODES[request.mode].a_task_a_rank and not resources.ntasks_per_node:
         resources = replace(resources, ntasks_per_node=share.ranks)
+    if resources.gpu_requests and share.gpus:
+        resources = replace(resources, gpus_per_node=share.gpus)
     try:
         if allocation:
             limits.check_allocation(resources, allocation)

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.gpus import count_job_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from hpcstack.core.process import Runner
 
-FIELD = re.compile(r"(\w+)=(\S*)")
 TRIES = 20  # to tell Slurm the nodes, half a second apart: the job is busy being ended
-GPUS = re.compile(r"gres/gpu=(\d+)")
-NOTHING = ("(null)", "")
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ def find_requeueable(job: str, runner: Runner) -> Requeueable:
     """Return JOB. Raise InputError where it is not running, or cannot start again."""
     client = Client(runner)
     records = client.query_records(job) if re.fullmatch(r"[0-9]+(_[0-9]+)?", job) else None
-    named = dict(map(_read_record, records or ()))
+    named = {record.name: record.fields for record in records or ()}
     fields = named.get(job)
     if fields is None:
         tasks = f": name a task of the array, {next(iter(named))}" if named else ""
@@ -63,37 +61,11 @@ def find_requeueable(job: str, runner: Runner) -> Requeueable:
     return Requeueable(
         job=job,
         nodes=tuple(client.expand_nodes(fields.get("NodeList", ""))),
-        excluded=_read_field(fields.get("ExcNodeList", "")),
-        required=_read_field(fields.get("ReqNodeList", "")),
+        excluded=fields.get("ExcNodeList", ""),
+        required=fields.get("ReqNodeList", ""),
         partition=fields.get("Partition", ""),
-        gpus=_count_gpus(fields),
+        gpus=count_job_gpus(fields) or 0,
     )
-
-
-def _count_gpus(fields: Mapping[str, str]) -> int:
-    """Return how many GPUs a job with FIELDS has on each of its nodes; 0 where Slurm does not say."""
-    found = GPUS.search(fields.get("AllocTRES") or fields.get("TRES", ""))
-    nodes = fields.get("NumNodes", "1").partition("-")[0]
-    if not found or not nodes.isdigit():
-        return 0
-    return int(found[1]) // max(1, int(nodes))
-
-
-def _read_record(line: str) -> tuple[str, dict[str, str]]:
-    """Return (JOB or ARRAY_TASK, its fields) of LINE, a record of scontrol's.
-
-    Of each name the first counts: what a user wrote, such as a comment, comes later and may hold
-    NAME=VALUE, too.
-    """
-    fields = dict(reversed(FIELD.findall(line)))
-    task = fields.get("ArrayTaskId")
-    if task:
-        return f"{fields.get('ArrayJobId', '')}_{task}", fields
-    return fields.get("JobId", ""), fields
-
-
-def _read_field(value: str) -> str:
-    return "" if value in NOTHING else value
 
 
 @contextlib.contextmanager

@@ -5,34 +5,44 @@ Tested in tests/unit/launch/test_plan.py and tests/unit/launch/test_binding.py.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import Part, make_option
-from hpcstack.slurm.options import NO_OPTIONS, SlurmOptions
+from hpcstack.slurm.gpus import (
+    GpuRequest,
+    count_gpus_asked,
+    count_job_gpus,
+    list_requests,
+    list_requests_of_variables,
+)
+from hpcstack.slurm.options import NO_OPTIONS, GivenOption, SlurmOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcstack.site.load import NodeType, Site
+    from hpcstack.slurm.client import Client
 
 
 @dataclass(frozen=True)
 class Resources:
     """What a step asks for, under Slurm's names. Empty or 0 means not asked for.
 
-    `without_gpus` asks for no GPU; otherwise all GPUs of a node are taken. `ntasks` counts the
-    tasks of all nodes together. `elastic` is MIN:MAX nodes for torchrun, and `restarts` how often
-    torchrun starts its workers again. `extra` are further options of srun.
+    `without_gpus` asks for no GPU; otherwise all GPUs of a node are taken. `gpu_type` is the type of
+    `gpus_per_node`, as the site's gres.conf names it. `ntasks` counts the tasks of all nodes
+    together. `elastic` is MIN:MAX nodes for torchrun, and `restarts` how often torchrun starts its
+    workers again. `extra` are further options of srun. `of_shell` are the GPUs that variables of the
+    shell ask Slurm for, outside a job.
     """
 
     nodes: int = 1
     ntasks: int = 0
     ntasks_per_node: int = 0
     gpus_per_node: int = 0
+    gpu_type: str = ""
     without_gpus: bool = False
     cpus_per_task: int = 0
     nproc_per_node: int = 0
@@ -47,6 +57,7 @@ class Resources:
     elastic: str = ""
     restarts: int = 0
     extra: SlurmOptions = NO_OPTIONS
+    of_shell: tuple[GpuRequest, ...] = ()
 
     def __post_init__(self) -> None:
         if self.elastic:
@@ -65,13 +76,28 @@ class Resources:
             return self.elastic.replace(":", "-")
         return str(self.nodes) if self.nodes else ""
 
+    @property
+    def gpu_requests(self) -> tuple[GpuRequest, ...]:
+        """What was asked for in GPUs, by whatever option; else by the shell's variables."""
+        own = self._write_gpus()
+        options = [GivenOption("--gpus-per-node", own)] if own else []
+        return list_requests([*options, *self.extra.given]) or self.of_shell
+
+    def _write_gpus(self) -> str:
+        """Return the value of --gpus-per-node; empty where it was not given."""
+        if self.without_gpus:
+            return "0"
+        if not self.gpus_per_node:
+            return ""
+        return f"{self.gpu_type}:{self.gpus_per_node}" if self.gpu_type else str(self.gpus_per_node)
+
     def parts(self) -> list[Part]:
         """Return srun's options in a fixed order, each marked as asked for; `extra` come last."""
         said = {
             "nodes": self.span,
             "ntasks": self.ntasks,
             "ntasks-per-node": self.ntasks_per_node,
-            "gpus-per-node": self.gpus_per_node,
+            "gpus-per-node": self._write_gpus(),
             "cpus-per-task": self.cpus_per_task,
             "partition": self.partition,
             "account": self.account,
@@ -82,8 +108,6 @@ class Resources:
             "time": self.time,
         }
         out = [make_option(f"--{name}", value, ASKED) for name, value in said.items() if value]
-        if self.without_gpus:
-            out.append(make_option("--gpus-per-node", 0, ASKED))
         if self.exclusive:
             out.append(make_option("--exclusive", why=ASKED))
         out += [make_option(one.name, one.value, ASKED) for one in self.extra.given]
@@ -97,34 +121,19 @@ ASKED = "asked for"
 class Share:
     """What a step takes of each node.
 
-    `gpus` are real ones only: 0 where Slurm's GPUs have no device behind them. A `cpus` of 0 means
-    that nobody knows.
+    `gpus` are real ones only: 0 where Slurm's GPUs have no device behind them. `doubt` says why
+    nobody knows how many they are; `gpus` is 0 then, and the step may have some all the same. A
+    `cpus` of 0 means that nobody knows.
     """
 
     gpus: int
     ranks: int
     cpus: int
+    doubt: str = ""
 
-
-# The number of GPUs in the values of --gres and --gpus-per-task, e.g. gpu:a100:4 and a100:1
-OF_GRES = re.compile(r"(?:.*,)?gpu(?::[A-Za-z][A-Za-z0-9_.-]*)?:(\d+)")
-OF_A_TASK = re.compile(r"(?:[a-z0-9_]+:)?(\d+)")
-
-
-def count_gpus_said(resources: Resources) -> int:
-    """Return the GPUs per node that RESOURCES ask for; 0 where they ask for none.
-
-    --gres and --gpus-per-task count, too.
-    """
-    if resources.gpus_per_node:
-        return resources.gpus_per_node
-    of_the_node = OF_GRES.match(resources.extra.value("--gres"))
-    if of_the_node:
-        return int(of_the_node[1])
-    of_each_task = OF_A_TASK.match(resources.extra.value("--gpus-per-task"))
-    if of_each_task:
-        return int(of_each_task[1]) * (resources.ntasks_per_node or 1)
-    return 0
+    @property
+    def may_have_gpus(self) -> bool:
+        return bool(self.gpus or self.doubt)
 
 
 def find_node_type(resources: Resources, site: Site, inside: Mapping[str, str]) -> NodeType | None:
@@ -144,54 +153,133 @@ def machine_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> s
 
 
 def share_resources(
-    resources: Resources, site: Site, inside: Mapping[str, str], *, here: bool = False
+    resources: Resources,
+    site: Site,
+    inside: Mapping[str, str],
+    client: Client,
+    *,
+    here: bool = False,
 ) -> Share:
     """Return what a step takes of each node.
 
-    INSIDE are the variables of the job that it is in, empty for none. HERE means a step without
-    Slurm, for which this machine's devices are counted. There is a rank per real GPU, else one,
-    unless --nproc-per-node says otherwise.
+    INSIDE are the variables of the job that it is in, empty for none. CLIENT is asked about that job
+    where they do not say how many GPUs it has. HERE means a step without Slurm, for which this
+    machine's devices are counted. There is a rank per real GPU, else one, unless --nproc-per-node
+    says otherwise.
     """
     node = find_node_type(resources, site, inside)
-    gpus = _count_gpus(resources, node, inside, here=here)
-    cpus = resources.cpus_per_task or _count_cpus(gpus, node, inside)
-    return Share(gpus, resources.nproc_per_node or gpus or 1, cpus)
+    found = _find_gpus(resources, node, inside, client, here=here)
+    cpus = resources.cpus_per_task or _count_cpus(found.count, node, inside)
+    return Share(found.count, resources.nproc_per_node or found.count or 1, cpus, found.doubt)
 
 
-def _count_gpus(
-    resources: Resources, node: NodeType | None, inside: Mapping[str, str], *, here: bool
-) -> int:
+@dataclass(frozen=True)
+class _Found:
+    """How many real GPUs a step has on each node; DOUBT says why nobody knows."""
+
+    count: int = 0
+    doubt: str = ""
+
+
+def _find_gpus(
+    resources: Resources,
+    node: NodeType | None,
+    inside: Mapping[str, str],
+    client: Client,
+    *,
+    here: bool,
+) -> _Found:
     """Return the real GPUs per node: as many as asked for, else all that the job or NODE has.
 
     Where the site describes no NODE, GPUs that were asked for count as real.
     """
-    if resources.without_gpus:
-        return 0
-    asked = count_gpus_said(resources)
+    asked = resources.gpu_requests
     if here:
-        return asked or len(list(Path("/dev").glob("nvidia[0-9]*")))
-    if node is not None and not node.real_gpus:
-        return 0
+        count = count_gpus_asked(asked, 1, 1) if asked else None
+        return _Found(len(list(Path("/dev").glob("nvidia[0-9]*"))) if count is None else count)
+    if node is not None and node.has_virtual_gpus:
+        return _Found()
     if asked:
-        return asked
+        return _read_asked(asked, resources.nodes, resources.ntasks_per_node or 1)
     if inside:
-        of_the_job = inside.get("SLURM_GPUS_ON_NODE", "")
-        return int(of_the_job) if of_the_job.isdigit() else 0
-    return node.real_gpus if node else 0
+        return _find_gpus_of_job(resources, node, inside, client)
+    return _Found(node.real_gpus if node else 0)
+
+
+def _read_asked(asked: tuple[GpuRequest, ...], nodes: int, tasks: int) -> _Found:
+    count = count_gpus_asked(asked, nodes, tasks)
+    if count is not None:
+        return _Found(count)
+    unread = [one.source for one in asked if not one.is_understood]
+    if unread:
+        return _Found(doubt=f"{', '.join(unread)}: hpcstack does not understand it")
+    sources = " ".join(one.source for one in asked)
+    return _Found(doubt=f"{sources} on {nodes} nodes does not say how many GPUs each node has")
+
+
+def _find_gpus_of_job(
+    resources: Resources, node: NodeType | None, inside: Mapping[str, str], client: Client
+) -> _Found:
+    """Return the GPUs that the job with the variables INSIDE has on each node.
+
+    On its nodes a variable says it. In salloc's shell on a login node there is only what was asked
+    for by one of the options that salloc hands on; else slurmctld is asked.
+    """
+    on_node = inside.get("SLURM_GPUS_ON_NODE", "")
+    if on_node.isdigit():
+        return _Found(int(on_node))
+    nodes = inside.get("SLURM_JOB_NUM_NODES", "")
+    asked = list_requests_of_variables(inside, "SLURM")
+    if asked and nodes.isdigit():
+        found = _read_asked(asked, int(nodes), resources.ntasks_per_node or 1)
+        if not found.doubt:
+            return found
+
+    record = client.query_record(inside.get("SLURM_JOB_ID", ""))
+    count = count_job_gpus(record.fields) if record else None
+    if count is not None:
+        return _Found(count)
+    return _find_gpus_by_config(node, inside, client)
+
+
+def _find_gpus_by_config(
+    node: NodeType | None, inside: Mapping[str, str], client: Client
+) -> _Found:
+    """Return the GPUs on each node of a job about which neither its variables nor Slurm name any.
+
+    Where Slurm does not manage GPUs at all, each job sees those of its nodes. Else there are none,
+    if Slurm would have named them: on a node it always does, in a record only where the site tracks
+    them.
+    """
+    config = client.read_config()
+    is_managed = "gpu" in config.get("GresTypes", "gpu").split(",")
+    if not is_managed and node is not None:
+        return _Found(node.real_gpus)
+    is_on_a_node = "SLURM_CPUS_ON_NODE" in inside  # slurmd sets it, and salloc does not
+    is_tracked = "gres/gpu" in config.get("AccountingStorageTRES", "").split(",")
+    if is_on_a_node or is_tracked:
+        return _Found()
+    job = inside.get("SLURM_JOB_ID", "")
+    return _Found(doubt=f"Slurm does not say how many GPUs job {job} has on each node")
 
 
 def _count_cpus(gpus: int, node: NodeType | None, inside: Mapping[str, str]) -> int:
     """Return the CPUs per node that go with so many GPUS.
 
-    They are 0 where the site does not say how many NODE has. Inside a job they are the job's.
-    Elsewhere a step that takes a part of the GPUs of NODE takes
-    the same part of its CPUs.
+    They are 0 where the site does not say how many NODE has. Inside a job they are the job's: on a
+    login node, in salloc's shell, those of the node with the fewest. Elsewhere a step that takes a
+    part of the GPUs of NODE takes the same part of its CPUs.
     """
     if not node or not node.cpus:
         return 0
-    of_the_job = inside.get("SLURM_CPUS_ON_NODE", "")
-    if of_the_job.isdigit():
-        return int(of_the_job)
+    of_the_node = inside.get("SLURM_CPUS_ON_NODE", "")
+    if of_the_node.isdigit():
+        return int(of_the_node)
+    of_the_job = [
+        one.partition("(")[0] for one in inside.get("SLURM_JOB_CPUS_PER_NODE", "").split(",")
+    ]
+    if all(one.isdigit() for one in of_the_job):  # 96(x2),48
+        return min(map(int, of_the_job))
     if gpus and node.real_gpus:
         return node.cpus * gpus // node.real_gpus
     return node.cpus

@@ -123,8 +123,7 @@ class PlannedLaunch:
         out = []
         if self.doubt:
             out.append(self.doubt)
-        if plan.warning:
-            out.append(plan.warning)
+        out += plan.warnings
         out += describe_foreign_packages(os.environ)
         if not self.runtime.uses_slurm:
             return out

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.hardware import facts
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.gpus import Gres, GresError, read_gres
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,11 @@ TOOLS = {
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of one partition that are alike: a line of sinfo."""
+    """Nodes of one partition that are alike: a line of sinfo.
+
+    `gpus` are whole ones, of the `model`; `slices` are those of MIG. `unread` is what sinfo says of
+    their generic resources, where that is not understood.
+    """
 
     partition: str
     default: bool
@@ -39,18 +44,20 @@ class Nodes:
     cpus: int
     gpus: int
     model: str
+    slices: tuple[Gres, ...] = ()
+    unread: str = ""
 
     @property
     def type_name(self) -> str:
-        """A name for their kind: `h100x8`, `gpu4` where Slurm names no model, `cpu64`."""
-        if not self.gpus:
+        """A name for their kind: `h100x8`, `a100mig28`, `gpu4` without a model, `cpu64`."""
+        if not self.gpus and not self.slices:
             return f"cpu{self.cpus}"
-        known = facts.find_gpu(self.model)
-        name = known.model if known else self.model
-        if not name:
-            return f"gpu{self.gpus}"
-        word = re.sub(r"[^a-z0-9]+", "", name.lower())
-        return f"{word}x{self.gpus}"
+        model = self.model or (self.slices[0].type if self.slices else "")
+        known = facts.find_gpu(model)
+        word = re.sub(r"[^a-z0-9]+", "", (known.model if known else self.model).lower())
+        whole = f"{word or 'gpu'}{'x' if word else ''}{self.gpus}" if self.gpus else word
+        parts = sum(one.count for one in self.slices)
+        return f"{whole}mig{parts}" if parts else whole
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,8 @@ def _find_version(text: str) -> str:
 def read_node_kinds(text: str) -> list[Nodes]:
     """Return the partitions that `sinfo --format %P|%D|%c|%G` prints; `*` marks the default one.
 
-    A partition with nodes of several kinds has several lines. Lines of another form are left out.
+    A partition with nodes of several kinds has several lines. Lines of another form are left out,
+    and partitions that have no nodes now.
     """
     out = []
     for line in text.splitlines():
@@ -132,10 +140,13 @@ def read_node_kinds(text: str) -> list[Nodes]:
         if len(parts) != 4:
             continue
         name, count, cpus, gres = parts
-        if not re.fullmatch(r"[0-9]{1,7}", count) or not re.fullmatch(r"[A-Za-z0-9._-]+\*?", name):
+        if not re.fullmatch(r"[0-9]{1,7}", count) or not int(count):
+            continue
+        if not re.fullmatch(r"[^\x00-\x20\x7f,*]+\*?", name):
             continue
 
-        gpus, model = read_gres(gres)
+        found, unread = _read_gpus(gres)
+        whole = [one for one in found if not one.is_slice]
         number = re.match(r"[0-9]{1,6}", cpus)  # `64+` where nodes of the line differ
         out.append(
             Nodes(
@@ -143,27 +154,21 @@ def read_node_kinds(text: str) -> list[Nodes]:
                 default=name.endswith("*"),
                 count=int(count),
                 cpus=int(number[0]) if number else 0,
-                gpus=gpus,
-                model=model,
+                gpus=sum(one.count for one in whole),
+                model=next((one.type for one in reversed(whole) if one.type), ""),
+                slices=tuple(one for one in found if one.is_slice),
+                unread=unread,
             )
         )
     return out
 
 
-def read_gres(text: str) -> tuple[int, str]:
-    """Return (count, model) of the GPUs in a gres such as `gpu:h100:8(S:0-1),tmpfs:1`.
-
-    The model is empty where Slurm does not name one.
-    """
-    total = 0
-    model = ""
-    for entry in re.sub(r"\([^)]*\)", "", text).split(","):
-        parts = entry.split(":")
-        if parts[0] == "gpu" and re.fullmatch(r"[0-9]{1,4}", parts[-1]):
-            total += int(parts[-1])
-            if len(parts) > 2:
-                model = parts[1]
-    return total, model
+def _read_gpus(text: str) -> tuple[list[Gres], str]:
+    """Return the GPUs in TEXT, a gres that sinfo shows, and TEXT itself where it is not understood."""
+    try:
+        return [one for one in read_gres(text) if one.name == "gpu"], ""
+    except GresError:
+        return [], text
 
 
 def _read_kernel_driver(root: Path) -> str:

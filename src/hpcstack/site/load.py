@@ -328,7 +328,7 @@ class Site(Model):
     @property
     def without_gpus(self) -> bool:
         """Whether the site names its node types, and none of them has a real GPU."""
-        has_gpus = any(node.real_gpus for node in self.node_types.values())
+        has_gpus = any(node.has_gpus for node in self.node_types.values())
         return bool(self.node_types) and not has_gpus
 
     def registry(self, host: str) -> RegistrySite:

@@ -223,6 +223,14 @@ class Gpus(Model):
         "not exist."
     )
     count: int = Field(ge=0, description="GPUs of one node.")
+    mig: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")], Annotated[int, Field(ge=1)]] = (
+        Field(
+            {},
+            description="MIG slices of one node, {type in gres.conf: how many}. `count` is that of whole "
+            "GPUs beside them. A job gets slices only where it asks for them, as in "
+            "`--gres gpu:1g.10gb:1`.",
+        )
+    )
     nvlink: bool = Field(
         False, description="NVLink connects the GPUs of the node. The suite then requires it."
     )
@@ -306,9 +314,19 @@ class NodeType(Model):
         return PLATFORMS[self.architecture]
 
     @property
+    def has_gpus(self) -> bool:
+        """Whether a device stands behind GPUs of a node, be they whole ones or slices."""
+        return bool(self.real_gpus or (self.gpus and self.gpus.mig))
+
+    @property
+    def has_virtual_gpus(self) -> bool:
+        """Whether Slurm counts GPUs of a node that do not exist."""
+        return self.gpus is not None and self.gpus.model == "virtual"
+
+    @property
     def real_gpus(self) -> int:
-        """How many GPUs a node has that are really there."""
-        if self.gpus is None or self.gpus.model == "virtual":
+        """How many whole GPUs a node has that are really there."""
+        if self.gpus is None or self.has_virtual_gpus:
             return 0
         return self.gpus.count
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpcstack.core.characters import CONTROL
@@ -127,25 +128,35 @@ def _node_type_lines(nodes: Nodes, found: Probe) -> Iterator[str]:
     """Yield the lines of one node type; this machine stands in for what Slurm does not say."""
     yield f"  {nodes.type_name}:"
     yield f"    cpus: {nodes.cpus} # sinfo"
-    if not nodes.gpus:
+    if nodes.unread:
+        yield f"    # sinfo says {_as_line(nodes.unread)!r}, which is not understood: write gpus"
+    if not nodes.gpus and not nodes.slices:
         return
 
     # Slurm's own word for the model first; where it has none, that of this machine's GPU.
-    known = facts.find_gpu(nodes.model)
-    if not nodes.model and found.gpu:
+    word = nodes.model or (nodes.slices[0].type if nodes.slices else "")
+    known = facts.find_gpu(word)
+    if not word and found.gpu:
         known = known or facts.find_gpu(found.gpu)
     model = nodes.model or "unknown"
     if known:
         model = known.model
     why = "Slurm names no model: write it"
-    if nodes.model:
+    if word:
         why = "sinfo"
     elif known:
         why = "nvidia-smi on this machine"
 
-    nvlink = ", nvlink: true" if found.nvlink else ""
+    more = ", nvlink: true" if found.nvlink else ""
+    slices: Counter[str] = Counter()
+    for one in nodes.slices:
+        slices[one.type] += one.count
+    if slices:
+        written = ", ".join(f"{_quote_key(name)}: {count}" for name, count in slices.items())
+        more += f", mig: {{{written}}}"
+        why += ", with MIG slices"
     why += "; `virtual` if no device is behind it"
-    yield f"    gpus: {{model: {_quote_value(model)}, count: {nodes.gpus}{nvlink}}} # {why}"
+    yield f"    gpus: {{model: {_quote_value(model)}, count: {nodes.gpus}{more}}} # {why}"
 
     if found.driver:
         yield f"    driver: {_quote_value(found.driver)} # of this machine: check it on a node"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, SlurmError
+from hpcstack.slurm.job_record import JobRecord, read_job_records
 from hpcstack.slurm.node_failures import (
     COUNTED,
     EndedJob,
@@ -45,6 +46,8 @@ SCRIPTS_AT_ONCE = 8  # questions to slurmctld, which serves everybody, beside ea
 KEPT = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS", "SLURM_JWT")
 # What hpcstack launch tells the ranks of its own job.
 OF_A_LAUNCH = ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_GRACE", "HPCSTACK_ORDER")
+# Variables by which users choose what sinfo, squeue and sacct show them: SQUEUE_STATES, say
+OF_SHOWING = ("SINFO_", "SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
 # What squeue, scontrol and scancel answer about a job that Slurm has forgotten, or never had.
 FORGOTTEN = "Invalid job id"
 ENDED_S = 120  # for an answer of sacct about all jobs of weeks
@@ -105,7 +108,7 @@ class Client:
 
         Empty where Slurm does not answer.
         """
-        return self._ask("sinfo", "--noheader", "--format", "%P|%D|%c|%G")
+        return self._ask("sinfo", "--noheader", "--all", "--format", "%P|%D|%c|%G")
 
     def query_node_states(self, partition: str, nodelist: str) -> dict[str, str]:
         """Return {node: its state} of PARTITION and of NODELIST; of all nodes where both are empty.
@@ -118,7 +121,7 @@ class Client:
             chosen += ["--partition", partition]
         if nodelist:
             chosen += ["--nodes", nodelist]
-        done = self.runner.output(["sinfo", "--noheader", "--Node", *chosen, "--format=%N %T"])
+        done = self._output(["sinfo", "--noheader", "--Node", *chosen, "--format=%N %T"])
         if done.status:
             said = done.stdout.strip() or " ".join(done.tail[-1:])
             raise SlurmError(
@@ -205,7 +208,7 @@ class Client:
         more, it calls that an error; then none is in the queue.
         """
         argv = ["squeue", "--noheader", "--array", "--format", QUEUED, "--jobs", ",".join(jobs)]
-        done = self.runner.output(argv, timeout=ANSWER_S)
+        done = self._output(argv, timeout=ANSWER_S)
         if done.status:
             return [] if _is_forgotten(done) else None
         return [job for job in map(parse_queued, done.stdout.splitlines()) if job]
@@ -215,7 +218,7 @@ class Client:
 
         SlurmError where Slurm does not answer, or does not let us read a job's script.
         """
-        done = self.runner.output(["squeue", "--noheader", "--format", "%A|%o|%k|%Z"])
+        done = self._output(["squeue", "--noheader", "--format", "%A|%o|%k|%Z"])
         if done.status:
             said = done.tail[-1] if done.tail else f"exit {done.status}"
             raise SlurmError(f"squeue does not answer: {said}", "try again")
@@ -241,17 +244,25 @@ class Client:
             )
         return ""
 
-    def query_records(self, job: str) -> list[str] | None:
-        """Return each record of JOB, a line of `NAME=VALUE`, that slurmctld still has.
+    def query_records(self, job: str) -> list[JobRecord] | None:
+        """Return each record of JOB that slurmctld still has.
 
         None where it has forgotten the job. SlurmError where it does not answer.
         """
         done = self.runner.output(["scontrol", "--oneliner", "show", "job", job])
         if not done.status:
-            return _split_records(done.stdout)
+            return read_job_records(done.stdout)
         if _is_forgotten(done):
             return None
         raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
+
+    def query_record(self, job: str) -> JobRecord | None:
+        """Return the record of JOB; None where slurmctld has none, or does not answer."""
+        try:
+            records = self.query_records(job)
+        except HpcstackError:
+            return None
+        return next((record for record in records or () if record.fields.get("JobId") == job), None)
 
     def query_accounting(
         self, jobs: Iterable[str], fields: Sequence[str]
@@ -264,7 +275,7 @@ class Client:
             return None
         argv = ["sacct", "-nPX", f"--delimiter={FIELD_END}", f"--format={','.join(fields)}"]
         argv += ["--jobs", ",".join(jobs)]
-        done = self.runner.output(argv, timeout=ANSWER_S)
+        done = self._output(argv, timeout=ANSWER_S)
         if done.status:
             return None
         # A short answer is filled up with empty fields.
@@ -283,7 +294,7 @@ class Client:
         # Without an end, --state asks for jobs that are in such a state now: none that ended
         argv += ["--starttime", f"now-{days}days", "--endtime", "now"]
         argv += ["--state", ",".join(COUNTED)]
-        done = self.runner.output(argv, timeout=ENDED_S)
+        done = self._output(argv, timeout=ENDED_S)
         if done.status:
             return None
         rows = [line.split(FIELD_END) for line in done.stdout.splitlines()]
@@ -429,8 +440,14 @@ class Client:
         """Return what ARGV prints; empty where the program is not here, or fails."""
         if not self.has(argv[0]):
             return ""
-        done = self.runner.output(argv, timeout=timeout)
+        done = self._output(argv, timeout=timeout)
         return "" if done.status else done.stdout
+
+    def _output(self, argv: Sequence[str], timeout: float = 60) -> Completed:
+        """Run ARGV to its end, without the user's own choice of what these programs show."""
+        chosen = [name for name in os.environ if name.startswith(OF_SHOWING)]
+        unset = [word for name in chosen for word in ("-u", name)]
+        return self.runner.output(["env", *unset, *argv] if unset else argv, timeout=timeout)
 
     def _ask_loudly(self, *argv: str) -> str:
         """Return what ARGV prints, errors too: some releases of srun answer on stderr."""
@@ -447,20 +464,6 @@ def parse_queued(line: str) -> QueuedJob | None:
         return None
     name, number, state, nodes, partition, user, reason = fields
     return QueuedJob(name, number, read_state(state), int(nodes), partition, user, reason)
-
-
-def _split_records(text: str) -> list[str]:
-    """Return the records in TEXT, of `scontrol --oneliner show job`.
-
-    Slurm 25.11 and newer print the command line of sbatch as it was, with its newlines.
-    """
-    records: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("JobId=") or not records:
-            records.append(line)
-        else:
-            records[-1] += f" {line}"
-    return records
 
 
 def _is_forgotten(done: Completed) -> bool:

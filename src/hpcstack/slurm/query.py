@@ -9,10 +9,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hpcstack.slurm.gpus import count_gpus
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-GPUS = re.compile(r"(?:^|,)gpu(?::[A-Za-z0-9_.-]+)?:(\d+)")  # in a gres: gpu:8, gpu:h100:8(S:0-1)
 OPTION = re.compile(r"^ {0,8}(?:-\w, ?)?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 
 
@@ -20,7 +21,8 @@ OPTION = re.compile(r"^ {0,8}(?:-\w, ?)?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 class Limits:
     """A partition as sinfo shows it.
 
-    CPUS and GPUS are the most that one of its nodes has. MINUTES is its time limit; 0 is none.
+    CPUS and GPUS are the most that one of its nodes has; GPUS is None where Slurm's words about them
+    are not understood. MINUTES is its time limit; 0 is none.
     """
 
     name: str
@@ -29,7 +31,7 @@ class Limits:
     minutes: int = 0
     nodes: int = 0
     cpus: int = 0
-    gpus: int = 0
+    gpus: int | None = 0
     features: frozenset[str] = frozenset()
 
 
@@ -42,7 +44,7 @@ def read_partitions(sinfo: str) -> dict[str, Limits]:
             continue
         name = fields[0].rstrip("*")
         known = out.get(name, Limits(name))  # of its lines so far
-        gpus = sum(map(int, GPUS.findall(fields[5])))
+        gpus = count_gpus(fields[5])
         features = frozenset(fields[6].split(",")) - {"(null)", ""}
         out[name] = replace(
             known,
@@ -51,7 +53,7 @@ def read_partitions(sinfo: str) -> dict[str, Limits]:
             minutes=parse_minutes(fields[2]) or 0,
             nodes=known.nodes + int(fields[3]),
             cpus=max(known.cpus, int(re.sub(r"\D", "", fields[4]) or 0)),
-            gpus=max(known.gpus, gpus),
+            gpus=None if known.gpus is None or gpus is None else max(known.gpus, gpus),
             features=known.features | features,
         )
     return out

@@ -25,6 +25,7 @@ from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose_runtime
 from hpcstack.site.injection import HOST_PLACE
 from hpcstack.site.own_checks import list_own_checks, list_own_names
+from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import NO_SLURM, MpiSteps
@@ -93,24 +94,38 @@ def check_names(words: str, own: Mapping[str, OwnCheck]) -> tuple[str, ...]:
 
 
 def prepare_run(
-    stack: Stack, request: SuiteRequest, resources: Resources, site: Site, *, here: bool
+    stack: Stack,
+    request: SuiteRequest,
+    resources: Resources,
+    site: Site,
+    client: Client,
+    *,
+    here: bool,
 ) -> SuiteRun:
     """Make a new folder for a run, and settle its checks and how many ranks each node has.
 
-    On nodes without real GPUs that is what RESOURCES say, or CPU_RANKS.
+    On nodes without real GPUs that is what RESOURCES say, or CPU_RANKS. CLIENT is asked about a job
+    that this shell is in. Raise InputError where nobody knows how many GPUs a node has.
     """
+    allocation = find_allocation(os.environ)
+    taken = share_resources(resources, site, allocation, client, here=here)
+    if taken.doubt:
+        raise InputError(
+            f"{taken.doubt}, and a run must know how many to prove",
+            "--gpus-per-node N",
+            page="test-a-stack",
+        )
     stamp = read_clock().strftime("%Y%m%dT%H%M%SZ")
     parent = request.parent or find_state_folder() / "tests" / stack.full_name
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.own_store, sharing=site.sharing).acting("no folder for the run"):
         folder.mkdir(parents=True)
 
-    taken = share_resources(resources, site, find_allocation(os.environ), here=here)
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
     tests = ",".join(request.tests or stack.tests)
     skip = ",".join(request.skip)
     own = select_own_checks(list_own_checks(stack, site), request.tests, request.tier, request.skip)
-    node = None if here else find_node_type(resources, site, find_allocation(os.environ))
+    node = None if here else find_node_type(resources, site, allocation)
     return SuiteRun(
         nodes=resources.nodes,
         world=ranks * resources.nodes,
@@ -234,7 +249,7 @@ def run_suite(
     runtime_name = site.runtime if request.runtime == "auto" else request.runtime
     runtime, _ = choose_runtime(runtime_name, runner)
     here = not runtime.uses_slurm
-    run = prepare_run(stack, request, resources, site, here=here)
+    run = prepare_run(stack, request, resources, site, Client(runner), here=here)
     folder = run.folder
     suite = _write_host_suite(run) if request.suite_from_host else None
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from conftest import make_site
 from hpcstack.core.cpus import make_cpu_mask, parse_cpu_list
 from hpcstack.core.errors import InputError
+from hpcstack.core.process import Runner
 from hpcstack.hardware import facts
 from hpcstack.launch.binding import bind_ranks, share_cores
 from hpcstack.launch.plan import plan_step
@@ -21,6 +22,7 @@ from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources, share_resources
 from hpcstack.render.launchers import render_inner, wrap_rank
 from hpcstack.site.load import Site
+from hpcstack.slurm.client import Client
 from hpcstack.slurm.options import SlurmOptions
 from unit.launch.test_plan import ARTIFACT, PLAIN
 
@@ -43,7 +45,8 @@ def site(
 
 def bound(where: Site, **asked: object) -> tuple[str, ...] | None:
     resources = Resources(**asked)  # type: ignore[arg-type]
-    found = bind_ranks(resources, where.node_type(), share_resources(resources, where, {}))
+    share = share_resources(resources, where, {}, Client(Runner()))
+    found = bind_ranks(resources, where.node_type(), share)
     return found.cpus if found else None
 
 

@@ -19,8 +19,9 @@ from hpcstack.launch.jobs import (
     find_logs,
     find_output,
     list_task_states,
-    parse_job_record,
+    make_part,
 )
+from hpcstack.slurm.job_record import read_job_records
 from hpcstack.slurm.state import JobState
 
 NO_JOB = "slurm_load_jobs error: Invalid job id specified"
@@ -74,19 +75,18 @@ def test_a_task_of_an_array_is_a_part_of_its_own() -> None:
         "ExitCode=7:0 "
         "RunTime=00:00:09 StdErr=/h/x-40_3.out StdIn=/dev/null StdOut=/h/x-40_3.out Power="
     )
-    found = parse_job_record(line)
-    assert found == JobPart(
+    (record,) = read_job_records(line)
+    assert make_part(record) == JobPart(
         "40_3", JobState("FAILED", 7), "NonZeroExitCode", (Path("/h/x-40_3.out"),)
     )
-    assert parse_job_record("no such job") is None
 
 
 def test_a_comment_of_the_users_is_no_field() -> None:
-    found = parse_job_record(
+    (record,) = read_job_records(
         "JobId=41 JobState=RUNNING RunTime=01:00:00 StdOut=/h/x.out Comment=StdOut=/etc/passwd "
         "JobId=1"
     )
-    assert found
+    found = make_part(record)
     assert (found.job, found.files) == ("41", (Path("/h/x.out"),))
 
 

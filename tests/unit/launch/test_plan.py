@@ -30,6 +30,7 @@ from hpcstack.render.launchers import ABOUT, render_inner, with_compat, wrap_ran
 from hpcstack.runtimes import RUNTIMES, choose_runtime
 from hpcstack.runtimes.base import make_option
 from hpcstack.site.load import Site
+from hpcstack.slurm.gpus import Gres
 from hpcstack.slurm.options import SlurmOptions
 from hpcstack.store.artifact import Artifact
 
@@ -118,11 +119,26 @@ def test_in_an_allocation_its_own_gpus_and_cpus_count(
 def test_in_an_allocation_without_gpus_none_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in ALLOCATED.items():
+    for name, value in {**ALLOCATED, "SLURM_CPUS_ON_NODE": "8"}.items():
         monkeypatch.setenv(name, value)
     said = line(gpu_site(tmp_path), PLAIN)
     assert not [word for word in said if word.startswith("--gpus")]
     assert "--nv" not in said
+
+
+def test_what_nobody_knows_of_an_allocation_is_told_and_is_not_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In salloc's shell on a login node, where Slurm does not answer either."""
+    for name, value in ALLOCATED.items():
+        monkeypatch.setenv(name, value)
+    made = plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PLAIN)
+    assert not [word for word in made.argv if word.startswith("--gpus")]
+    assert "--nv" in made.argv
+    assert "NVIDIA_VISIBLE_DEVICES" not in made.environment
+    (said,) = made.warnings
+    assert "Slurm does not say how many GPUs job 7 has" in said
+    assert "starts 1 rank on each node" in said
 
 
 @pytest.mark.parametrize(
@@ -644,7 +660,7 @@ def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(
     suite = plan(ARTIFACT, ("x",), "plain", Resources(), gpu_site(tmp_path), PYXIS, all_gpus=True)
     assert suite.argv[:4] == made.argv[:4], "`hpcstack test` looked at one GPU of eight"
     assert "--gpu-bind=none" in suite.argv
-    with pytest.raises(InputError, match="--gpus-per-task in mode task-per-gpu"):
+    with pytest.raises(InputError, match="--gpus-per-task=1 in mode task-per-gpu"):
         plan(
             ARTIFACT,
             ("x.py",),
@@ -832,9 +848,10 @@ def test_the_command_line_tells_none_from_not_asked() -> None:
 
     options = {"runtime": "auto", "nodes": 1, "extra": (), "gpus": None}
     assert not parse_resources({**options, "gpus_per_node": None}).without_gpus
-    assert parse_resources({**options, "gpus_per_node": 0}).without_gpus
-    assert parse_resources({**options, "gpus_per_node": None, "gpus": 0}).without_gpus
-    asked = parse_resources({**options, "gpus_per_node": 4})
+    none, four = Gres("gpu", count=0), Gres("gpu", count=4)
+    assert parse_resources({**options, "gpus_per_node": none}).without_gpus
+    assert parse_resources({**options, "gpus_per_node": None, "gpus": none}).without_gpus
+    asked = parse_resources({**options, "gpus_per_node": four})
     assert (asked.gpus_per_node, asked.without_gpus) == (4, False)
 
 
@@ -842,7 +859,8 @@ def test_the_command_line_tells_none_from_not_asked() -> None:
 def test_none_and_some_contradict_each_other(total: int, each: int) -> None:
     from hpcstack.cli.resources import parse_resources
 
-    options = {"runtime": "auto", "nodes": 1, "extra": (), "gpus": total, "gpus_per_node": each}
+    gpus = {"gpus": Gres("gpu", count=total), "gpus_per_node": Gres("gpu", count=each)}
+    options = {"runtime": "auto", "nodes": 1, "extra": (), **gpus}
     with pytest.raises(InputError, match="contradict each other"):
         parse_resources(options)
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpcstack.core.process import Completed, Runner
 from hpcstack.site import load as site
-from hpcstack.site.discover import Nodes, Probe, probe_site, read_gres, read_node_kinds
+from hpcstack.site.discover import Nodes, Probe, probe_site, read_node_kinds
 from hpcstack.site.write import render_site_text
 from hpcstack.slurm.query import read_pmi
 
@@ -56,7 +56,7 @@ def dgx(root: Path) -> Probe:
         "Build\nGCC version: 12\n"
     )
     said = {
-        ("sinfo", "--noheader", "--format", "%P|%D|%c|%G"): SINFO,
+        ("sinfo", "--noheader", "--all", "--format", "%P|%D|%c|%G"): SINFO,
         ("srun", "--help"): "      --container-image=[USER@]...",
         ("srun", "--mpi=list"): MPI_22,
         ("srun", "--version"): "slurm 23.11.4",
@@ -129,20 +129,35 @@ def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
     assert all("#" in line or "reason:" in line for line in lines), lines
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("gpu:h100:8(S:0-1)", (8, "h100")), ("gpu:4", (4, "")), ("(null)", (0, "")), ("tmpfs:1,gpu:2", (2, "")),
-     ("gpu:a100:4(S:0),gpu:a100:4(S:1)", (8, "a100")), ("gpu:a100_1g.5gb:7", (7, "a100_1g.5gb")), ("", (0, ""))],
-)  # fmt: skip
-def test_gres(text: str, expected: tuple[int, str]) -> None:
-    assert read_gres(text) == expected
-
-
 def test_sinfo_and_mpi_of_several_releases() -> None:
     assert read_node_kinds(SINFO)[0] == Nodes("gpu", True, 16, 112, 8, "h100")
     assert read_node_kinds("not|a row\n") == []
+    assert read_node_kinds("dyn*|0|0|(null)\n") == [], "a partition that has no nodes now"
     assert read_pmi(MPI_22) == ("pmix", "cray_shasta", "pmi2")
     assert read_pmi(MPI_20) == ("pmi2",)
+
+
+SINFO_MIG = """\
+gpu*|2|96|gpu:nvidia_h100_80gb_hbm3:2,gpu:nvidia_h100_80gb_hbm3_4g.40gb:2
+mig|4|64|gpu:a100_1g.5gb:14(S:0),gpu:a100_1g.5gb:14(S:1)
+long@night|2|96|gpu:nvidia_h100_80gb_hbm3:2,gpu:nvidia_h100_80gb_hbm3_4g.40gb:2
+own|1|64|gpu:nvidia_geforce_rtx_4090:4
+odd|1|64|gpu:a:b:c:4
+"""
+
+
+def test_slices_are_no_gpus_and_what_is_not_understood_is_said(tmp_path: Path) -> None:
+    text = render_site_text(Probe(nodes=tuple(read_node_kinds(SINFO_MIG))), "x")
+    loaded = load(tmp_path, text)
+    whole, slices = loaded.node_types["h100x2mig2"].gpus, loaded.node_types["a100mig28"].gpus
+    assert whole and slices
+    assert (whole.model, whole.count) == ("H100", 2)
+    assert whole.mig == {"nvidia_h100_80gb_hbm3_4g.40gb": 2}
+    assert (slices.model, slices.count, slices.mig) == ("A100", 0, {"a100_1g.5gb": 28})
+    assert loaded.partitions["long@night"].node_type == "h100x2mig2"
+    assert "RTX 40xx" in text
+    assert "'gpu:a:b:c:4', which is not understood" in text
+    assert not loaded.without_gpus
 
 
 @pytest.mark.parametrize(
@@ -152,6 +167,7 @@ def test_sinfo_and_mpi_of_several_releases() -> None:
             (
                 "sinfo",
                 "--noheader",
+                "--all",
                 "--format",
                 "%P|%D|%c|%G",
             ): "gpu*|x|112|gpu:h100:8\n||||\nnull|1|8|gpu:null:1\na|99999999999|1|gpu:²\n"

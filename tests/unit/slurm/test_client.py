@@ -11,7 +11,7 @@ import pytest
 import hpcstack
 from hpcstack.core.errors import MissingToolError, SlurmError
 from hpcstack.core.process import Completed, Runner
-from hpcstack.slurm.client import Client, QueuedJob, _split_records, parse_queued
+from hpcstack.slurm.client import Client, QueuedJob, parse_queued
 from hpcstack.slurm.state import JobState
 
 SOURCES = Path(hpcstack.__file__).parent
@@ -116,14 +116,6 @@ def test_without_slurm_its_answers_are_empty(
 )
 def test_a_job_in_the_queue(line: str, job: QueuedJob | None) -> None:
     assert parse_queued(line) == job
-
-
-def test_a_command_line_of_two_lines_is_one_record() -> None:
-    """Slurm 25.11 and newer print SubmitLine as it was typed."""
-    said = "JobId=7 SubmitLine=sbatch --wrap a\nb WorkDir=/w StdOut=/w/o\nJobId=8 StdOut=/w/p\n"
-    first, second = _split_records(said)
-    assert first == "JobId=7 SubmitLine=sbatch --wrap a b WorkDir=/w StdOut=/w/o"
-    assert second == "JobId=8 StdOut=/w/p"
 
 
 def test_a_forgotten_job_is_no_silence() -> None:
