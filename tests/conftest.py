@@ -36,6 +36,7 @@ NEEDS = (
     "enroot",
     "pyxis",
     "slurm",
+    "srun",
     "blocks",
     "lmod",
     "emodules",

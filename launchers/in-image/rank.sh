@@ -132,7 +132,7 @@ done
 case $status in
 0 | 130 | 143) ;;
 *)
-    printf "hpcstack: rank %s on %s ended with %s [%s %s]\n" "${RANK:-${SLURM_PROCID:-0}}" "$(uname -n)" "$status" \
+    printf "hpcstack: rank %s on %s ended with %s [%s %s]\n" "${RANK:-${SLURM_PROCID:-0}}" "${SLURMD_NODENAME:-$(uname -n)}" "$status" \
         "${TORCHELASTIC_RESTART_COUNT:-0}" "$(date +%s.%N)" >&2
     sleep 0.5 2>/dev/null || sleep 1 # srun ends a step without waiting for the last words of the rank that failed
     ;;

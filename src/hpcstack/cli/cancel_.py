@@ -19,25 +19,21 @@ def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
 
     JOB is a job's number. NUMBER_TASK is one task of a job array.
     """
-    import re
-
     from hpcstack.core.errors import InputError, SlurmError
     from hpcstack.launch.jobs import find_states
     from hpcstack.slurm.client import Client
+    from hpcstack.slurm.job_id import read_job_id
 
-    for job in jobs:
-        if not re.fullmatch(r"[0-9]+(_[0-9]+)?(\.[0-9]+)?", job):
-            raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
-
-    known = find_states([job.partition(".")[0] for job in jobs], session.runner)
-    unknown = [job for job in jobs if job.partition(".")[0] not in known]
+    whole = {job: read_job_id(job).without_step for job in jobs}
+    known = find_states(list(whole.values()), session.runner)
+    unknown = [job for job in jobs if whole[job] not in known]
     if unknown:
         raise InputError(
             f"Slurm knows no job {', '.join(unknown)}; nothing was cancelled",
             "squeue --me lists yours",
         )
 
-    ended = [job for job in jobs if known[job.partition(".")[0]].has_ended]
+    ended = [job for job in jobs if known[whole[job]].has_ended]
     going = [job for job in jobs if job not in ended]
     if going:
         refusal = Client(session.runner).cancel(*going)
@@ -45,5 +41,5 @@ def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
             raise SlurmError(f"scancel refused: {refusal}", "squeue --me lists yours")
 
     lines = [f"cancelled: {', '.join(going)}"] if going else []
-    lines += [f"{job} had already ended: {known[job.partition('.')[0]]}" for job in ended]
+    lines += [f"{job} had already ended: {known[whole[job]]}" for job in ended]
     answer({"cancelled": going, "ended": ended}, as_json, lambda: "\n".join(lines))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from hpcstack.launch.jobs import JobPart
 
 LEAST = 25  # the rank from which a known failure may be a cause; below, it is an echo of another
-JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 MOST_SHOWN = 5  # known failures that are shown
 MOST_TASKS = 5  # failed tasks of an array that are named with their reason
 MOST_UNKNOWN = 200  # logs of an array that are read of tasks whose end nobody knows
@@ -90,6 +88,7 @@ def explain_what(session: Session, what: str, *, every: bool) -> Explained:
     anything else.
     """
     from hpcstack.core.errors import InputError
+    from hpcstack.slurm.job_id import parse_job_id
 
     if what == "-":
         text = sys.stdin.buffer.read(MOST).decode(errors="replace")
@@ -98,8 +97,9 @@ def explain_what(session: Session, what: str, *, every: bool) -> Explained:
         return _explain_text(session, end_of(Path(what)), "", every=every)
     if not what:
         return _explain_newest(session, every=every)
-    if JOB.fullmatch(what):
-        return _explain_job(session, what, every=every)
+    job = parse_job_id(what)
+    if job:
+        return _explain_job(session, job.without_step, every=every)
     raise InputError(
         f"{what}: no such file, and not the number of a job",
         "hpcstack explain LOG, JOB or - (standard input)",

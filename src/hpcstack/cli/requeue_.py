@@ -34,7 +34,7 @@ def command(session: Session, job: str, without: str, dry_run: bool, as_json: bo
 
     found = find_requeueable(job, session.runner)
     if without:
-        blamed, why_not = name_blamed(without, session.runner), f"{without} names no node"
+        blamed, why_not = name_blamed(without), f"{without} names no node"
     else:
         blamed, why_not = find_blamed(found, session.site, session.runner)
     if not blamed:

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import HpcstackError, format_count
@@ -25,6 +25,7 @@ from hpcstack.launch.jobs import find_logs
 from hpcstack.launch.stacks import ask_job, parse_job
 from hpcstack.render.launchers import render_health
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.nodelist import expand_nodelist, find_node
 from hpcstack.slurm.step_messages import ENDED, SPEAKER
 
 if TYPE_CHECKING:
@@ -99,9 +100,9 @@ def _blame_once(job: str, site: Site, runner: Runner) -> list[Blamed]:
     return out or blame_by_stacks(answers.text)
 
 
-def name_blamed(nodes: str, runner: Runner) -> list[Blamed]:
+def name_blamed(nodes: str) -> list[Blamed]:
     """Return what a user blames by naming NODES, a list as Slurm writes it."""
-    return [Blamed(node, USER, "as you say") for node in Client(runner).expand_nodes(nodes)]
+    return [Blamed(node, USER, "as you say") for node in expand_nodelist(nodes)]
 
 
 def _read_end(path: Path) -> str:
@@ -180,7 +181,7 @@ def blame_by_stacks(text: str) -> list[Blamed]:
     return out
 
 
-def blame_by_log(text: str, nodes: Iterable[str]) -> list[Blamed]:
+def blame_by_log(text: str, nodes: Sequence[str]) -> list[Blamed]:
     """Return those of NODES on which TEXT, a job's log, has a message that is about a machine.
 
     It is about the node that its line names, else about that of the rank which failed first. Of a
@@ -194,17 +195,22 @@ def blame_by_log(text: str, nodes: Iterable[str]) -> list[Blamed]:
     for found in explain_log(text):
         if not found.signature.of_node:
             continue
-        named = [node for node in nodes if _names(found.line, node)]
-        hosts = named or [node for node in nodes if node == failure.host]
+        named = [node for node in nodes if _names(found.line, node, nodes)]
+        hosts = named or list(filter(None, [find_node(failure.host, nodes)]))
         out += [Blamed(host, FAILURE, found.cause) for host in hosts]
     if failure.ended_by is EndedBy.WATCHDOG:
         out += blame_by_stacks(text)
     return out
 
 
-def _names(line: str, node: str) -> bool:
-    """Whether LINE has the name of NODE as a word of its own."""
-    return bool(re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", line))
+def _names(line: str, node: str, nodes: Sequence[str]) -> bool:
+    """Whether LINE has the name of NODE as a word of its own, with its domain or without.
+
+    Without it, it must be that of no other of NODES.
+    """
+    short = node.partition(".")[0]
+    name = short if find_node(short, nodes) == node else node
+    return bool(re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", line))
 
 
 def choose_blamed(found: Iterable[Blamed], nodes: Sequence[str]) -> tuple[list[Blamed], str]:
@@ -214,8 +220,9 @@ def choose_blamed(found: Iterable[Blamed], nodes: Sequence[str]) -> tuple[list[B
     """
     first: dict[str, Blamed] = {}
     for one in found:
-        if one.node in nodes:
-            first.setdefault(one.node, one)
+        node = find_node(one.node, nodes)
+        if node:
+            first.setdefault(node, replace(one, node=node))
     if not first:
         return [], "no node stands out"
     if len(first) > MOST_SHARE * len(nodes) and len(nodes) > 1:

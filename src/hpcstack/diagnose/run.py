@@ -37,6 +37,7 @@ from hpcstack.publish.load_test import LMOD
 from hpcstack.render.template import read_data_file
 from hpcstack.runtimes import RUNTIMES, choose_runtime
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.nodelist import NodelistError, expand_nodelist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -150,10 +151,13 @@ def _probe_nodes(
 
 
 def _count_nodes(runner: Runner, nodelist: str, job: str) -> int:
-    """Return how many nodes JOB has, or NODELIST; InputError where Slurm does not know it."""
+    """Return how many nodes JOB has, or NODELIST.
+
+    InputError where Slurm does not know it, NodelistError for another form.
+    """
     if job:
         return _find_job(runner, job).nodes
-    nodes = Client(runner).expand_nodes(nodelist)
+    nodes = expand_nodelist(nodelist)
     if not nodes:
         raise InputError(
             f"--nodelist {nodelist}: no list of nodes",
@@ -203,7 +207,10 @@ def _check_cluster(
     with_gpus = [one.gpus for one in site.node_types.values() if one.gpus]
     domain = max((gpus.domain_nodes for gpus in with_gpus), default=0)
     if domain > 1:
-        yield from look_at_domains(domain, slurm.query_blocks(), where)
+        try:
+            yield from look_at_domains(domain, slurm.query_blocks(), where)
+        except NodelistError as error:
+            yield report_wrong("domains", where, error.message)
     yield from _check_plugins(site, runner, where, runtime, on, progress)
 
 

@@ -16,7 +16,7 @@ from hpcstack.core.errors import InputError, format_count
 from hpcstack.launch.resources import find_node_type
 from hpcstack.runtimes.base import Part, make_option
 from hpcstack.slurm.client import Client
-from hpcstack.slurm.node_failures import expand_nodelist
+from hpcstack.slurm.nodelist import NodelistError, expand_nodelist
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,6 +100,28 @@ def place_nodes(
     # Slurm has no segments of nodes that are named, or of MIN to MAX nodes.
     if not is_of_interest or resources.nodelist or resources.elastic:
         return Placement()
+    try:
+        return _place_in_domains(
+            resources, nodes, spare, domain, allocation, client, may_lose_nodes
+        )
+    except NodelistError as error:
+        return Placement(warning=f"{error.message}, so no --segment is asked for")
+
+
+def _place_in_domains(
+    resources: Resources,
+    nodes: int,
+    spare: int,
+    domain: int,
+    allocation: Mapping[str, str],
+    client: Client,
+    may_lose_nodes: bool,
+) -> Placement:
+    """Return how NODES, SPARE among them, are shared out; DOMAIN is how many one should have.
+
+    Raise NodelistError where Slurm's answers are not understood.
+    """
+    asked = resources.extra.value("--segment")
     blocks = client.query_blocks()
     if not blocks:
         return Placement()

@@ -19,6 +19,7 @@ from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch import stderr
 from hpcstack.launch.record import Launch, read_launches
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.job_id import parse_job_id, read_job_id
 from hpcstack.slurm.options import OPTIONS, SHORT_FLAGS, Value
 from hpcstack.slurm.state import UNKNOWN, JobState, read_state, state_of_status
 
@@ -72,14 +73,17 @@ class JobPart:
 
 
 def find_job_parts(job: str, runner: Runner) -> list[JobPart]:
-    """Return what is known of JOB: the job itself, or each task of an array; none where unknown.
+    """Return what is known of JOB: the job itself, or each task of an array, or each part of a
+    heterogeneous job; none where unknown.
 
-    JOB may also be the name of a launch's folder. Raise SlurmError where Slurm does not answer and
-    no launch is recorded for JOB.
+    JOB may also be a step, which stands for its job, or the name of a launch's folder. Raise
+    SlurmError where Slurm does not answer and no launch is recorded for JOB.
     """
-    if not re.match(r"\d", job):
+    named = parse_job_id(job)
+    if not named:
         return _sort_parts(_find_recorded(job, {}))
 
+    job = named.without_step
     remembered = query_accounting(job, runner)
     recorded = _find_recorded(job, remembered)
     found = _parts_of_accounting(remembered)
@@ -138,7 +142,7 @@ def find_logs(job: str, runner: Runner) -> list[Path]:
     or none of its files exists.
     """
     parts = find_job_parts(job, runner)
-    if not parts and not re.match(r"\d", job):
+    if not parts and not parse_job_id(job):
         raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
     if not parts:
         raise InputError(
@@ -211,7 +215,8 @@ def _find_recorded(job: str, remembered: Mapping[str, Accounted]) -> list[JobPar
     REMEMBERED is what accounting says; it names tasks of an array that have recorded nothing.
     """
     found: dict[str, JobPart] = {}
-    array, _, wanted_task = job.partition("_")
+    named = parse_job_id(job)
+    array, wanted_task = (named.job, named.task) if named else (job, "")
     for launch in read_launches():
         is_of_the_array = launch.job.partition("_")[0] == array and (
             launch.is_array or not wanted_task
@@ -318,7 +323,7 @@ def _parts_of_accounting(remembered: Mapping[str, Accounted]) -> dict[str, JobPa
     return {
         job: JobPart(job, known.state, files=tuple(_find_sbatch_output(job, known)))
         for job, known in remembered.items()
-        if re.fullmatch(r"\d+(_\d+)?", job)
+        if parse_job_id(job)
     }
 
 
@@ -336,15 +341,15 @@ def _find_sbatch_output(job: str, known: Accounted) -> list[Path]:
         return []
 
     folder = Path(known.folder)
-    array, _, task = job.partition("_")
+    named = read_job_id(job)
     options, script = _split_sbatch(words[1:], folder)
     pattern = _read_output_option(options)
     if not pattern and script:
         pattern = _read_output_directive(script)
     if not pattern:
-        pattern = DEFAULT_ARRAY_OUTPUT if task else DEFAULT_OUTPUT
+        pattern = DEFAULT_ARRAY_OUTPUT if named.task else DEFAULT_OUTPUT
     values = {"x": known.name, "u": known.user, "j": known.number, "J": known.number}
-    return find_output(str(folder / pattern), array, task, values)
+    return find_output(str(folder / pattern), named.job, named.task, values)
 
 
 def _split_sbatch(words: list[str], folder: Path) -> tuple[list[str], Path | None]:
@@ -507,8 +512,8 @@ def _describe_end(end: _End) -> str:
 def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
     """Return {job: its state} for those of JOBS that Slurm still knows.
 
-    The tasks of arrays among them are there, too: {job_task: its state}; the array itself has the
-    state of one of them. Empty where there is no squeue.
+    The tasks of arrays among them are there, too, and the parts of heterogeneous jobs: {job_task or
+    job+part: its state}; the job itself has the state of one of them. Empty where there is no squeue.
     """
     slurm = Client(runner)
     if not jobs or not slurm.has("squeue"):
@@ -518,10 +523,10 @@ def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
         if "[" in job:
             continue  # tasks that wait: squeue names each
         out[job] = known.state
-        out.setdefault(job.partition("_")[0], known.state)
+        out.setdefault(re.split("[_+]", job)[0], known.state)
 
     for queued in slurm.query_queue(jobs) or ():
-        array = queued.name.partition("_")[0]
+        array = re.split("[_+]", queued.name)[0]
         out[queued.name] = out[array] = queued.state
     return out
 

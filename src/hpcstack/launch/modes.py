@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.render.launchers import ABOUT, render_inner
-from hpcstack.slurm.gpus import Per
+from hpcstack.slurm.gpus import Per, count_tasks_of_gpus
 from hpcstack.slurm.options import SlurmOptions
 
 if TYPE_CHECKING:
@@ -170,6 +170,14 @@ def check_mode(mode: str, resources: Resources) -> None:
             page="choose-a-mode",
         )
     by_the_task = [one for one in resources.gpu_requests if one.per is Per.TASK]
+    tasks = count_tasks_of_gpus(resources.gpu_requests)
+    if how.ranks_in_a_task and by_the_task and tasks > 1:
+        raise InputError(
+            f"{by_the_task[0].source} makes {tasks} tasks of a node: in mode {mode} one task per "
+            "node starts all of its ranks",
+            f"leave it out, or --nproc-per-node {tasks}",
+            page="choose-a-mode",
+        )
     if how.a_task_a_rank and by_the_task:
         raise InputError(
             f"{by_the_task[0].source} in mode {mode}: each rank would see one GPU, as number 0 whatever "

@@ -44,10 +44,10 @@ from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
 from hpcstack.runtimes.base import make_option
 from hpcstack.runtimes.squashfs_mounts import keep_hook
 from hpcstack.slurm.client import Client
-from hpcstack.slurm.gpus import count_gpus_asked
+from hpcstack.slurm.gpus import count_gpus_asked, count_tasks_of_gpus
 from hpcstack.slurm.options import GivenOption
 from hpcstack.slurm.query import find_allocation
-from hpcstack.slurm.rivals import find_rival_variables, find_rivals
+from hpcstack.slurm.rivals import check_options, find_rival_variables, find_rivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -547,28 +547,20 @@ def _list_srun_options(
         out.append(make_option("--gpu-bind", "none", "each task sees all GPUs of the step"))
     if binding and MODES[mode].a_task_a_rank:
         out.append(make_option("--cpu-bind", f"mask_cpu:{binding.masks}", binding.why))
-    return _without_rivals(out, mode)
+    return _without_rivals(out, mode, in_a_job=bool(allocation))
 
 
 # What hpcstack adds for good measure: left out where the user asks for the same in another way.
 LEFT_OUT = ("--cpus-per-task", "--gpus-per-node", "--gpu-bind")
 
 
-def _without_rivals(parts: list[Part], mode: str) -> list[Part]:
+def _without_rivals(parts: list[Part], mode: str, *, in_a_job: bool) -> list[Part]:
     """Return PARTS without those of our own that Slurm refuses beside one that was asked for.
 
     Raise InputError where Slurm refuses two that were asked for, or one that MODE cannot do without.
     """
     asked = [_as_option(part) for part in parts if part.why == ASKED]
-    for one in asked:
-        rivals = find_rivals(one, asked)
-        if rivals:
-            raise InputError(
-                f"{one.word} and {rivals[0].word}: Slurm takes only one of them",
-                "leave one of them out",
-                page="write-a-job-script",
-            )
-
+    check_options(asked, in_a_job=in_a_job)
     kept = []
     for part in parts:
         if part.why == ASKED:
@@ -628,6 +620,12 @@ def _list_number_of_tasks(
         count = _count_tasks(asked, resources, inside)
         why = "on all nodes together: otherwise the job's own SLURM_NTASKS would count"
         return [make_option("--ntasks", count, why)] if count else []
+
+    if resources.gives_gpus_by_the_task and not resources.extra.has("--gpus"):
+        why = "Slurm takes GPUs by the task only where it knows how many tasks there are"
+        each = [int(part.value) for part in asked if part.option == "--ntasks-per-node"]
+        per_node = each[0] if each else count_tasks_of_gpus(resources.gpu_requests) or 1
+        return [make_option("--ntasks", resources.nodes * per_node, why)]
 
     is_said = resources.ntasks_per_node or resources.extra.has(*GIVING_TASKS, "--distribution")
     by_gpus = resources.extra.has("--gpus") and resources.extra.has("--gpus-per-task")

@@ -6,7 +6,6 @@ Tested in tests/unit/diagnose/test_blame.py and tests/integration/test_requeue.p
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import time
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.gpus import count_job_gpus
+from hpcstack.slurm.job_id import parse_job_id
+from hpcstack.slurm.nodelist import expand_nodelist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +40,7 @@ class Requeueable:
 def find_requeueable(job: str, runner: Runner) -> Requeueable:
     """Return JOB. Raise InputError where it is not running, or cannot start again."""
     client = Client(runner)
-    records = client.query_records(job) if re.fullmatch(r"[0-9]+(_[0-9]+)?", job) else None
+    records = client.query_records(job) if parse_job_id(job) else None
     named = {record.name: record.fields for record in records or ()}
     fields = named.get(job)
     if fields is None:
@@ -60,7 +61,7 @@ def find_requeueable(job: str, runner: Runner) -> Requeueable:
         )
     return Requeueable(
         job=job,
-        nodes=tuple(client.expand_nodes(fields.get("NodeList", ""))),
+        nodes=expand_nodelist(fields.get("NodeList", "")),
         excluded=fields.get("ExcNodeList", ""),
         required=fields.get("ReqNodeList", ""),
         partition=fields.get("Partition", ""),
@@ -86,7 +87,7 @@ def requeue_without(job: Requeueable, nodes: Sequence[str], runner: Runner) -> N
     one of NODES by name, and SlurmError where Slurm refuses.
     """
     client = Client(runner)
-    required = set(client.expand_nodes(job.required)) if job.required else set()
+    required = set(expand_nodelist(job.required))
     asked_for = sorted(required.intersection(nodes))
     if asked_for:
         raise InputError(

@@ -13,6 +13,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import Part, make_option
 from hpcstack.slurm.gpus import (
     GpuRequest,
+    Per,
     count_gpus_asked,
     count_job_gpus,
     list_requests,
@@ -82,6 +83,10 @@ class Resources:
         own = self._write_gpus()
         options = [GivenOption("--gpus-per-node", own)] if own else []
         return list_requests([*options, *self.extra.given]) or self.of_shell
+
+    @property
+    def gives_gpus_by_the_task(self) -> bool:
+        return any(one.per is Per.TASK for one in self.gpu_requests)
 
     def _write_gpus(self) -> str:
         """Return the value of --gpus-per-node; empty where it was not given."""

@@ -25,6 +25,7 @@ from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch.record import find_launch
 from hpcstack.site.model import NODE_PLACE
 from hpcstack.slurm.client import Client, QueuedJob
+from hpcstack.slurm.job_id import read_job_id
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
@@ -42,7 +43,6 @@ KEPT_FOR_USER = (
     "HPCSTACK_SITE",
     "SLURM_CONF",
 )
-JOB = re.compile(r"([0-9]+(?:_[0-9]+)?)(?:\.([0-9]+))?")  # NUMBER or NUMBER_TASK, perhaps .STEP
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,9 @@ def parse_job(job: str) -> RunningJob:
         why = f"the newest launch, {newest.stack}, {newest.started}"
         return RunningJob(newest.number or newest.job, newest.step, why)
 
-    match = JOB.fullmatch(job)
-    if not match:
-        raise InputError(f"{job!r} is not the number of a job", "squeue --me lists yours")
-    number, step = match[1], match[2] or ""
-    why = f"its step {step}" if step else "every step of it"
-    return RunningJob(number, step, why)
+    found = read_job_id(job)
+    why = f"its step {found.step}" if found.step else "every step of it"
+    return RunningJob(found.without_step, found.step, why)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,8 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, SlurmError
 from hpcstack.slurm.job_record import JobRecord, read_job_records
-from hpcstack.slurm.node_failures import (
-    COUNTED,
-    EndedJob,
-    expand_nodelist,
-    parse_ended_jobs,
-)
+from hpcstack.slurm.node_failures import COUNTED, EndedJob, parse_ended_jobs
+from hpcstack.slurm.nodelist import expand_nodelist
 from hpcstack.slurm.query import (
     choose_pmi,
     parse_long_options,
@@ -171,20 +167,18 @@ class Client:
         """Return whether Slurm loads Pyxis, a SPANK plugin: its options are among srun's own."""
         return "--container-image" in self.list_options("srun")
 
-    def expand_nodes(self, nodelist: str) -> list[str]:
-        """Return each node that NODELIST means; none where it is no list of nodes."""
-        if not re.fullmatch(r"[A-Za-z0-9_.,\[\]-]+", nodelist):
-            return []
-        return self._ask("scontrol", "show", "hostnames", nodelist).split()
-
     def query_blocks(self) -> list[Block]:
-        """Return the blocks of Slurm's topology/block; none where it has another topology."""
+        """Return the blocks of Slurm's topology/block; none where it has another topology.
+
+        Raise NodelistError for nodes that are not understood.
+        """
         return read_blocks(self._ask("scontrol", "show", "topology"))
 
     def query_partition_nodes(self, partition: str) -> frozenset[str]:
         """Return the nodes of PARTITION, or of the default one where it is empty.
 
-        Of several, `a,b`, those of all. None where Slurm does not answer.
+        Of several, `a,b`, those of all. None where Slurm does not answer. Raise NodelistError for
+        nodes that are not understood.
         """
         chosen = [f"--partition={partition}"] if partition else []
         text = self._ask("sinfo", "--noheader", "--all", *chosen, "--format", "%P|%N")
@@ -196,8 +190,11 @@ class Client:
         return frozenset(out)
 
     def query_job_nodes(self, job: str) -> list[str]:
-        """Return the nodes of the running JOB; none where Slurm does not say."""
-        return self.expand_nodes(self._ask("squeue", "-h", "--jobs", job, "--format", "%N").strip())
+        """Return the nodes of the running JOB; none where Slurm does not say.
+
+        Raise NodelistError where it says them in another form.
+        """
+        return list(expand_nodelist(self._ask("squeue", "-h", "--jobs", job, "--format", "%N")))
 
     # -- what becomes of jobs
 

@@ -172,6 +172,11 @@ class GpuRequest:
         return self.gpus is not None
 
     @property
+    def asks_for_none(self) -> bool:
+        """Whether it says that there shall be no GPU."""
+        return self.gpus is not None and not self.devices
+
+    @property
     def devices(self) -> int:
         """The GPUs, or slices, that a program sees of these; 0 where they are not understood."""
         return sum(one.devices for one in self.gpus or ())
@@ -268,6 +273,13 @@ def count_job_gpus(record: Mapping[str, str]) -> int | None:
         return every.count_on_node(int(nodes), 0)
     asked = list_requests_of_job(record)
     return count_gpus_asked(asked, int(nodes), 0) if asked else None
+
+
+def count_tasks_of_gpus(requests: Iterable[GpuRequest]) -> int:
+    """Return the tasks of a node that REQUESTS for the node and for a task make together; 0 for none."""
+    devices = {one.per: one.devices for one in requests}
+    of_a_task = devices.get(Per.TASK, 0)
+    return devices.get(Per.NODE, 0) // of_a_task if of_a_task else 0
 
 
 def count_gpus_asked(requests: Iterable[GpuRequest], nodes: int, tasks: int) -> int | None:

@@ -7,10 +7,11 @@ node in it, while most jobs without it end well, that node is looked at first.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from hpcstack.slurm.nodelist import expand_nodelist
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,9 +22,6 @@ DIED = ("FAILED", "NODE_FAIL", "BOOT_FAIL")
 COUNTED = (*DIED, "COMPLETED")
 # Fewer dead jobs than this say nothing; and how seldom chance may give as many on any one node
 FEWEST, CHANCE = 3, 0.01
-# One part of a list of nodes: a name, perhaps with one group of numbers in brackets
-PART = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\])?([^\[\],]*)(?:,|$)")
-MOST_NODES = 100_000
 
 
 @dataclass(frozen=True)
@@ -53,37 +51,11 @@ class NodeFailures:
         return len(self.died) >= FEWEST and self.chance < CHANCE
 
 
-def expand_nodelist(text: str) -> tuple[str, ...]:
-    """Return the nodes of TEXT, such as `node[01-03,7],login1`; none where it has another form.
-
-    Of a job that never had a node Slurm says `None assigned`.
-    """
-    if " " in text:
-        return ()
-    out: list[str] = []
-    end = 0
-    for match in PART.finditer(text):
-        if match.start() != end:
-            return ()
-        end = match.end()
-        head, numbers, tail = match.groups()
-        if not numbers:
-            out.append(head + tail)
-            continue
-        for one in numbers.split(","):
-            first, _, last = one.partition("-")
-            if not (first.isdigit() and (last or first).isdigit()):
-                return ()
-            last = last or first
-            if int(last) - int(first) > MOST_NODES:
-                return ()
-            width = len(first)
-            out += [f"{head}{n:0{width}d}{tail}" for n in range(int(first), int(last) + 1)]
-    return tuple(out) if end == len(text) else ()
-
-
 def parse_ended_jobs(rows: Iterable[Sequence[str]]) -> list[EndedJob]:
-    """Return the jobs of ROWS, each (number, user, state, list of nodes), that count."""
+    """Return the jobs of ROWS, each (number, user, state, list of nodes), that count.
+
+    Raise NodelistError for nodes that are not understood: without them others would look odd.
+    """
     out = []
     for number, user, state, nodelist in rows:
         word = state.partition(" ")[0]  # CANCELLED by 1000

@@ -4,7 +4,8 @@ Source: validate_options_salloc_sbatch_srun and what it calls in src/common/slur
 _opt_verify in src/srun/opt.c, of Slurm 22.05 to 26.05. A row holds for all of them: which release
 first refuses a pair makes no difference to who should not give it.
 
-`ci/rivals` lets real releases of srun judge each row, and lines that hpcstack makes.
+Real releases of srun judge the rows in tests/unit/slurm/test_rivals.py, and lines that hpcstack makes
+in tests/unit/launch/test_plan.py.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.slurm.gpus import read_request
+from hpcstack.core.errors import InputError
+from hpcstack.slurm.gpus import list_requests, read_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from hpcstack.slurm.gpus import GpuRequest
     from hpcstack.slurm.options import GivenOption
 
 # An option whose value decides has a name here for each thing that it asks for.
@@ -45,20 +48,78 @@ TABLE = (
     Rivals("--mem-per-cpu", ("--mem-per-gpu",)),
     Rivals(
         "--ntasks-per-gpu",
-        ("--ntasks-per-node", "--gpus-per-task", "--gpus-per-socket", TASKS_GPUS),
+        ("--ntasks-per-node", "--gpus-per-task", "--gpus-per-socket", TASKS_GPUS, TASKS_CPUS),
         by_variable=True,
     ),
-    Rivals("--ntasks-per-gpu", (TASKS_CPUS,)),
-    Rivals("--cpus-per-gpu", ("--cpus-per-task", TASKS_CPUS)),
+    Rivals("--cpus-per-gpu", ("--cpus-per-task",), by_variable=True),
+    Rivals("--cpus-per-gpu", (TASKS_CPUS,)),
     Rivals(TASKS_CPUS, ("--cpus-per-task",)),
     Rivals(TASKS_GPUS, ("--gpus-per-task",)),
     Rivals("--core-spec", ("--thread-spec",)),
-    Rivals("--exclusive", ("--oversubscribe", "--overlap")),
+    Rivals("--exclusive", ("--oversubscribe", "--overlap", "--whole")),
     Rivals("--exact", ("--whole",)),
     Rivals("--relative", ("--nodelist", "--exclude")),
     Rivals(ARBITRARY, ("--nodes",)),
     Rivals("--quiet", ("--verbose",)),
 )
+
+# An option that is refused without the other, and one that means something only within a job
+NEEDED = {"--gpus-per-socket": "--sockets-per-node"}
+ONLY_IN_A_JOB = ("--relative",)
+# Options about each GPU, which are refused where none is asked for
+OF_EACH_GPU = ("--cpus-per-gpu", "--mem-per-gpu", "--ntasks-per-gpu")
+
+
+def check_options(given: Sequence[GivenOption], *, in_a_job: bool) -> None:
+    """Raise InputError for the first of the options GIVEN that Slurm refuses as they stand together.
+
+    IN_A_JOB says whether they are for a step of a job that is there.
+    """
+    names = {one.name for one in given}
+    for one in given:
+        rivals = find_rivals(one, given)
+        if rivals:
+            raise InputError(
+                f"{one.word} and {rivals[0].word}: Slurm takes only one of them",
+                "leave one of them out",
+                page="write-a-job-script",
+            )
+        needed = NEEDED.get(one.name)
+        if needed and needed not in names:
+            raise InputError(
+                f"{one.word}: Slurm takes it only with {needed}",
+                f"{needed}=N",
+                page="write-a-job-script",
+            )
+        if one.name in ONLY_IN_A_JOB and not in_a_job:
+            raise InputError(
+                f"{one.word} is about the nodes of a job, and there is none yet",
+                "leave it out",
+                page="write-a-job-script",
+            )
+    requests = list_requests(given)
+    of_each = [one for one in given if one.name in OF_EACH_GPU]
+    if of_each and requests and all(one.asks_for_none for one in requests):
+        raise InputError(
+            f"{of_each[0].word} is about each GPU, and {requests[0].source} asks for none",
+            "leave one of them out",
+            page="write-a-job-script",
+        )
+    _check_types(requests)
+
+
+def _check_types(requests: Iterable[GpuRequest]) -> None:
+    """Raise InputError where one of REQUESTS names types of GPUs, and another one does not."""
+    asking = [one for one in requests if one.gpus]
+    typed = [one for one in asking if one.types]
+    if typed and len(typed) < len(asking):
+        plain = next(one for one in asking if not one.types)
+        raise InputError(
+            f"{typed[0].source} names a type of GPU and {plain.source} none: Slurm takes types in "
+            "all of them or in none",
+            "write the type in both, or leave one of them out",
+            page="write-a-job-script",
+        )
 
 
 def list_names(option: GivenOption) -> tuple[str, ...]:

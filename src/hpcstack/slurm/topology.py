@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hpcstack.slurm.node_failures import expand_nodelist
+from hpcstack.slurm.nodelist import expand_nodelist
 
 BLOCK = re.compile(r"^BlockName=\S+ BlockIndex=\d+ Nodes=(\S+) BlockSize=(\d+)\s*$", re.MULTILINE)
 
@@ -28,6 +28,7 @@ class Block:
 def read_blocks(text: str) -> list[Block]:
     """Return the base blocks in TEXT, of `scontrol show topology`; none for other topologies.
 
+    Raise NodelistError for nodes that are not understood.
     Slurm prints BlockSize from 24.11 on. Of an older one nothing is returned: 23.11 has blocks and no
     --segment, and which of the two 24.05 is cannot be seen.
     """

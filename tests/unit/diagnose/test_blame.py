@@ -217,7 +217,7 @@ def test_what_cannot_start_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         find_requeueable("7", cluster(state="PENDING"))
     with pytest.raises(InputError, match="Slurm knows no job"):
         find_requeueable("x", cluster())
-    runner = cluster(required="n2")
+    runner = cluster(required="n[1-2]")
     with pytest.raises(InputError, match="asks for n1, n2 by name"):
         requeue_without(find_requeueable("7", runner), ["n1", "n2"], runner)
 

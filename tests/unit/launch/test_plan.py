@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
+from unittest import mock
 
+import click
 import pytest
 
 from conftest import make_site
 from hpcstack.cli.launch_ import command as launch_command
+from hpcstack.cli.resources import parse_resources
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import MODES as OPTION_MODES
@@ -33,6 +38,7 @@ from hpcstack.site.load import Site
 from hpcstack.slurm.gpus import Gres
 from hpcstack.slurm.options import SlurmOptions
 from hpcstack.store.artifact import Artifact
+from support.srun_judge import SrunJudge, find_sruns
 
 ARTIFACT = Artifact(
     stack="pytorch-24.11", key="k", sha256="0" * 64, size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0" * 64,
@@ -844,8 +850,6 @@ def test_no_gpu_may_be_asked_for_without_slurm(tmp_path: Path) -> None:
 
 
 def test_the_command_line_tells_none_from_not_asked() -> None:
-    from hpcstack.cli.resources import parse_resources
-
     options = {"runtime": "auto", "nodes": 1, "extra": (), "gpus": None}
     assert not parse_resources({**options, "gpus_per_node": None}).without_gpus
     none, four = Gres("gpu", count=0), Gres("gpu", count=4)
@@ -857,8 +861,6 @@ def test_the_command_line_tells_none_from_not_asked() -> None:
 
 @pytest.mark.parametrize(("total", "each"), [(0, 4), (8, 0)])
 def test_none_and_some_contradict_each_other(total: int, each: int) -> None:
-    from hpcstack.cli.resources import parse_resources
-
     gpus = {"gpus": Gres("gpu", count=total), "gpus_per_node": Gres("gpu", count=each)}
     options = {"runtime": "auto", "nodes": 1, "extra": (), **gpus}
     with pytest.raises(InputError, match="contradict each other"):
@@ -979,3 +981,117 @@ def test_a_segment_that_does_not_fit_is_refused_or_only_told(tmp_path: Path) -> 
         ARTIFACT, ("prog",), "plain", asked, site, slurm, workdir=tmp_path, only_shown=True
     )
     assert "3 nodes cannot be shared out" in shown.slurm_refuses
+
+
+# -- every line that we make is one that srun takes
+
+# Of each option that is about nodes, tasks, CPUs, GPUs, memory and where they lie: forms of srun(1)
+WORDS = [
+    "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--ntasks-per-gpu=1", "--ntasks-per-core=1", "--ntasks-per-socket=1",
+    "--gpus-per-node=4", "--gpus-per-node=h100:4", "--gpus-per-node=0", "--gpus=4", "--gpus=h100:4", "--gres=gpu:2", "--gres=gpu",
+    "--gres=gpu:h100:2", "--gres=none", "--gpus-per-task=1", "--gpus-per-task=h100:1", "--tres-per-task=cpu=2",
+    "--tres-per-task=gres/gpu=1", "--tres-per-task=cpu=2,gres/gpu=1", "--gpus-per-socket=1", "--sockets-per-node=1",
+    "--cpus-per-task=4", "--cpus-per-gpu=4", "--mem=4G", "--mem-per-cpu=1G", "--mem-per-gpu=4G", "--mincpus=4",
+    "--exclusive", "--overlap", "--oversubscribe", "--exact", "--whole", "--core-spec=1", "--thread-spec=1",
+    "--hint=nomultithread", "--threads-per-core=1", "--cpu-bind=cores", "--gpu-bind=none", "--gpu-bind=closest",
+    "--distribution=block", "--distribution=arbitrary", "--nodelist=n1", "--exclude=n2", "--relative=0", "--contiguous",
+    "--constraint=x", "--label", "--unbuffered", "--kill-on-bad-exit=0", "--time=10", "--no-kill", "--overcommit", "--quiet",
+    "--verbose", "--mpi=none", "--comment=x", "--job-name=x", "--segment=1", "--wait=5",
+]  # fmt: skip
+# Variables of a job that a step may be in: as salloc and sbatch set them
+CONTEXTS: list[dict[str, str]] = [
+    {},
+    {"SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_ON_NODE": "96", "SLURM_GPUS_PER_NODE": "8"},
+    {"SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_ON_NODE": "96", "SLURM_NTASKS_PER_GPU": "1", "SLURM_GPUS": "8", "SLURM_NTASKS": "8"},
+    {"SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_ON_NODE": "96", "SLURM_GPUS_PER_TASK": "1", "SLURM_NTASKS": "8"},
+    {"SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_ON_NODE": "96", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NTASKS": "8", "SLURM_CPUS_PER_TASK": "2"},
+    {"SLURM_JOB_CPUS_PER_NODE": "96(x2)", "SLURM_GPUS_PER_NODE": "4"},
+]  # fmt: skip
+OF_A_JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_PARTITION": "p",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+}
+
+
+Typed = tuple[str, tuple[str, ...], dict[str, str]]
+
+
+def list_pairs() -> list[Typed]:
+    """(mode, words, variables) of each pair of options once outside a job, and once inside one."""
+    pairs = list(itertools.combinations(WORDS, 2))
+    modes = [one for one in MODES if one != "mpi"]  # whose PMI the srun of this machine may lack
+    out: list[Typed] = []
+    for number, pair in enumerate(pairs):
+        first, second = modes[number % len(modes)], modes[(number // 7 + 1) % len(modes)]
+        out.append((first, pair, {}))
+        out.append((second, pair, {**OF_A_JOB, **CONTEXTS[1 + number % (len(CONTEXTS) - 1)]}))
+    return out
+
+
+def plan_typed(mode: str, words: tuple[str, ...], site: Site, variables: dict[str, str]) -> Plan:
+    """The plan of what somebody types: by the verb's own parser, on a login node or in a job."""
+    context = launch_command.make_context("launch", ["x-1", *words, "--mode", mode, "--", "x.py"])
+    typed = {**context.params, "extra": (*context.meta["passed"], *context.params["extra"])}
+    inside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    with mock.patch.dict(os.environ, {**inside, **variables}, clear=True):
+        request = LaunchRequest(("x.py",), parse_resources(typed), mode=mode, only_shown=True)
+        return plan_step(request, ARTIFACT, site, PLAIN)
+
+
+def judge_all(judge: SrunJudge, site: Site, lines: Iterable[Typed]) -> tuple[int, int, list[str]]:
+    """(lines that srun took, lines that we refused, what srun refused of the others)."""
+    taken, refused, wrong = 0, 0, []
+    for mode, words, variables in lines:
+        if not all(map(judge.knows, words)):
+            continue
+        try:
+            made = plan_typed(mode, words, site, variables)
+        except (InputError, click.UsageError):
+            refused += 1
+            continue
+        argv = list(made.argv)
+        begins = argv.index("srun")
+        hidden = argv[:begins]  # env -u NAME ...
+        kept = {name: value for name, value in variables.items() if name not in hidden}
+        options = argv[begins + 1 : argv.index("apptainer")]
+        if "/bin/sh" in options:  # what stands around the runtime
+            options = options[: options.index("/bin/sh")]
+        said = judge.judge(options, kept)
+        if said:
+            wrong.append(f"{mode} {' '.join(words)} in {variables}: {said.strip()} of {options}")
+        taken += not said
+    return taken, refused, wrong
+
+
+EACH = 9  # parts, of which `ci/test` has one judged
+
+
+@pytest.fixture(scope="module", params=find_sruns() or [""])
+def judge(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SrunJudge]:
+    found = SrunJudge(request.param, tmp_path_factory.mktemp("slurm"))
+    yield found
+    found.close()
+
+
+@pytest.mark.srun
+@pytest.mark.soak(
+    "3,000 lines: a ninth of them has each option many times", but=lambda part: part == 0
+)
+@pytest.mark.parametrize("part", range(EACH))
+def test_srun_takes_what_we_make_of_two_options(
+    judge: SrunJudge, tmp_path: Path, part: int
+) -> None:
+    site = gpu_site(tmp_path)
+    node_types = {"n": site.node_types["n"].model_copy(update={"cpus": 96})}
+    site = site.model_copy(update={"node_types": node_types})
+    taken, refused, wrong = judge_all(judge, site, list_pairs()[part::EACH])
+    print(
+        f"{judge.program}: {taken} lines taken, {refused} refused by hpcstack, {len(wrong)} wrong"
+    )
+    assert not wrong, "\n".join(wrong)
+    assert taken > 100
+    assert refused

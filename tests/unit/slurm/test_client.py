@@ -167,13 +167,6 @@ def test_nodes_are_drained_with_a_reason_of_slurms_length() -> None:
     assert Client(refusing).drain("n1", "slow") == "slurm_update error: Invalid user id"
 
 
-def test_what_is_no_list_of_nodes_is_not_asked() -> None:
-    slurmctld = Answering("n1\nn2\n")
-    assert Client(slurmctld).expand_nodes("n[1-2]") == ["n1", "n2"]
-    assert Client(slurmctld).expand_nodes("--help; n1") == []
-    assert len(slurmctld.asked) == 1
-
-
 def test_a_step_beside_a_job_takes_nothing_of_it() -> None:
     srun = Answering()
     Client(srun).run_beside("7", 2, "hang", ["true"], 60)

@@ -5,32 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpcstack.slurm.node_failures import (
     EndedJob,
     count_by_node,
-    expand_nodelist,
     parse_ended_jobs,
 )
-
-
-@pytest.mark.parametrize(("text", "nodes"), [
-    ("node1", ("node1",)),
-    ("node[1-3,7],login1", ("node1", "node2", "node3", "node7", "login1")),
-    ("gpu[08-11]-ib", ("gpu08-ib", "gpu09-ib", "gpu10-ib", "gpu11-ib")),
-    ("a[1-2],b[001]", ("a1", "a2", "b001")),
-    # forms that are left to others, and what is no list
-    ("r[1-2]n[1-2]", ()), ("None assigned", ()), ("node[a-b]", ()), ("", ()), ("n[1-999999999]", ()),
-])  # fmt: skip
-def test_lists_of_nodes(text: str, nodes: tuple[str, ...]) -> None:
-    assert expand_nodelist(text) == nodes
-
-
-@given(st.text(alphabet="abn019[],- ", max_size=20))
-def test_any_text(text: str) -> None:
-    expand_nodelist(text)
 
 
 def test_only_what_may_be_a_nodes_fault_counts() -> None:
