@@ -16,7 +16,6 @@ from hpcstack.build.base import provide_base
 from hpcstack.build.build import BuildPolicy, make_image
 from hpcstack.core.errors import AnswerIsNo, InputError, StoreError
 from hpcstack.core.files import digest_of
-from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.oci.compare import (
     ENVIRONMENT,
     PACKAGES,
@@ -32,7 +31,7 @@ from hpcstack.releases.records import read_releases
 from hpcstack.releases.seal import take_seal, write_image_seal
 from hpcstack.squashfs.splice import read_splice
 from hpcstack.store import signing
-from hpcstack.store.contents import read_optional
+from hpcstack.store.contents import read_about
 from hpcstack.store.signing import Statement, name_signature
 from hpcstack.store.workspace import make_workspace
 
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 PIECE = 1 << 20  # bytes that are read at once
-MAX_ABOUT = 1 << 20  # bytes of stack.json
 MAX_TEXT = 64 << 20  # bytes of a list of packages
 
 
@@ -127,23 +125,14 @@ def make_statement(image: ImageFile, stack: str = "", sha256: str = "") -> State
 
 def read_own_name(image: Path) -> str:
     """Return the stack that IMAGE says it is; empty for one that hpcstack did not build."""
-    text = read_optional(image, "opt/hpcstack/stack.json")
-    try:
-        found = parse_untrusted_json(text.encode(), MAX_ABOUT)
-    except ValueError:
-        return ""
-    return str(found.get("stack", ""))
+    return str(read_about(image).get("stack", ""))
 
 
 def describe_image_file(image: ImageFile, store: Store) -> dict[str, Any]:
     """Return all that is known of IMAGE: STORE's record; without one, what it says of itself."""
     if not image.stored:
         path = image.path
-        said = read_optional(path, "opt/hpcstack/stack.json")
-        try:
-            own = parse_untrusted_json(said.encode(), MAX_ABOUT)
-        except ValueError:
-            own = {"stack": "", "about": "not built by hpcstack"}
+        own = read_about(path) or {"stack": "", "about": "not built by hpcstack"}
         size = path.stat().st_size
         return {**own, "image": str(path), "size": size, **_describe_splice(path)}
 

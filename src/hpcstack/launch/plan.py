@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,7 @@ from hpcstack.slurm.gpus import count_gpus_asked, count_tasks_of_gpus
 from hpcstack.slurm.options import GivenOption
 from hpcstack.slurm.query import find_allocation
 from hpcstack.slurm.rivals import check_options, find_rival_variables, find_rivals
+from hpcstack.store.contents import read_about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -277,6 +279,8 @@ def _make_step(
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
         command=command,
+        stack=artifact.stack,
+        recipe=_read_own_checksum(artifact),
         slurm=tuple(options),
         mounts=mounts.pairs,
         squashfs=squashfs,
@@ -295,6 +299,13 @@ def _make_step(
     # What is started from inside has the same around it, but for the launcher of the ranks.
     around = with_host_libraries(folders, _prepare_image(share, runtime, added, ()))
     return add_slurm_commands(step, runtime, around)
+
+
+def _read_own_checksum(artifact: Artifact) -> str:
+    """Return the checksum of its recipe that the image of ARTIFACT keeps; empty where it has none."""
+    found = str(read_about(artifact.image).get("spec_sha256", ""))
+    # Where there is none, the name alone is compared.
+    return found if re.fullmatch(r"[0-9a-f]{64}", found) else ""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from hpcstack.render.steps import HOME
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.store.cache import cache_of
-from hpcstack.store.contents import read_optional
+from hpcstack.store.contents import read_about, read_optional
 from hpcstack.store.sbom import make_image_sbom
 from hpcstack.store.store import LOCK
 
@@ -158,11 +158,7 @@ def _name_target(text: str, stack: Stack) -> Base:
 
 def _read_spec(artifact: Artifact) -> str:
     """Return the checksum of the recipe that the image was built of, as it says itself."""
-    try:
-        text = read_optional(artifact.image, f"{HOME}/stack.json")
-        return str(parse_untrusted_json(text.encode(), MAX_LABELS)["spec_sha256"])
-    except (ValueError, KeyError):
-        return ""
+    return str(read_about(artifact.image).get("spec_sha256", ""))
 
 
 @dataclass(frozen=True)

@@ -54,11 +54,13 @@ class Step:
     Enroot opens them by `hook`. `slurm_inside` brings Slurm's commands into the container.
     `environment` overrides the image's variables, which are `image_environment`. `gpus` says
     whether the nodes have real GPUs, and `grace` whether the ranks get a signal before the time
-    limit.
+    limit. `stack` and `recipe`, the checksum of its recipe, are what the image says of itself.
     """
 
     image: Path
     command: tuple[str, ...]
+    stack: str = ""
+    recipe: str = ""
     slurm: tuple[Part, ...] = ()
     mounts: tuple[str, ...] = ()
     squashfs: tuple[SquashfsMount, ...] = ()

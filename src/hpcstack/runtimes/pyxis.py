@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import (
     SRUN,
@@ -76,6 +77,9 @@ class Pyxis(Runtime):
         if step.squashfs:
             # Pyxis shows nothing of what Enroot's hooks say.
             command = ("/bin/sh", "-c", SAY, "say", *command)
+        if step.stack:
+            proof = data.read_script("in-image/proof.sh")
+            command = ("/bin/sh", "-c", proof, "proof", step.stack, step.recipe, *command)
         out.append(Part(command, "what each task runs"))
         return out
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import BuildError
+from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import find_inode, read_content
 from hpcstack.squashfs.read import Squashfs
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_SIZE = 64 << 20  # bytes of one file
+MAX_ABOUT = 1 << 20  # bytes of stack.json
 
 
 def read_image_file(image: Path, path: str) -> str:
@@ -44,6 +46,18 @@ def read_optional(image: Path, path: str) -> str:
         return read_image_file(image, path)
     except BuildError:
         return ""
+
+
+def read_about(image: Path) -> dict[str, Any]:
+    """Return what IMAGE says of itself in /opt/hpcstack/stack.json; empty where it says nothing.
+
+    Source of its keys: render/image.py, describe_image.
+    """
+    text = read_optional(image, "opt/hpcstack/stack.json")
+    try:
+        return parse_untrusted_json(text.encode(), MAX_ABOUT)
+    except ValueError:
+        return {}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import resource
 import signal
@@ -308,7 +309,8 @@ def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:
         "srun", "--export=ALL", "--kill-on-bad-exit=1", "--job-name=pytorch-24.11", "--comment=hpcstack:k", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8",
         "--time=1:00:00", "--container-image=/store/images/k/image.sqsh", "--no-container-mount-home",
         "--container-mounts=/scratch:/scratch,/work:/work", "--container-workdir=/work",
-        "--container-env=HPCSTACK_NEAR,PYTHONNOUSERSITE", *with_compat(wrap_rank(("hostname",))),
+        "--container-env=HPCSTACK_NEAR,PYTHONNOUSERSITE",
+        "/bin/sh", "-c", data.read_script("in-image/proof.sh"), "proof", "pytorch-24.11", "", *with_compat(wrap_rank(("hostname",))),
     ]  # fmt: skip
 
 
@@ -981,6 +983,52 @@ def test_a_segment_that_does_not_fit_is_refused_or_only_told(tmp_path: Path) -> 
         ARTIFACT, ("prog",), "plain", asked, site, slurm, workdir=tmp_path, only_shown=True
     )
     assert "3 nodes cannot be shared out" in shown.slurm_refuses
+
+
+# -- a task proves that it is in the image
+
+ABOUT_IMAGE = {"spec_sha256": "a" * 64, "stack": "pytorch-24.11", "summary": "x"}
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize(
+    ("about", "recipe", "is_in_it"),
+    [
+        (ABOUT_IMAGE, "a" * 64, True),
+        (ABOUT_IMAGE, "", True),
+        (ABOUT_IMAGE, "b" * 64, False),
+        ({**ABOUT_IMAGE, "stack": "other-1"}, "", False),
+        (None, "", False),  # the host
+    ],
+)
+def test_a_slurmd_without_pyxis_ends_the_launch_with_the_reason(
+    tmp_path: Path, shell: str, about: dict[str, str] | None, recipe: str, is_in_it: bool
+) -> None:
+    """NVIDIA/pyxis 79 and 29: the task ran on the host, and the launch said that it was in the image."""
+    if about:
+        text = json.dumps(about, indent=1, sort_keys=True)  # as render/image.py writes it
+        (tmp_path / "stack.json").write_text(text + "\n")
+    script = data.read_script("in-image/proof.sh").replace("/opt/hpcstack", str(tmp_path))
+    argv = [shell, "-c", script, "proof", "pytorch-24.11", recipe, "echo", "two words"]
+    env = {**os.environ, "SLURMD_NODENAME": "n7"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env)
+    if is_in_it:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "two words\n", "")
+        return
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "hpcstack: n7: this task is not in the image of pytorch-24.11" in done.stderr
+
+
+def test_pyxis_alone_needs_the_proof(tmp_path: Path) -> None:
+    made = plan(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PYXIS)
+    at = made.argv.index("proof")
+    assert made.argv[at + 1 : at + 3] == ("pytorch-24.11", ""), (
+        "the image of this test is not there"
+    )
+    assert (
+        "proof"
+        not in plan(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PLAIN).argv
+    )
 
 
 # -- every line that we make is one that srun takes

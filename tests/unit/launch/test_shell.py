@@ -57,6 +57,7 @@ TEXTS = {
     **{f"on-node/{name}": data.read_script(f"on-node/{name}") for name in ON_NODES},
     "in-image/project.sh": data.read_script("in-image/project.sh"),
     "in-image/slurm.sh": data.read_script("in-image/slurm.sh"),
+    "in-image/proof.sh": data.read_script("in-image/proof.sh"),
     "in-image/debug.sh": data.read_script("in-image/debug.sh"),
     **{name: data.read_script(script) for name, script in HOOKS.items()},
 }
@@ -95,6 +96,7 @@ def test_no_fragment_is_forgotten() -> None:
     ranks = {"order.sh", "rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in STARTED_IN_IMAGE)}
     assert {path.name for path in top.rglob("*.sh")} == {
         "project.sh",
+        "proof.sh",
         "debug.sh",
         *ranks,
         *ON_NODES,
