@@ -83,7 +83,7 @@ def find_partition(platform: str, site: Site) -> str:
     fitting = [
         name
         for name in default_first
-        if site.node_types[site.partitions[name].node_type].platform == platform
+        if all(site.node_types[kind].platform == platform for kind in site.kinds(name))
     ]
     if not fitting:
         raise InputError(

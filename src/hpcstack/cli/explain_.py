@@ -88,7 +88,7 @@ def explain_what(session: Session, what: str, *, every: bool) -> Explained:
     anything else.
     """
     from hpcstack.core.errors import InputError
-    from hpcstack.slurm.job_id import parse_job_id
+    from hpcstack.launch.jobs import parse_job_name
 
     if what == "-":
         text = sys.stdin.buffer.read(MOST).decode(errors="replace")
@@ -97,9 +97,9 @@ def explain_what(session: Session, what: str, *, every: bool) -> Explained:
         return _explain_text(session, end_of(Path(what)), "", every=every)
     if not what:
         return _explain_newest(session, every=every)
-    job = parse_job_id(what)
+    job = parse_job_name(what)
     if job:
-        return _explain_job(session, job.without_step, every=every)
+        return _explain_job(session, job, every=every)
     raise InputError(
         f"{what}: no such file, and not the number of a job",
         "hpcstack explain LOG, JOB or - (standard input)",

@@ -17,7 +17,7 @@ import click
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import RUNTIMES, WITHOUT_SLURM
 from hpcstack.launch.resources import Resources
-from hpcstack.slurm.gpus import Gres, list_requests_of_variables, read_gpus
+from hpcstack.slurm.gpus import Gres, list_requests_of_variables, parse_gpus
 from hpcstack.slurm.options import SHORT, VALUED, SlurmOptions
 from hpcstack.slurm.query import find_allocation
 
@@ -154,7 +154,7 @@ class GpuNumber(GpuType):
         if isinstance(value, Gres):
             return value
         try:
-            (found,) = read_gpus(str(value))
+            (found,) = parse_gpus(str(value))
         except ValueError:  # another form, or several types
             self.fail(f"{value!r} is no number of GPUs, such as 4 or h100:4", param, ctx)
         return found

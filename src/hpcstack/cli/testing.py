@@ -28,7 +28,9 @@ def test_one(
     from hpcstack.suite.judged_run import choose_image_to_test, run_and_judge
 
     resources = parse_resources(options)
-    stack, chosen = choose_image_to_test(name, resources, session.site, lambda: session.catalog)
+    stack, chosen = choose_image_to_test(
+        name, resources, session.site, lambda: session.catalog, session.runner
+    )
     if chosen.note:
         say(f"NOTE: {chosen.note}")
     with show_progress(f"testing {stack.full_name}") as progress:

@@ -356,9 +356,13 @@ def _check_named_gpus(site: Site, where: str, runner: Runner) -> Iterator[Findin
         has = in_slurm.get(name)
         if not has:
             continue  # `_check_cluster` says so
-        node_type = f"node_types.{partition.node_type}"
-        gpus = site.node_types[partition.node_type].gpus
-        promised = gpus.count if gpus else 0
+        # Of several types, the one with the most: Slurm's number is that of its largest nodes.
+        counts = {
+            kind: gpus.count for kind in partition.kinds if (gpus := site.node_types[kind].gpus)
+        }
+        most = max(counts, key=lambda kind: counts[kind], default=partition.kinds[0])
+        node_type = f"node_types.{most}"
+        promised = counts.get(most, 0)
         if has.gpus is None:
             said = f"{node_type}: what Slurm says of the GPUs in {name} is not understood"
             yield report_wrong("named", where, said, "WARN", key=f"{node_type}.gpus.count")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, format_count
-from hpcstack.launch.resources import find_node_type
+from hpcstack.launch.node_types import find_node_type
 from hpcstack.runtimes.base import Part, make_option
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.nodelist import NodelistError, expand_nodelist
@@ -72,7 +72,9 @@ def place_job(resources: Resources, site: Site, runner: Runner) -> Placement:
 
     Raise InputError for a --segment that Slurm can never place.
     """
-    placement = place_nodes(resources, 0, find_node_type(resources, site, {}), {}, Client(runner))
+    client = Client(runner)
+    node = find_node_type(resources, site, {}, client)
+    placement = place_nodes(resources, 0, node, {}, client)
     if placement.refusal:
         raise placement.refusal
     return placement

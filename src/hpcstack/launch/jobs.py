@@ -96,6 +96,12 @@ def find_job_parts(job: str, runner: Runner) -> list[JobPart]:
     return _sort_parts(found.values())
 
 
+def parse_job_name(text: str) -> str:
+    """Return the job that TEXT names, or a step of which it names; empty where it names none."""
+    found = parse_job_id(text)
+    return found.without_step if found else ""
+
+
 def count_tasks(said: str) -> int:
     """Return how many tasks Slurm means by SAID, such as 5, 1-9:2 or 1-3,7%2; at least 1.
 

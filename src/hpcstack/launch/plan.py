@@ -23,13 +23,13 @@ from hpcstack.launch.modes import (
     with_tasks_of_gpus,
     wrap_command,
 )
+from hpcstack.launch.node_types import list_node_types, merge_node_types
 from hpcstack.launch.page import check_served, list_served_variables, wrap_served
 from hpcstack.launch.reach_slurm import add_slurm_commands, runs_slurm_command
 from hpcstack.launch.resources import (
     ASKED,
     Resources,
     Share,
-    find_node_type,
     share_resources,
 )
 from hpcstack.launch.squashfs_files import find_squashfs_mounts
@@ -157,10 +157,13 @@ def plan_step(
     resources = request.resources
     if resources.ntasks:
         resources = with_even_tasks(mode, resources)
-    share = share_resources(resources, site, allocation, Client(runner), here=here)
+    client = Client(runner)
+    kinds = list_node_types(resources, site, allocation, client)
+    types = [site.node_types[kind] for kind in kinds]
+    node = merge_node_types(types)
+    share = share_resources(resources, node, allocation, client, here=here)
     resources = with_tasks_of_gpus(mode, resources, share)
     request = replace(request, mode=mode, resources=resources)
-    node = find_node_type(resources, site, allocation)
 
     _check_request(request, runtime, site, allocation, staged)
     refusal = None
@@ -178,7 +181,7 @@ def plan_step(
         refusal = refusal or placement.refusal
     if refusal and not request.only_shown:
         raise refusal
-    _check_architecture(artifact, node, here=here)
+    _check_architecture(artifact, types, here=here)
 
     if here:
         staged = None  # this machine reads the shared file itself
@@ -186,7 +189,7 @@ def plan_step(
     binding = None
     if request.bind and not here:
         binding = bind_ranks(resources, node, share)
-    brought = bring_libraries(site, node, artifact, resources.nodes)
+    brought = bring_libraries(site, kinds, artifact, resources.nodes)
     variables = [
         *list_step_variables(site, resources.nodes, artifact.environment, brought=brought),
         *(Variable(name, value, ValueOrigin.OPTION) for name, value in request.environment.items()),
@@ -215,6 +218,12 @@ def plan_step(
     spare = None
     if request.spare:
         spare = Spare(resources.nodes, request.spare, render_health(site))
+    warnings = (
+        placement.warning,
+        _describe_doubt(share, mode),
+        "" if here else _describe_mixture(kinds, share),
+        "" if here else _describe_slices(node, share, request),
+    )
     virtual_gpus = 0
     if not here and not share.gpus:
         tasks = resources.ntasks_per_node or 1
@@ -225,7 +234,7 @@ def plan_step(
         runtime=runtime.name,
         reason=reason,
         mode=mode,
-        fit=_judge_fit(artifact, node),
+        fit=_judge_fit(artifact, types),
         staged=staged,
         grace=request.grace,
         watchdog=request.watchdog,
@@ -236,7 +245,7 @@ def plan_step(
         brought=brought,
         served=request.serves,
         ordered=_count_ordered_tasks(options) if placement.spans else 0,
-        warnings=tuple(filter(None, (placement.warning, _describe_doubt(share, mode)))),
+        warnings=tuple(filter(None, warnings)),
         slurm_refuses=refusal.message if refusal else "",
     )
 
@@ -249,6 +258,26 @@ def _describe_doubt(share: Share, mode: str) -> str:
     if MODES[mode].ranks_in_a_task or MODES[mode].a_task_a_rank:
         said += f" and starts {format_count(share.ranks, 'rank')} on each node; --nproc-per-node N says how many"
     return said
+
+
+def _describe_mixture(kinds: Sequence[str], share: Share) -> str:
+    """Return what to say where the nodes may be of several KINDS; empty where they are of one."""
+    if len(kinds) < 2:
+        return ""
+    gpus = f": {format_count(share.gpus, 'GPU')} on each" if share.gpus else ""
+    return (
+        f"these nodes may be of several types ({', '.join(kinds)}), so no more is asked for than all "
+        f"have{gpus}; --gpus-per-node TYPE:N, -C or -w chooses"
+    )
+
+
+def _describe_slices(node: NodeType | None, share: Share, request: LaunchRequest) -> str:
+    """Return what to say where nodes of the type NODE have MIG slices alone, and none was asked for."""
+    has_slices = bool(node and node.gpus and node.gpus.mig)
+    if not has_slices or share.may_have_gpus or request.resources.gpu_requests:
+        return ""
+    word = next(iter(node.gpus.mig)) if node and node.gpus else ""
+    return f"these nodes have MIG slices, and none is asked for: --gres gpu:{word}:1 asks for one"
 
 
 def _make_step(
@@ -366,16 +395,18 @@ def find_home_to_mount() -> str:
 
 
 def bring_libraries(
-    site: Site, node: NodeType | None, artifact: Artifact, nodes: int
+    site: Site, kinds: Sequence[str], artifact: Artifact, nodes: int
 ) -> tuple[Brought, ...]:
-    """Return the nodes' own libraries that a step gets; NODE is their type, NODES how many.
+    """Return the nodes' own libraries that a step gets; KINDS are their types, NODES how many.
 
     Return none for a step on one node, which needs no fabric.
     """
     if nodes < 2:
         return ()
-    kind = next((name for name, one in site.node_types.items() if one is node), "")
-    return tuple(site.fabric.bring(kind, artifact.environment))
+    found: dict[str, Brought] = {}
+    for kind in kinds or [""]:
+        found |= {one.name: one for one in site.fabric.bring(kind, artifact.environment)}
+    return tuple(found.values())
 
 
 # Options of srun about the GPUs of a task. Where one of them is given, no --gpu-bind is added.
@@ -713,32 +744,31 @@ REASONS = {
 }
 
 
-def _judge_fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
-    """Return how well the driver and GPU of NODE run the image.
+def _judge_fit(artifact: Artifact, types: Iterable[NodeType]) -> Fit | None:
+    """Return how well the driver and GPU of nodes run the image; of several TYPES, the worst.
 
-    None where the node has no GPU, or the site does not name its driver.
+    None where the nodes have no GPU, or the site does not name its driver.
     """
-    if not node or not node.gpus or not node.real_gpus or not node.driver:
-        return None
     from hpcstack.hardware.compatibility import judge_fit
 
-    return judge_fit(node.driver, node.gpus.model, artifact.environment)
+    fits = [
+        judge_fit(node.driver, node.gpus.model, artifact.environment)
+        for node in types
+        if node.gpus and node.real_gpus and node.driver
+    ]
+    return min(fits, key=lambda fit: (fit.runs, fit.kind == "native"), default=None)
 
 
-def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool) -> None:
-    """Raise InputError where the image is for other processors than those of NODE.
+def _check_architecture(artifact: Artifact, types: Iterable[NodeType], *, here: bool) -> None:
+    """Raise InputError where the image is for other processors than those of one of TYPES.
 
     HERE compares with this machine instead. Nothing is known of nodes that the site does not
     describe, and nothing is refused for them.
     """
     wanted = KERNEL_NAMES.get(artifact.platform, "")
-    if here:
-        theirs = os.uname().machine
-    elif node:
-        theirs = node.architecture
-    else:
-        theirs = ""
-    if not wanted or not theirs or wanted == theirs:
+    found = [os.uname().machine] if here else [node.architecture for node in types]
+    theirs = next((one for one in found if one != wanted), "")
+    if not wanted or not theirs:
         return
 
     platform = next((name for name, machine in KERNEL_NAMES.items() if machine == theirs), "")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import WITHOUT_SLURM
+from hpcstack.launch.node_types import find_architecture
 from hpcstack.launch.page import add_needed
 from hpcstack.launch.plan import plan_step
 from hpcstack.launch.reach_slurm import wants_slurm
 from hpcstack.launch.record import keep_prolog
 from hpcstack.launch.request import check_grace
-from hpcstack.launch.resources import machine_of
 from hpcstack.launch.run import PlannedLaunch
 from hpcstack.launch.staging import plan_staging
 from hpcstack.naming.names import Names
@@ -21,6 +21,7 @@ from hpcstack.project.added import plan_added
 from hpcstack.project.named import read_named_packages
 from hpcstack.releases.seal import explain_image_change
 from hpcstack.site.model import PLATFORMS
+from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import open_store
 
@@ -48,7 +49,7 @@ def plan_launch(
     if request.runtime == WITHOUT_SLURM:
         machine = os.uname().machine
     else:
-        machine = machine_of(request.resources, site, allocation)
+        machine = find_architecture(request.resources, site, allocation, Client(runner))
     site_of_machine = site
     if machine:
         site_of_machine = site.for_architecture(machine)

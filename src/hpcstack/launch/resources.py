@@ -24,7 +24,7 @@ from hpcstack.slurm.options import NO_OPTIONS, GivenOption, SlurmOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcstack.site.load import NodeType, Site
+    from hpcstack.site.load import NodeType
     from hpcstack.slurm.client import Client
 
 
@@ -141,38 +141,21 @@ class Share:
         return bool(self.gpus or self.doubt)
 
 
-def find_node_type(resources: Resources, site: Site, inside: Mapping[str, str]) -> NodeType | None:
-    """Return the node type that a step runs on; None where the site does not describe it.
-
-    It is that of the partition that was asked for, else of the job that the step is INSIDE.
-    """
-    return site.node_type(resources.partition or inside.get("SLURM_JOB_PARTITION", ""))
-
-
-def machine_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> str:
-    """Return what `uname -m` prints on the nodes of a step; empty where the site does not say."""
-    node = find_node_type(resources, site, inside)
-    if not node:
-        return ""
-    return node.architecture
-
-
 def share_resources(
     resources: Resources,
-    site: Site,
+    node: NodeType | None,
     inside: Mapping[str, str],
     client: Client,
     *,
     here: bool = False,
 ) -> Share:
-    """Return what a step takes of each node.
+    """Return what a step takes of each node, which is of the type NODE.
 
     INSIDE are the variables of the job that it is in, empty for none. CLIENT is asked about that job
     where they do not say how many GPUs it has. HERE means a step without Slurm, for which this
     machine's devices are counted. There is a rank per real GPU, else one, unless --nproc-per-node
     says otherwise.
     """
-    node = find_node_type(resources, site, inside)
     found = _find_gpus(resources, node, inside, client, here=here)
     cpus = resources.cpus_per_task or _count_cpus(found.count, node, inside)
     return Share(found.count, resources.nproc_per_node or found.count or 1, cpus, found.doubt)

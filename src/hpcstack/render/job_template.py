@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.quote import check_unbroken, quote_sh
 from hpcstack.render.template import fill_template
 from hpcstack.site.model import NodeType
-from hpcstack.slurm.gpus import read_request
+from hpcstack.slurm.gpus import read_gpu_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,7 +118,7 @@ def _share_of_cpus(cpus: int, gpus: int, wanted: str | None) -> int:
 
     Whoever takes four GPUs of eight leaves the other half of the CPUs to others.
     """
-    request = read_request("--gpus-per-node", wanted or "", "")
+    request = read_gpu_request("--gpus-per-node", wanted or "", "")
     count = request.devices if request else 0
     if not 0 < count < gpus:
         return cpus

@@ -5,6 +5,7 @@ Tested in tests/unit/launch/test_plan.py and tests/unit/render/test_health.py.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,7 +149,10 @@ def render_health(site: Site) -> str:
         "on-node/health.sh.j2",
         site=site.name,
         types=types or {"any": []},
-        partitions={name: numbers[one.node_type] for name, one in site.partitions.items()},
+        partitions={
+            name: [(_match_gres(site.node_types[kind]), numbers[kind]) for kind in one.kinds]
+            for name, one in site.partitions.items()
+        },
         folders=_health_folders(site),
         limit_seconds=HEALTH_LIMIT,
         wait_tenths=HEALTH_WAIT_TENTHS,
@@ -168,6 +172,21 @@ def render_health(site: Site) -> str:
         most_missed=MOST_MISSED,
         boot_minutes=site.health.boot_minutes,
     )
+
+
+def _match_gres(node: NodeType) -> str:
+    """Return the pattern of a shell's `case` for what sinfo shows of nodes like NODE (%G).
+
+    The text is in small letters, and a comma stands behind it.
+    """
+    if node.gpus is None:
+        return '"(null),"'
+    count = f":{node.gpus.count}[!0-9]*"
+    if node.has_virtual_gpus:
+        return f"*gpu{count}|*gpu:*{count}"
+    words = re.sub(r"[^a-z0-9]+", " ", node.gpus.model.lower()).split()
+    model = "[!a-z0-9]".join(words).replace("xx", "[0-9][0-9]")
+    return f"*[!a-z0-9]{model}{count}|*[!a-z0-9]{model}[!a-z0-9]*{count}"
 
 
 def list_health_checks(site: Site) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, cast
 from hpcstack.core import names
 from hpcstack.core.errors import MissingToolError
 from hpcstack.runtimes.base import Part, Runtime, Step
-from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -32,6 +31,8 @@ def choose_runtime(name: str, runner: Runner) -> tuple[Runtime, str]:
 
     Raise MissingToolError where `auto` finds none.
     """
+    from hpcstack.slurm.client import Client
+
     if name != "auto":
         return RUNTIMES[name], "named by the site or on the command line"
 

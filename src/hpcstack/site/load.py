@@ -219,7 +219,8 @@ class Site(Model):
         for node_type in self.modules.prove_on:
             self._check_node_type(("modules", "prove_on"), node_type)
         for name, partition in self.partitions.items():
-            self._check_node_type(("partitions", name), partition.node_type)
+            for node_type in partition.kinds:
+                self._check_node_type(("partitions", name), node_type)
         return self
 
     def _check_node_type(self, path: tuple[str | int, ...], name: str) -> None:
@@ -245,20 +246,30 @@ class Site(Model):
     def node_type(self, partition: str = "") -> NodeType | None:
         """Return the node type of PARTITION, or of the default partition where it is empty.
 
-        Of a list of partitions the first counts. None where the site does not say.
+        Of several types the first counts (`launch/node_types.py` chooses among them). None where the
+        site does not say.
         """
-        if partition:
-            chosen = self.partitions.get(partition.partition(",")[0])
+        names = self.kinds(partition)
+        return self.node_types[names[0]] if names else None
+
+    def kinds(self, partitions: str = "") -> tuple[str, ...]:
+        """Return the names of the node types of PARTITIONS, `a,b`, or of the default one.
+
+        Empty where the site does not say: it describes none of them, or has no default one.
+        """
+        if partitions:
+            chosen = [self.partitions.get(name) for name in partitions.split(",")]
         else:
-            chosen = next((p for p in self.partitions.values() if p.default), None)
-        if chosen is None:
-            return None
-        return self.node_types[chosen.node_type]
+            chosen = [partition for partition in self.partitions.values() if partition.default]
+        names = [name for partition in chosen if partition for name in partition.kinds]
+        return tuple(dict.fromkeys(names))
 
     def kind(self, partition: str = "") -> str:
-        """Return the name of the node type of PARTITION; empty where the site does not say."""
-        node = self.node_type(partition)
-        return next((name for name, one in self.node_types.items() if one is node), "")
+        """Return the name of the node type of PARTITION; empty where the site does not say, or it has
+        several.
+        """
+        names = self.kinds(partition)
+        return names[0] if len(names) == 1 else ""
 
     @property
     def module_tree(self) -> Path:

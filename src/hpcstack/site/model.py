@@ -334,12 +334,30 @@ class NodeType(Model):
 class Partition(Model):
     """One Slurm partition."""
 
-    node_type: str = Field(description="The name in `node_types` of the nodes in this partition.")
+    node_type: str = Field(
+        "", description="The name in `node_types` of the nodes in this partition."
+    )
+    node_types: tuple[str, ...] = Field(
+        (),
+        description="In place of `node_type`, where the partition has nodes of several types: their "
+        "names. A job chooses among them by a type of GPU (`--gpus-per-node h100:4`), by -C or -w.",
+    )
     default: bool = Field(
         False,
         description="Commands that name no partition assume this partition's node type. At most "
         "one partition is the default.",
     )
+
+    @model_validator(mode="after")
+    def _check_types(self) -> Partition:
+        if bool(self.node_type) == bool(self.node_types):
+            raise ValueError("write either node_type, or node_types for nodes of several types")
+        return self
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the types of its nodes."""
+        return self.node_types or (self.node_type,)
 
 
 class StagingSite(Model):

@@ -108,20 +108,23 @@ def _node_types_lines(found: Probe) -> Iterator[str]:
     yield ""
 
     yield "partitions:"
-    seen: dict[str, str] = {}
-    for nodes in found.nodes:
-        count = format_count(nodes.count, "node")
-        if nodes.partition in seen:
-            yield (
-                f"  # {nodes.partition} also has {count} like {nodes.type_name}: "
-                "a partition has one node type"
-            )
-            continue
-        seen[nodes.partition] = nodes.type_name
-        default = ", default: true" if nodes.default else ""
-        key = _quote_key(nodes.partition)
-        yield f"  {key}: {{node_type: {nodes.type_name}{default}}} # {count}"
+    for name in dict.fromkeys(nodes.partition for nodes in found.nodes):
+        yield _partition_line(name, [nodes for nodes in found.nodes if nodes.partition == name])
     yield ""
+
+
+def _partition_line(name: str, every: list[Nodes]) -> str:
+    """Return the line of the partition NAME, whose nodes are EVERY one of these."""
+    counts: Counter[str] = Counter()
+    for nodes in every:
+        counts[nodes.type_name] += nodes.count
+    kinds = f"node_type: {next(iter(counts))}"
+    said = format_count(sum(counts.values()), "node")
+    if len(counts) > 1:
+        kinds = f"node_types: [{', '.join(counts)}]"
+        said = ", ".join(f"{count} like {kind}" for kind, count in counts.items())
+    default = ", default: true" if any(nodes.default for nodes in every) else ""
+    return f"  {_quote_key(name)}: {{{kinds}{default}}} # {said}"
 
 
 def _node_type_lines(nodes: Nodes, found: Probe) -> Iterator[str]:

@@ -21,6 +21,7 @@ from hpcstack.slurm.nodelist import expand_nodelist
 from hpcstack.slurm.query import (
     choose_pmi,
     parse_long_options,
+    parse_node_kinds,
     read_config,
     read_partitions,
     read_pmi,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.core.process import Completed, Runner
-    from hpcstack.slurm.query import Limits
+    from hpcstack.slurm.query import Limits, NodeKind
     from hpcstack.slurm.topology import Block
 
 ANSWER_S = 20  # for a question that slurmctld or slurmdbd answers from memory
@@ -105,6 +106,16 @@ class Client:
         Empty where Slurm does not answer.
         """
         return self._ask("sinfo", "--noheader", "--all", "--format", "%P|%D|%c|%G")
+
+    def query_node_kinds(self, partitions: str) -> list[NodeKind]:
+        """Return the kinds of nodes in PARTITIONS, or in the default one; none where Slurm is silent.
+
+        Raise NodelistError for nodes that are not understood.
+        """
+        chosen = [f"--partition={partitions}"] if partitions else []
+        fields = "%N|%c|%G|%f"
+        argv = ["sinfo", "--noheader", "--all", "--exact", *chosen, "--format", fields]
+        return parse_node_kinds(self._ask(*argv))
 
     def query_node_states(self, partition: str, nodelist: str) -> dict[str, str]:
         """Return {node: its state} of PARTITION and of NODELIST; of all nodes where both are empty.

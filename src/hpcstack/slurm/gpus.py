@@ -93,7 +93,7 @@ def _read_entry(entry: str) -> Gres:
     return Gres(name, type_name, int(count[1]) * SUFFIXES[count[2].lower()])
 
 
-def read_gpus(text: str) -> tuple[Gres, ...]:
+def parse_gpus(text: str) -> tuple[Gres, ...]:
     """Return the GPUs in TEXT, a value of --gpus and its like: [TYPE:]COUNT, or several of them.
 
     Raise GresError for another form.
@@ -199,7 +199,7 @@ class GpuRequest:
         return None
 
 
-def read_request(option: str, value: str, source: str) -> GpuRequest | None:
+def read_gpu_request(option: str, value: str, source: str) -> GpuRequest | None:
     """Return what VALUE of an OPTION of srun's asks for; None where it is not about GPUs."""
     per = ASKING[option]
     try:
@@ -208,7 +208,7 @@ def read_request(option: str, value: str, source: str) -> GpuRequest | None:
         elif option == "--gres":
             entries = read_gres(value)
         else:
-            entries = read_gpus(value)
+            entries = parse_gpus(value)
     except GresError:
         return GpuRequest(source, per, None)
 
@@ -222,7 +222,7 @@ def read_request(option: str, value: str, source: str) -> GpuRequest | None:
 def list_requests(given: Iterable[GivenOption]) -> tuple[GpuRequest, ...]:
     """Return what the options GIVEN ask for; of an option that is given twice the last one."""
     last = {one.name: one for one in given if one.name in ASKING}
-    found = (read_request(name, one.value or "", one.word) for name, one in last.items())
+    found = (read_gpu_request(name, one.value or "", one.word) for name, one in last.items())
     return tuple(one for one in found if one)
 
 
@@ -233,7 +233,7 @@ def list_requests_of_variables(variables: Mapping[str, str], prefix: str) -> tup
         name = f"{prefix}_{option.removeprefix('--').replace('-', '_').upper()}"
         value = variables.get(name, "")
         if value:
-            found.append(read_request(option, value, f"{name}={value}"))
+            found.append(read_gpu_request(option, value, f"{name}={value}"))
     return tuple(one for one in found if one)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcstack.slurm.gpus import count_gpus
+from hpcstack.slurm.nodelist import expand_nodelist
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -56,6 +57,33 @@ def read_partitions(sinfo: str) -> dict[str, Limits]:
             gpus=None if known.gpus is None or gpus is None else max(known.gpus, gpus),
             features=known.features | features,
         )
+    return out
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """Nodes of a partition that are alike, as sinfo shows them; `gres` is its text."""
+
+    nodes: frozenset[str]
+    cpus: int
+    gres: str
+    features: frozenset[str]
+
+
+def parse_node_kinds(sinfo: str) -> list[NodeKind]:
+    """Return the kinds of nodes in SINFO, lines of `%N|%c|%G|%f`.
+
+    Raise NodelistError for nodes that are not understood.
+    """
+    out = []
+    for line in sinfo.splitlines():
+        fields = line.split("|")
+        if len(fields) != 4:
+            continue
+        nodes, cpus, gres, features = fields
+        named = frozenset(features.split(",")) - {"(null)", ""}
+        count = int(cpus) if cpus.isdigit() else 0
+        out.append(NodeKind(frozenset(expand_nodelist(nodes)), count, gres, named))
     return out
 
 

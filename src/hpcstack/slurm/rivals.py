@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.slurm.gpus import list_requests, read_request
+from hpcstack.slurm.gpus import list_requests, read_gpu_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -122,11 +122,11 @@ def _check_types(requests: Iterable[GpuRequest]) -> None:
         )
 
 
-def list_names(option: GivenOption) -> tuple[str, ...]:
+def list_claims(option: GivenOption) -> tuple[str, ...]:
     """Return the names in TABLE of what OPTION asks for."""
     value = option.value or ""
     if option.name == "--gres":
-        request = read_request(option.name, value, option.word)
+        request = read_gpu_request(option.name, value, option.word)
         # What is not understood may be about GPUs.
         is_about_gpus = request is not None and (request.gpus is None or bool(request.gpus))
         return (GRES_OF_GPUS,) if is_about_gpus else ()
@@ -134,7 +134,7 @@ def list_names(option: GivenOption) -> tuple[str, ...]:
         names = []
         if any(one.startswith("cpu") for one in value.split(",")):
             names.append(TASKS_CPUS)
-        if read_request(option.name, value, option.word) is not None:
+        if read_gpu_request(option.name, value, option.word) is not None:
             names.append(TASKS_GPUS)
         return tuple(names)
     if option.name == "--distribution":
@@ -144,11 +144,11 @@ def list_names(option: GivenOption) -> tuple[str, ...]:
 
 def find_rivals(option: GivenOption, others: Iterable[GivenOption]) -> tuple[GivenOption, ...]:
     """Return those of OTHERS that Slurm refuses beside OPTION."""
-    names = list_names(option)
+    names = list_claims(option)
     return tuple(
         other
         for other in others
-        if any(_are_rivals(one, two) for one in names for two in list_names(other))
+        if any(_are_rivals(one, two) for one in names for two in list_claims(other))
     )
 
 
@@ -163,7 +163,7 @@ def find_rival_variables(
     options: Iterable[GivenOption], variables: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return those VARIABLES of a job whose options Slurm refuses beside OPTIONS."""
-    names = {name for option in options for name in list_names(option)}
+    names = {name for option in options for name in list_claims(option)}
     found = []
     for row in TABLE:
         if not row.by_variable:

@@ -236,7 +236,7 @@ def judge_capsule(capsule: Capsule) -> Report:
         request.tier,
         request.skip,
         own=read_own_runs(request.own),
-        node_type=report.node_type,
+        node_types=(report.node_type,),
     )
     found.add({"rows": make_host_rows(run, found.inventory)})
     reported = {one.code: one for one in report.outcomes}

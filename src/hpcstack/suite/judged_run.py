@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.files import write_text
-from hpcstack.launch.resources import machine_of
+from hpcstack.launch.node_types import find_architecture
 from hpcstack.naming.names import OF_RECIPES, Names
 from hpcstack.releases.records import read_release
 from hpcstack.site.model import PLATFORMS
+from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import open_store
 from hpcstack.suite import history
@@ -39,14 +40,14 @@ if TYPE_CHECKING:
 
 
 def choose_image_to_test(
-    name: str, resources: Resources, site: Site, catalog: Callable[[], Catalog]
+    name: str, resources: Resources, site: Site, catalog: Callable[[], Catalog], runner: Runner
 ) -> tuple[Stack, ChosenImage]:
     """Return the stack whose checks are run, and the image: the one that `launch` takes for NAME.
 
     The stack is the recipe's; of a release whose recipe is gone, the release's own. InputError where
     NAME means no image.
     """
-    machine = machine_of(resources, site, find_allocation(os.environ))
+    machine = find_architecture(resources, site, find_allocation(os.environ), Client(runner))
     site_of_machine = site.for_architecture(machine) if machine else site
     names = Names(site_of_machine, os.environ, catalog, PLATFORMS.get(machine, ""))
     chosen = names.find_image(name)

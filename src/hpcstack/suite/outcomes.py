@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hpcstack.recipe.own_checks import OwnCheck
+    from hpcstack.site.load import NodeType
     from hpcstack_smoke.result import Result
 
 # how the last line of a traceback begins, with or without torchrun's mark of the rank
@@ -53,7 +54,13 @@ class SuiteRun:
     share: Share = NO_SHARE  # what it gets of each node
     here: bool = False  # on this machine, without Slurm
     own: Mapping[str, OwnCheck] = field(default_factory=dict)  # {code: own check} that it has
-    node_type: str = ""  # the site's name for its nodes
+    node_types: tuple[str, ...] = ()  # the site's names for what its nodes may be
+    node: NodeType | None = None  # what all of these have; None where the site does not say
+
+    @property
+    def node_type(self) -> str:
+        """The site's name for its nodes; empty where it does not say, or they may be of several."""
+        return self.node_types[0] if len(self.node_types) == 1 else ""
 
     @property
     def ranks_per_node(self) -> int:

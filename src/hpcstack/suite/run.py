@@ -16,9 +16,10 @@ from hpcstack.core.clock import read_clock
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, SlurmError, did_you_mean, format_count
 from hpcstack.core.files import write_text, write_tree
+from hpcstack.launch.node_types import list_node_types, merge_node_types
 from hpcstack.launch.plan import Plan, bring_libraries, plan_step
 from hpcstack.launch.request import LaunchRequest
-from hpcstack.launch.resources import Resources, find_node_type, share_resources
+from hpcstack.launch.resources import Resources, share_resources
 from hpcstack.recipe.model import list_test_names
 from hpcstack.render.launchers import render_inner
 from hpcstack.report import Outcome, Report
@@ -108,7 +109,9 @@ def prepare_run(
     that this shell is in. Raise InputError where nobody knows how many GPUs a node has.
     """
     allocation = find_allocation(os.environ)
-    taken = share_resources(resources, site, allocation, client, here=here)
+    kinds = () if here else list_node_types(resources, site, allocation, client)
+    node = merge_node_types([site.node_types[kind] for kind in kinds])
+    taken = share_resources(resources, node, allocation, client, here=here)
     if taken.doubt:
         raise InputError(
             f"{taken.doubt}, and a run must know how many to prove",
@@ -125,7 +128,6 @@ def prepare_run(
     tests = ",".join(request.tests or stack.tests)
     skip = ",".join(request.skip)
     own = select_own_checks(list_own_checks(stack, site), request.tests, request.tier, request.skip)
-    node = None if here else find_node_type(resources, site, allocation)
     return SuiteRun(
         nodes=resources.nodes,
         world=ranks * resources.nodes,
@@ -137,17 +139,17 @@ def prepare_run(
         share=taken,
         here=here,
         own=own,
-        node_type=next((name for name, one in site.node_types.items() if one is node), ""),
+        node_types=kinds,
+        node=node,
     )
 
 
-def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Site) -> Request:
+def request_of(run: SuiteRun, artifact: Artifact, site: Site) -> Request:
     """Return what the suite in the image is to read.
 
     That is what was asked for, and what the site promises of its nodes.
     """
-    node = None if run.here else find_node_type(resources, site, find_allocation(os.environ))
-    brought = () if run.here else bring_libraries(site, node, artifact, run.nodes)
+    brought = () if run.here else bring_libraries(site, run.node_types, artifact, run.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
 
     return Request(
@@ -165,7 +167,7 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
         injected=mapped,
         injected_at=HOST_PLACE if mapped else "",
         own=write_own_runs(run.own),
-        **list_promised(node, site),
+        **list_promised(run.node, site),
     )
 
 
@@ -257,7 +259,7 @@ def run_suite(
         run, artifact, resources, site, runner, runtime=request.runtime, suite=suite
     )
     write_text(folder / "command.txt", plan.shown() + "\n")
-    write_request(request_of(run, artifact, resources, site))
+    write_request(request_of(run, artifact, site))
     nodes = format_count(run.nodes, "node")
     say(f"{run.world} ranks on {nodes} by {plan.runtime} ({plan.reason})")
 
@@ -282,7 +284,6 @@ def run_suite(
         look = f"see {folder / 'step.log'} and {folder / 'command.txt'}"
         raise SlurmError(_explain_nothing(step), look, page="test-a-stack")
 
-    node = None if here else find_node_type(resources, site, find_allocation(os.environ))
     judged = make_outcomes(run, found, _find_telling_line(folder, step))
     report = Report(
         stack=artifact.stack,
@@ -300,10 +301,10 @@ def run_suite(
         seconds=round(time.monotonic() - began, 1),
         stand_in=artifact.stand_in,
         adopted=artifact.adopted,
-        virtual_nodes=bool(node and node.virtual),
+        virtual_nodes=bool(run.node and run.node.virtual),
         planted=found.planted,
         inventory=found.inventory,
-        promised={name: value for name, value in list_promised(node, site).items() if value},
+        promised={name: value for name, value in list_promised(run.node, site).items() if value},
         step_status=next((step.status for step in steps if step.status), 0),
         outcomes=(*judged, *judge_step(steps, judged)),
     )

@@ -193,9 +193,9 @@ def list_partitions(site: Site, prove: Proof, platform: str) -> tuple[str, ...]:
     the site's modules.prove_on. By default it is Slurm's default partition, which is empty here.
     """
     named = list(prove.partitions)
-    covered = {site.kind(one) for one in named}
+    covered = {kind for one in named for kind in site.kinds(one)}
     for kind in site.modules.prove_on:
-        of_kind = [one for one, row in site.partitions.items() if row.node_type == kind]
+        of_kind = [one for one, row in site.partitions.items() if kind in row.kinds]
         if kind not in covered and of_kind:
             named.append(of_kind[0])
     fitting = []
@@ -208,7 +208,7 @@ def list_partitions(site: Site, prove: Proof, platform: str) -> tuple[str, ...]:
 
 def make_strict_site(site: Site, prove: Proof) -> Site:
     """Return SITE with the gate that PROVE asks for: never less than the site itself asks for."""
-    kinds = [site.kind(partition) for partition in prove.partitions]
+    kinds = [kind for partition in prove.partitions for kind in site.kinds(partition)]
     own = site.modules
     changes = {
         "tier": choose_tier(site, prove),

@@ -389,6 +389,47 @@ def test_another_kind_of_node_needs_none_of_it(node: Path) -> None:
     assert found["checks"] == 3
 
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root is slurmd's health check")
+MIXED = {
+    "node_types": {
+        "a100x4": {"gpus": {"model": "A100", "count": 4}},
+        "a10x4": {"gpus": {"model": "A10", "count": 4}},
+        "a100x8": {"gpus": {"model": "A100", "count": 8}},
+        "rtx": {"gpus": {"model": "RTX 40xx", "count": 2}},
+        "cpu": {"cpus": 64},
+    },
+    "partitions": {"gpu": {"node_types": ["a10x4", "a100x4", "a100x8", "rtx", "cpu"]}, "other": {"node_type": "cpu"}},
+}  # fmt: skip
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("gpu|gpu:a100:4(S:0-1)", "a100x4"),
+        ("gpu|gpu:nvidia_a100-sxm4-80gb:8", "a100x8"),
+        ("gpu|gpu:a10:4", "a10x4"),
+        ("gpu|gpu:nvidia_geforce_rtx_4090:2", "rtx"),
+        ("gpu|(null)", "cpu"),
+        ("other|gpu:a100:4", "cpu"),  # the site says that these nodes have none
+        ("gpu|gpu:h100:4", ""),  # a kind that the site does not name
+        ("gpu|gpu:a100:40", ""),
+    ],
+)
+def test_which_kind_a_node_of_a_mixed_partition_is(node: Path, said: str, kind: str) -> None:
+    """A node of another type than the partition's first would be drained for what it never had."""
+    (node / "bin/sinfo").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (node / "bin/sinfo").chmod(0o755)
+    (node / "state").mkdir()
+    own = {"HPCSTACK_HEALTH_STATE": f"{node}/state", "SLURMD_NODENAME": "n1"}
+    _, found, _ = told(node, site=MIXED, HPCSTACK_NODE_TYPE="", **own)
+    known = node / "state/kind"
+    number = int(known.read_text()) if known.exists() else 0
+    assert (["", *MIXED["node_types"]][number]) == kind
+    if not kind:
+        assert found["healthy"] is not True, "that it is well is not known"
+
+
 def test_a_site_has_checks_of_its_own(node: Path) -> None:
     own = node / "health.d"
     own.mkdir()
@@ -474,9 +515,6 @@ def rounds(node: Path, count: int, apart: int = 2, **more: Any) -> list[dict[str
             time.sleep(0.05)
         pass_time(node, apart)
     return found
-
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root is slurmd's health check")
 
 
 @needs_root

@@ -70,9 +70,11 @@ def test_half_of_the_gpus_come_with_half_of_the_cpus(tmp_path: Path) -> None:
     site = gpu_site(tmp_path)
     half = directives(render_job_template("ddp", STACK, site, {"gpus-per-node": "4"}))
     assert {"--gpus-per-node=4", "--cpus-per-task=48"} <= set(half)
+    typed = directives(render_job_template("ddp", STACK, site, {"gpus-per-node": "h100:4"}))
+    assert {"--gpus-per-node=h100:4", "--cpus-per-task=48"} <= set(typed)
     own = {"gpus-per-node": "4", "cpus-per-task": "10"}
     assert "--cpus-per-task=10" in directives(render_job_template("ddp", STACK, site, own))
-    for other in ("0", "8", "16", "h100:4", ""):
+    for other in ("0", "8", "16", "h100:x", ""):
         text = render_job_template("ddp", STACK, site, {"gpus-per-node": other})
         assert "--cpus-per-task=96" in directives(text), other
 

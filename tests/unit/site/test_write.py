@@ -150,7 +150,8 @@ def test_slices_are_no_gpus_and_what_is_not_understood_is_said(tmp_path: Path) -
     text = render_site_text(Probe(nodes=tuple(read_node_kinds(SINFO_MIG))), "x")
     loaded = load(tmp_path, text)
     whole, slices = loaded.node_types["h100x2mig2"].gpus, loaded.node_types["a100mig28"].gpus
-    assert whole and slices
+    assert whole
+    assert slices
     assert (whole.model, whole.count) == ("H100", 2)
     assert whole.mig == {"nvidia_h100_80gb_hbm3_4g.40gb": 2}
     assert (slices.model, slices.count, slices.mig) == ("A100", 0, {"a100_1g.5gb": 28})

@@ -21,7 +21,8 @@ from hpcstack.slurm.job_id import JobId, parse_job_id
 def test_its_forms(text: str, expected: JobId, whole: str) -> None:
     found = parse_job_id(text)
     assert found == expected
-    assert found and found.without_step == whole
+    assert found
+    assert found.without_step == whole
 
 
 @pytest.mark.parametrize("text", ["", "x", "7_", "7_[1-3]", "7+", "7.x", "-7", "7 8", "7;8", "٧"])

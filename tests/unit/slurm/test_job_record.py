@@ -26,10 +26,12 @@ def test_a_command_line_of_two_lines_is_one_record() -> None:
 )
 def test_whose_record_it_is(line: str, name: str) -> None:
     record = parse_job_record(line)
-    assert record and record.name == name
+    assert record
+    assert record.name == name
 
 
 def test_what_slurm_shows_as_nothing_is_left_out() -> None:
     record = parse_job_record("JobId=7 ReqNodeList=(null) ExcNodeList= NodeList=n[1-2]")
-    assert record and record.fields == {"JobId": "7", "NodeList": "n[1-2]"}
+    assert record
+    assert record.fields == {"JobId": "7", "NodeList": "n[1-2]"}
     assert parse_job_record("slurm_load_jobs error: Invalid job id specified") is None
