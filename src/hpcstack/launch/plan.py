@@ -32,6 +32,7 @@ from hpcstack.launch.resources import (
     Share,
     share_resources,
 )
+from hpcstack.launch.site_options import list_site_options
 from hpcstack.launch.squashfs_files import find_squashfs_mounts
 from hpcstack.launch.variables import (
     ValueOrigin,
@@ -46,7 +47,7 @@ from hpcstack.runtimes.base import make_option
 from hpcstack.runtimes.squashfs_mounts import keep_hook
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.gpus import count_gpus_asked, count_tasks_of_gpus
-from hpcstack.slurm.options import GivenOption
+from hpcstack.slurm.options import GivenOption, SlurmOptions
 from hpcstack.slurm.query import find_allocation
 from hpcstack.slurm.rivals import check_options, find_rival_variables, find_rivals
 from hpcstack.store.contents import read_about
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from hpcstack.project.added import Added
     from hpcstack.site.injection import Brought
     from hpcstack.site.load import NodeType, Site
-    from hpcstack.slurm.options import SlurmOptions
     from hpcstack.store.artifact import Artifact
 
 
@@ -165,7 +165,7 @@ def plan_step(
     resources = with_tasks_of_gpus(mode, resources, share)
     request = replace(request, mode=mode, resources=resources)
 
-    _check_request(request, runtime, site, allocation, staged)
+    _check_request(request, runtime, site, allocation, staged, client)
     refusal = None
     placement = Placement()
     if not here:
@@ -186,30 +186,22 @@ def plan_step(
     if here:
         staged = None  # this machine reads the shared file itself
 
+    by_site: list[Part] = []
+    if not here:
+        by_site = _list_options_by_site(resources, site, kinds, allocation)
+    all_given = (*resources.extra.given, *map(_as_option, by_site))
+    with_sites = replace(resources, extra=SlurmOptions(all_given))
+
     binding = None
     if request.bind and not here:
-        binding = bind_ranks(resources, node, share)
+        binding = bind_ranks(with_sites, node, share)
     brought = bring_libraries(site, kinds, artifact, resources.nodes)
-    variables = [
-        *list_step_variables(site, resources.nodes, artifact.environment, brought=brought),
-        *(Variable(name, value, ValueOrigin.OPTION) for name, value in request.environment.items()),
-        *list_mode_variables(
-            mode,
-            runtime.name,
-            artifact.environment,
-            binding,
-            request.grace,
-            near=request.bind and may_bind_by_node(resources, node, share),
-        ),
-    ]
-    if request.debug is not None:
-        variables += list_debug_variables(request.debug, os.environ, artifact.environment)
-    if request.serves:
-        variables += list_served_variables(request.serves)
+    near = request.bind and may_bind_by_node(with_sites, node, share)
+    variables = _list_variables(request, artifact, site, runtime, binding, brought, near=near)
     options: list[Part] = []
     if not here:
         options = _list_srun_options(
-            request, artifact, share, runner, binding, allocation, placement, prolog=prolog
+            request, artifact, share, runner, binding, allocation, placement, by_site, prolog=prolog
         )
     step = _make_step(
         request, artifact, site, runtime, share, staged, added, brought, variables, options
@@ -218,16 +210,9 @@ def plan_step(
     spare = None
     if request.spare:
         spare = Spare(resources.nodes, request.spare, render_health(site))
-    warnings = (
-        placement.warning,
-        _describe_doubt(share, mode),
-        "" if here else _describe_mixture(kinds, share),
-        "" if here else _describe_slices(node, share, request),
-    )
-    virtual_gpus = 0
-    if not here and not share.gpus:
-        tasks = resources.ntasks_per_node or 1
-        virtual_gpus = count_gpus_asked(resources.gpu_requests, resources.nodes, tasks) or 0
+    warnings = [placement.warning, _describe_doubt(share, mode)]
+    if not here:
+        warnings += [_describe_mixture(kinds, share), _describe_slices(node, share, request)]
     return Plan(
         parts=(*words_before, *runtime.parts(step)),
         settings=tuple(_list_settings(runtime, step, variables)),
@@ -240,7 +225,7 @@ def plan_step(
         watchdog=request.watchdog,
         requeue=request.requeue,
         ranks=share.ranks,
-        virtual_gpus=virtual_gpus,
+        virtual_gpus=0 if here else _count_virtual_gpus(resources, share),
         spare=spare,
         brought=brought,
         served=request.serves,
@@ -248,6 +233,48 @@ def plan_step(
         warnings=tuple(filter(None, warnings)),
         slurm_refuses=refusal.message if refusal else "",
     )
+
+
+def _list_options_by_site(
+    resources: Resources, site: Site, kinds: Sequence[str], allocation: Mapping[str, str]
+) -> list[Part]:
+    """Return the options that SITE gives a step of RESOURCES, on nodes of KINDS."""
+    given = SlurmOptions(tuple(map(_as_option, resources.parts())))
+    partitions = resources.partition or allocation.get("SLURM_JOB_PARTITION", "")
+    return list_site_options(site, partitions, kinds, given, in_a_job=bool(allocation))
+
+
+def _list_variables(
+    request: LaunchRequest,
+    artifact: Artifact,
+    site: Site,
+    runtime: Runtime,
+    binding: Binding | None,
+    brought: tuple[Brought, ...],
+    *,
+    near: bool,
+) -> list[Variable]:
+    """Return the variables of a step, each with where it comes from."""
+    variables = [
+        *list_step_variables(site, request.resources.nodes, artifact.environment, brought=brought),
+        *(Variable(name, value, ValueOrigin.OPTION) for name, value in request.environment.items()),
+        *list_mode_variables(
+            request.mode, runtime.name, artifact.environment, binding, request.grace, near=near
+        ),
+    ]
+    if request.debug is not None:
+        variables += list_debug_variables(request.debug, os.environ, artifact.environment)
+    if request.serves:
+        variables += list_served_variables(request.serves)
+    return variables
+
+
+def _count_virtual_gpus(resources: Resources, share: Share) -> int:
+    """Return the GPUs per node that are asked for and that no device stands for."""
+    if share.gpus:
+        return 0
+    tasks = resources.ntasks_per_node or 1
+    return count_gpus_asked(resources.gpu_requests, resources.nodes, tasks) or 0
 
 
 def _describe_doubt(share: Share, mode: str) -> str:
@@ -538,13 +565,14 @@ def _list_srun_options(
     binding: Binding | None,
     allocation: Mapping[str, str],
     placement: Placement,
+    by_site: list[Part],
     *,
     prolog: str,
 ) -> list[Part]:
-    """Return srun's options for REQUEST, each with its reason."""
+    """Return srun's options for REQUEST, each with its reason; BY_SITE are those that the site gives."""
     mode = request.mode
     resources = request.resources
-    given = resources.extra
+    given = SlurmOptions((*resources.extra.given, *map(_as_option, by_site)))
     if resources.elastic:
         why = "elastic: the remaining nodes go on without the one that failed"
         out = [make_option("--kill-on-bad-exit", 0, why), make_option("--no-kill", why=why)]
@@ -589,26 +617,37 @@ def _list_srun_options(
         out.append(make_option("--gpu-bind", "none", "each task sees all GPUs of the step"))
     if binding and MODES[mode].a_task_a_rank:
         out.append(make_option("--cpu-bind", f"mask_cpu:{binding.masks}", binding.why))
-    return _without_rivals(out, mode, in_a_job=bool(allocation))
+    return _without_rivals(out, by_site, mode, in_a_job=bool(allocation))
 
 
 # What hpcstack adds for good measure: left out where the user asks for the same in another way.
 LEFT_OUT = ("--cpus-per-task", "--gpus-per-node", "--gpu-bind")
 
 
-def _without_rivals(parts: list[Part], mode: str, *, in_a_job: bool) -> list[Part]:
-    """Return PARTS without those of our own that Slurm refuses beside one that was asked for.
+def _without_rivals(
+    parts: list[Part], by_site: list[Part], mode: str, *, in_a_job: bool
+) -> list[Part]:
+    """Return PARTS and what the site gives, without what Slurm refuses beside something that counts more.
 
+    What was asked for counts most, then what is BY_SITE, then what hpcstack adds for good measure.
     Raise InputError where Slurm refuses two that were asked for, or one that MODE cannot do without.
     """
     asked = [_as_option(part) for part in parts if part.why == ASKED]
     check_options(asked, in_a_job=in_a_job)
+    needed = [
+        _as_option(part) for part in parts if part.why == ASKED or part.option not in LEFT_OUT
+    ]
+    of_site = [part for part in by_site if not find_rivals(_as_option(part), needed)]
+    given = [*asked, *map(_as_option, of_site)]
+    names = {part.option for part in of_site}
     kept = []
     for part in parts:
         if part.why == ASKED:
             kept.append(part)
             continue
-        rivals = find_rivals(_as_option(part), asked)
+        if part.option in names:
+            continue
+        rivals = find_rivals(_as_option(part), given)
         if rivals and part.option not in LEFT_OUT:
             raise InputError(
                 f"{rivals[0].word}: Slurm does not take it beside {part.words[0]}, which mode {mode} "
@@ -618,7 +657,7 @@ def _without_rivals(parts: list[Part], mode: str, *, in_a_job: bool) -> list[Par
             )
         if not rivals:
             kept.append(part)
-    return kept
+    return [*kept, *of_site]
 
 
 def _as_option(part: Part) -> GivenOption:
@@ -789,6 +828,7 @@ def _check_request(
     site: Site,
     allocation: Mapping[str, str],
     staged: Staging | None,
+    client: Client,
 ) -> None:
     """Raise InputError for options that exclude each other or mean nothing here."""
     mode = request.mode
@@ -809,6 +849,7 @@ def _check_request(
     if not runtime.uses_slurm:
         _check_local(request, staged)
         return
+    _check_cluster(resources.extra.value("--clusters"), client)
     if not site.partitions:
         return
 
@@ -820,6 +861,23 @@ def _check_request(
                 f"known: {', '.join(site.partitions)}",
                 page="describe-your-cluster",
             )
+
+
+def _check_cluster(asked: str, client: Client) -> None:
+    """Raise InputError where another cluster than this one is ASKED for.
+
+    Partitions, node types and images are judged by what this cluster has.
+    """
+    if not asked:
+        return
+    own = client.read_config().get("ClusterName", "")
+    if asked != own:
+        here = f", which is {own}" if own else ""
+        raise InputError(
+            f"--clusters={asked}: images, partitions and node types are those of this cluster{here}",
+            "log in there; or leave it out",
+            page="describe-your-cluster",
+        )
 
 
 def _slurm_refusal(

@@ -18,8 +18,33 @@ from hpcstack.recipe.fields import Line, Model, Mount, Value, check_mount
 class Reasoned(Model):
     """A value, and why it is so: nobody dares to remove a setting whose reason is lost."""
 
-    value: Value = Field(description="The variable's value.")
+    value: Value = Field(description="The value; empty for an option that has none.")
     reason: Line = Field(min_length=1, description="Why this value, in a few words.")
+
+
+# Options of srun that hpcstack works out for each launch. A site cannot give them.
+WORKED_OUT = (
+    "--nodes",
+    "--ntasks",
+    "--ntasks-per-node",
+    "--gpus-per-node",
+    "--export",
+    "--job-name",
+    "--comment",
+    "--prolog",
+    "--segment",
+)
+OPTION = re.compile(r"--[a-z][a-z0-9-]*")
+
+
+def check_site_options(options: dict[str, Reasoned]) -> dict[str, Reasoned]:
+    """Return OPTIONS. Raise ValueError for what is no long option of srun's, or is hpcstack's own."""
+    for name in options:
+        if not OPTION.fullmatch(name):
+            raise ValueError(f"{name!r}: write the long form of an option of srun's, as --mem")
+        if name in WORKED_OUT or name.startswith("--container"):
+            raise ValueError(f"{name}: hpcstack works it out for each launch")
+    return options
 
 
 # Where libraries of the node lie in a container: INJECTION/FILE, and INJECTION.N for the Nth
@@ -52,6 +77,7 @@ def check_host_path(text: str) -> str:
 
 HostPath = Annotated[str, AfterValidator(check_host_path)]
 Settings = Annotated[dict[str, Reasoned], AfterValidator(check_known_settings)]
+SiteOptions = Annotated[dict[str, Reasoned], AfterValidator(check_site_options)]
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from hpcstack.recipe.fields import Model, Mount
 from hpcstack.recipe.merge import Policy, extract_fragment, merge_documents
 from hpcstack.recipe.own_checks import OF_SITE, OF_STACK, SiteCheck, check_unique_names
 from hpcstack.site.fabric import Baseline, Fabric
+from hpcstack.site.injection import SiteOptions
 from hpcstack.site.model import (
     PLATFORMS,
     POLICY_KEYS,
@@ -131,6 +132,9 @@ class Site(Model):
         "these names.",
     )
     partitions: dict[str, Partition] = Field({}, description="Slurm partitions, by name.")
+    srun: SiteOptions = Field(
+        {}, description="srun's options that every job of the site gets, as in `partitions`."
+    )
     fabric: Fabric = Fabric.model_construct()
     baselines: dict[str, dict[str, Baseline]] = Field(
         {},
@@ -195,7 +199,7 @@ class Site(Model):
     @model_validator(mode="after")
     def _check_names(self) -> Site:
         """Raise WrongKeyError where one part of the file names what another does not have."""
-        defaults = [name for name, partition in self.partitions.items() if partition.default]
+        defaults = self.default_partitions
         if len(defaults) > 1:
             both = ", ".join(defaults)
             raise WrongKeyError(
@@ -252,15 +256,18 @@ class Site(Model):
         names = self.kinds(partition)
         return self.node_types[names[0]] if names else None
 
+    @property
+    def default_partitions(self) -> list[str]:
+        """The name of the default partition; none where the site names none."""
+        return [name for name, partition in self.partitions.items() if partition.default]
+
     def kinds(self, partitions: str = "") -> tuple[str, ...]:
         """Return the names of the node types of PARTITIONS, `a,b`, or of the default one.
 
         Empty where the site does not say: it describes none of them, or has no default one.
         """
-        if partitions:
-            chosen = [self.partitions.get(name) for name in partitions.split(",")]
-        else:
-            chosen = [partition for partition in self.partitions.values() if partition.default]
+        wanted = partitions.split(",") if partitions else self.default_partitions
+        chosen = [self.partitions.get(name) for name in wanted]
         names = [name for partition in chosen if partition for name in partition.kinds]
         return tuple(dict.fromkeys(names))
 

@@ -19,6 +19,7 @@ from hpcstack.core.characters import CONTROL
 from hpcstack.core.cpus import parse_cpu_list
 from hpcstack.core.errors import did_you_mean
 from hpcstack.recipe.fields import Line, Model
+from hpcstack.site.injection import SiteOptions
 
 PUBLIC_KEY = re.compile(
     r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,20000}"  # its type and its bytes
@@ -295,6 +296,9 @@ class NodeType(Model):
         description="Absolute path of the hpcstack command that jobs start on these nodes. Needed "
         "where their architecture is not that of the machine that submits.",
     )
+    srun: SiteOptions = Field(
+        {}, description="srun's options that every job on such nodes gets, as in `partitions`."
+    )
     virtual: bool = Field(
         False,
         description="Several of these nodes share one machine, so figures measured on them are "
@@ -346,6 +350,12 @@ class Partition(Model):
         False,
         description="Commands that name no partition assume this partition's node type. At most "
         "one partition is the default.",
+    )
+
+    srun: SiteOptions = Field(
+        {},
+        description="srun's options that every job here gets, unless its user gives another value: "
+        "{--constraint: {value: nvme, reason: the others have no local disk}}.",
     )
 
     @model_validator(mode="after")

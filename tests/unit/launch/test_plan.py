@@ -985,6 +985,24 @@ def test_a_segment_that_does_not_fit_is_refused_or_only_told(tmp_path: Path) -> 
     assert "3 nodes cannot be shared out" in shown.slurm_refuses
 
 
+def test_another_cluster_is_refused(tmp_path: Path) -> None:
+    """It was passed on, and judged by this cluster's partitions."""
+
+    class Named(Cluster):
+        def output(self, argv: Any, **_: object) -> Completed:
+            said = "ClusterName = alpha" if argv[0] == "scontrol" else "  --nodes=N"
+            return Completed(tuple(argv), 0, (said,), said)
+
+    runner = Named("srun", "apptainer", "scontrol")
+    for word, is_taken in (("--clusters=alpha", True), ("--clusters=beta", False)):
+        resources = Resources(extra=SlurmOptions.parse([word]))
+        if is_taken:
+            plan(ARTIFACT, ("x.py",), "plain", resources, gpu_site(tmp_path), runner)
+            continue
+        with pytest.raises(InputError, match="this cluster, which is alpha"):
+            plan(ARTIFACT, ("x.py",), "plain", resources, gpu_site(tmp_path), runner)
+
+
 # -- a task proves that it is in the image
 
 ABOUT_IMAGE = {"spec_sha256": "a" * 64, "stack": "pytorch-24.11", "summary": "x"}

@@ -1,0 +1,54 @@
+"""srun's options that the site gives every job of a partition, of a node type, or of its own.
+
+What a user asks for wins over the partition's, that over the node type's, and that over the site's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcstack.runtimes.base import Part, make_option
+from hpcstack.slurm.options import Scope, find_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hpcstack.site.injection import Reasoned
+    from hpcstack.site.load import Site
+    from hpcstack.slurm.options import SlurmOptions
+
+
+def list_site_options(
+    site: Site, partitions: str, kinds: Sequence[str], given: SlurmOptions, *, in_a_job: bool
+) -> list[Part]:
+    """Return the options that SITE gives a step in PARTITIONS, whose nodes are of KINDS.
+
+    Those that a user has GIVEN are left out. Of several partitions or kinds, only what all of them
+    have counts. IN_A_JOB a step gets no option that is the job's: the job has its own already.
+    """
+    names = partitions.split(",") if partitions else site.default_partitions
+    known = [site.partitions[name].srun for name in names if name in site.partitions]
+    levels = (
+        ("srun", site.srun),
+        (f"node_types.{kinds[0] if kinds else ''}.srun", _common([site.node_types[kind].srun for kind in kinds])),
+        (f"partitions.{names[0] if names else ''}.srun", _common(known)),
+    )  # fmt: skip
+    chosen: dict[str, Part] = {}
+    for place, options in levels:
+        for name, row in options.items():
+            chosen[name] = make_option(name, row.value or None, f"{row.reason} ({place})")
+    return [
+        part
+        for name, part in chosen.items()
+        if not given.has(name) and not (in_a_job and find_scope(name) is not Scope.STEP)
+    ]
+
+
+def _common(every: Iterable[Mapping[str, Reasoned]]) -> dict[str, Reasoned]:
+    """Return the options that EVERY one has with the same value."""
+    first, *others = list(every) or [{}]
+    return {
+        name: row
+        for name, row in first.items()
+        if all(name in other and other[name].value == row.value for other in others)
+    }

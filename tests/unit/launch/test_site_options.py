@@ -1,0 +1,131 @@
+"""srun's options that a site gives its jobs, at three levels, and what goes before them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from pydantic import ValidationError
+
+from hpcstack.core.process import Completed, Runner
+from hpcstack.launch.plan import Plan, plan_step
+from hpcstack.launch.request import LaunchRequest
+from hpcstack.launch.resources import Resources
+from hpcstack.launch.script import list_directives
+from hpcstack.site.load import Site
+from hpcstack.slurm.options import SlurmOptions
+from hpcstack.store.artifact import Artifact
+
+ARTIFACT = Artifact(
+    stack="x-1", key="k", sha256="0" * 64, size=1, platform="linux/amd64", engine="builtin", lock_sha256="0" * 64,
+    base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={}, folder="/store/images/k",
+)  # fmt: skip
+
+
+class Srun(Runner):
+    def has(self, tool: str) -> bool:
+        return tool in ("srun", "apptainer")
+
+    def output(self, argv: Any, **_: object) -> Completed:
+        return Completed(tuple(argv), 0, ("  --nodes=N",))
+
+
+def gives(value: str, reason: str = "so it is") -> dict[str, str]:
+    return {"value": value, "reason": reason}
+
+
+def make_site(folder: Path) -> Site:
+    return Site.model_validate({
+        **dict.fromkeys(("store", "lock_dir", "module_root"), str(folder)),
+        "srun": {"--mem": gives("0", "all of a node's memory"), "--mpi": gives("pmix_v4"), "--unbuffered": gives("")},
+        "node_types": {
+            "h100": {"gpus": {"model": "H100", "count": 8}, "cpus": 96, "srun": {"--mem": gives("1000G"), "--hint": gives("nomultithread")}},
+            "a100": {"gpus": {"model": "A100", "count": 8}, "cpus": 96, "srun": {"--hint": gives("nomultithread")}},
+        },
+        "partitions": {
+            "gpu": {"node_type": "h100", "default": True, "srun": {"--constraint": gives("nvme", "the others have no disk")}},
+            "mixed": {"node_types": ["h100", "a100"]},
+            "few": {"node_type": "a100", "srun": {"--cpus-per-gpu": gives("4")}},
+            "odd": {"node_type": "a100", "srun": {"--ntasks-per-gpu": gives("1")}},
+        },
+    })  # fmt: skip
+
+
+def planned(folder: Path, mode: str = "torchrun", **asked: Any) -> Plan:
+    extra = SlurmOptions.parse(asked.pop("extra", "").split())
+    inside = asked.pop("inside", {})
+    request = LaunchRequest(
+        ("x.py",), Resources(**asked, extra=extra), mode=mode, only_shown=True, workdir=folder
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    with mock.patch.dict(os.environ, {**kept, **inside}, clear=True):
+        return plan_step(request, ARTIFACT, make_site(folder), Srun())
+
+
+def options(plan: Plan) -> dict[str, str]:
+    """{option: its value} of srun alone."""
+    return {part.option: part.value for part in plan.parts if part.option}
+
+
+def test_the_nearest_level_counts_and_says_why(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    said = options(plan)
+    assert said["--mem"] == "1000G"
+    assert said["--constraint"] == "nvme"
+    assert said["--hint"] == "nomultithread"
+    assert said["--mpi"] == "pmix_v4"
+    assert said["--unbuffered"] == ""
+    why = {part.option: part.why for part in plan.parts}
+    assert why["--constraint"] == "the others have no disk (partitions.gpu.srun)"
+    assert why["--mem"] == "so it is (node_types.h100.srun)"
+
+
+def test_what_a_user_asks_for_wins(tmp_path: Path) -> None:
+    said = options(
+        planned(tmp_path, constraint="ib", extra="--mem-per-cpu=2G --hint=compute_bound")
+    )
+    assert said["--constraint"] == "ib"
+    assert said["--hint"] == "compute_bound"
+    assert said["--mem-per-cpu"] == "2G"
+    assert "--mem" not in said, "Slurm refuses the two beside each other"
+
+
+def test_of_several_types_what_all_have(tmp_path: Path) -> None:
+    said = options(planned(tmp_path, partition="mixed"))
+    assert said["--hint"] == "nomultithread"
+    assert said["--mem"] == "0"
+    assert "--constraint" not in said
+
+
+def test_it_goes_before_what_we_add_and_not_before_what_a_mode_needs(tmp_path: Path) -> None:
+    few = options(planned(tmp_path, partition="few"))
+    assert few["--cpus-per-gpu"] == "4"
+    assert "--cpus-per-task" not in few
+    odd = options(planned(tmp_path, partition="odd"))
+    assert odd["--ntasks-per-node"] == "1"
+    assert "--ntasks-per-gpu" not in odd
+
+
+def test_a_step_of_a_job_gets_none_of_the_jobs_options(tmp_path: Path) -> None:
+    inside = {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_NUM_NODES": "1"}
+    said = options(planned(tmp_path, inside={**inside, "SLURM_GPUS_ON_NODE": "8"}))
+    assert not {"--mem", "--constraint"} & said.keys()
+    assert said["--hint"] == "nomultithread"
+
+
+def test_in_a_job_script_they_are_directives(tmp_path: Path) -> None:
+    request = LaunchRequest(("x.py",), mode="torchrun", batch=True, only_shown=True)
+    plan = plan_step(request, ARTIFACT, make_site(tmp_path), Srun())
+
+    words = [part.words[0] for part in list_directives(plan)]
+    assert {"--constraint=nvme", "--mem=1000G"} <= set(words)
+
+
+@pytest.mark.parametrize("name", ["-C", "mem", "--nodes", "--container-image", "--Mem", "--mem=4G"])
+def test_what_no_site_can_give_is_refused(tmp_path: Path, name: str) -> None:
+    folders = dict.fromkeys(("store", "lock_dir", "module_root"), str(tmp_path))
+    with pytest.raises(ValidationError, match="long form|works it out"):
+        Site.model_validate({**folders, "srun": {name: gives("1")}})
