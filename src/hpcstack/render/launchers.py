@@ -197,8 +197,14 @@ def list_health_checks(site: Site) -> tuple[int, int]:
 
 
 def _health_folders(site: Site) -> list[str]:
-    """Return the folders that jobs need from file servers: the store, and what SITE mounts."""
-    folders = [site.store, *(Path(mount.partition(":")[0]) for mount in site.mounts)]
+    """Return the folders that jobs need from file servers: the store, and what SITE mounts.
+
+    A store that site.yaml does not name is the caller's own, below their home: other users' jobs do
+    not need it, and nodes need not see it.
+    """
+    folders = [Path(mount.partition(":")[0]) for mount in site.mounts]
+    if site.has_shared_store:
+        folders.insert(0, site.store)
     return list(dict.fromkeys(map(str, folders)))
 
 

@@ -313,6 +313,11 @@ class Site(Model):
         return find_sharing(self.group, tuple(self.modules.publishers))
 
     @property
+    def has_shared_store(self) -> bool:
+        """Whether the site has a store for all, other than the one that each user has of their own."""
+        return self.store != self.user_store
+
+    @property
     def own_store(self) -> Path:
         """The store in which this caller's images are made.
 
