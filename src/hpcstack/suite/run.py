@@ -45,7 +45,7 @@ from hpcstack_smoke.request import Request, write_request
 from hpcstack_smoke.select import BURN, MINUTES, STALL_S, TIER_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -295,7 +295,7 @@ def run_suite(
         runtime=plan.runtime,
         backend=found.backend,
         nodes=tuple(sorted(found.hosts)),
-        node_type=run.node_type,
+        node_type=_find_kind(run, found.hosts, resources, site, Client(runner)),
         world_size=run.world,
         started=started,
         seconds=round(time.monotonic() - began, 1),
@@ -309,6 +309,20 @@ def run_suite(
         outcomes=(*judged, *judge_step(steps, judged)),
     )
     return report, folder
+
+
+def _find_kind(
+    run: SuiteRun, hosts: Iterable[str], resources: Resources, site: Site, client: Client
+) -> str:
+    """Return the site's name for the nodes of a RUN that has ended on HOSTS; empty where it is open.
+
+    Before, it may have been open which nodes of a mixed partition Slurm would choose.
+    """
+    if len(run.node_types) < 2:
+        return run.node_type
+    there = replace(resources, nodelist=",".join(sorted(hosts)))
+    kinds = list_node_types(there, site, {}, client)
+    return kinds[0] if len(kinds) == 1 else ""
 
 
 def _write_host_suite(run: SuiteRun) -> Path:

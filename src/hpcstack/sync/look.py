@@ -193,9 +193,10 @@ def list_partitions(site: Site, prove: Proof, platform: str) -> tuple[str, ...]:
     the site's modules.prove_on. By default it is Slurm's default partition, which is empty here.
     """
     named = list(prove.partitions)
-    covered = {kind for one in named for kind in site.kinds(one)}
+    covered = {site.kind(one) for one in named}
     for kind in site.modules.prove_on:
         of_kind = [one for one, row in site.partitions.items() if kind in row.kinds]
+        of_kind.sort(key=lambda one: len(site.partitions[one].kinds))  # that kind alone first
         if kind not in covered and of_kind:
             named.append(of_kind[0])
     fitting = []
@@ -208,7 +209,8 @@ def list_partitions(site: Site, prove: Proof, platform: str) -> tuple[str, ...]:
 
 def make_strict_site(site: Site, prove: Proof) -> Site:
     """Return SITE with the gate that PROVE asks for: never less than the site itself asks for."""
-    kinds = [kind for partition in prove.partitions for kind in site.kinds(partition)]
+    # Of a partition with nodes of several types Slurm chooses the nodes, so none of them is required.
+    kinds = [site.kind(partition) for partition in prove.partitions]
     own = site.modules
     changes = {
         "tier": choose_tier(site, prove),
@@ -227,8 +229,9 @@ def _judge_partition(
     partition: str, recipe: Recipe, artifact: Artifact, site: Site, reports: Sequence[Report]
 ) -> ProofState:
     """Return what REPORTS, the newest first, say of the image on the nodes of PARTITION."""
-    kind = site.kind(partition)
-    of_kind = [one for one in reports if one.node_type == kind]
+    kinds = site.kinds(partition)
+    meant = kinds if len(kinds) == 1 else (*kinds, "")
+    of_kind = [one for one in reports if one.node_type in meant]
     good, why = choose_report(recipe.stack, artifact, site, of_kind)
     if good:
         return ProofState(partition, tested=good.started)
