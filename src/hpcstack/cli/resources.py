@@ -153,10 +153,15 @@ class GpuNumber(GpuType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Gres:
         if isinstance(value, Gres):
             return value
+        text = str(value)
+        # Slurm takes a type alone, too: one GPU of it. A word without a digit is none that is known.
+        is_word = ":" not in text and not any(sign.isdigit() for sign in text)
         try:
-            (found,) = parse_gpus(str(value))
+            (found,) = parse_gpus(text)
         except ValueError:  # another form, or several types
-            self.fail(f"{value!r} is no number of GPUs, such as 4 or h100:4", param, ctx)
+            is_word = True
+        if is_word:
+            self.fail(f"{text!r} is no number of GPUs, such as 4 or h100:4", param, ctx)
         return found
 
 
@@ -310,6 +315,13 @@ def _parse_gpus(total: Gres | None, each: Gres | None, nodes: int) -> dict[str, 
     chosen = each or total
     if chosen is None:
         return {"gpus_per_node": 0}
+    types = {one.type for one in (total, each) if one and one.type}
+    if len(types) > 1:
+        raise InputError(
+            f"--gpus and --gpus-per-node name two types of GPU: {', '.join(sorted(types))}",
+            "leave one of them out",
+            page="use-four-gpus-of-eight",
+        )
     if not chosen.count:
         return {"gpus_per_node": 0, "without_gpus": True}
     if total and total.count % nodes:
@@ -319,4 +331,4 @@ def _parse_gpus(total: Gres | None, each: Gres | None, nodes: int) -> dict[str, 
             page="use-four-gpus-of-eight",
         )
     on_a_node = each.count if each else chosen.count // nodes
-    return {"gpus_per_node": on_a_node, "gpu_type": chosen.type}
+    return {"gpus_per_node": on_a_node, "gpu_type": "".join(types)}

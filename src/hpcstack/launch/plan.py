@@ -49,7 +49,13 @@ from hpcstack.slurm.client import Client
 from hpcstack.slurm.gpus import count_gpus_asked, count_tasks_of_gpus
 from hpcstack.slurm.options import GivenOption, SlurmOptions
 from hpcstack.slurm.query import find_allocation
-from hpcstack.slurm.rivals import check_options, find_rival_variables, find_rivals
+from hpcstack.slurm.rivals import (
+    GIVING_TASKS,
+    OF_EACH_GPU,
+    check_options,
+    find_rival_variables,
+    find_rivals,
+)
 from hpcstack.store.contents import read_about
 
 if TYPE_CHECKING:
@@ -188,7 +194,7 @@ def plan_step(
 
     by_site: list[Part] = []
     if not here:
-        by_site = _list_options_by_site(resources, site, kinds, allocation)
+        by_site = _list_options_by_site(resources, site, kinds, share, allocation)
     all_given = (*resources.extra.given, *map(_as_option, by_site))
     with_sites = replace(resources, extra=SlurmOptions(all_given))
 
@@ -236,12 +242,19 @@ def plan_step(
 
 
 def _list_options_by_site(
-    resources: Resources, site: Site, kinds: Sequence[str], allocation: Mapping[str, str]
+    resources: Resources,
+    site: Site,
+    kinds: Sequence[str],
+    share: Share,
+    allocation: Mapping[str, str],
 ) -> list[Part]:
     """Return the options that SITE gives a step of RESOURCES, on nodes of KINDS."""
     given = SlurmOptions(tuple(map(_as_option, resources.parts())))
     partitions = resources.partition or allocation.get("SLURM_JOB_PARTITION", "")
-    return list_site_options(site, partitions, kinds, given, in_a_job=bool(allocation))
+    found = list_site_options(site, partitions, kinds, given, os.environ, in_a_job=bool(allocation))
+    if share.may_have_gpus:
+        return found
+    return [part for part in found if part.option not in OF_EACH_GPU]  # refused without GPUs
 
 
 def _list_variables(
@@ -676,15 +689,6 @@ def _without_tasks_of_elastic(
     if not resources.elastic or inside or resources.ntasks_per_node not in (0, 1):
         return asked
     return [part for part in asked if (part.option, part.value) != ("--ntasks-per-node", "1")]
-
-
-# Options of srun from which it works out how many tasks a step has
-GIVING_TASKS = (
-    "--ntasks-per-core",
-    "--ntasks-per-gpu",
-    "--ntasks-per-socket",
-    "--ntasks-per-tres",
-)
 
 
 def _list_number_of_tasks(

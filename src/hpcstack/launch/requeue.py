@@ -43,6 +43,10 @@ def find_requeueable(job: str, runner: Runner) -> Requeueable:
     records = client.query_records(job) if parse_job_id(job) else None
     named = {record.name: record.fields for record in records or ()}
     fields = named.get(job)
+    # A heterogeneous job is put back as a whole, by the number of its first part.
+    parts = [record.fields for record in records or () if record.fields.get("HetJobId") == job]
+    if fields is None and parts:
+        fields = next((part for part in parts if part.get("JobId") == job), None)
     if fields is None:
         tasks = f": name a task of the array, {next(iter(named))}" if named else ""
         raise InputError(f"Slurm knows no job {job!r}{tasks}", "squeue --me lists yours")

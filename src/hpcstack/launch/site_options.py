@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.runtimes.base import Part, make_option
-from hpcstack.slurm.options import Scope, find_scope
+from hpcstack.slurm.options import GivenOption, Scope, find_scope
+from hpcstack.slurm.rivals import find_rivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
 
 
 def list_site_options(
-    site: Site, partitions: str, kinds: Sequence[str], given: SlurmOptions, *, in_a_job: bool
+    site: Site,
+    partitions: str,
+    kinds: Sequence[str],
+    given: SlurmOptions,
+    variables: Mapping[str, str],
+    *,
+    in_a_job: bool,
 ) -> list[Part]:
     """Return the options that SITE gives a step in PARTITIONS, whose nodes are of KINDS.
 
-    Those that a user has GIVEN are left out. Of several partitions or kinds, only what all of them
-    have counts. IN_A_JOB a step gets no option that is the job's: the job has its own already.
+    Those that a user has GIVEN are left out, be it by VARIABLES of the shell. Of several partitions
+    or kinds, only what all of them have counts. IN_A_JOB a step gets no option that is the job's: the job has its own already.
     """
     names = partitions.split(",") if partitions else site.default_partitions
     known = [site.partitions[name].srun for name in names if name in site.partitions]
@@ -36,12 +43,28 @@ def list_site_options(
     chosen: dict[str, Part] = {}
     for place, options in levels:
         for name, row in options.items():
-            chosen[name] = make_option(name, row.value or None, f"{row.reason} ({place})")
+            option = GivenOption(name, row.value or None)
+            farther = [GivenOption(part.option, part.value or None) for part in chosen.values()]
+            for rival in find_rivals(option, farther):
+                del chosen[rival.name]
+            chosen[name] = make_option(name, option.value, f"{row.reason} ({place})")
     return [
         part
         for name, part in chosen.items()
-        if not given.has(name) and not (in_a_job and find_scope(name) is not Scope.STEP)
+        if not given.has(name)
+        and not (in_a_job and find_scope(name) is not Scope.STEP)
+        and not variables.keys() & _list_variables(name)
     ]
+
+
+# Options whose variable has another name than theirs (srun(1), sbatch(1), INPUT ENVIRONMENT VARIABLES)
+NAMED_OTHERWISE = {"--mpi": "MPI_TYPE", "--time": "TIMELIMIT", "--mem": "MEM_PER_NODE"}
+
+
+def _list_variables(name: str) -> set[str]:
+    """Return the variables by which a user may have given the option NAME."""
+    word = NAMED_OTHERWISE.get(name, name.removeprefix("--").replace("-", "_").upper())
+    return {f"{program}_{word}" for program in ("SLURM", "SRUN", "SBATCH")}
 
 
 def _common(every: Iterable[Mapping[str, Reasoned]]) -> dict[str, Reasoned]:

@@ -71,6 +71,12 @@ def parse_job(job: str) -> RunningJob:
         return RunningJob(newest.number or newest.job, newest.step, why)
 
     found = read_job_id(job)
+    if found.step and not found.step.isdigit():
+        raise InputError(
+            f"{job}: the programs of a launch are in a step with a number",
+            f"{found.without_step} means all of them",
+            page="find-a-hang",
+        )
     why = f"its step {found.step}" if found.step else "every step of it"
     return RunningJob(found.without_step, found.step, why)
 

@@ -13,6 +13,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hpcstack.recipe.fields import Line, Model, Mount, Value, check_mount
+from hpcstack.slurm.gpus import ASKING, read_gpu_request
+from hpcstack.slurm.options import GivenOption
+from hpcstack.slurm.rivals import GIVING_TASKS, find_rivals
 
 
 class Reasoned(Model):
@@ -22,12 +25,19 @@ class Reasoned(Model):
     reason: Line = Field(min_length=1, description="Why this value, in a few words.")
 
 
-# Options of srun that hpcstack works out for each launch. A site cannot give them.
+# Options of srun that hpcstack works out for each launch, from what is asked for, or judges it by.
+# A site cannot give them.
 WORKED_OUT = (
     "--nodes",
     "--ntasks",
     "--ntasks-per-node",
-    "--gpus-per-node",
+    *GIVING_TASKS,
+    *(option for option in ASKING if option != "--gres"),
+    "--partition",
+    "--nodelist",
+    "--clusters",
+    "--relative",
+    "--distribution",
     "--export",
     "--job-name",
     "--comment",
@@ -39,11 +49,16 @@ OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 
 def check_site_options(options: dict[str, Reasoned]) -> dict[str, Reasoned]:
     """Return OPTIONS. Raise ValueError for what is no long option of srun's, or is hpcstack's own."""
-    for name in options:
+    for name, row in options.items():
         if not OPTION.fullmatch(name):
             raise ValueError(f"{name!r}: write the long form of an option of srun's, as --mem")
-        if name in WORKED_OUT or name.startswith("--container"):
+        is_of_gpus = name == "--gres" and read_gpu_request(name, row.value, "") is not None
+        if name in WORKED_OUT or name.startswith("--container") or is_of_gpus:
             raise ValueError(f"{name}: hpcstack works it out for each launch")
+    given = [GivenOption(name, row.value or None) for name, row in options.items()]
+    for one in given:
+        if rivals := find_rivals(one, given):
+            raise ValueError(f"{one.word} and {rivals[0].word}: Slurm takes only one of them")
     return options
 
 

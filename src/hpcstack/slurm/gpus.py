@@ -25,11 +25,11 @@ NOTHING = ("", "none", "(null)", "n/a")  # in small letters
 SHARED = ("shard", "mps")
 OF_GPUS = ("gpu", *SHARED)
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-TYPE = re.compile(r"[A-Za-z0-9_.+-]+")
+TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 COUNT = re.compile(r"([0-9]{1,12})([kmgtp]?)", re.IGNORECASE)
 SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 # A MIG slice, by the names of gres.conf and of NVML: 1g.10gb, a100_1g.5gb, nvidia_h100_..._4g.40gb
-SLICE = re.compile(r"(?:^|[_-])(?:\d+c\.)?\d+g\.\d+gb(?:\+[a-z.]+)?$", re.IGNORECASE)
+SLICE = re.compile(r"(?:^|[_-])(?:\d+c\.)?\d+g[._]\d+gb(?:[+-][a-z.]+)?(?:_\d+)?$", re.IGNORECASE)
 
 
 class GresError(ValueError):
@@ -86,11 +86,18 @@ def _read_entry(entry: str) -> Gres:
     type_name = words[0] if has_type else ""
     if has_type and not TYPE.fullmatch(type_name):
         raise GresError(entry)
+    if not count and not re.search("[A-Za-z]", type_name):
+        raise GresError(entry)  # 1.5 is neither a type nor a number
     if not count:
         if len(words) == 2:
             raise GresError(entry)
         return Gres(name, type_name)
     return Gres(name, type_name, int(count[1]) * SUFFIXES[count[2].lower()])
+
+
+def is_slice(type_name: str) -> bool:
+    """Whether TYPE_NAME, of gres.conf, is that of MIG slices."""
+    return Gres("gpu", type_name).is_slice
 
 
 def parse_gpus(text: str) -> tuple[Gres, ...]:
@@ -182,6 +189,11 @@ class GpuRequest:
         return sum(one.devices for one in self.gpus or ())
 
     @property
+    def is_of_shares(self) -> bool:
+        """Whether it asks for parts of GPUs that several jobs share, and for no whole one."""
+        return bool(self.gpus) and all(one.name in SHARED for one in self.gpus or ())
+
+    @property
     def types(self) -> tuple[str, ...]:
         """The types that are asked for by name."""
         return tuple(one.type for one in self.gpus or () if one.type)
@@ -200,8 +212,13 @@ class GpuRequest:
 
 
 def read_gpu_request(option: str, value: str, source: str) -> GpuRequest | None:
-    """Return what VALUE of an OPTION of srun's asks for; None where it is not about GPUs."""
+    """Return what VALUE of an OPTION of srun's asks for; None where it is not about GPUs.
+
+    An empty value, as of an unset variable of a script, asks for nothing at all.
+    """
     per = ASKING[option]
+    if not value.strip():
+        return None
     try:
         if option == "--tres-per-task":
             entries = read_tres(value)

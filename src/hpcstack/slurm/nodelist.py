@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 # What Slurm says where there are no nodes: sacct of a job that never had one, squeue, scontrol
 NONE = ("", "(null)", "None", "None assigned", "N/A", "Unknown")
-PIECE = re.compile(r"[^\[\],\s]+|\[[0-9,-]+\]|,")  # text, a group of numbers, or what ends a name
-MOST_NODES = 100_000  # in one name: Slurm itself has MAX_SLURM_NODES, 65,536
+# Text, a group of numbers, or what stands between names: hostlist_create takes blanks for commas
+PIECE = re.compile(r"[A-Za-z0-9_.-]+|\[[0-9,-]+\]|[,\s]")
+MOST_NODES = 100_000  # in one list: Slurm itself has MAX_SLURM_NODES, 65,536
+MOST_DIGITS = 15
 
 
 class NodelistError(SlurmError):
@@ -37,6 +39,10 @@ def expand_nodelist(text: str) -> tuple[str, ...]:
     nodes: list[str] = []
     for name in _split_names(said):
         nodes += _expand_name(name, said)
+        if len(nodes) > MOST_NODES:
+            raise _refuse(said)
+    if not nodes:
+        raise _refuse(said)
     return tuple(nodes)
 
 
@@ -44,17 +50,18 @@ def _split_names(text: str) -> list[list[str]]:
     """Return the pieces of each name in TEXT: texts, and groups of numbers in brackets."""
     names: list[list[str]] = [[]]
     end = 0
-    for found in PIECE.finditer(text):
-        if found.start() != end:
+    for piece in PIECE.finditer(text):
+        if piece.start() != end:
             raise _refuse(text)
-        end = found.end()
-        if found[0] == ",":
+        end = piece.end()
+        if piece[0] == "," or piece[0].isspace():
             names.append([])
         else:
-            names[-1].append(found[0])
-    if end != len(text) or not all(names):
+            names[-1].append(piece[0])
+    found = [name for name in names if name]
+    if end != len(text) or any(name[0].startswith("-") for name in found):
         raise _refuse(text)
-    return names
+    return found
 
 
 def _expand_name(pieces: list[str], text: str) -> list[str]:
@@ -73,7 +80,8 @@ def _expand_group(group: str, text: str) -> list[str]:
     numbers: list[str] = []
     for one in group.split(","):
         first, dash, last = one.partition("-")
-        if not (first.isdigit() and (last.isdigit() or not dash)):
+        is_number = first.isdigit() and (last.isdigit() or not dash)
+        if not is_number or max(len(first), len(last)) > MOST_DIGITS:
             raise _refuse(text)
         upto = int(last or first)
         if not 0 <= upto - int(first) < MOST_NODES:

@@ -51,6 +51,11 @@ TABLE = (
         ("--ntasks-per-node", "--gpus-per-task", "--gpus-per-socket", TASKS_GPUS, TASKS_CPUS),
         by_variable=True,
     ),
+    Rivals(
+        "--ntasks-per-tres",
+        ("--ntasks-per-node", "--gpus-per-task", "--gpus-per-socket", TASKS_GPUS, TASKS_CPUS),
+        by_variable=True,
+    ),
     Rivals("--cpus-per-gpu", ("--cpus-per-task",), by_variable=True),
     Rivals("--cpus-per-gpu", (TASKS_CPUS,)),
     Rivals(TASKS_CPUS, ("--cpus-per-task",)),
@@ -63,11 +68,18 @@ TABLE = (
     Rivals("--quiet", ("--verbose",)),
 )
 
-# An option that is refused without the other, and one that means something only within a job
-NEEDED = {"--gpus-per-socket": "--sockets-per-node"}
+# Options from which srun works out how many tasks a step has
+GIVING_TASKS = (
+    "--ntasks-per-core",
+    "--ntasks-per-gpu",
+    "--ntasks-per-socket",
+    "--ntasks-per-tres",
+)
+# An option that a new job is refused without one of the others, and one that only a step has
+NEEDED = {"--gpus-per-socket": ("--sockets-per-node", "--extra-node-info")}
 ONLY_IN_A_JOB = ("--relative",)
 # Options about each GPU, which are refused where none is asked for
-OF_EACH_GPU = ("--cpus-per-gpu", "--mem-per-gpu", "--ntasks-per-gpu")
+OF_EACH_GPU = ("--cpus-per-gpu", "--mem-per-gpu", "--ntasks-per-gpu", "--ntasks-per-tres")
 
 
 def check_options(given: Sequence[GivenOption], *, in_a_job: bool) -> None:
@@ -85,10 +97,10 @@ def check_options(given: Sequence[GivenOption], *, in_a_job: bool) -> None:
                 page="write-a-job-script",
             )
         needed = NEEDED.get(one.name)
-        if needed and needed not in names:
+        if needed and not in_a_job and not names.intersection(needed):
             raise InputError(
-                f"{one.word}: Slurm takes it only with {needed}",
-                f"{needed}=N",
+                f"{one.word}: Slurm takes it only with {needed[0]}",
+                f"{needed[0]}=N",
                 page="write-a-job-script",
             )
         if one.name in ONLY_IN_A_JOB and not in_a_job:

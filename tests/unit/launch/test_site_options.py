@@ -49,16 +49,17 @@ def make_site(folder: Path) -> Site:
             "gpu": {"node_type": "h100", "default": True, "srun": {"--constraint": gives("nvme", "the others have no disk")}},
             "mixed": {"node_types": ["h100", "a100"]},
             "few": {"node_type": "a100", "srun": {"--cpus-per-gpu": gives("4")}},
-            "odd": {"node_type": "a100", "srun": {"--ntasks-per-gpu": gives("1")}},
+            "odd": {"node_type": "a100", "srun": {"--mem-per-cpu": gives("2G"), "--exclusive": gives("")}},
         },
     })  # fmt: skip
 
 
 def planned(folder: Path, mode: str = "torchrun", **asked: Any) -> Plan:
     extra = SlurmOptions.parse(asked.pop("extra", "").split())
-    inside = asked.pop("inside", {})
+    inside, slurm = asked.pop("inside", {}), asked.pop("slurm", None)
+    resources = Resources(**asked, extra=extra)
     request = LaunchRequest(
-        ("x.py",), Resources(**asked, extra=extra), mode=mode, only_shown=True, workdir=folder
+        ("x.py",), resources, mode=mode, only_shown=True, workdir=folder, slurm=slurm
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     with mock.patch.dict(os.environ, {**kept, **inside}, clear=True):
@@ -100,13 +101,51 @@ def test_of_several_types_what_all_have(tmp_path: Path) -> None:
     assert "--constraint" not in said
 
 
-def test_it_goes_before_what_we_add_and_not_before_what_a_mode_needs(tmp_path: Path) -> None:
+def test_it_goes_before_what_we_add_and_not_before_what_a_launch_needs(tmp_path: Path) -> None:
     few = options(planned(tmp_path, partition="few"))
     assert few["--cpus-per-gpu"] == "4"
     assert "--cpus-per-task" not in few
+    inside = options(planned(tmp_path, partition="odd", slurm=True))
+    assert "--overlap" in inside
+    assert "--exclusive" not in inside
+
+
+def test_the_nearer_level_has_no_rival_farther_off(tmp_path: Path) -> None:
     odd = options(planned(tmp_path, partition="odd"))
-    assert odd["--ntasks-per-node"] == "1"
-    assert "--ntasks-per-gpu" not in odd
+    assert odd["--mem-per-cpu"] == "2G"
+    assert "--mem" not in odd, "Slurm refuses the two beside each other"
+
+
+def test_what_is_about_each_gpu_is_left_out_without_any(tmp_path: Path) -> None:
+    few = options(planned(tmp_path, partition="few", without_gpus=True))
+    assert "--cpus-per-gpu" not in few
+    assert few["--cpus-per-task"] == "96"
+
+
+@pytest.mark.parametrize("name", ["SLURM_CONSTRAINT", "SBATCH_CONSTRAINT", "SLURM_MPI_TYPE"])
+def test_a_variable_of_the_users_wins(tmp_path: Path, name: str) -> None:
+    said = options(planned(tmp_path, inside={name: "mine"}))
+    assert ("--constraint" in said) is ("CONSTRAINT" not in name)
+    assert ("--mpi" in said) is ("MPI" not in name)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"--mem": "1G", "--mem-per-cpu": "1G"},
+        {"--gres": "gpu:2"},
+        {"--partition": "x"},
+        {"--gpus": "2"},
+    ],
+)
+def test_what_slurm_or_hpcstack_would_refuse_is_refused_in_the_file(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    folders = dict.fromkeys(("store", "lock_dir", "module_root"), str(tmp_path))
+    with pytest.raises(ValidationError, match="only one of them|works it out"):
+        Site.model_validate(
+            {**folders, "srun": {name: gives(value) for name, value in given.items()}}
+        )
 
 
 def test_a_step_of_a_job_gets_none_of_the_jobs_options(tmp_path: Path) -> None:

@@ -53,7 +53,20 @@ def test_a_list_of_generic_resources(text: str, expected: list[Gres]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["gpu:a:b:c", "gpu:h100:", "gpu:h100:x", ":4", "gpu,,tmp", "gpu:4;rm -rf", "3"]
+    "text",
+    [
+        "gpu:a:b:c",
+        "gpu:h100:",
+        "gpu:h100:x",
+        ":4",
+        "gpu,,tmp",
+        "gpu:4;rm -rf",
+        "3",
+        "gpu:-1",
+        "gpu:1.5",
+        "gpu:+4",
+        "gpu:8000000000000000",
+    ],
 )
 def test_another_form_is_refused(text: str) -> None:
     with pytest.raises(GresError):
@@ -87,7 +100,8 @@ def test_the_generic_resources_of_all_that_slurm_counts(text: str, expected: lis
 @pytest.mark.parametrize(
     ("type_name", "is_slice"),
     [("1g.10gb", True), ("a100_1g.5gb", True), ("nvidia_h100_80gb_hbm3_4g.40gb", True),
-     ("1g.10gb+me", True), ("1c.2g.10gb", True), ("h100", False), ("nvidia_a100-sxm4-80gb", False)],
+     ("1g.10gb+me", True), ("1g.24gb-me", True), ("1g.10gb_0", True), ("a100_1g_5gb", True),
+     ("1c.2g.10gb", True), ("h100", False), ("nvidia_a100-sxm4-80gb", False)],
 )  # fmt: skip
 def test_slices_are_known_by_their_type(type_name: str, is_slice: bool) -> None:
     assert Gres("gpu", type_name).is_slice is is_slice
@@ -116,6 +130,7 @@ ASKED = [
     ("--gpus", "volta:3,kepler:5", 2, 1, 4),
     ("--gpus", "7", 2, 1, None),
     ("--gpus-per-socket", "2", 1, 1, None),
+    ("--gpus-per-node", "h100", 1, 1, 1),
 ]
 
 
