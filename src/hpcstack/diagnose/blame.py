@@ -25,7 +25,7 @@ from hpcstack.launch.jobs import find_logs
 from hpcstack.launch.stacks import ask_job, parse_job
 from hpcstack.render.launchers import render_health
 from hpcstack.slurm.client import Client
-from hpcstack.slurm.nodelist import expand_nodelist, find_node
+from hpcstack.slurm.nodelist import expand_typed, find_node
 from hpcstack.slurm.step_messages import ENDED, SPEAKER
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ class Blamed:
 def find_blamed(running: Requeueable, site: Site, runner: Runner) -> tuple[list[Blamed], str]:
     """Return (those of the nodes of a RUNNING job that are to blame; why none is)."""
     job, nodes = running.job, running.nodes
-    node_type = site.node_type(running.partition)
-    whole = not node_type or running.gpus >= node_type.real_gpus
+    # Of a partition with nodes of several types, the job may have a part of the largest.
+    types = [site.node_types[kind] for kind in site.kinds(running.partition)]
+    whole = all(running.gpus >= node.real_gpus for node in types)
     found: list[Blamed] = []
     with contextlib.suppress(HpcstackError):  # it may have no log, or one that is not kept
         for path in find_logs(job, runner):
@@ -102,7 +103,7 @@ def _blame_once(job: str, site: Site, runner: Runner) -> list[Blamed]:
 
 def name_blamed(nodes: str) -> list[Blamed]:
     """Return what a user blames by naming NODES, a list as Slurm writes it."""
-    return [Blamed(node, USER, "as you say") for node in expand_nodelist(nodes)]
+    return [Blamed(node, USER, "as you say") for node in expand_typed("--without", nodes)]
 
 
 def _read_end(path: Path) -> str:

@@ -37,7 +37,7 @@ from hpcstack.publish.load_test import LMOD
 from hpcstack.render.template import read_data_file
 from hpcstack.runtimes import RUNTIMES, choose_runtime
 from hpcstack.slurm.client import Client
-from hpcstack.slurm.nodelist import NodelistError, expand_nodelist
+from hpcstack.slurm.nodelist import NodelistError, expand_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -153,18 +153,11 @@ def _probe_nodes(
 def _count_nodes(runner: Runner, nodelist: str, job: str) -> int:
     """Return how many nodes JOB has, or NODELIST.
 
-    InputError where Slurm does not know it, NodelistError for another form.
+    InputError where Slurm does not know it, or for what is no list.
     """
     if job:
         return _find_job(runner, job).nodes
-    nodes = expand_nodelist(nodelist)
-    if not nodes:
-        raise InputError(
-            f"--nodelist {nodelist}: no list of nodes",
-            "e.g. --nodelist node[1-4]",
-            page="check-a-machine",
-        )
-    return len(nodes)
+    return len(expand_typed("--nodelist", nodelist))
 
 
 def _find_job(runner: Runner, job: str) -> QueuedJob:

@@ -50,7 +50,7 @@ def list_task_options(mode: str, resources: Resources, taken: Share) -> list[Par
     how = MODES[mode]
     completed = resources
     why: dict[str, str] = {}
-    if taken.gpus and not resources.gpu_requests:
+    if taken.gpus and not taken.of_shares and not resources.gpu_requests:
         completed = replace(completed, gpus_per_node=taken.gpus)
         why["--gpus-per-node"] = "all GPUs of the node type, or of the job"
 

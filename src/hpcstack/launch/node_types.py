@@ -7,15 +7,21 @@ them. Where several are left, what fits all of them is asked for, and an image m
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hpcstack.hardware import facts
-from hpcstack.site.model import Gpus, NodeType
-from hpcstack.slurm.gpus import GresError, list_requests_of_variables, read_gres
-from hpcstack.slurm.nodelist import expand_nodelist
+from hpcstack.site.model import NodeType, merge_node_types
+from hpcstack.slurm.gpus import (
+    GresError,
+    count_gpus_asked,
+    is_slice,
+    list_requests_of_variables,
+    read_gres,
+)
+from hpcstack.slurm.nodelist import expand_nodelist, expand_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from hpcstack.launch.resources import Resources
     from hpcstack.site.load import Site
@@ -58,6 +64,9 @@ def list_node_types(
         return names
 
     asked = resources.gpu_requests or list_requests_of_variables(inside, "SLURM")
+    nodes = resources.nodes if resources.gpu_requests else 0
+    count = count_gpus_asked(asked, nodes, resources.ntasks_per_node or 1) or 0
+    names = _keep(names, lambda name: _count_devices(site.node_types[name]) >= count)
     words = {word for request in asked for word in request.types}
     if words:
         names = _keep(
@@ -79,8 +88,12 @@ def _list_chosen_kinds(
     resources: Resources, partitions: str, inside: Mapping[str, str], client: Client
 ) -> list[NodeKind]:
     """Return the kinds of nodes of PARTITIONS that a step means by its names and features of nodes."""
-    nodes = resources.nodelist or inside.get("SLURM_JOB_NODELIST", "")
-    meant = set(expand_nodelist(nodes)) if "/" not in nodes else set()
+    meant: set[str] = set()
+    if resources.nodelist:
+        is_a_file = "/" in resources.nodelist
+        meant = set() if is_a_file else set(expand_typed("--nodelist", resources.nodelist))
+    elif inside:
+        meant = set(expand_nodelist(inside.get("SLURM_JOB_NODELIST", "")))
     feature = resources.constraint
     is_one = re.fullmatch(r"[A-Za-z0-9_.-]+", feature)  # what a&b means is left to Slurm
     return [
@@ -90,12 +103,19 @@ def _list_chosen_kinds(
     ]
 
 
+def _count_devices(node: NodeType) -> int:
+    """Return the GPUs and slices of NODE that Slurm gives, virtual ones among them."""
+    if node.gpus is None:
+        return 0
+    return node.gpus.count + sum(node.gpus.mig.values())
+
+
 def _has_gpu(node: NodeType, word: str) -> bool:
     """Return whether the GPUs of NODE are those that gres.conf calls WORD."""
     if node.gpus is None:
         return False
-    if word in node.gpus.mig:
-        return True
+    if is_slice(word):
+        return word in node.gpus.mig
     known, own = facts.find_gpu(word), facts.find_gpu(node.gpus.model)
     if known and own:
         return known.model == own.model
@@ -115,39 +135,3 @@ def _is_of_kind(node: NodeType, kind: NodeKind) -> bool:
     if sum(one.count for one in whole) != count:
         return False
     return all(_has_gpu(node, one.type) for one in found if one.type)
-
-
-def merge_node_types(nodes: Sequence[NodeType]) -> NodeType | None:
-    """Return a type that promises no more than each of NODES has; None for no types."""
-    if len(nodes) < 2:
-        return nodes[0] if nodes else None
-    every = [node.gpus for node in nodes]
-    gpus = None
-    if all(every):
-        having = [one for one in every if one]
-        models = dict.fromkeys(one.model for one in having)
-        gpus = Gpus(
-            model="virtual" if "virtual" in models else " or ".join(models),
-            count=min(one.count for one in having),
-            nvlink=all(one.nvlink for one in having),
-            domain_nodes=_same([one.domain_nodes for one in having], 0),
-        )
-    return NodeType(
-        gpus=gpus,
-        driver=_same([node.driver for node in nodes], ""),
-        architecture=nodes[0].architecture,  # plan_step looks at each
-        cpus=min(node.cpus for node in nodes),
-        hcas=_same([node.hcas for node in nodes], ()),
-        hca_rate=min(node.hca_rate for node in nodes),
-        topology=_same([node.topology for node in nodes], ""),
-        gpu_cpus=_same([node.gpu_cpus for node in nodes], ()),
-        virtual=any(node.virtual for node in nodes),
-    )
-
-
-T = TypeVar("T")
-
-
-def _same(values: Sequence[T], otherwise: T) -> T:
-    """Return what all VALUES are; OTHERWISE where they differ."""
-    return values[0] if all(value == values[0] for value in values) else otherwise

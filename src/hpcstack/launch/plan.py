@@ -23,7 +23,7 @@ from hpcstack.launch.modes import (
     with_tasks_of_gpus,
     wrap_command,
 )
-from hpcstack.launch.node_types import list_node_types, merge_node_types
+from hpcstack.launch.node_types import list_node_types
 from hpcstack.launch.page import check_served, list_served_variables, wrap_served
 from hpcstack.launch.reach_slurm import add_slurm_commands, runs_slurm_command
 from hpcstack.launch.resources import (
@@ -45,6 +45,7 @@ from hpcstack.render.launchers import render_health, with_compat, with_host_libr
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
 from hpcstack.runtimes.base import make_option
 from hpcstack.runtimes.squashfs_mounts import keep_hook
+from hpcstack.site.model import merge_node_types
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.gpus import count_gpus_asked, count_tasks_of_gpus
 from hpcstack.slurm.options import GivenOption, SlurmOptions
@@ -167,7 +168,7 @@ def plan_step(
     kinds = list_node_types(resources, site, allocation, client)
     types = [site.node_types[kind] for kind in kinds]
     node = merge_node_types(types)
-    share = share_resources(resources, node, allocation, client, here=here)
+    share = share_resources(resources, types, allocation, client, here=here)
     resources = with_tasks_of_gpus(mode, resources, share)
     request = replace(request, mode=mode, resources=resources)
 
@@ -443,10 +444,7 @@ def bring_libraries(
     """
     if nodes < 2:
         return ()
-    found: dict[str, Brought] = {}
-    for kind in kinds or [""]:
-        found |= {one.name: one for one in site.fabric.bring(kind, artifact.environment)}
-    return tuple(found.values())
+    return tuple(site.fabric.bring(kinds, artifact.environment))
 
 
 # Options of srun about the GPUs of a task. Where one of them is given, no --gpu-bind is added.
@@ -876,7 +874,7 @@ def _check_cluster(asked: str, client: Client) -> None:
         return
     own = client.read_config().get("ClusterName", "")
     if asked != own:
-        here = f", which is {own}" if own else ""
+        here = f", which is {own}" if own else "; Slurm does not say what it is called"
         raise InputError(
             f"--clusters={asked}: images, partitions and node types are those of this cluster{here}",
             "log in there; or leave it out",

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import Part, make_option
+from hpcstack.site.model import merge_node_types
 from hpcstack.slurm.gpus import (
     GpuRequest,
     Per,
     count_gpus_asked,
     count_job_gpus,
     list_requests,
+    list_requests_of_job,
     list_requests_of_variables,
 )
 from hpcstack.slurm.options import NO_OPTIONS, GivenOption, SlurmOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hpcstack.site.load import NodeType
     from hpcstack.slurm.client import Client
@@ -135,6 +137,8 @@ class Share:
     ranks: int
     cpus: int
     doubt: str = ""
+    # They are parts of GPUs that several jobs share: no option asks for them by a number of GPUs.
+    of_shares: bool = False
 
     @property
     def may_have_gpus(self) -> bool:
@@ -143,22 +147,25 @@ class Share:
 
 def share_resources(
     resources: Resources,
-    node: NodeType | None,
+    types: Sequence[NodeType],
     inside: Mapping[str, str],
     client: Client,
     *,
     here: bool = False,
 ) -> Share:
-    """Return what a step takes of each node, which is of the type NODE.
+    """Return what a step takes of each node, which is of one of TYPES.
 
     INSIDE are the variables of the job that it is in, empty for none. CLIENT is asked about that job
     where they do not say how many GPUs it has. HERE means a step without Slurm, for which this
     machine's devices are counted. There is a rank per real GPU, else one, unless --nproc-per-node
     says otherwise.
     """
+    node = merge_node_types(types)
     found = _find_gpus(resources, node, inside, client, here=here)
-    cpus = resources.cpus_per_task or _count_cpus(found.count, node, inside)
-    return Share(found.count, resources.nproc_per_node or found.count or 1, cpus, found.doubt)
+    shares = [_count_cpus(found.count, one, inside) for one in types]
+    cpus = resources.cpus_per_task or min(shares, default=0)
+    ranks = resources.nproc_per_node or found.count or 1
+    return Share(found.count, ranks, cpus, found.doubt, found.of_shares)
 
 
 @dataclass(frozen=True)
@@ -167,6 +174,7 @@ class _Found:
 
     count: int = 0
     doubt: str = ""
+    of_shares: bool = False
 
 
 def _find_gpus(
@@ -190,7 +198,7 @@ def _find_gpus(
     if asked:
         return _read_asked(asked, resources.nodes, resources.ntasks_per_node or 1)
     if inside:
-        return _find_gpus_of_job(resources, node, inside, client)
+        return _find_gpus_of_job(node, inside, client)
     return _Found(node.real_gpus if node else 0)
 
 
@@ -205,50 +213,67 @@ def _read_asked(asked: tuple[GpuRequest, ...], nodes: int, tasks: int) -> _Found
     return _Found(doubt=f"{sources} on {nodes} nodes does not say how many GPUs each node has")
 
 
-def _find_gpus_of_job(
-    resources: Resources, node: NodeType | None, inside: Mapping[str, str], client: Client
-) -> _Found:
+def _find_gpus_of_job(node: NodeType | None, inside: Mapping[str, str], client: Client) -> _Found:
     """Return the GPUs that the job with the variables INSIDE has on each node.
 
     On its nodes a variable says it. In salloc's shell on a login node there is only what was asked
     for by one of the options that salloc hands on; else slurmctld is asked.
     """
     on_node = inside.get("SLURM_GPUS_ON_NODE", "")
+    if "SLURM_SHARDS_ON_NODE" in inside:
+        return _Found(1, of_shares=True)
     if on_node.isdigit():
         return _Found(int(on_node))
     nodes = inside.get("SLURM_JOB_NUM_NODES", "")
     asked = list_requests_of_variables(inside, "SLURM")
     if asked and nodes.isdigit():
-        found = _read_asked(asked, int(nodes), resources.ntasks_per_node or 1)
-        if not found.doubt:
-            return found
+        count = count_gpus_asked(asked, int(nodes), _count_tasks_of_job(inside))
+        if count is not None:
+            return _Found(count, of_shares=any(one.is_of_shares for one in asked))
 
     record = client.query_record(inside.get("SLURM_JOB_ID", ""))
-    count = count_job_gpus(record.fields) if record else None
-    if count is not None:
-        return _Found(count)
-    return _find_gpus_by_config(node, inside, client)
+    if record:
+        count = count_job_gpus(record.fields)
+        if count is not None:
+            shares = any(one.is_of_shares for one in list_requests_of_job(record.fields))
+            return _Found(count, of_shares=shares)
+    is_on_a_node = "SLURM_CPUS_ON_NODE" in inside  # slurmd sets it, and salloc does not
+    if record or is_on_a_node:
+        found = _find_gpus_by_config(node, client, is_on_a_node=is_on_a_node)
+        if found is not None:
+            return found
+    job = inside.get("SLURM_JOB_ID", "")
+    return _Found(doubt=f"Slurm does not say how many GPUs job {job} has on each node")
+
+
+def _count_tasks_of_job(inside: Mapping[str, str]) -> int:
+    """Return the tasks that a job has on each node by its variables; 0 where they do not say."""
+    on_a_node = inside.get("SLURM_NTASKS_PER_NODE", "")
+    if on_a_node.isdigit():
+        return int(on_a_node)
+    tasks, nodes = inside.get("SLURM_NTASKS", ""), inside.get("SLURM_JOB_NUM_NODES", "")
+    if not (tasks.isdigit() and nodes.isdigit() and int(nodes)):
+        return 0
+    return int(tasks) // int(nodes) if int(tasks) % int(nodes) == 0 else 0
 
 
 def _find_gpus_by_config(
-    node: NodeType | None, inside: Mapping[str, str], client: Client
-) -> _Found:
+    node: NodeType | None, client: Client, *, is_on_a_node: bool
+) -> _Found | None:
     """Return the GPUs on each node of a job about which neither its variables nor Slurm name any.
 
     Where Slurm does not manage GPUs at all, each job sees those of its nodes. Else there are none,
     if Slurm would have named them: on a node it always does, in a record only where the site tracks
-    them.
+    them. None where nobody knows.
     """
     config = client.read_config()
-    is_managed = "gpu" in config.get("GresTypes", "gpu").split(",")
-    if not is_managed and node is not None:
-        return _Found(node.real_gpus)
-    is_on_a_node = "SLURM_CPUS_ON_NODE" in inside  # slurmd sets it, and salloc does not
+    if not config:
+        return None
+    is_managed = "gpu" in config.get("GresTypes", "").split(",")
+    if not is_managed:
+        return _Found(node.real_gpus) if node is not None else None
     is_tracked = "gres/gpu" in config.get("AccountingStorageTRES", "").split(",")
-    if is_on_a_node or is_tracked:
-        return _Found()
-    job = inside.get("SLURM_JOB_ID", "")
-    return _Found(doubt=f"Slurm does not say how many GPUs job {job} has on each node")
+    return _Found() if is_on_a_node or is_tracked else None
 
 
 def _count_cpus(gpus: int, node: NodeType | None, inside: Mapping[str, str]) -> int:

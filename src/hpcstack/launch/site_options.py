@@ -31,7 +31,8 @@ def list_site_options(
     """Return the options that SITE gives a step in PARTITIONS, whose nodes are of KINDS.
 
     Those that a user has GIVEN are left out, be it by VARIABLES of the shell. Of several partitions
-    or kinds, only what all of them have counts. IN_A_JOB a step gets no option that is the job's: the job has its own already.
+    or kinds, only what all of them have counts. IN_A_JOB a step gets no option that is the job's:
+    the job has its own already.
     """
     names = partitions.split(",") if partitions else site.default_partitions
     known = [site.partitions[name].srun for name in names if name in site.partitions]

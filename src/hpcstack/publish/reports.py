@@ -188,7 +188,7 @@ def _find_obstacles_at(
 ) -> list[Obstacle]:
     """Return why REPORT does not open the gate to the image of ARTIFACT at SITE."""
     if site.node_types and report.node_type not in site.node_types:
-        what = "of a run outside of Slurm"
+        what = "of a run outside of Slurm, or on nodes of several types"
         if report.node_type:
             what = f"of node type {report.node_type!r}"
         return [Obstacle(f"the report is {what}, and site.yaml knows {', '.join(site.node_types)}")]

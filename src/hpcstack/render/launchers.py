@@ -80,7 +80,7 @@ def render_launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) ->
     """Return `srun.sh` and `sbatch.sh` for STACK at SITE; IMAGE are its image's variables."""
     node = site.node_type() or NodeType()
     runtime = RUNTIMES.get(site.runtime)
-    brought = site.fabric.bring(site.kind(), image)
+    brought = site.fabric.bring(site.kinds(), image)
     between_nodes = site.fabric.settings_for(2, {})
 
     # Variables that win over the image's own.
@@ -150,9 +150,10 @@ def render_health(site: Site) -> str:
         site=site.name,
         types=types or {"any": []},
         partitions={
-            name: [(_match_gres(site.node_types[kind]), numbers[kind]) for kind in one.kinds]
+            name: [(_match_node(site.node_types[kind]), numbers[kind]) for kind in one.kinds]
             for name, one in site.partitions.items()
         },
+        kind_of_node=KIND_OF_NODE,
         folders=_health_folders(site),
         limit_seconds=HEALTH_LIMIT,
         wait_tenths=HEALTH_WAIT_TENTHS,
@@ -174,19 +175,36 @@ def render_health(site: Site) -> str:
     )
 
 
-def _match_gres(node: NodeType) -> str:
-    """Return the pattern of a shell's `case` for what sinfo shows of nodes like NODE (%G).
+# Makes ` MODEL COUNT CPUS` of `%c|%G`, for whole GPUs, in small letters: ` h100 8 96`, ` - 8 96` where
+# Slurm names no model, ` none 0 64` without any. Places, `(S:0-1)`, and other resources are left out.
+KIND_OF_NODE = r"""
+{
+    cpus = $1; text = tolower($2); gsub(/\([^()]*\)/, "", text)
+    model = "none"; count = 0
+    for (n = split(text, entries, ","); n; n--) {
+        words = split(entries[n], word, ":")
+        if (word[1] != "gpu" || word[words] !~ /^[0-9]+$/) continue
+        if (words > 2 && word[2] ~ /(^|[_-])[0-9]+g[._][0-9]+gb/) continue
+        model = words > 2 ? word[2] : "-"; count += word[words]
+    }
+    sub(/[^0-9].*/, "", cpus)
+    print " " model " " count " " cpus
+}
+"""
 
-    The text is in small letters, and a comma stands behind it.
-    """
-    if node.gpus is None:
-        return '"(null),"'
-    count = f":{node.gpus.count}[!0-9]*"
-    if node.has_virtual_gpus:
-        return f"*gpu{count}|*gpu:*{count}"
+
+def _match_node(node: NodeType) -> str:
+    """Return the pattern of a shell's `case` for what KIND_OF_NODE says of nodes like NODE."""
+    cpus = str(node.cpus) if node.cpus else "*"
+    count = node.gpus.count if node.gpus else 0
+    end = f'" {count} "{cpus}'
+    if not count:
+        return f'" none"{end}'
+    if node.gpus is None or node.has_virtual_gpus:
+        return f"*{end}"
     words = re.sub(r"[^a-z0-9]+", " ", node.gpus.model.lower()).split()
     model = "[!a-z0-9]".join(words).replace("xx", "[0-9][0-9]")
-    return f"*[!a-z0-9]{model}{count}|*[!a-z0-9]{model}[!a-z0-9]*{count}"
+    return f'*[!a-z0-9]{model}{end}|*[!a-z0-9]{model}[!a-z0-9]*{end}|" -"{end}'
 
 
 def list_health_checks(site: Site) -> tuple[int, int]:

@@ -50,11 +50,13 @@ class Nodes:
     @property
     def type_name(self) -> str:
         """A name for their kind: `h100x8`, `a100mig28`, `gpu4` without a model, `cpu64`."""
+        if self.unread:
+            return f"unread{self.cpus}"
         if not self.gpus and not self.slices:
             return f"cpu{self.cpus}"
         model = self.model or (self.slices[0].type if self.slices else "")
         known = facts.find_gpu(model)
-        word = re.sub(r"[^a-z0-9]+", "", (known.model if known else self.model).lower())
+        word = re.sub(r"[^a-z0-9]+", "", (known.model if known else model).lower())
         whole = f"{word or 'gpu'}{'x' if word else ''}{self.gpus}" if self.gpus else word
         parts = sum(one.count for one in self.slices)
         return f"{whole}mig{parts}" if parts else whole

@@ -10,7 +10,7 @@ from hpcstack.recipe.fields import Line, Model
 from hpcstack.site.injection import Brought, Injection, Reasoned, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 # NCCL_NET for each kind of fabric that NCCL reaches by a plugin: aws-ofi-nccl's name on EFA and on
@@ -46,19 +46,16 @@ class Fabric(Model):
         "choice. Steps on several nodes get them in their containers.",
     )
 
-    def bring(self, node_type: str | None, image: Mapping[str, str]) -> list[Brought]:
-        """Return what an image with the variables IMAGE gets on several nodes of NODE_TYPE.
+    def bring(self, kinds: Sequence[str] | None, image: Mapping[str, str]) -> list[Brought]:
+        """Return what an image with the variables IMAGE gets on several nodes of KINDS.
 
-        None for NODE_TYPE: of any.
+        Of several kinds, what all of them have counts. None for KINDS: any.
         """
         cuda = image.get("CUDA_VERSION", "").partition(".")[0]
         out = []
         for name, injection in self.injections.items():
-            if (
-                node_type is not None
-                and injection.node_types
-                and node_type not in injection.node_types
-            ):
+            is_everywhere = kinds is None or not injection.node_types
+            if not is_everywhere and not (kinds and set(kinds) <= set(injection.node_types)):
                 continue
             if injection.cuda and cuda not in injection.cuda:
                 continue

@@ -61,6 +61,7 @@ from hpcstack.site.model import (
     SignaturesSite,
     StagingSite,
     UsageSite,
+    merge_node_types,
 )
 from hpcstack_smoke.select import CHECKS
 
@@ -250,11 +251,10 @@ class Site(Model):
     def node_type(self, partition: str = "") -> NodeType | None:
         """Return the node type of PARTITION, or of the default partition where it is empty.
 
-        Of several types the first counts (`launch/node_types.py` chooses among them). None where the
-        site does not say.
+        Of several types it is one that promises no more than each of them has: `launch/node_types.py`
+        chooses among them. None where the site does not say.
         """
-        names = self.kinds(partition)
-        return self.node_types[names[0]] if names else None
+        return merge_node_types([self.node_types[name] for name in self.kinds(partition)])
 
     @property
     def default_partitions(self) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,6 +20,9 @@ from hpcstack.core.cpus import parse_cpu_list
 from hpcstack.core.errors import did_you_mean
 from hpcstack.recipe.fields import Line, Model
 from hpcstack.site.injection import SiteOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PUBLIC_KEY = re.compile(
     r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,20000}"  # its type and its bytes
@@ -333,6 +336,46 @@ class NodeType(Model):
         if self.gpus is None or self.has_virtual_gpus:
             return 0
         return self.gpus.count
+
+
+def merge_node_types(nodes: Sequence[NodeType]) -> NodeType | None:
+    """Return a type that promises no more than each of NODES has; None for no types."""
+    if len(nodes) < 2:
+        return nodes[0] if nodes else None
+    every = [node.gpus for node in nodes]
+    gpus = None
+    if all(every):
+        having = [one for one in every if one]
+        models = dict.fromkeys(one.model for one in having)
+        real = [model for model in models if model != "virtual"]
+        gpus = Gpus(
+            model=" or ".join(real) or "virtual",
+            count=min(
+                node.real_gpus if real else one.count
+                for node, one in zip(nodes, having, strict=True)
+            ),
+            nvlink=all(one.nvlink for one in having),
+            domain_nodes=_same([one.domain_nodes for one in having], 0),
+        )
+    return NodeType(
+        gpus=gpus,
+        driver=_same([node.driver for node in nodes], ""),
+        architecture=nodes[0].architecture,  # plan_step looks at each
+        cpus=min(node.cpus for node in nodes),
+        hcas=_same([node.hcas for node in nodes], ()),
+        hca_rate=min(node.hca_rate for node in nodes),
+        topology=_same([node.topology for node in nodes], ""),
+        gpu_cpus=_same([node.gpu_cpus for node in nodes], ()),
+        virtual=any(node.virtual for node in nodes),
+    )
+
+
+T = TypeVar("T")
+
+
+def _same(values: Sequence[T], otherwise: T) -> T:
+    """Return what all VALUES are; OTHERWISE where they differ."""
+    return values[0] if all(value == values[0] for value in values) else otherwise
 
 
 class Partition(Model):

@@ -11,7 +11,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import SlurmError
+from hpcstack.core.errors import InputError, SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,6 +44,21 @@ def expand_nodelist(text: str) -> tuple[str, ...]:
     if not nodes:
         raise _refuse(said)
     return tuple(nodes)
+
+
+def expand_typed(option: str, text: str) -> tuple[str, ...]:
+    """Return the nodes of TEXT, which somebody typed as OPTION. Raise InputError where it names none."""
+    try:
+        nodes = expand_nodelist(text)
+    except NodelistError:
+        nodes = ()
+    if not nodes:
+        raise InputError(
+            f"{option} {text[:200]}: no list of nodes",
+            f"e.g. {option} node[1-4],gpu7",
+            page="check-a-machine",
+        )
+    return nodes
 
 
 def _split_names(text: str) -> list[list[str]]:

@@ -16,7 +16,7 @@ from hpcstack.core.clock import read_clock
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, SlurmError, did_you_mean, format_count
 from hpcstack.core.files import write_text, write_tree
-from hpcstack.launch.node_types import list_node_types, merge_node_types
+from hpcstack.launch.node_types import list_node_types
 from hpcstack.launch.plan import Plan, bring_libraries, plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources, share_resources
@@ -25,6 +25,7 @@ from hpcstack.render.launchers import render_inner
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose_runtime
 from hpcstack.site.injection import HOST_PLACE
+from hpcstack.site.model import merge_node_types
 from hpcstack.site.own_checks import list_own_checks, list_own_names
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation
@@ -110,8 +111,9 @@ def prepare_run(
     """
     allocation = find_allocation(os.environ)
     kinds = () if here else list_node_types(resources, site, allocation, client)
-    node = merge_node_types([site.node_types[kind] for kind in kinds])
-    taken = share_resources(resources, node, allocation, client, here=here)
+    types = [site.node_types[kind] for kind in kinds]
+    node = merge_node_types(types)
+    taken = share_resources(resources, types, allocation, client, here=here)
     if taken.doubt:
         raise InputError(
             f"{taken.doubt}, and a run must know how many to prove",

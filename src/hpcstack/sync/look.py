@@ -197,7 +197,7 @@ def list_partitions(site: Site, prove: Proof, platform: str) -> tuple[str, ...]:
     for kind in site.modules.prove_on:
         of_kind = [one for one, row in site.partitions.items() if kind in row.kinds]
         of_kind.sort(key=lambda one: len(site.partitions[one].kinds))  # that kind alone first
-        if kind not in covered and of_kind:
+        if kind not in covered and of_kind and of_kind[0] not in named:
             named.append(of_kind[0])
     fitting = []
     for one in named or [""]:

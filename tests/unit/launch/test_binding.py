@@ -45,7 +45,7 @@ def site(
 
 def bound(where: Site, **asked: object) -> tuple[str, ...] | None:
     resources = Resources(**asked)  # type: ignore[arg-type]
-    share = share_resources(resources, where.node_type(), {}, Client(Runner()))
+    share = share_resources(resources, list(where.node_types.values()), {}, Client(Runner()))
     found = bind_ranks(resources, where.node_type(), share)
     return found.cpus if found else None
 

@@ -128,9 +128,59 @@ def test_in_an_allocation_without_gpus_none_is_asked_for(
 ) -> None:
     for name, value in {**ALLOCATED, "SLURM_CPUS_ON_NODE": "8"}.items():
         monkeypatch.setenv(name, value)
-    said = line(gpu_site(tmp_path), PLAIN)
+    said = line(gpu_site(tmp_path), Configured("gpu"))
     assert not [word for word in said if word.startswith("--gpus")]
     assert "--nv" not in said
+    unmanaged = line(gpu_site(tmp_path), Configured("(null)"), "torchrun", ("x.py",))
+    assert "--nv" in unmanaged, "Slurm manages no GPUs there: a job sees those of its nodes"
+    silent = plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PLAIN)
+    assert "--nv" in silent.argv
+    assert silent.warnings, "a slurmctld that does not answer has not said that there are none"
+
+
+class Configured(Cluster):
+    """A Slurm whose GresTypes are TYPES, and which has no record of any job."""
+
+    def __init__(self, types: str) -> None:
+        super().__init__("srun", "apptainer", "scontrol", help_text="  --nodes=N")
+        self.types = types
+
+    def output(self, argv: Any, **_: object) -> Completed:
+        if list(argv[:3]) == ["scontrol", "show", "config"]:
+            text = f"GresTypes = {self.types}"
+            return Completed(tuple(argv), 0, (text,), text)
+        if argv[0] == "scontrol":
+            said = "slurm_load_jobs error: Invalid job id specified"
+            return Completed(tuple(argv), 1, (said,))
+        return super().output(argv)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        # 4 tasks of one GPU on each node: torchrun's one task gets all of them
+        ({"SLURM_GPUS_PER_TASK": "1", "SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "4"}, "--gpus-per-node=4"),
+        ({"SLURM_GPUS_PER_TASK": "1", "SLURM_NTASKS": "8"}, "--gpus-per-node=4"),
+        ({"SLURM_GPUS_PER_NODE": "h100:4"}, "--gpus-per-node=4"),
+        ({"SLURM_GRES": "shard:4"}, ""),
+        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_SHARDS_ON_NODE": "4"}, ""),
+    ],
+)  # fmt: skip
+def test_what_a_job_has_by_its_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_PARTITION": "p"}
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**job, **variables}.items():
+        monkeypatch.setenv(name, value)
+    made = plan(
+        ARTIFACT, ("x.py",), "torchrun", Resources(nodes=2), gpu_site(tmp_path), Configured("gpu")
+    )
+    asked = [word for word in made.argv if word.startswith("--gpus")]
+    assert asked == ([said] if said else [])
+    assert "--nv" in made.argv
+    assert not made.warnings
 
 
 def test_what_nobody_knows_of_an_allocation_is_told_and_is_not_none(

@@ -397,8 +397,14 @@ MIXED = {
         "a100x8": {"gpus": {"model": "A100", "count": 8}},
         "rtx": {"gpus": {"model": "RTX 40xx", "count": 2}},
         "cpu": {"cpus": 64},
+        "mig": {"cpus": 48, "gpus": {"model": "A100", "count": 0, "mig": {"1g.5gb": 28}}},
+        "h100": {"cpus": 96, "gpus": {"model": "H100", "count": 8}},
+        "h100big": {"cpus": 192, "gpus": {"model": "H100", "count": 8}},
     },
-    "partitions": {"gpu": {"node_types": ["a10x4", "a100x4", "a100x8", "rtx", "cpu"]}, "other": {"node_type": "cpu"}},
+    "partitions": {
+        "gpu": {"node_types": ["a10x4", "a100x8", "a100x4", "rtx", "cpu", "mig", "h100", "h100big"]},
+        "other": {"node_type": "cpu"},
+    },
 }  # fmt: skip
 
 
@@ -406,14 +412,22 @@ MIXED = {
 @pytest.mark.parametrize(
     ("said", "kind"),
     [
-        ("gpu|gpu:a100:4(S:0-1)", "a100x4"),
-        ("gpu|gpu:nvidia_a100-sxm4-80gb:8", "a100x8"),
-        ("gpu|gpu:a10:4", "a10x4"),
-        ("gpu|gpu:nvidia_geforce_rtx_4090:2", "rtx"),
-        ("gpu|(null)", "cpu"),
-        ("other|gpu:a100:4", "cpu"),  # the site says that these nodes have none
-        ("gpu|gpu:h100:4", ""),  # a kind that the site does not name
-        ("gpu|gpu:a100:40", ""),
+        ("gpu|64|gpu:a100:4(S:0-1)", "a100x4"),
+        ("gpu|64|gpu:a100:4(S:0-1),shard:8", "a100x4"),
+        ("gpu|64|nic:8,gpu:A100:4(S:0,1)", "a100x4"),
+        ("gpu|64|gpu:a100:4(S:0),gpu:a100:4(S:1)", "a100x8"),
+        ("gpu|64|gpu:nvidia_a100-sxm4-80gb:8", "a100x8"),
+        ("gpu|64|gpu:a10:4", "a10x4"),
+        ("gpu|64|gpu:nvidia_geforce_rtx_4090:2", "rtx"),
+        ("gpu|64|(null)", "cpu"),
+        ("gpu|64|tmpfs:1", "cpu"),
+        ("gpu|48|gpu:1g.5gb:28(S:0-3)", "mig"),
+        ("gpu|192+|gpu:h100:8", "h100big"),
+        ("other|1|gpu:a100:4", "cpu"),  # the site says that these nodes have none
+        ("gpu|64|gpu:h100:4", ""),  # a kind that the site does not name
+        ("gpu|64|gpu:a100:40", ""),
+        ("gpu|64|gpu:4", ""),  # it may be one of two
+        ("gpu|128|gpu:h100:8", ""),
     ],
 )
 def test_which_kind_a_node_of_a_mixed_partition_is(node: Path, said: str, kind: str) -> None:

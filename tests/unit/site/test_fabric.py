@@ -32,7 +32,7 @@ def fabric(**changes: Any) -> Fabric:
 
 
 def test_files_and_folders_have_places_of_their_own_which_the_loader_searches() -> None:
-    (one,) = fabric().bring("gh200", {"CUDA_VERSION": "12.6.3"})
+    (one,) = fabric().bring(["gh200"], {"CUDA_VERSION": "12.6.3"})
     assert one.mounts == (
         "/usr/lib64/libcxi.so.1:/opt/hpcstack-host/cxi/libcxi.so.1",
         "/opt/cray/libfabric/1.22.0/lib64:/opt/hpcstack-host/cxi.1",
@@ -62,11 +62,19 @@ def test_for_which_nodes_and_images(node_type: str | None, cuda: str, count: int
     """`""` is a node of which site.yaml says nothing; None stands for all nodes, as a modulefile is
     for.
     """
-    assert len(fabric().bring(node_type, {"CUDA_VERSION": cuda})) == count
+    kinds = None if node_type is None else [node_type]
+    assert len(fabric().bring(kinds, {"CUDA_VERSION": cuda})) == count
+
+
+def test_of_several_kinds_what_all_have_counts() -> None:
+    of_two = fabric(node_types=["a", "b"], cuda=[])
+    assert of_two.bring(["a", "b"], {})
+    assert of_two.bring(["a", "c"], {}) == []
+    assert of_two.bring([], {}) == [], "nobody knows what nodes these are"
 
 
 def test_an_injection_without_conditions_is_for_all() -> None:
-    assert fabric(node_types=[], cuda=[]).bring("", {})
+    assert fabric(node_types=[], cuda=[]).bring([], {})
 
 
 @pytest.mark.parametrize(

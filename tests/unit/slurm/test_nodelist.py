@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstack.slurm.nodelist import NodelistError, expand_nodelist, find_node
+from hpcstack.core.errors import InputError
+from hpcstack.slurm.nodelist import NodelistError, expand_nodelist, expand_typed, find_node
 
 LISTS = [
     ("node1", "node1"),
@@ -106,6 +107,13 @@ def test_slurm_unfolds_the_same(
 )
 def test_which_node_a_name_means(host: str, nodes: str, expected: str) -> None:
     assert find_node(host, nodes.split()) == expected
+
+
+def test_what_somebody_typed_is_refused_by_its_option() -> None:
+    assert expand_typed("-w", "n[1-2]") == ("n1", "n2")
+    for text in ("n[1", "", "None assigned"):
+        with pytest.raises(InputError, match="-w .*: no list of nodes"):
+            expand_typed("-w", text)
 
 
 def test_a_refusal_says_what_to_type() -> None:
