@@ -18,7 +18,7 @@ from hpcstack.slurm.gpus import (
     list_requests_of_variables,
     read_gres,
 )
-from hpcstack.slurm.nodelist import expand_nodelist, expand_typed
+from hpcstack.slurm.nodelist import NodelistError, expand_nodelist, expand_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +75,10 @@ def list_node_types(
     is_chosen = resources.nodelist or resources.constraint or inside
     if len(names) < 2 or not is_chosen:
         return names
-    kinds = _list_chosen_kinds(resources, partitions, inside, client)
+    try:
+        kinds = _list_chosen_kinds(resources, partitions, inside, client)
+    except NodelistError:
+        return names  # which nodes are meant nobody knows then
     return _keep(names, lambda name: any(_is_of_kind(site.node_types[name], one) for one in kinds))
 
 

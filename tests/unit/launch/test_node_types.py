@@ -9,8 +9,9 @@ import pytest
 
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch.node_types import find_architecture, find_node_type, list_node_types
-from hpcstack.launch.resources import Resources
+from hpcstack.launch.resources import Resources, share_resources
 from hpcstack.site.load import Site
+from hpcstack.site.model import NodeType
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.options import SlurmOptions
 
@@ -68,6 +69,9 @@ def chosen(site: Site, inside: dict[str, str] | None = None, **asked: Any) -> st
         ({"partition": "cpu"}, "cpu"),
         ({"partition": "cpu,gpu"}, "cpu a100x4 h100x4 v100x2 mig"),
         ({"gpus_per_node": 2}, "a100x4 h100x4 v100x2 mig"),
+        ({"gpus_per_node": 4}, "a100x4 h100x4 mig"),  # a V100 node has two
+        ({"gpus_per_node": 40}, "a100x4 h100x4 v100x2 mig"),  # no node has so many: Slurm says so
+        ({"extra": "--gres=none"}, "a100x4 h100x4 v100x2 mig"),
         ({"gpus_per_node": 4, "gpu_type": "h100"}, "h100x4"),
         ({"gpus_per_node": 4, "gpu_type": "nvidia_a100-sxm4-40gb"}, "a100x4 mig"),
         ({"extra": "--gres=gpu:v100:1"}, "v100x2"),
@@ -118,6 +122,23 @@ def test_of_several_no_more_is_promised_than_all_have(site: Site) -> None:
     assert every.gpus
     assert every.gpus.count == 0
     assert find_node_type(Resources(partition="nowhere"), site, {}, Client(Sinfo())) is None
+
+
+def test_a_share_of_the_cpus_is_one_that_each_type_has(site: Site) -> None:
+    types = [site.node_types[name] for name in ("a100x4", "h100x4")]
+    asked = Resources(gpus_per_node=2)
+    assert share_resources(asked, types, {}, Client(Sinfo())).cpus == 32, "half of 64, not of 96"
+    large = NodeType.model_validate({"gpus": {"model": "H100", "count": 8}, "cpus": 96})
+    every = share_resources(Resources(), [types[0], large], {}, Client(Sinfo()))
+    assert (every.gpus, every.cpus) == (4, 48)
+
+
+def test_virtual_gpus_make_no_real_ones_void(site: Site) -> None:
+    virtual = NodeType.model_validate({"gpus": {"model": "virtual", "count": 4}, "cpus": 8})
+    job = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4"}
+    types = [virtual, site.node_types["h100x4"]]
+    assert share_resources(Resources(), types, job, Client(Sinfo())).gpus == 4
+    assert share_resources(Resources(), [virtual], job, Client(Sinfo())).gpus == 0
 
 
 def test_an_architecture_is_known_where_all_have_it(site: Site) -> None:
